@@ -31,7 +31,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode, PortableError
-from agent_core.providers.adapter_faults import opened_stream
+from agent_core.providers.adapter_faults import ask_adapter
 from agent_core.providers.base import ProviderAdapter
 from agent_core.tools.base import ToolOutput, ToolReturn
 from agent_core.types import (
@@ -308,7 +308,7 @@ class Extensions:
         wrappers = self._at["wrap_model_call"]
         if not wrappers:
             return provider
-        ask: AskModel = partial(opened_stream, provider)
+        ask: AskModel = partial(ask_adapter, provider)
         for each in reversed(wrappers):
             wrap = self._ask_through if each.place is Place.PROGRAM else _ask_engine
             ask = partial(wrap, each, self.context, ask)

@@ -8,7 +8,7 @@ longer than its estimate, an answer longer than its limit) can exceed a budget.
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from agent_core.aio import finish_uncancelled
 from agent_core.budgets.prices import Price, Prices
 from agent_core.config.models import BudgetConfig, ModelConfig
 from agent_core.errors import AgentCoreError, ErrorCode, ParkedError
-from agent_core.providers.adapter_faults import opened_stream
+from agent_core.providers.adapter_faults import open_stream
 from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.estimates import PromptEstimates, estimate_blocks
 from agent_core.providers.tally import CallTally, CountedStart, size_of
@@ -415,7 +415,7 @@ class MeteredAdapter:
         at_hand = self._prices.at_hand(self._model)
         tally = CallTally(lambda: self._estimate(request), _cost_at(at_hand))
         try:
-            async with aclosing(opened_stream(self._adapter, request)) as events:
+            async with open_stream(self._adapter, request) as events:
                 async for event in events:
                     match event:
                         case ModelTextDelta(text=text):  # first, because most events are these
@@ -444,7 +444,7 @@ class MeteredAdapter:
         call = _PaidCall(meter, self._model, request, prompt=self._estimate(request), price=price)
         await call.reserve()
         try:
-            async with aclosing(opened_stream(self._adapter, call.request)) as events:
+            async with open_stream(self._adapter, call.request) as events:
                 async for event in events:
                     match event:
                         case ModelStarted():

@@ -14,7 +14,7 @@ from agent_core.context.composer import Built
 from agent_core.context.messages import plain_text
 from agent_core.errors import AgentCoreError, ErrorCode, ProviderError
 from agent_core.loop.context import Reply, RunContext, RunStats
-from agent_core.providers.adapter_faults import AdapterCheck, require_stream
+from agent_core.providers.adapter_faults import AdapterCheck, open_stream
 from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.tally import CallTally
 from agent_core.text import shorten_name
@@ -180,26 +180,24 @@ async def stream_reply(
     """
     tally = tally or CallTally(lambda: 0)
     check = AdapterCheck(request, tally)
-    events = provider.stream(request)
-    require_stream(request, events)
     paused = perf_counter()
     try:
-        async for event in events:
-            check.take(event)
-            if perf_counter() - paused > _LONGEST_STRETCH_S:
-                await asyncio.sleep(0)  # events without a wait must leave room for a cancellation
-                paused = perf_counter()
-            if isinstance(event, ModelFailed):
-                error = event.error
-                raise ProviderError(error.code, error.message, error.retryable, error.details)
-            yield event
+        # Leaving the block closes the connection now, not when the stream is collected.
+        async with open_stream(provider, request) as events:
+            async for event in events:
+                check.take(event)
+                if perf_counter() - paused > _LONGEST_STRETCH_S:
+                    await asyncio.sleep(0)  # a stream without a wait must leave room for others
+                    paused = perf_counter()
+                if isinstance(event, ModelFailed):
+                    error = event.error
+                    raise ProviderError(error.code, error.message, error.retryable, error.details)
+                yield event
     except AgentCoreError:
         raise
     except Exception as error:
         raise check.explain(error) from error
     finally:
-        if isinstance(events, AsyncGenerator):
-            await events.aclose()  # the connection closes now, not when it is collected
         tally.end()
 
 

@@ -2,8 +2,9 @@
 
 import traceback
 from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 from agent_core.errors import ErrorCode, ProviderError
 from agent_core.providers.base import ProviderAdapter
@@ -118,14 +119,19 @@ class AdapterCheck:
         return _mistake(self._whose, what)
 
 
-def require_stream(request: ModelRequest, events: Any) -> None:
-    """Check the return value of an adapter's `stream`.
+def open_stream(
+    adapter: ProviderAdapter, request: ModelRequest
+) -> AbstractAsyncContextManager[AsyncIterator[ModelEvent]]:
+    """Call an adapter; its events can be read in the block, whose end closes the call.
 
     Raises:
-        ProviderError: it cannot be iterated.
+        ProviderError: the adapter's return value cannot be iterated.
     """
+    events: Any = adapter.stream(request)
+    if isinstance(events, AsyncGenerator):
+        return aclosing(cast("AsyncGenerator[ModelEvent]", events))
     if hasattr(events, "__aiter__"):
-        return
+        return nullcontext(events)
     if hasattr(events, "close"):
         events.close()  # a coroutine that nothing will await
     what = (
@@ -143,19 +149,14 @@ def _mistake(whose: str, what: str) -> ProviderError:
     return ProviderError(ErrorCode.PROVIDER_ERROR, f"{whose} {what}")
 
 
-async def opened_stream(
+async def ask_adapter(
     adapter: ProviderAdapter, request: ModelRequest
 ) -> AsyncGenerator[ModelEvent]:
-    """Yield the events of a call made by a wrapper around an adapter; closing this closes the call.
+    """Yield the events of a call as a generator; closing this closes the call.
 
     Raises:
         ProviderError: the adapter's return value cannot be iterated.
     """
-    events: AsyncIterator[ModelEvent] = adapter.stream(request)
-    require_stream(request, events)
-    try:
+    async with open_stream(adapter, request) as events:
         async for event in events:
             yield event
-    finally:
-        if isinstance(events, AsyncGenerator):
-            await events.aclose()

@@ -5,7 +5,7 @@ from contextlib import aclosing
 
 from agent_core.config.models import ModelConfig
 from agent_core.errors import ErrorCode, ProviderError
-from agent_core.providers.adapter_faults import opened_stream
+from agent_core.providers.adapter_faults import open_stream
 from agent_core.providers.base import ProviderAdapter
 from agent_core.types import (
     ErrorPayload,
@@ -91,7 +91,7 @@ def _addressed(request: ModelRequest, model: ModelConfig) -> ModelRequest:
 async def _events(adapter: ProviderAdapter, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
     """Yield the events of one model; an error raised by its adapter becomes an event."""
     try:
-        async with aclosing(opened_stream(adapter, request)) as events:
+        async with open_stream(adapter, request) as events:
             async for event in events:
                 yield event
     except ProviderError as error:

@@ -272,7 +272,8 @@ class ReplyAccumulator:
             CallError: the reply is longer than the limit.
         """
         events: list[ModelEvent] = []
-        for part in self._take_touched():
+        touched, self._touched = dict.fromkeys(self._touched), []
+        for part in touched:
             self._chars += sum(map(len, part.fresh))
             if event := part.delta(last=last):
                 events.append(event)
@@ -288,7 +289,8 @@ class ReplyAccumulator:
 
     def rest(self) -> list[ModelEvent]:
         """Return the parts of a broken-off reply that were not returned yet."""
-        events = [event for part in self._take_touched() if (event := part.delta(last=True))]
+        touched, self._touched = dict.fromkeys(self._touched), []
+        events = [event for part in touched if (event := part.delta(last=True))]
         self.begun = self.begun or bool(events)
         return events
 
@@ -347,11 +349,6 @@ class ReplyAccumulator:
     def _is_taken(self, call_id: str) -> bool:
         before = _CALL_IDS.get_all(self._history, _call_ids_of)
         return call_id in self._ids or call_id in chain.from_iterable(before)
-
-    def _take_touched(self) -> list[ProseDraft | CallDraft]:
-        touched = list(dict.fromkeys(self._touched))
-        self._touched.clear()
-        return touched
 
     def _grow(self, piece: str, *, is_reasoning: bool, **metadata: Any) -> ProseDraft:
         part = self._parts[-1] if self._parts else None

@@ -356,7 +356,9 @@ class IdentityCache(Generic[K, V]):
         if known > len(objs) or not all(map(is_, before, objs)):
             known, values = 0, []
         if known < len(objs):
-            values = values + [self.get(obj, make) for obj in objs[known:]]
+            values = values.copy()
+            for obj in objs[known:]:
+                values.append(self.get(obj, make))
             self._last = objs, values
         return values.copy()
 

@@ -2,12 +2,11 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from typing import Any
 
 from agent_core.config.models import ModelConfig, RetryConfig
 from agent_core.errors import AgentCoreError
-from agent_core.providers.adapter_faults import opened_stream
+from agent_core.providers.adapter_faults import open_stream
 from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.failures import CallError, pause_before_retry_s
 from agent_core.types import (
@@ -72,7 +71,7 @@ class RetryingAdapter:
             failed: ModelFailed | None = None
             raised: AgentCoreError | None = None
             try:
-                async with aclosing(opened_stream(self._adapter, request)) as events:
+                async with open_stream(self._adapter, request) as events:
                     async for event in events:
                         if isinstance(event, ModelFailed) and not is_final:
                             failed = event

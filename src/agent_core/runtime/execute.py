@@ -1,7 +1,7 @@
 """Executes one run: from its journal, with everything it needs, to its end."""
 
 import weakref
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -16,7 +16,7 @@ from agent_core.runtime.factory import RunFactory
 from agent_core.runtime.memory_service import MemoryService
 from agent_core.runtime.process import ProcessParts
 from agent_core.runtime.project import Project
-from agent_core.runtime.run import Run
+from agent_core.runtime.run import Execute, Run
 from agent_core.types import (
     AgentRole,
     Draft,
@@ -30,6 +30,7 @@ from agent_core.types.memory_scopes import MEMORY_OFF, MEMORY_SHARED
 
 if TYPE_CHECKING:
     from agent_core.loop.guards import RunGuards
+    from agent_core.runtime.models import Traces
     from agent_core.telemetry.spans import Telemetry
 
 _NO_MESSAGE = Draft(Role.USER, [])
@@ -64,10 +65,11 @@ class RunExecutor:
         self._traces = process.traces
         self._telemetry = process.telemetry
 
-    async def execute(self, run: Run, before: Callable[[], Awaitable[None]]) -> None:
+    async def execute(self, run: Run, *, before: Execute, after: Execute) -> None:
         """Execute a run to its end, inside its span if spans are recorded.
 
-        `before` is awaited first; the run fails with what it raises.
+        `before` is awaited first, and the run fails with what it raises; `after` once it has ended
+        or waits for an answer.
         """
         telemetry = self._telemetry
         with nullcontext() if telemetry is None else _in_span(telemetry, run) as traced_options:
@@ -75,19 +77,21 @@ class RunExecutor:
             run.journal.begin(traced_options)
             asked = run.options or run.stored_options
             payer = run.nesting.payer if run.nesting else None
-            meter = self._models.meter(run.identity, asked.budget if asked else None, payer=payer)
-            run.scope.meter = meter
             try:
+                meter = self._models.meter(
+                    run.identity, asked.budget if asked else None, payer=payer
+                )
+                run.scope.meter = meter
                 async with (
                     conclude(
                         run.journal,
                         run.finish,
                         parked_history=run.history if run.is_continued else None,
                     ) as stats,
-                    self._traced(run.identity),
+                    _traced(run.identity, self._traces) if self._traces else nullcontext(),
                     meter.in_time() if meter else nullcontext(),
                 ):
-                    await before()
+                    await before(run)
                     if run.identity.mode is RunMode.ORCHESTRATOR:  # from another process, perhaps
                         tools = self._project.toolboxes.known_names()
                         self._spawning.workers.require_any(tools)
@@ -135,6 +139,7 @@ class RunExecutor:
                 elif run.status.is_terminal and not run.journal.is_abandoned:
                     self._memory.wait_again(run.session_id)
                 self._contexts.compactions.run_ended(run.session_id, is_cancelled=is_cancelled)
+                await after(run)
 
     @asynccontextmanager
     async def _open_spawner(self, run: Run, options: RunOptions) -> AsyncGenerator[ChildSpawner]:
@@ -180,20 +185,21 @@ class RunExecutor:
             self._project.learn_secrets(self._models.resolve(instead=options.model))
         return options
 
-    @asynccontextmanager
-    async def _traced(self, run: RunIdentity) -> AsyncGenerator[None]:
-        try:
-            yield
-        except Exception as error:
-            if self._traces and not isinstance(error, ParkedError):
-                await self._traces.keep_failure(run, error)
-            raise
-
 
 def not_summarised() -> ConfigError:
     """Return the error for a run that would only summarise, while the settings forbid it."""
     message = "histories are not summarised, because [compact] enabled is false; set it to true"
     return ConfigError(ErrorCode.CONFIG_ERROR, message)
+
+
+@asynccontextmanager
+async def _traced(run: RunIdentity, traces: "Traces") -> AsyncGenerator[None]:
+    try:
+        yield
+    except Exception as error:
+        if not isinstance(error, ParkedError):
+            await traces.keep_failure(run, error)
+        raise
 
 
 @asynccontextmanager

@@ -86,7 +86,7 @@ class RunPipeline:
         self._scheduler = scheduler
         self._reader = reader
         self._contexts = contexts
-        self._executor = executor
+        self._execute = partial(executor.execute, before=self._make_way, after=self._settle_parked)
         self._aside = aside
         self._deciding = WeakValueDictionary[str, asyncio.Lock]()
 
@@ -100,7 +100,6 @@ class RunPipeline:
             AgentCoreError: `validation_error`: this runtime is being closed.
         """
         session_id = request.opening.session_id
-        self._scheduler.announce(session_id)
         opened: ClaimedRun | None = None
 
         async def open_run() -> ClaimedRun:
@@ -108,25 +107,25 @@ class RunPipeline:
             opened = await self._store.open_run(request.opening)
             return opened
 
-        try:
-            opened = await start_uncancelled(open_run())
-            self._scheduler.require_open()
-        except BaseException:
-            if opened is not None:  # the caller was cancelled and gets no handle
-                self._adopt(opened)
-                run = self._add(opened.run, opened, Caller(), is_new=not opened.resumed)
-                try:
-                    await finish_uncancelled(self._scheduler.settle_unbegun(run))
-                finally:
-                    run.leave()
-            self._scheduler.withdraw(session_id)
-            raise
-        self._contexts.session_opened(opened.session)
-        self._adopt(opened)
-        record = opened.run.model_copy(update={"prompt": request.prompt})
-        warnings = self._warnings(session_id) if request.prompt is not None else ()
-        run = self._admit(record, opened, request.caller, is_new=not opened.resumed)
-        run.warnings = warnings
+        with self._scheduler.opening(session_id):
+            try:
+                opened = await start_uncancelled(open_run())
+                self._scheduler.require_open()
+            except BaseException:
+                if opened is not None:  # the caller was cancelled and gets no handle
+                    self._adopt(opened)
+                    run = self._add(opened.run, opened, Caller(), is_new=not opened.resumed)
+                    try:
+                        await finish_uncancelled(self._scheduler.settle_unbegun(run))
+                    finally:
+                        run.leave()
+                raise
+            self._contexts.session_opened(opened.session)
+            self._adopt(opened)
+            record = opened.run.model_copy(update={"prompt": request.prompt})
+            warnings = self._warnings(session_id) if request.prompt is not None else ()
+            run = self._admit(record, opened, request.caller, is_new=not opened.resumed)
+            run.warnings = warnings
         if run.status is RunStatus.QUEUED:
             in_front = [waiting.run_id for waiting in opened.queued]
             run.journal.queue({"taken_over": in_front} if in_front else {})
@@ -171,7 +170,6 @@ class RunPipeline:
             before = await self._store.events_after(opening.run_id, 0)
         except BaseException as error:  # noqa: BLE001 - raised once the run has its end
             failure = error
-        self._scheduler.announce(opening.session_id)
         record = taken.run.model_copy(update={"prompt": request.prompt})
         run = self._admit_taken(record, taken, request.caller)
         for event in before:
@@ -210,8 +208,6 @@ class RunPipeline:
             AgentCoreError: `validation_error`: this runtime is being closed.
         """
         await self._leases.store_ends()
-        scheduler, session_id = self._scheduler, record.session_id
-        scheduler.announce(session_id)
         taken: ClaimedRun | None = None
 
         async def take_run() -> None:
@@ -220,22 +216,21 @@ class RunPipeline:
                 record.run_id, self._leases.claim(), max_takeovers=self._max_takeovers
             )
 
-        try:
-            scheduler.require_open()
-            await finish_uncancelled(take_run())
-        except BaseException:
-            if taken is not None:  # the caller was cancelled: the next process may have the run
-                owner_id = self._table.owner.owner_id
-                await finish_uncancelled(self._store.hand_over(record.run_id, owner_id))
-            scheduler.withdraw(session_id)
-            raise
-        if taken is None:
-            scheduler.withdraw(session_id)
-            return None
-        return self._admit_taken(taken.run, taken, self._table.parked_as(taken.run).caller)
+        with self._scheduler.opening(record.session_id):
+            try:
+                self._scheduler.require_open()
+                await finish_uncancelled(take_run())
+            except BaseException:
+                if taken is not None:  # the caller was cancelled: the next process may have the run
+                    owner_id = self._table.owner.owner_id
+                    await finish_uncancelled(self._store.hand_over(record.run_id, owner_id))
+                raise
+            if taken is None:
+                return None
+            return self._admit_taken(taken.run, taken, self._table.parked_as(taken.run).caller)
 
     def _admit_taken(self, record: RunRecord, taken: ClaimedRun, caller: Caller) -> Run:
-        """Admit a run from the workers' queue, begun or not; its session is announced already."""
+        """Admit a run from the workers' queue, begun or not."""
         self._contexts.session_opened(taken.session)
         if taken.waiting is not None:
             self._table.parked[taken.waiting.session_id] = self._table.parked_as(taken.waiting)
@@ -266,7 +261,6 @@ class RunPipeline:
             else:
                 self._table.parked[opened.waiting.session_id] = parked
         for record in opened.queued:
-            self._scheduler.announce(record.session_id)
             self._admit(record, opened, Caller(context=Context()))
 
     # answered
@@ -301,7 +295,6 @@ class RunPipeline:
     def _continue(self, record: RunRecord, opened: ClaimedRun, caller: Caller) -> None:
         """Continue a run that has waited; it is no longer the session's waiting run."""
         self._table.parked.pop(record.session_id, None)
-        self._scheduler.announce(record.session_id)
         before = self._table.get(record.run_id)
         is_nested = before is not None and before.nesting is not None
         if not is_nested and (found := self._table.enclosing()) is not None:
@@ -347,18 +340,15 @@ class RunPipeline:
         Raises:
             StorageError: as for `SessionStore.resume_run`.
         """
-        scheduler, session_id = self._scheduler, record.session_id
-        scheduler.announce(session_id)
-        claiming = asyncio.create_task(
-            self._store.resume_run(record.run_id, self._leases.claim(), cwd=self._cwd)
-        )
+        session_id = record.session_id
+        claiming = self._store.resume_run(record.run_id, self._leases.claim(), cwd=self._cwd)
         try:
-            opened = await finish_uncancelled(claiming)
-            scheduler.require_open()
-            yield opened
+            with self._scheduler.opening(session_id):
+                opened = await finish_uncancelled(claiming)
+                self._scheduler.require_open()
+                yield opened
         finally:
-            scheduler.withdraw(session_id)
-            if not scheduler.is_busy(session_id):
+            if not self._scheduler.is_busy(session_id):
                 await finish_uncancelled(self._leases.release(session_id))
 
     def _decision(self, run_id: str) -> asyncio.Lock:
@@ -426,7 +416,7 @@ class RunPipeline:
         is_new: bool = False,
         is_continued: bool = False,
     ) -> Run:
-        """Make a run of a claimed session the last in its queue; the session is announced already.
+        """Make a run of a claimed session the last in its queue.
 
         A run that was cancelled while it had no owner ends without having begun or continued.
         """
@@ -456,14 +446,6 @@ class RunPipeline:
             asked_at=0.0 if opened is None else opened.asked_at,
         )
 
-    async def _execute(self, run: Run) -> None:
-        try:
-            await self._executor.execute(run, partial(self._make_way, run))
-        finally:
-            was_parked = run.is_continued or run.status is RunStatus.WAITING
-            if was_parked and not run.journal.is_abandoned:
-                await self._settle_parked(run)
-
     async def _make_way(self, run: Run) -> None:
         """End the session's waiting run, if there is one, because this one has begun after it.
 
@@ -480,6 +462,9 @@ class RunPipeline:
 
     async def _settle_parked(self, run: Run) -> None:
         """Keep what a run needs that waits now; clean up after one that has waited and ended."""
+        was_parked = run.is_continued or run.status is RunStatus.WAITING
+        if not was_parked or run.journal.is_abandoned:
+            return
         run_id = run.identity.run_id
         with suppress(AgentCoreError):  # the next owner of the session finds it unchanged
             if run.status is not RunStatus.WAITING:

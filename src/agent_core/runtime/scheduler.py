@@ -4,8 +4,8 @@ import asyncio
 import heapq
 import logging
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
@@ -36,8 +36,8 @@ CancelRun = Callable[[str], None]
 class Scheduler:
     """Starts runs first come, first served: within a session, and across sessions for free places.
 
-    Taking a place has two steps, because a run must be opened in the store in between: `announce`
-    keeps the session busy, `enqueue` adds the opened run.
+    A session is busy while a run of it is queued or running, and in a block of `opening`, in which
+    a run is opened in the store before `enqueue` adds it.
 
     A run started inside another one takes no place: the outer run may wait for it, and has one. The
     runs before it in its session take none either. If it lasts longer than the outer run, it gets
@@ -54,7 +54,7 @@ class Scheduler:
         self._max_running = max_running
         self._cancel_timeout_s = cancel_timeout_s
         self._cancel_run = cancel_run
-        self._announced: Counter[str] = Counter()
+        self._busy: Counter[str] = Counter()  # runs, and blocks of `opening`, by session
         self._lanes: defaultdict[str, deque[Run]] = defaultdict(deque)
         self._ready: list[tuple[int, Run]] = []  # heads of their lanes, oldest first
         self._running = 0
@@ -62,17 +62,24 @@ class Scheduler:
         self._idle = asyncio.Event()
         self._idle.set()
 
-    def announce(self, session_id: str) -> None:
+    @contextmanager
+    def opening(self, session_id: str) -> Generator[None]:
         """Keep the session busy for a run that is being opened."""
-        self._announced[session_id] += 1
+        self._occupy(session_id)
+        try:
+            yield
+        finally:
+            self._vacate(session_id)
+
+    def _occupy(self, session_id: str) -> None:
+        self._busy[session_id] += 1
         self._idle.clear()
 
-    def withdraw(self, session_id: str) -> None:
-        """Undo an `announce`."""
-        self._announced[session_id] -= 1
-        if not self._announced[session_id]:
-            del self._announced[session_id]
-        if not self._announced:
+    def _vacate(self, session_id: str) -> None:
+        self._busy[session_id] -= 1
+        if not self._busy[session_id]:
+            del self._busy[session_id]
+        if not self._busy:
             self._idle.set()
 
     def require_open(self) -> None:
@@ -121,7 +128,8 @@ class Scheduler:
         return None
 
     def enqueue(self, run: Run) -> bool:
-        """Start the announced run or put it into its session's queue; return whether it waits."""
+        """Start the run or put it into its session's queue; return whether it waits."""
+        self._occupy(run.session_id)
         lane = self._lanes[run.session_id]
         lane.append(run)
         if run.nesting is not None:
@@ -136,7 +144,7 @@ class Scheduler:
 
     def is_busy(self, session_id: str) -> bool:
         """Return whether a run of this session is queued or running here."""
-        return session_id in self._announced
+        return session_id in self._busy
 
     async def cancel(self, run: Run) -> CancelResult:
         """Cancel a run, and wait until it has ended or the time for that is over.
@@ -286,7 +294,7 @@ class Scheduler:
         lane = self._lanes[run.session_id]
         was_first = lane[0] is run
         lane.remove(run)
-        self.withdraw(run.session_id)
+        self._vacate(run.session_id)
         if not lane:
             del self._lanes[run.session_id]
         elif was_first:

@@ -28,7 +28,7 @@ from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.extensions import AskModel, Extension, ExtensionContext, Place, WrappedProvider
 from agent_core.loop import Outcome, StandaloneRun, run_agent
 from agent_core.loop.context import OnEnd, ignore
-from agent_core.providers.adapter_faults import opened_stream
+from agent_core.providers.adapter_faults import ask_adapter
 from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.compat import server_of
 from agent_core.providers.tally import CallTally
@@ -248,7 +248,7 @@ class Telemetry:
 
         def ask(request: ModelRequest) -> AsyncGenerator[ModelEvent]:
             call = _ModelCall(self, model, clean)
-            return call.record(request, session_id, partial(opened_stream, adapter))
+            return call.record(request, session_id, partial(ask_adapter, adapter))
 
         return WrappedProvider(ask)
 

@@ -56,8 +56,6 @@ async def test_d3_runs_of_one_session_follow_each_other_in_order() -> None:
     work, session = Work(), Session()
     queue = scheduler()
     runs = [await a_run(session, work.execute) for _ in range(3)]
-    for _ in runs:
-        queue.announce("s1")
     assert [queue.enqueue(run) for run in runs] == [False, True, True]
     await asyncio.sleep(0)
     assert work.begun == [runs[0].identity.run_id]
@@ -72,8 +70,6 @@ async def test_sessions_run_side_by_side_as_far_as_there_are_places() -> None:
     work = Work()
     queue = scheduler(most=2)
     runs = [await a_run(Session(session_id=f"s{n}"), work.execute) for n in range(3)]
-    for run in runs:
-        queue.announce(run.session_id)
     assert [queue.enqueue(run) for run in runs] == [False, False, True]
     await asyncio.sleep(0)
     assert work.begun == [run.identity.run_id for run in runs[:2]]
@@ -90,7 +86,6 @@ async def test_d4_a_cancelled_queued_run_never_begins_and_says_so() -> None:
     queue = scheduler()
     first, second, third = [await a_run(session, work.execute, RunStatus.QUEUED) for _ in range(3)]
     for run in (first, second, third):
-        queue.announce("s1")
         queue.enqueue(run)
     result = await queue.cancel(second)
     assert (result.status, result.timed_out) == (RunStatus.CANCELLED, False)
@@ -109,7 +104,6 @@ async def test_cancelling_twice_or_after_the_end_changes_nothing() -> None:
     work = Work()
     queue = scheduler()
     run = await a_run(Session(), work.execute)
-    queue.announce("s1")
     queue.enqueue(run)
     await asyncio.sleep(0)
     both = await asyncio.gather(*(queue.cancel(run) for _ in range(20)))
@@ -133,7 +127,6 @@ async def test_a_run_that_does_not_stop_in_time_is_reported_and_cleaned_up_later
     session = Session()
     queue = scheduler(timeout_s=0.05)
     run = await a_run(session, stubborn)
-    queue.announce("s1")
     queue.enqueue(run)
     await asyncio.sleep(0)
     result = await queue.cancel(run)
@@ -153,7 +146,6 @@ async def test_a_run_that_is_ending_is_not_cancelled_any_more() -> None:
 
     queue = scheduler()
     run = await a_run(Session(), quick)
-    queue.announce("s1")
     queue.enqueue(run)
     await run.ended.wait()
     assert (await queue.cancel(run)).status is RunStatus.COMPLETED
@@ -186,7 +178,6 @@ async def a_queue_with_a_parked_run(history: SlowHistory) -> tuple[Scheduler, Wo
     first, second = [await a_run(session, work.execute) for _ in range(2)]
     second.is_continued, second.history = True, history
     for run in (first, second):
-        queue.announce("s1")
         queue.enqueue(run)
     await asyncio.sleep(0)
     return queue, work, first, second

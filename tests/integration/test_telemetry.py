@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 
-from agent_core import AgentRuntime, ConfigError, RunStatus, Usage
+from agent_core import AgentRuntime, ConfigError, RunStatus, StorageError, Usage
 from agent_core.telemetry.spans import Telemetry
 from agent_core.testing import Calls, Hangs, Says, ScriptedCall, ScriptedProvider, calls
 from agent_core.types import ModelRequest
@@ -306,6 +306,24 @@ async def test_a_run_that_is_cancelled_in_the_queue_has_its_span(
     queued = spans[second.run_id]
     assert queued.attributes["error.type"] == "cancelled"
     assert collector.children(queued) == []
+
+
+async def test_a_run_that_is_refused_has_a_span_that_ends(
+    home: Home, project: Path, collector: OtlpReceiver
+) -> None:
+    async with (
+        runtime(home, project, [Hangs()]) as first,
+        runtime(home, project, ["never asked"]) as second,
+    ):
+        begun = await first.start("go", session_id="s1")
+        with pytest.raises(StorageError, match="has a run that is active"):
+            await second.start("me too", session_id="s1")
+        await begun.cancel()
+    spans = {span.attributes["soong_agent.run.id"]: span for span in collector.roots()}
+    refused = spans.pop(next(run_id for run_id in spans if run_id != begun.run_id))
+    assert spans.keys() == {begun.run_id}
+    assert refused.attributes["error.type"] == "session_active"
+    assert refused.attributes["soong_agent.run.status"] == "failed"
 
 
 async def test_a_summary_is_a_run_below_the_one_that_wants_it(

@@ -74,13 +74,15 @@ def select_tools(
     """
     row = ROLE_TOOLS[role]
     work = row.work if granted is None or row.work == frozenset() else granted
-
-    def has(name: str) -> bool:
-        if does_work(name):
-            return work is None or name in work
-        return name in row.built_in
-
-    return [tool for tool in tools if has(tool.name)]
+    chosen: list[Tool] = []
+    for tool in tools:
+        if tool.name.startswith(_BUILT_IN):
+            is_had = tool.name in row.built_in
+        else:
+            is_had = work is None or tool.name in work
+        if is_had:
+            chosen.append(tool)
+    return chosen
 
 
 def permits(role: AgentRole, name: str) -> bool:

@@ -192,14 +192,15 @@ class ChildSpawner:
         sub = LimitedSubAssignment if self._is_limited else SubAssignment
         fork = LimitedForkAssignment if self._is_limited else ForkAssignment
         starts, reads = Concurrency.AGENT, Concurrency.READ
-        makers: dict[str, Callable[[str], Tool]] = {
-            "create_sub_agent": lambda name: build_agent_tool(name, sub, self.create, starts),
-            "fork_agent": lambda name: build_agent_tool(name, fork, self.fork, starts),
-            "list_agent_definitions": lambda name: build_agent_tool(
-                name, ListDefinitions, self.list_definitions, reads
-            ),
-        }
-        return [makers[name](name) for name in wanted]
+        tools: list[Tool] = []
+        for name in wanted:
+            if name == "create_sub_agent":
+                tools.append(build_agent_tool(name, sub, self.create, starts))
+            elif name == "fork_agent":
+                tools.append(build_agent_tool(name, fork, self.fork, starts))
+            else:
+                tools.append(build_agent_tool(name, ListDefinitions, self.list_definitions, reads))
+        return tools
 
     @property
     def board(self) -> TaskBoardSource | None:

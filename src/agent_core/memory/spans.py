@@ -51,21 +51,17 @@ class MessageSpan(Struct, frozen=True):
     @property
     def user_messages(self) -> list[Node]:
         """The messages that the user wrote to a root agent."""
-        return [
-            node
-            for node in self.messages
-            if node.role is Role.USER and node.agent_id in self.roots and not node.flags.synthetic
-        ]
+        return [node for node in self.messages if self.is_users(node)]
+
+    def is_users(self, message: Node) -> bool:
+        """Return whether the user wrote a message of the span to a root agent."""
+        is_to_root = message.role is Role.USER and message.agent_id in self.roots
+        return is_to_root and not message.flags.synthetic
 
     @property
     def end(self) -> int:
         """The sequence number of the last node of the span."""
         return self.nodes[-1].node_seq
-
-    @property
-    def tokens(self) -> int:
-        """Estimated tokens of its messages."""
-        return sum(node.token_count for node in self.messages)
 
     def shown(self) -> str:
         """Return the text for the model. Only messages of the span show their node ids."""
@@ -167,9 +163,15 @@ class Backlog(Struct, frozen=True):
     @classmethod
     def of(cls, spans: Sequence[MessageSpan]) -> "Backlog":
         """Return the backlog of these spans."""
-        messages = [node for span in spans for node in span.user_messages]
-        has_request = any(is_explicit_request(without_content(node.text)) for node in messages)
-        return cls(len(messages), sum(span.tokens for span in spans), has_request)
+        messages = tokens = 0
+        has_request = False
+        for span in spans:
+            for node in span.messages:
+                tokens += node.token_count
+                if span.is_users(node):
+                    messages += 1
+                    has_request |= is_explicit_request(without_content(node.text))
+        return cls(messages, tokens, has_request)
 
     def plus(self, nodes: Sequence[Node]) -> "Backlog":
         """Return the backlog with the nodes that a run of a root agent has added."""

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from agent_core.aio import SideTasks, finish_uncancelled, start_uncancelled, stop_if_cancelled
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.events import EventStream
-from agent_core.loop import settle_parked
+from agent_core.loop import Outcome, settle_parked
 from agent_core.loop.options import RunOptions
 from agent_core.runtime.execute import RunExecutor
 from agent_core.runtime.factory import RunFactory
@@ -38,6 +38,7 @@ from agent_core.runtime.table import ParkedRun, RunTable
 from agent_core.types import (
     AgentRole,
     ClaimedRun,
+    EndReason,
     RunIdentity,
     RunRecord,
     RunStatus,
@@ -161,6 +162,8 @@ class RunPipeline:
         if turn is None:
             if request.caller.nesting is not None:
                 request.caller.nesting.end()
+            if request.caller.trace is not None:
+                request.caller.trace.finish(Outcome(EndReason.ABORTED_STREAMING))
             record = await self._reader.record(opening.run_id)
             return RunProgress(identity=identity_of(record), status=record.status)
         job, taken = turn

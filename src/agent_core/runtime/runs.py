@@ -19,6 +19,7 @@ from agent_core.aio.loops import HomeLoop
 from agent_core.config.models import ModelConfig
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.events import EventStream, SessionJournal
+from agent_core.loop import Outcome
 from agent_core.loop.options import NO_OPTIONS, RunOptions
 from agent_core.providers.estimates import estimate_blocks
 from agent_core.redaction.redactor import JournalRedactor
@@ -43,6 +44,8 @@ from agent_core.types import (
     AgentDefinition,
     CancelResult,
     Draft,
+    EndReason,
+    ErrorPayload,
     EventLevel,
     RunMode,
     RunRecord,
@@ -224,18 +227,24 @@ class Runs:
                 placement=placement,
                 nesting=nesting,
             )
-            run: RunProgress
             dispatcher, dispatch = self._dispatcher, request.opening.dispatch
-            if dispatcher is None:
-                run = await self.pipeline.start(request)
-            elif dispatch is None or dispatch.process is not None:
-                timeout_s = placement.queue_timeout_s
-                run = await self.pipeline.start_in_turn(dispatcher, request, timeout_s)
-            else:
-                run = await dispatcher.add(request.opening)
+            is_here = dispatcher is None or dispatch is None or dispatch.process is not None
+            if dispatcher is not None and not is_here:
+                queued = await dispatcher.add(request.opening)
                 if nesting is not None:
-                    nesting.add(run)
-                return run
+                    nesting.add(queued)
+                return queued
+            run: RunProgress
+            try:
+                if dispatcher is None:
+                    run = await self.pipeline.start(request)
+                else:
+                    timeout_s = placement.queue_timeout_s
+                    run = await self.pipeline.start_in_turn(dispatcher, request, timeout_s)
+            except BaseException as error:
+                if request.caller.trace is not None:
+                    request.caller.trace.finish(_unopened(error))
+                raise
             self._memory.take_up_backlog(request.caller.options or NO_OPTIONS)
             return run
 
@@ -516,3 +525,12 @@ async def _hide_debug(events: AsyncGenerator[RuntimeEvent]) -> AsyncGenerator[Ru
         async for event in events:
             if event.level is not EventLevel.DEBUG:
                 yield event
+
+
+def _unopened(error: BaseException) -> Outcome:
+    """Return the outcome of a run that could not be opened, or whose caller was cancelled."""
+    if isinstance(error, asyncio.CancelledError):
+        return Outcome(EndReason.ABORTED_STREAMING)
+    known = error if isinstance(error, AgentCoreError) else None
+    failure = known or AgentCoreError(ErrorCode.INTERNAL_ERROR, type(error).__name__)
+    return Outcome(EndReason.FAILED, error=ErrorPayload.of(failure))

@@ -1,7 +1,8 @@
 """Selects the tools of a run: all tools, minus those its role and the user's settings exclude."""
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -82,13 +83,21 @@ class Toolboxes:
         self._mcp = mcp
         self._workspace = Workspace.of(setup, launcher=launcher, sandbox=sandbox)
         self._declared = _declared_tools(setup, launcher, sandbox)
+        self._declared_names = {tool.name for tool in self._declared}
         self._opened: list[Tool] = []
         self._has_checked_settings = False
+        tools = setup.config.tools
+        self._are_changed = bool(
+            tools.disabled
+            or tools.overrides
+            or tools.mcp.disabled_servers
+            or tools.mcp.disabled_tools
+            or tools.mcp.tool_overrides
+        )
         self._disabled: dict[str, bool] = {}
         # Tool schemas are a twentieth of the start-up time: none is built for a disabled tool.
         wanted = [name for name in CODE_TOOLS if not self.is_disabled(name)]
-        self._makers = {name: maker_of(name) for name in wanted}
-        self._code = [make(self._workspace) for make in self._makers.values()]
+        self._code = {name: maker_of(name)(self._workspace) for name in wanted}
 
     def check_names(self) -> None:
         """Check that no tool of the caller hides another tool.
@@ -148,8 +157,7 @@ class Toolboxes:
         Raises:
             ConfigError: `validation_error`, naming the tool.
         """
-        own = self._of_programs(options)
-        if any(tool.deps_types for tool in own):
+        if own := self._of_programs(options):
             wanted = self._wanted(own)
             check_deps([tool for tool in wanted if options.offers(tool.name)], options.deps)
 
@@ -182,8 +190,10 @@ class Toolboxes:
         if not self.is_disabled(PLAN_TEMPLATE):
             built_in.append(plan_template_tool(self._setup.plans_dir, self._setup.project))
         built_in += spec.tools
-        code = (self._makers[t.name](workspace) if t.name == _READ_FILE else t for t in self._code)
-        own = [*code, *built_in, *self._declared, *self._of_programs(spec.options)]
+        code = dict(self._code)
+        if _READ_FILE in code:
+            code[_READ_FILE] = maker_of(_READ_FILE)(workspace)
+        own = [*code.values(), *built_in, *self._declared, *self._of_programs(spec.options)]
         # `tools` restricts everything in a user's run, and the working tools of children and
         # workers.
         is_main = spec.run.role is AgentRole.MAIN
@@ -193,9 +203,12 @@ class Toolboxes:
         reported: set[ServerFailure] = set()
 
         async def select() -> list[Tool]:
-            wanted = self._wanted([*own, *await self._served(spec.journal, reported)])
-            chosen = select_tools(spec.run.role, wanted, granted=spec.granted)
-            chosen += self._resource_tools(spec, chosen)
+            served = await self._served(self._mcp, spec.journal, reported) if self._mcp else ()
+            chosen = select_tools(
+                spec.run.role, self._wanted([*own, *served]), granted=spec.granted
+            )
+            if self._mcp is not None:
+                chosen += self._resource_tools(self._mcp, spec, chosen)
             if spec.options is NO_OPTIONS:
                 return chosen
             offers = spec.options.offers
@@ -214,27 +227,22 @@ class Toolboxes:
 
         tools = await select()
         deps = spec.options.deps
-        if any(tool.deps_types for tool in tools):
-            check_deps(tools, deps)
-        declared = {tool.name for tool in self._declared}
-
-        def is_deferred(name: str) -> bool:
-            return name.startswith("mcp.") or name in declared
-
-        outside = [tool.definition for tool in tools if is_deferred(tool.name)]
+        check_deps(tools, deps)
+        outside = [tool.definition for tool in tools if self._is_deferrable(tool.name)]
         most = self._setup.config.tools.defer_above_tokens
         most = window // _DEFERRED_SHARE if most is None else most
+        renewed = None if self._mcp is None else renew
         if not outside or estimate_tools(outside) <= most:
-            return Toolbox(tools, renew=renew, deps=deps, expected=expected)
+            return Toolbox(tools, renew=renewed, deps=deps, expected=expected)
         from agent_core.tools.deferred import DeferringToolbox  # noqa: PLC0415 - few need it
 
         room = window // _DEFINITIONS_SHARE
         return DeferringToolbox(
             tools,
-            is_deferred=is_deferred,
+            is_deferred=self._is_deferrable,
             view=spec.view,
             room=room,
-            renew=renew,
+            renew=renewed,
             deps=deps,
             expected=expected,
         )
@@ -277,7 +285,8 @@ class Toolboxes:
         """
         is_served = name.startswith("mcp.") and self._mcp is not None
         served = await self._mcp.tools() if is_served and self._mcp else []
-        every = [*self._code, *self._declared, *self._registered, *self._opened, *served]
+        code = self._code.values()
+        every = [*code, *self._declared, *self._registered, *self._opened, *served]
         for tool in self._wanted(every):
             if tool.name == name:
                 return tool
@@ -312,18 +321,22 @@ class Toolboxes:
     async def work_tools(self, options: RunOptions) -> Mapping[str, ToolDefinition]:
         """Return all tools a run may grant: all but the built-in `agent.*` and `internal.*`."""
         served = await self._mcp.tools() if self._mcp else []
-        wanted = self._wanted([*self._code, *self._declared, *self._of_programs(options), *served])
+        own = [*self._code.values(), *self._declared, *self._of_programs(options)]
+        wanted = self._wanted([*own, *served])
         return {tool.name: tool.definition for tool in wanted if options.offers(tool.name)}
 
     def _of_programs(self, options: RunOptions) -> list[Tool]:
         """Return the tools that the program has registered, or has given to a run."""
-        given = [tool for tool in options.tools or () if isinstance(tool, Tool)]
-        known = [*self._registered, *self._opened]
-        names = {tool.name for tool in known}
-        return [*known, *(tool for tool in given if tool.name not in names)]
+        found: dict[str, Tool] = {}
+        for tool in chain(self._registered, self._opened, options.tools or ()):
+            if isinstance(tool, Tool):
+                found.setdefault(tool.name, tool)
+        return [*found.values()]
 
     def is_disabled(self, name: str) -> bool:
         """Return whether the user's settings disable this tool for everybody."""
+        if not self._are_changed:
+            return False
         known = self._disabled.get(name)
         if known is None:
             known = self._disabled[name] = self._look_up_disabled(name)
@@ -340,33 +353,43 @@ class Toolboxes:
             or any(override and override.disabled for override in overrides)
         )
 
-    async def _served(self, journal: Journal, reported: "set[ServerFailure]") -> list[Tool]:
+    def _is_deferrable(self, name: str) -> bool:
+        """Return whether a tool is from outside: its definition may be loaded on demand."""
+        return name.startswith("mcp.") or name in self._declared_names
+
+    async def _served(
+        self, mcp: "McpTools", journal: Journal, reported: "set[ServerFailure]"
+    ) -> list[Tool]:
         async def note(failure: "ServerFailure") -> None:
             if failure not in reported:
                 reported.add(failure)
                 await note_failure(journal, failure)
 
-        return await self._mcp.tools(on_failure=note) if self._mcp else []
+        return await mcp.tools(on_failure=note)
 
-    def _resource_tools(self, spec: RunSpec, chosen: Iterable[Tool]) -> Iterator[Tool]:
+    def _resource_tools(
+        self, mcp: "McpTools", spec: RunSpec, chosen: Iterable[Tool]
+    ) -> Iterator[Tool]:
         """Yield the tool that reads resources, if the run may use a server with resources."""
-        if self._mcp is None:
-            return
-        servers = {name for name, offer in self._mcp.offers.items() if offer.has_resources}
+        servers = {name for name, offer in mcp.offers.items() if offer.has_resources}
         if spec.granted is not None or ROLE_TOOLS[spec.run.role].work is not None:
             servers &= servers_of(tool.name for tool in chosen)
         if servers:
-            tool = self._mcp.resource_tool(servers)
+            tool = mcp.resource_tool(servers)
             if not self.is_disabled(tool.name):
                 yield tool
 
-    def _wanted(self, tools: Iterable[Tool]) -> Iterator[Tool]:
-        """Yield the tools the user has not disabled, with the user's permissions and tags."""
+    def _wanted(self, tools: Sequence[Tool]) -> Sequence[Tool]:
+        """Return the tools the user has not disabled, with the user's permissions and tags."""
+        if not self._are_changed:
+            return tools
+        wanted: list[Tool] = []
         overrides = self._setup.config.tools.overrides
         for tool in tools:
             if not self.is_disabled(tool.name):
                 override = overrides.get(tool.name)
-                yield apply_override(tool, override) if override else tool
+                wanted.append(apply_override(tool, override) if override else tool)
+        return wanted
 
 
 async def note_failure(journal: Journal, failure: "ServerFailure") -> None:

@@ -96,9 +96,9 @@ class DeferringToolbox(Toolbox):
         """Use these tools from now on, beside the two of its own."""
         super().take([*tools, *self.own])
 
-    def is_offered(self, name: str) -> bool:
-        """Return whether the definition of this tool is part of every request."""
-        return not self._is_deferred(name)
+    def offered(self) -> Iterable[Tool]:
+        """Return the tools whose definitions are part of every request."""
+        return [tool for tool in self._tools.values() if not self._is_deferred(tool.name)]
 
     def unwrap(self, call: AnyCall) -> AnyCall:
         """Return the call that `internal.call_tool` names, or the call itself."""

@@ -23,7 +23,7 @@ from agent_core.tools.base import (
 from agent_core.tools.callables import is_async, is_generator
 from agent_core.tools.json_schema import whole_schema
 from agent_core.tools.results import in_own_thread
-from agent_core.tools.schema import Arguments, SchemaCheck, model_check, shown_schema
+from agent_core.tools.schema import Arguments, SchemaCheck, read_arguments, shown_schema
 from agent_core.tools.values import storable_facts
 from agent_core.types import (
     FINAL_ANSWER,
@@ -112,10 +112,10 @@ def model_tool(
     The docstring of `arguments` is the tool's description. The concurrency follows from the
     permission if it is not given.
     """
-    definition = model_definition(name, arguments, permission=permission, tags=tags)
+    definition = _definition(name, arguments, permission, frozenset(tags))
     return Tool(
         definition=definition,
-        parse=model_check(name, arguments),
+        parse=partial(read_arguments, name, arguments),
         prepare=prepare,
         concurrency=concurrency or concurrency_of(definition),
         keeps_own_limits=keeps_own_limits,
@@ -295,9 +295,9 @@ class Toolbox:
         if self._renew is not None and (tools := await self._renew()) is not None:
             self.take(tools)
 
-    def is_offered(self, name: str) -> bool:  # noqa: ARG002 - subclasses use it
-        """Return whether the definition of this tool is part of every request."""
-        return True
+    def offered(self) -> Iterable[Tool]:
+        """Return the tools whose definitions are part of every request."""
+        return self._tools.values()
 
     def unwrap(self, call: AnyCall) -> AnyCall:
         """The call that is meant, where one tool calls others."""
@@ -311,10 +311,10 @@ class Toolbox:
     @cached_property
     def definitions(self) -> tuple[ToolDefinition, ...]:
         """Return the definitions shown to the model, by name: the same bytes in every turn."""
-        offered = (tool.definition for tool in self if self.is_offered(tool.name))
-        answer = self.expected.tool if self.expected else None
-        every = [*offered, answer] if answer else offered
-        return tuple(sorted(every, key=attrgetter("name")))
+        definitions = [tool.definition for tool in self.offered()]
+        if self.expected is not None and self.expected.tool is not None:
+            definitions.append(self.expected.tool)
+        return tuple(sorted(definitions, key=attrgetter("name")))
 
     def get(self, name: str) -> Tool | None:
         """The tool of that canonical name, if this run may use it."""

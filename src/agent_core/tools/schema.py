@@ -6,7 +6,7 @@ that does not fit is one `validation_error` with JSON paths.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache, cached_property
 from itertools import islice
 from typing import Any, Self, cast
@@ -158,16 +158,16 @@ def _references(schema: Any) -> set[str]:
     return found.union(*map(_references, parts))
 
 
-def model_check(tool: str, model: type[BaseModel]) -> Callable[[Mapping[str, Any]], BaseModel]:
-    """A check of raw arguments against an argument model."""
+def read_arguments(tool: str, model: type[BaseModel], arguments: Mapping[str, Any]) -> BaseModel:
+    """Convert raw arguments to the tool's argument model.
 
-    def check(arguments: Mapping[str, Any]) -> BaseModel:
-        try:
-            return model.model_validate(dict(arguments))
-        except (ValidationError, RecursionError) as error:
-            raise misfit(tool, error) from error
-
-    return check
+    Raises:
+        ToolError: `validation_error`: they do not fit.
+    """
+    try:
+        return model.model_validate(dict(arguments))
+    except (ValidationError, RecursionError) as error:
+        raise misfit(tool, error) from error
 
 
 class SchemaCheck:

@@ -481,7 +481,7 @@ class Draft:
     @property
     def text(self) -> str:
         """Its text blocks, joined."""
-        return "".join(block.text for block in self.content if isinstance(block, TextBlock))
+        return "".join([block.text for block in self.content if isinstance(block, TextBlock)])
 
 
 class Node(Frozen):
@@ -527,7 +527,7 @@ class Node(Frozen):
     @property
     def text(self) -> str:
         """Its text blocks, joined."""
-        return "".join(block.text for block in self.content if isinstance(block, TextBlock))
+        return "".join([block.text for block in self.content if isinstance(block, TextBlock)])
 
 
 def call_ids_of(path: Iterable[Node]) -> tuple[set[str], set[str]]:

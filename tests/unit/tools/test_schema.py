@@ -1,12 +1,13 @@
 """Schemas are small for the model and strict for the caller."""
 
+from functools import partial
 from typing import Any, Literal
 
 import pytest
 from pydantic import Field
 
 from agent_core.errors import ErrorCode, ToolError
-from agent_core.tools.schema import Arguments, SchemaCheck, json_path, model_check, model_schema
+from agent_core.tools.schema import Arguments, SchemaCheck, json_path, model_schema, read_arguments
 
 
 class Edit(Arguments):
@@ -59,7 +60,7 @@ def test_a_recursive_schema_keeps_its_reference_and_definition() -> None:
 
 
 def test_null_means_absent_at_every_level_and_only_where_it_is_optional() -> None:
-    check = model_check("t", Change)
+    check = partial(read_arguments, "t", Change)
     arguments = {"path": "a", "mode": None, "edits": [{"old": "x", "new": None}]}
     assert check(arguments) == Change(path="a", edits=[Edit(old="x")])
     with pytest.raises(ToolError) as refusal:
@@ -69,7 +70,7 @@ def test_null_means_absent_at_every_level_and_only_where_it_is_optional() -> Non
 
 def test_unknown_and_wrong_arguments_are_refused_with_their_json_path() -> None:
     with pytest.raises(ToolError) as refusal:
-        model_check("t", Change)({"path": "a", "edits": [{"old": 3}], "extra": 1})
+        read_arguments("t", Change, {"path": "a", "edits": [{"old": 3}], "extra": 1})
     assert refusal.value.code is ErrorCode.VALIDATION_ERROR
     assert refusal.value.details["path"] == "$.edits[0].old"
     assert [error["path"] for error in refusal.value.details["errors"]] == [

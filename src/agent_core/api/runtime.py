@@ -25,7 +25,6 @@ from agent_core.types import (
     SESSION_ID_PATTERN,
     AgentDefinition,
     AgentSource,
-    ContentBlock,
     Draft,
     Mode,
     Node,
@@ -1102,9 +1101,9 @@ def _checked_memory(given: object) -> str | None:
 
 def _asked_placement(fields: dict[str, Any]) -> Placement:
     """Return the placement of the run, and remove its keys from `fields`."""
-    given = {name: fields.pop(name) for name in PLACED if name in fields}
-    if not given:
+    if fields.keys().isdisjoint(PLACED):
         return ANYWHERE
+    given = {name: fields.pop(name) for name in PLACED if name in fields}
     from agent_core.loop.options import asked_placement  # noqa: PLC0415 - for few runs
 
     return asked_placement(given)
@@ -1119,15 +1118,14 @@ def _draft(message: object) -> Draft:
         case _:
             raise _malformed(f"a message is a str or a UserMessage, not a {type(message).__name__}")
     blocks = [TextBlock(text=content)] if isinstance(content, str) else content
-    if unsaid := [block.type for block in blocks if isinstance(block, _NOT_A_USERS)]:
-        raise _malformed(f"a user does not say a {unsaid[0]}; only models and tools do")
-    if not any(_says_something(block) for block in blocks):
+    says_something = False
+    for block in blocks:
+        if isinstance(block, _NOT_A_USERS):
+            raise _malformed(f"a user does not say a {block.type}; only models and tools do")
+        says_something |= not isinstance(block, TextBlock) or bool(block.text.strip())
+    if not says_something:
         raise _malformed("the message is empty; say what to do")
     return Draft(Role.USER, blocks, metadata=metadata)
-
-
-def _says_something(block: ContentBlock) -> bool:
-    return not isinstance(block, TextBlock) or bool(block.text.strip())
 
 
 _NOT_A_USERS = (ToolCallBlock, ToolResultBlock, ReasoningBlock)

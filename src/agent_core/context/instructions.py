@@ -102,9 +102,9 @@ class InstructionCatalog(Struct, frozen=True):
         return fit_lines(lines, budget)
 
     @property
-    def problems(self) -> tuple[str, ...]:
+    def problems(self) -> list[str]:
         """Return the files listed only by path because they cannot be read, with the reasons."""
-        return tuple(f"{file.shown}: {file.problem}" for file in self.files if file.problem)
+        return [f"{file.shown}: {file.problem}" for file in self.files if file.problem]
 
     @property
     def own(self) -> list[tuple[str, bytes]]:
@@ -113,7 +113,10 @@ class InstructionCatalog(Struct, frozen=True):
 
     def find(self, path: Path) -> InstructionFile | None:
         """Return the file at this resolved path, if it is an instruction file."""
-        return next((file for file in self.files if file.path == path), None)
+        for file in self.files:
+            if file.path == path:
+                return file
+        return None
 
 
 def find_instructions(
@@ -132,13 +135,17 @@ def find_instructions(
     found: dict[Path, str] = {}
     if own := _own_file(home, _NAMES, root=home):
         found[own[0]] = str(home / own[1])
-    rules = (Path(folder, name) for folder, _, names in os.walk(f"{home}/rules") for name in names)
-    for path in sorted(path for path in rules if path.suffix == ".md"):
+    rules: list[Path] = []
+    for folder, _, names in os.walk(f"{home}/rules"):
+        rules += [Path(folder, name) for name in names if name.endswith(".md")]
+    for path in sorted(rules):
         if (resolved := _resolve_file(path, home)) is not None:
             found[resolved] = str(path)
     walk = _Walk(project, is_closed)
     for shown, path in sorted(walk.files()):
         found.setdefault(path, shown)
+    if not found:
+        return InstructionCatalog(truncated=walk.cut_short)
     own_names = {f"{home}/{name}" for name in _NAMES} | set(_NAMES)
     files = [
         _read_head(path, shown, is_own=shown in own_names)
@@ -174,7 +181,7 @@ class _Walk:
                 if not _is_ignored(folder, rules) and not self._is_closed(self._root / folder):
                     waiting.append((f"{folder}/", rules))
 
-    def _list(self, below: str) -> tuple[frozenset[str], list[str], int]:
+    def _list(self, below: str) -> tuple[set[str], list[str], int]:
         """Return the relevant files of a folder, the folders to enter, and the number of entries.
 
         Links do not count as folders: their target is found in its own place, or is outside.
@@ -183,10 +190,15 @@ class _Walk:
             with os.scandir(f"{self._root}/{below}") as listing:
                 entries = list(islice(listing, _MOST_ENTRIES + 1))
         except OSError:
-            return frozenset(), [], 0  # a folder that cannot be listed contributes no files
-        folders = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
-        names = _RELEVANT.intersection([entry.name for entry in entries])
-        return names, [name for name in folders if name not in SKIPPED_FOLDERS], len(entries)
+            return set(), [], 0  # a folder that cannot be listed contributes no files
+        names: set[str] = set()
+        folders: list[str] = []
+        for entry in entries:
+            if entry.name in _RELEVANT:
+                names.add(entry.name)
+            if entry.name not in SKIPPED_FOLDERS and entry.is_dir(follow_symlinks=False):
+                folders.append(entry.name)
+        return names, folders, len(entries)
 
 
 _IgnoreRules = tuple[str, Wildcards]

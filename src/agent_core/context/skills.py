@@ -120,7 +120,7 @@ class SkillCatalog(Struct, frozen=True):
 
     def text(self, budget: int) -> str:
         """Return names and descriptions within `budget` tokens; empty if there are no skills."""
-        lines = (f"- {skill.name}: {skill.description}" for skill in self.skills)
+        lines = [f"- {skill.name}: {skill.description}" for skill in self.skills]
         return fit_lines(lines, budget)
 
     def get(self, name: str) -> Skill:
@@ -166,7 +166,7 @@ def find_skills(home: Path) -> SkillCatalog:
             problems.append(f"{path}: the name {skill.name!r} is taken by {other.path}")
         else:
             skills[skill.name] = skill
-    return SkillCatalog(tuple(skills[name] for name in sorted(skills)), tuple(problems))
+    return SkillCatalog(tuple(map(skills.__getitem__, sorted(skills))), tuple(problems))
 
 
 def _read_skill(path: Path) -> Skill:

@@ -353,7 +353,7 @@ def _end(path: Sequence[Node], outcome: Outcome, *, run_id: str, began: bool) ->
         turn_count=outcome.turns,
         usage=outcome.usage,
         error=outcome.error,
-        has_prompt_node=any(_is_message(node) for node in mine),
+        has_prompt_node=any(map(_is_message, mine)),
     )
     return JournalEnd(events, change, _AGENT_STATUS[status], resting_id)
 

@@ -362,7 +362,8 @@ def _with_unique_ids(
                 content.append(_block_of(same.popleft()))
         else:
             content.append(block)
-    content.extend(_block_of(call) for same in waiting.values() for call in same)
+    for same in waiting.values():
+        content.extend(map(_block_of, same))
     return calls, content
 
 

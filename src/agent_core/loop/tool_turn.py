@@ -131,7 +131,8 @@ async def run_tools(ctx: RunContext, calls: Sequence[ToolCall]) -> None:
             is_alone = len(batch) == 1
             done = [await run_tool(ctx, batch[0])] if is_alone else await _run_all(ctx, batch, adds)
             del waiting[: len(batch)]
-            adds.extend(draft for bounded in done for draft in bounded.adds)
+            for bounded in done:
+                adds.extend(bounded.adds)
             if ends_turn(concurrency, done[0].result):
                 break  # the later calls rely on the one that failed
     except ParkedError:

@@ -91,7 +91,9 @@ class PromptEstimates:
 
     def prompt(self, request: ModelRequest) -> int:
         """Return the tokens of the system prompt, the messages and the tools of a request."""
-        total = sum(block.token_count or estimate_text(block.content) for block in request.system)
+        total = 0
+        for block in request.system:
+            total += block.token_count or estimate_text(block.content)
         total += sum(self._messages.get_all(request.messages, _message_tokens))
         return total + sum(self._tools.get_all(request.tools, _tool_tokens))
 

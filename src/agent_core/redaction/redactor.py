@@ -313,6 +313,9 @@ class Redactor:
         secrets: `kind -> value`; the kind, usually the name of the environment variable, is
             shown instead: `[redacted:OPENAI_API_KEY]`. Values of fewer than four characters are
             ignored: they occur everywhere, and replacing them would destroy the text.
+
+    Attributes:
+        has_secrets: true if any secret is known.
     """
 
     def __init__(self, secrets: Mapping[str, str]) -> None:
@@ -328,6 +331,7 @@ class Redactor:
         if not unknown and self._kinds:
             return
         self._kinds |= unknown
+        self.has_secrets = bool(self._kinds)
         self._values = SecretValues(self._kinds)
         self._values_in_bytes = SecretValues(self._kinds, encoding="utf-8")
 
@@ -335,11 +339,6 @@ class Redactor:
     def known(self) -> int:
         """The number of known secrets; it grows when more are learnt."""
         return len(self._kinds)
-
-    @property
-    def has_secrets(self) -> bool:
-        """True if any secret is known."""
-        return bool(self._kinds)
 
     def secrets_only(self, text: str) -> str:
         """Return `text` without the values of configured secrets."""
@@ -486,6 +485,8 @@ class JournalRedactor:
 
     def metadata(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
         """Clean a node's metadata, which the model never sees but the program reads back."""
+        if not metadata:
+            return {}
         plain: dict[str, Any] = _encodable(dict(metadata))
         return self._redactor.payload_secrets_only(plain) if self._redactor.has_secrets else plain
 

@@ -6,7 +6,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextvars import Context
 from functools import partial
-from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -174,7 +173,11 @@ class MemoryService:
             if len(self._live_models) > _KNOWN_SESSIONS:
                 del self._live_models[next(iter(self._live_models))]
         backlog = self._backlogs.pop(session_id, None)
-        mine = list(takewhile(lambda node: node.run_id == run.run_id, reversed(path)))
+        mine: list[Node] = []
+        for node in reversed(path):
+            if node.run_id != run.run_id:
+                break
+            mine.append(node)
         if backlog is None and len(mine) == len(path):
             backlog = Backlog()  # the session's first run: there is nothing else to look at
         backlog = backlog.plus(mine) if backlog else None

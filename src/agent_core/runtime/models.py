@@ -143,9 +143,11 @@ class Models:
             ConfigError: a provider is not registered, or a configuration does not suit it.
         """
         first = self._adapter(model, meter, is_counted=is_counted)
+        if not model.fallbacks:
+            return first
         others = [
             (other, self._adapter(other, meter, is_counted=is_counted))
-            for other in (self._config.model_fallbacks if model.fallbacks else ())
+            for other in self._config.model_fallbacks
             if (other.provider, other.name, other.base_url)
             != (model.provider, model.name, model.base_url)
         ]

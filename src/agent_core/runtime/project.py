@@ -257,9 +257,9 @@ class Project:
             AgentCoreError: `validation_error`: a name is taken.
         """
         await self.open_toolsets()
-        given = options.tools or ()
-        sets = [each for each in given if isinstance(each, Toolset)]
-        if not sets:
+        given = options.tools
+        sets = [each for each in given if isinstance(each, Toolset)] if given else []
+        if not given or not sets:
             yield options
             return
         tools = [each for each in given if not isinstance(each, Toolset)]

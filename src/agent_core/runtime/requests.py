@@ -170,7 +170,7 @@ class RunRequests:
         self, prompt: RunPrompt, options: RunOptions
     ) -> tuple[RunPrompt, str | None]:
         """Return the message to store, without text that guards may replace, and its title."""
-        if any(guard.may_replace("message") for guard in options.guards):
+        if options.guards and any(guard.may_replace("message") for guard in options.guards):
             rest = [block for block in prompt.content if not isinstance(block, TextBlock)]
             return prompt.model_copy(update={"content": [TextBlock(text=_WITHHELD), *rest]}), None
         return prompt, first_words(self._redactor.text(words_of(prompt.content)))

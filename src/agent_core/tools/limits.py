@@ -156,7 +156,7 @@ class ResultLimiter:
         failed = await _read(ToolResult(is_error=True, error=error))
         return BoundedResult(await self._bound(failed, run, call, limit=self._limit))
 
-    def _is_small(self, result: ToolResult, limit: int) -> bool:
+    def _is_small(self, result: ToolResult, limit: int | None) -> bool:
         """Return whether a result is certainly within all bounds: a few words or values."""
         if result.error is not None or result.metadata or len(result.content) != 1:
             return False
@@ -164,14 +164,14 @@ class ResultLimiter:
         is_plain = isinstance(block, TextBlock) or (
             isinstance(block, JsonBlock) and not block.summary
         )
-        return is_plain and _size(block) <= limit
+        return is_plain and (limit is None or _size(block) <= limit)
 
     async def _bound(
         self, read: ReadResult, run: RunIdentity, call: ToolCall, *, limit: int | None
     ) -> ToolResult:
         """The result with every part of it within bounds; content only if there is a `limit`."""
         result = read.result
-        if limit is not None and not read.files and self._is_small(result, limit):
+        if not read.files and self._is_small(result, limit):
             update = {"tool_call_id": call.tool_call_id, "tool_name": call.name}
             return result.model_copy(update=update)
         files = _ResultFiles(self._artifacts, self.writer(run, call))

@@ -161,7 +161,7 @@ class CutCallError(asyncio.CancelledError):
     """A cancelled call that hands over what it has so far: `result` becomes its answer."""
 
     def __init__(self, result: ToolResult) -> None:
-        super().__init__()
+        super().__init__(result)
         self.result = result
 
 

@@ -146,6 +146,7 @@ class ChildRun:
     Attributes:
         task: the task that carries it out, once it is started.
         is_left_behind: whether it did not stop in time, so that its parent no longer waits for it.
+        is_stored: whether its rows exist.
     """
 
     task: asyncio.Task[None]
@@ -172,7 +173,7 @@ class ChildRun:
         self._trace = trace
         self._working: asyncio.Task[Any] | None = None
         self._requested: set[ChildCancelReason] = set()
-        self._is_stored = False
+        self.is_stored = False
 
     @property
     def is_working(self) -> bool:
@@ -207,7 +208,7 @@ class ChildRun:
         if not self.spec.is_resumed:
             await self._add_rows(store)
             self._note_created()
-        self._is_stored = True
+        self.is_stored = True
         journal = self.ctx.journal
         journal.begin()
         try:
@@ -227,7 +228,7 @@ class ChildRun:
 
     def note_end(self) -> None:
         """Note in the parent how the run ended and its usage."""
-        if not self._is_stored or self.outcome.status is RunStatus.WAITING:
+        if not self.is_stored or self.outcome.status is RunStatus.WAITING:
             return
         outcome = self.outcome
         facts: dict[str, Any] = {

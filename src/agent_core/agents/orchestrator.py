@@ -23,9 +23,10 @@ from agent_core.agents.spawner import (
     SpawnerDeps,
     build_agent_tool,
     build_expected_output,
+    find_failure,
 )
 from agent_core.agents.workers import PoolWorker
-from agent_core.aio import finish_uncancelled
+from agent_core.aio import end_uncancelled, finish_uncancelled
 from agent_core.context.composer import TaskBoardSource
 from agent_core.errors import AgentCoreError, ErrorCode, ToolError
 from agent_core.events import Journal
@@ -44,7 +45,7 @@ from agent_core.tasks import (
     open_board,
     render_board,
 )
-from agent_core.tools.base import Concurrency, Tool, ToolContext, ToolReturn
+from agent_core.tools.base import Concurrency, CutCallError, Tool, ToolContext, ToolReturn
 from agent_core.types import (
     AgentRecord,
     AgentRole,
@@ -236,7 +237,7 @@ class OrchestratorSpawner(ChildSpawner):
                 "selection_reason": reason,
             }
             if dispatch.wait:
-                return await self._result(child, handle)
+                return await self._finish(child, partial(self._build_answer, child, handle))
         except AgentCoreError as error:
             self._note_failure(dispatch, error)
             raise
@@ -259,10 +260,13 @@ class OrchestratorSpawner(ChildSpawner):
         waiting = [work for run_id in run_ids if not (work := self._sent[run_id].work).done()]
         if waiting:
             limit_s = None if asked.timeout_ms is None else asked.timeout_ms / 1000
-            await asyncio.wait(waiting, timeout=limit_s)
-        workers = [self._sent_view(run_id) for run_id in run_ids]
-        running = [each["child_run_id"] for each in workers if each["status"] == "running"]
-        return {"workers": workers, "running_run_ids": running}
+            try:
+                await asyncio.wait(waiting, timeout=limit_s)
+            except asyncio.CancelledError:
+                await end_uncancelled(self.close(ChildCancelReason.PARENT_CANCELLED))
+                answer = JsonBlock(data=self._view_sent(run_ids))
+                raise CutCallError(ToolResult(content=[answer])) from None
+        return self._view_sent(run_ids)
 
     async def close(self, reason: ChildCancelReason) -> None:
         """Stop the workers that still run, and wait until every result is recorded.
@@ -277,12 +281,12 @@ class OrchestratorSpawner(ChildSpawner):
         if self._sent:
             await asyncio.wait([sent.work for sent in self._sent.values()])
 
-    async def _result(self, child: ChildRun, handle: Mapping[str, Any]) -> ToolResult:
-        """Wait for a worker and build its result; the step counts if the text contradicts it.
+    async def _build_answer(self, child: ChildRun, handle: Mapping[str, Any]) -> ToolResult:
+        """Build the result of a worker; the step counts if the text contradicts it.
 
         If the run has lost its claim, changes of the step by another run are not shown.
         """
-        error = await self._finish(child)
+        error = find_failure(child)
         claimed = await self._board.outcome(child.run.run_id, self._actor)
         step_id = claimed.step_id if claimed is not None else None
         report = await self._store_report(child, step_id=step_id)
@@ -303,10 +307,12 @@ class OrchestratorSpawner(ChildSpawner):
         """Return the result of a worker sent without waiting; errors become error results."""
         run_id = child.run.run_id
         try:
-            return await self._result(child, handle)
+            return await self._finish(child, partial(self._build_answer, child, handle))
         except AgentCoreError as error:
             self._note_failure(dispatch, error)
             failure = error
+        except CutCallError as cut:
+            return cut.result
         except asyncio.CancelledError:
             message = f"the worker's run {run_id} did not stop in time"
             failure = ToolError(ErrorCode.CANCELLED, message)
@@ -417,6 +423,11 @@ class OrchestratorSpawner(ChildSpawner):
             details = {"path": "$.run_ids", "unknown_run_ids": unknown[:50]}
             raise ToolError(ErrorCode.VALIDATION_ERROR, message, details=details)
         return list(dict.fromkeys(run_ids))
+
+    def _view_sent(self, run_ids: Collection[str]) -> dict[str, Any]:
+        workers = [self._sent_view(run_id) for run_id in run_ids]
+        running = [each["child_run_id"] for each in workers if each["status"] == "running"]
+        return {"workers": workers, "running_run_ids": running}
 
     def _sent_view(self, run_id: str) -> dict[str, Any]:
         sent = self._sent[run_id]

@@ -1,50 +1,159 @@
 """The report on a child for its parent: one structured result."""
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
 from agent_core.context.messages import artifact_ids
+from agent_core.errors import ErrorCode, ToolError
+from agent_core.loop.context import ResumePoint, RunStats
+from agent_core.storage.store import SessionStore
 from agent_core.tools.results import parse_answer
-from agent_core.types import Node
+from agent_core.types import (
+    EFFECT_UNKNOWN,
+    ErrorPayload,
+    JsonBlock,
+    Node,
+    Role,
+    RunRecord,
+    RunStatus,
+    ToolResult,
+)
+
+_LISTS = ("findings", "proposed_actions")
 
 
-def build_report(
-    text: str,
-    path: Iterable[Node],
+async def build_report(
+    store: SessionStore,
+    session_id: str,
+    nodes: Sequence[Node],
     *,
+    answer: str | None,
     status: str,
     step_id: str | None = None,
     output: Any = None,
     metadata: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Build the result from the last answer of a child and the artifacts of its tools.
+    """Build the report of a child.
 
-    The parent gets this result, and it is stored with the agent. An answer that is an object with a
-    `summary` is split into its fields; any other answer becomes the summary. `metadata` holds ids
-    and usage and, for an expected shape, the value of the answer as `output`.
+    An answer that is a JSON object is split into the fields of the report; everything that they do
+    not take stays in `summary`, as does any other answer. `artifacts` names only artifacts of the
+    session: those that the answer names, and those of the child's tools.
+
+    Args:
+        store: has the session's artifacts.
+        session_id: id of the session.
+        nodes: the child's own nodes.
+        answer: its last answer; None if it was cut off: its report then has every text it wrote.
+        status: status of its run.
+        step_id: id of the step that it has claimed.
+        output: the value of its answer, if a shape was expected.
+        metadata: ids and usage.
     """
-    value: Any = output
-    if value is None:
-        with suppress(ValueError):
-            value = parse_answer(text)
-    fields = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-    if not isinstance(fields.get("summary"), str):
-        fields = {"summary": text}
-    named = [each for each in _as_list(fields.get("artifacts")) if isinstance(each, str)]
-    kept = (each for node in path for result in node.results for each in artifact_ids(result))
-    return {
+    value = _read_object(answer or "") if output is None else output
+    given = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    named = _as_list(given.get("artifacts"))
+    made = [each for node in nodes for result in node.results for each in artifact_ids(result)]
+    wanted = list(dict.fromkeys(each for each in [*named, *made] if isinstance(each, str)))
+    known = await store.find_artifacts(session_id, wanted) if wanted else frozenset[str]()
+    taken: dict[str, Any] = {"status": status, "step_id": step_id}
+    if isinstance(summary := given.get("summary"), str):
+        taken["summary"] = summary
+    taken |= {name: given[name] for name in _LISTS if name in given}
+    rest = {name: each for name, each in given.items() if name not in taken or taken[name] != each}
+    rest.pop("artifacts", None)
+    if unknown := [each for each in named if each not in known]:
+        rest["artifacts"] = unknown
+    words = taken.get("summary", "")
+    if rest and output is None:
+        words = f"{words}\n\n{json.dumps(rest, ensure_ascii=False, indent=1)}"
+    candidates = (words.strip(), answer or "", "\n\n".join(_texts(nodes)))
+    report: dict[str, Any] = {
         "status": status,
-        "summary": fields["summary"],
-        "findings": _as_list(fields.get("findings")),
-        "artifacts": list(dict.fromkeys([*named, *kept])),
+        "summary": next(filter(str.strip, candidates), ""),
+        **{name: _as_list(given.get(name)) for name in _LISTS},
+        "artifacts": [each for each in wanted if each in known],
         **({"step_id": step_id} if step_id is not None else {}),
-        "proposed_actions": _as_list(fields.get("proposed_actions")),
         "metadata": {**metadata} if output is None else {**metadata, "output": output},
     }
+    if answer is None:
+        report["summary"] = _describe_cut(nodes)
+        report["metadata"]["cut"] = True
+    return report
+
+
+async def report_stored_run(store: SessionStore, run: RunRecord) -> ToolResult:
+    """Return what is known of a child whose parent's call was cut off, from what is stored.
+
+    It is an error of the call, also if the child had completed.
+    """
+    nodes = await store.run_nodes(run.run_id)
+    is_complete = run.status is RunStatus.COMPLETED
+    stats = RunStats()
+    stats.restore(ResumePoint(run.turn_count, run.usage, (), nodes))
+    status = RunStatus.CANCELLED if run.status is RunStatus.WAITING else run.status
+    data: dict[str, Any] = await build_report(
+        store,
+        run.session_id,
+        nodes,
+        answer="".join(stats.answer) if is_complete else None,
+        status=status.value,
+        metadata={
+            "child_run_id": run.run_id,
+            "child_agent_id": run.agent_id,
+            "agent_definition_id": run.metadata.get("agent_definition_id"),
+            "end_reason": run.end_reason,
+            "turns": run.turn_count,
+            "usage": run.usage.model_dump(exclude={"raw_usage"}),
+        },
+    )
+    if "worker_id" in run.metadata:
+        ids = {"worker_agent_id": run.agent_id, "child_run_id": run.run_id, "stream_id": run.run_id}
+        data = {**ids, "worker_result": data}
+    state = "had completed" if is_complete else "was cut off"
+    error = ToolError(
+        ErrorCode.CANCELLED,
+        f"this call was cut off; the child agent's run {run.run_id} {state}, and its texts are in "
+        "the answer. Look at the current state before doing it again",
+        details={"reason": EFFECT_UNKNOWN, "child_run_id": run.run_id},
+    )
+    return ToolResult(content=[JsonBlock(data=data)], is_error=True, error=ErrorPayload.of(error))
+
+
+def _read_object(text: str) -> Any:
+    """Return the value of an answer that is JSON and has no name twice, which would lose a value.
+
+    None for any other answer.
+    """
+    with suppress(ValueError):
+        return parse_answer(text, unique_names=True)
+    return None
 
 
 def _as_list(value: Any) -> list[Any]:
     if value is None:
         return []
     return cast("list[Any]", value) if isinstance(value, list) else [value]
+
+
+def _describe_cut(nodes: Iterable[Node]) -> str:
+    texts = _texts(nodes)
+    if not texts:
+        return "[cut off before it wrote anything]"
+    return "\n\n".join(["[cut off before its answer; every text that it wrote, in order:]", *texts])
+
+
+def _texts(nodes: Iterable[Node]) -> list[str]:
+    """Return the texts that a run wrote, in order; a text that was broken off says so."""
+    texts: list[str] = []
+    for node in nodes:
+        if node.role is not Role.ASSISTANT or not node.text.strip():
+            continue
+        text = node.text
+        if node.is_partial:
+            text += " [cut off here]"
+        if "truncated" in node.metadata:
+            text += f" [of {node.metadata['characters']} characters, the others were not kept]"
+        texts.append(text)
+    return texts

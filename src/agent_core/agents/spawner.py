@@ -1,7 +1,9 @@
 """Starts children of a root run: settles a child before it exists, then starts it."""
 
+import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,10 +15,11 @@ from agent_core.agents.definitions import AgentDefinitions
 from agent_core.agents.report import build_report
 from agent_core.agents.roles import does_work, permits
 from agent_core.agents.workers import Workers
+from agent_core.aio import end_uncancelled
 from agent_core.config.models import ModelConfig
 from agent_core.config.paths import Setup
 from agent_core.context.composer import TaskBoardSource
-from agent_core.errors import ConfigError, ErrorCode, ParkedError, ToolError
+from agent_core.errors import AgentCoreError, ConfigError, ErrorCode, ParkedError, ToolError
 from agent_core.events import EventStream, Journal
 from agent_core.loop import HistorySource, NoHistory, RunContext
 from agent_core.loop.options import NO_OPTIONS, RunOptions
@@ -25,7 +28,15 @@ from agent_core.permissions.modes import PLAN_MODE
 from agent_core.redaction import Redactor
 from agent_core.redaction.redactor import JournalRedactor
 from agent_core.storage.store import SessionStore
-from agent_core.tools.base import Action, Concurrency, Tool, ToolContext, ToolReturn, View
+from agent_core.tools.base import (
+    Action,
+    Concurrency,
+    CutCallError,
+    Tool,
+    ToolContext,
+    ToolReturn,
+    View,
+)
 from agent_core.tools.registry import model_definition, model_tool
 from agent_core.types import (
     MODEL_KEY,
@@ -315,8 +326,10 @@ class ChildSpawner:
             },
         )
         child = await self._start(spec)
-        error = await self._finish(child)
-        report = await self._store_report(child)
+        return await self._finish(child, partial(self._build_result, child))
+
+    async def _build_result(self, child: ChildRun) -> ToolResult:
+        error, report = find_failure(child), await self._store_report(child)
         return ToolResult(content=[JsonBlock(data=report)], is_error=error is not None, error=error)
 
     async def _find_parked(self, context: ToolContext) -> RunRecord | None:
@@ -470,48 +483,35 @@ class ChildSpawner:
 
         return await deps.children.start(build, self._parent.run, on_end=on_end)
 
-    async def _finish(self, child: ChildRun) -> ErrorPayload | None:
-        """Wait for a child, and return the error if it did not complete its task.
+    async def _finish(
+        self, child: ChildRun, build_result: Callable[[], Coroutine[Any, Any, ToolResult]]
+    ) -> ToolResult:
+        """Wait for a child, and return the result that is built then.
 
         Raises:
             AgentCoreError: the child could not be stored and does not exist.
             ParkedError: the child waits for the user, and so does its parent.
-            asyncio.CancelledError: the parent was cancelled, and the child with it.
+            CutCallError: the parent was cancelled, and the child with it; it has the result.
         """
-        await self._deps.children.wait(child)
-        outcome, cause = child.outcome, child.outcome.error
-        if outcome.status is RunStatus.WAITING:
-            raise ParkedError(*outcome.requests)
-        if outcome.status is RunStatus.COMPLETED:
-            return None
-        if cause is not None and cause.code is ErrorCode.OUTPUT_INVALID:
-            event, wrong = EventType.CHILD_RESULT_SCHEMA_VALIDATION_FAILED, cause.details["errors"]
-            faults = [f"{each['path']}: {each['message']}" for each in wrong]
-            child.note_parent(event, EventLevel.WARNING, faults=faults)
-            code = ErrorCode.SCHEMA_ERROR
-            what = f"its answer does not have the expected shape: {'; '.join(faults)}"
-            details: dict[str, Any] = {"reason": event.value}
-        elif outcome.status is RunStatus.FAILED:
-            code = cause.code if cause else ErrorCode.INTERNAL_ERROR
-            what = f"it failed: {cause.message if cause else 'the cause is unknown'}"
-            details = cause.details if cause else {}
-        elif child.stop_reason is ChildCancelReason.TIMEOUT:
-            code, details = ErrorCode.TIMEOUT, {}
-            what = "it did not finish in time and was stopped"
-        else:
-            code, what = ErrorCode.CANCELLED, "it was stopped"
-            reason = child.stop_reason or ChildCancelReason.RUNTIME_CLOSED
-            details = {"reason": reason.value}
-        run_id = child.run.run_id
-        message, facts = f"the child agent's run {run_id}: {what}", {"child_run_id": run_id}
-        return ErrorPayload.of(ToolError(code, message, details={**details, **facts}))
+        try:
+            await self._deps.children.wait(child)
+        except asyncio.CancelledError:
+            if child.is_stored and child.outcome.status is not RunStatus.WAITING:
+                with suppress(AgentCoreError):  # the call is answered without its result
+                    raise CutCallError(await end_uncancelled(build_result())) from None
+            raise
+        if child.outcome.status is RunStatus.WAITING:
+            raise ParkedError(*child.outcome.requests)
+        return await build_result()
 
     async def _store_report(self, child: ChildRun, *, step_id: str | None = None) -> dict[str, Any]:
         """Build the report on a child that has ended, and store it with its agent."""
         outcome, run = child.outcome, child.run
-        report = build_report(
-            outcome.text,
+        report = await build_report(
+            self._deps.store,
+            run.session_id,
             [node for node in child.ctx.journal.path if node.run_id == run.run_id],
+            answer=outcome.text if outcome.status is RunStatus.COMPLETED else None,
             status=outcome.status.value,
             step_id=step_id,
             output=outcome.output if child.spec.expected is not None else None,
@@ -527,6 +527,34 @@ class ChildSpawner:
         )
         await self._deps.store.update_agent(run.agent_id, result=report)
         return report
+
+
+def find_failure(child: ChildRun) -> ErrorPayload | None:
+    """Return the error of a child that did not complete its task."""
+    outcome, cause = child.outcome, child.outcome.error
+    if outcome.status is RunStatus.COMPLETED:
+        return None
+    if cause is not None and cause.code is ErrorCode.OUTPUT_INVALID:
+        event, wrong = EventType.CHILD_RESULT_SCHEMA_VALIDATION_FAILED, cause.details["errors"]
+        faults = [f"{each['path']}: {each['message']}" for each in wrong]
+        child.note_parent(event, EventLevel.WARNING, faults=faults)
+        code = ErrorCode.SCHEMA_ERROR
+        what = f"its answer does not have the expected shape: {'; '.join(faults)}"
+        details: dict[str, Any] = {"reason": event.value}
+    elif outcome.status is RunStatus.FAILED:
+        code = cause.code if cause else ErrorCode.INTERNAL_ERROR
+        what = f"it failed: {cause.message if cause else 'the cause is unknown'}"
+        details = cause.details if cause else {}
+    elif child.stop_reason is ChildCancelReason.TIMEOUT:
+        code, details = ErrorCode.TIMEOUT, {}
+        what = "it did not finish in time and was stopped"
+    else:
+        code, what = ErrorCode.CANCELLED, "it was stopped"
+        reason = child.stop_reason or ChildCancelReason.RUNTIME_CLOSED
+        details = {"reason": reason.value}
+    run_id = child.run.run_id
+    message, facts = f"the child agent's run {run_id}: {what}", {"child_run_id": run_id}
+    return ErrorPayload.of(ToolError(code, message, details={**details, **facts}))
 
 
 def build_agent_tool(

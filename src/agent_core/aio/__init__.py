@@ -59,6 +59,17 @@ async def finish_soon(work: Coroutine[Any, Any, object], grace_s: float) -> None
         task.result()
 
 
+async def end_uncancelled(work: Coroutine[Any, Any, T]) -> T:
+    """Await `work` to its end and return its result, however often the caller is cancelled.
+
+    For a caller that is being cancelled already, and raises that cancellation itself.
+    """
+    task = asyncio.create_task(work)
+    with suppress(asyncio.CancelledError):
+        await finish_uncancelled(task)
+    return task.result()
+
+
 async def start_uncancelled(work: Coroutine[Any, Any, T]) -> T:
     """Await work to its end like `finish_uncancelled`, without a task if it never has to wait.
 

@@ -1,6 +1,6 @@
 """Parts, counters and end of one run."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -32,6 +32,7 @@ from agent_core.types import (
     ToolCall,
     ToolCallBlock,
     ToolDefinition,
+    ToolResult,
     ToolResultBlock,
     Usage,
 )
@@ -62,13 +63,15 @@ class ContextSource(Protocol):
 class ResumePoint(Struct, frozen=True):
     """Progress of a run that continues: its counters, and its calls that have not begun.
 
-    `nodes` are its own nodes on the path.
+    `nodes` are its own nodes on the path. `waiting` has what is known so far of the calls whose
+    children wait, by call id: their answers if the run is cancelled instead.
     """
 
     turns: int
     usage: Usage
     calls: Sequence[ToolCall]
     nodes: Sequence[Node] = ()
+    waiting: Mapping[str, ToolResult] = field(default_factory=dict[str, ToolResult])
 
 
 class HistorySource(Protocol):
@@ -261,21 +264,31 @@ class RunStats(Struct):
 def resting_node(path: Sequence[Node]) -> Node | None:
     """Return the node to continue at: the last one with nothing unfinished before it.
 
-    A turn whose tool calls were cut short is left out as a whole, and so is an unanswered note to
-    the model.
+    A turn whose tool calls were cut short is left out as a whole, unless a call hands over what it
+    had; so is an unanswered note to the model.
     """
     open_calls: set[str] = set()
+    cut_calls: set[str] = set()
+    hands_over = False
     resting: Node | None = None
     for node in path:  # the path of the whole session: do as little as possible per node
-        if node.metadata and node.is_partial:
-            continue
+        if node.metadata:
+            if node.is_partial and not node.results:
+                continue
+            if node.is_partial:
+                cut_calls.update(result.tool_call_id for result in node.results)
+            elif "abort_reason" in node.metadata:
+                hands_over = True
         for block in node.content:
             if isinstance(block, ToolCallBlock):
                 open_calls.add(block.tool_call_id)
             elif isinstance(block, ToolResultBlock):
                 open_calls.discard(block.tool_call_id)
-        if not open_calls and node.node_type is not NodeType.SYSTEM_NOTE:
-            resting = node
+        if open_calls or node.node_type is NodeType.SYSTEM_NOTE:
+            continue
+        if hands_over or not cut_calls:
+            resting, hands_over = node, False
+            cut_calls.clear()
     return resting
 
 

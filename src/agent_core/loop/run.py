@@ -105,13 +105,13 @@ async def _settle_cancelled(
 async def settle_parked(
     journal: Journal, history: HistorySource, on_end: OnEnd = ignore
 ) -> Outcome:
-    """Cancel a waiting run: its calls are answered as not made.
+    """Cancel a waiting run: its calls are answered as not made, or with what their children have.
 
     Raises:
         StorageError: its history cannot be read.
     """
     left_off = await history.resume(journal) or ResumePoint(0, Usage(), ())
-    abort_open_calls(journal)
+    abort_open_calls(journal, left_off.waiting)
     outcome = Outcome(EndReason.ABORTED_TOOLS, "", left_off.usage, left_off.turns)
     return await settle(journal, outcome, on_end)
 

@@ -9,11 +9,12 @@ from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
 from time import perf_counter
+from types import MappingProxyType
 from typing import Any
 
 from msgspec import Struct, field
 
-from agent_core.aio import is_cancelled, stop_if_cancelled
+from agent_core.aio import end_uncancelled, is_cancelled, stop_if_cancelled
 from agent_core.errors import (
     AgentCoreError,
     CallChangedError,
@@ -25,7 +26,15 @@ from agent_core.events import Journal
 from agent_core.extensions import JudgedCall
 from agent_core.loop.context import RunContext
 from agent_core.redaction import log_failure
-from agent_core.tools.base import Action, Tool, ToolContext, batches, ends_turn, not_run
+from agent_core.tools.base import (
+    Action,
+    CutCallError,
+    Tool,
+    ToolContext,
+    batches,
+    ends_turn,
+    not_run,
+)
 from agent_core.tools.limits import BoundedResult
 from agent_core.tools.results import OpenCall, failure_of
 from agent_core.types import (
@@ -47,6 +56,7 @@ logger = logging.getLogger(__name__)
 
 _REFUSALS = {ErrorCode.PERMISSION_DENIED, ErrorCode.WRITE_OUTSIDE_ALLOWED_ROOTS}
 _ABORTED = NodeFlags(partial=True, aborted=True, abort_reason="run_cancelled")
+_HANDED_OVER = NodeFlags(abort_reason="run_cancelled")
 _NOT_RUN = NodeFlags(reason="previous_write_failed")
 _NO_FLAGS = NodeFlags()
 _RAN = "the run was cancelled while this call ran; it may have had part of its effect"
@@ -224,9 +234,14 @@ async def run_tool(ctx: RunContext, call: ToolCall) -> BoundedResult:
             if not isinstance(error, AgentCoreError):
                 log_failure(logger, f"tool {name} broke", error=error, clean=ctx.journal.clean)
             bounded = await ctx.results.limit_failure(failure_of(name, error), ctx.run, course.call)
-    except asyncio.CancelledError:
+    except asyncio.CancelledError as cancelled:
         result = _aborted(course.call, _NEVER_BEGAN if course.began is None else _RAN)
-        stored = _answer(ctx.journal, course.call, result, course=course, flags=_ABORTED)
+        flags = _ABORTED
+        if isinstance(cancelled, CutCallError) and course.tool is not None:
+            limited = ctx.results.limit(cancelled.result, ctx.run, course.call, tool=course.tool)
+            result = _cut(result, (await end_uncancelled(limited)).result)
+            flags = _HANDED_OVER
+        stored = _answer(ctx.journal, course.call, result, course=course, flags=flags)
         if course.began is not None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_AFTER_CANCEL_S):
@@ -296,14 +311,22 @@ def changed_call(
     return call if change is None else call.model_copy(update={"arguments": change["arguments"]})
 
 
-def abort_open_calls(journal: Journal) -> None:
-    """Answer the calls that a cancelled run leaves open."""
+def abort_open_calls(
+    journal: Journal, cut: Mapping[str, ToolResult] = MappingProxyType({})
+) -> None:
+    """Answer the calls that a cancelled run leaves open.
+
+    `cut` has what is known of calls that had begun, by the ids of the calls.
+    """
     answered = {result.tool_call_id for node in journal.path for result in node.results}
     mine = (node for node in journal.path if node.run_id == journal.run.run_id)
     blocks = (call for node in mine if not node.is_partial for call in node.calls)
     for block in [block for block in blocks if block.tool_call_id not in answered]:
         call = ToolCall(**block.model_dump(exclude={"type"}))
-        _answer(journal, call, _aborted(call, _NEVER_BEGAN), flags=_ABORTED)
+        if (known := cut.get(call.tool_call_id)) is not None:
+            _answer(journal, call, _cut(_aborted(call, _RAN), known), flags=_HANDED_OVER)
+        else:
+            _answer(journal, call, _aborted(call, _NEVER_BEGAN), flags=_ABORTED)
 
 
 def _open_call(ctx: RunContext, call: ToolCall) -> OpenCall:
@@ -372,6 +395,16 @@ def _aborted(call: ToolCall, message: str) -> ToolResult:
         error=ErrorPayload.of(error),
         metadata=_ABORTED.as_metadata(),
     )
+
+
+def _cut(aborted: ToolResult, known: ToolResult) -> ToolResult:
+    """Return the answer to a cancelled call that hands over what is known of it."""
+    changes: dict[str, Any] = {
+        "content": known.content,
+        "error": known.error or aborted.error,
+        "metadata": {**known.metadata, **aborted.metadata},
+    }
+    return aborted.model_copy(update=changes)
 
 
 _canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=str).encode

@@ -42,7 +42,6 @@ from agent_core.runtime.run import RunScope
 from agent_core.runtime.table import RunTable
 from agent_core.runtime.toolboxes import servers_of
 from agent_core.text import fit_lines
-from agent_core.tools.limits import ResultLimiter
 from agent_core.tools.registry import Toolbox
 from agent_core.types import Node, RunIdentity, SessionRecord, ToolPermission, utc_now
 
@@ -98,11 +97,7 @@ class RunFactory:
         self._memory = memory
         self._store = process.store
         self._files = files
-        self._results = ResultLimiter(
-            process.artifacts,
-            limit_bytes=config.tools.result_limit_bytes,
-            max_image_bytes=config.model.max_image_bytes,
-        )
+        self._results = table.results
         self._composers: OrderedDict[str, Composer] = OrderedDict()
         self._look_s = _QUICK_LOOK_S  # the first look runs in a thread
         self._scale = process.models.scale

@@ -16,6 +16,7 @@ from agent_core.loop import ResumePoint
 from agent_core.permissions.modes import PLAN_MODE, PLAN_MODE_IS_OVER
 from agent_core.storage.owners import HEARTBEAT, Owner, now
 from agent_core.storage.store import SessionStore
+from agent_core.tools.limits import ResultLimiter
 from agent_core.types import (
     CHANGED,
     EFFECT_UNKNOWN,
@@ -31,7 +32,10 @@ from agent_core.types import (
     NodeType,
     Role,
     RunIdentity,
+    RunRecord,
+    RunStatus,
     ToolCall,
+    ToolResult,
     ToolResultBlock,
     Usage,
     call_ids_of,
@@ -63,7 +67,7 @@ class SessionHistory:
     path left by the last run of this process; nodes of it that came from the store are not read
     again. `from_node_id` is the node from which a child continues; a user's run continues from the
     session's active node. With `is_message`, a note before the run's message announces a change of
-    the permission mode.
+    the permission mode. `results` bounds the answers to calls that were cut off.
     """
 
     def __init__(
@@ -75,6 +79,7 @@ class SessionHistory:
         known: Callable[[], Sequence[Node]] = tuple,
         from_node_id: str | None = None,
         is_message: bool = True,
+        results: ResultLimiter | None = None,
     ) -> None:
         self._store = store
         self._session_id = session_id
@@ -82,11 +87,13 @@ class SessionHistory:
         self._known = known
         self._from = from_node_id
         self._is_message = is_message
+        self._results = results
 
     async def resume(self, journal: Journal) -> ResumePoint | None:
         """Add the active path to the journal, and close calls that a dead process left open.
 
-        Calls that were started are answered as having an unknown effect, and are not repeated. This
+        Calls that were started are answered as having an unknown effect, with the texts of the
+        child that they had started, if any, and are not repeated. This
         run's own calls that had not begun, or whose child waits, are returned as open calls. Calls
         of other runs are answered, and so are calls whose arguments are not fully stored.
 
@@ -104,16 +111,20 @@ class SessionHistory:
             path = path[: path.index(mine[0])]
         open_calls: list[ToolCall] = []
         to_close: list[tuple[ToolCall, str]] = []
+        reports: dict[str, ToolResult] = {}
         for agent_id, asked in unanswered_calls(path).items():
             # Models repeat ids: another agent's call with the same id says nothing about this one.
             ids = [call.tool_call_id for _, call in asked]
             started = await self._store.open_calls(self._session_id, ids, agent_id=agent_id)
-            if started and any(node.run_id == run_id for node, _ in asked):
-                children = await self._store.waiting_children(run_id)
-                started -= {child.metadata.get("tool_call_id", "") for child in children}
+            begun_by = {node.run_id for node, call in asked if call.tool_call_id in started}
+            children = await self._children(begun_by)
             for node, made in asked:
                 call = made if node.run_id != run_id else await self._as_allowed(made, journal.run)
-                has_begun = call.tool_call_id in started
+                child = children.get((node.run_id, call.tool_call_id))
+                if child is not None:
+                    reports[call.tool_call_id] = await self._report(child, journal.run, call)
+                waits = child is not None and child.status is RunStatus.WAITING
+                has_begun = call.tool_call_id in started and not (waits and node.run_id == run_id)
                 if has_begun:
                     to_close.append((call, _UNKNOWN))
                 elif node.run_id != run_id:
@@ -127,11 +138,31 @@ class SessionHistory:
         # No await from here on: a run that is cancelled has either all of this or nothing.
         journal.path.extend(path)
         for call, why in to_close:
-            _close(journal, call, why)
+            _close(journal, call, why, reports.get(call.tool_call_id))
         if not was_begun:
             self._note_mode(journal)
             return None
-        return ResumePoint(turns, usage, open_calls, mine)
+        return ResumePoint(turns, usage, open_calls, mine, reports)
+
+    async def _children(
+        self, run_ids: Iterable[str | None]
+    ) -> dict[tuple[str | None, str], RunRecord]:
+        """Return the last child of each call of these runs, by the run and the id of the call."""
+        return {
+            (run_id, child.metadata.get("tool_call_id", "")): child
+            for run_id in run_ids
+            if run_id is not None
+            for child in await self._store.children(run_id)
+        }
+
+    async def _report(self, child: RunRecord, run: RunIdentity, call: ToolCall) -> ToolResult:
+        """Return what a child has written, for the answer of the call that had started it."""
+        from agent_core.agents.report import report_stored_run  # noqa: PLC0415 - few calls are cut
+
+        report = await report_stored_run(self._store, child)
+        if self._results is None:
+            return report
+        return (await self._results.limit(report, run, call)).result
 
     async def _as_allowed(self, call: ToolCall, run: RunIdentity) -> ToolCall:
         """Return the call with the arguments that were allowed, if they differ from its own."""
@@ -189,12 +220,16 @@ def unanswered_calls(path: Sequence[Node]) -> dict[str, list[tuple[Node, ToolCal
     return found
 
 
-def _close(journal: Journal, call: ToolCall, message: str) -> None:
+def _close(journal: Journal, call: ToolCall, message: str, known: ToolResult | None = None) -> None:
+    """Answer a call that a dead process left open, with what is `known` of it."""
     reason = EFFECT_UNKNOWN if message is _UNKNOWN else "interrupted_before_start"
     error = ErrorPayload.of(ToolError(ErrorCode.CANCELLED, message, details={"reason": reason}))
+    if known is not None and known.error is not None:
+        error = known.error
     block = ToolResultBlock(
         tool_call_id=call.tool_call_id,
         is_error=True,
+        content=known.content if known else [],
         error=error,
         metadata={"tool_name": call.name, "reason": reason},
     )
@@ -208,7 +243,7 @@ def _close(journal: Journal, call: ToolCall, message: str) -> None:
             "tool_name": call.name,
             "is_error": True,
             "code": error.code,
-            "message": message,
+            "message": error.message,
             "reason": reason,
         },
         level=EventLevel.WARNING,

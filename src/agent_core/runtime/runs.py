@@ -39,6 +39,7 @@ from agent_core.runtime.scheduler import Scheduler
 from agent_core.runtime.table import RunTable
 from agent_core.storage.rows import session_not_found
 from agent_core.text import shown_id
+from agent_core.tools.limits import ResultLimiter
 from agent_core.types import (
     CLOSING_EVENTS,
     AgentDefinition,
@@ -101,7 +102,12 @@ class Runs:
             on_extended=project.launcher.keep_until,
             shared=config.worker if process.dispatcher else None,
         )
-        self.table = RunTable(store, owner, redactor, self.leases)
+        results = ResultLimiter(
+            process.artifacts,
+            limit_bytes=config.tools.result_limit_bytes,
+            max_image_bytes=config.model.max_image_bytes,
+        )
+        self.table = RunTable(store, owner, redactor, self.leases, results)
         self.jobs = Jobs(grace_s=config.memory.exit_wait_ms / 1000)
         session_journal = SessionJournal(store, redactor, estimate_blocks)
         background = Background(self.jobs, UsageLedger(store, session_journal), session_journal)

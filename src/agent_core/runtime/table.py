@@ -17,6 +17,7 @@ from agent_core.runtime.recovery import SessionHistory, SessionLeases
 from agent_core.runtime.run import Caller, Execute, Run, RunScope, identity_of
 from agent_core.storage.owners import Owner
 from agent_core.storage.store import SessionStore
+from agent_core.tools.limits import ResultLimiter
 from agent_core.types import Draft, Node, Role, RunIdentity, RunRecord, SessionRecord
 
 
@@ -43,15 +44,22 @@ class RunTable:
 
     Attributes:
         parked: the waiting run of each session that has one.
+        results: bounds the results of all runs.
     """
 
     def __init__(
-        self, store: SessionStore, owner: Owner, redactor: JournalRedactor, leases: SessionLeases
+        self,
+        store: SessionStore,
+        owner: Owner,
+        redactor: JournalRedactor,
+        leases: SessionLeases,
+        results: ResultLimiter,
     ) -> None:
         self.store = store
         self.owner = owner
         self.leases = leases
         self.parked: dict[str, ParkedRun] = {}
+        self.results = results
         self._redactor = redactor
         self._numbers = count()
         self._runs: WeakValueDictionary[str, Run] = WeakValueDictionary()
@@ -147,6 +155,7 @@ class RunTable:
                 is_new=is_new,
                 known=known,
                 is_message=prompt is not None,
+                results=self.results,
             ),
             tenant=None if session is None else session.tenant,
             context=copy_context() if caller.context is None else caller.context,
@@ -190,5 +199,9 @@ class RunTable:
     def history_of(self, parked: RunRecord) -> SessionHistory:
         """Return the history of a waiting run, which continues from its end node."""
         return SessionHistory(
-            self.store, parked.session_id, is_new=False, from_node_id=parked.end_node_id
+            self.store,
+            parked.session_id,
+            is_new=False,
+            from_node_id=parked.end_node_id,
+            results=self.results,
         )

@@ -324,6 +324,28 @@ def artifacts(
     return read_all(ArtifactRecord, rows)
 
 
+def find_artifacts(
+    connection: Connection, session_id: str, artifact_ids: Collection[str]
+) -> frozenset[str]:
+    """Return which of these ids are artifacts of the session."""
+    rows = connection.execute(
+        """SELECT artifact_id FROM artifacts WHERE session_id = ?
+        AND artifact_id IN (SELECT value FROM json_each(?))""",
+        (session_id, dumps(sorted(artifact_ids))),
+    )
+    return frozenset(artifact_id for (artifact_id,) in rows.fetchall())
+
+
+def children(connection: Connection, run_id: str) -> list[RunRecord]:
+    """Return the runs that a run has started, oldest first."""
+    rows = connection.execute(
+        """SELECT * FROM runs WHERE parent_run_id = ?
+        AND session_id = (SELECT session_id FROM runs WHERE run_id = ?) ORDER BY rowid""",
+        (run_id, run_id),
+    )
+    return read_all(RunRecord, rows)
+
+
 def _artifacts_of(connection: Connection, events: Sequence[RuntimeEvent]) -> list[ArtifactRecord]:
     """Return the artifacts of these nodes and calls; with a run's first event, also the run's."""
     run_ids = {event.run_id for event in events if event.run_id}

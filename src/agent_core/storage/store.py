@@ -194,6 +194,7 @@ class SessionStore:
     active_run_ids = _read(queries.active_run_ids, is_single=True)
     run_history = _read(queries.run_history)
     waiting_children = _read(claims.waiting_children, is_single=True)
+    children = _read(queries.children, is_single=True)
     memory_terms = _read(queries.memory_terms)
     hand_over = _write(takeovers.hand_over, by="run_id")
     close_waiting = _judged_write(claims.close_waiting, by="run_id")
@@ -247,6 +248,7 @@ class SessionStore:
     move_node = _judged_write(workspaces.move_node)
     artifact = _read(queries.artifact, is_single=True)
     artifacts = _read(queries.artifacts)
+    find_artifacts = _read(queries.find_artifacts, is_single=True)
     add_artifact = _write(changes.add_artifact)
     delete_artifact_row = _write(changes.delete_artifact_row, by=None)
 

@@ -128,7 +128,12 @@ class ResultLimiter:
         return write
 
     async def limit(
-        self, returned: ToolReturn | ToolOutput, run: RunIdentity, call: ToolCall, *, tool: Tool
+        self,
+        returned: ToolReturn | ToolOutput,
+        run: RunIdentity,
+        call: ToolCall,
+        *,
+        tool: Tool | None = None,
     ) -> BoundedResult:
         """Wrap a return value; one that is too large becomes an artifact, shown by head and tail.
 
@@ -137,7 +142,7 @@ class ResultLimiter:
         adds: Sequence[Draft] = ()
         if isinstance(returned, ToolOutput):
             returned, adds = returned.answer, returned.adds
-        limit = None if tool.keeps_own_limits else self._limit
+        limit = None if tool is not None and tool.keeps_own_limits else self._limit
         try:
             read = await _read(returned)
             if not_shown := read.result.metadata.get("not_shown"):

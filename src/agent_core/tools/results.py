@@ -165,17 +165,25 @@ def _json_block(data: Any) -> JsonBlock:
     return JsonBlock.of_checked(type="json", data=data, summary=None, artifact_id=None)
 
 
-def parse_answer(text: str) -> Any:
+def parse_answer(text: str, *, unique_names: bool = False) -> Any:
     """Return the JSON value that an answer is, with or without a fence around it.
 
     Raises:
-        ValueError: it is not JSON.
+        ValueError: it is not JSON, or has a name twice in an object although `unique_names` is set.
     """
+    hook = _refuse_second_names if unique_names else None
     try:
         # A model may write NaN, which a number of the expected type may be.
-        return storable(json.loads(unfenced(text), parse_constant=str))
+        return storable(json.loads(unfenced(text), parse_constant=str, object_pairs_hook=hook))
     except (RecursionError, TooManyValuesError) as error:
         raise ValueError("it is nested too deeply") from error
+
+
+def _refuse_second_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        raise ValueError("an object has a name twice")
+    return value
 
 
 def failure_of(tool_name: str, error: BaseException) -> ErrorPayload:

@@ -1,21 +1,26 @@
-"""Results: an answer taken apart, checked against a shape, and never an exception."""
+"""Reports: an answer split into fields without losing any of it, and never an exception."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agent_core.agents.report import build_report
+from agent_core.storage.sqlite import SqliteSessionStore
 
 
-def as_json(text: str, **more: Any) -> dict[str, Any]:
-    return build_report(text, [], status="completed", metadata={}, **more)
+async def as_report(folder: Path, text: str, **more: Any) -> dict[str, Any]:
+    async with SqliteSessionStore.open(folder / "s.sqlite") as store:
+        return await build_report(
+            store, "s1", [], answer=text, status="completed", metadata={}, **more
+        )
 
 
 @pytest.mark.parametrize(
-    "text", ["plain words", "", "[1, 2]", '{"findings": ["a"]}', '{"summary": 3}', "{" * 2000]
+    "text", ["plain words", "", "[1, 2]", '{"summary": ""}', '{"a": 1, "a": 2}', "{" * 2000]
 )
-def test_what_has_not_the_form_of_a_result_is_the_summary(text: str) -> None:
-    assert as_json(text) == {
+async def test_an_answer_without_a_summary_is_the_summary(tmp_path: Path, text: str) -> None:
+    assert await as_report(tmp_path, text) == {
         "status": "completed",
         "summary": text,
         "findings": [],
@@ -25,17 +30,26 @@ def test_what_has_not_the_form_of_a_result_is_the_summary(text: str) -> None:
     }
 
 
-def test_parts_that_are_no_lists_become_lists_of_one() -> None:
-    found = as_json('{"summary": "s", "findings": {"a": 1}, "artifacts": [1, "art_1", "art_1"]}')
-    assert found["findings"] == [{"a": 1}]
-    assert found["artifacts"] == ["art_1"]
+async def test_fields_that_are_no_lists_become_lists_of_one(tmp_path: Path) -> None:
+    found = await as_report(tmp_path, '{"summary": "s", "findings": {"a": 1}}')
+    assert (found["summary"], found["findings"]) == ("s", [{"a": 1}])
 
 
-def test_a_step_is_named_only_where_there_is_one() -> None:
-    assert "step_id" not in as_json("x")
-    assert as_json("x", step_id="s1")["step_id"] == "s1"
+async def test_values_that_no_field_takes_stay_in_the_summary(tmp_path: Path) -> None:
+    text = '{"summary": "s", "status": "stuck", "artifacts": [1, "art_1"], "bugs": ["b"]}'
+    found = await as_report(tmp_path, text)
+    assert found["artifacts"] == []
+    assert found["summary"].startswith("s\n\n{")
+    for kept in ("stuck", "art_1", '"b"'):
+        assert kept in found["summary"]
 
 
-def test_the_answer_itself_is_kept_where_a_shape_was_asked_for() -> None:
-    assert as_json('{"n": 1}', output={"n": 1})["metadata"] == {"output": {"n": 1}}
-    assert as_json('{"n": 1}')["metadata"] == {}
+async def test_a_step_is_named_only_if_one_was_claimed(tmp_path: Path) -> None:
+    assert "step_id" not in await as_report(tmp_path, "x")
+    assert (await as_report(tmp_path, "x", step_id="s1"))["step_id"] == "s1"
+
+
+async def test_the_value_of_an_expected_shape_is_kept(tmp_path: Path) -> None:
+    found = await as_report(tmp_path, '{"n": 1}', output={"n": 1})
+    assert found["metadata"] == {"output": {"n": 1}}
+    assert (await as_report(tmp_path, '{"n": 1}'))["metadata"] == {}

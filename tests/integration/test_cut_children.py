@@ -1,0 +1,242 @@
+"""Texts of children reach their parents whole, also if the child or the parent's call is cut."""
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_core import AgentRuntime, ErrorCode, ModelRequest, RunHandle, RunStatus
+from agent_core.providers.scripted import Calls, Fails, Hangs, Says, ScriptedCall, calls
+from agent_core.types import ToolResultBlock
+from casts import Cast, Line, data_of, results
+from isolation import Home
+from runtimes import CONFIG, runtime
+
+ORCHESTRATOR = f"""{CONFIG}
+[[agents.worker_pools]]
+pool_id = "builders"
+[[agents.worker_pools.workers]]
+worker_id = "anna"
+agent_definition_id = "default_worker_agent"
+"""
+CREATE = calls("agent.task_create", task_id="t1", wal_name="work", steps=[{"step_id": "s1"}])
+SEND = {"task_id": "t1", "instruction": "look"}
+STARTS: dict[str, list[Line]] = {
+    "create_sub_agent": [calls("agent.create_sub_agent", task="look")],
+    "fork_agent": [calls("agent.fork_agent", task="look")],
+    "dispatch_worker": [CREATE, calls("agent.dispatch_worker", **SEND)],
+    "wait_workers": [
+        CREATE,
+        calls("agent.dispatch_worker", **SEND, wait=False),
+        calls("agent.wait_workers"),
+    ],
+}
+EVERY_START = pytest.mark.parametrize("name", STARTS)
+LIST = ScriptedCall(name="code.list_dir", arguments={"path": "."})
+
+
+def thinks(text: str) -> Calls:
+    return Calls(text=text, calls=[LIST])
+
+
+async def begin(made: AgentRuntime, name: str) -> RunHandle:
+    mode: Any = "orchestrator" if "worker" in name else "normal"
+    return await made.start("go", session_id="s1", mode=mode)
+
+
+async def run(
+    home: Home, project: Path, name: str, child: list[Line], config: str = ""
+) -> tuple[ToolResultBlock, Any]:
+    """The answer to the call that starts the child or waits for it, and the report in it."""
+    played = Cast({"go": [*STARTS[name], "done"], "look": child})
+    async with runtime(home, project, played, config=ORCHESTRATOR + config) as made:
+        async with asyncio.timeout(50):
+            handle = await begin(made, name)
+            await handle.wait()
+        assert handle.status is RunStatus.COMPLETED
+        (result,) = results(await made.replay_session("s1"), f"agent.{name}")
+    return result, handed_over(played.requests_of("go")[-1])
+
+
+def handed_over(request: ModelRequest) -> Any:
+    """The report in the last tool result of a request."""
+    blocks = [block for message in request.messages for block in message.content]
+    result = [block for block in blocks if isinstance(block, ToolResultBlock)][-1]
+    return report_in(data_of(result))
+
+
+def report_in(answer: Any) -> Any:
+    if "workers" in answer:
+        (answer,) = answer["workers"]
+    return answer.get("worker_result", answer)
+
+
+@pytest.mark.parametrize(
+    ("answer", "summary"),
+    [
+        ('{"summary": "s", "bugs": ["b1"]}', 's\n\n{\n "bugs": [\n  "b1"\n ]\n}'),
+        ('Here:\n```json\n{"summary": "s"}\n```\nThat is all.', None),
+        ('{"summary": "", "findings": ["f1"]}', None),
+        ('{"summary": "first", "summary": "second"}', None),
+    ],
+)
+@EVERY_START
+async def test_the_answer_of_a_child_reaches_its_parent_whole(
+    home: Home, project: Path, name: str, answer: str, summary: str | None
+) -> None:
+    result, report = await run(home, project, name, [answer])
+    assert not result.is_error
+    assert report["summary"] == (answer if summary is None else summary)
+    assert "cut" not in report["metadata"]
+
+
+async def test_an_empty_answer_is_replaced_by_the_texts_before_it(
+    home: Home, project: Path
+) -> None:
+    _, report = await run(home, project, "create_sub_agent", [thinks("I found it."), " \n"])
+    assert report["summary"] == "I found it."
+
+
+async def test_an_answer_names_only_artifacts_that_can_be_opened(home: Home, project: Path) -> None:
+    said = json.dumps({"summary": "s", "artifacts": ["art_unknown", 7]})
+    _, report = await run(home, project, "create_sub_agent", [said])
+    assert report["artifacts"] == []
+    assert "art_unknown" in report["summary"]
+
+
+@EVERY_START
+async def test_a_child_that_fails_hands_over_every_text_it_wrote(
+    home: Home, project: Path, name: str
+) -> None:
+    parts: list[Line] = [thinks("first"), thinks("second"), Fails(text="half", message="no luck")]
+    result, report = await run(home, project, name, parts)
+    assert result.is_error or name == "wait_workers"
+    places = [report["summary"].index(text) for text in ("first", "second", "half")]
+    assert places == sorted(places)
+    assert report["summary"].startswith("[cut off")
+    assert report["metadata"]["cut"] is True
+    assert report["metadata"]["child_run_id"].startswith("run_")
+
+
+@pytest.mark.parametrize(
+    ("child", "config", "code"),
+    [
+        ([thinks("first"), thinks("second")], "[runtime]\nmax_turns = 2\n", ErrorCode.MAX_TURNS),
+        (
+            [thinks("first"), Hangs(text="second")],
+            "[agents]\ndefault_child_timeout_ms = 300\n",
+            ErrorCode.TIMEOUT,
+        ),
+        (
+            [thinks("first"), Says(text="second", stop_reason="max_tokens")],
+            "[runtime]\nmax_turns = 2\n",
+            ErrorCode.MAX_TURNS,
+        ),
+    ],
+)
+async def test_a_child_at_a_limit_hands_over_every_text_it_wrote(
+    home: Home, project: Path, child: list[Line], config: str, code: ErrorCode
+) -> None:
+    played = Cast({"go": [*STARTS["create_sub_agent"], "done"], "look": child})
+    async with runtime(home, project, played, config=CONFIG + config) as made:
+        handle = await begin(made, "create_sub_agent")
+        await handle.wait()
+        (result,) = results(await made.replay_session("s1"), "agent.create_sub_agent")
+    assert result.error is not None
+    assert result.error.code is code
+    report = handed_over(played.requests_of("go")[-1])
+    assert report["summary"].index("first") < report["summary"].index("second")
+    assert result.error.details["child_run_id"] == report["metadata"]["child_run_id"]
+
+
+@EVERY_START
+async def test_a_cancelled_call_hands_over_what_its_child_wrote(
+    home: Home, project: Path, name: str
+) -> None:
+    child: list[Line] = [thinks("first"), Hangs(text="second")]
+    played = Cast({"and now": ["I see"], "go": STARTS[name], "look": child})
+    async with runtime(home, project, played, config=ORCHESTRATOR) as made:
+        handle = await begin(made, name)
+        await played.called(len(STARTS[name]) + 2)
+        async with asyncio.timeout(50):
+            await handle.cancel()
+        mode: Any = "orchestrator" if "worker" in name else "normal"
+        await (await made.start("and now?", session_id="s1", mode=mode)).wait()
+        (result,) = results(await made.replay_session("s1"), f"agent.{name}")
+    assert result.is_error
+    assert result.metadata["aborted"]
+    assert result.error is not None
+    assert result.error.code is ErrorCode.CANCELLED
+    (asked,) = played.requests_of("and now")
+    report = handed_over(asked)
+    assert report["summary"].index("first") < report["summary"].index("second")
+    assert report["metadata"]["child_run_id"] in asked.model_dump_json()
+
+
+VICTIM = """
+import asyncio, os, sys
+sys.path.insert(0, sys.argv[3])
+from agent_core import AgentRuntime
+from agent_core.providers.scripted import Calls, ScriptedCall, calls
+from casts import Cast
+
+def die(request):
+    os.kill(os.getpid(), 9)
+
+async def main():
+    runtime = AgentRuntime(home_dir=sys.argv[1], project_dir=sys.argv[2])
+    look = ScriptedCall(name="code.list_dir", arguments={"path": "."})
+    thinks = [Calls(text=text, calls=[look]) for text in ("first", "second")]
+    go = [calls("agent.create_sub_agent", task="look")]
+    played = Cast({"go": go, "look": [*thinks, die]})
+    runtime.register_provider("custom", lambda model: played)
+    async with runtime:
+        await (await runtime.start("go", session_id="s1")).wait()
+
+asyncio.run(main())
+"""
+
+
+async def test_a_call_cut_by_a_kill_is_answered_with_the_texts_of_its_child(
+    home: Home, project: Path
+) -> None:
+    home.write_config(CONFIG)
+    script = home.write("victim.py", VICTIM)
+    tests = str(Path(__file__).parent.parent)
+    arguments = [sys.executable, str(script), str(home.path), str(project), tests]
+    done = await asyncio.to_thread(
+        subprocess.run, arguments, capture_output=True, timeout=30, check=False
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    played = Cast({"and now": ["I see"]})
+    async with runtime(home, project, played) as made:
+        await (await made.start("and now?", session_id="s1")).wait()
+        (result,) = results(await made.replay_session("s1"), "agent.create_sub_agent")
+    assert result.error is not None
+    assert result.error.details["reason"] == "interrupted_effect_unknown"
+    report = handed_over(played.requests[0])
+    assert report["summary"].index("first") < report["summary"].index("second")
+    assert report["metadata"]["child_run_id"] == result.error.details["child_run_id"]
+
+
+async def test_a_waiting_run_that_is_cancelled_hands_over_what_its_child_wrote(
+    home: Home, project: Path
+) -> None:
+    write = ScriptedCall(name="code.write_file", arguments={"path": "a.txt", "content": "x"})
+    child: list[Line] = [Calls(text="first", calls=[write])]
+    played = Cast({"and now": ["I see"], "go": STARTS["create_sub_agent"], "look": child})
+    config = f'{CONFIG}[permissions]\nunattended = "park"\n'
+    async with runtime(home, project, played, config=config) as made:
+        handle = await begin(made, "create_sub_agent")
+        await handle.wait()
+        assert handle.status is RunStatus.WAITING
+        await (await made.start("and now?", session_id="s1")).wait()
+    (asked,) = played.requests_of("and now")
+    report = handed_over(asked)
+    assert report["status"] == "cancelled"
+    assert "first" in report["summary"]

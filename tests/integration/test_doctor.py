@@ -230,6 +230,56 @@ def test_each_server_has_a_line(
     assert "soong-agent mcp test bad" in out
 
 
+def test_programs_of_hooks_and_tools_are_looked_for(
+    home: Home, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    database(home)
+    lame = home.write("lame.sh", "#!/bin/sh\n")
+    odd = home.write("odd.sh", "#!/no/such/shell\n")
+    odd.chmod(0o700)
+    commands = [
+        *("cat > /dev/null; exit 0", f'python3 "{home.path}/gone.py" --x', "no-such-program | cat"),
+        *(str(lame), str(odd), "if command -v no-such-program; then no-such-program; fi"),
+    ]
+    hooks = [{"type": "command", "command": each} for each in commands]
+    hooks[2]["on_failure"] = "deny"
+    groups = [{"hooks": hooks}, {"matcher": "Edit", "hooks": hooks[:1]}]
+    home.write("hooks.json", json.dumps({"version": 1, "hooks": {"PreToolUse": groups}}))
+    tool = {"description": "", "tags": ["write"]}
+    for name, more in {
+        "there": {"command_type": "exec", "command": "cat", "args": ["{{args.a}}"]},
+        "exec": {"command_type": "exec", "command": "./gone"},
+        "shell": {"command_type": "shell", "command": "no-such-program {{args.a}} > x"},
+        "broken": {"command_type": "exec"},
+    }.items():
+        schema = {"properties": {"a": {"type": "string"}}}
+        file = {"name": f"my.{name}", "input_schema": schema} | tool | more
+        home.write(f"tools/{name}.json", json.dumps(file))
+    assert execute(["doctor", "--path", str(project), "--json"]) == 1
+    checks = json.loads(capsys.readouterr().out)["checks"]
+    told = [
+        (each["state"], each["text"].replace(str(home.path), "~"))
+        for each in checks
+        if each["name"] in {"hooks", "declarative tools"}
+    ]
+    place = "hooks.PreToolUse[0].hooks"
+    unmet = "there is no tool Edit (did you mean code.edit_file?); its hooks do not run"
+    assert told[0] == ("remark", f"hooks.PreToolUse[1].matcher: {unmet}")
+    assert told[1:5] == [
+        ("broken", f"{place}[1]: ~/gone.py does not exist"),
+        ("broken", f"{place}[2]: there is no program no-such-program in PATH"),
+        ("broken", f"{place}[3]: ~/lame.sh is not executable"),
+        ("broken", f"{place}[4]: ~/odd.sh needs '/no/such/shell', which does not exist"),
+    ]
+    assert told[5][1].startswith("the tool in ~/tools/broken.json cannot be used")
+    assert told[6:] == [
+        ("broken", "exec.json: ~/tools/gone does not exist"),
+        ("broken", "shell.json: there is no program no-such-program in PATH"),
+    ]
+    cures = [each["cure"] for each in checks if each["text"].startswith(place)]
+    assert ["it denies" in cure for cure in cures] == [False, True, False, False]
+
+
 def database(home: Home) -> Path:
     home.write("replies.json", "[]")
     home.write_config(f'model = "scripted:{home.path}/replies.json"\n')

@@ -8,13 +8,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from agent_core import RunStatus, tool
 from agent_core.providers.scripted import ScriptedProvider, calls
 from agent_core.types import EventType
 from casts import Cast, data_of, results, together
 from isolation import Home
-from runtimes import Asked, runtime
+from runtimes import CONFIG, Asked, runtime
 
+PLAIN_SERVER = Path(__file__).parents[1] / "mcp_servers" / "plain.py"
 RECORD = """printf '%%s\\n' "$(cat)" >> %s"""
 
 
@@ -177,3 +180,96 @@ async def test_a_hook_that_has_begun_after_a_call_ends_although_the_run_is_cance
     assert [facts["outcome"] for facts in facts_in(seen)] == ["completed"]
     failed = [e.payload for e in replay.events if e.event_type is EventType.HOOK_FAILED]
     assert [each["code"] for each in failed] == ["cancelled"]
+
+
+def test_a_run_that_a_hook_starts_runs_no_hooks(home: Home, project: Path, tmp_path: Path) -> None:
+    play(home, "done")
+    other = Home(tmp_path / "other")
+    other.path.mkdir(mode=0o700)
+    play(other, "done in another home")
+    count, said = home.path / "count", home.path / "said"
+    again = f"SOONG_AGENT_HOME=%s {sys.executable} -m agent_core.cli run --path {project} again"
+    started = f"sh -c '{again % other.path}' & {again % home.path}; wait"
+    hook = on(f"echo x >> {count}; ( {started} ) > {said} 2>&1; exit 0", timeout_ms=60_000)
+    for each in (home, other):
+        write_hooks(each, UserPromptSubmit=[hook])
+    done = soong_agent(home, "run", "--path", str(project), "go")
+    assert (done.returncode, done.stdout.strip()) == (0, "done")
+    assert "hooks do not run here" not in done.stderr
+    assert count.read_text(encoding="utf-8") == "x\n"
+    nested = said.read_text(encoding="utf-8")
+    assert "done in another home" in nested
+    assert nested.count("hooks do not run here") == 2
+
+
+@pytest.mark.parametrize("is_hooks", [True, False], ids=["of-a-hook", "of-a-person"])
+async def test_who_started_a_run_decides_about_its_hooks(
+    home: Home, project: Path, monkeypatch: pytest.MonkeyPatch, is_hooks: bool
+) -> None:
+    """A run that waits is continued by a program of the other kind."""
+    count = home.path / "count"
+    write_hooks(home, Stop=[on(f"echo x >> {count}")])
+    config = CONFIG + '[permissions]\nunattended = "park"\n'
+    script = [calls("code.run_command", argv=["printenv", "SOONG_AGENT_HOOK"]), "done"]
+
+    def set_hook(is_set: bool) -> None:
+        if is_set:
+            monkeypatch.setenv("SOONG_AGENT_HOOK", "PreToolUse")
+        else:
+            monkeypatch.delenv("SOONG_AGENT_HOOK", raising=False)
+
+    provider = ScriptedProvider(script)
+    set_hook(is_hooks)
+    async with runtime(home, project, provider, config=config) as made:
+        handle = await made.start("go", session_id="s1")
+        waiting = await handle.result()
+        assert ["hooks do not run here" in each for each in handle.warnings] == [True] * is_hooks
+    set_hook(not is_hooks)
+    async with runtime(home, project, provider, config=config) as made:
+        handle = await made.answer(waiting.pending_requests[0], "allow_once")
+        assert (await handle.result()).text == "done"
+        replay = await made.replay_session("s1")
+    assert count.exists() is not is_hooks
+    assert ("started_by_hook" in replay.runs[0].metadata) is is_hooks
+    (result,) = results(replay, "code.run_command")
+    assert data_of(result)["stdout"] == ("" if is_hooks else "PreToolUse\n")
+
+
+def test_a_matcher_that_no_tool_can_meet_refuses_the_start(home: Home, project: Path) -> None:
+    play(home, "done")
+    write_hooks(home, PreToolUse=[on("exit 2", matcher="code.write_file|code.edit_file")])
+    done = soong_agent(home, "run", "--path", str(project), "go")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "hooks.PreToolUse[0].matcher: no tool has the name" in done.stderr
+    assert "write a group of hooks for each tool" in done.stderr
+
+
+async def test_a_matcher_that_no_known_tool_meets_is_told_in_each_process(
+    home: Home, project: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    @tool
+    async def mine(text: str) -> str:
+        """Mine."""
+        return text
+
+    server = {"command": sys.executable, "args": [str(PLAIN_SERVER)]}
+    home.write("mcp.json", json.dumps({"mcpServers": {"plain": server}}))
+    names = ["Edit", "mine", "given", "mcp.plain.ech", "mcp.plain.echo", "mcp.other.x"]
+    write_hooks(home, PreToolUse=[on("true", matcher=name) for name in names])
+    made = runtime(home, project, ["one", "two"])
+    made.register_tool(mine)
+
+    @tool(name="given")
+    async def given() -> str:
+        """Given to the run."""
+        return ""
+
+    async with made:
+        for _ in range(2):
+            await made.run("go", "s1", tools=[given, "mine"])
+    told = [each.getMessage() for each in caplog.records if "hooks.json" in each.getMessage()]
+    assert [each.partition("matcher: ")[2] for each in told] == [
+        "there is no tool Edit (did you mean code.edit_file?); its hooks do not run",
+        "the MCP server plain has no tool ech (did you mean echo?); its hooks do not run",
+        "there is no MCP server other; its hooks do not run",
+    ]

@@ -89,7 +89,7 @@ async def _examine(options: Options) -> list[Finding]:
         setup = opened.setup
         found = await asyncio.gather(
             _examine_model(setup if opened.has_model else None),
-            _examine_servers(opened.project),
+            _examine_servers_and_hooks(opened.project),
             asyncio.to_thread(_examine_extensions, opened.project),
             _examine_ripgrep(launcher),
             asyncio.to_thread(_examine_terminal),
@@ -301,6 +301,20 @@ async def _examine_servers(project: Project | None) -> list[Finding]:
         else:
             found.append(Finding("mcp servers", "ok", f"{server_id}: {plural(count, 'tool')}"))
     return found
+
+
+async def _examine_servers_and_hooks(project: Project | None) -> list[Finding]:
+    """Check the servers, and the hooks and tools of the user, whose matchers may name theirs."""
+    found = await _examine_servers(project)
+    if project is None:
+        return [*found, _unknown("hooks"), _unknown("declarative tools")]
+    from agent_core.cli.programs import (  # noqa: PLC0415 - for this check
+        examine_declared_tools,
+        examine_hooks,
+    )
+
+    found += await asyncio.to_thread(examine_hooks, project)
+    return [*found, *await asyncio.to_thread(examine_declared_tools, project)]
 
 
 def _examine_extensions(project: Project | None) -> list[Finding]:

@@ -14,7 +14,7 @@ from agent_core.types import ToolCall, ToolDefinition
 
 HOOKS_FILE_NAME = "hooks.json"
 _WHAT = "hooks"
-_PATH_ARGUMENTS = ("path", "cwd")
+PATH_ARGUMENTS = ("path", "cwd")
 _RULES = {
     "missing": "is missing, and it is required",
     "extra_forbidden": "is not a known key",
@@ -33,6 +33,11 @@ class HookPoint(StrEnum):
     PRE_TOOL_USE = "PreToolUse"
     POST_TOOL_USE = "PostToolUse"
     STOP = "Stop"
+
+    @property
+    def has_call(self) -> bool:
+        """True if its hooks are about a tool call, which matchers select."""
+        return self in {HookPoint.PRE_TOOL_USE, HookPoint.POST_TOOL_USE}
 
     @property
     def may_deny(self) -> bool:
@@ -139,7 +144,7 @@ def matches(
     prefix = matcher.path_prefix
     return prefix is None or any(
         _may_be_below(given, prefix, project)
-        for name in _PATH_ARGUMENTS
+        for name in PATH_ARGUMENTS
         if (given := call.arguments.get(name)) is not None
     )
 

@@ -18,6 +18,7 @@ from agent_core.extensions import Extension, ExtensionContext, Place, RunTool
 from agent_core.hooks.answer import HookAnswer, HookError, last_part, read_answer
 from agent_core.hooks.file import HookCommand, HookFile, HookPoint, matches
 from agent_core.process import Command, Launcher, run
+from agent_core.process.environment import HOOK
 from agent_core.tools.base import ToolReturn
 from agent_core.types import (
     EFFECT_UNKNOWN,
@@ -50,7 +51,7 @@ class HookRunner:
         hooks: the default timeout, and the switch for all hooks.
         tools: the limits of commands, which hooks share.
         project: where hooks run, resolved.
-        env: the whole environment of hooks.
+        env: the environment of hooks, which also names their event.
         launcher: starts them.
         sandbox: confines them; None for no confinement.
     """
@@ -67,6 +68,7 @@ class HookRunner:
         sandbox: "Sandbox | None" = None,
     ) -> None:
         self.project = project
+        self.file = file
         self._file = file if hooks.enabled else None
         self._default_timeout_ms = hooks.default_timeout_ms
         self._limits = tools
@@ -74,6 +76,11 @@ class HookRunner:
         self._launcher = launcher
         self._sandbox = sandbox
         self._started: set[str] = set()
+
+    @property
+    def is_on(self) -> bool:
+        """Return whether there are hooks, and the settings do not turn them off."""
+        return self._file is not None and any(self._file.hooks.values())
 
     def begins(self, session_id: str) -> bool:
         """Return whether this is the session's first run in this process, and remember it."""
@@ -104,7 +111,8 @@ class HookRunner:
         try:
             stdin = json.dumps(facts, default=str).encode()
             argv = [_SHELL, "-c", hook.command]
-            command = Command(argv=argv, cwd=self.project, env=self._env, stdin=stdin)
+            env = self._env | {HOOK: point.value}
+            command = Command(argv=argv, cwd=self.project, env=env, stdin=stdin)
             async with plan.confine(command) if plan else nullcontext(command) as command:
                 finished = await run(
                     command,

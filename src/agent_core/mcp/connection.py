@@ -60,6 +60,7 @@ from agent_core.mcp.elicitation import (
 )
 from agent_core.mcp.login import Login
 from agent_core.mcp.transports import StdioTransport, Streams, http_streams, with_readable_messages
+from agent_core.process.environment import HOOK
 from agent_core.text import shortened
 from agent_core.types import ElicitationAnswer, ElicitationRequest
 
@@ -340,7 +341,8 @@ class ServerConnection:
                 )
                 authorization = self._login.authorization
             return http_streams(config, authorization=authorization, on_refusal=self._on_refusal)
-        inherited = {name: os.environ[name] for name in host.env_allowlist if name in os.environ}
+        names = (*host.env_allowlist, HOOK)
+        inherited = {name: os.environ[name] for name in names if name in os.environ}
         self._stdio = StdioTransport(
             config,
             inherited | config.env,

@@ -3,7 +3,10 @@
 import re
 from collections.abc import Collection, Mapping
 
-INHERITED = frozenset({"LANG", "TZ", "TERM", "USER", "LOGNAME"})
+HOOK = "SOONG_AGENT_HOOK"
+"""Names the event of the hook that a program works for; no hooks run in runs that it starts."""
+
+INHERITED = frozenset({"LANG", "TZ", "TERM", "USER", "LOGNAME", HOOK})
 """Inherited in any case, with `LC_*`: text, times and the user are wrong without them."""
 
 UNATTENDED = {
@@ -51,6 +54,7 @@ def configured_names(env: Mapping[str, str]) -> tuple[str, ...]:
 
 _HARMLESS = re.compile(
     r"PATH|HOME|TMPDIR|LANG|LC_[A-Z]+|TZ|TERM|USER|LOGNAME|SHELL|PWD|COLUMNS|LINES|NO_COLOR"
+    rf"|{HOOK}"
 )
 """Variables that no program that only reads takes options or programs from."""
 

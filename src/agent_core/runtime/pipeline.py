@@ -124,9 +124,9 @@ class RunPipeline:
             self._contexts.session_opened(opened.session)
             self._adopt(opened)
             record = opened.run.model_copy(update={"prompt": request.prompt})
-            warnings = self._warnings(session_id) if request.prompt is not None else ()
+            parked = self._warnings(session_id) if request.prompt is not None else []
             run = self._admit(record, opened, request.caller, is_new=not opened.resumed)
-            run.warnings = warnings
+            run.warnings = [*request.warnings, *parked]
         if run.status is RunStatus.QUEUED:
             in_front = [waiting.run_id for waiting in opened.queued]
             run.journal.queue({"taken_over": in_front} if in_front else {})

@@ -18,6 +18,7 @@ from agent_core.aio import finish_uncancelled
 from agent_core.config.load import Profile, config_secrets
 from agent_core.config.models import ModelConfig
 from agent_core.config.paths import Setup, expand_path, resolve_project, tasks_folder
+from agent_core.config.problems import unusable
 from agent_core.context.instructions import InstructionCatalog, find_instructions
 from agent_core.context.skills import SkillCatalog, find_skills
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
@@ -33,7 +34,7 @@ from agent_core.loop.options import RunOptions, checked_extensions, with_contrib
 from agent_core.memory.folder import MemoryFolder
 from agent_core.permissions.guard import PermissionGuard
 from agent_core.process import Launcher
-from agent_core.process.environment import command_environment
+from agent_core.process.environment import HOOK, command_environment
 from agent_core.redaction.redactor import Redactor
 from agent_core.runtime.options import RuntimeOptions
 from agent_core.runtime.toolboxes import Toolboxes, note_failure
@@ -44,17 +45,16 @@ from agent_core.tools.workspace import PathPolicy
 from agent_core.types import AgentDefinition, Draft, RunIdentity
 
 if TYPE_CHECKING:
+    from agent_core.hooks import HookRunner
     from agent_core.mcp import McpTools, McpToolset
     from agent_core.mcp.config import ServerConfig
+    from agent_core.mcp.discovery import Offer
     from agent_core.permissions.rules import RuleSet
     from agent_core.permissions.saved_rules import SavedRules
     from agent_core.process.sandbox import Sandbox
     from agent_core.types import CleanupResult
 
 logger = logging.getLogger(__name__)
-
-MakeHooks = Callable[[RunIdentity, Journal], Extension]
-"""Makes the hooks of one run."""
 
 
 class ProjectContext(Struct, frozen=True):
@@ -87,7 +87,9 @@ class Project:
         self._redactor = redactor
         self._paths = PathPolicy.of(setup)
         self._sandbox = load_sandbox(setup, self._paths)
-        self.make_hooks = _load_hooks(setup, launcher, self._sandbox)
+        self.hooks = _load_hooks(setup, launcher, self._sandbox)
+        self._told: set[str] = set()
+        self._servers: Collection[str] = ()
         self.mcp: McpTools | None = None
         self.launcher = launcher
         self._elicit = options.elicitation_callback
@@ -105,6 +107,7 @@ class Project:
             or config.permissions.unattended != "deny",
         )
         self.toolboxes.check_names()
+        self._check_matchers()
         self.extensions = [
             *installed_extensions(config.runtime.extensions),
             *checked_extensions(options.extensions),
@@ -134,6 +137,70 @@ class Project:
         check_definition(definition, self.setup.config, self.toolboxes.known_names())
         self.definitions.register(definition)
         self._learn_secrets(definition.model_profile)
+
+    def make_hooks(self, run: RunIdentity, journal: Journal) -> Extension | None:
+        """Return the user's hooks for one run; None without any."""
+        if self.hooks is None:
+            return None
+        from agent_core.hooks import RunHooks  # noqa: PLC0415 - loaded by now
+
+        return RunHooks(self.hooks, run, journal)
+
+    def _check_matchers(self) -> None:
+        """Check that every matcher of the hooks can be met by some tool.
+
+        Raises:
+            ConfigError: no tool of any program can meet one.
+        """
+        if self.hooks is None or self.hooks.file is None:
+            return
+        from agent_core.hooks.matchers import find_impossible  # noqa: PLC0415 - few have hooks
+
+        built_in = self.toolboxes.built_in_names()
+        problem = find_impossible(self.hooks.file, built_in, self.toolboxes.tagged_definitions)
+        if problem is not None:
+            raise unusable(self.setup.home / "hooks.json", "hooks", problem)
+
+    def unmet_matchers(self, options: RunOptions) -> list[str]:
+        """Return the matchers of hooks that no tool of a run can meet, as far as that is known.
+
+        Tools of servers are known once these have listed them.
+        """
+        if self.hooks is None or self.hooks.file is None or not self.hooks.is_on:
+            return []
+        from agent_core.hooks.matchers import KnownTools, find_unmet  # noqa: PLC0415 - likewise
+
+        own = self.toolboxes.tools_of_user(options)
+        tools = self.setup.config.tools
+        overrides = (*tools.overrides.values(), *tools.mcp.tool_overrides.values())
+        tags = {tag for each in own for tag in each.definition.tags}
+        tags |= {tag for each in overrides for tag in each.tags or ()}
+        offers: Mapping[str, Offer] = self.mcp.offers if self.mcp else {}
+        known = KnownTools(
+            names=self.toolboxes.built_in_names() | {each.name for each in own},
+            tags=tags,
+            servers={*self._servers, *(self.mcp.server_ids if self.mcp else ())},
+            served={
+                server: [f"mcp.{server}.{tool.name}" for tool in offer.tools]
+                for server, offer in offers.items()
+            },
+        )
+        return list(find_unmet(self.hooks.file, known))
+
+    def tell_unmet_matchers(self, options: RunOptions) -> None:
+        """Log each matcher of hooks that no tool can meet, once."""
+        for problem in self.unmet_matchers(options):
+            if problem not in self._told:
+                self._told.add(problem)
+                logger.warning("hooks.json: %s", problem)
+
+    def hook_warnings(self) -> list[str]:
+        """Return what the caller of a run has to know about the user's hooks."""
+        if self.hooks is None or not self.hooks.is_on:
+            return []
+        if event := os.environ.get(HOOK):
+            return [f"hooks do not run here: this program was started by a hook ({HOOK}={event})"]
+        return []
 
     def find_project_context(self, memory: MemoryFolder | None) -> ProjectContext:
         """Find the instructions, skills and memories; blocks on files."""
@@ -289,6 +356,7 @@ class Project:
         from agent_core.mcp import enabled, read_servers  # noqa: PLC0415
 
         declared = read_servers(setup.home, setup.project) if has_file else {}
+        self._servers = frozenset(declared)
         servers = self._named(given, taken=declared)
         if not servers and not enabled(declared):
             return None
@@ -427,17 +495,17 @@ def _load_rules(
     return rules, open_saved if may_save else None
 
 
-def _load_hooks(setup: Setup, launcher: Launcher, sandbox: "Sandbox | None") -> MakeHooks | None:
+def _load_hooks(setup: Setup, launcher: Launcher, sandbox: "Sandbox | None") -> "HookRunner | None":
     if not os.path.lexists(setup.settings_home / "hooks.json"):
         return None
     # As with servers: only loaded for users who have hooks.
-    from agent_core.hooks import HookRunner, RunHooks, load_hooks  # noqa: PLC0415
+    from agent_core.hooks import HookRunner, load_hooks  # noqa: PLC0415
 
     tools = setup.config.tools
     file = load_hooks(setup.home, max_timeout_ms=tools.max_timeout_ms)
     if file is None:
         return None
-    runner = HookRunner(
+    return HookRunner(
         file,
         hooks=setup.config.hooks,
         tools=tools,
@@ -446,4 +514,3 @@ def _load_hooks(setup: Setup, launcher: Launcher, sandbox: "Sandbox | None") -> 
         launcher=launcher,
         sandbox=sandbox,
     )
-    return lambda run, journal: RunHooks(runner, run, journal)

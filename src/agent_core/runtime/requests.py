@@ -1,20 +1,22 @@
 """Requests for runs: checked, and made into what is stored of them."""
 
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agent_core.agents.workers import Workers
 from agent_core.artifacts.images import sendable
 from agent_core.config.models import ModelConfig
 from agent_core.errors import AgentCoreError
 from agent_core.loop.options import NO_OPTIONS, RunOptions, malformed_option, stored_options
+from agent_core.process.environment import HOOK
 from agent_core.redaction.redactor import JournalRedactor
 from agent_core.runtime.process import ProcessParts
 from agent_core.runtime.project import Project
-from agent_core.runtime.run import ROLES, Caller, Nesting, RunRequest
+from agent_core.runtime.run import ROLES, STARTED_BY_HOOK, Caller, Nesting, RunRequest
 from agent_core.text import first_words
 from agent_core.types import (
     MODEL_KEY,
@@ -104,6 +106,9 @@ class RunRequests:
         if self._telemetry is not None:
             trace, carrier = self._begin_trace(self._telemetry, session_id, run_id, mode, is_here)
             stored = (stored or StoredOptions()).model_copy(update={"trace": carrier})
+        metadata: dict[str, Any] = {MODEL_KEY: f"{model.provider}:{model.name}"}
+        if event := os.environ.get(HOOK):
+            metadata[STARTED_BY_HOOK] = event
         opening = NewRun(
             session_id=session_id,
             cwd=str(self._project.setup.project),
@@ -116,11 +121,12 @@ class RunRequests:
             prompt=stored_prompt,
             title=title,
             options=stored,
-            run_metadata={MODEL_KEY: f"{model.provider}:{model.name}"},
+            run_metadata=metadata,
             dispatch=dispatch,
         )
         caller = Caller(options=options, context=copy_context(), nesting=nesting, trace=trace)
-        return RunRequest(opening=opening, prompt=clean_prompt, caller=caller)
+        warnings = self._project.hook_warnings()
+        return RunRequest(opening=opening, prompt=clean_prompt, caller=caller, warnings=warnings)
 
     def _begin_trace(
         self, telemetry: "Telemetry", session_id: str, run_id: str, mode: RunMode, is_here: bool

@@ -80,6 +80,10 @@ class Phase(Enum):
     """It belongs to another process, or to the one that takes it next."""
 
 
+STARTED_BY_HOOK = "started_by_hook"
+"""Key in the metadata of a run that a hook has started: the event of the hook."""
+
+
 class RunScope(Struct, eq=False, kw_only=True):
     """Everything that belongs to one run. The run holds it, and its children inherit from it.
 
@@ -92,6 +96,7 @@ class RunScope(Struct, eq=False, kw_only=True):
         checks: the guards of its options at work.
         recorder: records the files that it changes.
         hold: its claim on the session, where other machines may take that over.
+        has_hooks: the user's hooks run for it; they do not if a hook has started it.
         children: the scopes of the children that it has started.
     """
 
@@ -102,6 +107,7 @@ class RunScope(Struct, eq=False, kw_only=True):
     checks: "RunGuards | None" = None
     recorder: "RunRecorder | None" = None
     hold: "SessionLease | None" = None
+    has_hooks: bool = True
     children: "list[RunScope]" = field(default_factory=list["RunScope"])
 
     def open_child(self, run_id: str) -> "RunScope":
@@ -115,6 +121,7 @@ class RunScope(Struct, eq=False, kw_only=True):
             checks=self.checks,
             recorder=self.recorder,
             hold=self.hold,
+            has_hooks=self.has_hooks,
         )
         self.children.append(child)
         return child
@@ -265,8 +272,10 @@ class RunRequest(Struct, kw_only=True, frozen=True):
         opening: the part that is stored.
         prompt: the message without secrets; None for a run that summarises the history.
         caller: the part that only this process has.
+        warnings: for the caller.
     """
 
     opening: NewRun
     prompt: RunPrompt | None
     caller: Caller
+    warnings: Sequence[str] = ()

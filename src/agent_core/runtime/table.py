@@ -14,7 +14,7 @@ from agent_core.loop.options import RunOptions
 from agent_core.providers.estimates import estimate_blocks
 from agent_core.redaction.redactor import JournalRedactor
 from agent_core.runtime.recovery import SessionHistory, SessionLeases
-from agent_core.runtime.run import Caller, Execute, Run, RunScope, identity_of
+from agent_core.runtime.run import STARTED_BY_HOOK, Caller, Execute, Run, RunScope, identity_of
 from agent_core.storage.owners import Owner
 from agent_core.storage.store import SessionStore
 from agent_core.tools.limits import ResultLimiter
@@ -144,7 +144,9 @@ class RunTable:
             is_continued=is_continued,
             is_stopping=record.cancel_requested_at is not None,
             nesting=caller.nesting or (before.nesting if before else None),
-            scope=RunScope(run_id=identity.run_id),
+            scope=RunScope(
+                run_id=identity.run_id, has_hooks=STARTED_BY_HOOK not in record.metadata
+            ),
             journal=self.open_journal(
                 identity, stream, session_owner=self.owner.owner_id, epoch=epoch
             ),

@@ -313,6 +313,25 @@ class Toolboxes:
             return False
         return True
 
+    def built_in_names(self) -> set[str]:
+        """Return the names of the engine's own tools."""
+        from agent_core.mcp.resources import READ_RESOURCE  # noqa: PLC0415 - few have hooks
+        from agent_core.tools.deferred import CALL_TOOL, FIND_TOOLS  # noqa: PLC0415 - likewise
+
+        return {*BUILT_IN_TOOLS, *CODE_TOOLS, FIND_TOOLS, CALL_TOOL, READ_RESOURCE}
+
+    def tagged_definitions(self) -> dict[str, ToolDefinition]:
+        """Return every tool by name, as `definitions` does, with the tags of the settings."""
+        known = self.definitions()
+        for name, override in self._setup.config.tools.overrides.items():
+            if name in known and override.tags is not None:
+                known[name] = known[name].model_copy(update={"tags": set(override.tags)})
+        return known
+
+    def tools_of_user(self, options: RunOptions) -> list[Tool]:
+        """Return the tools of the user, of the program and of a run, but not those of servers."""
+        return [*self._declared, *self._of_programs(options)]
+
     def known_names(self) -> set[str]:
         """Return the names of all tools that a definition may suggest, except tools of servers."""
         tools = (*self._declared, *self._registered, *self._opened)

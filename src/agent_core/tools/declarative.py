@@ -6,7 +6,7 @@ A file that cannot be used is reported and left out; it never keeps the others f
 import asyncio
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
@@ -119,6 +119,30 @@ def declarative_tools(
         else:
             tools[tool.name] = tool
     return list(tools.values()), problems
+
+
+def declared_commands(
+    setup: Setup, environ: Mapping[str, str]
+) -> Iterator[tuple[Path, list[str], Path, Mapping[str, str]]]:
+    """Yield the file, the command, the folder and the environment of each declarative tool.
+
+    Placeholders of the command are left in it. Files that cannot be used are left out.
+    """
+    limits = setup.config.tools
+    for path in sorted((setup.settings_home / "tools").glob("*.json")):
+        try:
+            file = ToolFile.model_validate(read_json_file(path, _WHAT))
+            cwd = expand_path(
+                file.working_dir, setup.project, home=setup.home, project=setup.project
+            )
+        except (ValidationError, ConfigError):
+            continue
+        allowed = limits.env_allowlist if file.env_allowlist is None else file.env_allowlist
+        argv = ["/bin/sh", "-c", file.command]
+        if file.command_type == "exec":
+            program = os.path.expanduser(file.command)  # noqa: PTH111 - a Path loses the ./
+            argv = [str(path.parent / program) if "/" in program else program, *file.args]
+        yield path, argv, cwd, command_environment(allowed, environ)
 
 
 def _load(

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from agent_core.errors import ConfigError, ErrorCode
-from agent_core.hooks.file import HookPoint, Matcher, load_hooks, matches
+from agent_core.hooks.file import HookFile, HookPoint, Matcher, load_hooks, matches
+from agent_core.hooks.matchers import KnownTools, find_impossible, find_unmet
 from agent_core.types import ToolCall, ToolDefinition
 
 COMMAND = {"type": "command", "command": "true"}
@@ -179,3 +180,88 @@ def test_a_number_that_is_no_timeout_is_refused(tmp_path: Path, number: str) -> 
     with pytest.raises(ConfigError) as refused:
         load_hooks(tmp_path, max_timeout_ms=600_000)
     assert refused.value.code is ErrorCode.CONFIG_ERROR
+
+
+DEFINITIONS = {
+    "code.write_file": ToolDefinition(name="code.write_file", description="", tags={"write"}),
+    "agent.create_sub_agent": ToolDefinition(name="agent.create_sub_agent", description=""),
+    "notes.add": ToolDefinition(name="notes.add", description="", tags={"declarative"}),
+}
+BUILT_IN = {"code.write_file", "code.edit_file", "code.run_command", "agent.create_sub_agent"}
+IMPOSSIBLE: list[tuple[str, Any, str]] = [
+    ("PreToolUse", "code.write", "no tool code.write (did you mean code.write_file?)"),
+    ("PreToolUse", "code.write_file|code.edit_file", "(code.write_file, code.edit_file)"),
+    ("PreToolUse", "Bash|Edit", "(code.run_command, code.edit_file)"),
+    ("PreToolUse", "Write(src/**)", "a matcher names one tool"),
+    ("PreToolUse", "code.write_file ", "(code.write_file)"),
+    ("PreToolUse", "code\\..*", "a matcher names one tool"),
+    ("PreToolUse", "*", "hooks without a matcher run for every tool"),
+    ("PostToolUse", ".*", "hooks without a matcher run for every tool"),
+    ("PreToolUse", "Code.Write_File", "did you mean code.write_file?"),
+    ("PreToolUse", "code__write_file", "did you mean code.write_file?"),
+    ("PreToolUse", "mcp__github__push", "mcp.<server>.<tool>"),
+    ("PreToolUse", "mcp.github", "mcp.<server>.<tool>"),
+    ("PreToolUse", {"tool": "code.write_file", "tag": "readonly"}, "its tags are: write"),
+    ("PreToolUse", {"tool": "notes.add", "tag": "write"}, "its tags are: declarative"),
+    ("PreToolUse", {"tool": "agent.create_sub_agent", "path_prefix": "src"}, "neither path"),
+    ("Stop", "code.write_file", "Stop is about no call"),
+    ("UserPromptSubmit", {"tag": "write"}, "UserPromptSubmit is about no call"),
+]
+
+
+def file_of(event: str, matcher: Any) -> HookFile:
+    groups = [{"hooks": [COMMAND]}, {"matcher": matcher, "hooks": [COMMAND]}]
+    return HookFile.model_validate({"version": 1, "hooks": {event: groups}})
+
+
+@pytest.mark.parametrize(("event", "matcher", "problem"), IMPOSSIBLE)
+def test_a_matcher_that_no_tool_can_meet_is_named(event: str, matcher: Any, problem: str) -> None:
+    found = find_impossible(file_of(event, matcher), BUILT_IN, lambda: DEFINITIONS)
+    assert found is not None
+    assert found.startswith(f"hooks.{event}[1].matcher: ")
+    assert problem in found
+
+
+@pytest.mark.parametrize(
+    "matcher",
+    [
+        *("code.write_file", "agent.create_sub_agent", "mcp.github.push", "my_tool", {"tag": "x"}),
+        {"tool": "code.write_file", "tag": "write", "path_prefix": "src"},
+        {"tool": "notes.add", "path_prefix": "src"},
+        {"tool": "mcp.github.push", "tag": "write"},
+        {},
+    ],
+)
+def test_a_matcher_that_some_tool_may_meet_is_possible(matcher: Any) -> None:
+    definitions = DEFINITIONS | {
+        "code.write_file": DEFINITIONS["code.write_file"].model_copy(
+            update={"input_schema": {"properties": {"path": {}}}}
+        )
+    }
+    assert find_impossible(file_of("PreToolUse", matcher), BUILT_IN, lambda: definitions) is None
+    assert find_impossible(file_of("Stop", {}), BUILT_IN, lambda: definitions) is None
+
+
+UNMET = {
+    "Edit": "there is no tool Edit (did you mean code.edit_file?)",
+    "my_tols": "there is no tool my_tols (did you mean my_tools?)",
+    "My_Tools": "there is no tool My_Tools (did you mean my_tools?)",
+    "mcp.githb.push": "there is no MCP server githb (did you mean github?)",
+    "mcp.github.pull": "the MCP server github has no tool pull",
+}
+
+
+@pytest.mark.parametrize("name", UNMET)
+def test_a_matcher_that_no_known_tool_meets_is_named(name: str) -> None:
+    known = KnownTools(
+        names={*BUILT_IN, "my_tools"},
+        tags={"mine"},
+        servers={"github", "later"},
+        served={"github": ["mcp.github.push"]},
+    )
+    (problem,) = find_unmet(file_of("PreToolUse", name), known)
+    assert problem == f"hooks.PreToolUse[1].matcher: {UNMET[name]}; its hooks do not run"
+    for met in ("my_tools", "mcp.github.push", "mcp.later.tool", {"tag": "mine"}, {"tag": "write"}):
+        assert not [*find_unmet(file_of("PreToolUse", met), known)]
+    (problem,) = find_unmet(file_of("PreToolUse", {"tag": "wirte"}), known)
+    assert "no tool has the tag 'wirte' (did you mean write?)" in problem

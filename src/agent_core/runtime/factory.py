@@ -165,7 +165,7 @@ class RunFactory:
             skills=found.skills,
             window=model.context_window,
         )
-        if run.parent_run_id is None:
+        if self._project.hooks is not None and run.parent_run_id is None:
             self._project.tell_unmet_matchers(options)
         composer = self._build_composer(spec, model, toolbox, found)
         source = await self.compactions.watch(composer, journal, scope)
@@ -222,8 +222,10 @@ class RunFactory:
         """Return the extensions of a run: the engine's that it needs, and the program's."""
         run, options, meter = spec.run, spec.options, scope.meter
         extensions = [*self._project.extensions, *options.extensions, self._project.guard]
-        if scope.has_hooks and (hooks := self._project.make_hooks(run, spec.journal)) is not None:
-            extensions.append(hooks)
+        if scope.has_hooks and self._project.hooks is not None:
+            from agent_core.hooks import RunHooks  # noqa: PLC0415 - loaded by now
+
+            extensions.append(RunHooks(self._project.hooks, run, spec.journal))
         if spec.trace is not None:
             extensions.append(spec.trace.extension(model))
         if options.guards:

@@ -24,7 +24,6 @@ from agent_core.context.skills import SkillCatalog, find_skills
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
 from agent_core.events import Journal
 from agent_core.extensions import (
-    Extension,
     ExtensionContext,
     Extensions,
     installed_extensions,
@@ -137,14 +136,6 @@ class Project:
         check_definition(definition, self.setup.config, self.toolboxes.known_names())
         self.definitions.register(definition)
         self._learn_secrets(definition.model_profile)
-
-    def make_hooks(self, run: RunIdentity, journal: Journal) -> Extension | None:
-        """Return the user's hooks for one run; None without any."""
-        if self.hooks is None:
-            return None
-        from agent_core.hooks import RunHooks  # noqa: PLC0415 - loaded by now
-
-        return RunHooks(self.hooks, run, journal)
 
     def _check_matchers(self) -> None:
         """Check that every matcher of the hooks can be met by some tool.

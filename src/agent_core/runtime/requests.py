@@ -125,7 +125,7 @@ class RunRequests:
             dispatch=dispatch,
         )
         caller = Caller(options=options, context=copy_context(), nesting=nesting, trace=trace)
-        warnings = self._project.hook_warnings()
+        warnings = self._project.hook_warnings() if self._project.hooks is not None else ()
         return RunRequest(opening=opening, prompt=clean_prompt, caller=caller, warnings=warnings)
 
     def _begin_trace(

@@ -175,6 +175,7 @@ def test_deleting_asks_on_a_terminal_and_needs_yes_elsewhere(home: Home, project
     assert len(soong(home, project, "list").stdout.splitlines()) == 2
     gone = on_a_terminal(home, project, "delete", "18ab", columns=80, keys=b"y\n")
     assert "deleted sess_18ab" in gone
+    assert "what stays: Task logs" in gone
     assert soong(home, project, "delete", "18aa", "sess_18aa", "--yes").returncode == 0
     assert soong(home, project, "list").stdout == ""
 

@@ -1006,7 +1006,11 @@ class AgentRuntime:
         return await sessions.resolve_id("node", prefix, session_id=session_id)
 
     async def delete_session(self, session_id: str) -> "DeleteSessionResult":
-        """Delete a session's rows and artifacts; never memory, plans or Task logs.
+        """Delete a session, with everything in the files of the home that only it held.
+
+        Memories, plans, Task logs and the history of typed lines stay. What cannot be removed now,
+        because another program reads an old state of the database, is in `failed`; the next start
+        removes it.
 
         Raises:
             StorageError: `session_not_found`; `session_active` while a run is queued or running.

@@ -22,6 +22,8 @@ from agent_core.types import RunStatus, SessionRecord, SessionSummary
 _WIDE = 110
 """Columns from which on a session takes one line."""
 
+_STAYS = "what stays: Task logs and files in the project, memories, typed lines, saved rules"
+
 
 def manage_sessions(options: Options) -> int:
     """Carry out the action, and return the exit code."""
@@ -196,8 +198,9 @@ async def _delete(runtime: AgentRuntime, options: Options, terminal: Terminal) -
         terminal.line(f"deleted {session_id}")
         for failed in result.failed:
             left = visible(f"{failed.id}: {failed.error.message}")
-            terminal.line(f"error: a file of it is left: {left}", Style.BAD)
+            terminal.line(f"error: a part of it is left: {left}", Style.BAD)
             code = FAILED
+    terminal.line(_STAYS, Style.DIM)
     return code
 
 

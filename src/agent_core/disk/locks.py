@@ -35,14 +35,22 @@ def locked(path: Path, *, check: Callable[[], None], shared: bool = False) -> Ge
 
 
 @contextmanager
-def locked_if_free(path: Path) -> Generator[bool]:
+def locked_if_free(path: Path, *, wait_s: float = 0.0) -> Generator[bool]:
     """Try to hold the lock of this file alone, and yield whether it was free.
+
+    Args:
+        path: the lock file; its folder exists.
+        wait_s: the seconds for which it is tried.
 
     Raises:
         OSError: the file cannot be created.
     """
+    ends, wait = time.monotonic() + wait_s, 0.001
     with closing_lock(open_descriptor(path, _OPEN, 0o600)) as descriptor:
-        yield try_lock(descriptor, shared=False)
+        while not (is_free := try_lock(descriptor, shared=False)) and time.monotonic() < ends:
+            time.sleep(wait)
+            wait = min(2 * wait, _LONGEST_WAIT)
+        yield is_free
 
 
 @contextmanager

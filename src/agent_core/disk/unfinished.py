@@ -63,6 +63,11 @@ class Notes:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
+    @property
+    def has_any(self) -> bool:
+        """True if there are notes of a living or a dead process."""
+        return self._folder.is_dir()
+
     def take(self, about: bytes) -> Note:
         """Write a note and lock it.
 

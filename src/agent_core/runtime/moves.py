@@ -12,7 +12,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,6 +39,9 @@ logger = logging.getLogger(__name__)
 _PAGE = 1000
 _UNNAMED = timedelta(hours=1)
 """Time for which a snapshot recorded by unfinished work may stay without a name."""
+
+_ERASE_WAIT_S = 60.0
+_WAIT_S = 0.02
 
 _SHOWN_PATHS = 10
 
@@ -277,13 +280,45 @@ class NodeMoves:
             has_dropped = await self._store.drop_snapshots(begun - self._keep)
             if has_dropped or not only_if_due or self._files.is_sweep_due:
                 async with self._files.none_alone() as is_quiet:
-                    is_quiet = is_quiet and self._workspaces.sees_all
-                    is_working = await self._store.working_sessions()
-                    spare = timedelta() if is_quiet and not is_working else _UNNAMED
+                    before = await self._named_before(begun, is_quiet=is_quiet)
                     in_use = await self._workspaces.snapshots_in_use()
-                    await self._files.sweep(in_use, recorded_before=begun - spare)
+                    await self._files.sweep(in_use, recorded_before=before)
         except AgentCoreError as error:
             logger.warning("unneeded snapshots could not be deleted yet: %s", error)
+
+    async def erase(self, snapshot_ids: Collection[str]) -> None:
+        """Remove the snapshots that deleted sessions named, with all that only they held.
+
+        A restore, a recording or a sweep that is under way is waited for.
+
+        Raises:
+            StorageError: the snapshots were in use for too long, or a disk fails.
+            OSError: the locks cannot be read.
+        """
+        if not self._files.has_any:
+            return
+        clock = asyncio.get_running_loop().time
+        begun, ends = utc_now(), clock() + _ERASE_WAIT_S
+        while True:
+            async with self._files.none_alone() as is_quiet:
+                if is_quiet:
+                    await self._files.erase(
+                        snapshot_ids,
+                        self._workspaces.snapshots_in_use,
+                        recorded_before=await self._named_before(begun, is_quiet=True),
+                        wait_s=max(ends - clock(), 1.0),
+                    )
+                    return
+            if clock() >= ends:
+                message = "files of a project are being restored by another command"
+                raise StorageError(ErrorCode.STORAGE_ERROR, message, retryable=True)
+            await asyncio.sleep(_WAIT_S)
+
+    async def _named_before(self, begun: datetime, *, is_quiet: bool) -> datetime:
+        """Return the time before which every recorded snapshot that is needed has been named."""
+        is_quiet = is_quiet and self._workspaces.sees_all
+        is_working = await self._store.working_sessions()
+        return begun if is_quiet and not is_working else begun - _UNNAMED
 
     @asynccontextmanager
     async def _in_turn(self, files: ProjectFiles) -> AsyncGenerator[FilesAlone | None]:

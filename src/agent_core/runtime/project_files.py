@@ -6,12 +6,12 @@ import logging
 import os
 import threading
 import time
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agent_core.aio import finish_uncancelled
 from agent_core.config.paths import Setup
@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 _LOCK = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 _WAIT_S = 0.02
 _SWEEP_EVERY_S = 24 * 3600
+_NEVER = datetime.min.replace(tzinfo=UTC)
 _DATABASE = ("", "-wal", "-shm", "-journal")
 
 
@@ -204,6 +205,40 @@ class ProjectFiles:
             await asyncio.to_thread(self.store.sweep, in_use, recorded_before=recorded_before)
         with suppress(OSError):
             self._swept.touch(mode=0o600)
+
+    async def erase(
+        self,
+        snapshot_ids: Collection[str],
+        find_used: Callable[[], Coroutine[Any, Any, Collection[str]]],
+        *,
+        recorded_before: datetime,
+        wait_s: float,
+    ) -> None:
+        """Remove the snapshots of deleted sessions, with all that only they held.
+
+        A tenant cannot see what others have just recorded, and removes nothing else.
+
+        Args:
+            snapshot_ids: the snapshots that the sessions named.
+            find_used: finds the ids of the snapshots in use.
+            recorded_before: other snapshots without a use are removed if they are older.
+            wait_s: the seconds to wait for recordings and sweeps that are under way.
+
+        Raises:
+            StorageError: they cannot be removed now.
+        """
+        loop = asyncio.get_running_loop()
+
+        def used() -> Collection[str]:
+            return asyncio.run_coroutine_threadsafe(find_used(), loop).result(wait_s)
+
+        await asyncio.to_thread(
+            self.store.erase,
+            snapshot_ids,
+            used,
+            recorded_before=_NEVER if self._setup.tenant is not None else recorded_before,
+            wait_s=wait_s,
+        )
 
     def materialise(self, root: Path, snapshot_id: str) -> None:
         """Make a folder match a snapshot, whatever it contains; blocks.

@@ -150,7 +150,7 @@ class RunRecorder:
             ]
             is_resumed = await self._store.changes_of(run.run_id, self._files.folder)
             node_id = path[-1].node_id if is_resumed or not asked else asked[0]
-            await self._name(node_id, snapshot.snapshot_id, is_begin=True)
+            await self._name(node_id, snapshot, is_begin=True)
         except (AgentCoreError, OSError) as error:
             self._give_up(error)
         else:
@@ -159,26 +159,31 @@ class RunRecorder:
     async def _record(self, node_id: str, *, is_last: bool = False) -> None:
         try:
             snapshot = await self._files.record(self._stop)
-            await self._name(node_id, snapshot.snapshot_id, is_last=is_last)
+            await self._name(node_id, snapshot, is_last=is_last)
         except (AgentCoreError, OSError) as error:
             self._give_up(error)
 
     async def _name(
-        self, node_id: str, snapshot_id: str, *, is_begin: bool = False, is_last: bool = False
+        self, node_id: str, snapshot: "Snapshot", *, is_begin: bool = False, is_last: bool = False
     ) -> None:
+        """Let a node name a snapshot; one that was erased meanwhile is recorded again."""
         run = self._journal.run
-        await self._store.name_snapshot(
-            SnapshotNote(
-                session_id=run.session_id,
-                node_id=node_id,
-                folder=self._files.folder,
-                snapshot_id=snapshot_id,
-                run_id=run.run_id,
-                is_begin=is_begin,
-                is_last=is_last,
-                epoch=self._journal.epoch,
+        while True:
+            await self._store.name_snapshot(
+                SnapshotNote(
+                    session_id=run.session_id,
+                    node_id=node_id,
+                    folder=self._files.folder,
+                    snapshot_id=snapshot.snapshot_id,
+                    run_id=run.run_id,
+                    is_begin=is_begin,
+                    is_last=is_last,
+                    epoch=self._journal.epoch,
+                )
             )
-        )
+            if await asyncio.to_thread(self._files.store.has, snapshot.snapshot_id):
+                return
+            snapshot = await self._files.record(self._stop)
 
     def _give_up(self, error: AgentCoreError | OSError) -> None:
         """Continue without snapshots: later changes of this run cannot be undone."""

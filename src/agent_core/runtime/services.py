@@ -2,10 +2,10 @@
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
@@ -36,6 +36,9 @@ from agent_core.types import build_content
 if TYPE_CHECKING:
     from agent_core.runtime.dispatch import Dispatcher
     from agent_core.storage.postgres.workers import WorkerTable
+
+_DELETIONS_S = 15.0
+"""Seconds that the end of a process waits for the deletions which it finishes for another one."""
 
 
 class Services(Struct, frozen=True, kw_only=True):
@@ -143,6 +146,9 @@ async def open_services(
             forget_reads=project.toolboxes.forget_reads,
         )
         await moves.recover()
+        deletion_notes = None
+        if setup.persist:
+            deletion_notes = Notes(setup.home / "unfinished" / f"deleted-{opened.key}")
         sessions = Sessions(
             project,
             store=store,
@@ -152,7 +158,10 @@ async def open_services(
             runs=runs,
             moves=moves,
             workspaces=workspaces,
+            deletion_notes=deletion_notes,
         )
+        deleting = asyncio.create_task(await _resume_deletions(sessions, store, deletion_notes))
+        stack.push_async_callback(_finish_within, deleting, _DELETIONS_S)
         stack.push_async_callback(runs.leases.give_back, is_shared=options.store is not None)
         stack.push_async_callback(models.close)
         if project.mcp:
@@ -180,6 +189,22 @@ async def open_services(
             sessions=sessions,
             workers=opened.workers,
         )
+
+
+async def _resume_deletions(
+    sessions: Sessions, store: SessionStore, notes: Notes | None
+) -> Coroutine[Any, Any, None]:
+    """Resume deletions that were interrupted; return the work that is left for the background."""
+    if notes is None or not notes.has_any:
+        return store.give_back_space()
+    deletions = sessions.deletions
+    return deletions.finish(await deletions.resume())
+
+
+async def _finish_within(work: asyncio.Task[None], seconds: float) -> None:
+    """Wait for work in the background; after these seconds, cancel it."""
+    await asyncio.wait([work], timeout=seconds)
+    await stop_task(work)
 
 
 @asynccontextmanager

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from agent_core.artifacts.store import ArtifactStore
 from agent_core.context.composer import rebuild_requests
+from agent_core.disk.unfinished import Notes
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.loop.context import Outcome
 from agent_core.redaction.redactor import Redactor
@@ -37,6 +38,7 @@ from agent_core.types import (
 )
 
 if TYPE_CHECKING:
+    from agent_core.runtime.deleting import Deletions
     from agent_core.runtime.forks import Forks
     from agent_core.tools.output import ExpectedOutput
     from agent_core.types import (
@@ -72,6 +74,7 @@ class Sessions:
         runs: Runs,
         moves: NodeMoves,
         workspaces: Workspaces,
+        deletion_notes: Notes | None,
     ) -> None:
         self.moves = moves
         self.workspaces = workspaces
@@ -82,6 +85,7 @@ class Sessions:
         self._requests = RequestRedactor(redactor)
         self._artifacts = artifacts
         self._runs = runs
+        self._deletion_notes = deletion_notes
 
     @cached_property
     def forks(self) -> "Forks":
@@ -90,21 +94,31 @@ class Sessions:
 
         return Forks(self._store, self._redactor, workspaces=self.workspaces)
 
+    @cached_property
+    def deletions(self) -> "Deletions":
+        """Deletes sessions."""
+        from agent_core.runtime.deleting import Deletions  # noqa: PLC0415 - for few programs
+
+        return Deletions(
+            self._store,
+            runs=self._runs,
+            artifacts=self._artifacts,
+            moves=self.moves,
+            workspaces=self.workspaces,
+            notes=self._deletion_notes,
+        )
+
     async def delete(self, session_id: str) -> "DeleteSessionResult":
-        """Delete a session's rows, then its files.
+        """Delete a session, with everything that only it held in the files of the home.
 
         Raises:
             StorageError: `session_not_found`, `session_active`.
         """
-        from agent_core.types import DeleteSessionResult  # noqa: PLC0415 - few runs need it
-
-        await self._runs.require_idle(session_id, cancel_jobs=True)
-        await self._store.delete_session(session_id)
+        (result,) = await self.deletions.delete([session_id])
+        if isinstance(result, AgentCoreError):
+            raise result
         await self._project.guard.forget(session_id)
-        failed = await self._artifacts.delete_session_files(session_id)
-        await self.workspaces.forget(session_id)
-        await self.moves.sweep()
-        return DeleteSessionResult(session_id=session_id, deleted=True, failed=failed)
+        return result
 
     async def summaries(
         self,

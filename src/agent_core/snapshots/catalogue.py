@@ -40,6 +40,10 @@ class Catalogue:
             if _ID(path.name):
                 yield path.name, datetime.fromtimestamp(path.lstat().st_mtime, UTC)
 
+    def has(self, snapshot_id: str) -> bool:
+        """Return whether there is a snapshot with this id."""
+        return self._place(snapshot_id).exists()
+
     def get(self, snapshot_id: str) -> Snapshot:
         """Return a snapshot.
 

@@ -42,6 +42,7 @@ from agent_core.snapshots.restorer import Restorer
 from agent_core.snapshots.sweeping import (
     MANY_PACKS,
     damages_of,
+    forget_findings,
     forget_removed_workspaces,
     merge_small,
     needed_by,
@@ -313,6 +314,15 @@ class SnapshotStore:
         with self._working() as packs:
             return sorted(damages_of(packs, tree), key=lambda each: each.path)
 
+    def has(self, snapshot_id: str) -> bool:
+        """Return whether a snapshot is here, once no sweep is under way.
+
+        Raises:
+            StorageError: the store cannot be read.
+        """
+        with self._working():
+            return self._catalogue.has(snapshot_id)
+
     def sweep(self, keep: Collection[str], *, recorded_before: datetime) -> int:
         """Remove snapshots and the objects that only they used, and return the freed bytes.
 
@@ -331,25 +341,73 @@ class SnapshotStore:
         with _explained(self._folder), self._alone() as packs:
             if packs is None:
                 return 0
-            kept = {*keep, *self._of_interrupted_restores()}
-            for snapshot_id, recorded_at in list(self._catalogue):
-                if snapshot_id not in kept and recorded_at < recorded_before:
-                    self._catalogue.remove(snapshot_id)
-            remove_parts(self._folder)
-            remove_tree(self._folder / SENDING, keep=False)
-            forget_removed_workspaces(self._folder / "projects")
-            trees = (self.get(snapshot_id).tree for snapshot_id, _ in self._catalogue)
-            needed = needed_by(packs, map(bytes.fromhex, trees))
-            wasteful = wasteful_packs(packs, needed)
-            if not wasteful:
-                return 0
-            write_whole(self._folder / "generation", secrets.token_hex(16).encode())
-            return write_anew(wasteful, self._folder / "packs", needed)
+            self._remove_snapshots(keep, recorded_before)
+            return self._remove_objects(packs, is_thorough=False)
+
+    def erase(
+        self,
+        snapshot_ids: Collection[str],
+        find_used: Callable[[], Collection[str]],
+        *,
+        recorded_before: datetime,
+        wait_s: float,
+    ) -> None:
+        """Remove the snapshots of deleted sessions, with every object that nothing else needs.
+
+        Whoever names a snapshot afterwards has to look whether it is still here: see `has`.
+
+        Args:
+            snapshot_ids: the snapshots that the sessions named.
+            find_used: finds the ids that are still needed; called when nothing else uses the store.
+            recorded_before: other snapshots that are not needed are removed if they are older.
+            wait_s: the seconds to wait for other uses of the store, in this process or another.
+
+        Raises:
+            StorageError: the store was in use for all that time, or a disk is full or broken.
+        """
+        if not self._folder.exists():
+            return
+        with _explained(self._folder), self._alone(wait_s) as packs:
+            if packs is None:
+                message = f"the snapshots in {self._folder} are in use by another run or command"
+                raise StorageError(ErrorCode.STORAGE_ERROR, message, retryable=True)
+            used = {*find_used(), *self._of_interrupted_restores()}
+            for snapshot_id in {*snapshot_ids} - used:
+                self._catalogue.remove(snapshot_id)
+            if self._remove_snapshots(used, recorded_before) or snapshot_ids:
+                self._remove_objects(packs, is_thorough=True)
+
+    def _remove_snapshots(self, keep: Collection[str], recorded_before: datetime) -> int:
+        """Remove old snapshots that are not needed, and return their number."""
+        kept = {*keep, *self._of_interrupted_restores()}
+        unneeded = [
+            snapshot_id
+            for snapshot_id, recorded_at in self._catalogue
+            if snapshot_id not in kept and recorded_at < recorded_before
+        ]
+        for snapshot_id in unneeded:
+            self._catalogue.remove(snapshot_id)
+        return len(unneeded)
+
+    def _remove_objects(self, packs: Packs, *, is_thorough: bool) -> int:
+        """Remove objects that no snapshot needs, and return the freed bytes."""
+        remove_parts(self._folder)
+        remove_tree(self._folder / SENDING, keep=False)
+        forget_removed_workspaces(self._folder / "projects")
+        trees = (self.get(snapshot_id).tree for snapshot_id, _ in self._catalogue)
+        needed = needed_by(packs, map(bytes.fromhex, trees))
+        if is_thorough:
+            forget_findings(self._folder / "projects", needed)
+        wasteful = wasteful_packs(packs, needed, is_thorough=is_thorough)
+        if not wasteful:
+            return 0
+        write_whole(self._folder / "generation", secrets.token_hex(16).encode())
+        return write_anew(wasteful, self._folder / "packs", needed)
 
     @contextmanager
-    def _alone(self) -> Generator[Packs | None]:
+    def _alone(self, wait_s: float = 0.0) -> Generator[Packs | None]:
         """Lock the store for this process alone, and yield its packs; None if it is in use."""
-        with locked_if_free(self._folder / "lock") as is_alone:
+        with locked_if_free(self._folder / "lock", wait_s=wait_s) as is_alone:
             if not is_alone:
                 yield None
                 return

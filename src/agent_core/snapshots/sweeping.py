@@ -17,7 +17,7 @@ from agent_core.snapshots.contents import digests_in, pieces_of
 from agent_core.snapshots.packs import Pack, Packs, PackWriter
 from agent_core.snapshots.recorder import LAST
 from agent_core.snapshots.records import Damage, FileType
-from agent_core.snapshots.stat_cache import read_about
+from agent_core.snapshots.stat_cache import load, read_about, save
 from agent_core.snapshots.trees import decode_tree
 
 MANY_PACKS = 40
@@ -54,16 +54,23 @@ def needed_by(packs: Packs, trees: Iterable[bytes]) -> set[bytes]:
     return needed
 
 
-def wasteful_packs(packs: Packs, needed: Collection[bytes]) -> list[Pack]:
-    """Return the packs with many unneeded objects.
+def wasteful_packs(
+    packs: Packs, needed: Collection[bytes], *, is_thorough: bool = False
+) -> list[Pack]:
+    """Return the packs with many unneeded objects; a thorough search accepts none at all.
 
     Raises:
         OSError: a pack cannot be read.
     """
     found: list[Pack] = []
     for pack in packs:
-        useful = sum(pack.stored_size(place) for digest, place in pack.items() if digest in needed)
-        if pack.size - useful > _WASTE * pack.size:
+        useful = unneeded = 0
+        for digest, place in pack.items():
+            if digest in needed:
+                useful += pack.stored_size(place)
+            else:
+                unneeded += 1
+        if pack.size - useful > _WASTE * pack.size or (is_thorough and unneeded):
             found.append(pack)
     return found
 
@@ -154,6 +161,19 @@ def remove_parts(folder: Path) -> None:
     for pattern in (".*.part", "*/.*.part", "projects/*/.*.part"):
         for part in folder.glob(pattern):
             part.unlink(missing_ok=True)
+
+
+def forget_findings(projects: Path, needed: Collection[bytes]) -> None:
+    """Remove the findings about folders that no snapshot has in this form: they name its files.
+
+    Raises:
+        OSError: they cannot be written.
+    """
+    for last in projects.glob(f"*/{LAST}"):
+        about, records = load(last)
+        kept = {path: record for path, record in records.items() if record.digest in needed}
+        if len(kept) < len(records):
+            save(last, about, kept)
 
 
 def forget_removed_workspaces(projects: Path) -> None:

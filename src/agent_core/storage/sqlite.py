@@ -32,7 +32,7 @@ from agent_core.storage.connections import (
 )
 from agent_core.storage.faults import explain, is_busy, is_environmental
 from agent_core.storage.liveness import Liveness
-from agent_core.storage.sql import Job, Named, Result
+from agent_core.storage.sql import Connection as SqlConnection, Job, Named, Result
 from agent_core.storage.store import SessionStore
 from agent_core.types import utc_now
 
@@ -42,6 +42,11 @@ _CHECKPOINT_EVERY = 64
 
 _LONG_LOG = 8 * 2**20
 """Size in bytes from which a log is moved into the database before a process' first write."""
+
+_LITTLE_SPACE = 256 * 1024
+"""Free bytes of a file that are left in it."""
+_MUCH_KEPT = 64 * 2**20
+"""Size in bytes of the rows from which on a start does not rewrite a file."""
 
 _READERS = 3
 _MEMORY = Path(":memory:")
@@ -352,12 +357,60 @@ class InlineConnection:
             return result
 
 
+def _has_much_space(connection: SqlConnection) -> bool:
+    """Return whether a good part of the file is free, and the rest is soon rewritten."""
+    size, free, pages = (
+        connection.execute(f"PRAGMA {name}").fetchone()[0]
+        for name in ("page_size", "freelist_count", "page_count")
+    )
+    kept = (pages - free) * size
+    return free * size > max(_LITTLE_SPACE, kept // 4) and kept < _MUCH_KEPT
+
+
 def _closed_error(path: Path) -> StorageError:
     return StorageError(ErrorCode.STORAGE_ERROR, f"the session database {path} is closed")
 
 
 class SqliteSessionStore(SessionStore):
     """Sessions and their history in a file that several processes may share, or in memory."""
+
+    _path: Path | None = None
+    _patience = PATIENCE
+
+    async def erase_deleted(self) -> None:
+        """Rewrite the file, so that nothing of deleted rows is left in it or in its log.
+
+        Other writes wait meanwhile: about a second for 100 MB.
+
+        Raises:
+            StorageError: it cannot be done now: a reader has not ended, or the disk is full.
+        """
+        if self._path is None:
+            return
+        from agent_core.storage.erasing import erase_deleted  # noqa: PLC0415 - rarely needed
+
+        stop = threading.Event()
+        try:
+            await asyncio.to_thread(erase_deleted, self._path, patience=self._patience, stop=stop)
+        finally:
+            stop.set()  # a cancelled caller does not wait
+
+    async def give_back_space(self) -> None:
+        """Give back the free space of the file, if that takes a moment only."""
+        if self._path is None:
+            return
+        try:
+            if not await self.reader.read(_has_much_space):
+                return
+        except StorageError:
+            return  # whoever needs the database reports it
+        from agent_core.storage.erasing import give_back_space  # noqa: PLC0415 - rarely needed
+
+        stop = threading.Event()
+        try:
+            await asyncio.to_thread(give_back_space, self._path, stop=stop)
+        finally:
+            stop.set()
 
     @classmethod
     @asynccontextmanager
@@ -387,7 +440,9 @@ class SqliteSessionStore(SessionStore):
         writer = Writer(connection, path, patience=patience)
         readers = ReaderThreads(path)
         try:
-            yield cls(writer, readers, Liveness(lambda _: clock()))
+            store = cls(writer, readers, Liveness(lambda _: clock()))
+            store._path, store._patience = path, patience
+            yield store
         finally:
             # The last connection to close merges the log into the file: this must be the writer.
             try:

@@ -240,6 +240,7 @@ class SessionStore:
     overlapping_changes = _read(workspaces.overlapping_changes)
     pending_moves = _read(workspaces.pending_moves)
     snapshots_in_use = _read(workspaces.snapshots_in_use)
+    snapshots_of = _read(workspaces.snapshots_of)
     name_snapshot = _write(workspaces.name_snapshot, is_small=True)
     end_changes = _write(workspaces.end_changes, is_small=True)
     drop_snapshots = _write(workspaces.drop_snapshots, by=None)
@@ -529,6 +530,18 @@ class SessionStore:
             lambda c: claims.delete_session(c, self.liveness, session_id), session_id
         )
         self._epochs.pop(session_id, None)
+
+    async def erase_deleted(self) -> None:
+        """Remove what deleted rows have left in the files of the database.
+
+        The files of a server are the server's.
+
+        Raises:
+            StorageError: it cannot be done now, because the database is in use or its disk is full.
+        """
+
+    async def give_back_space(self) -> None:
+        """Give back the free space of the database's file, if that takes a moment only."""
 
     # operations that runs do not need, whose modules are loaded on first use
 

@@ -4,7 +4,7 @@ The snapshots themselves are files.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -266,15 +266,32 @@ def pending_moves(connection: Connection, folder: str) -> list[str]:
 
 def snapshots_in_use(connection: Connection) -> set[str]:
     """Return every snapshot that a session needs."""
-    from agent_core.types import NodeMove, UndoneMessage  # noqa: PLC0415 - few runs need it
-
-    named = "SELECT snapshot_id, previous_id FROM node_snapshots"
-    found = {each for row in connection.execute(named) for each in row}
-    rows = connection.execute(
+    named = connection.execute("SELECT snapshot_id, previous_id FROM node_snapshots").fetchall()
+    states = connection.execute(
         """SELECT snapshot_id, undone_json, pending_json FROM workspaces
         WHERE snapshot_id IS NOT NULL OR pending_json IS NOT NULL"""
     )
-    for snapshot_id, undone, pending in rows:
+    return _snapshots_in(named, states)
+
+
+def snapshots_of(connection: Connection, session_id: str) -> set[str]:
+    """Return every snapshot that this session needs."""
+    named = connection.execute(
+        "SELECT snapshot_id, previous_id FROM node_snapshots WHERE session_id = ?", (session_id,)
+    ).fetchall()
+    states = connection.execute(
+        "SELECT snapshot_id, undone_json, pending_json FROM workspaces WHERE session_id = ?",
+        (session_id,),
+    )
+    return _snapshots_in(named, states)
+
+
+def _snapshots_in(named: Iterable[Sequence[Any]], states: Iterable[Sequence[Any]]) -> set[str]:
+    """Return the snapshots in rows of `node_snapshots` and `workspaces`."""
+    from agent_core.types import NodeMove, UndoneMessage  # noqa: PLC0415 - few runs need it
+
+    found = {each for row in named for each in row}
+    for snapshot_id, undone, pending in states:
         entries = [UndoneMessage.model_validate(each) for each in loads(undone)]
         found |= {each for entry in entries for each in (entry.before, entry.after, entry.known)}
         files = NodeMove.model_validate(loads(pending)).files if pending else None

@@ -148,7 +148,7 @@ class CleanupResult(Frozen):
 
 
 class DeleteSessionResult(Frozen):
-    """The result of deleting a session; `failed` lists files that could not be removed."""
+    """The result of deleting a session; `failed` lists what could not be removed yet."""
 
     session_id: SafeId
     deleted: bool

@@ -66,10 +66,11 @@ examples:
   soong-agent sessions delete 18ea7dc4 18ea7dd0
   soong-agent sessions delete 18ea7dc4 --yes
 
-Deletes messages, artifacts, questions and snapshots permanently; memories,
-plans and Task logs stay. Asks on a terminal, and needs --yes elsewhere. All ids
-are resolved before anything is deleted. Exit codes: 0 deleted; 1 not all could
-be deleted; 2 wrong usage.
+Deletes messages, artifacts, questions and snapshots permanently: afterwards no
+file of the home has text that only these sessions had. Memories, plans, Task
+logs in the project, typed lines and saved rules stay. Asks on a terminal, and
+needs --yes elsewhere. All ids are resolved before anything is deleted. Exit
+codes: 0 deleted; 1 not all could be deleted; 2 wrong usage.
 """
 _COMPACT = """\
 example:

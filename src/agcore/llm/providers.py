@@ -185,7 +185,8 @@ class AdapterProvider:
             async for event in events:
                 match event:
                     case ModelStarted():
-                        require_native(sent, event)
+                        if sent.output is not None:
+                            require_native(sent.output, event)
                     case ModelTextDelta(text=text):
                         yield ChatChunk(text=text)
                     case ModelCompleted():

@@ -3,7 +3,7 @@
 import asyncio
 import re
 import weakref
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
@@ -61,7 +61,6 @@ if TYPE_CHECKING:
     from agent_core.mcp import ElicitationCallback
     from agent_core.permissions import PermissionCallback
     from agent_core.providers.base import ProviderFactory, ProviderRegistry
-    from agent_core.runtime.services import Services
     from agent_core.telemetry.spans import Telemetry
     from agent_core.tools.base import Tool
     from agent_core.tools.registry import Handler, ToolRegistry
@@ -289,7 +288,7 @@ class AgentRuntime:
         draft = _draft(message)
         chosen = new_id("sess") if session_id is None else _checked_session_id(session_id)
         placement = _asked_placement(fields)
-        services = await self._services()
+        services = await self._home.services()
         asked = _asked_options(options, fields)
         run = await services.runs.start(
             draft,
@@ -460,7 +459,7 @@ class AgentRuntime:
         """
         if not isinstance(after, int) or isinstance(after, bool) or after < 0:  # pyright: ignore[reportUnnecessaryIsInstance] - from a request, perhaps
             raise _malformed(f"after is the run_seq of an event, not {after!r}")
-        services = await self._services()
+        services = await self._home.services()
         run = await services.sessions.progress(run_id)
         return RunHandle(run, services.runs, services.sessions, after=after)
 
@@ -481,7 +480,7 @@ class AgentRuntime:
             limit: the maximum number; the newest are returned.
         """
         _require_text("session id", session_id)
-        services = await self._services()
+        services = await self._home.services()
         return await services.store.approvals(
             session_id=session_id, is_open=is_open, prefix=prefix, limit=limit
         )
@@ -537,7 +536,7 @@ class AgentRuntime:
                 does not have, which `details` name.
             ConfigError: the run would continue here, and its model cannot be asked.
         """
-        services = await self._services()
+        services = await self._home.services()
         return await answer_question(
             services.runs,
             services.sessions,
@@ -578,7 +577,7 @@ class AgentRuntime:
             ToolError: there is no such tool, its arguments are invalid, or there is no program of
                 that name.
         """
-        services = await self._services()
+        services = await self._home.services()
         from agent_core.runtime.explain import explain_call  # noqa: PLC0415 - few programs
 
         return await explain_call(
@@ -597,7 +596,7 @@ class AgentRuntime:
         runtime; stored answers are the same for all processes.
         """
         _require_text("session id", session_id)
-        return await (await self._services()).project.guard.grants.grants(session_id)
+        return await (await self._home.services()).project.guard.grants.grants(session_id)
 
     async def forget_permissions(self, grant_or_session_id: str) -> int:
         """Remove one grant, or all grants of a session, and return how many were removed.
@@ -606,7 +605,7 @@ class AgentRuntime:
             AgentCoreError: `validation_error`: the id is empty.
         """
         _require_text("id of the grant or session", grant_or_session_id)
-        return await (await self._services()).project.guard.forget(grant_or_session_id)
+        return await (await self._home.services()).project.guard.forget(grant_or_session_id)
 
     async def context_report(self, session_id: str) -> "ContextReport":
         """Report what fills the context window of a session, without calling a model.
@@ -616,7 +615,7 @@ class AgentRuntime:
         Raises:
             StorageError: `session_not_found`.
         """
-        services = await self._services()
+        services = await self._home.services()
         from agent_core.runtime.context_report import (  # noqa: PLC0415 - for few programs
             read_context_report,
         )
@@ -635,7 +634,7 @@ class AgentRuntime:
             StorageError: `session_not_found`; `session_active`: another process has the session;
                 `session_elsewhere`: it works in another folder, and `move_session` is not set.
         """
-        services = await self._services()
+        services = await self._home.services()
         run = await services.runs.compact(
             _checked_session_id(session_id), move_session=move_session
         )
@@ -648,7 +647,7 @@ class AgentRuntime:
             AgentCoreError: `validation_error`: there is no such server.
             ToolError: `mcp_server_failed`, …: they cannot be listed.
         """
-        return await (await self._services()).project.servers.prompts(server_id)
+        return await (await self._home.services()).project.servers.prompts(server_id)
 
     async def mcp_prompt(
         self, server_id: str, name: str, arguments: Mapping[str, str] | str = ""
@@ -665,7 +664,7 @@ class AgentRuntime:
                 do not fit.
             ToolError: `mcp_server_failed`, …: it cannot be read.
         """
-        servers = (await self._services()).project.servers
+        servers = (await self._home.services()).project.servers
         return await servers.prompt(server_id, name, arguments)
 
     def register_provider(self, key: str, factory: "ProviderFactory") -> None:
@@ -732,7 +731,7 @@ class AgentRuntime:
         Raises:
             StorageError: `session_not_found`.
         """
-        services = await self._services()
+        services = await self._home.services()
         return await services.sessions.replay_session(
             session_id, from_seq=from_seq, to_seq=to_seq, include_sensitive=include_sensitive
         )
@@ -743,7 +742,7 @@ class AgentRuntime:
         Raises:
             StorageError: `session_not_found`.
         """
-        return await (await self._services()).sessions.session_runs(session_id)
+        return await (await self._home.services()).sessions.session_runs(session_id)
 
     async def replay_run(self, run_id: str, include_sensitive: bool = False) -> "ReplayResult":
         """Return the timeline of one run.
@@ -751,7 +750,7 @@ class AgentRuntime:
         Raises:
             StorageError: `run_not_found`.
         """
-        services = await self._services()
+        services = await self._home.services()
         return await services.sessions.replay_run(run_id, include_sensitive=include_sensitive)
 
     async def inspect_run(self, run_id: str, include_sensitive: bool = False) -> "InspectResult":
@@ -760,7 +759,7 @@ class AgentRuntime:
         Raises:
             StorageError: `run_not_found`.
         """
-        services = await self._services()
+        services = await self._home.services()
         return await services.sessions.inspect_run(run_id, include_sensitive=include_sensitive)
 
     async def get_node_path(self, node_id: str) -> list[Node]:
@@ -769,7 +768,7 @@ class AgentRuntime:
         Raises:
             StorageError: `node_not_found`.
         """
-        return await (await self._services()).sessions.node_path(node_id)
+        return await (await self._home.services()).sessions.node_path(node_id)
 
     async def switch_node(
         self, session_id: str, node_id: str, restore_files: bool = False, force: bool = False
@@ -790,7 +789,7 @@ class AgentRuntime:
             AgentCoreError: `validation_error`: the node is not visible to users, or there is no
                 snapshot.
         """
-        return await (await self._services()).sessions.moves.switch(
+        return await (await self._home.services()).sessions.moves.switch(
             session_id, node_id, restore_files=restore_files, force=force
         )
 
@@ -808,7 +807,7 @@ class AgentRuntime:
                 `details.reasons`, and nothing was done, unless `force`.
             AgentCoreError: `validation_error`: there is nothing to undo.
         """
-        services = await self._services()
+        services = await self._home.services()
         return await services.sessions.moves.undo(_checked_session_id(session_id), force=force)
 
     async def redo(self, session_id: str, force: bool = False) -> "SwitchResult":
@@ -818,7 +817,7 @@ class AgentRuntime:
             StorageError: as for `undo`.
             AgentCoreError: `validation_error`: there is nothing to redo; a new message ends redo.
         """
-        services = await self._services()
+        services = await self._home.services()
         return await services.sessions.moves.redo(_checked_session_id(session_id), force=force)
 
     async def fork(
@@ -844,7 +843,7 @@ class AgentRuntime:
                 not empty, or inside the project.
         """
         _require_text("node id", node_id)
-        services = await self._services()
+        services = await self._home.services()
         place = None if into is None else Path(into)
         return await services.sessions.forks.fork(session_id, node_id, into=place)
 
@@ -859,7 +858,7 @@ class AgentRuntime:
             StorageError: `node_not_found`; or the snapshot no longer exists.
             AgentCoreError: `validation_error`: a node has no snapshot.
         """
-        return await (await self._services()).sessions.forks.diff(before, after)
+        return await (await self._home.services()).sessions.forks.diff(before, after)
 
     async def workers(self) -> "list[WorkerRecord]":
         """Return the workers of the Postgres database, as of their last heartbeats.
@@ -867,7 +866,7 @@ class AgentRuntime:
         Raises:
             ConfigError: sessions are not stored in a Postgres database.
         """
-        return await (await self._services()).worker_table.listed()
+        return await (await self._home.services()).worker_table.listed()
 
     async def queue(self, limit: int = 100) -> "list[QueuedRun]":
         """Return runs that wait for a worker, and runs that workers execute, oldest first.
@@ -875,11 +874,11 @@ class AgentRuntime:
         Raises:
             ConfigError: sessions are not stored in a Postgres database.
         """
-        return await (await self._services()).worker_table.queued(limit)
+        return await (await self._home.services()).worker_table.queued(limit)
 
     async def list_sessions(self, limit: int = 50, offset: int = 0) -> list[SessionRecord]:
         """Return sessions of this database, most recently used first."""
-        return await (await self._services()).store.sessions(limit=limit, offset=offset)
+        return await (await self._home.services()).store.sessions(limit=limit, offset=offset)
 
     async def session_summaries(
         self,
@@ -900,7 +899,7 @@ class AgentRuntime:
             forked_from: only forks of this session.
         """
         _require_text("session id", forked_from)
-        services = await self._services()
+        services = await self._home.services()
         return await services.sessions.summaries(
             limit=limit,
             offset=offset,
@@ -934,7 +933,7 @@ class AgentRuntime:
         if since is not None and since.tzinfo is None:
             message = "since needs a time zone, as in datetime.now(UTC)"
             raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
-        store = (await self._services()).store
+        store = (await self._home.services()).store
         folder = await asyncio.to_thread(_folder, project)
         return await store.costs(by, since=since, project=folder, limit=limit)
 
@@ -954,7 +953,7 @@ class AgentRuntime:
         Raises:
             AgentCoreError: `validation_error`: the query has no words, or too many.
         """
-        sessions = (await self._services()).sessions
+        sessions = (await self._home.services()).sessions
         folder = await asyncio.to_thread(_folder, project)
         return await sessions.search(query, limit=limit, project=folder)
 
@@ -965,7 +964,7 @@ class AgentRuntime:
             StorageError: `session_not_found`.
             AgentCoreError: `validation_error`: the title has no words.
         """
-        return await (await self._services()).sessions.rename(session_id, title)
+        return await (await self._home.services()).sessions.rename(session_id, title)
 
     async def last_session(self, project: str | Path | None = None) -> str | None:
         """Return the last used session with an answer, of the project or of all; None without one.
@@ -974,7 +973,7 @@ class AgentRuntime:
         skipped, because there is nothing to continue.
         """
         folder = await asyncio.to_thread(_folder, project)
-        return await (await self._services()).store.last_session(folder)
+        return await (await self._home.services()).store.last_session(folder)
 
     async def resolve_session_id(self, prefix: str) -> str:
         """Return the unique session whose id is, or begins with, `prefix`; `sess_` may be omitted.
@@ -983,7 +982,7 @@ class AgentRuntime:
             StorageError: `session_not_found`: no id does.
             AgentCoreError: `validation_error`: several do (`details.candidates`).
         """
-        return await (await self._services()).sessions.resolve_id("session", prefix)
+        return await (await self._home.services()).sessions.resolve_id("session", prefix)
 
     async def resolve_run_id(self, prefix: str) -> str:
         """Return the unique run whose id is, or begins with, `prefix`; `run_` may be omitted.
@@ -992,7 +991,7 @@ class AgentRuntime:
             StorageError: `run_not_found`: no id does.
             AgentCoreError: `validation_error`: several do (`details.candidates`).
         """
-        return await (await self._services()).sessions.resolve_id("run", prefix)
+        return await (await self._home.services()).sessions.resolve_id("run", prefix)
 
     async def resolve_node_id(self, prefix: str, session_id: str | None = None) -> str:
         """Return the unique node, of this session or of all, with this id or beginning of an id.
@@ -1002,7 +1001,7 @@ class AgentRuntime:
             AgentCoreError: `validation_error`: several do (`details.candidates`).
         """
         _require_text("session id", session_id)
-        sessions = (await self._services()).sessions
+        sessions = (await self._home.services()).sessions
         return await sessions.resolve_id("node", prefix, session_id=session_id)
 
     async def delete_session(self, session_id: str) -> "DeleteSessionResult":
@@ -1015,7 +1014,7 @@ class AgentRuntime:
         Raises:
             StorageError: `session_not_found`; `session_active` while a run is queued or running.
         """
-        return await (await self._services()).sessions.delete(session_id)
+        return await (await self._home.services()).sessions.delete(session_id)
 
     async def delete_artifact(self, artifact_id: str) -> None:
         """Delete one artifact, file and row.
@@ -1023,7 +1022,7 @@ class AgentRuntime:
         Raises:
             StorageError: `artifact_not_found`, or the file cannot be deleted.
         """
-        await (await self._services()).artifacts.delete(artifact_id)
+        await (await self._home.services()).artifacts.delete(artifact_id)
 
     async def cleanup_artifacts(
         self,
@@ -1045,7 +1044,7 @@ class AgentRuntime:
         Raises:
             AgentCoreError: `validation_error`: `older_than` is naive, `max_bytes` negative.
         """
-        services = await self._services()
+        services = await self._home.services()
         return await services.artifacts.cleanup(
             session_id=session_id,
             dry_run=dry_run,
@@ -1077,7 +1076,7 @@ class AgentRuntime:
             ConfigError: there is no such project.
             AgentCoreError: `validation_error`: `older_than` is naive.
         """
-        services = await self._services()
+        services = await self._home.services()
         return await services.project.cleanup_tasks(
             project,
             dry_run=dry_run,
@@ -1085,9 +1084,6 @@ class AgentRuntime:
             include_cancelled=include_cancelled,
             older_than=older_than,
         )
-
-    def _services(self) -> "Awaitable[Services]":
-        return self._home.services()
 
 
 def _asked_options(options: object, fields: Mapping[str, Any]) -> "RunOptions[Any]":

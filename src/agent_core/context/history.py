@@ -243,7 +243,10 @@ def is_of_other_memory(node: Node, scope: str) -> bool:
 
 def _without_other_memory(node: Node, scope: str) -> Node:
     """Return the results of a turn without recalls from another memory scope."""
-    if not any(_answers_for_other_memory(block, scope) for block in node.results):
+    for block in node.results:
+        if _answers_for_other_memory(block, scope):
+            break
+    else:
         return node
     content = [
         block.model_copy(update={"content": [TextBlock(text=_OTHER_MEMORY)]})

@@ -418,8 +418,9 @@ class MessageBuilder:
                 self._unanswered.add(call.tool_call_id)
                 result = _cancelled_result(call)
             results.append(result)
-        if shown := [self._cut[n.node_id] for n in exchange.nodes if n.node_id in self._cut]:
-            results = fit_results(results, max(shown))
+        if self._cut:
+            shown = [self._cut[n.node_id] for n in exchange.nodes if n.node_id in self._cut]
+            results = fit_results(results, max(shown)) if shown else results
         message = ModelMessage.of_checked(role=Role.TOOL, content=results, metadata={})
         self._append(EntryKind.TOOL, message, exchange.nodes)
         for node in exchange.after:

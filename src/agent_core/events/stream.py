@@ -277,19 +277,13 @@ def whole_text(beside: RuntimeEvent, event_type: EventType, text: str) -> Runtim
 
 
 def _append(waiting: deque[RuntimeEvent], event: RuntimeEvent) -> None:
-    last = waiting[-1] if waiting else None
-    if last is not None and _is_more_of(last, event):
-        waiting[-1] = _merged(last, event)
-    else:
-        waiting.append(event)
-
-
-def _is_more_of(last: RuntimeEvent, event: RuntimeEvent) -> bool:
-    return (
-        event.event_type in LIVE_EVENTS
-        and event.event_type is last.event_type
-        and len(last.payload["text"]) < _MERGED_CHARS
-    )
+    if event.event_type in LIVE_EVENTS and waiting:
+        last = waiting[-1]
+        is_more = last.event_type is event.event_type
+        if is_more and len(last.payload["text"]) < _MERGED_CHARS:
+            waiting[-1] = _merged(last, event)
+            return
+    waiting.append(event)
 
 
 def _merged(last: RuntimeEvent, event: RuntimeEvent) -> RuntimeEvent:

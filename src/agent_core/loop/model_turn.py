@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
@@ -18,6 +18,7 @@ from agent_core.providers.adapter_faults import AdapterCheck, open_stream
 from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.tally import CallTally
 from agent_core.text import shorten_name
+from agent_core.tools.registry import Toolbox
 from agent_core.types import (
     FINAL_ANSWER,
     ContentBlock,
@@ -34,6 +35,7 @@ from agent_core.types import (
     ModelStarted,
     ModelTextDelta,
     NodeFlags,
+    OutputFormat,
     ReasoningBlock,
     Role,
     StopReason,
@@ -43,6 +45,9 @@ from agent_core.types import (
     ToolCallDelta,
     new_id,
 )
+
+if TYPE_CHECKING:
+    from agent_core.tools.output import ExpectedOutput
 
 PARTIAL_CHARS = 1_000_000
 """Largest number of characters kept of a reply that was cut off: no model reads it again."""
@@ -129,7 +134,8 @@ async def _ask(ctx: RunContext, built: Built, stats: RunStats) -> ModelCompleted
                     case ModelReasoningDelta(text=text):
                         await journal.delta(EventType.MODEL_REASONING_DELTA, text)
                     case ModelStarted(provider=provider, model=model):
-                        require_native(request, event)
+                        if request.output is not None:
+                            require_native(request.output, event)
                         least = tally.least_cost()
                         facts = {"provider": provider, "model": model, "estimate": least}
                         journal.note(EventType.MODEL_STARTED, facts)
@@ -151,14 +157,13 @@ async def _ask(ctx: RunContext, built: Built, stats: RunStats) -> ModelCompleted
     return whole
 
 
-def require_native(request: ModelRequest, started: ModelStarted) -> None:
+def require_native(output: OutputFormat, started: ModelStarted) -> None:
     """Refuse a request for a schema mode that the adapter does not use.
 
     Raises:
         ProviderError: `unsupported_capability`.
     """
-    is_native = request.output is not None and request.output.mode == "native"
-    if is_native and not started.native_output:
+    if output.mode == "native" and not started.native_output:
         facts = {"provider": started.provider, "model": started.model}
         raise ProviderError(
             ErrorCode.UNSUPPORTED_CAPABILITY,
@@ -255,7 +260,9 @@ def _write_down(
     ctx: RunContext, completed: ModelCompleted, stats: RunStats, *, duration_ms: int
 ) -> Reply:
     calls, content = _with_unique_ids(completed, stats.call_ids)
-    calls, content, answer = _take_answer(ctx, calls, content)
+    answer: str | None = None
+    if (expected := ctx.toolbox.expected) is not None:
+        calls, content, answer = _take_answer(expected, ctx.toolbox, calls, content)
     usage = completed.usage
     stats.usage = stats.usage.plus(usage)
     ctx.composer.observe(usage)
@@ -283,20 +290,20 @@ def _write_down(
 
 
 def _take_answer(
-    ctx: RunContext, calls: list[ToolCall], content: list[ContentBlock]
+    expected: "ExpectedOutput",
+    toolbox: Toolbox,
+    calls: list[ToolCall],
+    content: list[ContentBlock],
 ) -> tuple[list[ToolCall], list[ContentBlock], str | None]:
     """Replace a call of `final_answer` by its text, so that the call needs no answer.
 
     Beside other calls the answer is held back until they are made. Reasoning signatures bound to
     the removed call are dropped.
     """
-    expected = ctx.toolbox.expected
-    if expected is None:
-        return calls, content, None
-    given = [call for call in calls if ctx.toolbox.unwrap(call).name == FINAL_ANSWER]
+    given = [call for call in calls if toolbox.unwrap(call).name == FINAL_ANSWER]
     if not given:
         return calls, content, None
-    first = ctx.toolbox.unwrap(given[0])
+    first = toolbox.unwrap(given[0])
     invalid = first.metadata.get("invalid_arguments")
     answer = expected.text_of(first.arguments) if invalid is None else str(invalid)
     gone = {call.tool_call_id for call in given}
@@ -327,14 +334,12 @@ def last_reply(ctx: RunContext, stats: RunStats) -> Reply | None:
     return Reply([], StopReason(last.metadata.get("stop_reason", StopReason.END_TURN)))
 
 
-def release_answer(ctx: RunContext, reply: Reply, stats: RunStats) -> bool:
-    """Add the answer that came with calls to the journal, if there is one and no call failed."""
-    if reply.deferred_answer is None:
-        return False
+def release_answer(ctx: RunContext, reply: Reply, stats: RunStats, answer: str) -> bool:
+    """Add the answer that came with calls to the journal, if no call failed."""
     answered = [result for node in ctx.journal.path[-len(reply.calls) :] for result in node.results]
     if len(answered) < len(reply.calls) or any(result.is_error for result in answered):
         return False
-    said = Draft(Role.ASSISTANT, [TextBlock(text=reply.deferred_answer)])
+    said = Draft(Role.ASSISTANT, [TextBlock(text=answer)])
     payload = {"role": "assistant", "tool_calls": 0}
     stats.answer[:] = [ctx.journal.add(said, EventType.MESSAGE_COMPLETED, payload=payload).text]
     return True

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING
 
 from agent_core.aio import start_uncancelled
 from agent_core.errors import AgentCoreError, ErrorCode, ParkedError, StorageError
@@ -34,6 +35,9 @@ from agent_core.types import (
     call_ids_of,
     user_text,
 )
+
+if TYPE_CHECKING:
+    from agent_core.tools.output import ExpectedOutput
 
 logger = logging.getLogger(__name__)
 
@@ -158,8 +162,10 @@ async def may_stop(ctx: RunContext, reply: Reply, stats: RunStats) -> bool:
         AgentCoreError: `max_output_tokens`: the answer was cut off too often in a row;
             `output_invalid`: it did not have the expected type too often.
     """
-    if reply.calls and not release_answer(ctx, reply, stats):
-        return False
+    if reply.calls:
+        answer = reply.deferred_answer
+        if answer is None or not release_answer(ctx, reply, stats, answer):
+            return False
     if reply.stop_reason is StopReason.MAX_TOKENS:
         if stats.continuations >= ctx.limits.max_continuations:
             message = f"the answer was still cut off after {stats.continuations} continuations"
@@ -177,18 +183,16 @@ async def may_stop(ctx: RunContext, reply: Reply, stats: RunStats) -> bool:
         note = user_text(objection, NodeType.SYSTEM_NOTE, reason="stop_hook")
         ctx.journal.add(note, EventType.STOP_HOOK_PREVENTED)
         return False
-    return fits(ctx, stats)
+    expected = ctx.toolbox.expected
+    return expected is None or accept_output(ctx, expected, stats)
 
 
-def fits(ctx: RunContext, stats: RunStats) -> bool:
+def accept_output(ctx: RunContext, expected: "ExpectedOutput", stats: RunStats) -> bool:
     """Return whether the answer has the expected type; if not, send it back to the model.
 
     Raises:
         AgentCoreError: `output_invalid`: it was sent back as often as allowed.
     """
-    expected = ctx.toolbox.expected
-    if expected is None:
-        return True
     try:
         stats.output, stats.is_typed = expected.read(stats.answer), True
     except OutputMisfitError as misfit:

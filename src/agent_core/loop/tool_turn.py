@@ -40,6 +40,7 @@ from agent_core.tools.results import OpenCall, failure_of
 from agent_core.types import (
     CHANGED,
     EFFECT_UNKNOWN,
+    NO_FLAGS,
     Access,
     Draft,
     ErrorPayload,
@@ -58,7 +59,6 @@ _REFUSALS = {ErrorCode.PERMISSION_DENIED, ErrorCode.WRITE_OUTSIDE_ALLOWED_ROOTS}
 _ABORTED = NodeFlags(partial=True, aborted=True, abort_reason="run_cancelled")
 _HANDED_OVER = NodeFlags(abort_reason="run_cancelled")
 _NOT_RUN = NodeFlags(reason="previous_write_failed")
-_NO_FLAGS = NodeFlags()
 _RAN = "the run was cancelled while this call ran; it may have had part of its effect"
 _FIRST_CHANGE = r"^@@ -\d+(?:,\d+)? \+(\d+)"
 _AFTER_CANCEL_S = 6.0
@@ -344,7 +344,7 @@ def _answer(
     result: ToolResult,
     *,
     course: _CallTiming | None = None,
-    flags: NodeFlags = _NO_FLAGS,
+    flags: NodeFlags = NO_FLAGS,
 ) -> ToolResult:
     """Add the call's one answer and its event to the journal; return it without secrets.
 

@@ -73,19 +73,21 @@ class AdapterCheck:
             self._whose = f"the adapter of provider {event.provider!r}, model {event.model!r},"
 
     def _check_reply(self, reply: ModelCompleted) -> None:
-        blocks = {b.tool_call_id for b in reply.content if isinstance(b, ToolCallBlock)}
         calls = {call.tool_call_id for call in reply.tool_calls}
-        if lost := sorted(blocks - calls):
-            raise self._mistake(
-                f"has the call {lost[0]} in ModelCompleted.content but not in tool_calls; put it "
-                "in both"
-            )
+        has_text = False
+        for block in reply.content:
+            if isinstance(block, TextBlock):
+                has_text = has_text or bool(block.text)
+            elif isinstance(block, ToolCallBlock) and block.tool_call_id not in calls:
+                raise self._mistake(
+                    f"has the call {block.tool_call_id} in ModelCompleted.content but not in "
+                    "tool_calls; put it in both"
+                )
         if calls or reply.stop_reason not in {StopReason.END_TURN, StopReason.TOOL_USE}:
             return
         if reply.stop_reason is StopReason.TOOL_USE:
             raise self._mistake('completed with stop_reason "tool_use" and without a tool call')
         is_made_by_hand = reply.raw_stop_reason is None and not reply.metadata
-        has_text = any(isinstance(block, TextBlock) and block.text for block in reply.content)
         if self._has_shown_text and not has_text:
             raise self._mistake(
                 "completed without the text that its deltas have shown; deltas are only shown, so "

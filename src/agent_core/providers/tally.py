@@ -95,10 +95,10 @@ class CallTally:
 
         A call during which the process dies counts as this much.
         """
-        prompt = Usage.from_input_output(self._prompt(), 0)
+        tokens = self._prompt()
         cost = self.cost if self._counted is None else self._counted.cost
-        known = {} if cost is None else {"cost": cost(prompt)}
-        return {"input_tokens": prompt.input_tokens, **known}
+        known = {} if cost is None else {"cost": cost(Usage.from_input_output(tokens, 0))}
+        return {"input_tokens": tokens, **known}
 
     @property
     def is_sent(self) -> bool:

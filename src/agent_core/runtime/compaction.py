@@ -257,6 +257,7 @@ class CompactingContextSource:
         compactions: Compactions,
     ) -> None:
         self._composer = composer
+        self.observe, self.refused = composer.observe, composer.refused
         self._journal = journal
         self._scope = scope
         self._compactions = compactions
@@ -282,14 +283,6 @@ class CompactingContextSource:
                     # Whatever the result, nothing changes until there is more to summarise.
                     self._next_look = used + policy.worth
         return built
-
-    def observe(self, usage: Usage) -> None:
-        """Learn from the tokens that the last request really used."""
-        self._composer.observe(usage)
-
-    def refused(self) -> None:
-        """Learn that the provider found the last request too long."""
-        self._composer.refused()
 
     async def recover(self, journal: Journal) -> bool:
         """Compact now; return whether the path fits. If not, older rules are kept verbatim."""

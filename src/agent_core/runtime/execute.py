@@ -100,7 +100,9 @@ class RunExecutor:
                     if scope != (options.memory or MEMORY_SHARED):
                         options = replace(options, memory=scope)
                     async with (
-                        _checked(run, options) as (prompt, guards),
+                        _guarded(run, options)
+                        if options.guards
+                        else nullcontext((run.prompt, None)) as (prompt, guards),
                         self._project.with_toolsets(
                             self._project.with_contributions(options, run.identity), run.journal
                         ) as options,
@@ -203,13 +205,10 @@ async def _traced(run: RunIdentity, traces: "Traces") -> AsyncGenerator[None]:
 
 
 @asynccontextmanager
-async def _checked(
+async def _guarded(
     run: Run, options: RunOptions
 ) -> AsyncGenerator[tuple[Draft | None, "RunGuards | None"]]:
     """Yield a run's message as its guards let it through, and the guards."""
-    if not options.guards:
-        yield run.prompt, None
-        return
     from agent_core.loop.guards import RunGuards  # noqa: PLC0415 - most runs have none
 
     guards = RunGuards(options.guards, run.journal, options.deps)

@@ -582,13 +582,12 @@ def free_session(
             runs = open_runs(connection, session.session_id)
         settle_holds(connection, session.session_id)  # for work outside of its runs
         session = _disown(connection, session)
-    waiting = _waiting_run(runs)
     queued = [
         run
         for run in runs
         if run.status is RunStatus.QUEUED and run.lane is None and run.parent_run_id is None
     ]
-    return FreedSession(session, lost, queued, waiting)
+    return FreedSession(session, lost, queued, _waiting_run(runs))
 
 
 def _settle_open(

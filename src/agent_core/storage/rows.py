@@ -428,17 +428,15 @@ FIRST = Position(1, 1, 1)
 
 
 class BatchRows(NamedTuple):
-    """A batch as rows: nodes and events without numbers, and changes of other rows."""
+    """A batch as rows: nodes and events without numbers, and changes of other rows.
+
+    `size` is the number of characters in the long texts.
+    """
 
     nodes: Sequence[Row]
     events: Sequence[Row]
     changes: Sequence[tuple[str, Row]]
-
-    @property
-    def size(self) -> int:
-        """The number of characters in the long texts."""
-        texts = chain(map(_content, self.nodes), map(_metadata, self.nodes))
-        return sum(map(len, chain(texts, map(_payload, self.events))))
+    size: int
 
 
 def rows_of(batch: Batch) -> BatchRows:
@@ -473,7 +471,8 @@ def rows_of(batch: Batch) -> BatchRows:
         changes.append(update_sql(SessionRecord, batch.session_id, session))
     if batch.release is not None:
         changes.append((_RELEASE, (batch.session_id, batch.release)))
-    return BatchRows(nodes, events, changes)
+    texts = chain(map(_content, nodes), map(_metadata, nodes), map(_payload, events))
+    return BatchRows(nodes, events, changes, size=sum(map(len, texts)))
 
 
 def append(connection: Connection, batch: Batch, rows: BatchRows, epoch: int | None) -> Position:

@@ -46,6 +46,8 @@ class Arguments(BaseModel):
     def _null_is_absent(cls, given: object) -> object:
         if not isinstance(given, dict):
             return given
+        if None not in cast("Json", given).values():
+            return cast("Json", given)
         required = {name for name, field in cls.model_fields.items() if field.is_required()}
         return without_nulls(cast("Json", given), keep=required)
 

@@ -15,6 +15,7 @@ from agent_core.types.budget import (
 )
 from agent_core.types.content import (
     CHANGED,
+    NO_FLAGS,
     OPAQUE,
     REDACTED,
     SESSION_ID_PATTERN,
@@ -172,6 +173,7 @@ __all__ = [
     "LEASE",
     "LIVE_EVENTS",
     "MODEL_KEY",
+    "NO_FLAGS",
     "OPAQUE",
     "REDACTED",
     "SESSION_ID_PATTERN",

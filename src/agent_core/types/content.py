@@ -457,7 +457,7 @@ def is_cut_off(metadata: Mapping[str, Any]) -> bool:
 
 
 _FLAGS = tuple(flag.name for flag in fields(NodeFlags))
-_NO_FLAGS = NodeFlags()
+NO_FLAGS = NodeFlags()
 
 
 @dataclass(frozen=True, slots=True)
@@ -469,12 +469,12 @@ class Draft:
     node_type: NodeType = NodeType.MESSAGE
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
     token_count: int = 0
-    flags: NodeFlags = _NO_FLAGS
+    flags: NodeFlags = NO_FLAGS
 
     @property
     def stored_metadata(self) -> dict[str, Any]:
         """The metadata including the flags."""
-        if self.flags is _NO_FLAGS:
+        if self.flags is NO_FLAGS:
             return {**self.metadata}
         return {**self.metadata, **self.flags.as_metadata()}
 
@@ -507,7 +507,7 @@ class Node(Frozen):
     @property
     def flags(self) -> NodeFlags:
         """Its special properties."""
-        return NodeFlags.of(self.metadata) if self.metadata else _NO_FLAGS
+        return NodeFlags.of(self.metadata) if self.metadata else NO_FLAGS
 
     @property
     def is_partial(self) -> bool:

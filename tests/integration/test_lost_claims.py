@@ -228,8 +228,11 @@ def assert_speaks_for_itself(answer: dict[str, Any]) -> None:
 async def test_a_worker_whose_model_failed_ends_its_step_with_the_error(
     home: Home, project: Path
 ) -> None:
+    behind = {"step_id": "s2", "depends_on_step_ids": ["s1"]}
+    steps = [{"step_id": "s1"}, behind]
+    create = calls("agent.task_create", task_id="t1", wal_name="work", steps=steps)
     played = Cast({
-        "go": [CREATE, dispatch("work"), "done"],
+        "go": [create, dispatch("work"), "done"],
         "work": [CLAIM, update(result_summary="half"), Fails(message="no luck")],
     })  # fmt: skip
     async with runtime(home, project, played, config=CONFIG + POOL) as made:
@@ -239,6 +242,7 @@ async def test_a_worker_whose_model_failed_ends_its_step_with_the_error(
     answer = data_of(result)
     assert handle.status is RunStatus.COMPLETED
     assert (answer["step_status"], answer["claim_lost"]) == ("failed", False)
+    assert answer["stranded_step_ids"] == ["s2"]
     assert answer["step_result_summary"] == "half\n\nprovider_error: no luck"
     log = (project / ".soong-agent/tasks/s1/work.wal.jsonl").read_text(encoding="utf-8")
     assert '"reason":"worker_failed"' in log.splitlines()[-1]

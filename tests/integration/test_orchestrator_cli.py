@@ -141,6 +141,15 @@ def test_a_task_is_shown_as_a_tree(home: Home, project: Path) -> None:
     ]
 
 
+def test_a_task_is_shown_as_json(home: Home, project: Path) -> None:
+    led(home, project)
+    done = soong(home, project, "tasks", "show", "--json", "t1")
+    assert (done.returncode, done.stderr) == (0, "")
+    shown = json.loads(done.stdout)
+    assert (shown["session_id"], shown["task_id"], shown["status"]) == ("s1", "t1", "running")
+    assert [each["status"] for each in shown["steps"]] == ["completed", "ready"]
+
+
 def test_a_task_is_shown_in_ascii_where_nothing_else_can_be(home: Home, project: Path) -> None:
     led(home, project)
     done = soong(home, project, "tasks", "show", "t1", PYTHONIOENCODING="ascii")

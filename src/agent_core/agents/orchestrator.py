@@ -45,6 +45,7 @@ from agent_core.tasks import (
     open_board,
     render_board,
 )
+from agent_core.tasks.tools import list_stranded
 from agent_core.tools.base import Concurrency, CutCallError, Tool, ToolContext, ToolReturn
 from agent_core.types import (
     AgentRecord,
@@ -298,6 +299,8 @@ class OrchestratorSpawner(ChildSpawner):
                 answer["step_status"] = step.status.value
                 if step.result_summary is not None:
                     answer["step_result_summary"] = step.result_summary
+            if claimed.stranded:
+                answer |= list_stranded(claimed.stranded)
         answer |= {"no_step_claimed": claimed is None, "worker_result": report}
         return ToolResult(content=[JsonBlock(data=answer)], is_error=error is not None, error=error)
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from agent_core.cli.terminal import Clean
 from agent_core.tasks.graph import Dag
-from agent_core.tasks.model import TaskStep, TaskStepStatus
+from agent_core.tasks.model import TaskStep, TaskStepStatus, shown_time
 from agent_core.text import plural, shortened, visible
+from agent_core.types import utc_now
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,6 +27,7 @@ _STYLES = {
 }
 _LONGEST = 200
 _MOST_STEPS = 500
+_MOST_OBSTACLES = 5
 
 _SVG = """\
 <svg viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
@@ -127,12 +129,17 @@ def _console(width: int, *, is_coloured: bool, records: bool = False) -> "Consol
 def _describe_step(dag: Dag, step: TaskStep, clean: Clean) -> str:
     is_done = step.status is TaskStepStatus.COMPLETED
     after = step.depends_on_step_ids if len(step.depends_on_step_ids) > 1 else ()
+    obstacles = dag.obstacles(step.step_id) if step.status is TaskStepStatus.PENDING else ()
+    stuck = ", ".join(f"{each.step_id} ({each.status})" for each in obstacles[:_MOST_OBSTACLES])
+    has_ended = step.has_ended_lease(utc_now())
     claimed_by = step.claimed_by_agent_id if step.status.is_claim else None
     reason = (step.result_summary if is_done else None) or dag.reasons.get(step.step_id, "")
     parts = [
         _line(step.step_id, clean),
         _line(step.title, clean),
         f"by {_line(claimed_by, clean)}" if claimed_by else "",
+        f"lease ended at {shown_time(step.lease_expires_at)}" if has_ended else "",
+        f"cannot begin: {_line(stuck, clean)}" if stuck else "",
         f"after {_line(', '.join(after), clean)}" if after else "",
         "" if step.required else "optional",
         _line(reason, clean),

@@ -1,11 +1,13 @@
 """Tasks of a project: `soong-agent tasks show`, and the live picture below a run's output."""
 
 import asyncio
+import json
 import os
 import shutil
 import sys
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from agent_core.cli.options import COMPLETED, FAILED, MISUSED, Options
 from agent_core.cli.pictures import build_tree, render_svg, render_tree, summary_lines
@@ -16,7 +18,9 @@ from agent_core.config.paths import Setup
 from agent_core.errors import ConfigError
 from agent_core.opening import write_text
 from agent_core.tasks.log_store import StoredTask, read_stored_tasks
+from agent_core.tasks.model import TaskStepStatus
 from agent_core.text import visible
+from agent_core.types import utc_now
 
 _PIPE_WIDTH = 120
 _PLAIN_LINES = str.maketrans("│├└─·…", "|+`--.")
@@ -46,6 +50,9 @@ def _show(options: Options, setup: Setup, _: Terminal, clean: Clean) -> int:
         return _fail(clean("\n".join([message, *problems])), FAILED)
     if others := [each.session_id for each in mine[1:]]:
         _note(f"also in session {', '.join(others)}: choose with --session-id")
+    if options.json:
+        write_output(clean(json.dumps(_as_json(mine[0]), ensure_ascii=False)) + "\n")
+        return COMPLETED
     tree = build_tree(mine[0].dag, clean=clean, session_id=mine[0].session_id)
     if options.svg is not None:
         path, svg = Path(options.svg), render_svg(tree, title=clean(f"Task {mine[0].task_id}"))
@@ -64,6 +71,20 @@ def _show(options: Options, setup: Setup, _: Terminal, clean: Clean) -> int:
         text = text.translate(_PLAIN_LINES)
     write_output(text.encode(encoding, "replace").decode(encoding))
     return COMPLETED
+
+
+def _as_json(task: StoredTask) -> dict[str, Any]:
+    """Return a Task with all its steps; a claimed step says whether its lease has ended."""
+    from agent_core.tasks.tools import summarise_task, view_step  # noqa: PLC0415 - few ask for it
+
+    dag, now = task.dag, utc_now()
+    steps = [view_step(dag, step) for step in dag.steps()]
+    for step, view in zip(dag.steps(), steps, strict=True):
+        if step.status.is_claim:
+            view["lease_ended"] = step.has_ended_lease(now)
+        elif step.status is TaskStepStatus.PENDING and (stuck := dag.obstacles(step.step_id)):
+            view["stranded_by_step_ids"] = [each.step_id for each in stuck]
+    return {"session_id": task.session_id, **summarise_task(dag), "steps": steps}
 
 
 def _note(text: str) -> None:

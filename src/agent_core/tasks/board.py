@@ -7,7 +7,7 @@ journal. Cancelling a caller never leaves a change half done.
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
 from functools import wraps
@@ -37,22 +37,28 @@ from agent_core.tasks.model import (
     DURABLE,
     AbortTask,
     Actor,
+    AddStep,
     Change,
+    ChangeDependency,
     ClaimStep,
     CloseRun,
     Command,
     Complete,
     ExpireLeases,
     NewTask,
+    Operation,
     Report,
     ReportStep,
     RunEnding,
+    StepCancelled,
+    StepFailed,
     Task,
     TaskCreated,
     TaskStatus,
     TaskStep,
     TaskUpdated,
     Update,
+    UpdateStep,
     not_dispatchable,
     task_error,
     task_over,
@@ -96,10 +102,11 @@ class BoardSettings(Struct, frozen=True, kw_only=True):
 
 
 class Written(Struct, frozen=True):
-    """A Task after a change, and the ids of the log lines of the change."""
+    """A Task after a change, the ids of the change's lines, and the steps that it strands."""
 
     dag: Dag
     event_ids: list[str]
+    stranded: Sequence[str] = ()
 
 
 class ClaimOutcome(Struct, frozen=True):
@@ -109,11 +116,13 @@ class ClaimOutcome(Struct, frozen=True):
         is_lost: the claim did not end by the run: its lease ran out, the Task ended, or the
             orchestrator or another run changed the step.
         step: the step while it is this run's; None once it is another run's, or unknown.
+        stranded: the steps that cannot begin because this one has failed or is cancelled.
     """
 
     step_id: str
     is_lost: bool
     step: TaskStep | None
+    stranded: Sequence[str] = ()
 
 
 @asynccontextmanager
@@ -557,7 +566,10 @@ class TaskBoard:
         step = dag.find(step_id)
         if step is None or run_id not in dag.claims or dag.has_later_claim(run_id):
             return ClaimOutcome(step_id, left is None, left)
-        return ClaimOutcome(step_id, left is None and not step.is_held_by(run_id), step)
+        is_over = dag.task.status.is_terminal
+        stranded = () if is_over or not step.status.is_terminal else dag.stranded([step_id])
+        is_lost = left is None and not step.is_held_by(run_id)
+        return ClaimOutcome(step_id, is_lost, step, stranded)
 
     # the parts of `abort`
 
@@ -748,8 +760,11 @@ class TaskBoard:
             del self._open[task_id]
             self._ended.append(EndedLog(name, task_id, header.status, header.updated_at))
             task.log.close()
+            stranded: list[str] = []
+        else:
+            stranded = task.dag.stranded(_touched_steps(changes))
         _note_changes(by, task_id, changes, event_ids)
-        return Written(task.dag, event_ids)
+        return Written(task.dag, event_ids, stranded)
 
     def _begin(
         self, name: str, task_id: str, changes: Sequence[Change], by: Actor
@@ -775,6 +790,31 @@ class TaskBoard:
         lines = [encode(c, stamp, wal_seq=number, event_id=e) for number, (c, e) in numbered]
         log.append(b"".join(lines), durable=any(c.event_type in DURABLE for c in changes))
         return event_ids
+
+
+def _touched_steps(changes: Sequence[Change]) -> Iterator[str]:
+    """Yield the steps behind which others may wait in vain since these changes."""
+    for change in changes:
+        match change.payload:
+            case StepFailed() | StepCancelled() if change.step_id is not None:
+                yield change.step_id
+            case TaskUpdated(operations=operations):
+                yield from filter(None, map(_newly_linked, operations))
+            case _:
+                pass
+
+
+def _newly_linked(operation: Operation) -> str | None:
+    """Return the step that has new dependencies after this operation."""
+    match operation:
+        case AddStep(step=step):
+            return step.step_id
+        case ChangeDependency(op="add_dependency", step_id=step_id):
+            return step_id
+        case UpdateStep(step_id=step_id, fields=fields):
+            return step_id if fields.depends_on_step_ids else None
+        case _:
+            return None
 
 
 def _note_changes(

@@ -9,10 +9,13 @@ from msgspec import Struct
 
 from agent_core.tasks.graph import Dag
 from agent_core.tasks.log_store import OpenTask
-from agent_core.tasks.model import TaskScope, TaskStepStatus
+from agent_core.tasks.model import TaskScope, TaskStepStatus, shown_time
 from agent_core.text import estimate_text, short_line
 
 _MAX_TITLE = 120
+_MAX_IDS = 10
+_MAX_SEARCHES = 20
+"""Steps for which the board names the steps behind them: a search takes time in a large Task."""
 _RESERVE = 48
 """Tokens reserved for the line that counts what was left out."""
 
@@ -35,15 +38,16 @@ def render_board(
 ) -> str:
     """Return the block's content; empty if there is no active Task, or no room.
 
-    Blocked and running steps come first, then the agent's own claims and others' claims, then ready
-    steps, then recent changes. Lines that do not fit are counted by status.
+    Blocked and failed steps come first, then running ones, the agent's own claims, others' claims
+    and ready steps, then recent changes. A cancelled step is shown if others wait for it. Lines
+    that do not fit are counted by status.
     """
     limits = limits or BoardLimits()
     if scope is not None:
         tasks = [task for task in tasks if task.dag.task.task_id == scope.task_id]
     lines = chain(
         (("Tasks", _headline(task.dag)) for task in tasks),
-        _step_lines(tasks, agent_id, scope),
+        _step_lines(tasks, now, agent_id, scope),
         (("recent changes", line) for line in _recent_lines(tasks, now, scope, limits)),
     )
     shown: list[str] = []
@@ -70,12 +74,14 @@ def _headline(dag: Dag) -> str:
 
 
 def _step_lines(
-    tasks: Sequence[OpenTask], agent_id: str, scope: TaskScope | None
+    tasks: Sequence[OpenTask], now: datetime, agent_id: str, scope: TaskScope | None
 ) -> Iterator[tuple[str, str]]:
     """Yield lines of steps, each after the kind as which it is counted if it is left out."""
-    claimed = TaskStepStatus.CLAIMED
+    claimed, searches = TaskStepStatus.CLAIMED, 0
     for status, is_own in (
         (TaskStepStatus.BLOCKED, None),
+        (TaskStepStatus.FAILED, None),
+        (TaskStepStatus.CANCELLED, None),
         (TaskStepStatus.RUNNING, None),
         (claimed, True),
         (claimed, False),
@@ -86,13 +92,25 @@ def _step_lines(
                 continue
             if scope is not None and not scope.allows(step.step_id):
                 continue
+            is_in_the_way = step.status.is_terminal and dag.has_pending_dependents(step.step_id)
+            if step.status is TaskStepStatus.CANCELLED and not is_in_the_way:
+                continue
+            stranded: list[str] = []
+            if is_in_the_way and searches < _MAX_SEARCHES:
+                searches += 1
+                stranded = [s for s in dag.stranded([step.step_id]) if not scope or scope.allows(s)]
             parts = [f"{step.status} {dag.task.task_id}/{step.step_id}"]
             if title := short_line(step.title, _MAX_TITLE):
                 parts.append(title)
             if step.status.is_claim:
                 parts.append(f"by {step.claimed_by_agent_id}")
+            if step.has_ended_lease(now):
+                parts.append(f"lease ended at {shown_time(step.lease_expires_at)}")
             if reason := dag.reasons.get(step.step_id):
                 parts.append(f"reason: {short_line(reason, _MAX_TITLE)}")
+            if stranded:
+                more = f" and {len(stranded) - _MAX_IDS} more" if len(stranded) > _MAX_IDS else ""
+                parts.append(f"stranded behind it: {', '.join(stranded[:_MAX_IDS])}{more}")
             yield status.value, " · ".join(parts)
 
 

@@ -109,9 +109,49 @@ class Dag:
         """Return whether some step waits for this one."""
         return step_id in self._dependents
 
+    def has_pending_dependents(self, step_id: str) -> bool:
+        """Return whether a pending step waits for this one itself."""
+        behind = self._dependents.get(step_id, ())
+        return any(self._steps[each].status is TaskStepStatus.PENDING for each in behind)
+
     def waits_for(self, step_id: str) -> int:
         """Return the number of a step's dependencies that are not completed."""
         return self._missing[step_id]
+
+    def obstacles(self, step_id: str) -> list[TaskStep]:
+        """Return the failed and cancelled steps for which a pending step waits, even indirectly."""
+        found: list[TaskStep] = []
+        seen, waiting = {step_id}, [step_id]
+        while waiting:
+            step = self._steps[waiting.pop()]
+            if step.status in _DEAD:
+                found.append(step)
+            elif step.status is TaskStepStatus.PENDING:
+                above = [each for each in step.depends_on_step_ids if each not in seen]
+                seen.update(above)
+                waiting += above
+        return [step for step in found if step.step_id != step_id]
+
+    def stranded(self, step_ids: Iterable[str]) -> list[str]:
+        """Return pending steps that wait, even indirectly, for a failed or cancelled step.
+
+        Only these steps and the steps that wait for them are looked at. The answer is in order of
+        creation.
+        """
+        steps = [self._steps[each] for each in step_ids if each in self._steps]
+        waiting = [step.step_id for step in steps if step.status in _DEAD]
+        found = {
+            step.step_id
+            for step in steps
+            if step.status is TaskStepStatus.PENDING and self.obstacles(step.step_id)
+        }
+        waiting += found
+        while waiting:
+            behind = self._dependents.get(waiting.pop(), set()) - found
+            pending = [s for s in behind if self._steps[s].status is TaskStepStatus.PENDING]
+            found.update(pending)
+            waiting += pending
+        return sorted(found, key=self._positions.__getitem__)
 
     @property
     def next_token(self) -> int:
@@ -205,6 +245,9 @@ class Dag:
             waiting.discard(step.step_id)
             if not waiting:
                 del self._dependents[dependency]
+
+
+_DEAD = {TaskStepStatus.FAILED, TaskStepStatus.CANCELLED}
 
 
 def find_cycle(starts: Iterable[str], follow: Callable[[str], Iterable[str]]) -> list[str]:

@@ -100,6 +100,11 @@ class TaskStep(Frozen):
         """Return whether this run holds the claim now."""
         return self.status.is_claim and self.claimed_by_run_id == run_id
 
+    def has_ended_lease(self, now: datetime) -> bool:
+        """Return whether a run still holds the claim, although its written lease is over."""
+        lease = self.lease_expires_at
+        return self.status.is_claim and lease is not None and lease <= now
+
 
 class Task(Frozen):
     """A Task without its steps."""

@@ -8,7 +8,7 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
-from agent_core.errors import ErrorCode, PermissionDeniedError
+from agent_core.errors import ErrorCode, PermissionDeniedError, TaskError
 from agent_core.tasks.graph import Dag, GraphEdit
 from agent_core.tasks.model import (
     CLAIMS,
@@ -56,6 +56,7 @@ from agent_core.tasks.model import (
     task_error,
     task_over,
 )
+from agent_core.text import short_line
 
 Pair = tuple[str | None, Payload]
 """The step that a change concerns, or None for the Task, and its payload."""
@@ -66,6 +67,9 @@ _ENDS: Mapping[TaskStepStatus | None, type[StepEnd]] = {
     TaskStepStatus.FAILED: StepFailed,
     TaskStepStatus.CANCELLED: StepCancelled,
 }
+_LONGEST = 120
+"""Most characters of a reason in a message."""
+
 _SHOWN = 50
 """Largest number of ids in an error's details."""
 
@@ -160,12 +164,7 @@ def _claim(dag: Dag, wanted: ClaimStep) -> Iterator[Pair]:
             rule = f"{held}. Its lease ends at {until}; then the step is ready again"
         raise step_error(ErrorCode.STEP_ALREADY_CLAIMED, step, rule)
     if step.status is not TaskStepStatus.READY:
-        steps = (dag.find(step_id) for step_id in step.depends_on_step_ids)
-        waits_for = [s.step_id for s in steps if s and s.status is not TaskStepStatus.COMPLETED]
-        rule = ", not ready"
-        if step.status is TaskStepStatus.PENDING and waits_for:
-            rule += f"; it waits for {', '.join(waits_for[:10])}"
-        raise step_error(ErrorCode.STEP_NOT_READY, step, rule, waits_for=waits_for[:_SHOWN])
+        raise _not_ready(dag, step)
     payload = StepClaimed(
         previous_status=step.status,
         claimed_by_agent_id=wanted.agent_id,
@@ -175,6 +174,40 @@ def _claim(dag: Dag, wanted: ClaimStep) -> Iterator[Pair]:
     )
     yield step.step_id, payload
     yield from _promote((), dag.task.status, is_active=True)
+
+
+def _not_ready(dag: Dag, step: TaskStep) -> TaskError:
+    """Return the error for a step that cannot be claimed, with the reason for its state."""
+    steps = map(dag.step, step.depends_on_step_ids if step.status in OPEN else ())
+    direct = [each for each in steps if each.status is not TaskStepStatus.COMPLETED]
+    obstacles = dag.obstacles(step.step_id)
+    found = list({each.step_id: each for each in (*direct, *obstacles)}.values())
+    facts = [_describe_dependency(dag, each) for each in found]
+    rule = ", not ready"
+    if reason := dag.reasons.get(step.step_id):
+        rule += f": {short_line(reason, _LONGEST)}"
+    if found:
+        rule += f"; it waits for {', '.join(_in_words(each) for each in facts[:10])}"
+    if obstacles:
+        rule += (
+            ". A failed or cancelled step does not let others begin: only the orchestrator can "
+            "reopen it if it failed, or remove the dependency"
+        )
+    waits_for = [each.step_id for each in direct]
+    details = {"waits_for": waits_for[:_SHOWN], "dependencies": facts[:_SHOWN]}
+    return step_error(ErrorCode.STEP_NOT_READY, step, rule, **details)
+
+
+def _describe_dependency(dag: Dag, step: TaskStep) -> dict[str, str]:
+    facts = {"step_id": step.step_id, "status": step.status.value}
+    reason = dag.reasons.get(step.step_id)
+    return facts | {"reason": reason} if reason else facts
+
+
+def _in_words(dependency: Mapping[str, str]) -> str:
+    reason = short_line(dependency.get("reason", ""), _LONGEST)
+    status = dependency["status"] + (reason and f": {reason}")
+    return f"{dependency['step_id']} ({status})"
 
 
 def _report(dag: Dag, command: ReportStep) -> Iterator[Pair]:

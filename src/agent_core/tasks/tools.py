@@ -4,7 +4,7 @@ Ids of agents and runs come from the calling run, never from arguments. A run's 
 of these tools it has; its scope decides which part of a Task a worker may see.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Annotated, Any, Literal, TypeVar
@@ -421,10 +421,24 @@ def take_page(items: Iterable[Any], *, limit: int, offset: int) -> tuple[list[An
 def build_answer(done: Written, scope: TaskScope | None = None) -> dict[str, Any]:
     """Return a writing tool's answer: the Task after it, and the ids of the log's lines."""
     answer: dict[str, Any] = {"task": summarise_task(done.dag, scope)}
+    if stranded := [each for each in done.stranded if scope is None or scope.allows(each)]:
+        answer |= list_stranded(stranded)
     answer["wal_event_ids"] = done.event_ids[:_MAX_IDS]
     if len(done.event_ids) > _MAX_IDS:
         answer["wal_event_count"] = len(done.event_ids)
     return answer
+
+
+def list_stranded(step_ids: Sequence[str]) -> dict[str, Any]:
+    """Return the part of an answer that names stranded steps, with the ways to let them begin."""
+    answer: dict[str, Any] = {"stranded_step_ids": list(step_ids[:_MAX_IDS])}
+    if len(step_ids) > _MAX_IDS:
+        answer["stranded_step_count"] = len(step_ids)
+    hint = (
+        "these steps wait for a failed or cancelled step and cannot begin: the orchestrator can "
+        "reopen a failed step, remove the dependency, or cancel them"
+    )
+    return {**answer, "stranded_hint": hint}
 
 
 def _view_error(error: TaskError) -> Mapping[str, Any]:

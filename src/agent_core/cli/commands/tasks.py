@@ -22,5 +22,7 @@ def add_parser(commands: Commands) -> None:
     )
     add_path(show)
     show.add_argument("--session-id", metavar="<id>", help="the session the Task belongs to")
-    show.add_argument("--svg", metavar="<file>", help="write an image instead")
+    output = show.add_mutually_exclusive_group()
+    output.add_argument("--svg", metavar="<file>", help="write an image instead")
+    output.add_argument("--json", action="store_true", help="one JSON object instead")
     show.add_argument("id", metavar="task", help="the Task's id")

@@ -16,8 +16,9 @@ import pytest
 
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.storage.postgres import PostgresSessionStore
-from agent_core.storage.postgres.connections import Threads, connect
+from agent_core.storage.postgres.connections import Threads
 from agent_core.storage.postgres.queue import RunQueue
+from agent_core.storage.postgres.settings import connect
 from agent_core.storage.sql import Job, JobWriter, Named
 from agent_core.types import (
     Batch,
@@ -328,18 +329,23 @@ async def test_what_a_server_refuses_is_explained_and_leaves_nothing_half_done(
     assert (await store.append(a_batch(a_node("n1")))).seq == 1
 
 
-async def test_a_timeout_of_the_server_ends_a_write_that_waits(
-    proxy: Proxy, database_url: str
+async def test_an_administrator_ends_a_write_that_waits_but_no_timeout_of_the_database_does(
+    database_url: str,
 ) -> None:
-    url = through(database_url, proxy.port)
     name = urlsplit(database_url).path[1:]
     query(database_url, f"ALTER DATABASE {name} SET statement_timeout = '200ms'")
-    async with PostgresSessionStore.open(url) as store:
+    query(database_url, f"ALTER DATABASE {name} SET lock_timeout = '200ms'")
+    waits = "FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    for_long = f"{waits} AND query_start < clock_timestamp() - interval '0.4 s'"
+    async with PostgresSessionStore.open(database_url) as store:
         await store.open_run(an_opening())
         with psycopg.connect(database_url) as other:
             other.execute("SELECT 1 FROM sessions WHERE session_id = 's1' FOR UPDATE")
+            appending = store.append(a_batch(an_event()))
+            await until(lambda: bool(query(database_url, f"SELECT 1 {for_long}")))
+            query(database_url, f"SELECT pg_cancel_backend(pid) {waits}")
             with pytest.raises(StorageError, match="timeouts") as caught:
-                await store.append(a_batch(an_event()))
+                await appending
         assert caught.value.retryable
         assert (await store.append(a_batch(an_event()))).seq == 1
 

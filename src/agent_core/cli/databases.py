@@ -70,6 +70,11 @@ def examine_server(url: str, setup: Setup) -> list[Finding]:
     findings = [Finding(name, "ok", text)]
     if found.version < found.newest:
         findings = [Finding(name, "ok", f"{text}; the next run upgrades it to {found.newest}")]
+    if found.is_pooled:
+        text = "its address leads to a pooler: readers in other processes poll, without the text"
+        text += " that is still being generated"
+        cure = "use the server's own address if they need that text"
+        findings.append(Finding("notices", "remark", text, cure))
     if found.upgrades:
         text = "the tables of the queue are older than the package procrastinate here"
         cure = "soong-agent store migrate, when every worker has this version"

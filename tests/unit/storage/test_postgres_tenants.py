@@ -26,6 +26,8 @@ from agent_core.types import (
     utc_now,
 )
 from judging import after_deaths
+from pooler import UNAVAILABLE, find_pgbouncer, pooled
+from postgres import Server
 from rows import (
     a_batch,
     a_child,
@@ -98,14 +100,22 @@ class Stores:
             }
 
 
-@pytest.fixture
-async def stores(database_url: str) -> AsyncGenerator[Stores]:
+@pytest.fixture(params=["direct", "one connection of a pooler"])
+async def stores(
+    request: pytest.FixtureRequest, shared_postgres: Server, database_url: str
+) -> AsyncGenerator[Stores]:
     async with AsyncExitStack() as stack:
+        url = database_url
+        if request.param != "direct":
+            if find_pgbouncer() is None:
+                pytest.skip(UNAVAILABLE)
+            port = stack.enter_context(pooled(shared_postgres))
+            url = shared_postgres.url(database_url.rpartition("/")[2], port=port)
         opened = [
-            await stack.enter_async_context(PostgresSessionStore.open(database_url, tenant=tenant))
+            await stack.enter_async_context(PostgresSessionStore.open(url, tenant=tenant))
             for tenant in ("mine", "others", None)
         ]
-        stores = Stores(database_url, *opened)
+        stores = Stores(url, *opened)
         await fill(stores.others)
         yield stores
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import orjson
 import psycopg
-from psycopg import Connection
 
 from agent_core.storage.postgres.queue import REMOVE_ENDED
-from agent_core.storage.postgres.statements import Row, Statements
+from agent_core.storage.postgres.settings import Answering
+from agent_core.storage.postgres.statements import Statements
 from agent_core.storage.rows import (
     EVENT_COLUMNS,
     NODE_COLUMNS,
@@ -42,7 +42,7 @@ class Append:
             batch.active_node_id,
         )
 
-    def send(self, connection: Connection[Row]) -> Position:
+    def send(self, connection: Answering) -> Position:
         """Store the batch completely or not at all, in one round trip.
 
         Raises:
@@ -50,18 +50,20 @@ class Append:
             psycopg.Error: the batch was not stored, or the connection broke.
         """
         try:
-            if self._is_alone:
+            if self._is_alone and connection.is_plain:
                 row = connection.execute(_APPEND, self._values, prepare=True).fetchone()
             else:
                 with connection.pipeline() as pipeline:
                     # Without a BEGIN all of this is one transaction, which ends with the pipeline;
                     # a job that reads in between would end it earlier.
                     is_read = bool(self._batch.run and self._batch.run.metadata)
-                    if is_read:
-                        connection.execute("BEGIN")
+                    if is_begun := is_read or connection.is_pooled:
+                        connection.begin()
+                    else:
+                        connection.apply_settings()
                     appended = connection.execute(_APPEND, self._values)
                     change_rows(Statements(connection, pipeline), self._batch, self._changes())
-                    if is_read:
+                    if is_begun:
                         connection.execute("COMMIT")
                 row = appended.fetchone()
         except psycopg.Error as error:
@@ -92,11 +94,15 @@ class Append:
             statements.insert(0, (sql, [value for _, values in changes for value in values]))
         return statements
 
-    def find(self, connection: Connection[Row]) -> Position | None:
+    def find(self, connection: Answering) -> Position | None:
         """Return the position of the batch, if it was stored before a connection broke.
 
         A batch without nodes and events may be stored again.
         """
+        with connection.transaction():
+            return self._find(connection)
+
+    def _find(self, connection: Answering) -> Position | None:
         seq, run_seq, node_seq = 0, 0, 0
         if self._rows.events:
             of = (self._batch.run_id, self._rows.events[0][0])

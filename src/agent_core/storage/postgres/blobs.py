@@ -7,9 +7,8 @@ a blob being written always has one. Both rows are locked against each other by 
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from datetime import timedelta
 from queue import Empty, SimpleQueue
-from threading import Event
+from threading import Event, local
 from typing import Any, BinaryIO, LiteralString, TypeVar, cast
 
 import psycopg
@@ -17,21 +16,13 @@ from psycopg import Connection
 
 from agent_core.blobs.base import PIECE_BYTES, BlobId, BlobStore, checked
 from agent_core.errors import ErrorCode, StorageError
-from agent_core.storage.postgres.connections import (
-    SILENCE_AT_END_S,
-    SILENCE_S,
-    Answering,
-    attempts,
-    connect,
-)
+from agent_core.storage.postgres.connections import SILENCE_AT_END_S, attempts
 from agent_core.storage.postgres.faults import explain, is_broken, is_passing
+from agent_core.storage.postgres.settings import SILENCE_S, Answering, connect
 from agent_core.storage.postgres.statements import Row
 from agent_core.storage.workspaces import snapshots_in_use
 
 _LARGEST_IN_DATABASE = 512 << 20
-_UNNAMED = timedelta(days=1)
-"""Age after which an unnamed record counts as left by a dead process."""
-
 _BLOB = re.compile(r"[0-9a-f]{64}").fullmatch
 _Result = TypeVar("_Result")
 _Rows = Connection[Row]
@@ -45,6 +36,7 @@ class Connections:
         self._idle = SimpleQueue[Answering]()
         self._used = set[Answering]()
         self._is_hurried = Event()
+        self._local = local()
 
     def hurry(self) -> None:
         """See `PostgresBlobs.hurry`."""
@@ -60,15 +52,23 @@ class Connections:
                 self._idle.get_nowait().close()
 
     def do(self, job: Callable[[_Rows], _Result]) -> _Result:
-        """Run a transaction, which may begin more than once.
+        """Run a transaction, which may begin more than once; within another one, a part of that.
+
+        A pooler may have no second connection to give before the first is free.
 
         Raises:
             StorageError: the database cannot be reached, or refuses the transaction.
         """
+        if (current := getattr(self._local, "connection", None)) is not None:
+            return job(current)
         for is_last in attempts(wait=self._is_hurried.wait):
             try:
                 with self._connection() as connection, connection.transaction():
-                    return job(connection)
+                    self._local.connection = connection
+                    try:
+                        return job(connection)
+                    finally:
+                        self._local.connection = None
             except psycopg.Error as error:
                 is_last = is_last or self._is_hurried.is_set()
                 if is_last or not (is_passing(error) or is_broken(error)):
@@ -80,9 +80,8 @@ class Connections:
         try:
             connection = self._idle.get_nowait()
         except Empty:
-            connection = connect(self._url, silence_s=SILENCE_S)
             # An object store may take its time between two statements.
-            connection.execute("SET idle_in_transaction_session_timeout = '60s'")
+            connection = connect(self._url, silence_s=SILENCE_S, idle_s=60)
         self._used.add(connection)
         if self._is_hurried.is_set():
             connection.silence_s = SILENCE_AT_END_S
@@ -244,7 +243,7 @@ class PostgresBlobs:
         self._remove_unused(dict.fromkeys(self._connections.do(end)))
 
     def sweep(self) -> None:
-        """Remove what dead processes left: uses without an owner, and blobs without a use.
+        """Remove what dead processes left: uses without an owner for a day, blobs without a use.
 
         Raises:
             StorageError: the database fails.
@@ -252,17 +251,16 @@ class PostgresBlobs:
 
         def find(connection: _Rows) -> list[str]:
             connection.execute(
-                """DELETE FROM shared_snapshots AS shared WHERE made_at < now() - $1 AND NOT EXISTS
-                (SELECT 1 FROM sessions WHERE sessions.session_id = shared.session_id)""",
-                (_UNNAMED,),
+                """DELETE FROM shared_snapshots AS shared
+                WHERE made_at < now() - interval '1 day' AND NOT EXISTS
+                (SELECT 1 FROM sessions WHERE sessions.session_id = shared.session_id)"""
             )
             connection.execute(
-                """DELETE FROM blob_uses AS uses WHERE made_at < now() - $1
+                """DELETE FROM blob_uses AS uses WHERE made_at < now() - interval '1 day'
                 AND NOT EXISTS (SELECT 1 FROM artifacts WHERE artifact_id = uses.used_by)
                 AND NOT EXISTS (SELECT 1 FROM shared_snapshots AS shared
                     WHERE shared.session_id = uses.session_id
-                    AND shared.snapshot_id = uses.used_by)""",
-                (_UNNAMED,),
+                    AND shared.snapshot_id = uses.used_by)"""
             )
             rows = connection.execute(
                 """SELECT blob FROM blobs WHERE NOT EXISTS

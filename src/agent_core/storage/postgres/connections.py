@@ -3,12 +3,14 @@
 Jobs of one session keep the order of the calls, jobs of several sessions run concurrently: each
 begins by locking the row of its session. A job whose connection breaks is run again on another one,
 unless it turns out to have been committed.
+
+No job relies on what an earlier transaction of its connection has left. Behind a pooler, each
+transaction may be executed by another server process, which also serves other clients.
 """
 
 import asyncio
 import logging
 import math
-import os
 import threading
 import time
 from collections import deque
@@ -21,35 +23,21 @@ from uuid import uuid4
 
 import psycopg
 from msgspec import Struct, field
-from psycopg import Connection, RawCursor
-from psycopg.abc import PQGen
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.errors import UniqueViolation
 from psycopg.pq import TransactionStatus
-from psycopg.types.numeric import Int8Dumper
 
 from agent_core.aio.loops import ThreadPool
-from agent_core.errors import ConfigError, ErrorCode, StorageError
+from agent_core.errors import ErrorCode, StorageError
 from agent_core.storage.postgres.appends import Append
 from agent_core.storage.postgres.faults import DATABASE, explain, is_passing
-from agent_core.storage.postgres.schema import views_of
-from agent_core.storage.postgres.statements import (
-    NumberLoader,
-    Row,
-    Statements,
-    TextDumper,
-    make_rows,
-)
+from agent_core.storage.postgres.settings import IDLE_S, READING, SILENCE_S, Answering, connect
+from agent_core.storage.postgres.statements import Statements
 from agent_core.storage.sql import Job, Named, Result
 from agent_core.types import Position
 
 PATIENCE = 60.0
 """Seconds that a job waits for an unreachable server, or for other processes, before it fails."""
 
-SILENCE_S = 45.0
-"""Seconds that a server may take to answer a statement: it may be large, or wait for another."""
-IDLE_S = 10.0
-"""Seconds that a transaction may wait for its process, which may be paused."""
 _LEAST_SILENCE_S = 3.0
 """Seconds in which a server under load answers small statements, despite short leases."""
 SILENCE_AT_END_S = 2.0
@@ -58,22 +46,6 @@ _LONGEST_ATTEMPT_S = SILENCE_S + 10
 
 _WRITERS = 4
 _READERS = 2
-
-_REACH: dict[str, Any] = {
-    "connect_timeout": 10,
-    "keepalives_idle": 10,
-    "keepalives_interval": 5,
-    "keepalives_count": 3,
-    "tcp_user_timeout": 15_000,
-    "application_name": "soong-agent",
-}
-"""Settings with which libpq detects that the server is gone."""
-
-_SETTINGS = """SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5;
-SET tcp_keepalives_count = 3; SET enable_hashjoin = off; SET enable_mergejoin = off"""
-"""Jobs look rows up by their keys: the planner, which cannot know how short a path is, would read
-whole tables to join them.
-"""
 
 _SESSION_OF = {
     "session_id": "$1",
@@ -89,13 +61,14 @@ _LOCKS = {
     for by, found in _SESSION_OF.items()
 }
 """Waits until no other transaction holds the session, then reads the clock."""
-_WHO = """SELECT pid, CAST(backend_start AS TEXT) FROM pg_stat_activity
-    WHERE pid = pg_backend_pid()"""
 _END = """SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
-    WHERE pid = $1 AND CAST(backend_start AS TEXT) = $2"""
-_LAST_COMMIT = """INSERT INTO last_commits (connection, number) VALUES ($1, 0)
-    ON CONFLICT (connection) DO UPDATE SET at = excluded.at RETURNING number"""
-"""Returns the number of a connection's last transaction, once none is in progress.
+    WHERE pid = $1 AND CAST(extract(epoch FROM backend_start) AS TEXT) = $2"""
+_LAST_COMMIT = """INSERT INTO last_commits (connection, number) VALUES ($1, -1)
+    ON CONFLICT (connection) DO UPDATE SET at = excluded.at,
+        number = least(last_commits.number, -1 - last_commits.number)
+    RETURNING -1 - number"""
+"""Returns the number of a connection's last transaction, once none is in progress, and refuses all
+later ones of that connection: a proxy may still hold one back.
 
 Each transaction writes its number into the row of its connection: it was committed if the number is
 there. Postgres' own transaction status is not reliable after a crash, because it reuses the ids of
@@ -103,89 +76,6 @@ lost transactions.
 """
 _RACES = 3
 """Number of attempts for a job whose row another process has added meanwhile."""
-
-
-class Answering(Connection[Row]):
-    """A connection that is closed when an answer does not come.
-
-    A proxy can accept bytes and drop them while TCP stays up.
-
-    Attributes:
-        silence_s: seconds that an answer may take to begin, or to continue.
-        is_silent: an answer has taken longer.
-    """
-
-    silence_s = math.inf
-    is_silent = False
-
-    def wait(self, gen: PQGen[Any], *values: Any, **options: Any) -> Any:
-        """See `psycopg.Connection.wait`."""
-        return super().wait(self._in_time(gen), *values, **options)
-
-    def _in_time(self, answer: PQGen[Any]) -> PQGen[Any]:
-        heard_at = time.monotonic()
-        try:
-            wanted = next(answer)
-            while True:
-                ready = yield wanted
-                if ready:
-                    heard_at = time.monotonic()
-                elif time.monotonic() > heard_at + self.silence_s:
-                    self.is_silent = True
-                    self.close()
-                    raise psycopg.OperationalError("the server does not answer")
-                wanted = answer.send(ready)
-        except StopIteration as end:
-            return end.value
-
-
-def connect(
-    url: str, *, tenant: str | None = None, silence_s: float = math.inf, idle_s: float = IDLE_S
-) -> Answering:
-    """Open a connection, which is in no transaction.
-
-    A process that is paused in a transaction loses it, and its locks, after `idle_s`.
-
-    Args:
-        url: see `PostgresSessionStore.open`.
-        tenant: the same.
-        silence_s: seconds that an answer may take before the connection is closed.
-        idle_s: seconds that the server waits for the next statement of a transaction.
-
-    Raises:
-        ConfigError: the address is invalid.
-        psycopg.Error: the server cannot be reached, or refuses the user.
-    """
-    try:
-        address = make_conninfo("", **{**_REACH, **conninfo_to_dict(url)})
-    except psycopg.ProgrammingError:  # it repeats the address
-        message = f"libpq cannot read the address of {DATABASE}; check the part after its host"
-        raise ConfigError(ErrorCode.CONFIG_ERROR, message) from None
-    connection = Answering.connect(
-        address,
-        autocommit=True,
-        prepare_threshold=0,  # at once: later, psycopg loses count of what a pipeline has aborted
-        row_factory=make_rows,
-        cursor_factory=RawCursor[Any],
-    )
-    try:
-        connection.silence_s = silence_s
-        connection.prepared_max = 300
-        connection.adapters.register_dumper(str, TextDumper)
-        connection.adapters.register_dumper(int, Int8Dumper)
-        connection.adapters.register_loader("numeric", NumberLoader)
-        idle = f"SET idle_in_transaction_session_timeout = {math.ceil(idle_s * 1000)}; "
-        connection.execute((idle + _SETTINGS).encode(), prepare=False)
-        with suppress(psycopg.errors.UndefinedObject):  # from version 17 on
-            connection.execute("SET transaction_timeout = '120s'", prepare=False)
-        with suppress(psycopg.errors.InvalidParameterValue):  # days are then the server's
-            connection.execute("SELECT set_config('TimeZone', $1, FALSE)", (_zone(),))
-        if tenant is not None:
-            _bind(connection, tenant)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
 
 
 def attempts(
@@ -207,25 +97,10 @@ def attempts(
     yield True
 
 
-def _zone() -> str:
-    """Return this machine's time zone, by which days are counted."""
-    zone = os.environ.get("TZ", "").removeprefix(":") or os.path.realpath("/etc/localtime")
-    return zone.rpartition("zoneinfo/")[2] if "zoneinfo/" in zone else zone
-
-
-def _bind(connection: Connection[Row], tenant: str) -> None:
-    """Restrict the connection to the rows of one tenant."""
-    bound = """SELECT set_config('soong.tenant', $1, FALSE),
-        set_config('search_path', $2 || ', ' || current_setting('search_path'), FALSE)"""
-    connection.execute(bound, (tenant, views_of(connection)))
-
-
 class _Link(Struct):
-    """A thread's connection, with the data to end its server process if it breaks."""
+    """A thread's connection, and the number of its last transaction."""
 
     connection: Answering
-    pid: int
-    began: str
     made_at: float
     name: str = field(default_factory=lambda: uuid4().hex)
     begun: int = 0
@@ -400,7 +275,7 @@ class Threads:
                 link.begun += is_marked
                 mark = (link.name, link.begun) if is_marked else None
                 with connection.pipeline() as pipeline:
-                    connection.execute("BEGIN")
+                    connection.begin()
                     statements = Statements(connection, pipeline, mark)
                     if about is not None:
                         statements.lock(_LOCKS[by], about)
@@ -430,6 +305,10 @@ class Threads:
                 connection = self._connection()
                 stored = batch.find(connection) if is_lost else None
                 return stored or batch.send(connection)
+            except UniqueViolation:
+                self._take_back()
+                if is_last or not is_lost:  # a proxy may have delivered the first attempt late
+                    raise
             except psycopg.Error as error:
                 broke = self._take_back()
                 is_lost = is_lost or broke
@@ -444,10 +323,10 @@ class Threads:
         for is_last in attempts(self._patience):
             try:
                 connection = self._connection()
-                if is_single:  # one round trip instead of two, one statement instead of three
+                if is_single and connection.is_plain:  # one round trip instead of two
                     return query(Statements(connection))
                 with connection.pipeline() as pipeline:
-                    connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                    connection.begin(READING)
                     value = query(Statements(connection, pipeline))
                     connection.execute("COMMIT")
                 return value
@@ -463,8 +342,11 @@ class Threads:
                 raise
         raise AssertionError
 
-    def _connection(self) -> Connection[Row]:
-        """Return this thread's connection; replaces a broken one and ends its server process."""
+    def _connection(self) -> Answering:
+        """Return this thread's connection; replaces a broken one and ends its server process.
+
+        Behind a pooler only the pooler can do that: the process may serve another client by now.
+        """
         link: _Link | None = getattr(self._local, "link", None)
         if link is not None and link.made_at < self._silent_at:  # it may be silent, too
             link.connection.close()
@@ -478,14 +360,12 @@ class Threads:
             self._url, tenant=self._tenant, silence_s=silence_s, idle_s=self._idle_s
         )
         try:
-            if link is not None:
-                connection.execute(_END, (link.pid, link.began))
-            row = connection.execute(_WHO).fetchone()
+            if link is not None and link.connection.process and connection.process:
+                connection.execute(_END, link.connection.process)
         except BaseException:
             connection.close()
             raise
-        pid, began = row or (0, "")
-        self._local.link = new = _Link(connection, pid, began, made_at)
+        self._local.link = new = _Link(connection, made_at)
         with self._lock:
             if link is not None:
                 self._links.remove(link)
@@ -517,7 +397,9 @@ class Threads:
         broken: _Link = self._local.link
         for is_last in attempts(self._patience):
             try:
-                row = self._connection().execute(_LAST_COMMIT, (broken.name,)).fetchone()
+                connection = self._connection()
+                with connection.transaction():
+                    row = connection.execute(_LAST_COMMIT, (broken.name,)).fetchone()
             except psycopg.Error:
                 if is_last or self._is_hurried or not self._take_back():
                     raise

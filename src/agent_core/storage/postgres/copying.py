@@ -2,33 +2,32 @@
 
 import re
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from datetime import datetime
 from itertools import count
 from typing import Any, Self
 
 import psycopg
-from psycopg import Connection
+from psycopg.pq import TransactionStatus
 from psycopg.sql import SQL, Identifier
 
 from agent_core.errors import ErrorCode, StorageError
-from agent_core.storage.postgres.connections import connect
 from agent_core.storage.postgres.faults import DATABASE, explain
 from agent_core.storage.postgres.schema import IDENTITY, migrate, version_of
-from agent_core.storage.postgres.statements import Row
+from agent_core.storage.postgres.settings import READING, Answering, connect
 from agent_core.storage.postgres.upgrades import upgrade_queue
 
 _COLUMNS = """SELECT attname FROM pg_attribute
-    WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped ORDER BY attnum"""
+    WHERE attrelid = to_regclass(?) AND attnum > 0 AND NOT attisdropped ORDER BY attnum"""
 _MARK = re.compile(r"\?")
 
 
 class PostgresEnd:
     """Sessions in a Postgres database, of all tenants."""
 
-    def __init__(self, connection: Connection[Row], *, is_target: bool) -> None:
+    def __init__(self, connection: Answering, *, is_target: bool) -> None:
         self._connection = connection
-        self._begin = "BEGIN" if is_target else "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+        self._begin = None if is_target else READING
         self._columns: dict[str, list[str]] = {}
 
     @classmethod
@@ -40,14 +39,15 @@ class PostgresEnd:
             StorageError: `migration_failed`, or the database cannot be used.
         """
         with _explained():
-            connection = connect(url)
+            connection = connect(url, idle_s=0)  # between two statements there may be a large file
         with closing(connection), _explained():
-            # Between two statements there may be a file of any size.
-            connection.execute("SET idle_in_transaction_session_timeout = 0")
             if is_target:
                 migrate(connection)
-            elif not version_of(connection):
-                raise StorageError(ErrorCode.STORAGE_ERROR, f"{DATABASE} holds no sessions")
+            else:
+                with connection.transaction():
+                    version = version_of(connection)
+                if not version:
+                    raise StorageError(ErrorCode.STORAGE_ERROR, f"{DATABASE} holds no sessions")
             yield cls(connection, is_target=is_target)
 
     def upgrade_queue(self) -> int:
@@ -57,19 +57,21 @@ class PostgresEnd:
 
     def identity(self) -> str:
         """See `PostgresSessionStore.identity`."""
-        ((identity,),) = self._connection.execute(IDENTITY)
+        ((identity,),) = self.select(IDENTITY)
         return identity
 
     def columns(self, table: str) -> Collection[str]:
         """See `CopyEnd.columns`."""
         if table not in self._columns:
-            rows = self._connection.execute(_COLUMNS, (table,))
-            self._columns[table] = [name for (name,) in rows]
+            self._columns[table] = [name for (name,) in self.select(_COLUMNS, table)]
         return self._columns[table]
 
     def select(self, sql: str, *values: str) -> list[Sequence[Any]]:
         """See `CopyEnd.select`."""
-        return [tuple(row) for row in self._connection.execute(_numbered(sql), values)]
+        connection = self._connection
+        is_idle = connection.info.transaction_status == TransactionStatus.IDLE
+        with connection.transaction() if is_idle else nullcontext():
+            return [tuple(row) for row in connection.execute(_numbered(sql), values)]
 
     def now(self) -> datetime:
         """See `CopyEnd.now`."""
@@ -94,7 +96,7 @@ class PostgresEnd:
     def transaction(self) -> Generator[None]:
         """See `CopyEnd.transaction`."""
         with _explained():
-            self._connection.execute(self._begin.encode())
+            self._connection.begin(self._begin)
             try:
                 yield
                 self._connection.execute("COMMIT")

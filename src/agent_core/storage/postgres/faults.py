@@ -13,6 +13,8 @@ DATABASE = "the Postgres database of the sessions"
 
 _MEANINGS = {
     "08": "cannot be reached; check that the server runs, and the network",
+    "statements": "is reached through a pooler that gives connections away within a transaction;"
+    " set its pool_mode = transaction or session, or use the server's own address",
     "closed": "cannot be reached: nothing listens there; check that the server runs, and its port",
     "host": "cannot be reached: its host name is unknown; check the address, in which @ and / of a"
     " password are written %40 and %2F",
@@ -35,9 +37,10 @@ _MEANINGS = {
 }
 """Keyed by error code or error class."""
 
-_LASTING = {"23505", "28", "3D", "42501", "44", "XX", "port"}
+_LASTING = {"statements", "23505", "28", "3D", "42501", "44", "XX", "port"}
 
 _REFUSALS = {
+    "statement pooling mode": "statements",
     "password authentication failed": "28",
     "no password supplied": "28",
     "no pg_hba.conf entry": "28",
@@ -68,7 +71,7 @@ def is_passing(error: psycopg.Error) -> bool:
 def is_broken(error: psycopg.Error) -> bool:
     """Return whether the connection is lost or was never made: the server is silent, or ends it."""
     is_of_connection = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
-    return is_of_connection and error.sqlstate in {None, "57P01", "57P02"}
+    return is_of_connection and error.sqlstate in {None, "08P01", "57P01", "57P02"}
 
 
 def explain(error: Exception) -> Exception:
@@ -79,7 +82,7 @@ def explain(error: Exception) -> Exception:
     if error.diag.constraint_name == "sessions_pkey":  # of a tenant, invisible to the others
         message = "a session of another tenant has this id; use another id"
         return StorageError(ErrorCode.VALIDATION_ERROR, message, details={"option": "session_id"})
-    if code is None and isinstance(error, psycopg.OperationalError):
+    if code in {None, "08P01"} and isinstance(error, psycopg.OperationalError):
         text = str(error)
         code = next((code for said, code in _REFUSALS.items() if said in text), "08")
     known = next((key for key in (code, (code or "")[:2]) if key in _MEANINGS), None)

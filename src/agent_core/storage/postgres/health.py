@@ -1,14 +1,15 @@
 """Examines a Postgres database without changing it."""
 
+from contextlib import closing
 from datetime import UTC, datetime
 
 import psycopg
 from msgspec import Struct
 
 from agent_core.storage.migrations import MIGRATIONS
-from agent_core.storage.postgres.connections import connect
 from agent_core.storage.postgres.faults import explain
 from agent_core.storage.postgres.schema import version_of
+from agent_core.storage.postgres.settings import connect
 from agent_core.storage.postgres.upgrades import pending_upgrades
 
 OLDEST_SERVER = 14
@@ -38,6 +39,7 @@ class ServerHealth(Struct, frozen=True, kw_only=True):
         encoding: encoding of its text.
         closed_tables: names of tables that may not be read or written.
         upgrades: number of Procrastinate's upgrades that its tables lack.
+        is_pooled: whether the address leads to a pooler, which shares the server's connections.
         clock_s: seconds by which the server's clock is ahead of this machine's.
     """
 
@@ -51,6 +53,7 @@ class ServerHealth(Struct, frozen=True, kw_only=True):
     encoding: str
     closed_tables: str
     upgrades: int
+    is_pooled: bool
     clock_s: float
 
 
@@ -61,7 +64,7 @@ def examine(url: str) -> ServerHealth:
         StorageError: it cannot be reached or used, or is of a newer version.
     """
     try:
-        with connect(url) as connection:
+        with closing(connect(url)) as connection, connection.transaction():
             before = datetime.now(UTC)
             row = connection.execute(_ABOUT).fetchone()
             passed = datetime.now(UTC) - before
@@ -80,6 +83,7 @@ def examine(url: str) -> ServerHealth:
                 encoding=connection.info.parameter_status("server_encoding") or "unknown",
                 closed_tables=closed_tables,
                 upgrades=len(pending_upgrades(connection)),
+                is_pooled=connection.is_pooled,
                 clock_s=(now - before - passed / 2).total_seconds(),
             )
     except psycopg.Error as error:

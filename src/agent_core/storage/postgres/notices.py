@@ -217,17 +217,17 @@ class Notices:
         """
         connection.add_notify_handler(lambda notice: self._deliver(notice.channel, notice.payload))
         pgconn, loop = connection.pgconn, asyncio.get_running_loop()
-        # Watched sessions are renewed often: such a commit need not wait for the disk.
-        await connection.execute("SET lock_timeout = '200ms'; SET synchronous_commit = off")
+        can_listen = await self._set_up(connection)
         while True:
             self._due.clear()
             async with asyncio.timeout(_CHECK_S):
-                unwatched = await self._renew(connection)
-                await self._listen(connection)
-                for session_id in unwatched:
-                    for inbox in self._watched.get(session_id, ()):
-                        inbox.miss()
-                self.is_connected = True
+                if can_listen:
+                    unwatched = await self._renew(connection)
+                    await self._listen(connection)
+                    for session_id in unwatched:
+                        for inbox in self._watched.get(session_id, ()):
+                            inbox.miss()
+                self.is_connected = can_listen
                 await self._send(connection)
             loop.add_reader(pgconn.socket, self._due.set)
             try:
@@ -243,6 +243,23 @@ class Notices:
                 self._deliver(
                     notice.relname.decode(errors="replace"), notice.extra.decode(errors="replace")
                 )
+
+    async def _set_up(self, connection: psycopg.AsyncConnection) -> bool:
+        """Return whether the connection can receive, after setting what it relies on.
+
+        A pooler gives what arrives for a listening server process to any of its clients. Readers
+        poll then, and this connection only sends.
+        """
+        cursor = await connection.execute("SELECT pg_backend_pid()", prepare=False)
+        if await cursor.fetchone() != (connection.info.backend_pid,):
+            connection.prepare_threshold = None
+            return False
+        # Watched sessions are renewed often: such a commit need not wait for the disk.
+        await connection.execute(
+            "SET lock_timeout = '200ms'; SET synchronous_commit = off; SET statement_timeout = 0;"
+            " SET idle_session_timeout = 0; SET default_transaction_isolation = 'read committed'"
+        )
+        return True
 
     def _pause(self) -> float:
         """Return the seconds until the next work, if nothing happens."""

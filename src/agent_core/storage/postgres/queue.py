@@ -105,7 +105,7 @@ _LEFT = f"""SELECT jobs.id, jobs.args ->> 'run_id',
     LEFT JOIN runs ON runs.run_id = jobs.args ->> 'run_id'
     LEFT JOIN sessions ON sessions.session_id = runs.session_id
     WHERE (jobs.status = 'doing' OR (jobs.status = 'todo' AND {_PROCESS} IS NOT NULL))
-    AND (runs.run_id IS NOT NULL OR current_setting('soong.tenant', TRUE) IS NULL)"""  # noqa: S608
+    AND (runs.run_id IS NOT NULL OR coalesce(current_setting('soong.tenant', TRUE), '') = '')"""  # noqa: S608
 """The jobs in progress, and jobs that wait for the process that queued them.
 
 With each come the seconds for which its process was silent, and that process' lease: the stored

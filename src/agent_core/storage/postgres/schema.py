@@ -267,14 +267,16 @@ def migrate(connection: Connection[Row]) -> None:
         StorageError: `migration_failed`.
         psycopg.OperationalError: the server or the network failed, not a migration.
     """
-    if version_of(connection) != MIGRATIONS[-1].version:
+    with connection.transaction():
+        is_current = version_of(connection) == MIGRATIONS[-1].version
+    if not is_current:
         _migrate(connection)
-    try:
-        connection.execute("DELETE FROM last_commits WHERE at < now() - interval '1 hour'")
-    except psycopg.errors.UndefinedTable:  # programs of this schema may run that do without it
-        with connection.transaction():
+    with connection.transaction():
+        row = connection.execute("SELECT to_regclass('last_commits')").fetchone()
+        if row is None or row[0] is None:  # programs of this schema may run that do without it
             connection.execute(_ALONE)
             connection.execute(_LAST_COMMITS)
+        connection.execute("DELETE FROM last_commits WHERE at < now() - interval '1 hour'")
 
 
 def _migrate(connection: Connection[Row]) -> None:

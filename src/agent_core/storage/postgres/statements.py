@@ -95,6 +95,16 @@ class NumberLoader(Loader):
         return int(text) if text.lstrip("-").isdecimal() else float(text)
 
 
+class TimeLoader(Loader):
+    """Reads times, which are ISO here.
+
+    psycopg asks the connection for the format, which is told too late if a transaction sets it.
+    """
+
+    def load(self, data: Buffer) -> datetime:
+        return datetime.fromisoformat(bytes(data).decode())
+
+
 class PipelineCursor:
     """The result of a statement, which may not have arrived yet."""
 
@@ -206,14 +216,18 @@ def read_clock(connection: SqlConnection) -> datetime:
 
 @lru_cache(maxsize=512)
 def _beside_mark(text: str, count: int, found: str | None) -> str:
-    """Add the transaction's mark to a statement with this many parameters."""
+    """Add the transaction's mark to a statement with this many parameters.
+
+    The division fails once the transaction counts as lost: its row has a negative number then.
+    """
     head = re.match(r"\s*WITH( RECURSIVE)?\b", text)
     begin, rest = ("WITH", f" {text}") if head is None else (head[0], f", {text[head.end() :]}")
     only_if = f"FROM {found}" if found else ""
     return f"""{begin} marked AS (
         INSERT INTO last_commits (connection, number)
         SELECT CAST(${count + 1} AS TEXT), CAST(${count + 2} AS BIGINT) {only_if}
-        ON CONFLICT (connection) DO UPDATE SET number = excluded.number, at = excluded.at
+        ON CONFLICT (connection) DO UPDATE SET at = excluded.at,
+            number = excluded.number / CAST(last_commits.number >= 0 AS INTEGER)
     ){rest}"""
 
 

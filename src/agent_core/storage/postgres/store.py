@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from datetime import datetime, timedelta
 from typing import Self
 
@@ -12,10 +12,11 @@ from agent_core.errors import StorageError
 from agent_core.storage import claims
 from agent_core.storage.liveness import Liveness
 from agent_core.storage.postgres.appends import Append
-from agent_core.storage.postgres.connections import IDLE_S, PATIENCE, Threads, connect
+from agent_core.storage.postgres.connections import PATIENCE, Threads
 from agent_core.storage.postgres.faults import explain
 from agent_core.storage.postgres.queue import RunQueue, add_job, remove_job
 from agent_core.storage.postgres.schema import IDENTITY, migrate
+from agent_core.storage.postgres.settings import IDLE_S, connect
 from agent_core.storage.postgres.statements import read_clock
 from agent_core.storage.postgres.workers import WorkerTable
 from agent_core.storage.rows import BatchRows, iso
@@ -143,5 +144,5 @@ class PostgresSessionStore(SessionStore):
 
 
 def _prepare(url: str) -> None:
-    with connect(url) as connection:
+    with closing(connect(url)) as connection:
         migrate(connection)

@@ -37,15 +37,15 @@ def upgrade_queue(connection: Connection[Row]) -> int:
         psycopg.Error: one of them failed; the scripts before it are applied.
     """
     count = 0
-    while pending := pending_upgrades(connection):
+    while True:
         with connection.transaction():
+            if not pending_upgrades(connection):
+                return count
             connection.execute("SELECT pg_advisory_xact_lock(hashtext('soong-agent schema'))")
-            if pending_upgrades(connection)[:1] == pending[:1]:
-                script = read_text(pending[0])
-                connection.execute(script.encode(), prepare=False)
-                connection.execute(newest_comment(pending[0]).encode(), prepare=False)
+            for script in pending_upgrades(connection)[:1]:
+                connection.execute(read_text(script).encode(), prepare=False)
+                connection.execute(newest_comment(script).encode(), prepare=False)
                 count += 1
-    return count
 
 
 def newest_comment(script: Path | None = None) -> str:

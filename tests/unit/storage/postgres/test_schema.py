@@ -9,7 +9,7 @@ import pytest
 
 from agent_core.storage.migrations import MIGRATIONS, Migration
 from agent_core.storage.postgres import PostgresSessionStore, schema
-from agent_core.storage.postgres.connections import connect
+from agent_core.storage.postgres.settings import connect
 from agent_core.types import Dispatch
 from rows import a_batch, a_node, an_event, an_opening
 

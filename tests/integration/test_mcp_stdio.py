@@ -43,7 +43,12 @@ async def test_n1_servers_are_started_when_their_tools_are_asked_for(diary: Path
 
 
 async def test_n2_a_server_that_fails_is_reported_and_its_tools_are_absent(diary: Path) -> None:
+    script = diary.parent / "script"
+    script.write_bytes(b"#!/no/such/interpreter\n")
+    script.chmod(0o755)
     servers = {
+        "script": StdioServer(command=str(script), cwd=str(diary.parent)),
+        "homeless": StdioServer(command="sh", cwd=str(diary.parent / "gone")),
         "good": plain(diary),
         "crash": plain(diary, "crash"),
         "absent": StdioServer(command="no-such-program-anywhere", cwd=str(diary.parent)),
@@ -54,7 +59,9 @@ async def test_n2_a_server_that_fails_is_reported_and_its_tools_are_absent(diary
         tools = await bench_.tools()
         assert {name.split(".")[1] for name in tools} == {"good"}
         failures = {failure.server_id: failure.message for failure in bench_.failures}
-        assert failures.keys() == {"crash", "absent", "mute"}
+        assert failures.keys() == {"crash", "absent", "mute", "script", "homeless"}
+        assert "'/no/such/interpreter' does not exist" in failures["script"]
+        assert "gone does not exist" in failures["homeless"]
         assert "exit code 1: this server never works" in failures["crash"]
         assert "no-such-program-anywhere" in failures["absent"]
         assert "not ready in 0.3 s" in failures["mute"]

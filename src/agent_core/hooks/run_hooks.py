@@ -126,6 +126,11 @@ class HookRunner:
         stderr = finished.stderr.text.strip()
         try:
             answer = await asyncio.to_thread(read_answer, finished, timeout_ms, point)
+        except HookError as error:
+            from agent_core.process.starts import explain_exit  # noqa: PLC0415 - for few
+
+            why = explain_exit(finished.exit_code, argv, cwd=self.project, env=self._env)
+            raise HookError(f"{error.message}; {why}" if why else error.message) from error
         finally:
             finished.discard()
         return answer, stderr

@@ -25,6 +25,7 @@ from agent_core.errors import ErrorCode, ToolError
 from agent_core.opening import open_descriptor
 from agent_core.process.capture import Capture, Output
 from agent_core.process.launcher import Launcher
+from agent_core.process.starts import check_folder, check_program_file, check_start, not_started
 from agent_core.process.supervisor import (
     ENDED,
     FAILED,
@@ -122,10 +123,9 @@ def find_program(name: str, *, cwd: Path, env: Mapping[str, str]) -> Path:
     if "/" in name:
         path = cwd / name
         absolute = Path(os.path.normpath(path)) if ".." not in path.parts else path
-        if not absolute.is_file():
-            raise ToolError(ErrorCode.FILE_NOT_FOUND, f"there is no program {shown}")
-        if not os.access(absolute, os.X_OK):
-            raise ToolError(ErrorCode.VALIDATION_ERROR, f"{shown} is not executable")
+        if not name.startswith("/"):
+            check_folder(cwd)
+        check_program_file(str(absolute), name)
         return absolute
     for folder in (env.get("PATH") or os.defpath).split(os.pathsep):
         # An empty or relative entry of PATH means the folder the command runs in.
@@ -209,9 +209,11 @@ async def open_child(command: Command, *, launcher: Launcher) -> AsyncGenerator[
     """Start a program; whatever happens, it and its descendants are gone when the block is left.
 
     Raises:
-        ToolError: `validation_error` or `internal_error`; the system would not start it, or
-            `tool_not_available`; it cannot hold it to a rule that is required.
+        ToolError: `validation_error`, `file_not_found` or `internal_error`; the system would not
+            start it, or `tool_not_available`; it cannot hold it to a rule that is required.
     """
+    program = command.argv[0]
+    check_start(program, cwd=command.cwd, env=command.env)
     jail = b""
     if command.confinement is not None:
         from agent_core.process.confinement import prepare  # noqa: PLC0415 - for few
@@ -222,32 +224,15 @@ async def open_child(command: Command, *, launcher: Launcher) -> AsyncGenerator[
         try:
             child = Child(command, jail, launcher=launcher, files=files)
         except (OSError, ValueError) as error:
-            raise _not_started(error, command.argv[0]) from error
+            raise not_started(error, program) from error
         try:
             try:
                 await child.started()
             except OSError as error:
-                raise _not_started(error, command.argv[0], child.failed_step) from error
+                raise not_started(error, program, child.failed_step) from error
             yield child
         finally:
             await child.stop()
-
-
-def _not_started(error: OSError | ValueError, program: str, step: str = "") -> ToolError:
-    shown = repr(shortened(program, 200))
-    if step and isinstance(error, OSError):
-        text = (
-            f"{shown} was not started: its sandbox could not be set up ({step}: {error.strerror})"
-        )
-        return ToolError(ErrorCode.INTERNAL_ERROR, text)
-    if isinstance(error, ValueError):  # a NUL, or text that is no Unicode
-        text = f"the command for {shown} has a character no argument can hold: {error}"
-        return ToolError(ErrorCode.VALIDATION_ERROR, text)
-    if error.errno == errno.E2BIG:
-        text = f"the arguments of {shown} are too long for this system; use a file"
-        return ToolError(ErrorCode.VALIDATION_ERROR, text)
-    text = f"{shown} could not be started: {error.strerror or 'it did not answer in time'}"
-    return ToolError(ErrorCode.INTERNAL_ERROR, text, retryable=True)
 
 
 class Child:

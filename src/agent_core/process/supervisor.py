@@ -291,10 +291,18 @@ def _spawn(argv: list[bytes], env: dict[bytes, bytes], streams: list[int]) -> in
     try:
         return _spawn_file(argv, env, streams)
     except OSError as error:
-        if error.errno != errno.ENOEXEC:
+        if error.errno != errno.ENOEXEC or _is_binary(argv[0]):
             raise
         # A script without its first line: every shell runs it so.
         return _spawn_file([_SHELL, *argv], env, streams)
+
+
+def _is_binary(file: bytes) -> bool:
+    try:
+        with open(file, "rb", buffering=0) as opened:  # noqa: PTH123
+            return FIELD_END in opened.read(512)
+    except OSError:
+        return False
 
 
 def _spawn_file(argv: list[bytes], env: dict[bytes, bytes], streams: list[int]) -> int:

@@ -23,6 +23,7 @@ from agent_core.config.section import Section
 from agent_core.errors import ConfigError, ErrorCode, ToolError
 from agent_core.process import Command, CompletedProcess, Launcher, find_program, run
 from agent_core.process.environment import command_environment, configured_names
+from agent_core.process.starts import explain_exit
 from agent_core.tools.base import Action, CutCallError, Tool, ToolContext, concurrency_of
 from agent_core.tools.json_schema import whole_schema
 from agent_core.tools.registry import check_own_name, plain_access
@@ -246,7 +247,11 @@ def _build_tool(
                 takes_cut=True,
             )
         try:
-            result = await _read_outcome(finished, context, name=file.name, timeout_ms=timeout_ms)
+            why = explain_exit(finished.exit_code, argv, cwd=cwd, env=env)
+            name = file.name
+            result = await _read_outcome(
+                finished, context, name=name, timeout_ms=timeout_ms, why=why
+            )
         finally:
             finished.discard()
         denied = show_denial(plan, finished, cwd=cwd, context=context)
@@ -272,9 +277,17 @@ def _build_tool(
 
 
 async def _read_outcome(
-    finished: CompletedProcess, context: ToolContext, *, name: str, timeout_ms: int
+    finished: CompletedProcess,
+    context: ToolContext,
+    *,
+    name: str,
+    timeout_ms: int,
+    why: str | None,
 ) -> ToolResult:
-    """Return the result of a finished program; any exit code but 0 is an error."""
+    """Return the result of a finished program; any exit code but 0 is an error.
+
+    `why` is the reason, where it is known that something could not be started.
+    """
     content: list[ContentBlock] = []
     faults: list[str] = []
     has_succeeded = not (finished.timed_out or finished.cancelled or finished.exit_code)
@@ -296,7 +309,7 @@ async def _read_outcome(
     metadata = {"exit_code": finished.exit_code}
     if has_succeeded:
         return ToolResult(content=content, metadata=metadata)
-    message = f"{name} ended with code {finished.exit_code}"
+    message = f"{name} ended with code {finished.exit_code}{f': {why}' if why else ''}"
     error = ErrorPayload.of(ToolError(ErrorCode.INTERNAL_ERROR, message, details=metadata))
     return ToolResult(content=content, is_error=True, error=error, metadata=metadata)
 

@@ -282,6 +282,7 @@ async def test_a_compaction_is_not_stopped_from_ending(place: Place) -> None:
         ("yes '[' | head -c 90000", "too long"),
         ("kill -9 $$", "exit code 137"),
         ("no-such-program-here", "exit code 127"),
+        (r"printf '#!/bin/sh\r\n' > s; chmod +x s; ./s", "its lines end with CRLF"),
     ],
 )
 async def test_a_failed_hook_is_recorded_and_stops_nothing(

@@ -13,6 +13,7 @@ import pytest
 
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.process import Command, CompletedProcess, Launcher, find_program, run as run_with
+from agent_core.process.starts import explain_exit
 from own_children import own_children
 
 ENV = {"PATH": os.environ["PATH"]}
@@ -278,6 +279,44 @@ async def test_what_cannot_be_started_is_a_clear_error(
     assert refusal.value.code is code
     assert len(str(refusal.value)) < 500
     assert open_files() == before
+
+
+NOT_STARTED = [
+    (b"#!/bin/sh\r\necho\r\n", "CRLF"),
+    (b"#!/usr/bin/env sh\r\necho\r\n", "CRLF"),
+    (b"#!/no/such/interpreter -x\necho\n", "'/no/such/interpreter' does not exist"),
+    (b"#! no-such\necho\n", "'no-such' does not exist"),
+    (b"#!/usr/bin/env no-such-interpreter\n", "'no-such-interpreter' is not in PATH"),
+    (b"#!/usr\n", "'/usr' is not executable"),
+    (b"\x7fELF\x02\x01\x01" + bytes(57), "could not be started"),
+]
+
+
+@pytest.mark.parametrize(("content", "reason"), NOT_STARTED)
+async def test_a_program_that_cannot_be_started_is_blamed_for_the_right_thing(
+    tmp_path: Path, content: bytes, reason: str
+) -> None:
+    script = tmp_path / "script"
+    script.write_bytes(content)
+    script.chmod(0o755)
+    with pytest.raises(ToolError) as refusal:
+        await run(Command(argv=[str(script)], cwd=tmp_path, env=ENV), timeout_s=60)
+    assert reason in refusal.value.message
+    assert not refusal.value.retryable
+    shell = ["/bin/sh", "-c", "cd . && ./script"]
+    explained = explain_exit(127, shell, cwd=tmp_path, env=ENV)
+    assert (explained is not None and reason in explained) or not content.startswith(b"#!")
+
+
+async def test_a_working_folder_that_is_gone_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    for name, reason in {"gone": "gone does not exist", "file": "file is a file"}.items():
+        with pytest.raises(ToolError, match=reason) as refusal:
+            await run(Command(argv=["/bin/true"], cwd=tmp_path / name, env=ENV), timeout_s=60)
+        assert refusal.value.code is ErrorCode.FILE_NOT_FOUND
+        assert not refusal.value.retryable
+        with pytest.raises(ToolError, match=reason):
+            find_program("./program", cwd=tmp_path / name, env=ENV)
 
 
 async def test_a_flood_leaves_the_event_loop_to_others(tmp_path: Path) -> None:

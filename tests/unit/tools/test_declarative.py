@@ -146,6 +146,23 @@ async def test_a_program_that_takes_too_long_is_stopped(setup: Setup, context: T
     assert text_of(result).startswith("said\n")
 
 
+async def test_a_tool_that_cannot_be_started_says_why(setup: Setup, context: ToolContext) -> None:
+    script = setup.home / "tools" / "check"
+    script.write_bytes(b"#!/no/such/interpreter\n")
+    script.chmod(0o755)
+    with pytest.raises(ToolError, match="'/no/such/interpreter' does not exist") as refusal:
+        await answer(only(setup, command="./check"), context, text="")
+    assert not refusal.value.retryable
+    gone = only(setup, working_dir=str(setup.project / "gone"))
+    with pytest.raises(ToolError, match=r"gone does not exist") as refusal:
+        await answer(gone, context, text="")
+    assert not refusal.value.retryable
+    shell = {"command_type": "shell", "args": [], "tags": ["dangerous"]}
+    result = await answer(only(setup, command=str(script), **shell), context, text="")
+    assert result.error is not None
+    assert "'/no/such/interpreter' does not exist" in result.error.message
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux has subreapers")
 async def test_a_daemon_of_a_tool_ends_with_its_call(setup: Setup, context: ToolContext) -> None:
     daemon = "setsid sh -c 'echo $$ > pid; exec sleep 60' >/dev/null 2>&1 </dev/null &"

@@ -207,6 +207,18 @@ async def test_a_cancelled_command_is_gone(code: Code, project: Path) -> None:
     assert not written(Path(f"/proc/{pid}/cmdline"))
 
 
+async def test_a_script_that_cannot_be_started_is_explained(code: Code, project: Path) -> None:
+    program(project, "check", "#!/bin/sh\r\necho ran\r\n")
+    (project / "folder").mkdir()
+    for name, reason in {"./check": "CRLF", "./folder": "it is a folder"}.items():
+        refusal = await refusal_of(code, argv=[name])
+        assert reason in refusal.message
+        assert not refusal.retryable
+    answer = await code("run_command", argv=["sh", "-c", "./check"])
+    assert answer["exit_code"] in {126, 127}
+    assert "'./check' cannot be started" in answer["not_started"]
+
+
 async def test_a_command_says_what_it_left_running(code: Code) -> None:
     answer = await code("run_command", argv=["sh", "-c", "sleep 60 & echo started"])
     assert (answer["exit_code"], answer["stdout"]) == (0, "started\n")

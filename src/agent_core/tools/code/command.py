@@ -19,6 +19,7 @@ from agent_core.disk.folders import folder_address
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.process import Command, find_program, run
 from agent_core.process.environment import configured_names
+from agent_core.process.starts import explain_exit
 from agent_core.text import shortened
 from agent_core.tools.base import Action, CutCallError, Tool, ToolContext
 from agent_core.tools.files import disk_errors
@@ -517,6 +518,8 @@ async def _run(
             answer |= _show_missing_network(access, denial, context=context)
         answer |= show_disabled([*disabled, *left_out], context=context)
         answer |= show_left_running(finished, context=context)
+        if why := explain_exit(finished.exit_code, argv, cwd=place.path, env=workspace.env):
+            answer["not_started"] = why
     finally:
         finished.discard()
     if finished.cancelled:

@@ -7,12 +7,12 @@ from typing import Any, Self
 
 import pytest
 
-from agent_core import AgentRuntime, RunHandle, ToolContext, tool
+from agent_core import AgentRuntime, ErrorCode, RunHandle, ToolContext, tool
 from agent_core.providers.scripted import ScriptedProvider, calls
-from agent_core.types import EventType
+from agent_core.types import EventType, JsonBlock, ToolResultBlock
 from casts import Cast
 from isolation import Home
-from runtimes import CONFIG, runtime
+from runtimes import CONFIG, Asked, runtime
 
 LATE = f"{CONFIG}\n[runtime]\ncancel_timeout_ms = 50\n"
 
@@ -148,3 +148,24 @@ async def test_a_run_of_another_process_is_cancelled_and_found_late(
             elsewhere = await other.attach(handle.run_id)
             assert (await elsewhere.cancel()).timed_out
             assert EventType.CANCEL_TIMEOUT in await stored_kinds(other, handle.run_id)
+
+
+async def test_a_cancelled_command_is_answered_with_its_output(home: Home, project: Path) -> None:
+    script = "echo so far; echo why >&2; sleep 60 & touch began; sleep 61"
+    command = calls("code.run_command", argv=["sh", "-c", script])
+    provider = ScriptedProvider([command, "and so it ends"])
+    made = runtime(home, project, provider, permission_callback=Asked("allow_once"))
+    async with made:
+        handle = await made.start("go", session_id="s1")
+        while not (project / "began").exists():  # noqa: ASYNC110 - nothing signals a new file
+            await asyncio.sleep(0.01)
+        assert not (await handle.cancel()).timed_out
+        await made.run("what has it said?", session_id="s1")
+    sent = [block for message in provider.requests[-1].messages for block in message.content]
+    (result,) = [block for block in sent if isinstance(block, ToolResultBlock)]
+    assert result.error is not None
+    assert result.error.code is ErrorCode.CANCELLED
+    (block,) = result.content
+    assert isinstance(block, JsonBlock)
+    assert (block.data["stdout"], block.data["stderr"]) == ("so far\n", "why\n")
+    assert {*block.data["left_running_and_stopped"]} == {"sleep 60", "sleep 61"}

@@ -246,6 +246,8 @@ async def run_tool(ctx: RunContext, call: ToolCall) -> BoundedResult:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_AFTER_CANCEL_S):
                     await ctx.extensions.after_tool_call(course.call, stored)
+        if isinstance(cancelled, CutCallError):  # the timeouts of asyncio know no other kind
+            raise asyncio.CancelledError from cancelled
         raise
     stored = _answer(ctx.journal, course.call, bounded.result, course=course)
     await ctx.extensions.after_tool_call(course.call, stored)

@@ -13,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 
 from agent_core.errors import ErrorCode, ToolError
+from agent_core.opening import read_beginning
 from agent_core.text import shortened
 
 _FIRST_LINE = 256
@@ -139,13 +140,7 @@ def explain_exit(
 
 def _find_interpreter_problem(place: str, *, cwd: Path | str, env: Mapping[str, str]) -> str | None:
     """Return why the interpreter that a script names cannot run it; None if it can, or has none."""
-    try:
-        if not stat.S_ISREG(os.stat(place).st_mode):  # noqa: PTH116
-            return None
-        with open(place, "rb", buffering=0) as file:  # noqa: PTH123
-            first = file.read(_FIRST_LINE).partition(b"\n")[0]
-    except (OSError, ValueError):  # it may be executable all the same
-        return None
+    first = read_beginning(place, _FIRST_LINE).partition(b"\n")[0]
     if not first.startswith(b"#!") or len(first) == _FIRST_LINE:
         return None
     words = os.fsdecode(first[2:]).strip(" \t\r").split(maxsplit=1)

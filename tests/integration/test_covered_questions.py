@@ -1,6 +1,10 @@
 """An answer for the session settles what it covers: of parallel calls, children and parked runs."""
 
 import asyncio
+import json
+import sqlite3
+import sys
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import cast
 
@@ -61,6 +65,7 @@ async def test_an_answer_settles_the_other_questions_of_a_parked_run(
     assert len(closed) == 3
     assert {each.decision for each in closed} == {Decision.ALLOW_FOR_SESSION}
     assert [each.decided_by for each in closed] == ["session", "sdk", "session"]
+    assert f"the answer to {result.pending_requests[1]} covers it" in {e.reason for e in closed}
 
 
 @pytest.mark.parametrize(
@@ -100,3 +105,41 @@ async def test_an_answer_settles_questions_of_other_children(
     assert {request.metadata["agent_task"] for request in asked} == {"look at one", "look at two"}
     assert {each.decision for each in closed} == {Decision(decision)}
     assert {each.decided_by for each in closed} == {"callback", "session"}
+
+
+async def test_the_end_of_the_input_does_not_deny_what_an_answer_covers(
+    home: Home, files: Path
+) -> None:
+    """Three calls ask at once, two with one scope; the pipe has two answers."""
+    (files / "b.txt").write_text("two\n", encoding="utf-8")
+    paths = ("a.txt", "b.txt", "a.txt")
+    made = [{"name": "code.read_file", "arguments": {"path": path}} for path in paths]
+    home.write("replies.json", json.dumps([{"type": "calls", "calls": made}, "done"]))
+    home.write_config(
+        f'[model]\nprovider = "scripted"\nname = "script"\npath = "{home.path}/replies.json"\n'
+        '[permissions]\nreadonly_default = "ask"\n'
+    )
+    pipe = asyncio.subprocess.PIPE
+    command = [sys.executable, "-m", "agent_core.cli", "run", "--path", str(files), "go"]
+    running = await asyncio.create_subprocess_exec(
+        *command, stdin=pipe, stdout=pipe, stderr=pipe, env=home.env()
+    )
+    async with asyncio.timeout(60):
+        await opened(home.path / "sessions.sqlite", 3)
+        out, err = await running.communicate(b"2\n1\n")
+    shown = err.decode()
+    assert (running.returncode, out) == (0, b"done\n"), shown
+    asked = [line for line in shown.splitlines() if "asks for permission" in line]
+    assert [line.partition("), ")[2] for line in asked] == ["", "2 of 3"]
+    assert "nobody could be asked" not in shown
+    assert "denied" not in shown
+
+
+async def opened(database: Path, count: int) -> None:
+    """Return when so many questions are open in a database."""
+    while True:
+        with suppress(sqlite3.OperationalError), closing(sqlite3.connect(database)) as connection:
+            rows = connection.execute("SELECT 1 FROM approvals WHERE state = 'open'").fetchall()
+            if len(rows) == count:
+                return
+        await asyncio.sleep(0.05)

@@ -12,7 +12,12 @@ from msgspec import Struct
 from agent_core.cli.layout import cells, wrapped
 from agent_core.cli.lines import AT_ONCE_S, InputLines
 from agent_core.cli.terminal import Style, Terminal
-from agent_core.permissions.questions import NOBODY, UnattendedError
+from agent_core.permissions.questions import (
+    BY_SESSION,
+    NOBODY,
+    UnattendedError,
+    covered_by,
+)
 from agent_core.permissions.request import (
     THIS_CALL_ONLY,
     UNTIL_END,
@@ -118,6 +123,7 @@ class TerminalPrompt:
         self._turn = turn or asyncio.Lock()
         self._waiting: list[PermissionRequest] = []
         self._given_before: dict[str, PermissionDecision] = {}
+        self._count_asked = 0
 
     async def __call__(self, request: PermissionRequest) -> PermissionDecision:
         """Show the request and get an answer: a key of a person, or a line of a pipe or file.
@@ -125,18 +131,28 @@ class TerminalPrompt:
         Raises:
             UnattendedError: the input has ended.
         """
-        if self._lines.is_terminal:
-            self._waiting.append(request)
-            try:
-                async with self._turn:
-                    if given := self._given_before.pop(request.request_id, None):
-                        return given  # by an answer to another question, which covers this one
-                    answer = await self._ask_at_rest(request)
-            finally:
-                self._waiting.remove(request)
-            self._settle(request, answer)
-            return answer
-        async with self._turn, self._terminal.question_at_rest(self._lines, request.tool_name):
+        self._waiting.append(request)
+        try:
+            async with self._turn:
+                if given := self._given_before.pop(request.request_id, None):
+                    return given  # by an answer to another question, which covers this one
+                ask = self._ask_at_rest if self._lines.is_terminal else self._ask_line
+                answer = await ask(request)
+                self._count_asked += 1
+        finally:
+            self._waiting.remove(request)
+            if not self._waiting:
+                self._count_asked = 0
+        self._settle(request, answer)
+        return answer
+
+    async def _ask_line(self, request: PermissionRequest) -> PermissionDecision:
+        """Ask for a line of a pipe or a file.
+
+        Raises:
+            UnattendedError: the input has ended.
+        """
+        async with self._terminal.question_at_rest(self._lines, request.tool_name):
             self.show(request)
             scope = request.target_scope or THIS_CALL_ONLY
             choices = f"  1 allow once   2 allow for session ({scope})   3 deny"
@@ -163,7 +179,11 @@ class TerminalPrompt:
         for other in self._waiting:
             is_of_session = other.session_id == request.session_id
             if is_of_session and coverage_of(other, answer.decision) == coverage:
-                self._given_before[other.request_id] = _answered(answer.decision)
+                self._given_before[other.request_id] = PermissionDecision(
+                    decision=answer.decision,
+                    reason=covered_by(request.request_id),
+                    metadata={"decided_by": BY_SESSION},
+                )
 
     async def _ask_at_rest(self, request: PermissionRequest) -> PermissionDecision:
         """Ask a person who types nothing else; a text that is no answer returns to its line."""
@@ -320,6 +340,8 @@ class TerminalPrompt:
         """Say which tool asks, and return the lines."""
         danger = ", dangerous" if request.dangerous else ""
         title = f"{request.tool_name} asks for permission ({request.permission}{danger})"
+        if (total := self._count_asked + len(self._waiting)) > 1:
+            title += f", {self._count_asked + 1} of {total}"
         head = self._terminal.wrap(title)
         for line in head:
             self._terminal.line(line, Style.BOLD)

@@ -72,6 +72,8 @@ _WITHDRAWN = "the question was withdrawn"
 _UNANSWERED = "there was no answer"
 NOBODY = "nobody"
 """Decider of a call that was denied because its question got no answer."""
+BY_SESSION = "session"
+"""Decider of a question that the answer to another one covers."""
 _MOST_OPEN = 1_000
 _LOOK_S, _RARE_LOOK_S = 0.5, 5.0
 """Seconds between looks at an open question, while other processes may answer it."""
@@ -184,7 +186,9 @@ class Questions:
 
         for asked in self._asked_here.values():
             if is_covered(asked.request) and not asked.covered.done():
-                asked.covered.set_result(PermissionDecision(decision=decision))
+                reason = covered_by(answered.request_id)
+                covered = PermissionDecision(decision=decision, reason=reason)
+                asked.covered.set_result(covered)
         if self._store is None:
             return []
         settled: list[ApprovalRecord] = []
@@ -192,18 +196,26 @@ class Questions:
             every = await self._store.approvals(session_id=session_id, limit=_MOST_OPEN)
             for question in every:
                 if is_covered(question.request):
-                    await self._settle(self._store, question.request_id, decision)
+                    await self._settle(
+                        self._store, question.request_id, decision, by=answered.request_id
+                    )
                     settled.append(question)
         except StorageError as error:
             logger.warning("what an answer covers stays open: %s", error.message)
         return settled
 
     async def _settle(
-        self, store: "SessionStore", request_id: str, decision: Decision
+        self,
+        store: "SessionStore",
+        request_id: str,
+        decision: Decision,
+        *,
+        by: str | None = None,
     ) -> "ApprovalRecord | None":
-        """Answer a question that is covered, and return it as it is now."""
+        """Answer a question that the answer to another one covers, and return it as it is now."""
+        reason = covered_by(by)
         found, _ = await store.answer(
-            request_id, decision, reason=None, by="session", decider=current_decider()
+            request_id, decision, reason=reason, by=BY_SESSION, decider=current_decider()
         )
         self.take(request_id)
         return found
@@ -464,6 +476,13 @@ class Questions:
         self._asking.discard(asking)
         if not asking.cancelled():
             asking.exception()  # retrieved here: the run that asked may have been cancelled
+
+
+def covered_by(request_id: str | None) -> str:
+    """Return the reason of an answer that was given to another question; None: an earlier one."""
+    if request_id is None:
+        return "an earlier answer for the session covers it"
+    return f"the answer to {request_id} covers it"
 
 
 def current_decider() -> str:

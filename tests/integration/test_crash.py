@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from agent_core import RunStatus
+from agent_core.cli.export.markdown import session_markdown
+from agent_core.cli.history import read_history
 from agent_core.providers.scripted import ScriptedProvider
 from agent_core.types import ModelMessage
 from isolation import Home
@@ -117,8 +119,13 @@ async def test_a_call_interrupted_by_a_kill_is_answered_with_an_unknown_effect(
     home.write("hooks.json", json.dumps(hooks))
     provider = ScriptedProvider(["I will look"])
     async with runtime(home, project, provider) as made:
+        before = session_markdown(await read_history(made, "s1"), str)
         await ask(made, "what happened?")
+        told = session_markdown(await read_history(made, "s1"), str)
         replay = await made.replay_session("s1")
+    assert "no model has seen it" not in before + told
+    assert "**unknown** · `note " in told
+    assert "the process died while it ran: its effect is unknown" in told
     (result,) = [result for node in replay.nodes for result in node.results]
     assert result.error is not None
     assert result.error.code == "cancelled"

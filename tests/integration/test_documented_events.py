@@ -50,7 +50,8 @@ async def test_events_have_the_payload_keys_of_the_page(home: Home, project: Pat
     assert {"type", "code", "message", "retryable", "details"} <= set(error)
     page = (ROOT / "docs" / "sdk.md").read_text(encoding="utf-8").partition("typed record](")[2]
     example: dict[str, Any] = {}
-    exec(page.partition("```python\n")[2].partition("```")[0], example)  # noqa: S102 - our page
+    program = page.partition("```python\n")[2].partition("async def main")[0]
+    exec(program, example)  # noqa: S102 - our page
     said = [text for event in events if (text := example["describe"](event))]
     assert any(re.fullmatch(r"code\.read_file took \d+ ms", text) for text in said)
     assert any(text.startswith("code.edit_file failed: validation_error: ") for text in said)

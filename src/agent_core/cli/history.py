@@ -1,19 +1,19 @@
 """A stored session as people read it: runs with their messages, calls and remarks."""
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from msgspec import Struct, field
 
 from agent_core.api import AgentRuntime
-from agent_core.cli.render import name_of, reason_of
+from agent_core.cli.words import story_line
 from agent_core.errors import ErrorCode, StorageError
-from agent_core.permissions.questions import NOBODY
+from agent_core.events.projection import Call, PlacedEvent, Projection
 from agent_core.text import shown_json
 from agent_core.types import (
     AgentRecord,
     EventLevel,
-    EventType,
     JsonBlock,
     Node,
     NodeType,
@@ -27,32 +27,7 @@ from agent_core.types import (
     ToolResultBlock,
     Usage,
 )
-
-_ENDS = {
-    EventType.TOOL_COMPLETED: "completed",
-    EventType.TOOL_FAILED: "failed",
-    EventType.TOOL_DENIED: "denied",
-}
-_NOT_RUN = {"interrupted_before_start", "previous_write_failed"}
-_SILENT = {
-    EventType.LOOP_FAILED,  # the run's end says it
-    EventType.LOOP_ABORTED,
-    EventType.RUN_FAILED,
-    EventType.RUN_CANCELLED,
-    EventType.TOOL_TIMEOUT,  # a tool_failed follows
-    EventType.PERMISSION_FAILED,  # a tool_denied follows
-    EventType.STOP_HOOK_PREVENTED,  # its node follows
-    EventType.CHILD_AGENT_FAILED,  # the child's run says it
-}
-_WORDS = {
-    EventType.COMPACT_STARTED: "summarising the conversation",
-    EventType.COMPACT_COMPLETED: "the conversation was summarised",
-    EventType.SESSION_MOVED: "the session moved to another folder",
-    EventType.GUARD_REPLACED: "a guard replaced content",
-    EventType.RUN_QUEUED: "waited for its turn",
-    EventType.WORKER_DISPATCHED: "a worker was started",
-    EventType.HOOK_DENIED: "a hook refused",
-}
+from agent_core.types.event_details import ChildEvent, ModelReplied, ToolEvent
 
 
 class MessageEntry(Struct):
@@ -63,74 +38,15 @@ class MessageEntry(Struct):
 
 
 class CallEntry(Struct):
-    """A tool call: its arguments, the answers about it, and its outcome.
+    """A tool call, with the runs of the children that it has started."""
 
-    Attributes:
-        started: the facts of its `tool_started`.
-        ended: the facts of its end.
-        outcome: `completed`, `failed`, `denied`, `interrupted` (its effect is unknown), `not run`,
-            or `open`: it waits, is under way, or was lost.
-    """
-
-    call: ToolCallBlock
-    node_id: str
-    started: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    ended: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    outcome: str = "open"
-    result: ToolResultBlock | None = None
-    questions: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
-    answers: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
+    call: Call
     children: "list[Exchange]" = field(default_factory=list["Exchange"])
-
-    @property
-    def is_bad(self) -> bool:
-        """It did not end well; a command with an exit code other than 0 did not."""
-        return self.outcome not in {"completed", "open"} or bool(self.ended.get("exit_code"))
-
-    @property
-    def quality(self) -> Literal["good", "fair", "bad"]:
-        """Return the quality of the outcome, for a quick look."""
-        if self.is_bad:
-            return "bad"
-        return "fair" if self.outcome == "open" else "good"
-
-    @property
-    def why(self) -> str:
-        """Return why it failed or was refused, unless the answer to a question tells it."""
-        if self.outcome not in {"failed", "denied"}:
-            return ""
-        is_answered = any(answer.get("decision") == "deny" for answer in self.answers)
-        return "" if is_answered else reason_of(self.ended)
-
-    @property
-    def word(self) -> str:
-        """Return the outcome, in a word or two."""
-        if self.outcome == "completed":
-            code = self.ended.get("exit_code")
-            return f"exit {code}" if code else "ok"
-        if self.ended.get("code") == "cancelled":
-            return "cancelled"
-        return "unknown" if self.outcome == "interrupted" else self.outcome
-
-    @property
-    def summary(self) -> str:
-        """Return the subject of the call in a few words."""
-        if said := self.started.get("summary"):
-            return str(said)
-        for question in self.questions:
-            if shown := question.get("args_summary") or question.get("target_scope"):
-                return str(shown).removeprefix(f"{self.call.name}: ")
-        given = self.call.arguments
-        argv: object = given.get("argv")
-        if isinstance(argv, list):
-            return " ".join(map(str, argv))  # pyright: ignore[reportUnknownArgumentType]
-        return next((str(value) for value in given.values() if isinstance(value, str)), "")
 
 
 class NoteEntry(Struct):
     """A remark on something that happened in a run."""
 
-    event_type: EventType
     text: str
     level: EventLevel = EventLevel.INFO
 
@@ -155,11 +71,26 @@ class Exchange(Struct):
     def prompt(self) -> str:
         """Return the user's message, or the run's stored prompt; empty if there is neither."""
         for node in self.nodes:
-            if node.role is Role.USER and node.node_type is NodeType.MESSAGE:
+            if _is_message(node):
                 return spoken(node)
         if self.run is not None and self.run.prompt is not None:
             return spoken_of(self.run.prompt.content)
         return ""
+
+    @property
+    def unseen_prompt(self) -> str | None:
+        """Return the stored prompt of a run whose message is not in the history."""
+        if self.run is None or self.run.prompt is None or any(map(_is_message, self.nodes)):
+            return None
+        return self.prompt
+
+    @property
+    def every_child(self) -> "Iterator[Exchange]":
+        """Its children, those of its calls last."""
+        yield from self.children
+        for entry in self.entries:
+            if isinstance(entry, CallEntry):
+                yield from entry.children
 
     @property
     def failure(self) -> str:
@@ -227,8 +158,6 @@ async def read_history(
         roots = chosen
     for run in roots:
         reader.exchange_of(run.run_id)  # a run that has not begun has no event
-    for call in reader.calls.values():
-        _settle(call)
     active = await _active_path(runtime, page.session, reader.nodes)
     exchanges = [
         each
@@ -267,11 +196,12 @@ class _HistoryReader:
     def __init__(self, runtime: AgentRuntime, runs: Iterable[RunRecord]) -> None:
         self.exchanges: dict[str | None, Exchange] = {}
         self.nodes: dict[str, Node] = {}
-        self.calls: dict[tuple[str | None, str], CallEntry] = {}  # models repeat ids: by agent, too
         self._runtime = runtime
         self._runs = {run.run_id: run for run in runs}
         self._agents: dict[str, AgentRecord] = {}
         self._usage: dict[str | None, Usage] = {}
+        self._projection = Projection()
+        self._entries: dict[str, CallEntry] = {}
         self._latest: Exchange | None = None  # events between runs follow the last one
 
     def add_rows(self, agents: Iterable[AgentRecord], nodes: Iterable[Node]) -> None:
@@ -294,110 +224,118 @@ class _HistoryReader:
 
     async def add_event(self, event: RuntimeEvent) -> None:
         """Add one event to its run."""
-        kind, payload = event.event_type, event.payload
         exchange = (
             self.exchange_of(event.run_id) if event.run_id or not self._latest else self._latest
         )
         if exchange.run is None or exchange.run.parent_run_id is None:
             self._latest = exchange
-        child = payload.get("child_run_id")
-        if isinstance(child, str) and child in self._runs and child not in self.exchanges:
-            self.exchanges[child] = Exchange(self._runs[child])  # it may name itself
-            inner = await self.add_run(child)
-            inner.agent = self._agents.get(self._runs[child].agent_id)
-            call_id = str(payload.get("tool_call_id") or event.tool_call_id or "")
-            call = self.calls.get((event.agent_id, call_id))
-            (exchange.children if call is None else call.children).append(inner)
-        call = self.calls.get((event.agent_id, event.tool_call_id or ""))
-        if kind is EventType.MODEL_COMPLETED:
-            self._usage[event.run_id] = Usage.model_validate(payload.get("usage") or {})
-        elif call is not None and kind is EventType.TOOL_STARTED:
-            call.started = payload
-        elif call is not None and kind is EventType.PERMISSION_REQUESTED:
-            call.questions.append(payload)
-        elif call is not None and kind is EventType.PERMISSION_DECIDED:
-            call.answers.append(payload)
-        elif kind in _ENDS and call is not None:
-            call.outcome, call.ended = _ENDS[kind], payload
-            self._add_results(event)
-        elif event.node_id in self.nodes:
-            self._add_message(exchange, self.nodes[event.node_id], event)
-        elif (line := _note(event)) is not None:
-            exchange.entries.append(line)
+        step = self._projection.take(event, self.nodes.get(event.node_id or ""))
+        match step.details:
+            case ChildEvent(child_run_id=str(child)) as details:
+                if child in self._runs and child not in self.exchanges:
+                    holder = self._holder(exchange, event, details)
+                    await self._add_child(child, holder)
+                self._add_note(exchange, step)
+            case ModelReplied(usage=usage):
+                self._usage[event.run_id] = usage or Usage()
+            case ToolEvent() if step.call is not None and step.call.block is not None:
+                pass  # its call has taken it
+            case _ if step.node is not None:
+                self._add_message(exchange, step.node, step)
+            case _:
+                self._add_note(exchange, step)
 
-    def _add_message(self, exchange: Exchange, node: Node, event: RuntimeEvent) -> None:
-        answered = [(node.agent_id, each.tool_call_id) for each in node.results]
-        if node.role is Role.TOOL and any(key in self.calls for key in answered):
-            self._add_results(event)
+    async def _add_child(self, run_id: str, holder: "Exchange | CallEntry") -> None:
+        self.exchanges[run_id] = Exchange(self._runs[run_id])  # it may name itself
+        inner = await self.add_run(run_id)
+        inner.agent = self._agents.get(self._runs[run_id].agent_id)
+        holder.children.append(inner)
+
+    def _holder(
+        self, exchange: Exchange, event: RuntimeEvent, details: ChildEvent
+    ) -> "Exchange | CallEntry":
+        """Return the call that started a child, or else the run."""
+        call_id = details.tool_call_id or event.tool_call_id or ""
+        call = self._projection.call(event.agent_id, call_id)
+        return exchange if call is None else self._entries.get(call.call_id, exchange)
+
+    def _add_message(self, exchange: Exchange, node: Node, step: PlacedEvent) -> None:
+        if node.role is Role.TOOL and step.answered:
             return
-        usage = self._usage.pop(event.run_id, None) if node.role is Role.ASSISTANT else None
+        usage = None
+        if node.role is Role.ASSISTANT:
+            usage = self._usage.pop(step.event.run_id, None)
         exchange.entries.append(MessageEntry(node, usage))
-        for block in node.calls:
-            called = CallEntry(block, node.node_id)
-            self.calls[node.agent_id, block.tool_call_id] = called
-            if not node.is_partial:
-                exchange.entries.append(called)
+        if not node.is_partial:
+            for block in node.calls:
+                if call := self._projection.call(node.agent_id, block.tool_call_id):
+                    self._entries[call.call_id] = entry = CallEntry(call)
+                    exchange.entries.append(entry)
 
-    def _add_results(self, event: RuntimeEvent) -> None:
-        node = self.nodes.get(event.node_id or "")
-        for result in node.results if node is not None else ():
-            call = self.calls.get((node.agent_id if node else None, result.tool_call_id))
-            if call is not None:
-                call.result = result
+    def _add_note(self, exchange: Exchange, step: PlacedEvent) -> None:
+        if line := story_line(step):
+            exchange.entries.append(NoteEntry(line, step.event.level))
 
 
-def _settle(call: CallEntry) -> None:
-    """Derive the outcome of a call without an end event from its result."""
-    error = call.result.error if call.result is not None else None
-    code = str(error.code) if error is not None else ""
-    if code == "interrupted_effect_unknown":
-        call.outcome = "interrupted"
-    elif code in _NOT_RUN or (
-        call.result is not None and call.result.metadata.get("reason") in _NOT_RUN
-    ):
-        call.outcome = "not run"
-    elif call.outcome == "open" and call.result is not None:  # copied by a fork: without events
-        call.outcome = "failed" if call.result.is_error else "completed"
-        if error is not None:
-            call.ended = {"code": code, "message": error.message}
-            call.outcome = "denied" if code == "permission_denied" else "failed"
-        for block in call.result.content:
-            if isinstance(block, JsonBlock) and isinstance(cast("object", block.data), dict):
-                call.ended = {**call.ended, "exit_code": block.data.get("exit_code")}
+class HistoryWriter(ABC):
+    """Walks through runs in their order; a format says how each part of them is written."""
+
+    def write_exchange(self, exchange: Exchange, place: str, *, in_call: bool = False) -> None:
+        """Write a run, with the runs of its children.
+
+        Args:
+            exchange: the run.
+            place: its number, or its place among the children of the run or call above it.
+            in_call: a call has started it.
+        """
+        self.begin(exchange, place, in_call=in_call)
+        if (prompt := exchange.unseen_prompt) is not None:
+            self.unseen(exchange, prompt)
+        for entry in exchange.entries:
+            match entry:
+                case MessageEntry():
+                    self.message(entry)
+                case CallEntry(call, children):
+                    self.begin_call(call)
+                    for number, child in enumerate(children, 1):
+                        self.write_exchange(child, f"child {number}", in_call=True)
+                    self.end_call(call)
+                case NoteEntry():
+                    self.note(entry)
+        for number, child in enumerate(exchange.children, 1):
+            self.write_exchange(child, f"child {number}")
+        self.end(exchange)
+
+    @abstractmethod
+    def begin(self, exchange: Exchange, place: str, *, in_call: bool) -> None:
+        """Begin a run: its heading."""
+
+    @abstractmethod
+    def unseen(self, exchange: Exchange, prompt: str) -> None:
+        """Write a prompt that no model has seen."""
+
+    @abstractmethod
+    def message(self, entry: MessageEntry) -> None:
+        """Write a message, a summary or a loaded text."""
+
+    @abstractmethod
+    def begin_call(self, call: Call) -> None:
+        """Write a call; the runs of its children follow."""
+
+    def end_call(self, call: Call) -> None:  # noqa: B027 - most formats have nothing to close
+        """End a call and the runs of its children."""
+
+    @abstractmethod
+    def note(self, entry: NoteEntry) -> None:
+        """Write a remark."""
+
+    @abstractmethod
+    def end(self, exchange: Exchange) -> None:
+        """End a run: why it failed, if it did."""
 
 
-def _note(event: RuntimeEvent) -> NoteEntry | None:
-    kind, payload = event.event_type, event.payload
-    if kind in _SILENT or payload.get("runs_in_front") == 0:
-        return None
-    text = _WORDS.get(kind, "")
-    if not text:
-        if event.level not in {EventLevel.WARNING, EventLevel.ERROR}:
-            return None
-        text = kind.replace("_", " ")
-    line = ": ".join(filter(None, (text, name_of(payload), reason_of(payload))))
-    return NoteEntry(kind, line, event.level)
-
-
-_DECISIONS = {
-    "deny": "denied",
-    "allow_once": "allowed once",
-    "allow_for_session": "allowed for session",
-    "allow_reads": "allowed with all that only reads",
-    "allow_edits": "allowed with all edits",
-}
-
-
-def verdict(answer: Mapping[str, Any]) -> str:
-    """Return who answered a question about a call, the decision and the reason."""
-    decision = str(answer.get("decision", ""))
-    decided_by = answer.get("decided_by") or "the program"
-    if decided_by == NOBODY:
-        return f"denied: {answer.get('reason') or 'nobody answered'}"
-    decider = answer.get("decider")
-    who = f"{decider} ({decided_by})" if decider else decided_by
-    reason = f": {answer['reason']}" if answer.get("reason") else ""
-    return f"{_DECISIONS.get(decision, decision)} by {who}{reason}"
+def _is_message(node: Node) -> bool:
+    return node.role is Role.USER and node.node_type is NodeType.MESSAGE
 
 
 def spoken(node: Node) -> str:

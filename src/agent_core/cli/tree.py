@@ -9,6 +9,7 @@ from agent_core.api import AgentRuntime
 from agent_core.cli.history import Exchange, History, MessageEntry, read_history, spoken
 from agent_core.cli.sheet import Sheet, status_of, style_of, title_of
 from agent_core.cli.terminal import Clean, Style
+from agent_core.cli.words import SUMMARY
 from agent_core.text import short_line
 from agent_core.types import Node, NodeType, Role
 
@@ -143,7 +144,7 @@ class _Drawing:
         is_active = node.node_id in self._history.active
         is_here = self._is_end(branch)
         style = Style.BOLD if is_active else Style.DIM
-        text = "(summary of what came before)"
+        text = f"({SUMMARY})"
         if node.node_type is NodeType.MESSAGE:
             text = short_line(self._clean(spoken(node)), _GIST)
         mark = "* " if is_active else "  "

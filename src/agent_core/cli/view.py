@@ -1,72 +1,67 @@
 """Shows a run as it happens: the answer while it is written, and the work done for it."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from time import monotonic
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from agent_core.cli.figures import format_dollars, format_duration, format_elapsed, format_usage
 from agent_core.cli.layout import ASCII_SIGNS, SIGNS, Signs, fitted
-from agent_core.cli.render import Call, CallLayout, Line, name_of, reason_of
+from agent_core.cli.render import CallLayout, Line, is_quiet, label_of, summary_of
 from agent_core.cli.terminal import OutputClosedError, Style, Terminal
+from agent_core.cli.words import (
+    SPENDERS,
+    is_trouble,
+    kind_in_words,
+    meaning_of,
+    queue_line,
+    retry_line,
+)
+from agent_core.events.projection import Call, PlacedEvent, Projection
 from agent_core.text import plural, shortened, visible
 from agent_core.types import (
     CLOSING_EVENTS,
     ErrorPayload,
-    EventLevel,
     EventType,
     RuntimeEvent,
     StopReason,
     Usage,
 )
+from agent_core.types.event_details import (
+    ChildCreated,
+    ChildEnded,
+    CompactEnded,
+    Delta,
+    EventDetails,
+    ModelAsked,
+    ModelGaveUp,
+    ModelReplied,
+    ModelRetried,
+    ReasoningDelta,
+    RunQueued,
+    TextDelta,
+    ToolEnded,
+    ToolProgress,
+    ToolStarted,
+)
 
 if TYPE_CHECKING:
     from agent_core.cli.markdown import MarkdownStream
 
-_TOOL_ENDS = {EventType.TOOL_COMPLETED, EventType.TOOL_FAILED, EventType.TOOL_DENIED}
-_SHOWN_ELSEWHERE = {
-    EventType.TOOL_TIMEOUT,  # a tool_failed follows
-    EventType.LOOP_FAILED,  # the run's end shows why
-    EventType.LOOP_ABORTED,
-    EventType.RUN_FAILED,
-    EventType.RUN_CANCELLED,
-    EventType.PERMISSION_FAILED,  # a tool_denied follows
+_OF_CHILDREN = {
+    EventType.TOOL_STARTED,
+    EventType.TOOL_COMPLETED,
+    EventType.TOOL_FAILED,
+    EventType.TOOL_DENIED,
 }
-_WORTH_A_LINE = {
-    EventType.COMPACT_STARTED: "summarising the conversation",
-    EventType.CHILD_AGENT_CREATED: "child agent started",
-    EventType.CHILD_AGENT_COMPLETED: "child agent finished",
-    EventType.WORKER_DISPATCHED: "worker started",
-    EventType.CANCEL_TIMEOUT: "still cleaning up",
-}
-_COUNTED = {
-    **dict.fromkeys(
-        (
-            EventType.CHILD_AGENT_COMPLETED,
-            EventType.CHILD_AGENT_FAILED,
-            EventType.CHILD_AGENT_CANCELLED,
-        ),
-        "child agents",
-    ),
-    **dict.fromkeys((EventType.COMPACT_COMPLETED, EventType.COMPACT_FAILED), "summaries"),
-}
-"""Name of the user of the tokens that an event reports."""
-_SILENCE = {
-    EventType.RUN_QUEUED: "waiting for its turn",
-    EventType.LOOP_STARTED: "waiting for the model",
-    EventType.CONTEXT_BUILT: "waiting for the model",
-    EventType.MODEL_STARTED: "waiting for the model",
-    EventType.MODEL_RETRY: "waiting to try again",
-    EventType.COMPACT_STARTED: "summarising the conversation",
-}
-"""Reasons for the silence of a run after an event."""
+"""Events of children that are shown."""
 _LONGEST_MESSAGE = 2000
 _MOST_CALLS = 8
-_LIVE = {EventType.MODEL_TEXT_DELTA, EventType.MODEL_REASONING_DELTA}
 _QUIET_S = 2.0
 _TICK_S = 0.12
 _REASONING_TAIL = 400
@@ -107,10 +102,9 @@ class RunView:
 
     def __init__(self, terminal: Terminal) -> None:
         self._terminal = terminal
-        self._tokens = dict.fromkeys(_COUNTED.values(), 0)
+        self._projection = Projection()
+        self._tokens = Counter[str]()
         self._calls: dict[str, _Running] = {}
-        self._children: dict[str, str] = {}
-        self._shown_diffs: set[str] = set()
         self._markdown: MarkdownStream | None = None
         self._streamed = False
         self._held: list[str] = []
@@ -124,7 +118,7 @@ class RunView:
         self._ticking: asyncio.TimerHandle | None = None
         self._waiting: list[RuntimeEvent] = []
         self._objection = ""
-        self._last: tuple[Call, RuntimeEvent] | None = None
+        self._last: Call | None = None
 
     def session(self, session_id: str) -> None:
         """Show the id of the session, which `--session-id` takes to continue it."""
@@ -143,7 +137,7 @@ class RunView:
 
     def child_event(self, event: RuntimeEvent) -> None:
         """Show one event of a child of the run: its calls, a line for each."""
-        if event.event_type in {EventType.TOOL_STARTED, *_TOOL_ENDS}:
+        if event.event_type in _OF_CHILDREN:
             self.event(event)
 
     def _show_waiting(self) -> None:
@@ -153,41 +147,35 @@ class RunView:
                 self._show(event)
 
     def _show(self, event: RuntimeEvent) -> None:
-        kind, payload = event.event_type, event.payload
-        if kind is EventType.CHILD_AGENT_CREATED:
-            child_id = str(payload.get("child_run_id") or "")
-            self._children[child_id] = _name_of(payload)
-        if kind in _COUNTED:
-            usage: Mapping[str, Any] = payload.get("usage") or {}
-            self._tokens[_COUNTED[kind]] += int(usage.get("total_tokens") or 0)
-        match kind:
-            case EventType.MODEL_REASONING_DELTA:
+        step = self._projection.take(event)
+        match step.details:
+            case ReasoningDelta(text=text):
                 self._reasoning = self._reasoning or _Reasoning()
-                self._reasoning.add(str(payload.get("text", "")))
-            case EventType.MODEL_TEXT_DELTA:
+                self._reasoning.add(text)
+            case TextDelta(text=text, from_start=anew):
                 self._end_reasoning()
-                self._text(str(payload.get("text", "")), anew=bool(payload.get("from_start")))
-            case EventType.MODEL_COMPLETED:
+                self._text(text, anew=anew)
+            case ModelReplied() as reply:
                 self._end_reasoning()
-                self._count(payload.get("usage"))
-                self._is_cut_off = payload.get("stop_reason") == StopReason.MAX_TOKENS
-                self._end_message(is_narration=bool(payload.get("tool_calls")))
-            case EventType.MODEL_FAILED:
+                self._count(reply.usage)
+                self._is_cut_off = reply.stop_reason == StopReason.MAX_TOKENS
+                self._end_message(is_narration=bool(reply.tool_calls))
+            case ModelGaveUp():
                 self._end_reasoning()
                 self._end_message(is_narration=True)
-            case EventType.MODEL_STARTED if self._held and not self._is_cut_off:
+            case ModelAsked() if self._held and not self._is_cut_off:
                 self._narrate_held()  # that reply was sent back
-            case EventType.TOOL_STARTED:
-                self._begin_call(event)
-            case EventType.TOOL_PROGRESS:
-                self._progress(event)
-            case _ if kind in _TOOL_ENDS:
-                self._end_call(event)
+            case ToolStarted() if step.call is not None:
+                self._begin_call(step.call)
+            case ToolProgress(text=text) if step.call is not None:
+                self._progress(step.call, text)
+            case ToolEnded() if step.call is not None:
+                self._end_call(step.call)
             case _:
-                self._other_event(event)
-        self._note_activity(kind)
-        if kind not in _LIVE or self._ticking is None:  # the clock draws streamed text
-            self._draw()
+                self._other_event(step)
+        self._note_activity(step.kind)
+        if not isinstance(step.details, Delta) or self._ticking is None:
+            self._draw()  # else the clock draws streamed text
 
     def _text(self, text: str, *, anew: bool) -> None:
         terminal = self._terminal
@@ -265,58 +253,36 @@ class RunView:
             size = f"{thought.characters:,} characters"
             self._terminal.line(f"reasoned for {took} ({size})", Style.DIM)
 
-    def _begin_call(self, event: RuntimeEvent) -> None:
-        child = self._children.get(event.run_id or "")
-        if child is None:
+    def _begin_call(self, call: Call) -> None:
+        if not call.caller:
             self._narrate_held()  # text before a call is no answer
-        payload, call_id = event.payload, event.tool_call_id or ""
-        call = Call(
-            name=self._name_of_call(event),
-            summary=str(payload.get("summary") or ""),
-            kind=str(payload.get("kind") or "other"),
-            has_shown_diff=call_id in self._shown_diffs,
-            confined=str(payload.get("confined") or ""),
-        )
-        self._calls[call_id] = _Running(call)
-        if not self._terminal.can_draw and not call.is_quiet and child is None:
+        self._calls[call.call_id] = _Running(call)
+        if not (self._terminal.can_draw or is_quiet(call) or call.caller):
             self._print(self._layout.plain_head(call))
 
-    def _progress(self, event: RuntimeEvent) -> None:
-        text = visible(str(event.payload.get("text", "")), one_line=True)
-        running = self._calls.get(event.tool_call_id or "")
+    def _progress(self, call: Call, text: str) -> None:
+        text = visible(text, one_line=True)
+        running = self._calls.get(call.call_id)
         if running is not None and self._terminal.can_draw:
             running.progress = text
         else:
             self._print([(fitted(f"  {text}", self._terminal.width, self._signs), Style.DIM)])
 
-    def _end_call(self, event: RuntimeEvent) -> None:
-        payload = event.payload
-        running = self._calls.pop(event.tool_call_id or "", None)
-        name = self._name_of_call(event)
-        call = running.call if running else Call(name, str(payload.get("summary") or ""))
-        if event.tool_call_id in self._shown_diffs:
-            call = replace(call, has_shown_diff=True)
+    def _end_call(self, call: Call) -> None:
+        self._calls.pop(call.call_id, None)
         layout = self._layout
-        if event.run_id in self._children:
-            inside = replace(layout, width=layout.width - 2)
-            for line in inside.headline(call, event.event_type, payload):
+        if call.caller:
+            for line in replace(layout, width=layout.width - 2).headline(call):
                 self._print([("  ", Style.PLAIN), *line])
             return
-        lay_out = layout.end if self._terminal.can_draw else layout.plain_end
-        for line in lay_out(call, event.event_type, payload):
+        for line in layout.end(call) if self._terminal.can_draw else layout.plain_end(call):
             self._print(line)
         self._is_below_call = True
-        self._last = call, event
-
-    def _name_of_call(self, event: RuntimeEvent) -> str:
-        """The tool, behind the child that calls it."""
-        name = visible(str(event.payload.get("tool_name", "")), one_line=True)
-        child = self._children.get(event.run_id or "")
-        return name if child is None else f"{child}: {name}"
+        self._last = call
 
     @property
-    def last_call(self) -> tuple[Call, RuntimeEvent] | None:
-        """The last call that has ended, and the event of its end."""
+    def last_call(self) -> Call | None:
+        """The last call that has ended."""
         return self._last
 
     @property
@@ -330,34 +296,31 @@ class RunView:
     def _print(self, line: Line) -> None:
         self._terminal.parts(*line)
 
-    def _count(self, usage: Mapping[str, Any] | None) -> None:
-        if usage:
-            spent = Usage.model_validate(usage)
-            self._usage = spent if self._usage is None else self._usage.plus(spent)
+    def _count(self, usage: Usage | None) -> None:
+        if usage is not None:
+            self._usage = usage if self._usage is None else self._usage.plus(usage)
 
-    def _other_event(self, event: RuntimeEvent) -> None:
-        kind, payload = event.event_type, event.payload
-        if kind is EventType.PERMISSION_DECIDED and payload.get("decided_by") == "terminal":
-            self._shown_diffs.add(event.tool_call_id or "")  # the question has shown it
-        if kind is EventType.CHILD_AGENT_CREATED and payload.get("role") == "worker":
-            return  # a line about the worker follows
+    def _other_event(self, step: PlacedEvent) -> None:
+        meaning, details = meaning_of(step.kind), step.details
+        subject = visible(details.subject, one_line=True)
+        match details:
+            case ChildEnded(usage=usage) | CompactEnded(usage=usage) if usage is not None:
+                self._tokens[meaning.spender] += usage.total_tokens
+            case ChildCreated(role="worker"):
+                return  # a line about the worker follows
+            case _:
+                pass
         line, style = "", Style.DIM
-        if kind is EventType.RUN_QUEUED:
-            line = _turn_of(payload)
-        elif kind is EventType.MODEL_RETRY:
+        if isinstance(details, RunQueued):
+            line = queue_line(details)
+        elif isinstance(details, ModelRetried):
             self._end_message(is_narration=True)
-            seconds, style = _number(payload.get("delay_ms")) / 1000, Style.WARN
-            failed = f"attempt {payload.get('attempt', '')} failed{_because(payload)}"
-            line = f"{failed}; {_next_model(payload) or f'the next one in {seconds:.1f} s'}"
-        elif kind is EventType.RUN_COMPLETED:
-            self._objection = str(payload.get("stop_objection") or "")
-        elif kind in _WORTH_A_LINE:
-            line = _with_name(_WORTH_A_LINE[kind], payload)
-        elif event.level in {EventLevel.WARNING, EventLevel.ERROR} and kind not in _SHOWN_ELSEWHERE:
-            line, style = (
-                _with_name(kind.replace("_", " "), payload) + _because(payload),
-                Style.WARN,
-            )
+            line, style = retry_line(details, _because(details)), Style.WARN
+        elif meaning.now:
+            line = ": ".join(filter(None, (meaning.now, subject)))
+        elif is_trouble(step) and not meaning.is_implied:
+            line = ": ".join(filter(None, (kind_in_words(step.kind), subject)))
+            line, style = line + _because(details), Style.WARN
         if line:
             self._say(line, style)
 
@@ -368,7 +331,7 @@ class RunView:
 
     def _note_activity(self, kind: EventType) -> None:
         """Remember the reason why the run waits from now on."""
-        if label := _SILENCE.get(kind):
+        if label := meaning_of(kind).silence:
             if self._doing is None or self._doing[0] != label:
                 self._doing = label, monotonic()
         elif kind in CLOSING_EVENTS:
@@ -402,10 +365,7 @@ class RunView:
         lines: list[str] = []
         for running in self._calls.values():
             call, took = running.call, f" {format_elapsed(now - running.since)}"
-            summary = "" if call.summary == call.name else call.summary
-            title = fitted(
-                f"{call.name} {visible(summary, one_line=True)}", room - 2 - len(took), signs
-            )
+            title = fitted(f"{label_of(call)} {summary_of(call)}", room - 2 - len(took), signs)
             lines.append(f"{sign} {title}{terminal.styled(took, Style.DIM)}")
             if running.progress:
                 text = fitted(f"  {running.progress}", room, signs)
@@ -469,9 +429,9 @@ class RunView:
             self._say(f"completed against an objection: {self._objection}", Style.WARN)
         if usage is not None and usage.total_tokens:
             self._say(f"tokens: {format_usage(usage)}", Style.DIM)
-        for purpose, tokens in self._tokens.items():
-            if tokens:
-                self._terminal.line(f"tokens of {purpose}: {tokens}", Style.DIM)
+        for spender in SPENDERS:
+            if tokens := self._tokens[spender]:
+                self._terminal.line(f"tokens of {spender}: {tokens}", Style.DIM)
 
     def _answer(self, text: str) -> None:
         """Write an answer that did not stream."""
@@ -504,47 +464,10 @@ class RunView:
             self._terminal.line(f"waiting for an answer to {request_id}: {ANSWER % request_id}")
 
 
-def _turn_of(payload: Mapping[str, Any]) -> str:
-    """Return the place of a run in the queue; empty if only its own process has to take it."""
-    if count := len(payload.get("taken_over") or ()):
-        come = "comes 1 message that was" if count == 1 else f"come {count} messages that were"
-        return f"first {come} queued when a process of this session died"
-    in_front = int(_number(payload.get("runs_in_front", 1)))
-    if in_front:
-        those = "the run" if in_front == 1 else f"the {in_front} runs"
-        return f"waiting for {those} of this session ahead of it"
-    return "waiting for a worker" if "queue" in payload else ""
-
-
-def _because(payload: Mapping[str, Any]) -> str:
-    reason = reason_of(payload)
-    return f": {_indent(reason)}" if reason else ""
-
-
-def _next_model(payload: Mapping[str, Any]) -> str:
-    """Name the model called in place of the failed one; empty if there is none."""
-    fallback = payload
-    for key in ("error", "details", "fallback"):
-        inner = fallback.get(key)
-        if not isinstance(inner, Mapping):
-            return ""
-        fallback = cast("Mapping[str, Any]", inner)
-    name = f"{fallback.get('model', '')} of {fallback.get('provider', '')}"
-    return f"now calling {visible(name, one_line=True)}"
+def _because(details: EventDetails) -> str:
+    return f": {_indent(details.why)}" if details.why else ""
 
 
 def _indent(message: str) -> str:
     # Messages quote files and servers: none of their lines may look like one of ours.
     return shortened(message, _LONGEST_MESSAGE).replace("\n", "\n      ")
-
-
-def _with_name(text: str, payload: Mapping[str, Any]) -> str:
-    return f"{text}: {name}" if (name := _name_of(payload)) else text
-
-
-def _name_of(payload: Mapping[str, Any]) -> str:
-    return visible(name_of(payload), one_line=True)
-
-
-def _number(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0

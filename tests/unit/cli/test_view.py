@@ -62,6 +62,29 @@ def test_a_tool_whose_summary_is_its_name_is_named_once() -> None:
     assert screen.getvalue() == "> agent.task_create\n> agent.task_create release\n"
 
 
+def test_a_call_of_a_child_does_not_end_the_call_of_its_parent_with_the_same_id() -> None:
+    view, _, screen = on_screen()
+
+    def of(run_id: str, kind: EventType, payload: dict[str, Any]) -> RuntimeEvent:
+        made = {"run_id": run_id, "agent_id": f"agent_of_{run_id}"}
+        return happens(kind, payload, "call_0").model_copy(update=made)
+
+    started = {"tool_name": "agent.create_sub_agent", "summary": "agent.create_sub_agent"}
+    view.event(of("run_1", EventType.TOOL_STARTED, started))
+    child = {"child_run_id": "run_2", "agent_definition_id": "scout"}
+    view.event(of("run_1", EventType.CHILD_AGENT_CREATED, child))
+    inside = {"tool_name": "my.tool", "summary": "my.tool", "kind": "read", "duration_ms": 3}
+    view.child_event(of("run_2", EventType.TOOL_STARTED, inside))
+    view.child_event(of("run_2", EventType.TOOL_COMPLETED, inside))
+    view.event(of("run_1", EventType.TOOL_COMPLETED, started))
+    assert screen.getvalue().splitlines()[2:] == [
+        "  * scout: my.tool  3 ms",
+        "  agent.create_sub_agent ok",
+    ]
+    assert view.last_call is not None
+    assert view.last_call.started is not None
+
+
 async def test_what_happens_during_a_question_is_shown_after_its_answer() -> None:
     view, terminal, screen = on_screen()
     ended = {"tool_name": "my.tool", "is_error": False, "duration_ms": 3}
@@ -141,7 +164,7 @@ def test_what_is_said_before_a_call_and_the_tokens_keep_their_words_whole(
     view = RunView(terminal)
     said = "I look at the JSON provider and its tests first."
     view.event(happens(EventType.MODEL_TEXT_DELTA, {"text": said}))
-    view.event(happens(EventType.MODEL_COMPLETED, {"tool_calls": 1}))
+    view.event(happens(EventType.MODEL_COMPLETED, {"tool_calls": [{"name": "a"}]}))
     spent = Usage(input_tokens=123456, output_tokens=1234, total_tokens=124690, cost=0.0276)
     view.end(None, None, spent)
     assert "I look at the JSON provider and its\ntests first.\n" in screen.getvalue()

@@ -2,7 +2,7 @@
 
 import re
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias, cast, get_args
 
@@ -23,6 +23,8 @@ from acp.schema import (
     UserMessageChunk,
 )
 
+from agent_core.cli.words import meaning_of, remark_line
+from agent_core.events.projection import Call, PlacedEvent, Projection
 from agent_core.text import plural, shortened, shown_json
 from agent_core.types import (
     ContentBlock,
@@ -38,6 +40,15 @@ from agent_core.types import (
     ToolCallBlock,
     new_id,
 )
+from agent_core.types.event_details import (
+    ContextBuilt,
+    ReasoningDelta,
+    TextDelta,
+    ToolCompleted,
+    ToolEnded,
+    ToolProgress,
+    ToolStarted,
+)
 
 Update: TypeAlias = (
     AgentMessageChunk
@@ -51,31 +62,20 @@ ToolContent: TypeAlias = list[
     ContentToolCallContent | FileEditToolCallContent | TerminalToolCallContent
 ]
 
-Calls: TypeAlias = dict[tuple[str | None, str], tuple[str, str]]
-
 MAX_CONTENT = 16_000
 """Characters of one result that are shown; the model has read the whole of it."""
 
 _HUNK = re.compile(r"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
 _TICKS = re.compile("`+")
 _KINDS = frozenset(cast("tuple[str, ...]", get_args(ToolKind)))
-_ENDS = {EventType.TOOL_COMPLETED, EventType.TOOL_FAILED, EventType.TOOL_DENIED}
+_WITH_NODE = {
+    EventType.MESSAGE_COMPLETED,
+    EventType.TOOL_COMPLETED,
+    EventType.TOOL_FAILED,
+    EventType.TOOL_DENIED,
+}
 _SPEAK_FOR_THEMSELVES = {"delete", "edit", "execute", "move"}
 """Kinds of calls whose summary alone describes them."""
-_REMARKS = {
-    EventType.COMPACT_FAILED,
-    EventType.HOOK_FAILED,
-    EventType.MCP_SERVER_FAILED,
-    EventType.MODEL_RETRY,
-}
-"""Events that the user should know of, and that are no words of a model."""
-_OF_CALLS = {
-    *_ENDS,
-    EventType.PERMISSION_REQUESTED,
-    EventType.TOOL_PROGRESS,
-    EventType.TOOL_STARTED,
-}
-_WITH_NODE = {*_ENDS, EventType.MESSAGE_COMPLETED}
 
 
 class Translation:
@@ -84,13 +84,15 @@ class Translation:
     Args:
         project: folder at which relative paths start.
         label: of a child, whose calls alone are shown.
-        calls: the editor's id for each open call, and its name; by agent and id.
+        projection: the open calls of the session; a child shares those of its run.
     """
 
-    def __init__(self, project: Path, label: str = "", *, calls: Calls | None = None) -> None:
+    def __init__(
+        self, project: Path, label: str = "", *, projection: Projection | None = None
+    ) -> None:
         self._project = project
         self._label = label
-        self._calls: Calls = {} if calls is None else calls
+        self._projection = projection or Projection()
         self._message_id = new_id("msg")
         self._shown = 0
         self._has_thought = False
@@ -103,38 +105,47 @@ class Translation:
 
     def updates(self, event: RuntimeEvent, node: Node | None = None) -> Iterator[Update]:
         """Yield the updates that show a live event."""
-        kind, payload = event.event_type, event.payload
-        if event.tool_call_id is not None:
-            yield from self._of_call(event, event.tool_call_id, node)
-        elif self._label:
+        return self._of_step(self._projection.take(event, node))
+
+    def _of_step(self, step: PlacedEvent) -> Iterator[Update]:
+        if step.event.tool_call_id is not None:
+            if step.call is not None:
+                yield from self._of_call(step, step.call)
             return
-        elif kind is EventType.MODEL_TEXT_DELTA and (text := self._unseen(payload)):
-            yield _said(text, self._message_id)
-        elif kind is EventType.MODEL_REASONING_DELTA and (text := str(payload.get("text", ""))):
-            self._has_thought = True
-            yield _thought(text, f"{self._message_id}-thought")
-        elif kind in {EventType.MODEL_STARTED, *_REMARKS}:
+        if self._label:
+            return
+        if step.kind is EventType.MODEL_STARTED or meaning_of(step.kind).is_remark:
             self._message_id = new_id("msg")
             self._shown = 0
             self._has_thought = False
-            if kind in _REMARKS:
-                yield _thought(_remark(kind, payload), new_id("msg"))
-        elif kind is EventType.MESSAGE_COMPLETED and node is not None:
-            yield from self._of_reply(node)
-        elif kind is EventType.CONTEXT_BUILT:
-            self._use = int(payload["use"]["total"]), int(payload["budget"]["window"])
-            yield from self.usage()
+            if meaning_of(step.kind).is_remark:
+                yield _thought(f"{remark_line(step)}\n", new_id("msg"))
+            return
+        match step.details:
+            case TextDelta() as delta if text := self._unseen(delta):
+                yield _said(text, self._message_id)
+            case ReasoningDelta(text=text) if text:
+                self._has_thought = True
+                yield _thought(text, f"{self._message_id}-thought")
+            case ContextBuilt(use=use, budget=budget):
+                self._use = use.total, budget.window
+                yield from self.usage()
+            case _ if step.kind is EventType.MESSAGE_COMPLETED and step.node is not None:
+                yield from self._of_reply(step.node)
+            case _:
+                pass
 
     def stored(self, event: RuntimeEvent, node: Node | None) -> Iterator[Update]:
         """Yield the updates that show a stored event, before anything else is on the screen."""
         self._shown = 0
         self._has_thought = False
-        if event.event_type in _REMARKS:
+        if meaning_of(event.event_type).is_remark:
             return
+        step = self._projection.take(event, node)
         if event.event_type is EventType.CONTEXT_BUILT:
-            deque(self.updates(event), maxlen=0)  # only the last one is shown, in the end
+            deque(self._of_step(step), maxlen=0)  # only the last one is shown, in the end
         elif node is None or event.event_type is not EventType.MESSAGE_CREATED:
-            yield from self.updates(event, node)
+            yield from self._of_step(step)
         elif node.node_type is not NodeType.MESSAGE:
             return
         elif node.role is Role.USER:
@@ -144,13 +155,12 @@ class Translation:
                 )
         elif node.role is Role.ASSISTANT:
             yield from self._of_reply(node)
-        else:  # of a session that was forked, which has no events of its calls
-            for result in node.results:
-                call_id, _ = self._calls.pop((node.agent_id, result.tool_call_id), (None, ""))
-                if call_id is not None:
-                    status = "failed" if result.is_error else "completed"
-                    error = {"message": result.error.message} if result.error else {}
-                    yield _progress(call_id, status=status, content=self._result(error, node))
+        for call in step.answered:  # of a session that was forked, without events of its calls
+            is_error = call.result is not None and call.result.is_error
+            content = self._result(ToolEnded(message=call.end.message), node)
+            yield _progress(
+                call.call_id, status="failed" if is_error else "completed", content=content
+            )
 
     def usage(self) -> Iterator[UsageUpdate]:
         """Yield how full the window is, and the cost of the session, as far as they are known."""
@@ -160,24 +170,22 @@ class Translation:
 
     def close_calls(self, asked: Collection[tuple[str, str]]) -> Iterator[Update]:
         """End the calls that a dead process has left open; calls with a question stay open."""
-        for key, (call_id, _) in self._calls.items():
+        for key, call in self._projection.open_calls:
             if key not in asked:
-                yield _progress(call_id, status="failed")
+                yield _progress(call.call_id, status="failed")
 
     def of_child(self, label: str) -> "Translation":
-        """The translation of a child's events."""
-        return Translation(self._project, label, calls=self._calls)
+        """Return the translation of a child's events."""
+        return Translation(self._project, label, projection=self._projection)
 
     def id_of(self, agent_id: str, tool_call_id: str) -> str | None:
         """Return the editor's id for a call; None if it does not know the call."""
-        known = self._calls.get((agent_id, tool_call_id))
-        return known[0] if known else None
+        known = self._projection.call(agent_id, tool_call_id)
+        return known.call_id if known else None
 
-    def _unseen(self, payload: Mapping[str, Any]) -> str:
-        """The part of a piece of text that is not on the screen; a piece may begin at the start."""
-        text = str(payload.get("text", ""))
-        if payload.get("from_start"):
-            text = text[self._shown :]
+    def _unseen(self, delta: TextDelta) -> str:
+        """Return the part of a piece that is not on the screen; it may begin at the start."""
+        text = delta.text[self._shown :] if delta.from_start else delta.text
         self._shown += len(text)
         return text
 
@@ -189,55 +197,46 @@ class Translation:
                     yield _said(text, node.node_id)
                 case ReasoningBlock(text=text) if text and not self._has_thought:
                     yield _thought(text, f"{node.node_id}-thought")
-                case ToolCallBlock():
-                    yield self._begin(node.agent_id, block.tool_call_id, block.name, block)
+                case ToolCallBlock(tool_call_id=tool_call_id):
+                    if call := self._projection.call(node.agent_id, tool_call_id):
+                        yield self._begin(call)
                 case _:
                     pass
 
-    def _begin(
-        self, agent_id: str | None, tool_call_id: str, name: str, block: ToolCallBlock | None = None
-    ) -> ToolCallStart:
-        call_id = new_id("call")
-        self._calls[agent_id, tool_call_id] = call_id, name
+    def _begin(self, call: Call) -> ToolCallStart:
         return ToolCallStart(
             session_update="tool_call",
-            tool_call_id=call_id,
-            title=self._title(name),
+            tool_call_id=call.call_id,
+            title=self._title(call.name),
             kind="other",
             status="pending",
-            raw_input=block.arguments if block else None,
+            raw_input=call.block.arguments if call.block else None,
         )
 
-    def _of_call(
-        self, event: RuntimeEvent, tool_call_id: str, node: Node | None
-    ) -> Iterator[Update]:
-        kind, payload = event.event_type, event.payload
-        if kind not in _OF_CALLS:
-            return
-        key = event.agent_id, tool_call_id
-        if key not in self._calls:
-            yield self._begin(event.agent_id, tool_call_id, str(payload.get("tool_name", "")))
-        if kind is EventType.PERMISSION_REQUESTED:
-            return
-        call_id, name = self._calls[key]
-        if kind is EventType.TOOL_STARTED:
-            yield _progress(
-                call_id,
-                status="in_progress",
-                title=self._title(name, str(payload.get("summary") or ""), tool_kind(payload)),
-                kind=tool_kind(payload),
-                locations=self._locations(payload),
-            )
-        elif kind is EventType.TOOL_PROGRESS:
-            yield _progress(call_id, content=[text_content(str(payload.get("text", "")))])
-        else:
-            del self._calls[key]
-            failed = kind is not EventType.TOOL_COMPLETED or bool(payload.get("exit_code"))
-            yield _progress(
-                call_id,
-                status="failed" if failed else "completed",
-                content=self._result(payload, node),
-            )
+    def _of_call(self, step: PlacedEvent, call: Call) -> Iterator[Update]:
+        if step.is_first:
+            yield self._begin(call)
+        match step.details:
+            case ToolStarted(summary=summary) as started:
+                kind = cast("ToolKind", started.kind if started.kind in _KINDS else "other")
+                yield _progress(
+                    call.call_id,
+                    status="in_progress",
+                    title=self._title(call.name, summary, kind),
+                    kind=kind,
+                    locations=self._locations(started),
+                )
+            case ToolProgress(text=text):
+                yield _progress(call.call_id, content=[text_content(text)])
+            case ToolEnded() as ended:
+                failed = not isinstance(ended, ToolCompleted) or bool(ended.exit_code)
+                yield _progress(
+                    call.call_id,
+                    status="failed" if failed else "completed",
+                    content=self._result(ended, step.node),
+                )
+            case _:
+                pass
 
     def _title(self, name: str, summary: str = "", kind: ToolKind = "other") -> str:
         label = f"[{self._label}] " if self._label else ""
@@ -245,48 +244,31 @@ class Translation:
             return label + summary
         return label + (name if summary in {"", name} else f"{name} {summary}")
 
-    def _locations(self, payload: Mapping[str, Any]) -> list[ToolCallLocation] | None:
-        paths = cast("Sequence[Mapping[str, Any]]", payload.get("paths") or ())
+    def _locations(self, started: ToolStarted) -> list[ToolCallLocation] | None:
         return [
-            ToolCallLocation(path=str(self._project / str(each["path"])), line=each.get("line"))
-            for each in paths
+            ToolCallLocation(path=str(self._project / each.path), line=each.line)
+            for each in started.paths
         ] or None
 
-    def _result(self, payload: Mapping[str, Any], node: Node | None) -> ToolContent:
+    def _result(self, ended: ToolEnded, node: Node | None) -> ToolContent:
         content: ToolContent = []
-        if diff := payload.get("diff"):
-            content += diff_content(str(diff), self._project)
-        if hidden := payload.get("diff_hidden_lines"):
+        if ended.diff:
+            content += diff_content(ended.diff, self._project)
+        if hidden := ended.diff_hidden_lines:
             content.append(text_content(f"… {plural(hidden, 'more line')} of the diff"))
-        if payload.get("message"):
-            content.append(text_content(str(payload["message"])))
-        output, code = payload.get("output"), payload.get("exit_code")
-        if hidden := payload.get("output_hidden_lines"):
+        if ended.message:
+            content.append(text_content(ended.message))
+        if hidden := ended.output_hidden_lines:
             content.append(text_content(f"… {plural(hidden, 'more line')} above"))
-        if output:
-            content.append(text_content(fenced(str(output))))
-        if code:
-            content.append(text_content(f"exit code {code}"))
+        if ended.output:
+            content.append(text_content(fenced(ended.output)))
+        if ended.exit_code:
+            content.append(text_content(f"exit code {ended.exit_code}"))
         if not content and node is not None:
             texts = [_plain(block) for result in node.results for block in result.content]
             if text := "\n".join(filter(None, texts)):
                 content.append(text_content(fenced(shortened(text, MAX_CONTENT))))
         return content
-
-
-def _remark(kind: EventType, payload: Mapping[str, Any]) -> str:
-    error: object = payload.get("error") or payload.get("message") or ""
-    if isinstance(error, Mapping):
-        error = cast("Mapping[str, object]", error).get("message")
-    why = str(error or "")
-    parts = (kind.replace("_", " "), str(payload.get("server_id") or ""), why)
-    return ": ".join(filter(None, parts)) + "\n"
-
-
-def tool_kind(facts: Mapping[str, Any]) -> ToolKind:
-    """Return the kind of tool of a call, as far as its facts name it."""
-    kind = facts.get("kind")
-    return cast("ToolKind", kind if kind in _KINDS else "other")
 
 
 def diff_content(diff: str, project: Path) -> ToolContent:

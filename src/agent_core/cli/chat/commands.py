@@ -14,6 +14,7 @@ from agent_core.cli.chat.conversation import Chat
 from agent_core.cli.chat.window import show_context
 from agent_core.cli.figures import format_age
 from agent_core.cli.layout import fitted
+from agent_core.cli.render import label_of
 from agent_core.cli.sessions import fork_session
 from agent_core.cli.sheet import status_of, title_of
 from agent_core.cli.terminal import Style
@@ -317,13 +318,11 @@ async def _last(chat: Chat, _: Sequence[str]) -> None:
     if chat.last_call is None:
         chat.terminal.line("no tool has been called yet", Style.DIM)
         return
-    call, event = chat.last_call
-    chat.terminal.line(f"{call.name} {call.summary}".rstrip(), Style.BOLD)
-    node = (await chat.runtime.get_node_path(event.node_id))[-1] if event.node_id else None
-    results = node.results if node else ()
-    for result in results:
-        if result.tool_call_id == event.tool_call_id:
-            chat.terminal.line(_result_text(result.content))
+    call = chat.last_call
+    chat.terminal.line(f"{label_of(call)} {call.summary}".rstrip(), Style.BOLD)
+    node = (await chat.runtime.get_node_path(call.answer_id))[-1] if call.answer_id else None
+    for result in node.results if node else ():
+        chat.terminal.line(_result_text(result.content))
 
 
 def _result_text(content: Sequence[ContentBlock]) -> str:

@@ -13,13 +13,13 @@ from msgspec import Struct
 from agent_core.api import AgentRuntime, RunHandle
 from agent_core.cli.chat.message import Attached, UserCommand, attach_files
 from agent_core.cli.figures import format_cost, format_tokens
-from agent_core.cli.render import Call
 from agent_core.cli.run import MCP_PROMPT, blocks_of
 from agent_core.cli.sheet import title_of
 from agent_core.cli.terminal import Clean, OutputClosedError, Style, Terminal, waiting_question
 from agent_core.cli.view import RunView
 from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError
+from agent_core.events.projection import Call
 from agent_core.loop.options import RunOptions
 from agent_core.text import short_line, shortened, visible, without_content
 from agent_core.tools.workspace import PathPolicy
@@ -182,7 +182,7 @@ class Chat:
         self.usage = Usage()
         self.exit_code = 0
         self.has_sent = False
-        self.last_call: tuple[Call, RuntimeEvent] | None = None
+        self.last_call: Call | None = None
         self._policy = PathPolicy.of(setup)
         self._sent: deque[Sent] = deque()
         self._arrived = asyncio.Event()

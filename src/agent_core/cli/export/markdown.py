@@ -1,44 +1,48 @@
 """A session as a Markdown document that reads right whatever was said in it."""
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 from markdown_it import MarkdownIt
 
 from agent_core.cli.figures import format_cost, format_duration
 from agent_core.cli.history import (
-    CallEntry,
     Exchange,
     History,
+    HistoryWriter,
     MessageEntry,
     NoteEntry,
     result_text,
     spoken,
-    verdict,
 )
 from agent_core.cli.terminal import Clean
+from agent_core.cli.words import NOT_ACTIVE, SUMMARY, UNSEEN, outcome_word, remarks, speaker
+from agent_core.events.projection import Call
 from agent_core.text import plural, short_line, shortened, shown_json, visible
-from agent_core.types import Node, NodeType, Role
+from agent_core.types import NodeType, Role
 
 _LONGEST_RESULT = 20_000
+_TOP_LEVEL = 2
+_LOWEST_LEVEL = 6
 _PUNCTUATION = re.compile(r"([\\`*_{}\[\]<>()#+\-.!|~&=$])")
 _UNSAFE = {"html_block", "html_inline", "image"}
 
 
 def session_markdown(history: History, clean: Clean) -> str:
-    """The document."""
-    return "\n\n".join(_Document(history, clean).parts()) + "\n"
+    """Return the document."""
+    return _Document(history, clean).render()
 
 
-class _Document:
+class _Document(HistoryWriter):
     def __init__(self, history: History, clean: Clean) -> None:
+        self.parts: list[str] = []
         self._history = history
         self._clean = clean
+        self._depth = 1
 
-    def parts(self) -> Iterator[str]:
+    def render(self) -> str:
         session = self._history.session
-        yield f"# {self._plain(session.title or 'A session')}"
+        self._write(f"# {self._plain(session.title or 'A session')}")
         facts = [
             f"- session: {self._code(session.session_id)}",
             f"- project: {self._code(session.cwd)}",
@@ -46,71 +50,75 @@ class _Document:
         if session.parent_session_id:
             facts.append(f"- forked from: {self._code(session.parent_session_id)}")
         facts.append(f"- begun: {session.created_at.astimezone():%Y-%m-%d %H:%M}")
-        yield "\n".join(facts)
+        self._write("\n".join(facts))
         for number, exchange in enumerate(self._history.exchanges, 1):
-            yield from self._exchange(exchange, f"## {number}")
+            self.write_exchange(exchange, str(number))
+        return "\n\n".join(self.parts) + "\n"
 
-    def _exchange(self, exchange: Exchange, heading: str) -> Iterator[str]:
-        run = exchange.run
+    def _write(self, part: str) -> None:
+        self.parts.append(part)
+
+    def begin(self, exchange: Exchange, place: str, *, in_call: bool) -> None:  # noqa: ARG002
+        """Write the heading of a run."""
+        self._depth += 1
+        run, heading = exchange.run, f"{'#' * self._depth} {place}"
+        if self._depth > _TOP_LEVEL:
+            heading = f"{'#' * min(self._depth, _LOWEST_LEVEL)} Child"
         if run is None:
-            yield f"{heading} · outside of any run"
-        else:
-            what = f"{run.created_at.astimezone():%Y-%m-%d %H:%M} · {run.status}"
-            beside = " · not on the active path" if self._history.is_beside(exchange) else ""
-            yield f"{heading} · {what}{beside}"
-            spent = (
-                f"{plural(run.turn_count, 'turn')} · {run.usage.input_tokens:,} tokens in,"
-                f" {run.usage.output_tokens:,} out · {self._plain(format_cost(run.usage))}"
-            )
-            yield f"{self._code(run.run_id)} · {spent}"
-            if run.prompt is not None:
-                yield f"**User** (no model has seen it):\n\n{self._fence(exchange.prompt)}"
-        for entry in exchange.entries:
-            match entry:
-                case MessageEntry(node=node):
-                    yield from self._message(node)
-                case CallEntry():
-                    yield from self._call(entry, heading)
-                case NoteEntry(text=text):
-                    yield f"*{self._plain(text)}*"
-        for child in exchange.children:
-            yield from self._exchange(child, f"#{heading.split(' ')[0]} Child"[-12:])
-        if failure := exchange.failure:
-            yield f"**Failed**: {self._plain(failure)}"
+            self._write(f"{heading} · outside of any run")
+            return
+        what = f"{run.created_at.astimezone():%Y-%m-%d %H:%M} · {run.status}"
+        beside = f" · {NOT_ACTIVE}" if self._history.is_beside(exchange) else ""
+        self._write(f"{heading} · {what}{beside}")
+        spent = (
+            f"{plural(run.turn_count, 'turn')} · {run.usage.input_tokens:,} tokens in,"
+            f" {run.usage.output_tokens:,} out · {self._plain(format_cost(run.usage))}"
+        )
+        self._write(f"{self._code(run.run_id)} · {spent}")
 
-    def _message(self, node: Node) -> Iterator[str]:
+    def unseen(self, exchange: Exchange, prompt: str) -> None:  # noqa: ARG002
+        """Write a prompt that no model has seen."""
+        self._write(f"**{speaker(Role.USER)}** ({UNSEEN}):\n\n{self._fence(prompt)}")
+
+    def end(self, exchange: Exchange) -> None:
+        """Write why a run failed."""
+        self._depth -= 1
+        if failure := exchange.failure:
+            self._write(f"**Failed**: {self._plain(failure)}")
+
+    def note(self, entry: NoteEntry) -> None:
+        """Write a remark."""
+        self._write(f"*{self._plain(entry.text)}*")
+
+    def message(self, entry: MessageEntry) -> None:
+        """Write a message."""
+        node = entry.node
         if node.node_type is NodeType.COMPACTION:
-            yield f"**Summary of what came before**\n\n{self._quoted(node.text)}"
+            self._write(f"**{SUMMARY.capitalize()}**\n\n{self._quoted(node.text)}")
         elif node.node_type is not NodeType.MESSAGE:
             gist = short_line(node.text, 100)
-            yield f"*{node.node_type.replace('_', ' ')}: {self._plain(gist)}*"
+            self._write(f"*{node.node_type.replace('_', ' ')}: {self._plain(gist)}*")
         elif text := spoken(node).strip():
-            who = {Role.USER: "User", Role.ASSISTANT: "Agent"}.get(node.role, str(node.role))
             cut = " (cut off)" if node.is_partial else ""
             shown = self._fence(text) if node.role is Role.USER else self._quoted(text)
-            yield f"**{who}**{cut}:\n\n{shown}"
+            self._write(f"**{speaker(node.role)}**{cut}:\n\n{shown}")
 
-    def _call(self, call: CallEntry, heading: str) -> Iterator[str]:
-        ended = call.ended
-        took = ended.get("duration_ms")
-        duration = "" if took is None else f" · {format_duration(took)}"
-        said = f"{call.call.name} {short_line(call.summary, 200)}".strip()
-        yield f"**{call.word}** · {self._code(said)}{duration}"
-        for answer in call.answers:
-            yield f"*{self._plain(verdict(answer))}*"
-        if call.why:
-            yield f"*{self._plain(call.why)}*"
-        if diff := ended.get("diff"):
-            hidden = ended.get("diff_hidden_lines")
-            yield self._fence(str(diff), "diff") + (
-                f"\n\n*{plural(hidden, 'more line')}*" if hidden else ""
-            )
-        else:
-            yield self._fence(shown_json(call.call.arguments, indent=1), "json")
+    def begin_call(self, call: Call) -> None:
+        """Write a call."""
+        end = call.end
+        duration = "" if end.duration_ms is None else f" · {format_duration(end.duration_ms)}"
+        said = f"{call.name} {short_line(call.summary, 200)}".strip()
+        self._write(f"**{outcome_word(call)}** · {self._code(said)}{duration}")
+        for text, _ in remarks(call):
+            self._write(f"*{self._plain(text)}*")
+        if end.diff:
+            hidden = end.diff_hidden_lines
+            more = f"\n\n*{plural(hidden, 'more line')}*" if hidden else ""
+            self._write(f"{self._fence(end.diff, 'diff')}{more}")
+        elif call.block is not None:
+            self._write(self._fence(shown_json(call.block.arguments, indent=1), "json"))
         if call.result is not None and (text := result_text(call.result).strip()):
-            yield self._fence(shortened(text, _LONGEST_RESULT))
-        for child in call.children:
-            yield from self._exchange(child, f"#{heading.split(' ')[0]} Child"[-12:])
+            self._write(self._fence(shortened(text, _LONGEST_RESULT)))
 
     def _plain(self, text: str) -> str:
         """Text as it is, on one line: nothing in it is markup."""

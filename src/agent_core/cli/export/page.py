@@ -1,20 +1,21 @@
 """A session as one HTML page that needs nothing else."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from agent_core.cli.figures import format_cost, format_duration, format_tokens
 from agent_core.cli.history import (
-    CallEntry,
     Exchange,
     History,
+    HistoryWriter,
     MessageEntry,
     NoteEntry,
     result_text,
     spoken,
-    verdict,
 )
 from agent_core.cli.terminal import Clean
 from agent_core.cli.tree import Branch, grow_tree
+from agent_core.cli.words import NOT_ACTIVE, SUMMARY, UNSEEN, outcome_word, remarks, speaker
+from agent_core.events.projection import Call
 from agent_core.text import plural, short_line, shortened, shown_json
 from agent_core.text.pages import (
     facts_list,
@@ -73,10 +74,12 @@ def session_page(history: History, clean: Clean) -> str:
     return _Page(history, clean).render()
 
 
-class _Page:
+class _Page(HistoryWriter):
     def __init__(self, history: History, clean: Clean) -> None:
         self._history = history
         self._clean = clean
+        self._parts: list[str] = []
+        self._is_open = False
 
     def render(self) -> str:
         session = self._history.session
@@ -154,11 +157,11 @@ class _Page:
 
     def _leaf(self, branch: Branch) -> str:
         node = branch.node
-        text = "(summary of what came before)"
+        text = f"({SUMMARY})"
         if node.node_type is NodeType.MESSAGE:
             text = short_line(self._clean(spoken(node)), _GIST)
         is_now = node.node_id in self._history.active
-        mark = "" if is_now else ' <span class="muted">not on the active path</span>'
+        mark = "" if is_now else f' <span class="muted">{NOT_ACTIVE}</span>'
         link = f'<a href="#{plain(node.node_id)}">{plain(text)}</a>'
         return f'<li class="{"now" if is_now else "then"}">{link}{mark}</li>'
 
@@ -185,7 +188,7 @@ class _Page:
             *(f"#{count:,}" for count in counts),
             f"#{plain(cost)}",
         )
-        for place, child in enumerate(_children(exchange), 1):
+        for place, child in enumerate(exchange.every_child, 1):
             yield from self._usage_rows(child, f"{number}.{place}")
 
     # --- the timeline -----------------------------------------------------------------------------
@@ -193,17 +196,24 @@ class _Page:
     def _timeline(self) -> str:
         exchanges = self._history.exchanges
         first_open = len(exchanges) - _OPEN_AT_MOST
-        return "\n".join(
-            self._exchange(exchange, str(number), is_open=number > first_open)
-            for number, exchange in enumerate(exchanges, 1)
-        )
+        runs: list[str] = []
+        for number, exchange in enumerate(exchanges, 1):
+            self._is_open = number > first_open
+            self.write_exchange(exchange, str(number))
+            runs.append("".join(self._parts))
+            self._parts.clear()
+        return "\n".join(runs)
 
-    def _exchange(self, exchange: Exchange, number: str, *, is_open: bool) -> str:
+    def _write(self, part: str) -> None:
+        self._parts.append(part)
+
+    def begin(self, exchange: Exchange, place: str, *, in_call: bool) -> None:  # noqa: ARG002
+        """Open the block of a run."""
         run = exchange.run
         is_child = run is not None and run.parent_run_id is not None
         is_beside = self._history.is_beside(exchange)
         gist = short_line(self._clean(exchange.prompt), _GIST) or "(no message)"
-        label, key = f"{plain(number)} · {plain(gist)}", ""
+        label, key = f"{plain(place)} · {plain(gist)}", ""
         if run is not None:
             key = f' id="{plain(run.run_id)}"'
             colour = _COLOURS.get(run.status, "busy")
@@ -211,39 +221,39 @@ class _Page:
                 f"{run.created_at.astimezone():%Y-%m-%d %H:%M} · {plural(run.turn_count, 'turn')} ·"
                 f" {format_tokens(run.usage.total_tokens)} tokens · {format_cost(run.usage)}"
             )
-            beside = " · not on the active path" if is_beside else ""
+            beside = f" · {NOT_ACTIVE}" if is_beside else ""
             label += (
                 f' <span class="{colour}">{plain(run.status)}</span>'
                 f' <span class="muted">{plain(spent)}{beside}</span>'
             )
-        body = "".join(self._entries(exchange))
         kinds = f"run{' beside' if is_beside else ''}"
-        opened = " open" if is_open and not is_beside and not is_child else ""
-        return f'<details class="{kinds}"{key}{opened}><summary>{label}</summary>{body}</details>'
+        opened = " open" if self._is_open and not is_beside and not is_child else ""
+        self._write(f'<details class="{kinds}"{key}{opened}><summary>{label}</summary>')
 
-    def _entries(self, exchange: Exchange) -> Iterator[str]:
-        run = exchange.run
-        if run is not None and run.prompt is not None:
-            who = '<p class="who">User <span class="muted">no model has seen it</span></p>'
-            yield f'<div class="said user">{who}{self._pre(exchange.prompt)}</div>'
-        for entry in exchange.entries:
-            match entry:
-                case MessageEntry(node=node, usage=usage):
-                    yield self._message(node, usage)
-                case CallEntry():
-                    yield self._call(entry)
-                case NoteEntry(text=text):
-                    yield f'<p class="notice fair">{self._text(text)}</p>'
-        for place, child in enumerate(exchange.children, 1):
-            yield self._exchange(child, f"child {place}", is_open=False)
+    def unseen(self, exchange: Exchange, prompt: str) -> None:  # noqa: ARG002
+        """Write a prompt that no model has seen."""
+        who = f'<p class="who">{speaker(Role.USER)} <span class="muted">{UNSEEN}</span></p>'
+        self._write(f'<div class="said user">{who}{self._pre(prompt)}</div>')
+
+    def note(self, entry: NoteEntry) -> None:
+        """Write a remark."""
+        self._write(f'<p class="notice fair">{self._text(entry.text)}</p>')
+
+    def end(self, exchange: Exchange) -> None:
+        """Write why a run failed, and close its block."""
         if failure := exchange.failure:
-            yield f'<p class="notice bad">Failed: {self._text(failure)}</p>'
+            self._write(f'<p class="notice bad">Failed: {self._text(failure)}</p>')
+        self._write("</details>")
+
+    def message(self, entry: MessageEntry) -> None:
+        """Write a message."""
+        self._write(self._message(entry.node, entry.usage))
 
     def _message(self, node: Node, usage: Usage | None) -> str:
         key = plain(node.node_id)
         if node.node_type is NodeType.COMPACTION:
             body = render_markdown(shortened(self._clean(node.text), _LONGEST))
-            return f'<div id="{key}">{fold("Summary of what came before", body)}</div>'
+            return f'<div id="{key}">{fold(SUMMARY.capitalize(), body)}</div>'
         if node.node_type is not NodeType.MESSAGE:
             label = plain(node.node_type.replace("_", " "))
             return fold(f'<span class="muted">{label}</span>', self._pre(node.text))
@@ -254,7 +264,7 @@ class _Page:
         text = shortened(self._clean(node.text), _LONGEST).strip()
         is_user = node.role is Role.USER
         parts.append(preformatted(text) if is_user else render_markdown(text))
-        who = {Role.USER: "User", Role.ASSISTANT: "Agent"}.get(node.role, str(node.role))
+        who = speaker(node.role)
         facts = ["cut off"] if node.is_partial else []
         if usage is not None:
             facts.append(f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out")
@@ -278,47 +288,40 @@ class _Page:
         source = f"data:{block.mime_type};base64,{plain(block.data)}"
         return f'<p><img alt="what the user has sent" src="{source}"></p>'
 
-    def _call(self, call: CallEntry) -> str:
-        ended = call.ended
-        took = ended.get("duration_ms")
-        duration = "" if took is None else format_duration(took)
+    def begin_call(self, call: Call) -> None:
+        """Open the block of a call."""
+        end = call.end
+        duration = "" if end.duration_ms is None else format_duration(end.duration_ms)
         gist = self._text(short_line(self._clean(call.summary), _GIST))
+        colour = "bad" if call.is_bad else "good" if call.ended else "fair"
         label = (
-            f'<span class="outcome {call.quality}">{plain(call.word)}</span> '
-            f"<code>{plain(call.call.name)}</code> {gist}"
+            f'<span class="outcome {colour}">{plain(outcome_word(call))}</span> '
+            f"<code>{plain(call.name)}</code> {gist}"
             f' <span class="muted">{plain(duration)}</span>'
         )
-        body = "".join(self._call_parts(call))
+        opened = " open" if call.is_bad or end.diff is not None else ""
         kind = "call bad-end" if call.is_bad else "call"
-        shown = fold(label, body, is_open=call.is_bad or "diff" in ended)
-        return f'<div class="{kind}">{shown}</div>'
-
-    def _call_parts(self, call: CallEntry) -> Iterator[str]:
-        ended = call.ended
-        for answer in call.answers:
-            colour = "bad" if answer.get("decision") == "deny" else "muted"
-            yield f'<p class="{colour}">{self._text(verdict(answer))}</p>'
-        if call.why:
-            yield f'<p class="bad">{self._text(call.why)}</p>'
-        if call.outcome == "interrupted":
-            yield '<p class="bad">The process died while it ran: its effect is unknown.</p>'
-        if diff := ended.get("diff"):
-            yield self._diff(str(diff))
-            if hidden := ended.get("diff_hidden_lines"):
-                yield f'<p class="muted">{plural(hidden, "more line")}</p>'
-        yield fold(
-            '<span class="muted">arguments</span>',
-            self._pre(shown_json(call.call.arguments, indent=1)),
-        )
-        if output := ended.get("output"):
-            if hidden := ended.get("output_hidden_lines"):
-                yield f'<p class="muted">{plural(hidden, "line")} before</p>'
-            yield self._pre(str(output))
+        self._write(f'<div class="{kind}"><details{opened}><summary>{label}</summary>')
+        for text, is_bad in remarks(call):
+            self._write(f'<p class="{"bad" if is_bad else "muted"}">{self._text(text)}</p>')
+        if end.diff:
+            self._write(self._diff(end.diff))
+            if hidden := end.diff_hidden_lines:
+                self._write(f'<p class="muted">{plural(hidden, "more line")}</p>')
+        if call.block is not None:
+            given = self._pre(shown_json(call.block.arguments, indent=1))
+            self._write(fold('<span class="muted">arguments</span>', given))
+        if end.output:
+            if hidden := end.output_hidden_lines:
+                self._write(f'<p class="muted">{plural(hidden, "line")} before</p>')
+            self._write(self._pre(end.output))
         if call.result is not None:
             label = '<span class="muted">result</span>'
-            yield fold(label, self._pre(result_text(call.result)))
-        for place, child in enumerate(call.children, 1):
-            yield self._exchange(child, f"child {place}", is_open=False)
+            self._write(fold(label, self._pre(result_text(call.result))))
+
+    def end_call(self, call: Call) -> None:  # noqa: ARG002
+        """Close the block of a call."""
+        self._write("</details></div>")
 
     def _diff(self, diff: str) -> str:
         lines: list[str] = []
@@ -328,14 +331,7 @@ class _Page:
         return f'<pre class="diff">{"".join(lines)}</pre>'
 
 
-def _children(exchange: Exchange) -> Iterator[Exchange]:
-    yield from exchange.children
-    for entry in exchange.entries:
-        if isinstance(entry, CallEntry):
-            yield from entry.children
-
-
-def _all(exchanges: Sequence[Exchange]) -> Iterator[Exchange]:
+def _all(exchanges: Iterable[Exchange]) -> Iterator[Exchange]:
     for exchange in exchanges:
         yield exchange
-        yield from _all(list(_children(exchange)))
+        yield from _all(exchange.every_child)

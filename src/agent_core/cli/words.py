@@ -1,0 +1,176 @@
+"""Sentences about events, messages and calls: the same in every view, story and export."""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from agent_core.events.projection import Call, PlacedEvent
+from agent_core.permissions.questions import NOBODY
+from agent_core.text import visible
+from agent_core.types import EventLevel, EventType, Role
+from agent_core.types.event_details import ModelRetried, PermissionDecided, RunQueued
+
+NOT_ACTIVE = "not on the active path"
+SUMMARY = "summary of what came before"
+UNSEEN = "no model has seen it"
+EFFECT_UNKNOWN = "the process died while it ran: its effect is unknown"
+
+
+class Meaning(Struct, frozen=True, kw_only=True):
+    """The meaning of a kind of event for people.
+
+    Attributes:
+        now: its line while the run is watched.
+        later: its line in the story of a session.
+        silence: the reason for the silence of a run after it.
+        spender: the user of the tokens that it reports, which the run's own do not contain.
+        is_implied: another event or the end of the run says the same.
+        is_in_story: a story says it in another place; a view does not.
+        is_remark: an editor shows it between the words of the model.
+    """
+
+    now: str = ""
+    later: str = ""
+    silence: str = ""
+    spender: str = ""
+    is_implied: bool = False
+    is_in_story: bool = False
+    is_remark: bool = False
+
+
+_SUMMARISING = "summarising the conversation"
+_MODEL = "waiting for the model"
+_CHILDREN = "child agents"
+_SUMMARIES = "summaries"
+SPENDERS = (_CHILDREN, _SUMMARIES)
+_IMPLIED = Meaning(is_implied=True, is_in_story=True)
+_NOTHING = Meaning()
+
+_MEANINGS: Mapping[EventType, Meaning] = {
+    EventType.CANCEL_TIMEOUT: Meaning(now="still cleaning up"),
+    EventType.CHILD_AGENT_CANCELLED: Meaning(spender=_CHILDREN),
+    EventType.CHILD_AGENT_COMPLETED: Meaning(now="child agent finished", spender=_CHILDREN),
+    EventType.CHILD_AGENT_CREATED: Meaning(now="child agent started"),
+    EventType.CHILD_AGENT_FAILED: Meaning(spender=_CHILDREN, is_in_story=True),
+    EventType.COMPACT_COMPLETED: Meaning(
+        later="the conversation was summarised", spender=_SUMMARIES
+    ),
+    EventType.COMPACT_FAILED: Meaning(spender=_SUMMARIES, is_remark=True),
+    EventType.COMPACT_STARTED: Meaning(now=_SUMMARISING, later=_SUMMARISING, silence=_SUMMARISING),
+    EventType.CONTEXT_BUILT: Meaning(silence=_MODEL),
+    EventType.GUARD_REPLACED: Meaning(later="a guard replaced content"),
+    EventType.HOOK_DENIED: Meaning(later="a hook refused"),
+    EventType.HOOK_FAILED: Meaning(is_remark=True),
+    EventType.LOOP_ABORTED: _IMPLIED,
+    EventType.LOOP_FAILED: _IMPLIED,
+    EventType.LOOP_STARTED: Meaning(silence=_MODEL),
+    EventType.MCP_SERVER_FAILED: Meaning(is_remark=True),
+    EventType.MODEL_RETRY: Meaning(silence="waiting to try again", is_remark=True),
+    EventType.MODEL_STARTED: Meaning(silence=_MODEL),
+    EventType.PERMISSION_FAILED: _IMPLIED,  # a tool_denied follows
+    EventType.RUN_CANCELLED: _IMPLIED,
+    EventType.RUN_FAILED: _IMPLIED,
+    EventType.RUN_QUEUED: Meaning(later="waited for its turn", silence="waiting for its turn"),
+    EventType.SESSION_MOVED: Meaning(later="the session moved to another folder"),
+    EventType.STOP_HOOK_PREVENTED: Meaning(is_in_story=True),  # its node follows
+    EventType.TOOL_TIMEOUT: _IMPLIED,  # a tool_failed follows
+    EventType.WORKER_DISPATCHED: Meaning(now="worker started", later="a worker was started"),
+}
+
+_DECISIONS = {
+    "deny": "denied",
+    "allow_once": "allowed once",
+    "allow_for_session": "allowed for session",
+    "allow_reads": "allowed with all that only reads",
+    "allow_edits": "allowed with all edits",
+}
+_SPEAKERS = {Role.USER: "User", Role.ASSISTANT: "Agent"}
+
+
+def meaning_of(kind: EventType) -> Meaning:
+    """Return what a kind of event means to people."""
+    return _MEANINGS.get(kind, _NOTHING)
+
+
+def kind_in_words(kind: EventType) -> str:
+    """Return the name of a kind of event as words."""
+    return kind.replace("_", " ")
+
+
+def is_trouble(step: PlacedEvent) -> bool:
+    """Return whether an event warns of something."""
+    return step.event.level in {EventLevel.WARNING, EventLevel.ERROR}
+
+
+def story_line(step: PlacedEvent) -> str:
+    """Return the line of an event in the story of a session; empty if it has none."""
+    meaning, details = meaning_of(step.kind), step.details
+    is_silent = isinstance(details, RunQueued) and details.runs_in_front == 0
+    if meaning.is_in_story or is_silent or not (meaning.later or is_trouble(step)):
+        return ""
+    words = meaning.later or kind_in_words(step.kind)
+    return ": ".join(part for part in (words, details.subject, details.why) if part)
+
+
+def queue_line(details: RunQueued) -> str:
+    """Return the place of a run in the queue; empty if only its own process has to take it."""
+    if count := len(details.taken_over):
+        come = "comes 1 message that was" if count == 1 else f"come {count} messages that were"
+        return f"first {come} queued when a process of this session died"
+    if in_front := details.runs_in_front:
+        those = "the run" if in_front == 1 else f"the {in_front} runs"
+        return f"waiting for {those} of this session ahead of it"
+    return "waiting for a worker" if details.queue is not None else ""
+
+
+def retry_line(details: ModelRetried, because: str) -> str:
+    """Return the line of an attempt that failed: why, and what follows."""
+    follows = f"the next one in {details.delay_ms / 1000:.1f} s"
+    if model := details.next_model:
+        follows = f"now calling {visible(model, one_line=True)}"
+    return f"attempt {details.attempt} failed{because}; {follows}"
+
+
+def remark_line(step: PlacedEvent) -> str:
+    """Return the line of an event that an editor shows between the words of the model."""
+    parts = kind_in_words(step.kind), step.details.server_id, step.details.cause
+    return ": ".join(part for part in parts if part)
+
+
+def verdict(answer: PermissionDecided) -> str:
+    """Return who answered a question about a call, the decision and the reason."""
+    decided_by = answer.decided_by or "the program"
+    if decided_by == NOBODY:
+        return f"denied: {answer.reason or 'nobody answered'}"
+    who = f"{answer.decider} ({decided_by})" if answer.decider else decided_by
+    reason = f": {answer.reason}" if answer.reason else ""
+    return f"{_DECISIONS.get(answer.decision, answer.decision)} by {who}{reason}"
+
+
+def remarks(call: Call) -> list[tuple[str, bool]]:
+    """Return what there is to say about the outcome of a call, and whether it is bad."""
+    said = [(verdict(answer), answer.decision == "deny") for answer in call.answers]
+    is_told = any(is_denial for _, is_denial in said)
+    if call.outcome in {"failed", "denied"} and not is_told and call.end.why:
+        said.append((call.end.why, True))
+    if call.outcome == "interrupted":
+        said.append((EFFECT_UNKNOWN, True))
+    return said
+
+
+def outcome_word(call: Call) -> str:
+    """Return the outcome of a call in a word or two."""
+    match call.outcome:
+        case "completed":
+            return f"exit {call.end.exit_code}" if call.end.exit_code else "ok"
+        case "interrupted":
+            return "unknown"
+        case "failed" | "denied" if call.end.code == "cancelled":
+            return "cancelled"
+        case outcome:
+            return outcome
+
+
+def speaker(role: Role) -> str:
+    """Return the name of the author of a message."""
+    return _SPEAKERS.get(role, str(role))

@@ -32,8 +32,9 @@ from agent_core.tools.base import (
     Tool,
     ToolContext,
     batches,
-    ends_turn,
+    changes_nothing,
     not_run,
+    stops_changes,
 )
 from agent_core.tools.limits import BoundedResult
 from agent_core.tools.results import OpenCall, failure_of
@@ -125,7 +126,7 @@ class _CallTiming(Struct):
 
 
 async def run_tools(ctx: RunContext, calls: Sequence[ToolCall]) -> None:
-    """Answer every call. After a failed write the remaining calls are answered without being run.
+    """Answer every call. After a failed write only those of the remaining calls that read are run.
 
     Raises:
         asyncio.CancelledError: the run was cancelled; every call has its answer all the same.
@@ -133,18 +134,23 @@ async def run_tools(ctx: RunContext, calls: Sequence[ToolCall]) -> None:
     """
     waiting = list(calls)
     adds: list[Draft] = []
+    has_failed = False
     try:
         for concurrency, batch in batches(calls, ctx.toolbox.concurrency):
             stop_if_cancelled()
             if ctx.journal.failure is not None:
                 raise ctx.journal.failure  # these calls follow from a reply that is not stored
+            if has_failed and not changes_nothing(concurrency):
+                for call in batch:  # they rely on the one that failed
+                    _answer(ctx.journal, call, not_run(call), flags=_NOT_RUN)
+                del waiting[: len(batch)]
+                continue
             is_alone = len(batch) == 1
             done = [await run_tool(ctx, batch[0])] if is_alone else await _run_all(ctx, batch, adds)
             del waiting[: len(batch)]
             for bounded in done:
                 adds.extend(bounded.adds)
-            if ends_turn(concurrency, done[0].result):
-                break  # the later calls rely on the one that failed
+            has_failed |= stops_changes(concurrency, done[0].result)
     except ParkedError:
         for draft in adds:
             ctx.journal.add(draft, EventType.MESSAGE_CREATED)
@@ -156,14 +162,12 @@ async def run_tools(ctx: RunContext, calls: Sequence[ToolCall]) -> None:
             if call.tool_call_id not in answered:
                 _answer(ctx.journal, call, _aborted(call, _NEVER_BEGAN), flags=_ABORTED)
         raise
-    for call in waiting:
-        _answer(ctx.journal, call, not_run(call), flags=_NOT_RUN)
     for draft in adds:
         ctx.journal.add(draft, EventType.MESSAGE_CREATED)
 
 
 async def finish_turn(ctx: RunContext, open_calls: Sequence[ToolCall]) -> None:
-    """Run the remaining calls of an interrupted turn, unless a write before them has failed.
+    """Run the remaining calls of an interrupted turn; after a failed write only those that read.
 
     A call whose process died during it has not failed: its effect is unknown, and the next call is
     run.
@@ -182,8 +186,12 @@ async def finish_turn(ctx: RunContext, open_calls: Sequence[ToolCall]) -> None:
         result = results.get(call.tool_call_id)
         if result is None or result.metadata.get("reason") == EFFECT_UNKNOWN:
             continue
-        if ends_turn(ctx.toolbox.concurrency(call), result):
-            later = {after.tool_call_id for after in order[place:]}
+        if stops_changes(ctx.toolbox.concurrency(call), result):
+            later = {
+                after.tool_call_id
+                for after in order[place:]
+                if not changes_nothing(ctx.toolbox.concurrency(after))
+            }
             break
     await run_tools(ctx, [call for call in open_calls if call.tool_call_id not in later])
     for call in open_calls:

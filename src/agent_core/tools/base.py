@@ -57,7 +57,7 @@ class Concurrency(StrEnum):
     WAIT = "wait"  # side by side among themselves, after the agents of the turn were started
     TASK = "task"  # one after the other; a failure does not stop the turn
     END = "end"  # as TASK, but agents that run or are waited for right before do not hold it up
-    WRITE = "write"  # alone; a failure answers the rest of the turn without running it
+    WRITE = "write"  # alone; after a failure only the reading calls of the turn are run
 
 
 class ArtifactWriter(Protocol):
@@ -251,13 +251,18 @@ def batches(
         yield first, batch
 
 
-def ends_turn(concurrency: Concurrency, result: ToolResult | ToolResultBlock) -> bool:
-    """Return whether the later calls of the turn must not run, because they rely on this one."""
+def stops_changes(concurrency: Concurrency, result: ToolResult | ToolResultBlock) -> bool:
+    """Return whether later changes of the turn must not be made, because they rely on this one."""
     return concurrency is Concurrency.WRITE and result.is_error
 
 
+def changes_nothing(concurrency: Concurrency) -> bool:
+    """Return whether calls of a group only read or wait, and so never rely on a change."""
+    return concurrency in {Concurrency.READ, Concurrency.WAIT}
+
+
 def not_run(call: ToolCall) -> ToolResult:
-    """The answer to a call that came after a write that failed."""
+    """Return the answer to a call that came after a write that failed."""
     reason = {"reason": "previous_write_failed"}
     message = "not run: an earlier write of this turn failed, and this call was planned after it"
     return ToolResult(

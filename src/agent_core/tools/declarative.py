@@ -157,7 +157,7 @@ def _load(
     content = read_json_file(path, _WHAT)
     try:
         file = ToolFile.model_validate(content)
-        check = SchemaCheck(file.name, file.input_schema).compile()
+        check = SchemaCheck(file.name, file.input_schema, fills_in=True).compile()
         check_own_name(file.name)
     except ValidationError as error:
         reasons = "; ".join(str(problem).strip() for problem in problems_of(error, ToolFile))

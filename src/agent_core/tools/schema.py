@@ -7,6 +7,7 @@ that does not fit is one `validation_error` with JSON paths.
 
 import re
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from functools import cache, cached_property
 from itertools import islice
 from typing import Any, Self, cast
@@ -176,23 +177,37 @@ class SchemaCheck:
     """A check of raw arguments against a raw JSON Schema; compiled when first used.
 
     A schema that lists its properties and does not mention others allows no others.
+
+    Args:
+        tool: its name.
+        schema: of its arguments.
+        fills_in: absent arguments get the defaults of the schema.
     """
 
-    def __init__(self, tool: str, schema: Mapping[str, Any]) -> None:
+    def __init__(self, tool: str, schema: Mapping[str, Any], *, fills_in: bool = False) -> None:
         self._tool = tool
         self._schema = dict(schema)
+        self._fills_in = fills_in
 
     def compile(self) -> Self:
-        """The same check, its schema known to be usable.
+        """Return the same check, its schema known to be usable.
 
         Raises:
-            ToolError: `schema_error`; it is not.
+            ToolError: `schema_error`; it is not, or a default does not fit it.
         """
-        _ = self._validator
+        validator = self._validator
+        try:
+            defaults: Json = self._filled({}, self._schema) if self._fills_in else {}
+        except RecursionError as error:
+            raise self._unusable(SchemaUnusableError("a default contains itself")) from error
+        for name, default in defaults.items():
+            if not validator.takes(default, self._schema["properties"][name]):
+                reason = SchemaUnusableError(f"the default of {name} does not fit it")
+                raise self._unusable(reason)
         return self
 
     def __call__(self, arguments: Mapping[str, Any]) -> Json:
-        """The arguments, optional nulls left out.
+        """Return the arguments, optional nulls left out.
 
         Raises:
             ToolError: `validation_error` if they do not fit, `schema_error` if the schema itself
@@ -201,6 +216,7 @@ class SchemaCheck:
         try:
             nulls = [name for name, value in arguments.items() if value is None]
             given = without_nulls(arguments, keep=[*filter(self._takes_null, nulls)])
+            given = self._filled(given, self._schema) if self._fills_in else given
             failures = list(islice(self._validator.errors(given), _MAX_COUNTED))
         except RecursionError as error:
             raise misfit(self._tool, error) from error
@@ -225,6 +241,28 @@ class SchemaCheck:
         except SchemaUnusableError as error:
             raise self._unusable(error) from error
         return validator
+
+    def _filled(self, value: Any, schema: object) -> Any:
+        """Return a value with the defaults of its schema in place of absent properties."""
+        if not isinstance(schema, dict):
+            return value
+        known = cast("Json", schema)
+        name = str(known.get("$ref", "")).partition("#/$defs/")[2]
+        known = self._schema.get("$defs", {}).get(name, {}) | known if name else known
+        if isinstance(value, list):
+            return [self._filled(each, known.get("items")) for each in cast("list[Any]", value)]
+        properties: Any = known.get("properties")
+        if not isinstance(value, dict) or not isinstance(properties, dict):
+            return cast("Any", value)
+        filled = dict(cast("Json", value))
+        for name, part in cast("Json", properties).items():
+            item = cast("Json", part if isinstance(part, dict) else {})
+            default = item.get("default")
+            if name in filled:
+                filled[name] = self._filled(filled[name], item)
+            elif default is not None:
+                filled[name] = self._filled(deepcopy(default), item)
+        return filled
 
     def _takes_null(self, name: str) -> bool:
         schema = self._schema.get("properties", {}).get(name)

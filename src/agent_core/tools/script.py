@@ -106,8 +106,17 @@ def placeholders(template: str) -> Iterator[str]:
 
 
 def fill_argv(argv: Sequence[str], arguments: Mapping[str, Any]) -> list[str]:
-    """Each element with its values put in; an absent one is empty."""
-    return [PLACEHOLDER.sub(lambda m: _value_text(arguments.get(m[1])), part) for part in argv]
+    """Return each element with its values put in; an absent one is empty.
+
+    An element that is one placeholder is left out if its argument is absent.
+    """
+    whole = map(PLACEHOLDER.fullmatch, argv)
+    kept = (
+        part
+        for part, match in zip(argv, whole, strict=True)
+        if match is None or arguments.get(match[1]) is not None
+    )
+    return [PLACEHOLDER.sub(lambda m: _value_text(arguments.get(m[1])), part) for part in kept]
 
 
 def _value_text(value: object) -> str:

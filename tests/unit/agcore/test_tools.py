@@ -398,7 +398,7 @@ async def test_writers_run_alone_and_readers_together(permission: ToolPermission
 
 
 @pytest.mark.parametrize("behaviour", [{"fails": True}, {"answers_error": True}])
-async def test_calls_after_a_failed_write_are_answered_but_not_run(
+async def test_after_a_failed_write_only_the_calls_that_read_are_run(
     behaviour: dict[str, bool],
 ) -> None:
     log = Log()
@@ -409,15 +409,16 @@ async def test_calls_after_a_failed_write_are_answered_but_not_run(
     ]
     calls = called("r1", "w1", "r1", "w2", "nobody")
     results = await answer(ToolRegistry(tools), calls)
-    assert log.lines == ["r1+", "r1-", "w1+", "w1-"]
+    assert log.lines == ["r1+", "r1-", "w1+", "w1-", "r1+", "r1-"]
     assert [result.tool_call_id for result in results] == [call.tool_call_id for call in calls]
     assert [result.metadata.get("reason") for result in results] == [
-        None, None, *["previous_write_failed"] * 3,
+        None, None, None, "previous_write_failed", None,
     ]  # fmt: skip
-    assert all("not run" in result.error.message for result in results[2:] if result.error)
+    assert results[3].error is not None
+    assert "not run" in results[3].error.message
 
 
-async def test_calls_after_a_write_that_was_denied_are_not_run() -> None:
+async def test_after_a_denied_write_only_the_calls_that_read_are_run() -> None:
     log = Log()
 
     async def says_no(_: PermissionRequest) -> PermissionDecision:
@@ -425,9 +426,11 @@ async def test_calls_after_a_write_that_was_denied_are_not_run() -> None:
 
     checker = PermissionChecker(PermissionConfig(ask=says_no))
     tools = [log.tool("w1", None), log.tool("r1", ToolPermission.READONLY)]
-    results = await answer(ToolRegistry(tools, permissions=checker), called("w1", "r1"))
-    assert log.lines == []
-    assert [result.is_error for result in results] == [True, True]
+    calls = called("w1", "r1", "w1")
+    results = await answer(ToolRegistry(tools, permissions=checker), calls)
+    assert log.lines == ["r1+", "r1-"]
+    assert [result.is_error for result in results] == [True, False, True]
+    assert results[2].metadata["reason"] == "previous_write_failed"
 
 
 async def test_a_failed_read_does_not_stop_what_follows() -> None:

@@ -117,17 +117,19 @@ async def test_d8_readonly_calls_of_one_turn_run_side_by_side() -> None:
     assert len(session.scripted.requests) == 2
 
 
-async def test_calls_after_a_failed_write_are_answered_but_not_run() -> None:
-    names = ("look", "explode", "look")
+async def test_after_a_failed_write_only_the_calls_that_read_are_run() -> None:
+    names = ("look", "explode", "look", "explode", "look")
     session = Session([Calls(calls=[ScriptedCall(name=name) for name in names]), "done"], TOOLS)
     await session.run()
     results = await session.results()
     assert [result.error and result.error.code for result in results] == [
         None,
         ErrorCode.INTERNAL_ERROR,
+        None,
         ErrorCode.CANCELLED,
+        None,
     ]
-    assert results[2].metadata["reason"] == "previous_write_failed"
+    assert results[3].metadata["reason"] == "previous_write_failed"
     assert "boom" in (results[1].error.message if results[1].error else "")
 
 
@@ -139,8 +141,8 @@ async def test_a_failed_reader_does_not_stop_later_calls() -> None:
     assert codes == [ErrorCode.TOOL_NOT_AVAILABLE, None]
 
 
-async def test_a_refused_call_ends_with_tool_denied_and_stops_the_rest() -> None:
-    names = ("explode", "look")
+async def test_a_refused_change_ends_with_tool_denied_and_stops_later_changes() -> None:
+    names = ("explode", "explode")
     script = [Calls(calls=[ScriptedCall(name=name) for name in names]), "done"]
     session = Session(script, TOOLS, guard=AllowAll("explode"))
     await session.run()
@@ -586,9 +588,14 @@ async def test_calls_after_a_failed_write_are_not_made_by_the_run_that_goes_on()
         ran.append(context.tool_call_id)
         raise RuntimeError("the disk is full")
 
+    async def look(arguments: dict[str, Any], context: Any) -> str:
+        ran.append(context.tool_call_id)
+        return "seen"
+
     two = [ScriptedCall(name="write", tool_call_id=f"call_{name}") for name in "ab"]
+    two.insert(1, ScriptedCall(name="look", tool_call_id="call_look"))
     hooks = SlowAfterTool()
-    tools = [a_tool("write", write, writes=True)]
+    tools = [a_tool("write", write, writes=True), a_tool("look", look)]
     session = Session([Calls(calls=two), "I will look"], tools, hooks=hooks)
     left = await session.start()
     interrupted = asyncio.create_task(run_agent(left, user_text("go")))
@@ -598,8 +605,8 @@ async def test_calls_after_a_failed_write_are_not_made_by_the_run_that_goes_on()
     outcome = await asyncio.wait_for(go_on(session, replace(left, extensions=allowing(left))), 50)
 
     assert outcome.status is RunStatus.COMPLETED
-    assert ran == ["call_a"]
-    (_, last) = await session.results()
+    assert ran == ["call_a", "call_look"]
+    last = {result.tool_call_id: result for result in await session.results()}["call_b"]
     assert last.error is not None
     assert last.error.details["reason"] == "previous_write_failed"
     interrupted.cancel()

@@ -118,6 +118,29 @@ async def test_arguments_arrive_as_json_too_and_a_result_may_come_back(
     assert result.content[0].model_dump()["data"] == {"text": "é"}
 
 
+async def test_the_defaults_of_a_schema_apply(setup: Setup, context: ToolContext) -> None:
+    more: dict[str, Any] = {
+        "type": "object",
+        "properties": {"deep": {"type": "boolean", "default": False}},
+    }
+    properties: dict[str, Any] = {
+        "mode": {"type": "string", "default": "fast"},
+        "note": {"type": ["string", "null"]},
+        "more": {**more, "default": {}},
+    }
+    schema = {"type": "object", "properties": properties, "required": ["mode"]}
+    words = ["{{args.mode}}", "{{args.note}}", "{{args.more}}"]
+    made = only(setup, input_schema=schema, args=words)
+    assert text_of(await answer(made, context)) == 'fast {"deep":false}\n'
+    given = await answer(made, context, mode="slow", note="x", more={"deep": True})
+    assert text_of(given) == 'slow x {"deep":true}\n'
+    properties["mode"]["default"] = 5
+    put(setup, ECHO | {"input_schema": schema, "args": words})
+    tools, (problem,) = declarative_tools(setup, launcher=Launcher(), environ=os.environ)
+    assert tools == []
+    assert "the default of mode does not fit" in problem.message
+
+
 @pytest.mark.parametrize("printed", ['{"content": 5}', '{"a": 1}', "[1]", "{", '{"content": []} x'])
 async def test_anything_else_it_prints_is_text(
     setup: Setup, context: ToolContext, printed: str

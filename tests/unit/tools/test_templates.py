@@ -100,9 +100,14 @@ def calls_in(seen: bytes) -> Iterator[list[str]]:
 
 
 def test_a_vector_is_filled_element_by_element() -> None:
-    argv = ["--n={{args.n}}", "{{ args.text }}", "{{args.flag}}", "{{args.none}}", "{{args.list}}"]
-    arguments = {"n": 3, "text": "a b; c", "flag": True, "none": None, "list": [1, "x"]}
-    assert fill_argv(argv, arguments) == ["--n=3", "a b; c", "true", "", '[1,"x"]']
+    argv = ["--n={{args.n}}", "{{ args.text }}", "{{args.flag}}", "{{args.list}}", "{{args.blank}}"]
+    arguments = {"n": 3, "text": "a b; c", "flag": True, "list": [1, "x"], "blank": ""}
+    assert fill_argv(argv, arguments) == ["--n=3", "a b; c", "true", '[1,"x"]', ""]
+
+
+def test_an_element_that_is_one_placeholder_is_left_out_with_its_argument() -> None:
+    argv = ["a", "{{args.none}}", "{{ args.absent }}", "--x={{args.absent}}", "z"]
+    assert fill_argv(argv, {"none": None}) == ["a", "--x=", "z"]
 
 
 def test_a_value_that_looks_like_a_template_is_not_filled_again() -> None:

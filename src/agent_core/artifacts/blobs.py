@@ -113,6 +113,9 @@ class BlobArtifactStore(ArtifactStore):
     def _changed_at(self, record: ArtifactRecord) -> datetime:
         return record.created_at
 
+    async def _open(self, record: ArtifactRecord) -> BinaryIO:
+        return io.BytesIO(await self._read(record))
+
     async def _read(self, record: ArtifactRecord) -> bytes:
         if not record.path.startswith(BLOB_PATH):
             return await super()._read(record)

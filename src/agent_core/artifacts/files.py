@@ -101,6 +101,16 @@ def read(place: Path) -> bytes:
         return file.read()
 
 
+def open_place(place: Path) -> BinaryIO:
+    """Open the file of an artifact for reading.
+
+    Raises:
+        StorageError: `file_not_found`, or it cannot be opened.
+    """
+    with explaining(place):
+        return _open_file(place)
+
+
 def remove(place: Path) -> None:
     """Remove an artifact's file and its folder, if they exist.
 

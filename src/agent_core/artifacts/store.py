@@ -1,12 +1,13 @@
 """Artifacts: a redacted file below the session's folder, and the row that describes it."""
 
 import asyncio
+import io
 import logging
 from collections.abc import Collection
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from agent_core.aio import finish_uncancelled
 from agent_core.artifacts import files
@@ -137,6 +138,22 @@ class ArtifactStore:
             StorageError: `artifact_not_found`; `file_not_found` if only its row is left.
         """
         return await self._read(await self._known(artifact_id))
+
+    async def open(self, artifact_id: str, *, session_id: str) -> BinaryIO:
+        """Open the content of an artifact of a session for reading.
+
+        Raises:
+            StorageError: `artifact_not_found`: the session has no such artifact; `file_not_found`
+                if only its row is left.
+        """
+        record = await self._rows.artifact(artifact_id)
+        if record is None or record.session_id != session_id:
+            message = (
+                f"this session has no artifact {shown_id(artifact_id)}; results name the artifacts"
+                " that they have, by ids such as art_…"
+            )
+            raise StorageError(ErrorCode.ARTIFACT_NOT_FOUND, message)
+        return await self._open(record)
 
     async def delete(self, artifact_id: str) -> None:
         """Remove an artifact's file, then its row.
@@ -271,6 +288,9 @@ class ArtifactStore:
     async def _read(self, record: ArtifactRecord) -> bytes:
         return await asyncio.to_thread(files.read, self._place(record))
 
+    async def _open(self, record: ArtifactRecord) -> BinaryIO:
+        return await asyncio.to_thread(files.open_place, self._place(record))
+
     async def _delete(self, record: ArtifactRecord) -> None:
         await asyncio.to_thread(files.remove, self._place(record))
         await self._rows.delete_artifact_row(record.artifact_id)
@@ -316,6 +336,9 @@ class InMemoryArtifactStore(ArtifactStore):
             message = f"the content of artifact {record.artifact_id} is gone"
             raise StorageError(ErrorCode.FILE_NOT_FOUND, message)
         return self._content[record.artifact_id]
+
+    async def _open(self, record: ArtifactRecord) -> BinaryIO:
+        return io.BytesIO(await self._read(record))
 
     def _changed_at(self, record: ArtifactRecord) -> datetime:
         return record.created_at

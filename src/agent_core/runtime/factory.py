@@ -97,6 +97,7 @@ class RunFactory:
         self._memory = memory
         self._store = process.store
         self._files = files
+        self._artifacts = process.artifacts
         self._results = table.results
         self._composers: OrderedDict[str, Composer] = OrderedDict()
         self._look_s = _QUICK_LOOK_S  # the first look runs in a thread
@@ -164,6 +165,7 @@ class RunFactory:
             instructions=found.instructions,
             skills=found.skills,
             window=model.context_window,
+            artifacts=self._artifacts,
         )
         if self._project.hooks is not None and run.parent_run_id is None:
             self._project.tell_unmet_matchers(options)

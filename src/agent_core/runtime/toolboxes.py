@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from agent_core.agents.roles import BUILT_IN_TOOLS, ROLE_TOOLS, does_work, select_tools
 from agent_core.agents.spawner import RunSpec
+from agent_core.artifacts.store import ArtifactStore
 from agent_core.config.paths import Setup
 from agent_core.config.problems import nearest
 from agent_core.context.instructions import InstructionCatalog, LoadedInstructions
@@ -168,6 +169,7 @@ class Toolboxes:
         instructions: InstructionCatalog,
         skills: SkillCatalog,
         window: int,
+        artifacts: ArtifactStore,
         expected: "ExpectedOutput | None" = None,
     ) -> Toolbox:
         """Return the toolbox of one run: the hard boundary of what it can see and do.
@@ -180,10 +182,11 @@ class Toolboxes:
             instructions: the instruction files that its tools find.
             skills: the skills that its tools load.
             window: context window of its model, in tokens; definitions may take a part of it.
+            artifacts: the artifacts that it can read.
             expected: the required form of its answer.
         """
         register = LoadedInstructions(instructions, spec.view)
-        workspace = replace(self._workspace, register=register)
+        workspace = replace(self._workspace, register=register, artifacts=artifacts)
         built_in: list[Tool] = []
         if not self.is_disabled(LOAD_SKILL):
             built_in.append(load_skill_tool(skills, spec.view))

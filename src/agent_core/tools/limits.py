@@ -6,7 +6,7 @@ Content that is too large for a message moves into an artifact.
 import asyncio
 import logging
 import mimetypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 MAX_REFERENCES = 50
 """References to artifacts in one result; more of them are listed in one artifact."""
 MAX_FILES = 16
-"""Files in one result that are artifacts of their own; more of them are one artifact."""
+"""Files or texts in one result that are artifacts of their own; more of them are one artifact."""
 MAX_IMAGES = 20
 """Pictures of one result that a model is shown."""
 MAX_SHOWN_BYTES = 10_000_000
@@ -60,6 +60,7 @@ _FACTS_BYTES = 8_192
 _MESSAGE_BYTES = 8_192
 _SUMMARY_BYTES = 1_000
 _FEW_BLOCKS = 16
+_SHOWN_BYTES = 1_000
 _MAX_SUFFIX = 8
 
 
@@ -223,6 +224,11 @@ class _ResultFiles:
         self._artifacts = artifacts
         self._write = write
 
+    @property
+    def can_keep(self) -> bool:
+        """Return whether there are artifacts."""
+        return self._artifacts is not None
+
     async def add(
         self, raw: bytes, filename: str, mime_type: str, *, summary: str
     ) -> ArtifactRefBlock | TextBlock:
@@ -333,6 +339,12 @@ async def _shorten(
     content: Sequence[ContentBlock], limit: int, files: _ResultFiles
 ) -> list[ContentBlock]:
     """Shorten the content to the limit: large parts, or many small ones, become one artifact."""
+    match content:
+        case [JsonBlock() as block]:
+            if (kept := await _move_texts(block, limit, files)) is not None:
+                return kept
+        case _:
+            pass
     sizes = [_size(block) for block in content]
     words = [n for n, block in enumerate(content) if isinstance(block, TextBlock | JsonBlock)]
     share = limit // max(1, len(words))
@@ -348,6 +360,53 @@ async def _shorten(
     gone, place = set(moved), moved[0]
     after = [block for n, block in enumerate(content) if n > place and n not in gone]
     return [*content[:place], TextBlock(text=text), *reference, *after]
+
+
+async def _move_texts(
+    block: JsonBlock, limit: int, files: _ResultFiles
+) -> list[ContentBlock] | None:
+    """Move the longest texts of a JSON value to artifacts of their own, with their line breaks.
+
+    Returns:
+        The value with the beginnings and ends of these texts, and the references; None if it would
+        still not fit.
+    """
+    size = _size(block)
+    data: Any = orjson.loads(orjson.dumps([block.data]))
+    long = sorted(_find_texts(data), key=lambda found: -len(found[0][found[1]]))[:MAX_FILES]
+    moved: list[tuple[Any, Any]] = []
+    while size > limit and len(moved) < len(long):
+        holder, key = long[len(moved)]
+        size -= len(orjson.dumps(holder[key])) - 2 * _SHOWN_BYTES
+        moved.append((holder, key))
+    if size > limit or not files.can_keep:
+        return None
+    shown = _SHOWN_BYTES + (limit - size) // (2 * len(moved))  # JSON may take twice the bytes
+    references: list[ContentBlock] = []
+    for holder, key in moved:
+        raw: bytes = holder[key].encode()
+        summary = f"{len(raw)} bytes: all of a text that the message has cut"
+        kept = await files.add(raw, "text.txt", "text/plain", summary=summary)
+        note = "" if isinstance(kept, TextBlock) else f"[all of it: artifact:{kept.artifact_id}]"
+        holder[key] = f"{shorten_text(holder[key], shown)}\n{note}"
+        references.append(kept)
+    return [block.model_copy(update={"data": data[0]}), *references]
+
+
+def _find_texts(data: Any) -> list[tuple[Any, Any]]:
+    """Return the places of the long texts in a JSON value: the list or object, and the key."""
+    found: list[tuple[Any, Any]] = []
+    waiting: list[Any] = [data]
+    while waiting:
+        holder: Any = waiting.pop()
+        keys: Iterable[Any] = holder if hasattr(holder, "keys") else range(len(holder))
+        for key in keys:
+            value: Any = holder[key]
+            if not isinstance(value, str):
+                waiting += [value] if hasattr(value, "__getitem__") else []
+            elif len(value) > 2 * _SHOWN_BYTES:
+                found.append((holder, key))
+    return found
 
 
 def _as_file(blocks: Sequence[TextBlock | JsonBlock]) -> tuple[bytes, str, str]:

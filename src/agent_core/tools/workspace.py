@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from msgspec import Struct, field
 
+from agent_core.artifacts.store import ArtifactStore
 from agent_core.config.models import ToolsConfig
 from agent_core.config.paths import Setup, fill_placeholders
 from agent_core.disk.globs import PathGlobs
@@ -393,6 +394,7 @@ class Workspace(Struct, frozen=True, kw_only=True):
         unfinished: notes of writes in progress.
         watch: looks for repositories that a program made; None: no search.
         protect: the places that `[sandbox]` protects besides the settings of repositories.
+        artifacts: the artifacts that can be read; None: there are none.
     """
 
     boundaries: PathPolicy
@@ -407,6 +409,7 @@ class Workspace(Struct, frozen=True, kw_only=True):
     unfinished: UnfinishedWrites
     watch: RepositoryWatch | None = None
     protect: Sequence[str] = ()
+    artifacts: ArtifactStore | None = None
 
     @classmethod
     def of(

@@ -3,7 +3,7 @@
 import asyncio
 import codecs
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from itertools import islice
 from pathlib import Path
@@ -13,13 +13,17 @@ from pydantic import Field
 
 from agent_core.disk.folders import open_folder
 from agent_core.errors import ErrorCode, ToolError
-from agent_core.tools.base import Action, Tool, ToolContext, ToolOutput
+from agent_core.text import shorten_name, shown_id
+from agent_core.tools.base import Action, Tool, ToolContext, ToolOutput, ToolReturn
 from agent_core.tools.files import Version, disk_errors, open_below, open_file, version_of
 from agent_core.tools.schema import Arguments
 from agent_core.tools.text import SAMPLE_BYTES, Encoding, encoding_of
 from agent_core.tools.workspace import ResolvedPath, Workspace, code_tool
+from agent_core.types import Access
 
 MAX_LINE_BYTES = 4096
+ARTIFACT = "artifact:"
+"""Prefix of the path of an artifact; a file of such a name is read as ./artifact:…"""
 _COUNTED_BYTES = 4 * 2**20
 _CHUNK = 2**18
 _ASCII = bytes(range(128))
@@ -30,10 +34,7 @@ _MAX_DEPTH = 400
 
 
 class ReadFile(Arguments):
-    """Read a page of a text file; if `truncated`, go on at `next_start_line`.
-
-    Lines are cut at 4096 bytes.
-    """
+    """Read a page of a text file or artifact:<id>; if `truncated`, go on at `next_start_line`."""
 
     path: Annotated[str, Field(min_length=1)]
     start_line: Annotated[int, Field(ge=1)] = 1
@@ -45,6 +46,8 @@ def read_file(workspace: Workspace) -> Tool:
     in_turn = asyncio.Lock()  # calls of one turn begin to read in their order
 
     async def prepare(arguments: ReadFile, context: ToolContext) -> Action:
+        if arguments.path.startswith(ARTIFACT):
+            return _read_artifact(workspace, arguments, context)
         async with in_turn:
             place = await asyncio.to_thread(workspace.boundaries.resolve, arguments.path)
         last = arguments.start_line + arguments.max_lines - 1
@@ -79,13 +82,9 @@ def _read_page(
     cut: list[int] = []
     next_line = total = None
     with disk_errors(place.shown), open_file(place.path) as file:
-        sample = file.read(SAMPLE_BYTES)
         version = version_of(file)
-        encoding = encoding_of(sample, complete=len(sample) < SAMPLE_BYTES)
-        if sample.isascii() and encoding == Encoding("utf-8"):
-            encoding = _encoding_of_later_text(file) or encoding
+        encoding = _find_encoding(file)
         if encoding is not None:
-            file.seek(len(encoding.mark))
             text = _TextStream(file, encoding, is_cancelled)
             size = 0
             for number, line in enumerate(text.lines(arguments.start_line), arguments.start_line):
@@ -102,18 +101,91 @@ def _read_page(
                 kept.append(shown if shown == line else f"{shown}\n")
             if next_line is None or os.fstat(file.fileno()).st_size <= _COUNTED_BYTES:
                 total = text.count_all()
-    page = {
-        "path": place.shown,
+    page = _view_page(place.shown, kept, next_line, encoding, total)
+    return page | {"truncated_lines": cut}, version
+
+
+def _read_artifact(workspace: Workspace, arguments: ReadFile, context: ToolContext) -> Action:
+    """Return the action of reading one page of an artifact of the session, which asks nothing."""
+
+    async def read() -> ToolReturn:
+        artifact_id = arguments.path.removeprefix(ARTIFACT)
+        if workspace.artifacts is None:
+            message = f"there is no artifact {shown_id(artifact_id)}: none are kept here"
+            raise ToolError(ErrorCode.ARTIFACT_NOT_FOUND, message)
+        file = await workspace.artifacts.open(artifact_id, session_id=context.session_id)
+        with file:
+            return await asyncio.to_thread(
+                _read_artifact_page,
+                file,
+                arguments,
+                workspace.limits.result_limit_bytes,
+                context.is_cancelled,
+            )
+
+    last = arguments.start_line + arguments.max_lines - 1
+    summary = f"{shorten_name(arguments.path)} lines {arguments.start_line} to {last}"
+    return Action(Access(summary=summary), read)
+
+
+def _read_artifact_page(
+    file: BinaryIO, arguments: ReadFile, limit_bytes: int, is_cancelled: Callable[[], bool]
+) -> dict[str, Any]:
+    """Return one page of an artifact: all its text is reached by `next_start_line`.
+
+    The contents of its pages, put together, are its text: a line that is too long continues in the
+    next number, and `continued_lines` names the numbers that continue the line before.
+    """
+    kept: list[str] = []
+    continued: list[int] = []
+    next_line = total = None
+    is_large = file.seek(0, os.SEEK_END) > _COUNTED_BYTES
+    file.seek(0)
+    encoding = _find_encoding(file)
+    if encoding is not None:
+        number = size = 0
+        is_continued = False
+        for number, piece in enumerate(_TextStream(file, encoding, is_cancelled).pieces(), 1):
+            if number >= arguments.start_line and next_line is None:
+                size += len(piece.encode(errors="replace"))
+                if kept and (len(kept) == arguments.max_lines or size > limit_bytes):
+                    next_line = number
+                    if is_large:
+                        break
+                else:
+                    kept.append(piece)
+                    continued += [number] if is_continued else []
+            is_continued = not piece.endswith("\n")
+        total = None if is_large and next_line else number
+    page = _view_page(arguments.path, kept, next_line, encoding, total)
+    return page | {"continued_lines": continued}
+
+
+def _view_page(
+    path: str, kept: Sequence[str], next_line: int | None, encoding: Encoding | None, total: object
+) -> dict[str, Any]:
+    return {
+        "path": path,
         "content": "".join(kept),
         "truncated": next_line is not None,
         "next_start_line": next_line,
-        "truncated_lines": cut,
+        "truncated_lines": [],
         "binary": encoding is None,
         "encoding": None if encoding is None else encoding.shown,
         "already_loaded": False,
         "total_lines": total,
     }
-    return page, version
+
+
+def _find_encoding(file: BinaryIO) -> Encoding | None:
+    """Return the encoding of a file of text, and leave the file at the beginning of its text."""
+    sample = file.read(SAMPLE_BYTES)
+    encoding = encoding_of(sample, complete=len(sample) < SAMPLE_BYTES)
+    if sample.isascii() and encoding == Encoding("utf-8"):
+        encoding = _encoding_of_later_text(file) or encoding
+    if encoding is not None:
+        file.seek(len(encoding.mark))
+    return encoding
 
 
 def _encoding_of_later_text(file: BinaryIO) -> Encoding | None:
@@ -160,6 +232,20 @@ class _TextStream:
         if begun:
             yield begun
 
+    def pieces(self) -> Iterator[str]:
+        """Yield all lines as they are; a line that is too long comes in several pieces."""
+        rest = ""
+        for chunk in self._chunks:
+            *ended, rest = (rest + chunk).split("\n")
+            for line in ended:
+                *full, last = _split_line(line)
+                yield from full
+                yield f"{last}\n"
+            *full, rest = _split_line(rest)
+            yield from full
+        if rest:
+            yield rest
+
     def count_all(self) -> int:
         """Return the number of lines; reads the rest of the file."""
         for _ in self._chunks:
@@ -177,6 +263,12 @@ class _TextStream:
                 self._ends += text.count("\n")
                 self._last = text[-1]
                 yield text
+
+
+def _split_line(line: str) -> list[str]:
+    """Return the pieces of a line: one if it is short enough."""
+    most = MAX_LINE_BYTES if line.isascii() else MAX_LINE_BYTES // 4
+    return [line[start : start + most] for start in range(0, len(line), most)] or [""]
 
 
 class ListDir(Arguments):

@@ -46,6 +46,10 @@ def soong_agent(home: Home, *arguments: str, **env: str) -> "subprocess.Complete
     )
 
 
+def last_session(events: Path) -> str:
+    return str(json.loads(events.read_text(encoding="utf-8").splitlines()[-1])["session_id"])
+
+
 def play(home: Home, *replies: Any, more: str = "") -> None:
     home.write("replies.json", json.dumps(replies))
     home.write_config(
@@ -108,6 +112,8 @@ def test_the_command_shows_the_objection_that_its_run_ended_against(
     done = soong_agent(home, "run", "--path", str(project), "--events", str(events), "go")
     assert (done.returncode, done.stdout.strip()) == (0, "done")
     assert "completed against an objection: test 7 fails" in done.stderr
+    story = soong_agent(home, "sessions", "show", last_session(events))
+    assert "completed against an objection: test 7 fails" in story.stdout
     last = json.loads(events.read_text(encoding="utf-8").splitlines()[-1])
     assert last["metadata"] == {"stop_objection": "test 7 fails"}
 

@@ -124,12 +124,15 @@ class _Story(HistoryWriter):
             self._block(prompt, f"{self._indent}  ", first=first)
 
     def end(self, exchange: Exchange) -> None:
-        """Write why a run did not complete."""
+        """Write why a run did not complete, or against which objection it did."""
         indent, run = self._indents.pop(), exchange.run
         if run is None:
             return
         if failure := exchange.failure:
             self._block(failure, f"{indent}    ", style=Style.BAD, first=f"{indent}  failed: ")
+        elif objection := str(run.metadata.get("stop_objection") or ""):
+            first = f"{indent}  completed against an objection: "
+            self._block(objection, f"{indent}    ", style=Style.WARN, first=first)
         elif run.status is RunStatus.CANCELLED:
             reason = f" ({run.end_reason})" if run.end_reason else ""
             self.sheet.line((f"{indent}  cancelled{reason}", Style.WARN))

@@ -43,6 +43,7 @@ from agent_core.types.event_details import (
     ModelReplied,
     ModelRetried,
     ReasoningDelta,
+    RunEnded,
     RunQueued,
     TextDelta,
     ToolEnded,
@@ -308,6 +309,8 @@ class RunView:
                 self._tokens[meaning.spender] += usage.total_tokens
             case ChildCreated(role="worker"):
                 return  # a line about the worker follows
+            case RunEnded(stop_objection=objection):
+                self._objection = objection
             case _:
                 pass
         line, style = "", Style.DIM

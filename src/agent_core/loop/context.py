@@ -150,6 +150,10 @@ _AGENT_STATUS = {
 }
 
 
+STOP_OBJECTION = "stop_objection"
+"""Key of the objection that a run completed against, in its metadata and its closing event."""
+
+
 class Outcome(Struct, frozen=True):
     """End of a run; `output` is the value of its answer, in the requested type.
 
@@ -175,7 +179,7 @@ class Outcome(Struct, frozen=True):
     def metadata(self) -> dict[str, Any]:
         """Further facts about the end, for results and reports."""
         objection = self.stop_objection
-        return {} if objection is None else {"stop_objection": objection}
+        return {} if objection is None else {STOP_OBJECTION: objection}
 
 
 class Reply(Struct, frozen=True):
@@ -366,6 +370,7 @@ def _end(path: Sequence[Node], outcome: Outcome, *, run_id: str, began: bool) ->
         turn_count=outcome.turns,
         usage=outcome.usage,
         error=outcome.error,
+        metadata=outcome.metadata or None,
         has_prompt_node=any(map(_is_message, mine)),
     )
     return JournalEnd(events, change, _AGENT_STATUS[status], resting_id)

@@ -1,6 +1,6 @@
 """Sessions for people: their histories, where they continue, and their deletion."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -9,7 +9,7 @@ from agent_core.artifacts.store import ArtifactStore
 from agent_core.context.composer import rebuild_requests
 from agent_core.disk.unfinished import Notes
 from agent_core.errors import AgentCoreError, ErrorCode
-from agent_core.loop.context import Outcome
+from agent_core.loop.context import STOP_OBJECTION, Outcome
 from agent_core.redaction.redactor import Redactor
 from agent_core.runtime.background import read_background_usage
 from agent_core.runtime.compact_agent import PURPOSE
@@ -241,8 +241,7 @@ class Sessions:
         record = await self._runs.require_run(run_id)
         outcome = None
         if record.status.is_terminal:
-            nodes = await self._store.run_nodes(run_id)
-            text = _answer(nodes)
+            text = _answer(await self._store.run_nodes(run_id))
             outcome = Outcome(
                 record.end_reason or EndReason.FAILED,
                 text,
@@ -250,7 +249,7 @@ class Sessions:
                 record.turn_count,
                 record.error,
                 output=_output(record, text),
-                stop_objection=await self._find_stop_objection(record, nodes),
+                stop_objection=record.metadata.get(STOP_OBJECTION),
             )
         elif record.status is RunStatus.WAITING:
             asked = await self._store.approvals(session_id=record.session_id)
@@ -262,15 +261,6 @@ class Sessions:
             outcome=outcome,
             is_for_workers=record.is_for_workers,
         )
-
-    async def _find_stop_objection(self, record: RunRecord, nodes: Sequence[Node]) -> str | None:
-        """Return the objection against which a run has completed, from its closing event."""
-        is_completed = record.status is RunStatus.COMPLETED
-        if not (is_completed and any(node.metadata.get("reason") == "stop_hook" for node in nodes)):
-            return None
-        history = await self._store.run_history(record.run_id)
-        closing = [e.payload for e in history.events if e.event_type is EventType.RUN_COMPLETED]
-        return closing[-1].get("stop_objection") if closing else None
 
     async def node_path(self, node_id: str) -> list[Node]:
         """Return the nodes from the root to this node.

@@ -369,11 +369,19 @@ class RunQueued(EventDetails, frozen=True, kw_only=True):
 
 
 class RunEnded(EventDetails, frozen=True, kw_only=True):
-    """The closing event of a run."""
+    """The closing event of a run.
+
+    Attributes:
+        end_reason: why it ended.
+        turns: how many turns it took.
+        usage: tokens of all its model calls.
+        stop_objection: the objection that it completed against.
+    """
 
     end_reason: str | None = None
     turns: int = 0
     usage: Usage | None = None
+    stop_objection: str = ""
 
 
 _RECORDS: Mapping[str, type[EventDetails]] = {

@@ -2,12 +2,14 @@
 
 import asyncio
 import os
+from collections.abc import Collection, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from agent_core.aio import finish_uncancelled
 from agent_core.disk.folders import remove_tree
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.redaction.redactor import Redactor
@@ -21,6 +23,7 @@ from agent_core.tools.patch import unified_diff
 from agent_core.tools.text import DecodedText
 from agent_core.types import (
     FileChange,
+    Role,
     SessionFork,
     SessionRecord,
     SwitchResult,
@@ -42,9 +45,18 @@ class Forks:
         store: of the sessions.
         workspaces: knows the files of sessions.
         redactor: removes secrets from the output.
+        task_logs: the Task logs by session if they are kept in memory; None if they are written.
     """
 
-    def __init__(self, store: SessionStore, redactor: Redactor, *, workspaces: Workspaces) -> None:
+    def __init__(
+        self,
+        store: SessionStore,
+        redactor: Redactor,
+        *,
+        workspaces: Workspaces,
+        task_logs: Mapping[str, dict[str, int]] | None = None,
+    ) -> None:
+        self._task_logs = task_logs
         self._store = store
         self._redactor = redactor
         self._workspaces = workspaces
@@ -76,9 +88,7 @@ class Forks:
         self, session_id: str, node_id: str | None
     ) -> tuple[SessionRecord, SessionFork]:
         """Return the session as it is now, and the fork at a node, by default its current one."""
-        session = await self._store.session(session_id)
-        if session is None:
-            raise session_not_found(session_id)
+        session = await self._session(session_id)
         node_id = node_id or session.active_node_id
         node = await self._store.node(node_id) if node_id else None
         if node_id is None or node is None or node.session_id != session_id:
@@ -96,6 +106,7 @@ class Forks:
     async def _fork_into(self, into: Path, files: ProjectFiles, fork: SessionFork) -> SwitchResult:
         """Copy the project to another folder, and begin the fork there."""
         session_id, node_id = fork.session_id, fork.node_id
+        session = await self._session(session_id)
         place = await asyncio.to_thread(_new_place, into, files.root)
         target = await self._store.snapshot_at(session_id, node_id, files.folder)
         existed = await asyncio.to_thread(place.exists)
@@ -110,6 +121,7 @@ class Forks:
             fork = replace(
                 fork, folder=str(place), snapshot_id=target, place=self._workspaces.place
             )
+            lost = await self._copy_tasks(session, fork, files)
             forked = await self._store.fork_session(fork)
         except BaseException:
             await asyncio.to_thread(remove_tree, place, keep=existed)
@@ -123,7 +135,7 @@ class Forks:
             session=forked,
             node_id=forked.active_node_id,
             left_out=shown_left_out(copied.left_out),
-            remarks=remarks,
+            remarks=[*remarks, *lost],
         )
 
     async def _named_on_path(self, session_id: str, node_id: str, folder: str) -> set[str]:
@@ -142,14 +154,77 @@ class Forks:
 
     async def _fork_here(self, session: SessionRecord, fork: SessionFork) -> SwitchResult:
         """Fork in the original's folder; if files are kept as snapshots, the fork gets its own."""
+        lost: list[str] = []
         if session.place == SNAPSHOT:
             files = self._workspaces.files_of(session)
             target = await self._store.snapshot_at(fork.session_id, fork.node_id, files.folder)
             target = target or await latest_snapshot(files, self._store)
             await self._workspaces.fork(fork.session_id, fork.new_session_id)
             fork = replace(fork, snapshot_id=target)
+        else:
+            lost = await self._copy_tasks(session, fork, self._workspaces.files_of(session))
         forked = await self._store.fork_session(fork)
-        return SwitchResult(session=forked, node_id=forked.active_node_id)
+        return SwitchResult(session=forked, node_id=forked.active_node_id, remarks=lost)
+
+    async def _copy_tasks(
+        self, session: SessionRecord, fork: SessionFork, files: ProjectFiles
+    ) -> list[str]:
+        """Copy the session's Tasks as they were at the node, so that the fork has its own.
+
+        In a copied project they are there already, under the id of the original. Returns remarks
+        about logs that cannot be read, which the fork lacks.
+        """
+        origin, place = session.session_id, Path(fork.folder)
+        before, after = files.tasks_dir(files.root), files.tasks_dir(place)
+        copied = after / origin
+        is_copied = after != before and await asyncio.to_thread(copied.is_dir)
+        if self._task_logs is None and not is_copied and not (before / origin).is_dir():
+            return []
+        # Few sessions have Tasks.
+        from agent_core.tasks.forks import list_writers, read_logs, write_logs  # noqa: PLC0415
+        from agent_core.tasks.log_store import TaskLogStore  # noqa: PLC0415
+        from agent_core.tasks.memory_logs import InMemoryTaskLogStore  # noqa: PLC0415
+
+        if self._task_logs is not None:
+            logs: TaskLogStore = InMemoryTaskLogStore(self._task_logs[origin], origin)
+            own: TaskLogStore = InMemoryTaskLogStore(
+                self._task_logs[fork.new_session_id], fork.new_session_id
+            )
+        else:
+            folder, root = (after, place) if is_copied else (before, files.root)
+            logs = TaskLogStore(folder, origin, project_dir=root)
+            own = TaskLogStore(after, fork.new_session_id, project_dir=place)
+        contents, problems = await asyncio.to_thread(read_logs, logs)
+        runs = None
+        if fork.node_id != session.active_node_id:
+            runs = await self._runs_before(fork.node_id, list_writers(contents.values()))
+        await finish_uncancelled(asyncio.to_thread(write_logs, contents, own, runs))
+        if is_copied:
+            await asyncio.to_thread(remove_tree, copied, keep=False)
+        return [f"The fork lacks a Task: {problem}." for problem in problems]
+
+    async def _runs_before(self, node_id: str, run_ids: Collection[str]) -> set[str]:
+        """Return those of the runs whose work a fork at the node knows of, children included."""
+        path = await self._store.path(node_id)
+        known = {node.run_id for node in path}
+        if path and path[-1].role is Role.USER:  # its own run is not part of the fork
+            known = {node.run_id for node in path[:-1]} - {path[-1].run_id}
+        found: set[str] = set()
+        for run_id in run_ids:
+            root_id: str | None = run_id
+            while (record := await self._store.run(root_id) if root_id else None) is not None:
+                if record.parent_run_id is None:
+                    break
+                root_id = record.parent_run_id
+            if root_id in known:
+                found.add(run_id)
+        return found
+
+    async def _session(self, session_id: str) -> SessionRecord:
+        session = await self._store.session(session_id)
+        if session is None:
+            raise session_not_found(session_id)
+        return session
 
     async def diff(self, before: str, after: str) -> WorkspaceDiff:
         """Return the difference between two states, each named by a node or a snapshot.

@@ -398,7 +398,7 @@ class NodeMoves:
             move = move.model_copy(update={"undone": [undone, *move.undone[1:]]})
         wanted, conflicts = before, set[str]()
         for begin, end in reversed([*spans[:-1], (spans[-1][0], known)]):
-            wanted, found = await alone.merge(end, begin, wanted)
+            wanted, found = await alone.merge(end, begin, wanted, session_id=session_id)
             conflicts.update(found)
         if decision.others and not force:
             touched = await alone.differing(before, wanted)
@@ -429,7 +429,9 @@ class NodeMoves:
                 done = await alone.restore(files.target, base=files.before, force=force)
                 before = done.before.snapshot_id
                 if before != files.before:  # others have changed something in the meantime
-                    target, _ = await alone.merge(files.before, files.target, before)
+                    target, _ = await alone.merge(
+                        files.before, files.target, before, session_id=session_id
+                    )
                     files = files.model_copy(update={"target": target, "before": before})
                     move = move.model_copy(update={"files": files})
                 return await self._follow(session_id, move, files, alone, done)

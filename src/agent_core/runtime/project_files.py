@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent_core.aio import finish_uncancelled
-from agent_core.config.paths import Setup
+from agent_core.config.paths import Setup, tasks_folder
 from agent_core.disk.folders import make_private
 from agent_core.disk.interrupted import MOVING, folder_about, is_interrupted
 from agent_core.disk.locks import closing_lock, try_lock
@@ -24,7 +24,7 @@ from agent_core.types.records import snapshot_folder
 
 if TYPE_CHECKING:
     from agent_core.runtime.shared_snapshots import SharedSnapshots
-    from agent_core.snapshots.records import Copied, Restored, Snapshot, SnapshotSettings
+    from agent_core.snapshots.records import Copied, Restored, Snapshot, SnapshotSettings, Spared
     from agent_core.snapshots.store import SnapshotStore
     from agent_core.storage.postgres.blobs import PostgresBlobs
 
@@ -283,6 +283,20 @@ class ProjectFiles:
             max_file_bytes=asked.max_file_bytes,
         )
 
+    def spared_logs(self, session_id: str) -> "Spared | None":
+        """Return the Task logs of all other sessions; None if no logs are in the project."""
+        from agent_core.snapshots.records import Spared  # noqa: PLC0415
+
+        logs = self.tasks_dir(self.root)
+        is_inside = logs != self.root and logs.is_relative_to(self.root)
+        folder = str(logs.relative_to(self.root)) if is_inside else ""
+        return Spared(folder, session_id) if is_inside else None
+
+    def tasks_dir(self, project: Path) -> Path:
+        """Return the folder of the Task logs of a project."""
+        setup = self._setup
+        return tasks_folder(setup.config.task.wal_dir, home=setup.home, project=project)
+
     def record_now(
         self, stop: threading.Event | None = None, *, spans: Sequence[tuple[str, str]] = ()
     ) -> "Snapshot":
@@ -325,15 +339,22 @@ class FilesAlone:
         await files.fetch(*{each for span in spans for each in span})
         return (await asyncio.to_thread(files.record_now, spans=spans)).snapshot_id
 
-    async def merge(self, base: str, target: str, now: str) -> tuple[str, list[str]]:
+    async def merge(
+        self, base: str, target: str, now: str, *, session_id: str
+    ) -> tuple[str, list[str]]:
         """Apply the difference between two snapshots to `now`; return the result and conflicts.
+
+        The Task logs of other sessions are not the session's: they stay as they are.
 
         Raises:
             StorageError: a snapshot no longer exists, or is damaged.
         """
         files = self._files
         await files.fetch(base, target, now)
-        merged, conflicts = await asyncio.to_thread(files.store.merge, base, target, now)
+        spared = files.spared_logs(session_id)
+        merged, conflicts = await asyncio.to_thread(
+            files.store.merge, base, target, now, spared=spared
+        )
         await self._send(merged)
         return merged.snapshot_id, conflicts
 

@@ -92,7 +92,8 @@ class Sessions:
         """Copies sessions with their projects, and compares states of a project."""
         from agent_core.runtime.forks import Forks  # noqa: PLC0415 - for few programs
 
-        return Forks(self._store, self._redactor, workspaces=self.workspaces)
+        logs = self._project.task_logs
+        return Forks(self._store, self._redactor, workspaces=self.workspaces, task_logs=logs)
 
     @cached_property
     def deletions(self) -> "Deletions":

@@ -1,5 +1,6 @@
 """The results of a recording, a comparison and a restore."""
 
+import os
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -38,6 +39,23 @@ class SnapshotSettings(Struct, frozen=True, kw_only=True):
     max_files: int = 200_000
     max_file_bytes: int = 104_857_600
     kept: tuple[str, ...] = ()
+
+
+class Spared(Struct, frozen=True):
+    """A folder whose entries a merge leaves as they are, except one.
+
+    Attributes:
+        folder: its path in the workspace.
+        but: the name of the entry that is merged.
+    """
+
+    folder: str
+    but: str
+
+    def spares(self, path: bytes) -> bool:
+        """Return whether a path is an entry of the folder that stays as it is."""
+        above, _, name = path.rpartition(b"/")
+        return above == os.fsencode(self.folder) and name != os.fsencode(self.but)
 
 
 class LeftOutReason(StrEnum):

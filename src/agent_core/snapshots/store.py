@@ -34,6 +34,7 @@ from agent_core.snapshots.records import (
     Restored,
     Snapshot,
     SnapshotSettings,
+    Spared,
     StoppedError,
     TreeChange,
     TreeEntry,
@@ -133,8 +134,12 @@ class SnapshotStore:
             restorer = Restorer(recorder)
             return restorer.restore(snapshot_id, base=base, force=force, settings=settings)
 
-    def merge(self, base: str, target: str, now: str) -> tuple[Snapshot, list[str]]:
+    def merge(
+        self, base: str, target: str, now: str, *, spared: Spared | None = None
+    ) -> tuple[Snapshot, list[str]]:
         """Apply the difference between the first two snapshots to the third one.
+
+        What is `spared` stays as the third one has it.
 
         Returns:
             The new snapshot, and the paths that the third one changes in another way.
@@ -143,9 +148,8 @@ class SnapshotStore:
             StorageError: one of them is missing or damaged.
         """
         with self._working() as packs:
-            merging = Merging(
-                packs, base=self.get(base), target=self.get(target), now=self.get(now)
-            )
+            states = {"base": self.get(base), "target": self.get(target), "now": self.get(now)}
+            merging = Merging(packs, **states, spared=spared)
             merged = merging.merge()
             packs.commit()
             return self._catalogue.keep(merged), sorted(merging.conflicts)

@@ -14,6 +14,7 @@ from agent_core.snapshots.records import (
     FileType,
     LeftOutReason,
     Snapshot,
+    Spared,
     TreeChange,
     TreeEntry,
 )
@@ -130,13 +131,23 @@ class Merging:
         packs: reads and keeps folders.
         base, target: the snapshots whose difference is applied.
         now: the third snapshot.
+        spared: what stays as the third snapshot has it.
 
     Attributes:
         conflicts: paths that the third snapshot changes in another way; they are replaced.
     """
 
-    def __init__(self, packs: Packs, *, base: Snapshot, target: Snapshot, now: Snapshot) -> None:
+    def __init__(
+        self,
+        packs: Packs,
+        *,
+        base: Snapshot,
+        target: Snapshot,
+        now: Snapshot,
+        spared: Spared | None = None,
+    ) -> None:
         self.conflicts: set[str] = set()
+        self._spared = spared
         self._packs = packs
         self._base, self._target, self._now = base, target, now
         self._unknown = {
@@ -153,6 +164,9 @@ class Merging:
             for path in map(os.fsdecode, self._unknown | self._as_left)
             for above in folders_above(path)
         }
+        if spared is not None:
+            folders = (spared.folder, *folders_above(spared.folder))
+            self._around.update(map(os.fsencode, folders))
 
     def merge(self) -> Snapshot:
         """Return the third snapshot with the changes; it has no id yet.
@@ -194,7 +208,8 @@ class Merging:
     def _entry(
         self, base: TreeEntry | None, target: TreeEntry | None, now: TreeEntry | None, path: bytes
     ) -> TreeEntry | None:
-        if target is None and path in self._unknown:
+        is_spared = self._spared is not None and self._spared.spares(path)
+        if is_spared or (target is None and path in self._unknown):
             return now
         if path in self._as_left:
             base = now

@@ -217,7 +217,7 @@ class TaskLogStore:
 
     def __init__(self, wal_dir: Path, session_id: str, *, project_dir: Path) -> None:
         self._folder = wal_dir / session_id
-        self._session_id = session_id
+        self.session_id = session_id
         self._base = project_dir if wal_dir.is_relative_to(project_dir) else wal_dir
 
     def path(self, name: str) -> Path:
@@ -269,10 +269,21 @@ class TaskLogStore:
         Raises:
             TaskError: `task_wal_unavailable`.
         """
+        content = self.content(name)
+        try:
+            return self._require_dag(name, read_log(content))
+        except AgentCoreError as error:
+            raise self._as_unavailable(name, error) from error
+
+    def content(self, name: str) -> bytes:
+        """Return the bytes of a log; nothing is locked or kept open.
+
+        Raises:
+            TaskError: `task_wal_unavailable`.
+        """
         try:
             with self._opened_file(name) as descriptor:
-                content = _read_all(descriptor)
-            return self._require_dag(name, read_log(content))
+                return _read_all(descriptor)
         except (OSError, AgentCoreError) as error:
             raise self._as_unavailable(name, error) from error
 
@@ -333,8 +344,9 @@ class TaskLogStore:
     def _require_dag(self, name: str, replayed: Replayed) -> Dag:
         dag = replayed.dag
         if dag is None:
-            raise schema_error("it holds no complete line; its Task was never created")
-        if replayed.session_id != self._session_id:
+            message = "line 1: it holds no complete line; its Task was never created"
+            raise schema_error(message, line=1)
+        if replayed.session_id != self.session_id:
             message = f"line 1: it belongs to the session {replayed.session_id}"
             raise schema_error(message, line=1)
         # A project may have been moved since the Task was created.

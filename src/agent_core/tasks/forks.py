@@ -1,0 +1,75 @@
+"""Copies the Task logs of a session for a fork of it."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, cast
+
+import orjson
+
+from agent_core.errors import TaskError
+from agent_core.tasks.log_store import TaskLogStore
+
+
+def read_logs(logs: TaskLogStore) -> tuple[dict[str, bytes], list[str]]:
+    """Return the contents of logs by name, and messages about the unreadable ones."""
+    found: dict[str, bytes] = {}
+    problems: list[str] = []
+    try:
+        for name in logs.names():
+            try:
+                found[name] = logs.content(name)
+            except TaskError as error:
+                problems.append(error.message)
+    except TaskError as error:  # the folder itself cannot be used
+        problems.append(error.message)
+    return found, problems
+
+
+def list_writers(contents: Iterable[bytes]) -> set[str]:
+    """Return the ids of the runs that have written lines of these logs."""
+    lines = (line for content in contents for _, line in _split(content))
+    return {str(line["actor_run_id"]) for line in lines if "actor_run_id" in line}
+
+
+def write_logs(
+    contents: Mapping[str, bytes], fork: TaskLogStore, runs: Collection[str] | None
+) -> None:
+    """Write the logs of a session for a fork of it, whose id is put in every line.
+
+    Args:
+        contents: the logs of the original.
+        fork: the store of the new session, which has none.
+        runs: the runs that the fork knows of; each log is copied to the last line of one of them.
+            None copies everything.
+
+    Raises:
+        TaskError: `task_wal_unavailable`: a log cannot be written.
+    """
+    for name, content in contents.items():
+        pieces: list[bytes] = []
+        kept = 0
+        for raw, line in _split(content):
+            if line:
+                line["session_id"] = fork.session_id
+                raw = orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
+            pieces.append(raw)
+            if runs is None or line.get("actor_run_id") in runs:
+                kept = len(pieces)
+        if kept:
+            log = fork.create(name)
+            try:
+                log.append(b"".join(pieces[:kept]), durable=True)
+            finally:
+                log.close()
+
+
+def _split(content: bytes) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    """Yield each line with its fields; a damaged line has none. An unfinished one is dropped."""
+    for raw in content.splitlines(keepends=True):
+        try:
+            line = orjson.loads(raw)
+        except orjson.JSONDecodeError:
+            line = None
+        if isinstance(line, dict):
+            yield raw, cast("dict[str, Any]", line)
+        elif raw.endswith(b"\n"):
+            yield raw, {}

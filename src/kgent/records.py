@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from agent_core.errors import ToolError
 from agent_core.process import Launcher
 from agent_core.redaction import Redactor
-from agent_core.text import short_line, visible
+from agent_core.text import short_line, strict_json, visible
 from agent_core.tools.files import open_file
 from agent_core.tools.values import storable, storable_text
 from agent_core.types import Frozen, new_id
@@ -248,7 +248,7 @@ class RunRecords:
 
     def keep_json(self, folder: str, label: str, value: Any) -> str:
         """Store a JSON value in a folder of the archive; return its path in the run folder."""
-        text = json.dumps(self.redactor.payload(value), ensure_ascii=False, indent=1)
+        text = strict_json(self.redactor.payload(value), ensure_ascii=False, indent=1)
         return self._keep(folder, label, ".json", text.encode("utf-8", "replace"))
 
     def keep_raw(self, folder: str, label: str, content: bytes, *, ending: str = "") -> str:
@@ -258,7 +258,7 @@ class RunRecords:
     def add_lines(self, name: str, *values: Any) -> str:
         """Append JSON values to `archive/<name>`, one per line; return that path."""
         clean = (self.redactor.payload(value) for value in values)
-        text = "".join(json.dumps(value, ensure_ascii=False) + "\n" for value in clean)
+        text = "".join(strict_json(value, ensure_ascii=False) + "\n" for value in clean)
         self.files.append(f"{ARCHIVE}/{name}", text.encode("utf-8", "replace"))
         return f"{ARCHIVE}/{name}"
 

@@ -1,7 +1,6 @@
 """The data of one run: its ids, options, the content of `run.json`, and its result."""
 
 import hashlib
-import json
 import re
 import secrets
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from typing import Any, Self
 from agent_core.errors import ErrorCode
 from agent_core.loading import installed_version
 from agent_core.redaction import Redactor
+from agent_core.text import strict_json
 from agent_core.tools.values import storable
 from agent_core.types import Frozen, utc_now
 from kgent.config import InputSpec, KgentConfig, ParameterValue
@@ -240,13 +240,13 @@ def state_hash(content: Mapping[str, Any]) -> str:
     event and contain its hash.
     """
     hashed = {key: value for key, value in content.items() if key != "manifests"}
-    canonical = json.dumps(hashed, sort_keys=True, separators=(",", ":"))
+    canonical = strict_json(hashed, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 def state_text(content: Mapping[str, Any]) -> str:
     """Return the text of `run.json`; equal content always gives equal text."""
-    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    return strict_json(content, indent=2, ensure_ascii=False) + "\n"
 
 
 def compute_seal(hashes: Mapping[str, str]) -> str:

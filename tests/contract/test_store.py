@@ -386,6 +386,33 @@ async def test_text_that_is_no_valid_unicode_neither_breaks_a_write_nor_gets_los
     assert page.nodes[0].metadata == {"m": "\ud800"}
 
 
+async def test_numbers_that_json_does_not_have_are_stored_as_null(session: SessionStore) -> None:
+    nan, inf = float("nan"), float("inf")
+    odd: dict[str, Any] = {"a": nan, "b": [inf, {"c": (-inf, 1.5)}], "some": {nan}}
+    read = {"a": None, "b": [None, {"c": [None, 1.5]}], "some": [None]}
+    for number, beside in enumerate((1, 2**70, "lone \ud800", {"model": TextBlock(text="x")})):
+        data = {name: value for name, value in odd.items() if name != "some"}
+        blocks = [
+            JsonBlock(data={**data, "beside": beside}),
+            ToolCallBlock(tool_call_id="c1", name="x", arguments={**data, "n": 2**70}),
+            ToolResultBlock(tool_call_id="c1", content=[], metadata={**data, "n": 2**70}),
+        ]
+        node = a_node(f"n{number}", content=blocks, metadata={**odd, "beside": beside})
+        await session.append(a_batch(node, an_event(payload={**odd, "beside": beside})))
+    page = await session.page("s1")
+    for event in (event for event in page.events if "beside" in event.payload):
+        assert {**event.payload, "beside": 0} == {**read, "beside": 0}
+    for node in page.nodes:
+        assert {**node.metadata, "beside": 0} == {**read, "beside": 0}
+        data, call, result = node.content
+        assert isinstance(data, JsonBlock)
+        assert isinstance(call, ToolCallBlock)
+        assert isinstance(result, ToolResultBlock)
+        for stored in (data.data, call.arguments, result.metadata):
+            assert (stored["a"], stored["b"]) == (read["a"], read["b"])
+        assert call.arguments["n"] == 2**70
+
+
 async def test_deeply_nested_values_are_stored(session: SessionStore) -> None:
     nested: Any = "core"
     for _ in range(400):

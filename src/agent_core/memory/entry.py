@@ -9,7 +9,7 @@ from typing import Any, cast
 from msgspec import Struct, field
 
 from agent_core.assets import FrontMatter, parse_front_matter
-from agent_core.text import content_hash, one_line
+from agent_core.text import content_hash, one_line, strict_json
 
 CATEGORIES = ("user", "feedback", "reference")
 """The folders of the memory."""
@@ -124,7 +124,7 @@ def file_name(name: str, memory_id: str, day: datetime) -> str:
 
 def _to_json(value: object) -> str:
     try:
-        return json.dumps(value, ensure_ascii=False, default=str)
+        return strict_json(value, ensure_ascii=False, default=str)
     except (ValueError, RecursionError):
         return json.dumps(str(value)[:200], ensure_ascii=False)
 

@@ -7,7 +7,6 @@ that reads back unchanged.
 
 import json
 import logging
-import math
 import re
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ from functools import lru_cache, partial
 from itertools import chain
 from operator import itemgetter
 from pathlib import PurePath
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
 
 import orjson
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
@@ -24,7 +23,7 @@ from pydantic_core import PydanticSerializationError, from_json
 
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.storage.sql import Connection, Cursor, FoundRow
-from agent_core.text import shown_id
+from agent_core.text import shown_id, strict_json
 from agent_core.types import (
     AgentRecord,
     Batch,
@@ -341,29 +340,11 @@ def _as_columns(values: Mapping[str, Any], *, skip_none: bool = False) -> dict[s
 
 def _dump_slowly(value: Any) -> str:
     try:
-        try:
-            text = json.dumps(value, default=_as_json, allow_nan=False)
-        except ValueError:  # a number without a JSON form, or a cyclic value
-            text = json.dumps(_finite(value), default=_as_json, allow_nan=False)
+        text = strict_json(value, default=_as_json)
         loads(text)  # what cannot be read back must not be stored
     except (TypeError, ValueError, RecursionError) as error:
         raise unreadable(str(error)) from error
     return text
-
-
-def _finite(value: Any) -> Any:
-    """Replace the numbers that have no JSON form by null."""
-    match value:
-        case float():
-            return value if math.isfinite(value) else None
-        case dict():
-            return {key: _finite(item) for key, item in cast("dict[Any, Any]", value).items()}
-        case list() | tuple():
-            return [_finite(item) for item in cast("list[Any]", value)]
-        case BaseModel():
-            return _finite(_as_json(value))
-        case _:
-            return value
 
 
 def _as_json(value: Any) -> Any:

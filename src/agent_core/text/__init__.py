@@ -2,8 +2,10 @@
 
 import hashlib
 import json
+import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any, cast
 
 BYTES_PER_TOKEN = 4
 _LONGEST_LINE = 500
@@ -178,6 +180,42 @@ def shortened(text: str, limit: int) -> str:
     """Return `text`, or its first `limit` characters and the number of missing ones."""
     cut = len(text) - limit
     return text if cut <= 0 else f"{text[:limit]}… (+{cut} {noun(cut, 'character')})"
+
+
+def strict_json(
+    value: object, *, default: Callable[[Any], object] | None = None, **layout: Any
+) -> str:
+    """Return the JSON text of a value; numbers that JSON does not have become null.
+
+    Args:
+        value: of plain types, and of those that `default` replaces by plain ones.
+        default: as for `json.dumps`.
+        layout: other arguments of `json.dumps`.
+
+    Raises:
+        TypeError: a part of it has no form in JSON.
+        ValueError: it contains itself.
+        RecursionError: it is nested too deeply, or contains itself.
+    """
+    try:
+        return json.dumps(value, default=default, allow_nan=False, **layout)
+    except ValueError:
+        return json.dumps(_finite(value, default), allow_nan=False, **layout)
+
+
+def _finite(value: object, default: Callable[[Any], object] | None) -> object:
+    match value:
+        case None | str() | bool() | int():
+            return value
+        case float():
+            return value if math.isfinite(value) else None
+        case dict():
+            items = cast("dict[object, object]", value).items()
+            return {key: _finite(item, default) for key, item in items}
+        case list() | tuple():
+            return [_finite(item, default) for item in cast("list[object]", value)]
+        case _:
+            return value if default is None else _finite(default(value), default)
 
 
 def shown_json(value: object, *, indent: int | None = None) -> str:

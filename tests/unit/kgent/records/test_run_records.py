@@ -9,6 +9,7 @@ import pytest
 from agent_core.redaction import Redactor
 from kgent.errors import ErrorCategory, ErrorInfo
 from kgent.records import SECTIONS, Event, RunRecords, ToolCallRecord, is_held, quoted
+from kgent.state import state_text
 from kgent_runs import IDS, a_context, events, lines
 
 
@@ -94,6 +95,23 @@ def test_secrets_reach_no_record(root: Path) -> None:
     records.close()
     for path in root.rglob("*"):
         assert not path.is_file() or secret not in path.read_text()
+
+
+def test_numbers_that_json_does_not_have_are_null_in_every_record(
+    root: Path, records: RunRecords
+) -> None:
+    odd = {"a": float("nan"), "b": 2**70, "c": [float("inf")]}
+    records.emit("error", "odd", odd, actor="runtime")
+    kept = [records.keep_json("outputs", "odd", odd), records.add_lines("odd.jsonl", odd)]
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    assert events(root)[0]["data"]["a"] is None
+    for path in kept:
+        read = json.loads((root / path).read_text(), parse_constant=refuse)
+        assert read == {"a": None, "b": 2**70, "c": [None]}
+    assert '"a": null' in state_text(odd)
 
 
 def test_events_from_many_threads_keep_their_order(root: Path, records: RunRecords) -> None:

@@ -3,8 +3,8 @@
 import asyncio
 import re
 import weakref
-from collections.abc import Mapping, Sequence
-from datetime import datetime
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
@@ -1015,6 +1015,48 @@ class AgentRuntime:
             StorageError: `session_not_found`; `session_active` while a run is queued or running.
         """
         return await (await self._home.services()).sessions.delete(session_id)
+
+    async def delete_sessions(
+        self,
+        *,
+        older_than: datetime | timedelta | None = None,
+        session_ids: Collection[str] | None = None,
+        project: str | Path | None = None,
+        keep_last: int = 0,
+        dry_run: bool = True,
+    ) -> "CleanupResult":
+        """Find, and unless `dry_run` delete, the sessions that were not used for some time.
+
+        The result has the ids of sessions, and in `freed_bytes` their text and artifacts. Sessions
+        that are used, or wait for an answer, are left. Each is deleted as by `delete_session`.
+
+        Args:
+            older_than: the time since the last use, or the aware time before which it was.
+            session_ids: these sessions instead, whenever they were used; one that cannot be deleted
+                is among the failures.
+            project: only sessions that work in this folder.
+            keep_last: keep this many of the last used sessions, of the project if there is one.
+            dry_run: only report what would be deleted.
+
+        Raises:
+            AgentCoreError: `validation_error`: not one of `older_than` and `session_ids` is given,
+                the time has no zone, or a number is negative.
+        """
+        from agent_core.runtime.retention import read_age  # noqa: PLC0415 - for few programs
+
+        retention = (await self._home.services()).sessions.retention
+        if session_ids is not None and older_than is None and project is None and not keep_last:
+            return await retention.delete_these(list(dict.fromkeys(session_ids)), dry_run=dry_run)
+        if older_than is None or session_ids is not None:
+            message = "delete_sessions takes older_than, or session_ids alone"
+            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+        if keep_last < 0:
+            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, "keep_last is negative")
+        folder = await asyncio.to_thread(_folder, project)
+        before = read_age(older_than)
+        return await retention.delete_unused(
+            before, project=folder, keep_last=keep_last, dry_run=dry_run
+        )
 
     async def delete_artifact(self, artifact_id: str) -> None:
         """Delete one artifact, file and row.

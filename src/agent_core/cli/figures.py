@@ -2,6 +2,7 @@
 
 from datetime import datetime
 
+from agent_core.text import plural
 from agent_core.types import Usage, utc_now
 
 
@@ -12,6 +13,14 @@ def format_tokens(count: int) -> str:
             unit = 1_000 if letter == "k" else size
             return f"{count / unit:.1f}{letter}"
     return f"{count:,}"
+
+
+def format_bytes(count: int) -> str:
+    """Format a number of bytes, in units of a thousand."""
+    for size, unit in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return plural(count, "byte")
 
 
 def format_dollars(amount: float) -> str:

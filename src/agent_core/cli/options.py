@@ -4,14 +4,13 @@ import argparse
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime, timedelta
 from math import inf
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
 
 from agent_core.text import visible
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from agent_core.types import PermissionMode
 
 COMPLETED = 0
@@ -69,7 +68,10 @@ class Options(argparse.Namespace):
     svg: str | None = None
     limit: int = 20
     by: "Literal['session', 'project', 'model', 'day'] | None" = None
-    since: "datetime | None" = None
+    since: datetime | None = None
+    older_than: datetime | None = None
+    keep_last: int | None = None
+    dry_run: bool = False
     yes: bool = False
     json: bool = False
     force: bool = False
@@ -215,6 +217,22 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
     near = get_close_matches(word, list(known), n=1)
     return f"; did you mean {near[0]}?" if near else ""
+
+
+def moment(text: str) -> datetime:
+    """A moment of the local time, or one so long ago.
+
+    Raises:
+        argparse.ArgumentTypeError: it is something else.
+    """
+    units = {"h": "hours", "d": "days", "w": "weeks"}
+    try:
+        if ago := re.fullmatch(r"([0-9]{1,6})([hdw])", text):
+            return datetime.now().astimezone() - timedelta(**{units[ago[2]]: int(ago[1])})
+        return datetime.fromisoformat(text).astimezone()
+    except (ValueError, OverflowError, OSError):
+        form = f"a date such as 2026-11-01, or 12h, 7d, 4w is needed, not {text!r}"
+        raise argparse.ArgumentTypeError(form) from None
 
 
 def positive(text: str) -> int:

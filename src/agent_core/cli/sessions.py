@@ -3,21 +3,22 @@
 import asyncio
 import json
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 from agent_core.api import AgentRuntime
-from agent_core.cli.figures import format_age, format_cost, format_tokens
+from agent_core.cli.figures import format_age, format_bytes, format_cost, format_tokens
 from agent_core.cli.layout import fitted
 from agent_core.cli.lines import InputLines
 from agent_core.cli.options import COMPLETED, FAILED, MISUSED, Options
 from agent_core.cli.setup import open_runtime, run_on_terminal
 from agent_core.cli.sheet import Sheet, status_of, style_of, title_of, write_output
-from agent_core.cli.terminal import Clean, Style, Terminal, exit_code_of
+from agent_core.cli.terminal import Clean, Style, Terminal
 from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.text import plural, visible
-from agent_core.types import RunStatus, SessionRecord, SessionSummary
+from agent_core.types import CleanupResult, RunStatus, SessionRecord, SessionSummary
 
 _WIDE = 110
 """Columns from which on a session takes one line."""
@@ -28,7 +29,9 @@ _STAYS = "what stays: Task logs and files in the project, memories, typed lines,
 def manage_sessions(options: Options) -> int:
     """Carry out the action, and return the exit code."""
     asks_model = options.action == "compact"
-    return run_on_terminal(options.path, partial(_manage, options), asks_model=asks_model)
+    # The project of --older-than selects sessions, and need not exist any more.
+    path = None if options.action == "delete" and not options.ids else options.path
+    return run_on_terminal(path, partial(_manage, options), asks_model=asks_model)
 
 
 async def _manage(options: Options, setup: Setup, terminal: Terminal, clean: Clean) -> int:
@@ -172,36 +175,70 @@ async def _search(runtime: AgentRuntime, options: Options, setup: Setup, termina
 
 
 async def _delete(runtime: AgentRuntime, options: Options, terminal: Terminal) -> int:
-    ids = [await runtime.resolve_session_id(each) for each in options.ids]
-    ids = list(dict.fromkeys(ids))
+    older_than, keep_last = options.older_than, options.keep_last
+    if bool(options.ids) == (older_than is not None) or (options.ids and keep_last):
+        message = "name sessions, or add --older-than with an age such as 90d, and not both"
+        terminal.line(f"error: {message}. Nothing was deleted", Style.BAD)
+        return MISUSED
+    if options.ids:
+        ids = [await runtime.resolve_session_id(each) for each in options.ids]
+        select = partial(runtime.delete_sessions, session_ids=ids)
+    else:
+        select = partial(
+            runtime.delete_sessions,
+            older_than=older_than,
+            project=options.path,
+            keep_last=keep_last or 0,
+        )
+    found = await select(dry_run=True)
+    if options.dry_run:
+        await _list_candidates(runtime, found.candidates, terminal)
+        count = plural(len(found.candidates), "session")
+        terminal.line(f"{count} with {format_bytes(found.freed_bytes)} would be deleted")
+        return COMPLETED
+    if not found.candidates:
+        terminal.line("no session is that old; nothing was deleted")
+        return COMPLETED
     if not options.yes:
         if not (sys.stdin.isatty() and terminal.is_watched):
             message = "deleting asks on a terminal only; add --yes. Nothing was deleted"
             terminal.line(f"error: {message}", Style.BAD)
             return MISUSED
-        for session_id in ids:
+        for session_id in found.candidates:
             page = await runtime.replay_session(session_id, from_seq=1, to_seq=0)
             terminal.line(f"  {session_id}  {visible(title_of(page.session))}")
         lines = InputLines(sys.stdin.fileno())
-        question = f"Delete {plural(len(ids), 'session')} for good? [y/N] "
+        question = f"Delete {plural(len(found.candidates), 'session')} for good? [y/N] "
         if not await terminal.confirm(lines, question, "sessions delete"):
             terminal.line("nothing was deleted")
             return FAILED
-    code = COMPLETED
-    for session_id in ids:
-        try:
-            result = await runtime.delete_session(session_id)
-        except AgentCoreError as error:
-            terminal.line(f"error: {session_id} was not deleted: {visible(str(error))}", Style.BAD)
-            code = exit_code_of(error)
-            continue
+    return _report(await select(dry_run=False), terminal)
+
+
+async def _list_candidates(
+    runtime: AgentRuntime, session_ids: Sequence[str], terminal: Terminal
+) -> None:
+    """Show the sessions that would be deleted: ids and titles, or for a program ids alone."""
+    for session_id in session_ids:
+        title = ""
+        if terminal.is_watched:
+            page = await runtime.replay_session(session_id, from_seq=1, to_seq=0)
+            title = f"  {visible(title_of(page.session))}"
+        terminal.record(f"{session_id}{title}")
+
+
+def _report(result: CleanupResult, terminal: Terminal) -> int:
+    """Show what was deleted and what stays, and return the exit code."""
+    for session_id in result.deleted:
         terminal.line(f"deleted {session_id}")
-        for failed in result.failed:
-            left = visible(f"{failed.id}: {failed.error.message}")
-            terminal.line(f"error: a part of it is left: {left}", Style.BAD)
-            code = FAILED
-    terminal.line(_STAYS, Style.DIM)
-    return code
+    for failed in result.failed:
+        is_kept = failed.id in result.candidates and failed.id not in result.deleted
+        what = f"{failed.id} was not deleted" if is_kept else "a part of it is left"
+        terminal.line(f"error: {what}: {visible(failed.error.message)}", Style.BAD)
+    if result.deleted:
+        size = format_bytes(result.freed_bytes)
+        terminal.line(f"{plural(len(result.deleted), 'session')} with {size}; {_STAYS}", Style.DIM)
+    return FAILED if result.failed else COMPLETED
 
 
 async def fork_session(

@@ -644,11 +644,16 @@ def _blob_store(value: str) -> str:
 
 
 class StoreConfig(Section):
-    """A session store for several machines: a Postgres database, named by a variable."""
+    """Where sessions are stored, and for how long.
+
+    With `url_env`, the variable that has its address, they are in a Postgres database for several
+    machines. With `keep_days`, sessions that were not used for so many days are deleted.
+    """
 
     url_env: Annotated[str, AfterValidator(_url_variable)] | None = None
     blobs: Annotated[str, AfterValidator(_blob_store)] | None = None
     queue_timeout_s: Annotated[float, Field(ge=0, le=_LONGEST_MS / 1000, allow_inf_nan=False)] = 60
+    keep_days: Annotated[int, Field(gt=0, le=36_500)] | None = None
 
 
 _DAY_S = 86_400

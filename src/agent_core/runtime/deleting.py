@@ -7,7 +7,8 @@ or has to give up before that, the next start finishes the work.
 import asyncio
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
 
 from msgspec import Struct
 
@@ -43,6 +44,7 @@ class Deletions:
         store: of the sessions.
         runs: knows the sessions that are in use.
         artifacts, moves, workspaces: have the sessions' files.
+        forget: forgets the answers to questions of a session.
         notes: notes of deletions that have not ended.
     """
 
@@ -54,6 +56,7 @@ class Deletions:
         artifacts: ArtifactStore,
         moves: NodeMoves,
         workspaces: Workspaces,
+        forget: Callable[[str], Awaitable[object]],
         notes: Notes | None,
     ) -> None:
         self._store = store
@@ -61,21 +64,23 @@ class Deletions:
         self._artifacts = artifacts
         self._moves = moves
         self._workspaces = workspaces
+        self._forget = forget
         self._notes = notes
 
     async def delete(
-        self, session_ids: Sequence[str], *, cancel_jobs: bool = True
+        self, session_ids: Sequence[str], *, unused_since: datetime | None = None
     ) -> "list[DeleteSessionResult | AgentCoreError]":
         """Delete sessions, and return each one's result, or the reason why it was not deleted.
 
-        What could not be removed is among the failures of every result.
+        What could not be removed is among the failures of every result. With `unused_since`, a
+        session that was used since then, or has an open run, is refused.
         """
         results: list[DeleteSessionResult | AgentCoreError] = []
         begun: list[_Deletion] = []
         try:
             for session_id in session_ids:
                 try:
-                    results.append(await self._delete_rows(session_id, begun, cancel_jobs))
+                    results.append(await self._delete_rows(session_id, begun, unused_since))
                 except AgentCoreError as error:
                     results.append(error)
             left = await self._erase(begun) if begun else []
@@ -91,14 +96,14 @@ class Deletions:
         ]
 
     async def _delete_rows(
-        self, session_id: str, begun: list[_Deletion], cancel_jobs: bool
+        self, session_id: str, begun: list[_Deletion], unused_since: datetime | None
     ) -> "DeleteSessionResult":
         """Delete a session's rows and its own files, and add it to the deletions that have begun.
 
         Raises:
             StorageError: `session_not_found`, `session_active`; a note cannot be written.
         """
-        await self._runs.require_idle(session_id, cancel_jobs=cancel_jobs)
+        await self._runs.require_idle(session_id, cancel_jobs=True)
         session = await self._store.session(session_id)
         if session is None:
             raise session_not_found(session_id)
@@ -107,11 +112,12 @@ class Deletions:
         notes = await asyncio.to_thread(self._take_notes, session_id, created_at, sorted(snapshots))
         begun.append(deletion := _Deletion(session_id, created_at, snapshots, notes))
         try:
-            await self._store.delete_session(session_id)
+            await self._store.delete_session(session_id, unused_since=unused_since)
         except AgentCoreError:  # after anything else the rows may be gone
             begun.remove(deletion)
             await asyncio.to_thread(self._remove_notes, deletion)
             raise
+        await self._forget(session_id)
         failed = await self._remove_files(session_id)
         return DeleteSessionResult(session_id=session_id, deleted=True, failed=failed)
 
@@ -136,13 +142,10 @@ class Deletions:
         return begun
 
     async def finish(self, resumed: list[_Deletion]) -> None:
-        """Finish deletions that were interrupted, and give back free space of the database."""
+        """Finish deletions that were interrupted."""
         try:
-            if resumed:
-                for failure in await self._erase(resumed):
-                    logger.warning("a deletion has not ended: %s", failure.error.message)
-            else:
-                await self._store.give_back_space()
+            for failure in await self._erase(resumed):
+                logger.warning("a deletion has not ended: %s", failure.error.message)
         finally:
             for deletion in resumed:
                 for note in deletion.notes:

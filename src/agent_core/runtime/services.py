@@ -1,11 +1,13 @@
 """Composition root: builds the services one process needs for one project."""
 
 import asyncio
+import logging
 import os
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -16,7 +18,7 @@ from agent_core.assets.load import check_assets
 from agent_core.config.databases import url_secrets
 from agent_core.config.paths import Setup
 from agent_core.disk.unfinished import Notes
-from agent_core.errors import ConfigError, ErrorCode
+from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
 from agent_core.process import Launcher
 from agent_core.redaction.redactor import Redactor
 from agent_core.runtime.models import Models, Traces
@@ -37,8 +39,10 @@ if TYPE_CHECKING:
     from agent_core.runtime.dispatch import Dispatcher
     from agent_core.storage.postgres.workers import WorkerTable
 
-_DELETIONS_S = 15.0
-"""Seconds that the end of a process waits for the deletions which it finishes for another one."""
+logger = logging.getLogger(__name__)
+
+_UPKEEP_S = 15.0
+"""Seconds that the end of a process waits for deletions which nobody there has asked for."""
 
 
 class Services(Struct, frozen=True, kw_only=True):
@@ -160,8 +164,10 @@ async def open_services(
             workspaces=workspaces,
             deletion_notes=deletion_notes,
         )
-        deleting = asyncio.create_task(await _resume_deletions(sessions, store, deletion_notes))
-        stack.push_async_callback(_finish_within, deleting, _DELETIONS_S)
+        keeps_all = not setup.persist or options.store is not None
+        mark = None if keeps_all else setup.sessions_dir / f".kept-{opened.key}"
+        upkeep = await _begin_upkeep(sessions, setup, deletion_notes, mark)
+        stack.push_async_callback(_finish_within, upkeep, _UPKEEP_S)
         stack.push_async_callback(runs.leases.give_back, is_shared=options.store is not None)
         stack.push_async_callback(models.close)
         if project.mcp:
@@ -191,14 +197,31 @@ async def open_services(
         )
 
 
-async def _resume_deletions(
-    sessions: Sessions, store: SessionStore, notes: Notes | None
-) -> Coroutine[Any, Any, None]:
-    """Resume deletions that were interrupted; return the work that is left for the background."""
-    if notes is None or not notes.has_any:
-        return store.give_back_space()
-    deletions = sessions.deletions
-    return deletions.finish(await deletions.resume())
+async def _begin_upkeep(
+    sessions: Sessions, setup: Setup, notes: Notes | None, mark: Path | None
+) -> asyncio.Task[None]:
+    """Resume deletions that were interrupted; finish them, and delete old sessions, in a task.
+
+    Args:
+        sessions: of the store.
+        setup: says how long sessions are kept.
+        notes: notes of deletions.
+        mark: the file that says when old sessions were deleted last; None keeps all sessions.
+    """
+    resumed = [] if notes is None or not notes.has_any else await sessions.deletions.resume()
+    keep_days = setup.config.store.keep_days
+
+    async def keep_up() -> None:
+        try:
+            if resumed:
+                await sessions.deletions.finish(resumed)
+            if mark is not None and keep_days is not None:
+                await sessions.retention.apply(keep_days, mark)
+            await sessions.give_back_space()
+        except (AgentCoreError, OSError) as error:
+            logger.warning("deleted sessions still take space: %s", error)
+
+    return asyncio.create_task(keep_up(), name="upkeep")
 
 
 async def _finish_within(work: asyncio.Task[None], seconds: float) -> None:

@@ -40,6 +40,7 @@ from agent_core.types import (
 if TYPE_CHECKING:
     from agent_core.runtime.deleting import Deletions
     from agent_core.runtime.forks import Forks
+    from agent_core.runtime.retention import Retention
     from agent_core.tools.output import ExpectedOutput
     from agent_core.types import (
         DeleteSessionResult,
@@ -106,8 +107,20 @@ class Sessions:
             artifacts=self._artifacts,
             moves=self.moves,
             workspaces=self.workspaces,
+            forget=self._project.guard.forget,
             notes=self._deletion_notes,
         )
+
+    @cached_property
+    def retention(self) -> "Retention":
+        """Deletes several sessions at once."""
+        from agent_core.runtime.retention import Retention  # noqa: PLC0415 - for few programs
+
+        return Retention(self._store, self.deletions)
+
+    async def give_back_space(self) -> None:
+        """Give back the free space of the database's file, if that takes a moment only."""
+        await self._store.give_back_space()
 
     async def delete(self, session_id: str) -> "DeleteSessionResult":
         """Delete a session, with everything that only it held in the files of the home.
@@ -118,7 +131,6 @@ class Sessions:
         (result,) = await self.deletions.delete([session_id])
         if isinstance(result, AgentCoreError):
             raise result
-        await self._project.guard.forget(session_id)
         return result
 
     async def summaries(

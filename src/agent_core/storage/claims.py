@@ -342,9 +342,21 @@ def move_active_node(
     return session.model_copy(update=changes)
 
 
-def delete_session(connection: Connection, liveness: Liveness, session_id: str) -> None:
-    """Remove the session; its rows in every other table are removed with it."""
+def delete_session(
+    connection: Connection,
+    liveness: Liveness,
+    session_id: str,
+    unused_since: datetime | None = None,
+) -> None:
+    """Remove the session; its rows in every other table are removed with it.
+
+    With `unused_since`, a session that was used since then, or has an open run, is refused.
+    """
     _refuse_while_active(connection, session_id, liveness.is_dead, liveness.now(connection))
+    if unused_since is not None:
+        session = find_session(connection, session_id)
+        if session.updated_at >= unused_since or open_runs(connection, session_id):
+            raise session_active(session)
     connection.execute("DELETE FROM sessions WHERE session_id = ?", (session_id,))
 
 

@@ -519,17 +519,51 @@ class SessionStore:
     def _remove_job(self, connection: Connection, run_id: str) -> None:
         """Remove a run from the workers' queue, if there is one."""
 
-    async def delete_session(self, session_id: str) -> None:
+    async def delete_session(
+        self, session_id: str, *, unused_since: datetime | None = None
+    ) -> None:
         """Remove the session and all its rows; files are not touched.
 
         Raises:
             StorageError: `session_not_found`; `session_active` while a run of it is open and
-                its owner lives.
+                its owner lives, or if it was used since `unused_since` or has any open run.
         """
         await self.writer.submit(
-            lambda c: claims.delete_session(c, self.liveness, session_id), session_id
+            lambda c: claims.delete_session(c, self.liveness, session_id, unused_since), session_id
         )
         self._epochs.pop(session_id, None)
+
+    async def unused_sessions(
+        self, before: datetime, *, project: str | None = None, keep_last: int = 0
+    ) -> list[str]:
+        """Return the sessions that were last used before then and have no open run, oldest first.
+
+        Args:
+            before: the time.
+            project: only sessions that work in this folder.
+            keep_last: this many of the last used ones are left out.
+        """
+        from agent_core.storage.unused import unused_sessions  # noqa: PLC0415
+
+        folder = None if project is None else storable(project)
+        kept = clamp(keep_last, 0)
+        return await self.reader.read(
+            lambda c: unused_sessions(c, before, project=folder, keep_last=kept)
+        )
+
+    async def last_use(self) -> datetime | None:
+        """Return when any session was last used."""
+        from agent_core.storage.unused import last_use  # noqa: PLC0415
+
+        return await self.reader.read(last_use, is_single=True)
+
+    async def session_bytes(
+        self, session_ids: Sequence[str] | None = None
+    ) -> dict[str, tuple[int, int]]:
+        """Return the bytes of sessions' text in rows, and of their artifacts; None is all."""
+        from agent_core.storage.unused import session_bytes  # noqa: PLC0415
+
+        return await self.reader.read(lambda c: session_bytes(c, session_ids))
 
     async def erase_deleted(self) -> None:
         """Remove what deleted rows have left in the files of the database.

@@ -1,10 +1,6 @@
 """The arguments of `soong-agent cost`."""
 
-import argparse
-import re
-from datetime import datetime, timedelta
-
-from agent_core.cli.options import Commands, add_command, positive
+from agent_core.cli.options import Commands, add_command, moment, positive
 
 _WHAT = """\
 Show the cost of runs by day, model, project and session. Children are counted
@@ -37,7 +33,7 @@ def add_parser(commands: Commands) -> None:
     )
     cost.add_argument(
         "--since",
-        type=_moment,
+        type=moment,
         metavar="<when>",
         help="only runs started then or later: a date such as 2026-11-01, or 7d, 12h",
     )
@@ -52,19 +48,3 @@ def add_parser(commands: Commands) -> None:
         help="rows of a table (default: 100 with --by, otherwise 10)",
     )
     cost.add_argument("--json", action="store_true", help="print one JSON object")
-
-
-def _moment(text: str) -> datetime:
-    """A moment of the local time, or one so long ago.
-
-    Raises:
-        argparse.ArgumentTypeError: it is something else.
-    """
-    units = {"h": "hours", "d": "days", "w": "weeks"}
-    try:
-        if ago := re.fullmatch(r"([0-9]{1,6})([hdw])", text):
-            return datetime.now().astimezone() - timedelta(**{units[ago[2]]: int(ago[1])})
-        return datetime.fromisoformat(text).astimezone()
-    except (ValueError, OverflowError, OSError):
-        form = f"a date such as 2026-11-01, or 12h, 7d, 4w is needed, not {text!r}"
-        raise argparse.ArgumentTypeError(form) from None

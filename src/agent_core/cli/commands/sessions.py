@@ -7,6 +7,8 @@ from agent_core.cli.options import (
     add_actions,
     add_command,
     add_path,
+    moment,
+    positive,
 )
 
 _ALL = """\
@@ -65,12 +67,17 @@ _DELETE = """\
 examples:
   soong-agent sessions delete 18ea7dc4 18ea7dd0
   soong-agent sessions delete 18ea7dc4 --yes
+  soong-agent sessions delete --older-than 90d --keep-last 20 --dry-run
+  soong-agent sessions delete --older-than 2026-06-01 --project ~/shop --yes
 
+Without ids, deletes the sessions that were last used before --older-than, of
+all projects or of one; sessions with a run that works or waits are left.
 Deletes messages, artifacts, questions and snapshots permanently: afterwards no
 file of the home has text that only these sessions had. Memories, plans, Task
 logs in the project, typed lines and saved rules stay. Asks on a terminal, and
-needs --yes elsewhere. All ids are resolved before anything is deleted. Exit
-codes: 0 deleted; 1 not all could be deleted; 2 wrong usage.
+needs --yes elsewhere. All ids are resolved before anything is deleted. The ids
+of a dry run go to standard output. Exit codes: 0 deleted, or nothing was to be;
+1 not all could be deleted; 2 wrong usage.
 """
 _COMPACT = """\
 example:
@@ -158,10 +165,30 @@ def add_parser(commands: Commands) -> None:
     export.add_argument("id", nargs="?", default="", help="the session's id, or its beginning")
     rename.add_argument("words", nargs="+", metavar="title", help="the new title")
     delete = add_command(actions, "delete", "delete sessions permanently", epilog=_DELETE)
-    delete.add_argument("ids", nargs="+", metavar="id", help="a session's id, or its beginning")
-    delete.add_argument("--yes", action="store_true", help="do not ask")
-    for action in (listing, show, tree, search, rename, delete, compact, export, fork):
+    _add_deletion(delete)
+    for action in (listing, show, tree, search, rename, compact, export, fork):
         add_path(action)
+
+
+def _add_deletion(delete: Parser) -> None:
+    delete.add_argument("ids", nargs="*", metavar="id", help="a session's id, or its beginning")
+    delete.add_argument(
+        "--older-than",
+        type=moment,
+        metavar="<age>",
+        help="sessions last used so long ago, as 90d, 12h, 4w, or before a date",
+    )
+    delete.add_argument(
+        "--path",
+        "--project",
+        metavar="<dir-or-file>",
+        help="with --older-than: only sessions of this project (default: all)",
+    )
+    delete.add_argument(
+        "--keep-last", type=positive, metavar="<n>", help="keep the last used ones of these"
+    )
+    delete.add_argument("--dry-run", action="store_true", help="only list what would be deleted")
+    delete.add_argument("--yes", action="store_true", help="do not ask")
 
 
 def _add_formats(export: Parser) -> None:

@@ -40,6 +40,7 @@ _REWRITTEN: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\bIS (?=[?:])"), "IS NOT DISTINCT FROM "),
     (re.compile(r"\bIN \(SELECT value FROM json_each\((\?|:\w+)\)\)"), r"= ANY (json_strings(\1))"),
     (re.compile(r"\bLIKE\b"), "ILIKE"),
+    (re.compile(r"\blength\(CAST\((\w+) AS BLOB\)\)"), r"octet_length(\1)"),
 )
 _ALL_COLUMNS = re.compile(
     rf"\bSELECT (?:\* FROM (?P<of>{'|'.join(_RECORDS)})\b|(?P<table>\w+)\.\* FROM)"

@@ -1,0 +1,169 @@
+"""Deletes sessions that were not used for some time, when it is asked for or at a start."""
+
+import asyncio
+import json
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from agent_core.disk.folders import make_private
+from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.opening import read_text
+from agent_core.runtime.deleting import Deletions
+from agent_core.snapshots.catalogue import write_whole
+from agent_core.storage.store import SessionStore
+from agent_core.types import (
+    CleanupFailure,
+    CleanupResult,
+    DeleteSessionResult,
+    ErrorPayload,
+    utc_now,
+)
+
+logger = logging.getLogger(__name__)
+
+_AT_ONCE = 200
+"""Sessions whose files are erased together; each has a note, which is an open file, until then."""
+
+_DAY = timedelta(days=1)
+_LEFT = {ErrorCode.SESSION_ACTIVE, ErrorCode.SESSION_NOT_FOUND}
+"""Why an unused session is not deleted after all: it is used now, or another process deleted it."""
+
+
+class Retention:
+    """Deletes several sessions at once.
+
+    Args:
+        store: of the sessions.
+        deletions: deletes them.
+    """
+
+    def __init__(self, store: SessionStore, deletions: Deletions) -> None:
+        self._store = store
+        self._deletions = deletions
+
+    async def delete_unused(
+        self,
+        before: datetime,
+        *,
+        project: str | None = None,
+        keep_last: int = 0,
+        dry_run: bool = False,
+    ) -> "CleanupResult":
+        """Delete the sessions that were last used before then; sessions at work are left.
+
+        Args:
+            before: the time.
+            project: only sessions that work in this folder.
+            keep_last: this many of the last used of these sessions are kept.
+            dry_run: only find them.
+        """
+        found = await self._store.unused_sessions(before, project=project, keep_last=keep_last)
+        if dry_run:
+            return CleanupResult(
+                dry_run=True, candidates=found, freed_bytes=sum(await self._bytes_of(found))
+            )
+        return await self._delete(found, unused_since=before)
+
+    async def delete_these(self, session_ids: Sequence[str], *, dry_run: bool) -> "CleanupResult":
+        """Delete sessions; the reason why one was not deleted is among the failures."""
+        if dry_run:
+            freed = sum(await self._bytes_of(session_ids))
+            return CleanupResult(dry_run=True, candidates=[*session_ids], freed_bytes=freed)
+        return await self._delete(session_ids, unused_since=None)
+
+    async def apply(self, keep_days: int, mark: Path) -> None:
+        """Delete the sessions that were not used for so many days, at most once a day.
+
+        If the clock is more than a day past the last use, it may be wrong: nothing is deleted until
+        a later start.
+
+        Args:
+            keep_days: the days.
+            mark: the file that says when this was done last, and when it was last asked for.
+        """
+        now = utc_now()
+        seen, done = await asyncio.to_thread(_read_mark, mark)
+        known = max(filter(None, (seen, await self._store.last_use())), default=None)
+        is_plausible = known is None or now - known <= _DAY
+        if is_plausible and (done is None or abs(now - done) >= _DAY):
+            result = await self.delete_unused(now - timedelta(days=keep_days))
+            for failure in result.failed:
+                logger.warning("%s: %s", failure.id, failure.error.message)
+            done = now
+        await asyncio.to_thread(_write_mark, mark, now, done)
+
+    async def _delete(
+        self, session_ids: Sequence[str], *, unused_since: datetime | None
+    ) -> "CleanupResult":
+        deleted: list[str] = []
+        left: set[str] = set()
+        failed: dict[tuple[str, str], CleanupFailure] = {}
+        freed = 0
+        for begin in range(0, len(session_ids), _AT_ONCE):
+            some = session_ids[begin : begin + _AT_ONCE]
+            sizes = await self._bytes_of(some)
+            results = await self._deletions.delete(some, unused_since=unused_since)
+            for session_id, size, result in zip(some, sizes, results, strict=True):
+                if isinstance(result, DeleteSessionResult):
+                    deleted.append(session_id)
+                    freed += size
+                    failures = result.failed
+                elif unused_since is not None and result.code in _LEFT:
+                    left.add(session_id)
+                    failures = []
+                else:
+                    failures = [CleanupFailure(id=session_id, error=ErrorPayload.of(result))]
+                failed |= {(each.id, each.error.message): each for each in failures}
+        return CleanupResult(
+            dry_run=False,
+            candidates=[each for each in session_ids if each not in left],
+            deleted=deleted,
+            failed=list(failed.values()),
+            freed_bytes=freed,
+        )
+
+    async def _bytes_of(self, session_ids: Sequence[str]) -> list[int]:
+        """Return the bytes that each of these sessions takes in rows and artifacts."""
+        found: dict[str, tuple[int, int]] = {}
+        for begin in range(0, len(session_ids), _AT_ONCE):
+            found |= await self._store.session_bytes(session_ids[begin : begin + _AT_ONCE])
+        return [sum(found.get(session_id, ())) for session_id in session_ids]
+
+
+def read_age(older_than: datetime | timedelta) -> datetime:
+    """Return the time before which a session was last used if it is older than that.
+
+    Raises:
+        AgentCoreError: `validation_error`: a time without a zone, or an age that is negative or too
+            long.
+    """
+    try:
+        if isinstance(older_than, timedelta):
+            if older_than < timedelta():
+                raise AgentCoreError(ErrorCode.VALIDATION_ERROR, "older_than is negative")
+            return utc_now() - older_than
+        if older_than.utcoffset() is None:
+            message = "older_than needs a time zone, as in datetime.now(UTC), or is a timedelta"
+            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+        return older_than.astimezone(UTC)
+    except OverflowError:
+        message = "older_than is before the first year"
+        raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message) from None
+
+
+def _read_mark(mark: Path) -> tuple[datetime | None, datetime | None]:
+    """Return when a start last looked, and when it last deleted; None if it is not known."""
+    with suppress(OSError, ValueError, TypeError):
+        seen, done = json.loads(read_text(mark))
+        return datetime.fromisoformat(seen), datetime.fromisoformat(done) if done else None
+    return None, None
+
+
+def _write_mark(mark: Path, seen: datetime, done: datetime | None) -> None:
+    with suppress(OSError):  # the next start looks again
+        make_private(mark.parent)
+        text = json.dumps([seen.isoformat(), done and done.isoformat()])
+        write_whole(mark, text.encode(), flush=False)

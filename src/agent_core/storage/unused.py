@@ -1,0 +1,77 @@
+"""Finds the sessions that have not been used for some time, and the bytes that sessions take."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from agent_core.storage.rows import OPEN_RUN, dumps, iso
+from agent_core.storage.sql import Connection
+
+_TEXTS: Mapping[str, Sequence[str]] = {
+    "sessions": ("title", "metadata_json"),
+    "agents": ("result_json", "metadata_json"),
+    "runs": ("usage_json", "error_json", "metadata_json", "prompt_json", "options_json"),
+    "nodes": ("content_json", "metadata_json"),
+    "events": ("payload_json",),
+    "approvals": ("request_json", "arguments_json", "changed_arguments_json"),
+}
+"""The columns with the text of sessions; the rest of their rows is ids, numbers and times."""
+
+
+def unused_sessions(
+    connection: Connection,
+    before: datetime,
+    *,
+    project: str | None,
+    keep_last: int,
+) -> list[str]:
+    """Return the sessions that were last used before then and have no open run, oldest first.
+
+    Args:
+        connection: of the database.
+        before: the time.
+        project: only sessions that work in this folder.
+        keep_last: this many of the last used ones, open or not, are left out.
+    """
+    values = {"cwd": project, "before": iso(before), "kept": keep_last}
+    rows = connection.execute(
+        f"""SELECT session_id FROM sessions WHERE updated_at < :before
+        AND (CAST(:cwd AS TEXT) IS NULL OR cwd = :cwd)
+        AND NOT EXISTS (SELECT 1 FROM runs
+            WHERE runs.session_id = sessions.session_id AND {OPEN_RUN})
+        AND session_id NOT IN (SELECT session_id FROM sessions
+            WHERE CAST(:cwd AS TEXT) IS NULL OR cwd = :cwd
+            ORDER BY updated_at DESC, session_id DESC LIMIT :kept)
+        ORDER BY updated_at, session_id""",  # noqa: S608 - a constant
+        values,
+    )
+    return [session_id for (session_id,) in rows]
+
+
+def last_use(connection: Connection) -> datetime | None:
+    """Return when any session was last used."""
+    row = connection.execute("SELECT max(updated_at) FROM sessions").fetchone()
+    return None if row is None or row[0] is None else datetime.fromisoformat(str(row[0]))
+
+
+def session_bytes(
+    connection: Connection, session_ids: Sequence[str] | None = None
+) -> dict[str, tuple[int, int]]:
+    """Return the bytes of the text of sessions in rows, and of their artifacts.
+
+    Args:
+        connection: of the database.
+        session_ids: the sessions; None for all.
+    """
+    only, values = "", ()
+    if session_ids is not None:
+        only = "WHERE session_id IN (SELECT value FROM json_each(?))"
+        values = (dumps(list(session_ids)),)
+    texts: dict[str, int] = {}
+    for table, columns in _TEXTS.items():
+        each = " + ".join(f"coalesce(length(CAST({name} AS BLOB)), 0)" for name in columns)
+        sql = f"SELECT session_id, sum({each}) FROM {table} {only} GROUP BY session_id"  # noqa: S608
+        for session_id, size in connection.execute(sql, values):
+            texts[session_id] = texts.get(session_id, 0) + int(size)
+    sql = f"SELECT session_id, sum(size_bytes) FROM artifacts {only} GROUP BY session_id"  # noqa: S608
+    files = {session_id: int(size) for session_id, size in connection.execute(sql, values)}
+    return {session_id: (size, files.get(session_id, 0)) for session_id, size in texts.items()}

@@ -37,6 +37,7 @@ DURABLE: Mapping[str, str] = {
     "shared_buffers": "32MB",
     "max_connections": "200",
     "jit": "off",
+    "log_line_prefix": "%d: ",
 }
 FAST: Mapping[str, str] = {
     **DURABLE,
@@ -114,6 +115,11 @@ class Server:
             (str(self.bin / "psql"), "-XAtq", "-v", "ON_ERROR_STOP=1", self.url(database)),
             stdin=statement,
         )
+
+    def log(self, database: str) -> list[str]:
+        """The lines about a database in the server's log."""
+        lines = (self.folder / "log").read_text("utf-8", "replace").splitlines()
+        return [line for line in lines if line.startswith(f"{database}: ")]
 
     def create_database(self, template: str = "template1", name: str = "") -> str:
         """Clone a database and return the name of the new one."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import Generator
+from collections.abc import AsyncGenerator, Generator
 from contextlib import AsyncExitStack
 from io import BytesIO
 from pathlib import Path
@@ -16,11 +16,11 @@ from agent_core.blobs.base import BlobId
 from agent_core.cli.databases import examine_server
 from agent_core.config.load import read_setup
 from agent_core.errors import StorageError
-from agent_core.providers.scripted import Hangs, ScriptedProvider
+from agent_core.providers.scripted import ScriptedProvider
 from agent_core.storage.postgres import PostgresSessionStore
 from agent_core.storage.postgres.blobs import PostgresBlobs
 from agent_core.storage.postgres.health import examine
-from agent_core.types import BudgetHold, BudgetScope, Dispatch, NewRun
+from agent_core.types import BudgetHold, BudgetScope, Dispatch, ModelRequest, NewRun
 from isolation import Home
 from pooler import UNAVAILABLE, find_pgbouncer, pooled
 from postgres import Server
@@ -150,12 +150,19 @@ def test_blobs_need_only_one_connection(url: str) -> None:
     blobs.close()
 
 
+async def answer(request: ModelRequest) -> AsyncGenerator[str]:
+    if "go on" in str(request.messages[-1]):
+        await asyncio.Event().wait()
+    yield "hello"
+
+
+@pytest.mark.timeout(150)
 async def test_runs_are_queued_taken_watched_answered_and_cancelled(
     home: Home, project: Path, url: str
 ) -> None:
     home.write_config("[memory]\nenabled = false\n")
     options: dict[str, Any] = {"home_dir": home.path, "database_url": url, "tenant": "mine"}
-    provider = ScriptedProvider(["hello", Hangs()])
+    provider = ScriptedProvider(answer)
     working = asyncio.create_task((worker := Worker(model=provider, **options)).run())
     async with AgentRuntime(project, model=provider, **options) as runtime:
         handle = await runtime.start("go", "s1")

@@ -1,12 +1,14 @@
 """What the store on PostgreSQL survives: cut connections, servers that stop, limits, refusals."""
 
 import asyncio
+import hashlib
 import os
 import signal
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -14,9 +16,13 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 import pytest
 
+from agent_core.blobs.base import BlobId
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.storage.postgres import PostgresSessionStore
+from agent_core.storage.postgres.blobs import PostgresBlobs
 from agent_core.storage.postgres.connections import Threads
+from agent_core.storage.postgres.health import examine
+from agent_core.storage.postgres.notices import Notices
 from agent_core.storage.postgres.queue import RunQueue
 from agent_core.storage.postgres.settings import connect
 from agent_core.storage.sql import Job, JobWriter, Named
@@ -28,6 +34,7 @@ from agent_core.types import (
     EventType,
     RunChange,
     RunStatus,
+    TextBlock,
 )
 from judging import judged
 from postgres import Server
@@ -263,6 +270,129 @@ def assert_says_nothing_of(error: BaseException, url: str) -> None:
         shown = shown.__cause__ or (None if shown.__suppress_context__ else shown.__context__)
 
 
+async def test_opening_leaves_nothing_in_the_log_of_the_server(
+    shared_postgres: Server, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "Nowhere/Land")
+    async with (
+        PostgresSessionStore.open(database_url) as store,
+        PostgresSessionStore.open(database_url, tenant="mine") as mine,
+        Notices.open(database_url) as notices,
+    ):
+        await store.open_run(an_opening())
+        assert await mine.sessions() == []
+        while not notices.is_connected:  # noqa: ASYNC110 - it says nothing then
+            await asyncio.sleep(0.01)
+        await asyncio.to_thread(examine, database_url)
+    assert shared_postgres.log(database_url.rpartition("/")[2]) == []
+
+
+LIMITS = {
+    "role": "ALTER ROLE guest CONNECTION LIMIT 0",
+    "database": "ALTER DATABASE {} CONNECTION LIMIT 0",
+    "right": "REVOKE CONNECT ON DATABASE {} FROM public",
+    "closed": "ALTER DATABASE {} ALLOW_CONNECTIONS false",
+    "login": "ALTER ROLE guest NOLOGIN",
+}
+SAID = {
+    "role": "takes no more connections",
+    "database": "takes no more connections",
+    "right": "GRANT CONNECT",
+    "closed": "ALLOW_CONNECTIONS",
+    "login": "refuses the user",
+}
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+async def test_what_keeps_a_connection_from_being_made_is_told(
+    shared_postgres: Server, database_url: str, limit: str
+) -> None:
+    name = database_url.rpartition("/")[2]
+    guest = f"guest_{name}"
+    shared_postgres.sql(f"CREATE ROLE {guest} LOGIN PASSWORD 'secret'")
+    shared_postgres.sql(LIMITS[limit].replace("guest", guest).format(name))
+    url = f"postgresql://{guest}:secret@{database_url.rpartition('@')[2]}"
+    with pytest.raises(StorageError, match=SAID[limit]) as refused:
+        async with PostgresSessionStore.open(url):
+            pass
+    assert refused.value.retryable is (limit in {"role", "database"})
+    shared_postgres.sql(f"DROP ROLE {guest}")
+
+
+async def test_a_standby_is_waited_for_until_it_is_promoted(postgres_server: Server) -> None:
+    url = postgres_server.url()
+    async with PostgresSessionStore.open(url) as store:
+        await store.open_run(an_opening())
+        await asyncio.to_thread(postgres_server.stop)
+        (postgres_server.folder / "data" / "standby.signal").touch()
+        await asyncio.to_thread(postgres_server.start)
+        with pytest.raises(StorageError, match="read-only"):
+            async with PostgresSessionStore.open(url):
+                pass
+        writing = [
+            asyncio.create_task(store.rename_session("s1", "title")),
+            asyncio.create_task(store.heartbeat("me")),
+        ]
+        appending = store.append(a_batch(an_event()))
+        refused = "cannot execute "
+        while str(postgres_server.log("postgres")).count(refused) < 6:  # noqa: ASYNC110 - a file
+            await asyncio.sleep(0.05)
+        assert await store.session("s1") is not None
+        assert not appending.done()
+        assert not any(each.done() for each in writing)
+        postgres_server.sql("SELECT pg_promote()")
+        assert (await appending).seq == 1
+        await asyncio.gather(*writing)
+
+
+SETTINGS = {
+    "DateStyle": "SQL, DMY",
+    "IntervalStyle": "sql_standard",
+    "TimeZone": "Asia/Kathmandu",
+    "bytea_output": "escape",
+    "extra_float_digits": "-15",
+    "client_encoding": "LATIN1",
+    "default_transaction_isolation": "serializable",
+    "default_transaction_read_only": "on",
+    "idle_in_transaction_session_timeout": "1ms",
+    "idle_session_timeout": "500ms",
+    "lock_timeout": "1ms",
+    "transform_null_equals": "on",
+}
+
+
+async def test_no_setting_of_a_role_has_an_effect(
+    shared_postgres: Server, database_url: str
+) -> None:
+    name = database_url.rpartition("/")[2]
+    guest = f"guest_{name}"
+    shared_postgres.sql(f"CREATE ROLE {guest} LOGIN SUPERUSER PASSWORD 'secret'")
+    for setting, value in SETTINGS.items():
+        shared_postgres.sql(f"ALTER ROLE {guest} SET {setting} = '{value}'")
+    url = f"postgresql://{guest}:secret@{database_url.rpartition('@')[2]}"
+    async with PostgresSessionStore.open(url) as store, Notices.open(url) as notices:
+        queue = store.queue(30)
+        await store.queue_run(an_opening(dispatch=Dispatch(queue="default", home="host:a")))
+        job = await queue.fetch_next(lambda lane: True)
+        assert job is not None
+        assert job.run_id == "run_1"
+        node = a_node("n1", content=[TextBlock(text="läuft 😀")])
+        await asyncio.gather(*(store.append(a_batch(each)) for each in (node, an_event())))
+        assert [each.text for each in await store.path("n1")] == ["läuft 😀"]
+        assert await store.workers(None).queued(10)
+        await queue.sweep()
+        while not notices.is_connected:  # noqa: ASYNC110 - it says nothing then
+            await asyncio.sleep(0.01)
+    blobs = PostgresBlobs(url)
+    content = bytes(range(256))
+    blob = BlobId(hashlib.sha256(content).hexdigest(), len(content))
+    blobs.keep(blob, BytesIO(content), session_id="s1", used_by="art_1")
+    assert b"".join(blobs.pieces(blob.digest)) == content
+    blobs.sweep()
+    blobs.close()
+    shared_postgres.sql(f"DROP ROLE {guest}")
+
+
 BAD_ADDRESSES = {
     "password": ("soong:wrong", "127.0.0.1", "", "refuses the user or the password"),
     "user": ("nobody:secret", "127.0.0.1", "", "refuses the user or the password"),
@@ -297,7 +427,6 @@ FAULTS = {
     "57014": ("timeouts", True),
     "58030": ("disk of the server", True),
     "XX001": ("damaged", False),
-    "25006": ("read-only", True),
     "42501": ("store check names the missing rights", False),
 }
 

@@ -87,6 +87,9 @@ class Connections:
             connection.silence_s = SILENCE_AT_END_S
         try:
             yield connection
+        except psycopg.errors.ReadOnlySqlTransaction:  # the address may lead to another server
+            connection.close()
+            raise
         finally:
             self._used.discard(connection)
             if connection.closed or self._is_hurried.is_set():

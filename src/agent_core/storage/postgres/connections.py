@@ -29,7 +29,7 @@ from psycopg.pq import TransactionStatus
 from agent_core.aio.loops import ThreadPool
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.storage.postgres.appends import Append
-from agent_core.storage.postgres.faults import DATABASE, explain, is_passing
+from agent_core.storage.postgres.faults import DATABASE, explain, is_passing, is_read_only
 from agent_core.storage.postgres.settings import IDLE_S, READING, SILENCE_S, Answering, connect
 from agent_core.storage.postgres.statements import Statements
 from agent_core.storage.sql import Job, Named, Result
@@ -288,7 +288,7 @@ class Threads:
                 if races > _RACES:
                     raise
             except psycopg.Error as error:
-                is_lost = self._take_back()
+                is_lost = self._take_back(error)
                 if is_last or self._is_hurried or not (is_lost or is_passing(error)):
                     raise
                 if is_lost and is_marked and done is not None and self._was_committed():
@@ -310,7 +310,7 @@ class Threads:
                 if is_last or not is_lost:  # a proxy may have delivered the first attempt late
                     raise
             except psycopg.Error as error:
-                broke = self._take_back()
+                broke = self._take_back(error)
                 is_lost = is_lost or broke
                 if is_last or self._is_hurried or not (broke or is_passing(error)):
                     raise
@@ -331,7 +331,7 @@ class Threads:
                     connection.execute("COMMIT")
                 return value
             except psycopg.Error as error:
-                is_lost = self._take_back()
+                is_lost = self._take_back(error)
                 if is_last or self._is_hurried or not (is_lost or is_passing(error)):
                     raise explain(error) from None
             except (UnicodeEncodeError, OverflowError) as error:
@@ -376,8 +376,8 @@ class Threads:
         """Let this thread wait no longer than a part of a lease: its jobs are small."""
         self._local.silence_s = max(self._idle_s, _LEAST_SILENCE_S)
 
-    def _take_back(self) -> bool:
-        """Roll back what an error left open; return whether the connection is lost."""
+    def _take_back(self, error: psycopg.Error | None = None) -> bool:
+        """Roll back what an error left open; return whether the connection was lost."""
         link: _Link | None = getattr(self._local, "link", None)
         if link is None:
             return True
@@ -390,7 +390,10 @@ class Threads:
                     connection.execute("ROLLBACK")
             except psycopg.Error:
                 connection.close()
-        return connection.closed
+        was_lost = connection.closed
+        if error is not None and is_read_only(error):
+            connection.close()
+        return was_lost
 
     def _was_committed(self) -> bool:
         """Return whether the last transaction of a broken connection was committed."""
@@ -400,8 +403,9 @@ class Threads:
                 connection = self._connection()
                 with connection.transaction():
                     row = connection.execute(_LAST_COMMIT, (broken.name,)).fetchone()
-            except psycopg.Error:
-                if is_last or self._is_hurried or not self._take_back():
+            except psycopg.Error as error:
+                broke = self._take_back(error)
+                if is_last or self._is_hurried or not (broke or is_passing(error)):
                     raise
             else:
                 return row is not None and row[0] == broken.begun

@@ -4,6 +4,8 @@ None of them names the address of the database: an address that is parsed wrongl
 the password in place of the host.
 """
 
+import re
+
 import psycopg
 
 from agent_core.errors import ErrorCode, StorageError
@@ -13,22 +15,36 @@ DATABASE = "the Postgres database of the sessions"
 
 _MEANINGS = {
     "08": "cannot be reached; check that the server runs, and the network",
+    "08P01": "is reached through a pooler that ended the connection; check its limits and its log",
     "statements": "is reached through a pooler that gives connections away within a transaction;"
     " set its pool_mode = transaction or session, or use the server's own address",
+    "options": "is reached through a pooler that refuses a parameter of the address, such as"
+    " options; remove it, and set it for the role: ALTER ROLE ... SET",
+    "pooler": "is reached through a pooler that cannot reach the server; check that the server"
+    " runs, and the log of the pooler",
     "closed": "cannot be reached: nothing listens there; check that the server runs, and its port",
     "host": "cannot be reached: its host name is unknown; check the address, in which @ and / of a"
     " password are written %40 and %2F",
     "port": "cannot be reached: the port in its address is invalid; check the address",
     "tls": "cannot be reached: its encryption is not what the address asks for; check sslmode, and"
     " the server's certificate",
-    "53": "has no room or no free connection; check its disk, memory and max_connections",
+    "53": "has no room; check its disk and memory",
+    "53300": "takes no more connections: a limit of the server, the database or the user is"
+    " reached; end some connections, or raise max_connections or CONNECTION LIMIT",
     "57": "was stopped, or ended the statement; try again when it runs, and check its timeouts",
+    "57P03": "is starting, stopping or recovering; try again when it runs",
+    "57P04": "does not exist any more: it was dropped",
     "58": "cannot be read or written; check the disk of the server",
     "28": "refuses the user or the password; check them in the address",
     "3D": "does not exist; create it, or correct its name in the address",
+    "3F000": "has no schema for the tables: none of the search_path of the user exists; create one",
+    "55000": "takes no connections: it is closed to everybody (ALLOW_CONNECTIONS)",
+    "CONNECT": "may not be used by the user of the address; GRANT CONNECT ON DATABASE gives the"
+    " right",
     "42501": "has tables that the user of the address may not use; soong-agent store check names"
     " the missing rights",
-    "25006": "is read-only; use the address of the primary server",
+    "25006": "is read-only: a standby, or held so for a while; wait, or use the address of the"
+    " primary server",
     "55P03": "is held by another process; wait for it to finish, or end it",
     "23505": "has a row of this id already; use another one",
     "44": "does not let one tenant write into the sessions of another",
@@ -37,17 +53,38 @@ _MEANINGS = {
 }
 """Keyed by error code or error class."""
 
-_LASTING = {"statements", "23505", "28", "3D", "42501", "44", "XX", "port"}
+_LASTING = {
+    *("23505", "28", "3D", "3F000", "42501", "44", "55000", "57P04", "XX"),
+    *("CONNECT", "options", "port", "statements"),
+}
 
 _REFUSALS = {
     "statement pooling mode": "statements",
-    "password authentication failed": "28",
+    "unsupported startup parameter": "options",
+    "too many connections": "53300",
+    "too many clients": "53300",
+    "connection slots": "53300",
+    "no more connections allowed": "53300",
+    "starting up": "57P03",
+    "shutting down": "57P03",
+    "recovery mode": "57P03",
+    "not yet accepting connections": "57P03",
+    "not accepting connections": "57P03",
+    "not currently accepting connections": "55000",
+    'permission denied for database ""': "CONNECT",
+    "is read-only": "25006",
+    "hot standby mode": "25006",
+    "authentication failed": "28",
     "no password supplied": "28",
-    "no pg_hba.conf entry": "28",
-    'role "': "28",
-    'database "': "3D",
-    "too many clients": "53",
-    "remaining connection slots": "53",
+    "pg_hba.conf": "28",
+    "no such user": "28",
+    "not permitted to log in": "28",
+    'role "" does not exist': "28",
+    'database "" does not exist': "3D",
+    "no such database": "3D",
+    "server login has been failing": "pooler",
+    "pgbouncer cannot connect": "pooler",
+    "query_wait_timeout": "53300",
     "Connection refused": "closed",
     "No such file or directory": "closed",  # a socket of this machine
     "resolve host": "host",
@@ -57,10 +94,14 @@ _REFUSALS = {
     "SSL": "tls",
     "certificate": "tls",
 }
-"""Messages of libpq, which has no codes, for a server that accepts no connection."""
+"""Messages, without the names in them, of a connection that is not made: libpq tells no code then.
+"""
 
-_AGAIN = {"40001", "40P01", "53300", "55P03", "57P03"}
-"""Codes after which another attempt may succeed: deadlocks, a starting or full server."""
+_NAMES = re.compile(r'"[^"]*"')
+_BREAKS = {None, "08000", "08003", "08006", "08P01", "57P01", "57P02", "57P05"}
+_READ_ONLY = "25006"
+_AGAIN = {"40001", "40P01", "53300", "55P03", "57P03", _READ_ONLY}
+"""Codes of deadlocks and of a starting, full or read-only server: another attempt may succeed."""
 
 
 def is_passing(error: psycopg.Error) -> bool:
@@ -68,10 +109,15 @@ def is_passing(error: psycopg.Error) -> bool:
     return error.sqlstate in _AGAIN
 
 
+def is_read_only(error: psycopg.Error) -> bool:
+    """Return whether the server takes no writes; after a failover the address leads to another."""
+    return error.sqlstate == _READ_ONLY
+
+
 def is_broken(error: psycopg.Error) -> bool:
     """Return whether the connection is lost or was never made: the server is silent, or ends it."""
     is_of_connection = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
-    return is_of_connection and error.sqlstate in {None, "08P01", "57P01", "57P02"}
+    return is_of_connection and error.sqlstate in _BREAKS
 
 
 def explain(error: Exception) -> Exception:
@@ -83,8 +129,8 @@ def explain(error: Exception) -> Exception:
         message = "a session of another tenant has this id; use another id"
         return StorageError(ErrorCode.VALIDATION_ERROR, message, details={"option": "session_id"})
     if code in {None, "08P01"} and isinstance(error, psycopg.OperationalError):
-        text = str(error)
-        code = next((code for said, code in _REFUSALS.items() if said in text), "08")
+        text = _NAMES.sub('""', str(error))
+        code = next((code for said, code in _REFUSALS.items() if said in text), code or "08")
     known = next((key for key in (code, (code or "")[:2]) if key in _MEANINGS), None)
     meaning = _MEANINGS[known] if known else f"refused a write or a query ({name})"
     return StorageError(

@@ -329,7 +329,7 @@ async def test_a_standby_is_waited_for_until_it_is_promoted(postgres_server: Ser
         with pytest.raises(StorageError, match="read-only"):
             async with PostgresSessionStore.open(url):
                 pass
-        writing = [
+        writing: list[asyncio.Task[object]] = [
             asyncio.create_task(store.rename_session("s1", "title")),
             asyncio.create_task(store.heartbeat("me")),
         ]

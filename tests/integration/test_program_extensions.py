@@ -1,5 +1,6 @@
 """Extensions of a program: what they see, change, refuse and contribute, as a run meets them."""
 
+import asyncio
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
@@ -317,6 +318,32 @@ async def test_a_cancelled_run_stays_cancelled_whatever_its_wrapper_raises() -> 
             if event.event_type == "context_built":
                 await handle.cancel()
     assert handle.status is RunStatus.CANCELLED
+
+
+@pytest.mark.parametrize("failure", [GuardStop("no more"), RuntimeError("broken")])
+async def test_a_cancelled_run_stays_cancelled_whatever_fails_after_its_call(
+    failure: Exception,
+) -> None:
+    begun, seen = asyncio.Event(), list[str]()
+
+    @tool(permission="readonly")
+    async def endless() -> None:
+        """Never end."""
+        begun.set()
+        await asyncio.Event().wait()
+
+    class Failing(Extension):
+        async def after_tool_call(
+            self, context: ExtensionContext, call: ToolCall, result: ToolResult
+        ) -> None:
+            seen.append(call.name)
+            raise failure
+
+    async with ScriptedRuntime([calls("endless")]) as runtime, asyncio.timeout(30):
+        handle = await runtime.start("go", tools=[endless], extensions=[Failing()])
+        await begun.wait()
+        assert (await handle.cancel()).status is RunStatus.CANCELLED
+    assert seen == ["endless"]
 
 
 async def test_every_run_of_a_session_is_begun_for_an_extension() -> None:

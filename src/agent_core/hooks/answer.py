@@ -36,6 +36,10 @@ _DENIAL = re.compile(
     rf"""["'](?:{"|".join(_DECISIONS)})["']\s*:\s*["']\s*(?:{"|".join(_DENIALS)})\b""",
     re.IGNORECASE,
 )
+_WORD = re.compile(
+    rf"""^[ \t]*(?:decision\s*[:=]\s*)?["'`]?(?:{"|".join(_DENIALS)})["'`]?[.!]?[ \t\r]*$""",
+    re.IGNORECASE | re.MULTILINE,
+)
 _NO_MORE = re.compile(r"""["']continue["']\s*:\s*false\b""", re.IGNORECASE)
 _REASON = re.compile(r'"(?:permissionDecision)?reason"\s*:\s*"((?:[^"\\]|\\.)*)"', re.IGNORECASE)
 _FORMATTING = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
@@ -115,7 +119,8 @@ def _find_denial(finished: CompletedProcess, point: HookPoint) -> HookAnswer | N
         for text in _texts(output, may_end=may_end):
             if (document := _denial_in(text, may_end=may_end)) is not None:
                 return _answer_of(document)
-    return None
+    has_word = _WORD.search(_plain(finished.stdout.text))
+    return HookAnswer(decision="deny") if has_word else None
 
 
 def _texts(output: Output, *, may_end: bool) -> Iterator[str]:
@@ -140,8 +145,6 @@ def _plain(text: str) -> str:
 
 def _denial_in(text: str, *, may_end: bool) -> Mapping[str, Any] | None:
     """Return the object in a text that denies; None if there is none."""
-    if text.strip("\"'`.!").lower() in _DENIALS:
-        return {}
     try:
         whole: Any = json.loads(text)
         if isinstance(whole, str):  # an answer that was encoded twice

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _SHELL = "/bin/sh"
-_GRACE_S = 5.0
+_GRACE_S = 4.0
 """Seconds that the hooks after a call have left when the run is cancelled."""
 
 

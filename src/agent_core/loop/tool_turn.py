@@ -5,7 +5,6 @@ import json
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
 from time import perf_counter
@@ -62,7 +61,7 @@ _HANDED_OVER = NodeFlags(abort_reason="run_cancelled")
 _NOT_RUN = NodeFlags(reason="previous_write_failed")
 _RAN = "the run was cancelled while this call ran; it may have had part of its effect"
 _FIRST_CHANGE = r"^@@ -\d+(?:,\d+)? \+(\d+)"
-_AFTER_CANCEL_S = 6.0
+_AFTER_CANCEL_S = 5.0
 """Seconds that extensions have for a call that was cancelled."""
 _NEVER_BEGAN = "the run was cancelled before this call began; it had no effect"
 
@@ -251,15 +250,28 @@ async def run_tool(ctx: RunContext, call: ToolCall) -> BoundedResult:
             flags = _HANDED_OVER
         stored = _answer(ctx.journal, course.call, result, course=course, flags=flags)
         if course.began is not None:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_AFTER_CANCEL_S):
-                    await ctx.extensions.after_tool_call(course.call, stored)
+            await _show_cancelled(ctx, course.call, stored)
         if isinstance(cancelled, CutCallError):  # the timeouts of asyncio know no other kind
             raise asyncio.CancelledError from cancelled
         raise
     stored = _answer(ctx.journal, course.call, bounded.result, course=course)
     await ctx.extensions.after_tool_call(course.call, stored)
     return bounded
+
+
+async def _show_cancelled(ctx: RunContext, call: ToolCall, result: ToolResult) -> None:
+    """Show a call that was cancelled to the extensions, for a short time.
+
+    Their failures are logged: the run is cancelled all the same.
+    """
+    try:
+        async with asyncio.timeout(_AFTER_CANCEL_S):
+            await ctx.extensions.after_tool_call(call, result)
+    except TimeoutError:
+        pass
+    except Exception as error:  # noqa: BLE001 - as described
+        what = f"an extension failed after {call.name} was cancelled"
+        log_failure(logger, what, error=error, clean=ctx.journal.clean)
 
 
 async def _admit(ctx: RunContext, course: _CallTiming, opened: OpenCall) -> tuple[Tool, Action]:

@@ -347,6 +347,8 @@ ENDS: dict[str, tuple[str, str]] = {
     "with an allow and exit code 2": (answering(decision="allow") + "; exit 2", "allow"),
     "with the reason on stderr": ("echo because >&2; " + answering(decision="block"), "because"),
     "with the word alone": ("echo block", "no reason was given"),
+    "with the word on a line": ("echo looking; echo DENY; echo done", "no reason was given"),
+    "with a line that is no JSON": ("echo 'decision: block'; echo because >&2", "because"),
 }
 
 

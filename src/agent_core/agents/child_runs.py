@@ -447,7 +447,7 @@ class ChildRuns:
         for child in [*self._running.values()]:
             if child.run.parent_run_id == parent_run_id:
                 with suppress(StorageError):  # the child fails with it
-                    await child.ctx.journal.store()
+                    await child.ctx.journal.commit(is_shown=False)
 
     async def stop(self, run_id: str) -> None:
         """Ask a run to stop because its Task has ended, and return when it has."""

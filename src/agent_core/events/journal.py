@@ -222,17 +222,10 @@ class Journal:
                 self._show_delta(event_type, rest)
         self._deltas.clear()
 
-    async def commit(self) -> None:
+    async def commit(self, *, is_shown: bool = True) -> None:
         """Wait until everything recorded is stored, and the stream's consumer has kept up.
 
-        Raises:
-            StorageError: it could not be stored; the run cannot continue.
-        """
-        await self.store()
-        await self._stream.drain()
-
-    async def store(self) -> None:
-        """Wait until everything recorded is stored, however slow the stream's consumer is.
+        With `is_shown=False`, do not wait for the consumer, however slow it is.
 
         Raises:
             StorageError: it could not be stored; the run cannot continue.
@@ -243,6 +236,8 @@ class Journal:
             await asyncio.wait([self._writing])
         if self.failure is not None:
             raise self.failure
+        if is_shown:
+            await self._stream.drain()
 
     def abandon(self, reason: StorageError) -> None:
         """Write nothing more, not even an end: the run belongs, or will belong, to another owner.

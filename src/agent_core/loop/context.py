@@ -1,6 +1,6 @@
 """Parts, counters and end of one run."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -304,9 +304,9 @@ def ignore(outcome: Outcome) -> None:
     """Do nothing, for callers that await the outcome itself."""
 
 
-async def settle(
+def settle(
     journal: Journal, outcome: Outcome, on_end: OnEnd = ignore, *, began: bool = True
-) -> Outcome:
+) -> Coroutine[Any, Any, Outcome]:
     """Write the end: loop event, closing event, the run's row and the node to continue from.
 
     A run that was cancelled before it `began` had no loop, and does not move the session. If a part
@@ -317,7 +317,7 @@ async def settle(
         asyncio.CancelledError: the caller was cancelled; the run is settled all the same.
     """
     journal.is_closing = True  # the rest of the journal is written together with the end
-    return await start_uncancelled(_settle(journal, outcome, on_end, began=began))
+    return start_uncancelled(_settle(journal, outcome, on_end, began=began))
 
 
 async def _settle(journal: Journal, outcome: Outcome, on_end: OnEnd, *, began: bool) -> Outcome:

@@ -48,9 +48,8 @@ class _Growing:
 
     __slots__ = ("_shown", "fresh")
 
-    def __init__(self) -> None:
-        self.fresh: list[str] = []
-        self._shown = StringIO(newline="")
+    fresh: list[str]
+    _shown: StringIO
 
     def take(self, *, last: bool) -> str:
         """Return the new text since the last call; half a surrogate pair waits for the rest."""
@@ -90,7 +89,7 @@ class ProseDraft(_Growing):
     __slots__ = ("is_reasoning", "metadata", "signature")
 
     def __init__(self, *, is_reasoning: bool, metadata: Mapping[str, Any] | None = None) -> None:
-        super().__init__()
+        self.fresh, self._shown = [], StringIO(newline="")
         self.is_reasoning = is_reasoning
         self.metadata = dict(metadata or {})
         self.signature = ""
@@ -129,7 +128,7 @@ class CallDraft(_Growing):
     def __init__(
         self, tool_call_id: str, raw_id: str, *, wire_name: str, canonical: Callable[[str], str]
     ) -> None:
-        super().__init__()
+        self.fresh, self._shown = [], StringIO(newline="")
         self.tool_call_id = tool_call_id
         self.raw_id = raw_id
         self.wire_name = wire_name

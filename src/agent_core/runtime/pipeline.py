@@ -25,6 +25,7 @@ from agent_core.runtime.execute import RunExecutor
 from agent_core.runtime.factory import RunFactory
 from agent_core.runtime.project import Project
 from agent_core.runtime.reading import RunReader
+from agent_core.runtime.recovery import SessionHistory
 from agent_core.runtime.run import (
     Caller,
     Nesting,
@@ -438,15 +439,21 @@ class RunPipeline:
         is_new: bool = False,
         is_continued: bool = False,
     ) -> Run:
+        history = SessionHistory(
+            self._store,
+            record.session_id,
+            is_new=is_new,
+            known=partial(self._contexts.last_path, record.agent_id),
+            is_message=record.prompt is not None,
+            results=self._table.results,
+        )
         return self._table.add(
             record,
-            None if opened is None else opened.session,
+            opened,
             caller,
+            history=history,
             execute=self._execute,
-            is_new=is_new,
             is_continued=is_continued,
-            known=partial(self._contexts.last_path, record.agent_id),
-            asked_at=0.0 if opened is None else opened.asked_at,
         )
 
     async def _make_way(self, run: Run) -> None:

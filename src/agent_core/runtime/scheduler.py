@@ -174,7 +174,7 @@ class Scheduler:
             payload = {"timeout_s": self._cancel_timeout_s}
             run.journal.note(EventType.CANCEL_TIMEOUT, payload, level=EventLevel.WARNING)
         with suppress(StorageError):  # the run fails with it
-            await run.journal.store()
+            await run.journal.commit(is_shown=False)
 
     def _cancel_nested(self, run: Run) -> None:
         """Begin to cancel the runs that were started inside this one."""

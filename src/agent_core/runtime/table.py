@@ -1,6 +1,6 @@
 """The runs of this process: those under way, and those that wait for an answer."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from contextvars import copy_context
 from itertools import count
 from weakref import WeakValueDictionary
@@ -9,6 +9,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from agent_core.events import EventStream, Journal
+from agent_core.loop import HistorySource
 from agent_core.loop.inside import Inside, enclosing_runs
 from agent_core.loop.options import RunOptions
 from agent_core.providers.estimates import estimate_blocks
@@ -18,7 +19,7 @@ from agent_core.runtime.run import STARTED_BY_HOOK, Caller, Execute, Run, RunSco
 from agent_core.storage.owners import Owner
 from agent_core.storage.store import SessionStore
 from agent_core.tools.limits import ResultLimiter
-from agent_core.types import Draft, Node, Role, RunIdentity, RunRecord, SessionRecord
+from agent_core.types import ClaimedRun, Draft, Node, Role, RunIdentity, RunRecord
 
 
 class ParkedRun(Struct, frozen=True):
@@ -109,29 +110,25 @@ class RunTable:
     def add(
         self,
         record: RunRecord,
-        session: SessionRecord | None,
+        opened: ClaimedRun | None,
         caller: Caller,
         *,
+        history: HistorySource,
         execute: Execute,
-        is_new: bool = False,
         is_continued: bool = False,
-        known: Callable[[], Sequence[Node]] = tuple,
-        asked_at: float = 0.0,
     ) -> Run:
         """Create the run of a record.
 
         Args:
             record: the run as it is stored, with its message.
-            session: its session, if this process has claimed it.
+            opened: the claim to its session, if this process has claimed it for a run.
             caller: what its program provides.
+            history: provides the path that it continues.
             execute: executes it, when it is next.
-            is_new: nothing of the session is stored.
             is_continued: it was begun before.
-            known: returns the path that its session's last run here has left.
-            asked_at: when the claim to the session was sent.
         """
         identity, stream, prompt = identity_of(record), EventStream(), record.prompt
-        epoch = None if session is None else session.epoch
+        epoch = None if opened is None else opened.session.epoch
         before = self._runs.get(identity.run_id)  # it has waited for an answer
         run = Run(
             identity=identity,
@@ -151,23 +148,18 @@ class RunTable:
                 identity, stream, session_owner=self.owner.owner_id, epoch=epoch
             ),
             stream=stream,
-            history=SessionHistory(
-                self.store,
-                identity.session_id,
-                is_new=is_new,
-                known=known,
-                is_message=prompt is not None,
-                results=self.results,
-            ),
-            tenant=None if session is None else session.tenant,
+            history=history,
+            tenant=None if opened is None else opened.session.tenant,
             context=copy_context() if caller.context is None else caller.context,
         )
         if caller.trace is not None:
             caller.trace.identify(identity)
             run.trace = caller.trace
         self._runs[identity.run_id] = run
-        if epoch is not None:
-            run.scope.hold = self.leases.hold(identity.run_id, identity.session_id, epoch, asked_at)
+        if opened is not None:
+            run.scope.hold = self.leases.hold(
+                identity.run_id, identity.session_id, opened.session.epoch, opened.asked_at
+            )
         return run
 
     def forget(self, run: Run) -> None:

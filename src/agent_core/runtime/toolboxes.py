@@ -99,6 +99,8 @@ class Toolboxes:
         # Tool schemas are a twentieth of the start-up time: none is built for a disabled tool.
         wanted = [name for name in CODE_TOOLS if not self.is_disabled(name)]
         self._code = {name: maker_of(name)(self._workspace) for name in wanted}
+        # It notes the instruction files that its run has read.
+        self._make_reader = maker_of(_READ_FILE) if _READ_FILE in self._code else None
 
     def check_names(self) -> None:
         """Check that no tool of the caller hides another tool.
@@ -194,9 +196,10 @@ class Toolboxes:
             built_in.append(plan_template_tool(self._setup.plans_dir, self._setup.project))
         built_in += spec.tools
         code = dict(self._code)
-        if _READ_FILE in code:
-            code[_READ_FILE] = maker_of(_READ_FILE)(workspace)
-        own = [*code.values(), *built_in, *self._declared, *self._of_programs(spec.options)]
+        if self._make_reader is not None:
+            code[_READ_FILE] = self._make_reader(workspace)
+        programs = self._of_programs(spec.options)
+        own = [*code.values(), *built_in, *self._declared, *programs]
         # `tools` restricts everything in a user's run, and the working tools of children and
         # workers.
         is_main = spec.run.role is AgentRole.MAIN
@@ -230,7 +233,8 @@ class Toolboxes:
 
         tools = await select()
         deps = spec.options.deps
-        check_deps(tools, deps)
+        if programs:
+            check_deps(tools, deps)
         outside = [tool.definition for tool in tools if self._is_deferrable(tool.name)]
         most = self._setup.config.tools.defer_above_tokens
         most = window // _DEFERRED_SHARE if most is None else most

@@ -225,7 +225,8 @@ def update(
     connection: Connection, kind: type[BaseModel], key: str, changes: Mapping[str, Any]
 ) -> None:
     """Set fields of a record to new values; an unknown id changes nothing."""
-    connection.execute(*update_sql(kind, key, changes))
+    row = _as_columns(changes)
+    connection.execute(_update_sql(kind, tuple(row)), (*row.values(), key))
 
 
 def update_sql(kind: type[BaseModel], key: str, changes: Mapping[str, Any]) -> tuple[str, Row]:

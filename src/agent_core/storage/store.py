@@ -47,7 +47,7 @@ from agent_core.storage.rows import (
     storable,
     unstorable,
 )
-from agent_core.storage.sql import Connection, JobReader, JobWriter, Named
+from agent_core.storage.sql import Connection, Job, JobReader, JobWriter, Named
 from agent_core.types import (
     LEASE,
     Batch,
@@ -268,13 +268,12 @@ class SessionStore:
             refused: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
             refused.set_exception(unstorable(error))
             return refused
-        return self._submit_batch(batch, rows, epoch)
-
-    def _submit_batch(
-        self, batch: Batch, rows: BatchRows, epoch: int | None
-    ) -> asyncio.Future[Position]:
-        job = partial(append, batch=batch, rows=rows, epoch=epoch)
+        job = self._batch_job(batch, rows, epoch)
         return self.writer.submit(job, batch.session_id, is_small=rows.size < LARGE)
+
+    def _batch_job(self, batch: Batch, rows: BatchRows, epoch: int | None) -> Job[Position]:
+        """Return the job that stores a batch."""
+        return partial(append, batch=batch, rows=rows, epoch=epoch)
 
     async def open_run(self, opening: NewRun) -> ClaimedRun:
         """Create or resume the session, claim it, and add the run.

@@ -42,7 +42,7 @@ class Append:
             batch.active_node_id,
         )
 
-    def send(self, connection: Answering) -> Position:
+    def __call__(self, connection: Answering) -> Position:
         """Store the batch completely or not at all, in one round trip.
 
         Raises:

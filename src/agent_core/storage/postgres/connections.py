@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 import psycopg
@@ -162,7 +162,10 @@ class Threads:
         if self._closed:
             future.set_exception(_closed_error())
             return future
-        work = partial(self._write, job, about, by)
+        if isinstance(batch := cast("object", job), Append):
+            work = partial(self._send, batch)
+        else:
+            work = partial(self._write, job, about, by)
         if about is None:
             self._writers.submit(self._finish, _Waiting(work, future))
         else:
@@ -181,16 +184,6 @@ class Threads:
         else:
             work = partial(self._write, job, None, "session_id", is_marked=False)
             self._keeper.submit(self._finish_wanted, _Waiting(work, future))
-        return future
-
-    def append(self, batch: Append, session_id: str) -> asyncio.Future[Position]:
-        """Store a batch in a thread, in the order of the calls for its session."""
-        future: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
-        if self._closed:
-            future.set_exception(_closed_error())
-        else:
-            work = partial(self._send, batch)
-            self._line_up(("session_id", session_id), _Waiting(work, future))
         return future
 
     async def read(self, query: Job[Result], *, is_single: bool = False) -> Result:
@@ -304,7 +297,7 @@ class Threads:
             try:
                 connection = self._connection()
                 stored = batch.find(connection) if is_lost else None
-                return stored or batch.send(connection)
+                return stored or batch(connection)
             except UniqueViolation:
                 self._take_back()
                 if is_last or not is_lost:  # a proxy may have delivered the first attempt late

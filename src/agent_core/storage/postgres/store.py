@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, closing
 from datetime import datetime, timedelta
-from typing import Self
+from typing import Self, cast
 
 import psycopg
 
@@ -20,7 +20,7 @@ from agent_core.storage.postgres.settings import IDLE_S, connect
 from agent_core.storage.postgres.statements import read_clock
 from agent_core.storage.postgres.workers import WorkerTable
 from agent_core.storage.rows import BatchRows, iso
-from agent_core.storage.sql import Connection
+from agent_core.storage.sql import Connection, Job
 from agent_core.storage.store import SessionStore
 from agent_core.types import LEASE, Batch, Heartbeat, NewRun, Position, RunRecord
 
@@ -110,10 +110,8 @@ class PostgresSessionStore(SessionStore):
     async def _lost_sessions(self) -> list[str]:
         return await self.reader.read(lambda c: claims.lost_sessions(c, self.liveness))
 
-    def _submit_batch(
-        self, batch: Batch, rows: BatchRows, epoch: int | None
-    ) -> asyncio.Future[Position]:
-        return self._threads.append(Append(batch, rows, epoch), batch.session_id)
+    def _batch_job(self, batch: Batch, rows: BatchRows, epoch: int | None) -> Job[Position]:
+        return cast("Job[Position]", Append(batch, rows, epoch))  # the writer sends it
 
     async def identity(self) -> str:
         """Return an identity of this database that does not depend on its address."""

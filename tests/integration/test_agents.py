@@ -754,7 +754,7 @@ async def test_a_child_that_outlives_its_parent_gives_the_session_back_when_it_e
         await go(made)
         (before,) = await made.list_sessions()
         release.set()
-        services = await made._services()
+        services = await made._home.services()
         while len(services.runs.children):  # noqa: ASYNC110 - nobody is left who would tell
             await asyncio.sleep(0.01)
         (after,) = await made.list_sessions()

@@ -620,7 +620,7 @@ async def test_a_run_whose_process_died_right_after_the_answer_continues_with_a_
     handle = await park(home, project, call("deploy"), tools=[shop.deploy])
     (request_id,) = handle.pending_requests
     async with runtime(home, project, ["done"], config=PARK) as made:
-        store = (await made._services()).store
+        store = (await made._home.services()).store
         await store.answer(
             request_id, Decision.ALLOW_ONCE, reason=None, by="sdk", decider="a dead process"
         )
@@ -752,7 +752,7 @@ async def test_a_command_whose_run_another_process_has_says_so_and_ends(
         async with AgentRuntime(project_dir=project, home_dir=home.path) as made:
             handle = await parked(made)
             (request_id,) = handle.pending_requests
-            services = await made._services()
+            services = await made._home.services()
             await services.store.resume_run(
                 handle.run_id,
                 services.runs.leases.claim(),

@@ -377,7 +377,7 @@ async def test_a_child_pays_for_the_run_that_its_tool_starts() -> None:
         made.register_tool(tool_of("ask", ask))
         result = await in_time(made.run("delegate", "s1", budget=Budget(requests=20)))
         runs = await made.session_runs("s1")
-        services = await made._services()
+        services = await made._home.services()
         run, child = await services.store.budget_uses([run.run_id for run in runs])
     assert result.status is RunStatus.COMPLETED
     assert (run.kind, run.spent["requests"]) == ("run", 5)

@@ -167,7 +167,7 @@ async def test_fifty_children_at_once_twenty_times_leave_nothing_behind(
             assert [data_of(result)["summary"] for result in found] == ["here"] * MANY
             await asyncio.sleep(0)
             tasks.append(len(asyncio.all_tasks()))
-        services = await made._services()
+        services = await made._home.services()
         assert len(services.runs.children) == 0
     # A job beside the runs may be under way at either moment; a leak would grow with every round.
     assert tasks[-1] < tasks[0] + ROUNDS // 2
@@ -197,7 +197,7 @@ async def test_cancelling_at_any_time_leaves_no_child_and_frees_every_place(
             async with asyncio.timeout(50):
                 await handle.cancel()
             await handle.wait()
-            services = await made._services()
+            services = await made._home.services()
             for _ in range(3):
                 await asyncio.sleep(0)
             assert len(services.runs.children) == 0

@@ -178,7 +178,7 @@ async def test_a_queued_message_that_was_cancelled_while_it_had_no_owner_is_not_
     config = "[runtime]\ncancel_timeout_ms = 100\n" + CONFIG
     async with runtime(home, project, provider, config=config) as made:
         (_, second, _) = await runs_of(made)
-        result = await (await made._services()).runs.cancel(second.run_id)
+        result = await (await made._home.services()).runs.cancel(second.run_id)
         assert (result.status, result.timed_out) == (RunStatus.QUEUED, True)
         handle = await made.start("fourth", session_id="s1")
         await handle.wait()
@@ -282,7 +282,7 @@ async def test_a_place_that_becomes_free_while_a_run_is_opened_is_taken_without_
     home: Home, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with runtime(home, project, ScriptedProvider(echo)) as made:
-        store = (await made._services()).store
+        store = (await made._home.services()).store
         opening, first = store.open_run, await made.start("one", session_id="s1")
 
         async def slowly(*args: Any, **kwargs: Any) -> Any:
@@ -350,7 +350,7 @@ async def test_a_start_that_meets_the_runtimes_end_leaves_no_run_open(
 ) -> None:
     made = runtime(home, project, [Hangs()])
     async with made:
-        await made._services()
+        await made._home.services()
         starting = asyncio.create_task(made.start("late", session_id="s1"))
         await asyncio.sleep(0)
         await asyncio.sleep(0)

@@ -18,7 +18,7 @@ from runtimes import ask, collect, runtime
 
 
 async def runs_of(made: AgentRuntime) -> Runs:
-    return (await made._services()).runs
+    return (await made._home.services()).runs
 
 
 async def watched(runs: Runs, run_id: str, *, after: int | None = None) -> list[RuntimeEvent]:

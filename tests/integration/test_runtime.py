@@ -242,7 +242,7 @@ async def test_a_start_that_is_cancelled_in_the_queue_gives_its_place_back(
         async for event in first.events():
             if event.event_type is EventType.MODEL_STARTED:
                 break
-        store = (await made._services()).store
+        store = (await made._home.services()).store
         stored = store.append
 
         def append(batch: Batch) -> asyncio.Future[Position]:
@@ -521,7 +521,7 @@ async def test_a_close_that_is_cancelled_still_ends_the_work_beside_the_runs(
     async with made:
         await made.start("hello", session_id="s1")
         await begun.wait()
-        runs = (await made._services()).runs
+        runs = (await made._home.services()).runs
         runs.jobs.start("s1", background(), name="idle", then=lambda: None, is_patient=True)
         closing = asyncio.create_task(made.close())
         await asyncio.sleep(0.1)

@@ -137,7 +137,7 @@ def files_in(folder: Path) -> dict[str, str]:
 
 
 async def _is_recorded(runtime: AgentRuntime) -> bool:
-    services = await runtime._services()
+    services = await runtime._home.services()
     state = await services.store.workspace_state("s1", "snapshot:s1")
     changes = [
         await services.store.changes_of(run.run_id, "snapshot:s1")

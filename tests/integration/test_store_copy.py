@@ -85,7 +85,7 @@ async def test_a_copy_in_another_home_has_every_row_and_every_file(
         assert not taken_back.refused
         lead = await made.start("lead", session_id="team", mode="orchestrator")
         assert await lead.wait() is RunStatus.COMPLETED
-        services = await made._services()
+        services = await made._home.services()
         for artifact in await services.store.artifacts():
             assert await services.artifacts.read(artifact.artifact_id)
 
@@ -116,7 +116,7 @@ async def test_a_copy_to_postgres_and_back_has_every_row_and_every_file(
     for artifacts in (home.path / "sessions").glob("*/artifacts"):
         shutil.rmtree(artifacts)
     async with opened(home, project, config=database) as made:
-        services = await made._services()
+        services = await made._home.services()
         for artifact in await services.store.artifacts():
             content = await services.artifacts.read(artifact.artifact_id)
             assert len(content) == artifact.size_bytes

@@ -99,7 +99,7 @@ async def test_no_id_of_another_tenant_is_known_and_nothing_of_it_changes(
         assert first.status is RunStatus.COMPLETED
         second = await acme.run("go on", "s1", here=True)
         assert second.status is RunStatus.WAITING
-        services = await acme._services()
+        services = await acme._home.services()
         artifact_id = (await services.store.artifacts())[0].artifact_id
         (grant,) = await acme.permission_grants()
         (question,) = await acme.approvals()
@@ -168,7 +168,7 @@ async def test_no_id_of_another_tenant_is_known_and_nothing_of_it_changes(
     assert wrong == {"answer": ErrorCode.APPROVAL_NOT_FOUND, **unusable}
     assert rows(database_url) == before
     async with opened(home, project, database_url, "acme") as acme:
-        services = await acme._services()
+        services = await acme._home.services()
         assert await services.artifacts.read(artifact_id)
         undone = await acme.diff_workspace(snapshot_id, snapshot_id)
         assert undone.changes == []

@@ -496,6 +496,24 @@ async def test_a_child_that_takes_too_long_is_stopped_and_its_parent_goes_on(
     assert EventType.TOOL_TIMEOUT in [event.event_type for event in replay.events]
 
 
+@pytest.mark.parametrize("timeout_ms", [10**15, 1_001, 0, -1, True, 1.5])
+async def test_a_time_that_no_child_may_have_starts_none(
+    home: Home, project: Path, timeout_ms: Any
+) -> None:
+    config = CONFIG + "[agents]\nmax_child_timeout_ms = 1000\n"
+    played = Cast({"go": [sub("look", timeout_ms=timeout_ms), "done"]})
+    async with runtime(home, project, played, config=config) as made:
+        await go(made)
+        replay = await made.replay_session("s1")
+    (result,) = results(replay, "agent.create_sub_agent")
+    assert result.error is not None
+    assert result.error.code is ErrorCode.VALIDATION_ERROR
+    assert "timeout_ms" in str(result.error)
+    if timeout_ms > 1_000:
+        assert "max_child_timeout_ms" in result.error.message
+    assert started(replay) == []
+
+
 async def test_cancelling_the_parent_cancels_its_children(home: Home, project: Path) -> None:
     played = Cast({"go": [together(sub("wait"), sub("wait")), "done"], "wait": [Hangs()]})
     async with runtime(home, project, played) as made:

@@ -146,3 +146,52 @@ async def test_an_artifact_that_is_no_text_is_named_as_binary(home: Home, projec
         (page,) = await read_pages(made)
     assert page["binary"]
     assert page["content"] == ""
+
+
+async def test_a_step_names_only_artifacts_that_can_be_opened(home: Home, project: Path) -> None:
+    @tool(permission="readonly")
+    async def keep(context: ToolContext) -> list[ArtifactRefBlock]:
+        """Keep a text."""
+        artifact_id = await context.artifact(b"kept", filename="a.txt")
+        return [ArtifactRefBlock(artifact_id=artifact_id)]
+
+    def update(*artifact_ids: str) -> Calls:
+        return calls(
+            "agent.task_update_step",
+            task_id="t1",
+            step_id="s1",
+            status="completed",
+            result_summary="ok",
+            artifact_ids=list(artifact_ids),
+        )
+
+    pool = """[[agents.worker_pools]]
+pool_id = "p"
+[[agents.worker_pools.workers]]
+agent_definition_id = "default_worker_agent"
+allowed_tools = ["keep"]
+"""
+    create = calls("agent.task_create", task_id="t1", wal_name="w", steps=[{"step_id": "s1"}])
+    send = calls("agent.dispatch_worker", task_id="t1", instruction="work")
+    claim = calls("agent.task_claim_step", task_id="t1", step_id="s1")
+    wrong, log = update("art_nothing"), project / ".soong-agent" / "tasks" / "s1" / "w.wal.jsonl"
+    lines: list[str] = []
+
+    def count(request: ModelRequest) -> Calls:
+        lines.extend(log.read_text().splitlines())
+        return update(artifact_of(request))
+
+    worker = [calls("keep"), claim, wrong, count, "done"]
+    played = Cast({"go": [create, send, "done"], "work": worker})
+    made = runtime(home, project, played, config=CONFIG + pool)
+    made.register_tool(keep)
+    async with made:
+        await (await made.start("go", session_id="s1", mode="orchestrator")).wait()
+    messages = played.requests_of("work")[-1].messages
+    blocks = [block for message in messages for block in message.content]
+    refused, done = [block for block in blocks if isinstance(block, ToolResultBlock)][-2:]
+    assert refused.error is not None
+    assert refused.error.code is ErrorCode.ARTIFACT_NOT_FOUND
+    assert "art_nothing" in refused.error.message
+    assert "task_step_completed" not in "".join(lines)
+    assert data_of(done)["step"]["artifact_ids"][0].startswith("art_")

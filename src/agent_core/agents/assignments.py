@@ -28,9 +28,16 @@ def _join_lines(given: object) -> object:
     return "\n".join(f"- {line}" for line in lines) if is_text else lines
 
 
+def _refuse_truth(given: object) -> object:
+    if isinstance(given, bool):
+        raise ValueError("is true or false, and has to be a number")
+    return given
+
+
 # A check made here and not in the schema costs no tokens in the requests.
 Words = Annotated[str, AfterValidator(_check_words)]
 Lines = Annotated[Words, BeforeValidator(_join_lines)]
+Milliseconds = Annotated[int, BeforeValidator(_refuse_truth)]
 
 
 class AgentArguments(Arguments):
@@ -51,7 +58,7 @@ class Assignment(AgentArguments):
     constraints: Lines | None = None
     allowed_tools: tuple[str, ...] | None = None
     expected_output_schema: dict[str, Any] | None = None
-    timeout_ms: Annotated[int | None, Field(gt=0)] = None
+    timeout_ms: Annotated[Milliseconds | None, Field(gt=0)] = None
     budget: SkipJsonSchema[Budget | None] = None
 
 
@@ -121,7 +128,7 @@ class WaitWorkers(AgentArguments):
     """
 
     run_ids: tuple[str, ...] | None = None
-    timeout_ms: Annotated[int | None, Field(ge=0)] = None
+    timeout_ms: Annotated[Milliseconds | None, Field(ge=0)] = None
 
 
 class ListDefinitions(AgentArguments):

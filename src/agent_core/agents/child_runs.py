@@ -401,9 +401,11 @@ class ChildRuns:
             asyncio.CancelledError: the parent was cancelled, and the child with it.
         """
         assignment = child.spec.assignment
-        limit_ms: float = assignment.timeout_ms or self._config.default_child_timeout_ms
+        config = self._config
+        default_ms = min(config.default_child_timeout_ms, config.max_child_timeout_ms)
+        limit_ms: float = assignment.timeout_ms or default_ms
         if assignment.budget is not None and assignment.budget.wall_s is not None:
-            most_ms = assignment.budget.wall_s * 1000 + self._config.child_cancel_timeout_ms
+            most_ms = assignment.budget.wall_s * 1000 + config.child_cancel_timeout_ms
             limit_ms = min(limit_ms, most_ms)  # it stops by itself, unless a tool delays it
         try:
             await asyncio.wait([child.task], timeout=limit_ms / 1000)

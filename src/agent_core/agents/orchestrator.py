@@ -135,6 +135,7 @@ class OrchestratorSpawner(ChildSpawner):
             minutes=config.task_recent_changes_window_minutes,
         )
         self._actor = Actor(parent.run.agent_id, parent.run.run_id, parent)
+        self._find_artifacts = partial(deps.store.find_artifacts, parent.run.session_id)
         self._sent: dict[str, SentWorker] = {}
         self._collected: set[str] = set()
 
@@ -147,7 +148,12 @@ class OrchestratorSpawner(ChildSpawner):
             build_agent_tool("dispatch_worker", dispatch, self.dispatch, Concurrency.AGENT),
             build_agent_tool("wait_workers", WaitWorkers, self.wait_workers, Concurrency.WAIT),
             build_agent_tool("list_workers", ListWorkers, self.list_workers, Concurrency.READ),
-            *build_task_tools(self._board, self._parent, stop_run=self._deps.children.stop),
+            *build_task_tools(
+                self._board,
+                self._parent,
+                stop_run=self._deps.children.stop,
+                find_artifacts=self._find_artifacts,
+            ),
         ]
 
     @property
@@ -176,7 +182,7 @@ class OrchestratorSpawner(ChildSpawner):
         task_id, step_ids = dispatch.task_id, dispatch.allowed_step_ids
         try:
             dag = await self._board.require_dispatchable(task_id, step_ids, self._actor)
-            tools = await self._check_tools(AgentRole.WORKER, dispatch.allowed_tools)
+            tools = await self._check_assignment(AgentRole.WORKER, dispatch)
             expected = build_expected_output(dispatch)
             worker = workers.select(
                 dag,
@@ -255,8 +261,10 @@ class OrchestratorSpawner(ChildSpawner):
         running.
 
         Raises:
-            ToolError: `validation_error`: a run id is unknown or the list is empty.
+            ToolError: `validation_error`: a run id is unknown, the list is empty, or the time is
+                longer than a child may have.
         """
+        self._check_timeout(asked.timeout_ms)
         run_ids = self._find_sent(asked.run_ids)
         waiting = [work for run_id in run_ids if not (work := self._sent[run_id].work).done()]
         if waiting:
@@ -347,7 +355,9 @@ class OrchestratorSpawner(ChildSpawner):
 
         by = Actor(run.agent_id, run.run_id, journal)
         return TaskBinding(
-            tools=build_task_tools(self._board, journal, scope=scope),
+            tools=build_task_tools(
+                self._board, journal, scope=scope, find_artifacts=self._find_artifacts
+            ),
             board=board,
             extensions=[ClaimCheck(self._board, by)],
             begin=partial(self._board.admit, run.run_id, scope.task_id),

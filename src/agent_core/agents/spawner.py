@@ -295,7 +295,7 @@ class ChildSpawner:
         context_text: str = "",
     ) -> ToolResult:
         definition = self._deps.definitions.get(assignment.agent_definition_id or default)
-        tools = await self._check_tools(role, assignment.allowed_tools)
+        tools = await self._check_assignment(role, assignment)
         parked = await self._find_parked(context)
         run = self._child_identity(
             role, new_id("agent"), definition.agent_definition_id, task=assignment.summary
@@ -338,15 +338,17 @@ class ChildSpawner:
         of_call = (c for c in waiting if c.metadata.get("tool_call_id") == context.tool_call_id)
         return next(of_call, None)
 
-    async def _check_tools(
-        self, role: AgentRole, names: Sequence[str] | None
+    async def _check_assignment(
+        self, role: AgentRole, assignment: "Assignment"
     ) -> tuple[str, ...] | None:
         """Return the working tools named in `allowed_tools`; None if it was omitted.
 
         Raises:
             ToolError: `validation_error`: a tool does not exist, is disabled, or is not for this
-                role.
+                role; or the time is longer than a child may have.
         """
+        self._check_timeout(assignment.timeout_ms)
+        names = assignment.allowed_tools
         if names is None:
             return None
         work = await self._deps.work_tools(self._options)
@@ -361,6 +363,16 @@ class ChildSpawner:
             details = {"path": "$.allowed_tools", "tools": wrong}
             raise ToolError(ErrorCode.VALIDATION_ERROR, message, details=details)
         return tuple(dict.fromkeys(name for name in names if does_work(name)))
+
+    def _check_timeout(self, timeout_ms: int | None) -> None:
+        most = self._deps.setup.config.agents.max_child_timeout_ms
+        if timeout_ms is not None and timeout_ms > most:
+            message = (
+                f"timeout_ms is {timeout_ms}, and [agents] max_child_timeout_ms allows {most} at"
+                " most; nothing was started"
+            )
+            details = {"path": "$.timeout_ms", "limit": most}
+            raise ToolError(ErrorCode.VALIDATION_ERROR, message, details=details)
 
     def _is_disabled(self, name: str) -> bool:
         is_offered = self._options.offers(name, is_free=not does_work(name))

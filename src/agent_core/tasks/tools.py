@@ -4,7 +4,7 @@ Ids of agents and runs come from the calling run, never from arguments. A run's 
 of these tools it has; its scope decides which part of a Task a worker may see.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Annotated, Any, Literal, TypeVar
@@ -160,6 +160,9 @@ TASK_ARGUMENTS: Mapping[str, tuple[type[Arguments], ToolPermission]] = {
 }
 """The arguments of each `agent.task_<name>`, and whether it changes a Task."""
 
+FindArtifacts = Callable[[Collection[str]], Awaitable[Collection[str]]]
+"""Returns which of these ids are artifacts of the session."""
+
 _TAGS = ("internal",)
 
 
@@ -169,6 +172,7 @@ def build_task_tools(
     *,
     scope: TaskScope | None = None,
     stop_run: StopRun | None = None,
+    find_artifacts: FindArtifacts | None = None,
 ) -> list[Tool]:
     """Build the task tools of one run.
 
@@ -178,8 +182,9 @@ def build_task_tools(
         scope: the limits set by the run's dispatch; None for an orchestrator, who gets all tools
             except the one that claims.
         stop_run: stops a worker of a Task that is failed or cancelled; None without workers.
+        find_artifacts: finds the artifacts of the session, which alone a step can name.
     """
-    calls = _Calls(board, scope)
+    calls = _Calls(board, scope, find_artifacts)
     tool = partial(_tool, journal, scope)
     shared = [
         tool("get", GetArguments, calls.get),
@@ -268,9 +273,12 @@ async def _template(given: TemplateArguments, by: Actor) -> ToolOutput:
 class _Calls:
     """Calls of one run that read steps, or are answered with one."""
 
-    def __init__(self, board: TaskBoard, scope: TaskScope | None) -> None:
+    def __init__(
+        self, board: TaskBoard, scope: TaskScope | None, find_artifacts: FindArtifacts | None
+    ) -> None:
         self._board = board
         self._scope = scope
+        self._find_artifacts = find_artifacts
 
     async def get(self, given: GetArguments, by: Actor) -> ToolReturn:
         dag = await self._board.get(given.task_id, by)
@@ -327,6 +335,15 @@ class _Calls:
         return {"claimed": True, **self._with_step(done, given.step_id)}
 
     async def update_step(self, given: UpdateStepArguments, by: Actor) -> ToolReturn:
+        if given.artifact_ids and self._find_artifacts is not None:
+            known = await self._find_artifacts(given.artifact_ids)
+            if unknown := [each for each in given.artifact_ids if each not in known]:
+                raise TaskError(
+                    ErrorCode.ARTIFACT_NOT_FOUND,
+                    f"this session has no artifact {', '.join(unknown[:_MAX_IDS])}; nothing was"
+                    " written. Name artifacts by the ids that results have",
+                    details={"path": "$.artifact_ids", "artifact_ids": unknown[:_MAX_IDS]},
+                )
         report = Report(
             step_id=given.step_id,
             status=TaskStepStatus(given.status) if given.status else None,

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from agent_core.events.projection import Call, PlacedEvent
-from agent_core.permissions.questions import NOBODY
 from agent_core.text import visible
 from agent_core.types import EventLevel, EventType, Role
 from agent_core.types.event_details import ModelRetried, PermissionDecided, RunQueued
@@ -139,6 +138,8 @@ def remark_line(step: PlacedEvent) -> str:
 
 def verdict(answer: PermissionDecided) -> str:
     """Return who answered a question about a call, the decision and the reason."""
+    from agent_core.permissions.questions import NOBODY  # noqa: PLC0415 - for stories only
+
     decided_by = answer.decided_by or "the program"
     if decided_by == NOBODY:
         return f"denied: {answer.reason or 'nobody answered'}"

@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.storage import approvals
 from agent_core.storage.budgets import settle_holds, settle_lost
-from agent_core.storage.figures import read_figures
 from agent_core.storage.liveness import Liveness, OwnerIsDead, is_free
 from agent_core.storage.rows import (
     FIRST,
@@ -760,6 +759,8 @@ def _count_again(
     """
     if run.status not in {RunStatus.PENDING, RunStatus.RUNNING}:
         return {}
+    from agent_core.storage.figures import read_figures  # noqa: PLC0415 - few processes die
+
     figures = read_figures(connection, run.run_id)
     turns = figures.replies + (has_ended and figures.is_in_turn)
     return {"turn_count": turns, "usage": figures.usage}

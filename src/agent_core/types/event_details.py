@@ -52,7 +52,7 @@ __all__ = [
 ]
 
 
-class ErrorDetails(Struct, frozen=True, kw_only=True):
+class ErrorDetails(Struct, frozen=True):
     """An error in an event, as far as readers need it."""
 
     code: str = ""
@@ -61,7 +61,7 @@ class ErrorDetails(Struct, frozen=True, kw_only=True):
     details: Mapping[str, Any] = MappingProxyType({})
 
 
-class EventDetails(Struct, frozen=True, kw_only=True):
+class EventDetails(Struct, frozen=True):
     """An event's payload; of most kinds readers need no more than a name and a reason.
 
     Attributes:
@@ -102,18 +102,18 @@ class EventDetails(Struct, frozen=True, kw_only=True):
         return ": ".join(part for part in (code, reason) if part)
 
 
-class Delta(EventDetails, frozen=True, kw_only=True):
+class Delta(EventDetails, frozen=True):
     """A piece of a reply; with `from_start` it replaces everything that came before it."""
 
     text: str = ""
     from_start: bool = False
 
 
-class TextDelta(Delta, frozen=True, kw_only=True):
+class TextDelta(Delta, frozen=True):
     """A piece of the model's text."""
 
 
-class ReasoningDelta(Delta, frozen=True, kw_only=True):
+class ReasoningDelta(Delta, frozen=True):
     """A piece of the model's reasoning."""
 
 
@@ -146,7 +146,7 @@ class SystemPart(Struct, frozen=True):
     token_count: int = 0
 
 
-class ContextBuilt(EventDetails, frozen=True, kw_only=True):
+class ContextBuilt(EventDetails, frozen=True):
     """A request that was built; `system` and `tools` only if they differ from the last one's."""
 
     turn: int = 0
@@ -169,7 +169,7 @@ class CallEstimate(Struct, frozen=True):
     cost: float | None = None
 
 
-class ModelAsked(EventDetails, frozen=True, kw_only=True):
+class ModelAsked(EventDetails, frozen=True):
     """`model_started`: the model is called; starts of earlier versions have no estimate."""
 
     provider: str = ""
@@ -184,20 +184,20 @@ class CallName(Struct, frozen=True):
     name: str = ""
 
 
-class ModelReplied(EventDetails, frozen=True, kw_only=True):
+class ModelReplied(EventDetails, frozen=True):
     """`model_completed`: the model has answered, with text, calls or both."""
 
     usage: Usage | None = None
     stop_reason: str = ""
     tool_calls: tuple[CallName, ...] = ()
-    duration_ms: int | float | None = None
+    duration_ms: int | None = None
 
 
-class ModelRetried(EventDetails, frozen=True, kw_only=True):
+class ModelRetried(EventDetails, frozen=True):
     """`model_retry`: an attempt has failed, and another one follows."""
 
     attempt: int = 0
-    delay_ms: int | float = 0
+    delay_ms: int = 0
     usage: Usage | None = None
 
     @property
@@ -212,7 +212,7 @@ class ModelRetried(EventDetails, frozen=True, kw_only=True):
         return f"{fallback.get('model', '')} of {fallback.get('provider', '')}"
 
 
-class ModelGaveUp(EventDetails, frozen=True, kw_only=True):
+class ModelGaveUp(EventDetails, frozen=True):
     """`model_failed`: the model has not answered, and is not called again."""
 
     usage: Usage | None = None
@@ -225,14 +225,14 @@ class NamedPlace(Struct, frozen=True):
     line: int | None = None
 
 
-class ToolEvent(EventDetails, frozen=True, kw_only=True):
+class ToolEvent(EventDetails, frozen=True):
     """An event of a tool call; `event.tool_call_id` says which."""
 
     tool_name: str = ""
     summary: str = ""
 
 
-class ToolStarted(ToolEvent, frozen=True, kw_only=True):
+class ToolStarted(ToolEvent, frozen=True):
     """A call is about to run.
 
     Attributes:
@@ -246,13 +246,13 @@ class ToolStarted(ToolEvent, frozen=True, kw_only=True):
     paths: tuple[NamedPlace, ...] = ()
 
 
-class ToolProgress(ToolEvent, frozen=True, kw_only=True):
+class ToolProgress(ToolEvent, frozen=True):
     """A running call reports where it is."""
 
     text: str = ""
 
 
-class ToolEnded(ToolEvent, frozen=True, kw_only=True):
+class ToolEnded(ToolEvent, frozen=True):
     """A call has its answer: the common part of how it can end.
 
     Attributes:
@@ -267,8 +267,8 @@ class ToolEnded(ToolEvent, frozen=True, kw_only=True):
     """
 
     is_error: bool = False
-    duration_ms: int | float | None = None
-    waited_ms: int | float | None = None
+    duration_ms: int | None = None
+    waited_ms: int | None = None
     exit_code: int | None = None
     output: str = ""
     output_hidden_lines: int = 0
@@ -278,19 +278,19 @@ class ToolEnded(ToolEvent, frozen=True, kw_only=True):
     blocked_by_sandbox: tuple[str, ...] = ()
 
 
-class ToolCompleted(ToolEnded, frozen=True, kw_only=True):
+class ToolCompleted(ToolEnded, frozen=True):
     """A call has returned; a command possibly with an exit code other than 0."""
 
 
-class ToolFailed(ToolEnded, frozen=True, kw_only=True):
+class ToolFailed(ToolEnded, frozen=True):
     """A call has failed, was stopped, or was not run."""
 
 
-class ToolDenied(ToolEnded, frozen=True, kw_only=True):
+class ToolDenied(ToolEnded, frozen=True):
     """A call was refused."""
 
 
-class PermissionRequested(ToolEvent, frozen=True, kw_only=True):
+class PermissionRequested(ToolEvent, frozen=True):
     """A question about a call."""
 
     request_id: str = ""
@@ -299,7 +299,7 @@ class PermissionRequested(ToolEvent, frozen=True, kw_only=True):
     dangerous: bool = False
 
 
-class PermissionDecided(ToolEvent, frozen=True, kw_only=True):
+class PermissionDecided(ToolEvent, frozen=True):
     """The answer to a question about a call.
 
     Attributes:
@@ -313,7 +313,7 @@ class PermissionDecided(ToolEvent, frozen=True, kw_only=True):
     decider: str | None = None
 
 
-class ChildEvent(EventDetails, frozen=True, kw_only=True):
+class ChildEvent(EventDetails, frozen=True):
     """An event of the parent's run about a child."""
 
     child_run_id: str | None = None
@@ -331,15 +331,15 @@ class ChildEvent(EventDetails, frozen=True, kw_only=True):
         return known or self.child_run_id or ""
 
 
-class ChildCreated(ChildEvent, frozen=True, kw_only=True):
+class ChildCreated(ChildEvent, frozen=True):
     """A child was started; for a worker, `worker_dispatched` follows."""
 
 
-class WorkerDispatched(ChildEvent, frozen=True, kw_only=True):
+class WorkerDispatched(ChildEvent, frozen=True):
     """A child that works on a Task was started."""
 
 
-class ChildEnded(ChildEvent, frozen=True, kw_only=True):
+class ChildEnded(ChildEvent, frozen=True):
     """A child has ended: completed, failed or cancelled."""
 
     status: str = ""
@@ -347,14 +347,14 @@ class ChildEnded(ChildEvent, frozen=True, kw_only=True):
     usage: Usage | None = None
 
 
-class CompactEnded(EventDetails, frozen=True, kw_only=True):
+class CompactEnded(EventDetails, frozen=True):
     """A summary of the conversation was written, or could not be."""
 
     usage: Usage | None = None
     tokens_after: int | None = None
 
 
-class RunQueued(EventDetails, frozen=True, kw_only=True):
+class RunQueued(EventDetails, frozen=True):
     """A run waits.
 
     Attributes:
@@ -368,7 +368,7 @@ class RunQueued(EventDetails, frozen=True, kw_only=True):
     queue: str | None = None
 
 
-class RunEnded(EventDetails, frozen=True, kw_only=True):
+class RunEnded(EventDetails, frozen=True):
     """The closing event of a run.
 
     Attributes:

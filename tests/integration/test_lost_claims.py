@@ -17,7 +17,7 @@ from agent_core import (
 )
 from agent_core.providers.scripted import Calls, Fails, Hangs, calls
 from agent_core.types import Decision, ErrorPayload, ModelRequest
-from casts import Cast, Line, data_of, results, together
+from casts import Cast, Line, data_of, last_answers, results, together
 from isolation import Home
 from runtimes import CONFIG, Asked, runtime
 
@@ -64,7 +64,8 @@ class Race:
     `publish` waits for the second worker, `answer_late` lets a model do so.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, lease_s: float = 0.3) -> None:
+        self.lease_s = lease_s
         self.claimed = asyncio.Event()
         self.over = asyncio.Event()
         self.written: list[str] = []
@@ -81,7 +82,7 @@ class Race:
         async def until_claimed() -> str:
             """Wait for the other's claim, and for more than its lease."""
             await self.claimed.wait()
-            await asyncio.sleep(0.4)
+            await asyncio.sleep(self.lease_s * 1.3)
             return "now"
 
         @tool(permission="readonly")
@@ -177,7 +178,7 @@ async def test_a_stale_worker_changes_nothing_and_reports_only_what_it_did(
 async def test_open_work_keeps_a_claim_for_longer_than_its_lease(
     home: Home, project: Path, waits_for: str
 ) -> None:
-    race = Race()
+    race = Race(lease_s=1)
     work = calls("publish", text="x") if waits_for == "a person" else calls("until_over")
     done = update(status="completed", result_summary="mine")
     slow: list[Line] = [CLAIM, together(calls("say_claimed"), work), done, "Done."]
@@ -188,7 +189,8 @@ async def test_open_work_keeps_a_claim_for_longer_than_its_lease(
     )
     played = Cast({"go": [CREATE, both, "done"], "slow": slow, "fast": fast})
     callback = AnswersLate(race.over)
-    made = runtime(home, project, played, config=CONFIG + POOL, permission_callback=callback)
+    config = CONFIG + POOL.replace("300", "1000")  # a busy machine needs some time for its model
+    made = runtime(home, project, played, config=config, permission_callback=callback)
     for each in race.tools:
         made.register_tool(each)
     async with made, asyncio.timeout(50):
@@ -206,6 +208,73 @@ async def test_open_work_keeps_a_claim_for_longer_than_its_lease(
     lines = [json.loads(line) for line in log.splitlines()]
     leases = [line for line in lines if "lease_expires_at" in line["payload"]]
     assert len(leases) > 2, "other processes see that it continues"
+
+
+class AnswersSomeTime(Asked):
+    """Allows everything, some of it after several leases."""
+
+    def __init__(self) -> None:
+        super().__init__("allow_once")
+        self.waits = iter([2.1, 0.1, 1.3, 1.2])
+
+    async def __call__(self, request: PermissionRequest) -> PermissionDecision:
+        await asyncio.sleep(next(self.waits))
+        return await super().__call__(request)
+
+
+async def test_workers_that_wait_for_a_person_for_several_leases_do_each_step_once(
+    home: Home, project: Path
+) -> None:
+    done: list[str] = []
+
+    @tool(permission="write")
+    async def publish(text: str) -> str:
+        """Change the world."""
+        done.append(text)
+        return "published"
+
+    def claim(request: ModelRequest) -> Any:
+        steps = last_answers(request)[-1]["steps"]
+        if not steps:
+            return "Nothing is left."
+        return calls("agent.task_claim_step", task_id="t1", step_id=steps[0]["step_id"])
+
+    def work(request: ModelRequest) -> Any:
+        answer = last_answers(request)[-1]
+        if not answer["claimed"]:
+            return "Somebody was faster."
+        return calls("publish", text=answer["step"]["step_id"])
+
+    def finish(_: ModelRequest) -> Any:
+        return calls("agent.task_get", task_id="t1")
+
+    def complete(request: ModelRequest) -> Any:
+        run_id = request.metadata["run_id"]
+        steps = last_answers(request)[-1]["steps"]
+        mine = next(each["step_id"] for each in steps if each.get("claimed_by_run_id") == run_id)
+        return calls("agent.task_update_step", task_id="t1", step_id=mine, status="completed")
+
+    steps = [{"step_id": f"s{number}"} for number in range(4)]
+    create = calls("agent.task_create", task_id="t1", wal_name="work", steps=steps)
+    round_ = together(*[dispatch("work", "publish")] * 4)
+    query = calls("agent.task_query_steps", task_id="t1", statuses=["ready"])
+    played = Cast({
+        "go": [create, *[round_] * 4, "done"],
+        "work": [query, claim, work, finish, complete, "Done."],
+    })  # fmt: skip
+    worker = '[[agents.worker_pools.workers]]\nagent_definition_id = "default_worker_agent"\n'
+    config = CONFIG + POOL.replace("300", "1000").replace("[task]", worker * 2 + "[task]")
+    callback = AnswersSomeTime()
+    made = runtime(home, project, played, config=config, permission_callback=callback)
+    made.register_tool(publish)
+    async with made, asyncio.timeout(100):
+        handle = await made.start("go", session_id="s1", mode="orchestrator")
+        await handle.wait()
+    assert handle.status is RunStatus.COMPLETED
+    assert sorted(done) == ["s0", "s1", "s2", "s3"]
+    log = (project / ".soong-agent/tasks/s1/work.wal.jsonl").read_text(encoding="utf-8")
+    assert log.count('"task_step_completed"') == 4
+    assert "task_step_lease_expired" not in log
 
 
 def last_error(worker: InspectResult, name: str) -> ErrorPayload:

@@ -133,7 +133,7 @@ def _describe_step(dag: Dag, step: TaskStep, clean: Clean) -> str:
     stuck = ", ".join(f"{each.step_id} ({each.status})" for each in obstacles[:_MOST_OBSTACLES])
     has_ended = step.has_ended_lease(utc_now())
     claimed_by = step.claimed_by_agent_id if step.status.is_claim else None
-    reason = (step.result_summary if is_done else None) or dag.reasons.get(step.step_id, "")
+    reason = (step.result_summary if is_done else None) or dag.explain(step)
     parts = [
         _line(step.step_id, clean),
         _line(step.title, clean),

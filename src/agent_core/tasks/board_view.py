@@ -106,7 +106,7 @@ def _step_lines(
                 parts.append(f"by {step.claimed_by_agent_id}")
             if step.has_ended_lease(now):
                 parts.append(f"lease ended at {shown_time(step.lease_expires_at)}")
-            if reason := dag.reasons.get(step.step_id):
+            if reason := dag.explain(step):
                 parts.append(f"reason: {short_line(reason, _MAX_TITLE)}")
             if stranded:
                 more = f" and {len(stranded) - _MAX_IDS} more" if len(stranded) > _MAX_IDS else ""

@@ -23,6 +23,7 @@ from agent_core.tasks.model import (
     Operation,
     Payload,
     ReopenStep,
+    RunEnding,
     StepCancelled,
     StepClaim,
     StepFields,
@@ -117,6 +118,17 @@ class Dag:
     def waits_for(self, step_id: str) -> int:
         """Return the number of a step's dependencies that are not completed."""
         return self._missing[step_id]
+
+    def explain(self, step: TaskStep) -> str:
+        """Return the reason for a step's state, with the error of a worker's run that has failed.
+
+        Empty if none was given.
+        """
+        reason = self.reasons.get(step.step_id, "")
+        if reason != RunEnding.FAILED or not step.result_summary:
+            return reason
+        error = step.result_summary.rpartition("\n\n")[2]
+        return f"{reason}: {error}"
 
     def obstacles(self, step_id: str) -> list[TaskStep]:
         """Return the failed and cancelled steps for which a pending step waits, even indirectly."""

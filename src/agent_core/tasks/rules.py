@@ -184,7 +184,7 @@ def _not_ready(dag: Dag, step: TaskStep) -> TaskError:
     found = list({each.step_id: each for each in (*direct, *obstacles)}.values())
     facts = [_describe_dependency(dag, each) for each in found]
     rule = ", not ready"
-    if reason := dag.reasons.get(step.step_id):
+    if reason := dag.explain(step):
         rule += f": {short_line(reason, _LONGEST)}"
     if found:
         rule += f"; it waits for {', '.join(_in_words(each) for each in facts[:10])}"
@@ -200,7 +200,7 @@ def _not_ready(dag: Dag, step: TaskStep) -> TaskError:
 
 def _describe_dependency(dag: Dag, step: TaskStep) -> dict[str, str]:
     facts = {"step_id": step.step_id, "status": step.status.value}
-    reason = dag.reasons.get(step.step_id)
+    reason = dag.explain(step)
     return facts | {"reason": reason} if reason else facts
 
 

@@ -111,6 +111,16 @@ async def test_the_board_shows_failed_steps_after_the_blocked_ones(desk: Desk) -
     ]
 
 
+async def test_the_board_shows_why_a_workers_run_has_failed(desk: Desk) -> None:
+    await chain(desk)
+    worker = desk.worker("run_a")
+    await worker.call("claim_step", task_id="t1", step_id="s1")
+    await worker.call("update_step", task_id="t1", step_id="s1", result_summary="half\n\ndone")
+    error = "provider_error: no luck"
+    await desk.board.run_ended("run_a", RunEnding.FAILED, worker.actor, error=error)
+    assert "failed t1/s1 · reason: worker_failed: provider_error: no luck · stranded" in shown(desk)
+
+
 async def test_the_board_shows_a_cancelled_step_only_if_others_wait_for_it(desk: Desk) -> None:
     await chain(desk)
     gone = [{"op": "cancel_step", "step_id": each} for each in ("s4", "s5", "s1")]

@@ -109,6 +109,22 @@ class Written(Struct, frozen=True):
     stranded: Sequence[str] = ()
 
 
+class WorkerRun(Struct):
+    """What the board knows of a worker's run.
+
+    Attributes:
+        task_id: the Task that it was sent to.
+        is_admitted: it has begun, and has not ended.
+        step_id: the step that it has claimed.
+        left: the step as the run has left it.
+    """
+
+    task_id: str
+    is_admitted: bool = False
+    step_id: str | None = None
+    left: TaskStep | None = None
+
+
 class ClaimOutcome(Struct, frozen=True):
     """The outcome of the step that a run claimed.
 
@@ -206,9 +222,7 @@ class TaskBoard:
         self._open: dict[str, OpenTask] = {}
         self._ended: list[EndedLog] = []
         self._unreadable: dict[str, UnreadableLog] = {}
-        self._workers: dict[str, str] = {}
-        self._claims: dict[str, tuple[str, str]] = {}
-        self._left: dict[str, TaskStep] = {}
+        self._runs: dict[str, WorkerRun] = {}
 
     def end_turn(self, work: "asyncio.Task[Any]") -> None:
         """Let the next caller use the board."""
@@ -351,7 +365,7 @@ class TaskBoard:
             raise
         written = await self._commit(task, changes, by)
         self._begin_lease(task, step_id)
-        self._claims[by.run_id] = task_id, step_id
+        self._run(by.run_id, task_id).step_id = step_id
         return written
 
     @in_turn
@@ -370,23 +384,20 @@ class TaskBoard:
             if step.status.is_claim:
                 self._begin_lease(self._open[task_id], report.step_id)
             else:
-                self._left[by.run_id] = step
+                self._run(by.run_id, task_id).left = step
         return written
 
     def begin_call(self, run_id: str) -> None:
         """Note that a tool call of a run begins. It does not renew a lease that has ended."""
-        if (task := self._task_held_by(run_id)) is not None:
-            step_id = task.dag.claims[run_id].step_id
-            if task.deadlines[step_id] <= self._monotonic():
-                task.deadlines[step_id] = _ENDED
+        task, step = self._held_by(run_id)
+        if task and step and task.deadlines[step.step_id] <= self._monotonic():
+            task.deadlines[step.step_id] = _ENDED
 
     async def end_call(self, run_id: str, by: Actor) -> None:
         """Renew the lease of a run whose tool call has ended."""
-        if (task := self._task_held_by(run_id)) is not None:
-            step = task.dag.step(task.dag.claims[run_id].step_id)
-            if task.deadlines[step.step_id] != _ENDED:
-                self._begin_lease(task, step.step_id)
-                await self._write_renewal(step, task.dag.task.task_id, by)
+        task, step = self._held_by(run_id)
+        if task and step and task.deadlines[step.step_id] != _ENDED:
+            await self._renew(task, step, by)
 
     async def keep_leases(self, by: Actor) -> None:
         """Renew the leases of runs with open work until cancelled.
@@ -398,23 +409,23 @@ class TaskBoard:
             for task in list(self._open.values()):
                 for step in list(task.dag.steps(*CLAIMS)):
                     if self._has_open_work(task, step):
-                        self._begin_lease(task, step.step_id)
-                        await self._write_renewal(step, task.dag.task.task_id, by)
+                        await self._renew(task, step, by)
 
-    async def _write_renewal(self, step: TaskStep, task_id: str, by: Actor) -> None:
-        """Write a renewed lease, unless the written one has hardly begun.
+    async def _renew(self, task: OpenTask, step: TaskStep, by: Actor) -> None:
+        """Renew a lease, and write it unless the written one has hardly begun.
 
         If it cannot be written, the lease holds in this process all the same.
         """
+        self._begin_lease(task, step.step_id)
         written, run_id = step.lease_expires_at, step.claimed_by_run_id
         is_late = written is None or abs(self._now() + self._lease - written) > self._lease / 10
         if is_late and run_id is not None and step.claimed_by_agent_id is not None:
             holder = Actor(step.claimed_by_agent_id, run_id, by.journal)
             with suppress(TaskError, PermissionDeniedError):
-                await self._record_renewal(task_id, step.step_id, holder)
+                await self._write_lease(task.dag.task.task_id, step.step_id, holder)
 
     @in_turn
-    async def _record_renewal(self, task_id: str, step_id: str, holder: Actor) -> None:
+    async def _write_lease(self, task_id: str, step_id: str, holder: Actor) -> None:
         if task_id in self._open:
             lease = self._now() + self._lease
             renewal = ReportStep(Report(step_id=step_id), holder.run_id, lease)
@@ -429,7 +440,7 @@ class TaskBoard:
         Only the process of that run calls this. If the whole Task is being failed or cancelled,
         that settles the step. `error` says why the run failed.
         """
-        task, close = self._task_held_by(run_id), CloseRun(run_id, ending, error)
+        (task, _), close = self._held_by(run_id), CloseRun(run_id, ending, error)
         if task is None:
             return None
         if task.is_ending:
@@ -492,8 +503,8 @@ class TaskBoard:
 
     def step_held_by(self, run_id: str) -> str | None:
         """Return the id of the step that a run holds now."""
-        task = self._task_held_by(run_id)
-        return task.dag.claims[run_id].step_id if task is not None else None
+        step = self._held_by(run_id)[1]
+        return None if step is None else step.step_id
 
     def admit(self, run_id: str, task_id: str) -> None:
         """Register a worker's run with its Task, from its first moment on.
@@ -508,11 +519,12 @@ class TaskBoard:
         task.require_not_ending()
         if task.dag.task.status is TaskStatus.BLOCKED:
             raise not_dispatchable(task.dag.task)
-        self._workers[run_id] = task_id
+        self._runs[run_id] = WorkerRun(task_id, is_admitted=True)
 
     def dismiss(self, run_id: str) -> None:
         """Unregister a run that has ended, or never began."""
-        self._workers.pop(run_id, None)
+        if (run := self._runs.get(run_id)) is not None:
+            run.is_admitted = False
 
     def has_lost_claim(self, run_id: str) -> bool:
         """Return whether a worker's run must not change anything any more.
@@ -520,30 +532,26 @@ class TaskBoard:
         This is so if its Task has ended or is being ended, or if it no longer holds the step it
         claimed, unless it ended that step itself and nothing has happened to the step since.
         """
-        claimed = self._claims.get(run_id)
-        task_id = claimed[0] if claimed else self._workers.get(run_id)
-        if task_id is None:
+        run = self._runs.get(run_id)
+        if run is None or not (run.is_admitted or run.step_id):
             return False
-        task = self._open.get(task_id)
+        task = self._open.get(run.task_id)
         if task is None or task.is_ending:
             return True
-        if claimed is None:
+        if run.step_id is None or task.dag.held_by(run_id) is not None:
             return False
-        dag, left = task.dag, self._left.get(run_id)
-        step = dag.find(claimed[1])
-        if step is not None and step.is_held_by(run_id):
-            return False
-        is_as_left = left is not None and step is not None and step.status is left.status
-        return not is_as_left or dag.has_later_claim(run_id)
+        step = task.dag.find(run.step_id)
+        is_as_left = run.left is not None and step is not None and step.status is run.left.status
+        return not is_as_left or task.dag.has_later_claim(run_id)
 
     def claim_lost(self, run_id: str, what: str) -> PermissionDeniedError:
         """Return the error for something that a run does after it has lost its claim."""
-        task_id, step_id = self._claims.get(run_id) or (self._workers.get(run_id), None)
-        task = self._open.get(task_id or "")
-        step = None if task is None or step_id is None else task.dag.find(step_id)
+        run = self._runs[run_id]
+        task = self._open.get(run.task_id)
+        step = None if task is None or run.step_id is None else task.dag.find(run.step_id)
         if task is None or step is None or task.is_ending:
             message = f"{what}: its Task has ended, or the step is gone"
-            details = {"reason": "claim_lost", "task_id": task_id, "step_id": step_id}
+            details = {"reason": "claim_lost", "task_id": run.task_id, "step_id": run.step_id}
             return PermissionDeniedError(ErrorCode.PERMISSION_DENIED, message, details=details)
         return claim_error(step, f"{what}: {explain_loss(task.dag, step, run_id)}", "claim_lost")
 
@@ -552,11 +560,11 @@ class TaskBoard:
 
         If the Task is being failed or cancelled, this waits for the end of that.
         """
-        if (claimed := self._claims.get(run_id)) is None:
+        run = self._runs.get(run_id)
+        if run is None or run.step_id is None:
             return None
-        task_id, step_id = claimed
-        task, left = self._open.get(task_id), self._left.get(run_id)
-        if task is not None and task.ending is not None:
+        task_id, step_id, left = run.task_id, run.step_id, run.left
+        if (task := self._open.get(task_id)) is not None and task.ending is not None:
             await task.ending.wait()
         try:
             dag = await self.get(task_id, by)
@@ -582,7 +590,8 @@ class TaskBoard:
         """Return the runs that hold a claim or were sent for one, after pending writes."""
         task_id = task.dag.task.task_id
         holders = (step.claimed_by_run_id for step in task.dag.steps(*CLAIMS))
-        sent = (run_id for run_id, sent_to in self._workers.items() if sent_to == task_id)
+        runs = self._runs.items()
+        sent = (run_id for run_id, run in runs if run.is_admitted and run.task_id == task_id)
         return [run_id for run_id in dict.fromkeys((*holders, *sent)) if run_id is not None]
 
     async def _stop(self, run_id: str, task_id: str, by: Actor, *, stop_run: StopRun) -> None:
@@ -623,16 +632,18 @@ class TaskBoard:
         changes = decide(task.dag, close, self._now())
         written = await self._commit(task, changes, by)
         if changes:
-            self._left[close.run_id] = task.dag.step(step_id)
+            self._run(close.run_id, task.dag.task.task_id).left = task.dag.step(step_id)
         return written
 
-    def _task_held_by(self, run_id: str) -> OpenTask | None:
+    def _run(self, run_id: str, task_id: str) -> WorkerRun:
+        return self._runs.setdefault(run_id, WorkerRun(task_id))
+
+    def _held_by(self, run_id: str) -> tuple[OpenTask, TaskStep] | tuple[None, None]:
+        """Return the step that a run holds now, with its Task."""
         for task in self._open.values():
-            claim = task.dag.claims.get(run_id)
-            step = task.dag.find(claim.step_id) if claim is not None else None
-            if step is not None and step.is_held_by(run_id):
-                return task
-        return None
+            if (step := task.dag.held_by(run_id)) is not None:
+                return task, step
+        return None, None
 
     def _has_open_work(self, task: OpenTask, step: TaskStep) -> bool:
         run_id = step.claimed_by_run_id

@@ -85,6 +85,12 @@ class Dag:
             raise _unknown_step(self.task.task_id, step_id)
         return step
 
+    def held_by(self, run_id: str) -> TaskStep | None:
+        """Return the step whose claim a run holds now."""
+        claim = self.claims.get(run_id)
+        step = None if claim is None else self.find(claim.step_id)
+        return step if step is not None and step.is_held_by(run_id) else None
+
     def steps(self, *statuses: TaskStepStatus) -> Iterator[TaskStep]:
         """Return steps with one of these statuses (all, if none is given), in order of creation."""
         positions = merge(*(self._listed[status] for status in statuses or TaskStepStatus))

@@ -318,9 +318,7 @@ def _abort(dag: Dag, end: AbortTask) -> Iterator[Pair]:
 
 
 def _close_run(dag: Dag, close: CloseRun) -> Iterator[Pair]:
-    claim = dag.claims.get(close.run_id)
-    step = dag.find(claim.step_id) if claim is not None else None
-    if step is not None and step.is_held_by(close.run_id):
+    if (step := dag.held_by(close.run_id)) is not None:
         if close.error:
             parts = (step.result_summary, close.error)
             result = "\n\n".join(each for each in parts if each)

@@ -7,7 +7,7 @@ of these tools it has; its scope decides which part of a Task a worker may see.
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -50,7 +50,9 @@ from agent_core.types import (
     user_text,
 )
 
-A = TypeVar("A", bound=Arguments)
+Run = Callable[[Any, Actor], Awaitable[ToolReturn | ToolOutput]]
+"""Makes a call with its checked arguments."""
+
 Limit = Annotated[int, Field(ge=1, le=500)]
 Offset = Annotated[int, Field(ge=0)]
 _READY_LIMIT = 5
@@ -163,6 +165,7 @@ TASK_ARGUMENTS: Mapping[str, tuple[type[Arguments], ToolPermission]] = {
 FindArtifacts = Callable[[Collection[str]], Awaitable[Collection[str]]]
 """Returns which of these ids are artifacts of the session."""
 
+_ENDS = {"fail", "cancel"}
 _TAGS = ("internal",)
 
 
@@ -184,57 +187,34 @@ def build_task_tools(
         stop_run: stops a worker of a Task that is failed or cancelled; None without workers.
         find_artifacts: finds the artifacts of the session, which alone a step can name.
     """
-    calls = _Calls(board, scope, find_artifacts)
-    tool = partial(_tool, journal, scope)
-    shared = [
-        tool("get", GetArguments, calls.get),
-        tool("query_steps", QueryArguments, calls.query_steps),
-        tool("update_step", UpdateStepArguments, calls.update_step),
-    ]
+    calls = _Calls(board, scope, stop_run=stop_run, find_artifacts=find_artifacts)
+    runs: dict[str, Run] = {
+        "get": calls.get,
+        "query_steps": calls.query_steps,
+        "update_step": calls.update_step,
+    }
     if scope is not None:
-        claims = tool("claim_step", ClaimArguments, calls.claim_step)
-        return [*shared, claims]
-
-    async def create(new: NewTask, by: Actor) -> ToolReturn:
-        return build_answer(await board.create(new, by))
-
-    async def update(given: UpdateArguments, by: Actor) -> ToolReturn:
-        return build_answer(await board.change(given.task_id, Update(given.operations), by))
-
-    async def complete(given: CompleteArguments, by: Actor) -> ToolReturn:
-        return build_answer(await board.change(given.task_id, Complete(given.result_summary), by))
-
-    async def abort(status: TaskStatus, given: FailArguments, by: Actor) -> ToolReturn:
-        end = AbortTask(status, given.reason)
-        return build_answer(await board.abort(given.task_id, end, by, stop_run=stop_run))
-
-    fail, cancel = partial(abort, TaskStatus.FAILED), partial(abort, TaskStatus.CANCELLED)
-    end = Concurrency.END
-    return [
-        tool("template", TemplateArguments, _template),
-        tool("create", NewTask, create),
-        tool("list", ListArguments, calls.list_tasks),
-        tool("update", UpdateArguments, update),
-        tool("complete", CompleteArguments, complete),
-        tool("fail", FailArguments, fail, concurrency=end),
-        tool("cancel", CancelArguments, cancel, concurrency=end),
-        *shared,
-    ]
+        runs["claim_step"] = calls.claim_step
+    else:
+        runs = {
+            "template": _template,
+            "create": calls.create,
+            "list": calls.list_tasks,
+            "update": calls.update,
+            "complete": calls.complete,
+            "fail": partial(calls.abort, TaskStatus.FAILED),
+            "cancel": partial(calls.abort, TaskStatus.CANCELLED),
+            **runs,
+        }
+    return [_tool(journal, scope, name, run) for name, run in runs.items()]
 
 
-def _tool(
-    journal: TaskJournal,
-    scope: TaskScope | None,
-    name: str,
-    arguments: type[A],
-    run: Callable[[A, Actor], Awaitable[ToolReturn | ToolOutput]],
-    *,
-    concurrency: Concurrency | None = None,
-) -> Tool:
+def _tool(journal: TaskJournal, scope: TaskScope | None, name: str, run: Run) -> Tool:
     full_name = f"agent.task_{name}"
-    permission = TASK_ARGUMENTS[name][1]
+    arguments, permission = TASK_ARGUMENTS[name]
+    concurrency = Concurrency.READ if permission is _READS else Concurrency.TASK
 
-    async def call(checked: A, context: ToolContext) -> ToolReturn | ToolOutput:
+    async def call(checked: Arguments, context: ToolContext) -> ToolReturn | ToolOutput:
         role = context.run.role
         if scope is None and role is not AgentRole.ORCHESTRATOR:
             message = f"a {role} has no Tasks; only an orchestrator and its workers do"
@@ -242,7 +222,7 @@ def _tool(
         ids = (context.agent_id, context.run_id)
         return await run(checked, Actor(*ids, journal, scope, context.tool_call_id))
 
-    async def prepare(checked: A, context: ToolContext) -> Action:
+    async def prepare(checked: Arguments, context: ToolContext) -> Action:
         return Action(Access(summary=full_name), partial(call, checked, context))
 
     return model_tool(
@@ -251,8 +231,7 @@ def _tool(
         prepare,
         permission=permission,
         tags=_TAGS,
-        concurrency=concurrency
-        or (Concurrency.TASK if permission is _WRITES else Concurrency.READ),
+        concurrency=Concurrency.END if name in _ENDS else concurrency,
     )
 
 
@@ -271,14 +250,36 @@ async def _template(given: TemplateArguments, by: Actor) -> ToolOutput:
 
 
 class _Calls:
-    """Calls of one run that read steps, or are answered with one."""
+    """The calls of one run."""
 
     def __init__(
-        self, board: TaskBoard, scope: TaskScope | None, find_artifacts: FindArtifacts | None
+        self,
+        board: TaskBoard,
+        scope: TaskScope | None,
+        *,
+        stop_run: StopRun | None,
+        find_artifacts: FindArtifacts | None,
     ) -> None:
         self._board = board
         self._scope = scope
         self._find_artifacts = find_artifacts
+        self._stop_run = stop_run
+
+    async def create(self, new: NewTask, by: Actor) -> ToolReturn:
+        return build_answer(await self._board.create(new, by))
+
+    async def update(self, given: UpdateArguments, by: Actor) -> ToolReturn:
+        update = Update(given.operations)
+        return build_answer(await self._board.change(given.task_id, update, by))
+
+    async def complete(self, given: CompleteArguments, by: Actor) -> ToolReturn:
+        end = Complete(given.result_summary)
+        return build_answer(await self._board.change(given.task_id, end, by))
+
+    async def abort(self, status: TaskStatus, given: FailArguments, by: Actor) -> ToolReturn:
+        end = AbortTask(status, given.reason)
+        stop_run = self._stop_run
+        return build_answer(await self._board.abort(given.task_id, end, by, stop_run=stop_run))
 
     async def get(self, given: GetArguments, by: Actor) -> ToolReturn:
         dag = await self._board.get(given.task_id, by)

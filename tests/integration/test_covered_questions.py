@@ -110,9 +110,10 @@ async def test_an_answer_settles_questions_of_other_children(
 async def test_the_end_of_the_input_does_not_deny_what_an_answer_covers(
     home: Home, files: Path
 ) -> None:
-    """Three calls ask at once, two with one scope; the pipe has two answers."""
-    (files / "b.txt").write_text("two\n", encoding="utf-8")
-    paths = ("a.txt", "b.txt", "a.txt")
+    """Four calls ask at once, two with each scope; the pipe has two answers."""
+    odd = "b\\c.txt"  # the words of its scope may be those of another one
+    (files / odd).write_text("two\n", encoding="utf-8")
+    paths = ("a.txt", odd, "a.txt", odd)
     made = [{"name": "code.read_file", "arguments": {"path": path}} for path in paths]
     home.write("replies.json", json.dumps([{"type": "calls", "calls": made}, "done"]))
     home.write_config(
@@ -125,12 +126,12 @@ async def test_the_end_of_the_input_does_not_deny_what_an_answer_covers(
         *command, stdin=pipe, stdout=pipe, stderr=pipe, env=home.env()
     )
     async with asyncio.timeout(60):
-        await opened(home.path / "sessions.sqlite", 3)
-        out, err = await running.communicate(b"2\n1\n")
+        await opened(home.path / "sessions.sqlite", 4)
+        out, err = await running.communicate(b"2\n2\n")
     shown = err.decode()
     assert (running.returncode, out) == (0, b"done\n"), shown
     asked = [line for line in shown.splitlines() if "asks for permission" in line]
-    assert [line.partition("), ")[2] for line in asked] == ["", "2 of 3"]
+    assert [line.partition("), ")[2] for line in asked] == ["", "2 of 4"]
     assert "nobody could be asked" not in shown
     assert "denied" not in shown
 

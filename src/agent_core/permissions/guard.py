@@ -2,9 +2,11 @@
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Collection, Sequence
 from fnmatch import fnmatchcase
 from functools import cached_property
+from hashlib import blake2b
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Literal
@@ -135,6 +137,7 @@ class PermissionGuard(Extension):
         self.grants: SessionGrants | SessionStore = SessionGrants()
         self._policy = Policy(config, network or NetworkConfig())
         self._may_remember = config.allow_for_session_enabled
+        self._salt = os.urandom(16)
         self._open: dict[str, tuple[str, set[str]]] = {}
         self._passes_readers = config.readers == "allow"
         self._lists = (allowed, denied)
@@ -369,6 +372,7 @@ class PermissionGuard(Extension):
             run,
             hosts=verdict.hosts,
             covers=grant.covers if grant else None,
+            scope_id=blake2b(grant.key.encode(), key=self._salt).hexdigest() if grant else None,
             wide=wide,
             rule=verdict.always,
             asked_by=verdict.asked_by,

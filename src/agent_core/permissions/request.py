@@ -60,6 +60,10 @@ REMOVED = "[redacted:"
 """First part of the mark that replaces a secret."""
 
 
+SCOPE_ID = "scope_id"
+"""Key of metadata: identifies the coverage of an answer where its words do not."""
+
+
 class Grant(Struct, frozen=True):
     """Coverage of an answer: `covers` describes it; calls with the same `key` share the answer."""
 
@@ -148,6 +152,7 @@ def build_request(
     *,
     hosts: Sequence[str] | None,
     covers: str | None,
+    scope_id: str | None = None,
     wide: WideGrant | None = None,
     rule: str | None = None,
     asked_by: str | None = None,
@@ -163,6 +168,7 @@ def build_request(
         run: who makes it.
         hosts: the hosts it names, if it is a network call.
         covers: the coverage of an answer for the session; None for this call only.
+        scope_id: identifies this coverage in the process, if its words do not.
         wide: the wider answer that the question offers, if any.
         rule: the rule that an answer "always" would add, if it can.
         asked_by: the user's rule that asks, if any.
@@ -175,6 +181,8 @@ def build_request(
     metadata: dict[str, Any] = {"tool_call_id": call.tool_call_id}
     metadata |= _agent_facts(run, line)
     metadata["sandbox"] = line(access.confined or "off")
+    scope = line(covers or THIS_CALL_ONLY)
+    metadata |= {} if _is_unique(scope) else {SCOPE_ID: scope_id}
     if access.command is not None and access.command.problem:
         metadata["no_rule"] = line(access.command.problem)
     if access.target is not None:
@@ -214,7 +222,7 @@ def build_request(
         permission=definition.permission,
         tags=set(definition.tags),
         args_summary=line(access.summary, limit=MAX_SUMMARY),
-        target_scope=line(covers or THIS_CALL_ONLY),
+        target_scope=scope,
         cwd=line(access.cwd or str(project_dir)),
         env_summary=line(", ".join(access.env_names)),
         network_host=line(",".join(hosts)) if hosts else None,
@@ -268,9 +276,15 @@ def coverage_of(request: "PermissionRequest", decision: Decision) -> tuple[str, 
     scope = request.target_scope or THIS_CALL_ONLY
     if decision is not Decision.ALLOW_FOR_SESSION or scope == THIS_CALL_ONLY:
         return None
-    if REMOVED in scope or "\\" in scope:  # a secret, or an escape: other words may read the same
-        return None
+    if not _is_unique(scope):
+        scope_id = request.metadata.get(SCOPE_ID)
+        return (request.tool_name, str(scope_id)) if scope_id else None
     return (request.tool_name, scope, str(request.metadata.get("sandbox")))
+
+
+def _is_unique(scope: str) -> bool:
+    """Return whether no other scope has the same words, as with a secret removed or an escape."""
+    return REMOVED not in scope and "\\" not in scope
 
 
 def rule_of(request: "PermissionRequest", decision: Decision) -> str | None:

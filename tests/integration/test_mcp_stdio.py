@@ -49,6 +49,7 @@ async def test_n2_a_server_that_fails_is_reported_and_its_tools_are_absent(diary
     servers = {
         "script": StdioServer(command=str(script), cwd=str(diary.parent)),
         "homeless": StdioServer(command="sh", cwd=str(diary.parent / "gone")),
+        "shell": StdioServer(command="sh", args=["-c", "./script"], cwd=str(diary.parent)),
         "good": plain(diary),
         "crash": plain(diary, "crash"),
         "absent": StdioServer(command="no-such-program-anywhere", cwd=str(diary.parent)),
@@ -59,9 +60,10 @@ async def test_n2_a_server_that_fails_is_reported_and_its_tools_are_absent(diary
         tools = await bench_.tools()
         assert {name.split(".")[1] for name in tools} == {"good"}
         failures = {failure.server_id: failure.message for failure in bench_.failures}
-        assert failures.keys() == {"crash", "absent", "mute", "script", "homeless"}
+        assert failures.keys() == {"crash", "absent", "mute", "script", "homeless", "shell"}
         assert "'/no/such/interpreter' does not exist" in failures["script"]
         assert "gone does not exist" in failures["homeless"]
+        assert "'/no/such/interpreter' does not exist" in failures["shell"]
         assert "exit code 1: this server never works" in failures["crash"]
         assert "no-such-program-anywhere" in failures["absent"]
         assert "not ready in 0.3 s" in failures["mute"]

@@ -482,6 +482,7 @@ class ServerConnection:
                 return cause
             case AgentCoreError() if self._stdio is not None and self._client is None:
                 reason = f"cannot be started: {cause.message}"
+                return self._error(reason, retryable=cause.retryable)
             case TimeoutError():
                 reason = f"did not answer in {self._config.timeout_ms / 1e3:g} s"
             case MCPError() if self._stdio is not None:
@@ -495,8 +496,8 @@ class ServerConnection:
                 reason = f"cannot be used: {cause or type(cause).__name__}"
         return self._error(reason)
 
-    def _error(self, reason: str) -> ToolError:
-        return server_failed(self._server_id, reason)
+    def _error(self, reason: str, *, retryable: bool = True) -> ToolError:
+        return server_failed(self._server_id, reason, retryable=retryable)
 
     def _end_report(self) -> str:
         words = self._stdio.end_report if self._stdio else ""

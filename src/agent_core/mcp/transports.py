@@ -41,6 +41,7 @@ from pydantic import TypeAdapter, ValidationError
 from agent_core.mcp.config import HttpServer, StdioServer
 from agent_core.mcp.route import RoutedTransport
 from agent_core.process import Child, Command, Launcher, find_program, open_child
+from agent_core.process.starts import CANNOT_RUN, explain_exit
 
 if TYPE_CHECKING:
     from agent_core.process.sandbox import Sandbox, SandboxPlan
@@ -110,6 +111,10 @@ class StdioTransport:
         code = self._child.exit_code if self._child else None
         ended = [self._fault] if self._fault else [] if code is None else [f"exit code {code}"]
         report = [*ended, *list(self._tail)[-1:]]
+        if code in CANNOT_RUN:  # a shell says that it was not found
+            argv, cwd = (self._server.command, *self._server.args), self._server.cwd or Path.home()
+            why = explain_exit(code, argv, cwd=cwd, env=self._env)
+            report += [why] if why else []
         if self._plan is not None:
             from agent_core.process.denials import find_denial  # noqa: PLC0415 - in a sandbox only
 

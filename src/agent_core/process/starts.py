@@ -27,7 +27,7 @@ _MAY_PASS = frozenset(
 )
 """Failures of a moment; any other comes again."""
 
-_CANNOT_RUN = (126, 127)
+CANNOT_RUN = (126, 127)
 """Exit codes of a shell, or of `env`, for a program that it could not start."""
 
 _MOST_WORDS = 100
@@ -122,7 +122,7 @@ def explain_exit(
 
     What they say themselves is that the script was not found.
     """
-    if exit_code not in _CANNOT_RUN:
+    if exit_code not in CANNOT_RUN:
         return None
     words = list(argv)
     for word in argv[1:]:

@@ -127,10 +127,14 @@ def find_program(name: str, *, cwd: Path, env: Mapping[str, str]) -> Path:
             check_folder(cwd)
         check_program_file(str(absolute), name)
         return absolute
-    for folder in (env.get("PATH") or os.defpath).split(os.pathsep):
-        # An empty or relative entry of PATH means the folder the command runs in.
-        if found := shutil.which(name, path=str(cwd / folder)):
+    # An empty or relative entry of PATH means the folder the command runs in.
+    folders = [cwd / each for each in (env.get("PATH") or os.defpath).split(os.pathsep)]
+    for folder in folders:
+        if found := shutil.which(name, path=str(folder)):
             return Path(found)
+    for folder in folders:
+        if (folder / name).is_file():
+            check_program_file(str(folder / name), str(folder / name))
     raise ToolError(
         ErrorCode.FILE_NOT_FOUND,
         f"there is no program {shown} in PATH; give its path, or another program",

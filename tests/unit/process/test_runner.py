@@ -349,6 +349,7 @@ def test_a_program_is_looked_up_once_and_its_links_are_kept(tmp_path: Path) -> N
         ("no-such-program", ErrorCode.FILE_NOT_FOUND),
         ("./nothing", ErrorCode.FILE_NOT_FOUND),
         ("./plain", ErrorCode.VALIDATION_ERROR),
+        ("plain", ErrorCode.VALIDATION_ERROR),
         ("./folder", ErrorCode.FILE_NOT_FOUND),
         ("", ErrorCode.VALIDATION_ERROR),
         ("a\0b", ErrorCode.VALIDATION_ERROR),
@@ -360,5 +361,5 @@ def test_a_program_that_is_not_there_is_a_clear_error(
     (tmp_path / "plain").write_text("", encoding="utf-8")
     (tmp_path / "folder").mkdir()
     with pytest.raises(ToolError) as refusal:
-        find_program(name, cwd=tmp_path, env=ENV)
+        find_program(name, cwd=tmp_path, env={"PATH": f"{ENV['PATH']}:{tmp_path}"})
     assert refusal.value.code is code

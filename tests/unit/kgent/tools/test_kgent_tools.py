@@ -422,11 +422,13 @@ def test_a_running_command_ends_when_the_run_is_to_stop(shell: RunEnvironment) -
     timer.start()
     began = time.monotonic()
     with pytest.raises(asyncio.CancelledError):
-        answer(tool, shell, cancellation=stop, argv=["sh", "-c", "sleep 60"])
+        answer(tool, shell, cancellation=stop, argv=["sh", "-c", "echo so far; sleep 60"])
     assert time.monotonic() - began < 5
     assert code_of(answer(tool, shell, argv=["sh"], call_id="call_2")) == "cancelled"
     records = lines(shell.sandbox_root / "logs" / "tools.jsonl")
     assert [record["error"]["code"] for record in records] == ["cancelled", "cancelled"]
+    (kept,) = records[0]["artifacts"]
+    assert "so far" in (shell.sandbox_root / kept).read_text(encoding="utf-8")
 
 
 def test_a_command_whose_time_is_up_says_so_and_what_it_had_written(shell: RunEnvironment) -> None:

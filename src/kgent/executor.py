@@ -125,7 +125,7 @@ class _Outcome:
         return final_status(failure=self.failure, interruption=self.interruption, check=self.check)
 
 
-class RunExecutor:
+class FolderRun:
     """One run in an existing folder; only this class writes its `run.json`."""
 
     def __init__(

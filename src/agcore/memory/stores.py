@@ -30,7 +30,7 @@ from agent_core.disk.folders import make_private
 from agent_core.errors import StorageError
 from agent_core.providers.jsontext import dump_text, parse
 from agent_core.storage.connections import (
-    Connection,
+    FileConnection,
     connect,
     create_database_file,
     patiently,
@@ -410,7 +410,7 @@ class SqliteStore(_ItemTable):
         await self.close()
 
 
-def _open(path: Path) -> tuple[Path, Connection]:
+def _open(path: Path) -> tuple[Path, FileConnection]:
     path = path.absolute()
     make_private(path.parent)
     create_database_file(path)

@@ -29,7 +29,7 @@ T = TypeVar("T")
 _OWNER, _KIND = "this runtime", "another AgentRuntime"
 
 
-class Opening:
+class HomeOpening:
     """The services of a runtime, which one task of one event loop opens and closes.
 
     The task ends after `end`, or with its event loop: `asyncio.run` cancels it.
@@ -46,10 +46,10 @@ class Opening:
         task: opens the services, and closes them.
     """
 
-    _all: ClassVar[set["Opening"]] = set()  # an event loop holds only weak references to tasks
+    _all: ClassVar[set["HomeOpening"]] = set()  # an event loop holds only weak references to tasks
 
     def __init__(
-        self, options: RuntimeOptions, *, is_private: bool, on_end: Callable[["Opening"], None]
+        self, options: RuntimeOptions, *, is_private: bool, on_end: Callable[["HomeOpening"], None]
     ) -> None:
         self.home = HomeLoop(_OWNER, kind=_KIND, is_private=is_private)
         self.services: Services | None = None
@@ -145,7 +145,7 @@ class RuntimeHome:
     def reset(self) -> None:
         """Forget what is open: after a fork it belongs to the parent process, which closes it."""
         self._changing = threading.Lock()
-        self._opening: Opening | None = None
+        self._opening: HomeOpening | None = None
         self._claims = 0  # threads that use, or are about to use, the loop they share
 
     @property
@@ -287,7 +287,7 @@ class RuntimeHome:
             with suppress(RuntimeError):  # the event loop is closed
                 opening.home.loop.call_soon_threadsafe(opening.stop)
 
-    def _open(self, *, is_entered: bool = False) -> Opening:
+    def _open(self, *, is_entered: bool = False) -> HomeOpening:
         """Begin to open the services in this event loop, unless that has begun.
 
         Raises:
@@ -306,15 +306,15 @@ class RuntimeHome:
             if self._is_closed and not is_entered:
                 raise closed_error()
             self._is_closed = False
-            self._opening = Opening(self._options, is_private=is_private, on_end=self._ended)
+            self._opening = HomeOpening(self._options, is_private=is_private, on_end=self._ended)
             return self._opening
 
-    def _ended(self, opening: Opening) -> None:
+    def _ended(self, opening: HomeOpening) -> None:
         with self._changing:
             if self._opening is opening:
                 self._opening = None
 
-    def _claim(self) -> Opening | None:
+    def _claim(self) -> HomeOpening | None:
         """Claim the loop that threads share, or return the opening in another loop to use instead.
 
         Raises:

@@ -21,7 +21,7 @@ _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _ESCAPES = {"n": "\n", "t": "\t", "b": "\b", "\\": "\\", '"': '"', "\n": ""}
 
 
-class Setting(Struct, frozen=True):
+class GitSetting(Struct, frozen=True):
     """One setting.
 
     Attributes:
@@ -45,7 +45,7 @@ def user_settings() -> Iterator[Path]:
         yield Path(own)
 
 
-def read_settings(file: Path, *, includes: int = _MAX_INCLUDES) -> Iterator[Setting]:
+def read_settings(file: Path, *, includes: int = _MAX_INCLUDES) -> Iterator[GitSetting]:
     """Yield the settings of a file, and of the files that it includes. Blocks on files.
 
     Raises:
@@ -57,7 +57,7 @@ def read_settings(file: Path, *, includes: int = _MAX_INCLUDES) -> Iterator[Sett
     if "\0" in text or len(data) > _MAX_BYTES:
         raise ValueError(file)
     for name, value in parse_settings(text.replace("\r\n", "\n")):
-        yield Setting(name, value, file)
+        yield GitSetting(name, value, file)
         if _INCLUDES.fullmatch(name):
             if includes <= 0:
                 raise ValueError(file)

@@ -42,7 +42,7 @@ _creating = threading.Lock()
 """Held while a file or a connection is created, and during a fork."""
 
 
-class Connection(sqlite3.Connection):
+class FileConnection(sqlite3.Connection):
     """A connection whose files nothing else in this process opens until it is closed.
 
     Attributes:
@@ -93,9 +93,9 @@ class _Forks:
     """Pauses the connections of this process around a fork, and closes them in the new process."""
 
     def __init__(self) -> None:
-        self._paused: list[Connection] = []
+        self._paused: list[FileConnection] = []
         self._are_all_paused = True
-        self._inherited: list[Connection] = []
+        self._inherited: list[FileConnection] = []
         self._can_be_closed = True
 
     def pause(self) -> None:
@@ -140,7 +140,7 @@ class _Forks:
             self._inherited.pop().close()
 
 
-_open_connections: WeakSet[Connection] = WeakSet()
+_open_connections: WeakSet[FileConnection] = WeakSet()
 _forks = _Forks()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
@@ -172,7 +172,7 @@ def connect(
     timeout: float = BUSY_TIMEOUT,
     mode: Literal["ro", "rw"] = "rw",
     cached_statements: int = 128,
-) -> Connection:
+) -> FileConnection:
     """Open a connection to an existing file, for one thread at a time; transactions are explicit.
 
     Args:
@@ -198,7 +198,7 @@ def connect(
             isolation_level=None,
             check_same_thread=False,
             cached_statements=cached_statements,
-            factory=Connection,
+            factory=FileConnection,
         )
         on_failure.pop_all()
     if held is not None:
@@ -206,7 +206,7 @@ def connect(
     return connection
 
 
-def open_writer(path: Path, patience: float = PATIENCE) -> Connection:
+def open_writer(path: Path, patience: float = PATIENCE) -> FileConnection:
     """Create the file if needed, bring its schema up to date, and return the writing connection.
 
     A database from a newer version of the program is refused before anything is written to it.
@@ -235,7 +235,7 @@ def open_writer(path: Path, patience: float = PATIENCE) -> Connection:
     return connection
 
 
-def reopen_writer(path: Path, patience: float = PATIENCE) -> Connection:
+def reopen_writer(path: Path, patience: float = PATIENCE) -> FileConnection:
     """Open another writing connection to a file that is open and up to date.
 
     Raises:
@@ -251,7 +251,7 @@ def reopen_writer(path: Path, patience: float = PATIENCE) -> Connection:
     return connection
 
 
-def open_reader(path: Path) -> Connection:
+def open_reader(path: Path) -> FileConnection:
     """Open a connection that never writes and, thanks to the log, never waits for the writer."""
     connection = _connect(path)
     connection.execute("PRAGMA query_only = ON")
@@ -301,7 +301,7 @@ def _refuse_newer(path: Path, patience: float) -> None:
             connection.close()
 
 
-def _connect(path: Path, timeout: float = BUSY_TIMEOUT) -> Connection:
+def _connect(path: Path, timeout: float = BUSY_TIMEOUT) -> FileConnection:
     connection = connect(path, timeout=timeout, cached_statements=256)
     connection.row_factory = sqlite3.Row
     return connection

@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Event
 
 from agent_core.errors import ErrorCode, StorageError
-from agent_core.storage.connections import Connection, patiently, reopen_writer
+from agent_core.storage.connections import FileConnection, patiently, reopen_writer
 from agent_core.storage.faults import explain, is_busy
 
 READERS_S = 10.0
@@ -69,7 +69,7 @@ def give_back_space(path: Path, *, stop: Event) -> None:
             connection.close()
 
 
-def _empty_log(connection: Connection, path: Path, ends: float) -> None:
+def _empty_log(connection: FileConnection, path: Path, ends: float) -> None:
     """Move the log into the database, and make its file empty.
 
     Raises:

@@ -23,7 +23,7 @@ from agent_core.aio.loops import ThreadPool, reset_after_fork
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.storage.connections import (
     PATIENCE,
-    Connection,
+    FileConnection,
     open_in_memory,
     open_reader,
     open_writer,
@@ -77,9 +77,11 @@ class Writer:
     fails, or the database is busy, it is run again.
     """
 
-    def __init__(self, connection: Connection, path: Path, *, patience: float = PATIENCE) -> None:
+    def __init__(
+        self, connection: FileConnection, path: Path, *, patience: float = PATIENCE
+    ) -> None:
         connection.rest()
-        self._connection: Connection | None = connection
+        self._connection: FileConnection | None = connection
         self._path = path
         self._patience = patience
         self._queue: SimpleQueue[_Waiting | None] = SimpleQueue()
@@ -178,7 +180,7 @@ class Writer:
         futures = [waiting.future for waiting in group]
         return [(future, value, None) for future, value in zip(futures, values, strict=True)]
 
-    def _ready_connection(self, patience: float) -> Connection:
+    def _ready_connection(self, patience: float) -> FileConnection:
         """Return the connection without a transaction: one left open by a failure is rolled back.
 
         If even that fails, the connection is replaced.
@@ -240,7 +242,7 @@ class ReaderThreads:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._local = threading.local()
-        self._opened: list[Connection] = []
+        self._opened: list[FileConnection] = []
         self._threads = ThreadPool(_READERS, thread_name_prefix="session-reader")
         self._closed = False
         reset_after_fork(self)
@@ -291,8 +293,8 @@ class ReaderThreads:
                 if connection.in_transaction:  # some errors have ended it already
                     connection.execute("ROLLBACK")
 
-    def _connection(self) -> Connection:
-        connection: Connection | None = getattr(self._local, "connection", None)
+    def _connection(self) -> FileConnection:
+        connection: FileConnection | None = getattr(self._local, "connection", None)
         if connection is None:
             connection = self._local.connection = open_reader(self._path)
             connection.rest()

@@ -16,7 +16,7 @@ from shutil import which
 
 from agent_core.git.index import GITLINK, Item
 from agent_core.git.repository import Repository
-from agent_core.git.settings import Setting, read_settings, user_settings
+from agent_core.git.settings import GitSetting, read_settings, user_settings
 
 _MAX_TREE_ENTRIES = 50_000
 
@@ -215,7 +215,7 @@ def _is_plain(tree: Path) -> bool:
     return _HOOK_OF_READERS not in names
 
 
-def _runs_something(setting: Setting, tree: Path, folder: Path) -> bool:
+def _runs_something(setting: GitSetting, tree: Path, folder: Path) -> bool:
     """Return whether git runs or connects to something because of a setting, or looks elsewhere."""
     name, value = setting.name, setting.value
     if _RUNS.fullmatch(name):

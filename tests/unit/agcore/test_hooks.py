@@ -1,5 +1,6 @@
 """What hooks see of calls, tools and turns, and what a hook that objects or breaks does."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from agcore.llm import (
     Usage,
     tool_call_reply,
 )
-from agcore.tools import ToolRegistry
+from agcore.tools import ToolContext, ToolRegistry, ToolReturn
 from agent_core.types import ErrorPayload, ToolResultBlock
 from agent_parts import Echo, Watches, Writes, bundle
 
@@ -136,6 +137,29 @@ async def test_hooks_around_tools_see_the_call_and_its_answer() -> None:
     assert after.tool_result is not None
     assert after.tool_result.content[0].model_dump()["text"] == "hi in mine"
     assert (before.session_id, before.agent_name) == ("mine", None)
+
+
+async def test_a_call_that_was_cancelled_has_its_answer_shown() -> None:
+    begun = asyncio.Event()
+
+    class Endless(Echo):
+        async def execute(self, arguments: dict[str, Any], context: ToolContext) -> ToolReturn:
+            begun.set()
+            await asyncio.Event().wait()
+
+    watches = Watches(HookEvent.POST_TOOL)
+    cycle = LlmCycle(MockProvider([tool_call_reply("echo", text="hi"), "done"]))
+    cycle.with_hook_executor(watches.executor)
+    tools = ToolRegistry([Endless()])
+    going = asyncio.create_task(cycle.submit_with_tools("go", tools))
+    async with asyncio.timeout(30):
+        await begun.wait()
+        going.cancel()
+        await asyncio.wait([going])
+    (after,) = watches.seen
+    assert after.tool_result is not None
+    assert after.tool_result.error is not None
+    assert after.tool_result.error.code == "cancelled"
 
 
 async def test_a_call_that_is_answered_without_a_run_has_its_answer_shown() -> None:

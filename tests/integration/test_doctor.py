@@ -260,7 +260,7 @@ def test_programs_of_hooks_and_tools_are_looked_for(
     told = [
         (each["state"], each["text"].replace(str(home.path), "~"))
         for each in checks
-        if each["name"] in {"hooks", "declarative tools"}
+        if each["name"] in {"hooks", "tool files"}
     ]
     place = "hooks.PreToolUse[0].hooks"
     unmet = "there is no tool Edit (did you mean code.edit_file?); its hooks do not run"

@@ -307,7 +307,7 @@ async def _examine_servers_and_hooks(project: Project | None) -> list[Finding]:
     """Check the servers, and the hooks and tools of the user, whose matchers may name theirs."""
     found = await _examine_servers(project)
     if project is None:
-        return [*found, _unknown("hooks"), _unknown("declarative tools")]
+        return [*found, _unknown("hooks"), _unknown("tool files")]
     from agent_core.cli.programs import (  # noqa: PLC0415 - for this check
         examine_declared_tools,
         examine_hooks,

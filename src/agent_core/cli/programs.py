@@ -46,7 +46,7 @@ def examine_hooks(project: Project) -> list[Finding]:
 
 def examine_declared_tools(project: Project) -> list[Finding]:
     """Check that every declarative tool can be used, and that its program is there."""
-    name, setup = "declarative tools", project.setup
+    name, setup = "tool files", project.setup
     tools, problems = declarative_tools(setup, launcher=project.launcher)
     found = [
         Finding(name, "broken", problem.message, "correct the file; its tool is left out")

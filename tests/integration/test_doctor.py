@@ -14,6 +14,7 @@ from agent_core.cli.command import execute
 from agent_core.errors import ErrorCode
 from agent_core.process.confinement import probe
 from agent_core.providers.scripted import Calls, Fails, ScriptedCall
+from agent_core.storage.connections import open_writer
 from isolation import Home
 from model_server import ModelServer, Status
 
@@ -398,6 +399,22 @@ def test_a_variable_that_ends_the_free_reading_is_named(
     assert found["state"] == "remark"
     assert found["text"].startswith("[tools] env_allowlist passes LESSOPEN: ")
     assert "has no effect" in found["text"]
+
+
+def test_the_home_says_what_it_takes_and_the_database_what_is_unused(
+    home: Home, examine: Examine
+) -> None:
+    home.write_config(model("http://127.0.0.1:1/v1"))
+    home.write("sessions/s1/artifacts/art_1/output.txt", "x" * 5000)
+    open_writer(home.path / "sessions.sqlite").close()
+    _, checks = examine()
+    assert checks["home"]["state"] == "ok"
+    assert "artifacts 5.0 kB, snapshots 0 bytes" in checks["home"]["text"]
+    assert "0 bytes of it unused" in checks["database"]["text"]
+    home.write("unfinished/deleted-1234/0123456789abcdef", "[]")
+    _, checks = examine()
+    assert checks["home"]["state"] == "remark"
+    assert "the next start" in str(checks["home"]["cure"])
 
 
 def test_memory_says_who_has_one(home: Home, examine: Examine) -> None:

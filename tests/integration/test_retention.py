@@ -172,6 +172,9 @@ async def test_a_tenant_deletes_its_own_sessions_in_postgres(
             " WHERE session_id LIKE '%one'"
         )
     async with opened("red") as made:
+        taken = await made.stored_bytes()
+        assert {each.session_id for each in taken.sessions} == {"red-one", "red-two"}
+        assert all(each.row_bytes for each in taken.sessions)
         found = await made.delete_sessions(older_than=timedelta(days=30))
         assert found.candidates == ["red-one"]
         gone = await made.delete_sessions(older_than=timedelta(days=30), dry_run=False)
@@ -200,3 +203,37 @@ def test_the_command_lists_asks_and_deletes(home: Home, project: Path) -> None:
     assert gone.returncode == 0
     assert "deleted old" in gone.stderr
     assert json.loads(soong(home, project, "list", "--json").stdout)["session_id"] == "new"
+
+
+async def test_the_space_of_sessions_and_projects_is_measured(home: Home, project: Path) -> None:
+    config = f'{KEPT}\n[workspace]\nsnapshots = "turn"\n'
+    (project / "shared.txt").write_text("both have this " * 2000)
+    big = "".join(map(chr, range(0x4E00, 0x8E00)))
+    writes = [calls("code.write_file", path=f"{name}.txt", content=big) for name in ("a", "b")]
+    script = [writes[0], "one", calls("code.run_command", argv=["seq", "60000"]), "two"]
+    answers = Asked("allow_once")
+    made = runtime(home, project, script, config=config, permission_callback=answers)
+    async with made:
+        await ask(made, session_id="one")
+        await ask(made, session_id="two")
+        found = await made.stored_bytes()
+        assert {each.session_id for each in found.sessions} == {"one", "two"}
+        one, two = sorted(found.sessions, key=lambda each: each.session_id)
+        assert one.row_bytes > len(big.encode())  # bytes, not characters
+        assert two.artifact_bytes > 200_000
+        (whole,) = found.projects
+        assert whole.project == str(project)
+        assert whole.sessions == 2
+        assert whole.row_bytes == one.row_bytes + two.row_bytes
+        assert whole.snapshot_bytes > one.snapshot_bytes + two.snapshot_bytes > 0
+        assert found.database_bytes
+        assert found.database_bytes > whole.row_bytes
+        assert (await made.stored_bytes(project.parent)).sessions == []
+    shown = soong(home, project, "du", "--json")
+    measured = json.loads(shown.stdout)
+    assert {each["session_id"] for each in measured["sessions"]} == {"one", "two"}
+    assert measured["projects"][0]["project"] == str(project)
+    assert measured["projects"][0]["total_bytes"] == measured["total"]["total_bytes"]
+    listed = soong(home, project, "du", "--here", "--limit", "1").stdout
+    assert "1 more: --limit 0 shows all" in listed
+    assert "the database takes" in listed

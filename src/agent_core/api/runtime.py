@@ -78,6 +78,7 @@ if TYPE_CHECKING:
         ReplayResult,
         SessionMatch,
         SessionSummary,
+        StoredBytes,
         SwitchResult,
         WorkspaceDiff,
     )
@@ -1015,6 +1016,19 @@ class AgentRuntime:
             StorageError: `session_not_found`; `session_active` while a run is queued or running.
         """
         return await (await self._home.services()).sessions.delete(session_id)
+
+    async def stored_bytes(self, project: str | Path | None = None) -> "StoredBytes":
+        """Measure the space that sessions and projects take, the largest first.
+
+        Reads the rows of all sessions, and the lists of all snapshots in this home. With a Postgres
+        database, snapshots that every machine can have are not counted.
+
+        Args:
+            project: only sessions that work in this folder.
+        """
+        sessions = (await self._home.services()).sessions
+        folder = await asyncio.to_thread(_folder, project)
+        return await sessions.measure(folder)
 
     async def delete_sessions(
         self,

@@ -3,8 +3,10 @@
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
+from agent_core.cli.figures import format_bytes
 from agent_core.cli.findings import Finding
 from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError
@@ -33,12 +35,32 @@ def examine_file(path: Path) -> list[Finding]:
             cure = f"make {folder} writable for you, or set $SOONG_AGENT_HOME"
             return [Finding(name, "broken", f"{path} cannot be created", cure)]
         return [Finding(name, "ok", f"{path} is created by the first run; {free}")]
-    text = f"{path}, version {health.version}, {health.size_bytes / 2**20:.1f} MiB, {free}"
+    size = f"{format_bytes(health.size_bytes)}, {format_bytes(health.unused_bytes)} of it unused"
+    text = f"{path}, version {health.version}, {size}, {free}"
     if health.is_locked:
         cure = "wait for the other process, or end it"
         return [Finding(name, "remark", f"{text}; another process is writing", cure)]
     if health.version < health.newest:
         return [Finding(name, "ok", f"{text}; the next run upgrades it to {health.newest}")]
+    return [Finding(name, "ok", text)]
+
+
+def examine_home(home: Path) -> list[Finding]:
+    """Add up what the home holds, and name deletions that have not ended; nothing is written."""
+    name = "home"
+    sizes = {"artifacts": 0, "snapshots": 0, "everything else": 0}
+    for folder, _, files in os.walk(home):
+        part = next(iter(Path(folder).relative_to(home).parts), "")
+        kind = {"sessions": "artifacts", "snapshots": "snapshots"}.get(part)
+        for each in files:
+            with suppress(OSError):
+                status = os.lstat(os.path.join(folder, each))  # noqa: PTH118 - many files
+                sizes[kind or "everything else"] += status.st_size
+    shown = ", ".join(f"{what} {format_bytes(size)}" for what, size in sizes.items())
+    text = f"{home} takes {format_bytes(sum(sizes.values()))}: {shown}"
+    if any(home.glob("unfinished/deleted-*/*")):
+        text += "; a deletion of sessions has not ended"
+        return [Finding(name, "remark", text, "the next start finishes it, if none is at work")]
     return [Finding(name, "ok", text)]
 
 

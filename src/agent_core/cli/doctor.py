@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agent_core.cli.databases import examine_file, examine_secrets, examine_server
+from agent_core.cli.databases import examine_file, examine_home, examine_secrets, examine_server
 from agent_core.cli.findings import Finding, show_findings
 from agent_core.cli.first_start import cure_of, find_models
 from agent_core.cli.options import INTERRUPTED, Options
@@ -96,6 +96,7 @@ async def _examine(options: Options) -> list[Finding]:
             asyncio.to_thread(_examine_permissions, setup),
             asyncio.to_thread(_examine_sandbox, setup),
             asyncio.to_thread(_examine_database, setup),
+            asyncio.to_thread(_examine_home, setup),
             asyncio.to_thread(_examine_memory, setup),
         )
         secrets = config_secrets(setup.config, environ=os.environ) if setup else {}
@@ -444,6 +445,11 @@ def _examine_database(setup: Setup | None) -> list[Finding]:
     except ConfigError as error:
         return [Finding("database", "broken", error.message, "fix the named problem")]
     return examine_file(setup.session_db) if url is None else examine_server(url, setup)
+
+
+def _examine_home(setup: Setup | None) -> list[Finding]:
+    """Add up what the home holds; nothing is written."""
+    return [_unknown("home")] if setup is None else examine_home(setup.home)
 
 
 def _examine_memory(setup: Setup | None) -> list[Finding]:

@@ -18,7 +18,14 @@ from agent_core.cli.terminal import Clean, Style, Terminal
 from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.text import plural, visible
-from agent_core.types import CleanupResult, RunStatus, SessionRecord, SessionSummary
+from agent_core.types import (
+    CleanupResult,
+    RunStatus,
+    SessionBytes,
+    SessionRecord,
+    SessionSummary,
+    StoredBytes,
+)
 
 _WIDE = 110
 """Columns from which on a session takes one line."""
@@ -41,6 +48,8 @@ async def _manage(options: Options, setup: Setup, terminal: Terminal, clean: Cle
                 return await _list(runtime, options, setup, terminal)
             case "search":
                 return await _search(runtime, options, setup, terminal)
+            case "du":
+                return await _show_bytes(runtime, options, setup)
             case "delete":
                 return await _delete(runtime, options, terminal)
             case "export":
@@ -172,6 +181,51 @@ async def _search(runtime: AgentRuntime, options: Options, setup: Setup, termina
     if not found:
         terminal.line("nothing was found", Style.DIM)
     return COMPLETED if found else FAILED
+
+
+async def _show_bytes(runtime: AgentRuntime, options: Options, setup: Setup) -> int:
+    limit = options.limit or sys.maxsize
+    if limit < 0:
+        message = f"--limit takes 1 or more, or 0 for all, not {options.limit}"
+        raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+    found = await runtime.stored_bytes(setup.project if options.here else None)
+    if options.json:
+        write_output(f"{json.dumps(_bytes_in_json(found))}\n")
+        return COMPLETED
+    sheet = Sheet()
+    for heading, rows in (
+        ("by project", [(each, _project_name(each.project)) for each in found.projects]),
+        ("by session", [(each, _session_name(each)) for each in found.sessions]),
+    ):
+        sheet.line((f"{heading:<46}{'rows':>11}{'artifacts':>11}{'snapshots':>11}", Style.DIM))
+        for each, name in rows[:limit]:
+            figures = (each.row_bytes, each.artifact_bytes, each.snapshot_bytes)
+            shown = "".join(f"{format_bytes(figure):>11}" for figure in figures)
+            sheet.line((f"  {fitted(name, 43):<43} {shown}", Style.PLAIN))
+        if len(rows) > limit:
+            sheet.line((f"  … {len(rows) - limit:,} more: --limit 0 shows all", Style.DIM))
+    if found.database_bytes is not None and found.free_bytes is not None:
+        size, free = format_bytes(found.database_bytes), format_bytes(found.free_bytes)
+        sheet.line((f"the database takes {size}, of which {free} are free", Style.DIM))
+    return COMPLETED
+
+
+def _session_name(session: SessionBytes) -> str:
+    return f"{session.session_id}  {visible(session.title or '', one_line=True)}"
+
+
+def _bytes_in_json(found: StoredBytes) -> dict[str, object]:
+    """Return each session and each project with its sum, and the sums of all."""
+    sessions, projects = (
+        [{**each.model_dump(mode="json"), "total_bytes": each.total_bytes} for each in rows]
+        for rows in (found.sessions, found.projects)
+    )
+    total = {
+        name: sum(int(each[name]) for each in projects)
+        for name in ("row_bytes", "artifact_bytes", "snapshot_bytes", "total_bytes")
+    }
+    files = {"database_bytes": found.database_bytes, "free_bytes": found.free_bytes}
+    return {"projects": projects, "sessions": sessions, "total": {**total, **files}}
 
 
 async def _delete(runtime: AgentRuntime, options: Options, terminal: Terminal) -> int:

@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import UTC, datetime
 from functools import cached_property
@@ -205,6 +205,16 @@ class ProjectFiles:
             await asyncio.to_thread(self.store.sweep, in_use, recorded_before=recorded_before)
         with suppress(OSError):
             self._swept.touch(mode=0o600)
+
+    async def bytes_held(self, groups: Mapping[str, Collection[str]]) -> dict[str, int]:
+        """Return the bytes that only one group of snapshots needs, for each.
+
+        Raises:
+            StorageError: the snapshots cannot be read.
+        """
+        if not self.has_any:
+            return {}
+        return await asyncio.to_thread(self.store.bytes_held, groups)
 
     async def erase(
         self,

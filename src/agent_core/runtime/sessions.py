@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         ReplayResult,
         SessionMatch,
         SessionSummary,
+        StoredBytes,
     )
 
 PAGE_EVENTS = 1000
@@ -117,6 +118,13 @@ class Sessions:
         from agent_core.runtime.retention import Retention  # noqa: PLC0415 - for few programs
 
         return Retention(self._store, self.deletions)
+
+    async def measure(self, project: str | None) -> "StoredBytes":
+        """Measure the sessions that work in a folder, or all."""
+        from agent_core.runtime.measuring import measure  # noqa: PLC0415 - for few programs
+
+        files = self.workspaces.project_files()
+        return await measure(self._store, files, self._redactor, project=project)
 
     async def give_back_space(self) -> None:
         """Give back the free space of the database's file, if that takes a moment only."""

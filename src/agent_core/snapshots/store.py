@@ -42,11 +42,13 @@ from agent_core.snapshots.records import (
 from agent_core.snapshots.restorer import Restorer
 from agent_core.snapshots.sweeping import (
     MANY_PACKS,
+    bytes_by_owner,
     damages_of,
     forget_findings,
     forget_removed_workspaces,
     merge_small,
     needed_by,
+    owners_of,
     remove_parts,
     wasteful_packs,
     write_anew,
@@ -347,6 +349,24 @@ class SnapshotStore:
                 return 0
             self._remove_snapshots(keep, recorded_before)
             return self._remove_objects(packs, is_thorough=False)
+
+    def bytes_held(self, groups: Mapping[str, Collection[str]]) -> dict[str, int]:
+        """Return the stored bytes that only one group of snapshots needs, for each.
+
+        Args:
+            groups: ids of snapshots, by the name of their group; missing ones are ignored.
+
+        Raises:
+            StorageError: the store cannot be read.
+        """
+        if not self._folder.exists():
+            return {}
+        with self._working() as packs:
+            trees: dict[str, list[bytes]] = {}
+            for name, snapshot_ids in groups.items():
+                there = [each for each in snapshot_ids if self._catalogue.has(each)]
+                trees[name] = [bytes.fromhex(self.get(each).tree) for each in there]
+            return bytes_by_owner(packs, owners_of(packs, trees))
 
     def erase(
         self,

@@ -7,7 +7,7 @@ the new pack is on the disk. The caller keeps all other work away.
 import json
 import os
 import shutil
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from agent_core.disk.folders import flush_folder
@@ -52,6 +52,51 @@ def needed_by(packs: Packs, trees: Iterable[bytes]) -> set[bytes]:
                 if entry.is_chunked:
                     needed.update(_pieces(packs, entry.content))
     return needed
+
+
+def owners_of(packs: Packs, trees: Mapping[str, Iterable[bytes]]) -> dict[bytes, str | None]:
+    """Return who alone needs each object: the owner of its root folders, or None if several do.
+
+    Each object is read at most twice, however many root folders lead to it.
+
+    Raises:
+        OSError: a pack cannot be read.
+    """
+    owners: dict[bytes, str | None] = {}
+    for owner, roots in trees.items():
+        waiting = list(roots)
+        while waiting:
+            digest = waiting.pop()
+            if digest in owners and owners[digest] in {owner, None}:
+                continue
+            now = owners[digest] = None if digest in owners else owner
+            try:
+                entries = decode_tree(packs.get(digest)).values()
+            except StorageError:
+                continue
+            for entry in entries:
+                if entry.kind is FileType.FOLDER:
+                    waiting.append(entry.content)
+                elif entry.kind is FileType.FILE:
+                    pieces = _pieces(packs, entry.content) if entry.is_chunked else ()
+                    for content in (entry.content, *pieces):
+                        owners[content] = now if owners.get(content, now) == now else None
+    return owners
+
+
+def bytes_by_owner(packs: Packs, owners: Mapping[bytes, str | None]) -> dict[str, int]:
+    """Return the stored bytes of the objects that each owner alone needs.
+
+    Raises:
+        OSError: a pack cannot be read.
+    """
+    found: dict[str, int] = {}
+    for pack in packs:
+        for digest, place in pack.items():
+            owner = owners.get(digest)
+            if owner is not None:
+                found[owner] = found.get(owner, 0) + pack.stored_size(place)
+    return found
 
 
 def wasteful_packs(

@@ -166,6 +166,15 @@ def create_database_file(path: Path) -> None:
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path) from None
 
 
+def size_of_files(path: Path) -> int:
+    """Return the bytes of a database and its log."""
+    size = 0
+    for each in (path, Path(f"{path}-wal")):
+        with suppress(OSError):
+            size += each.stat().st_size
+    return size
+
+
 def connect(
     path: Path,
     *,

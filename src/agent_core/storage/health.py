@@ -25,6 +25,7 @@ class DatabaseHealth(Struct, frozen=True, kw_only=True):
         newest: newest schema version known to this program.
         size_bytes: size of the file.
         free_bytes: free space on its disk.
+        unused_bytes: free space in the file itself.
         is_locked: another process writes to it, or has not finished.
     """
 
@@ -32,6 +33,7 @@ class DatabaseHealth(Struct, frozen=True, kw_only=True):
     newest: int
     size_bytes: int
     free_bytes: int
+    unused_bytes: int = 0
     is_locked: bool = False
 
 
@@ -48,18 +50,28 @@ def examine(path: Path) -> DatabaseHealth:
     if not size:
         return DatabaseHealth(version=None, newest=newest, size_bytes=0, free_bytes=free)
     try:
-        version = _read(path)
+        version, unused = _read(path)
         is_locked = _is_locked(path)
     except sqlite3.Error as error:
         raise explain(error, path) from error
     return DatabaseHealth(
-        version=version, newest=newest, size_bytes=size, free_bytes=free, is_locked=is_locked
+        version=version,
+        newest=newest,
+        size_bytes=size,
+        free_bytes=free,
+        unused_bytes=unused,
+        is_locked=is_locked,
     )
 
 
-def _read(path: Path) -> int:
+def _read(path: Path) -> tuple[int, int]:
+    """Return the version of the schema, and the free bytes in the file."""
     with closing(connect(path, timeout=_WAIT_S, mode="ro")) as connection:
         version = migrations.version_of(connection, path)
+        unused, size = (
+            connection.execute(f"PRAGMA {name}").fetchone()[0]
+            for name in ("freelist_count", "page_size")
+        )
         steps = iter(range(_CHECKED_STEPS // 1000))
         connection.set_progress_handler(lambda: next(steps, None) is None, 1000)
         try:
@@ -71,7 +83,7 @@ def _read(path: Path) -> int:
     if found != "ok":
         message = f"the session database {path} is damaged: {found}; restore it from a backup"
         raise StorageError(ErrorCode.STORAGE_ERROR, message, details={"path": str(path)})
-    return version
+    return version, unused * size
 
 
 def _is_locked(path: Path) -> bool:

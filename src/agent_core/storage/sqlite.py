@@ -29,6 +29,7 @@ from agent_core.storage.connections import (
     open_writer,
     patiently,
     reopen_writer,
+    size_of_files,
 )
 from agent_core.storage.faults import explain, is_busy, is_environmental
 from agent_core.storage.liveness import Liveness
@@ -359,14 +360,19 @@ class InlineConnection:
             return result
 
 
-def _has_much_space(connection: SqlConnection) -> bool:
-    """Return whether a good part of the file is free, and the rest is soon rewritten."""
+def _kept_and_free(connection: SqlConnection) -> tuple[int, int]:
+    """Return the bytes of a file's pages that are in use, and of those that are free."""
     size, free, pages = (
         connection.execute(f"PRAGMA {name}").fetchone()[0]
         for name in ("page_size", "freelist_count", "page_count")
     )
-    kept = (pages - free) * size
-    return free * size > max(_LITTLE_SPACE, kept // 4) and kept < _MUCH_KEPT
+    return (pages - free) * size, free * size
+
+
+def _has_much_space(connection: SqlConnection) -> bool:
+    """Return whether a good part of the file is free, and the rest is soon rewritten."""
+    kept, free = _kept_and_free(connection)
+    return free > max(_LITTLE_SPACE, kept // 4) and kept < _MUCH_KEPT
 
 
 def _closed_error(path: Path) -> StorageError:
@@ -378,6 +384,13 @@ class SqliteSessionStore(SessionStore):
 
     _path: Path | None = None
     _patience = PATIENCE
+
+    async def file_bytes(self) -> tuple[int, int] | None:
+        """Return the size of the database's files, and how much is free in them."""
+        if self._path is None:
+            return None
+        _, free = await self.reader.read(_kept_and_free)
+        return await asyncio.to_thread(size_of_files, self._path), free
 
     async def erase_deleted(self) -> None:
         """Rewrite the file, so that nothing of deleted rows is left in it or in its log.

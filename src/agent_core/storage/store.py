@@ -241,6 +241,7 @@ class SessionStore:
     pending_moves = _read(workspaces.pending_moves)
     snapshots_in_use = _read(workspaces.snapshots_in_use)
     snapshots_of = _read(workspaces.snapshots_of)
+    snapshots_by_session = _read(workspaces.snapshots_by_session)
     name_snapshot = _write(workspaces.name_snapshot, is_small=True)
     end_changes = _write(workspaces.end_changes, is_small=True)
     drop_snapshots = _write(workspaces.drop_snapshots, by=None)
@@ -556,6 +557,12 @@ class SessionStore:
 
         return await self.reader.read(last_use, is_single=True)
 
+    async def stored_sessions(self) -> list[tuple[str, str, str | None]]:
+        """Return the id, the folder and the title of every session."""
+        from agent_core.storage.unused import stored_sessions  # noqa: PLC0415
+
+        return await self.reader.read(stored_sessions, is_single=True)
+
     async def session_bytes(
         self, session_ids: Sequence[str] | None = None
     ) -> dict[str, tuple[int, int]]:
@@ -563,6 +570,13 @@ class SessionStore:
         from agent_core.storage.unused import session_bytes  # noqa: PLC0415
 
         return await self.reader.read(lambda c: session_bytes(c, session_ids))
+
+    async def file_bytes(self) -> tuple[int, int] | None:
+        """Return the size of the database's files, and how much is free in them.
+
+        None if the database is a server's, or in memory.
+        """
+        return None
 
     async def erase_deleted(self) -> None:
         """Remove what deleted rows have left in the files of the database.

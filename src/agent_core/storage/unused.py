@@ -53,6 +53,12 @@ def last_use(connection: Connection) -> datetime | None:
     return None if row is None or row[0] is None else datetime.fromisoformat(str(row[0]))
 
 
+def stored_sessions(connection: Connection) -> list[tuple[str, str, str | None]]:
+    """Return the id, the folder and the title of every session."""
+    rows = connection.execute("SELECT session_id, cwd, title FROM sessions ORDER BY session_id")
+    return [(session_id, cwd, title) for session_id, cwd, title in rows]
+
+
 def session_bytes(
     connection: Connection, session_ids: Sequence[str] | None = None
 ) -> dict[str, tuple[int, int]]:

@@ -286,6 +286,15 @@ def snapshots_of(connection: Connection, session_id: str) -> set[str]:
     return _snapshots_in(named, states)
 
 
+def snapshots_by_session(connection: Connection) -> dict[str, set[str]]:
+    """Return the snapshots that each session needs."""
+    sessions = connection.execute(
+        """SELECT session_id FROM node_snapshots UNION
+        SELECT session_id FROM workspaces WHERE snapshot_id IS NOT NULL"""
+    ).fetchall()
+    return {session_id: snapshots_of(connection, session_id) for (session_id,) in sessions}
+
+
 def _snapshots_in(named: Iterable[Sequence[Any]], states: Iterable[Sequence[Any]]) -> set[str]:
     """Return the snapshots in rows of `node_snapshots` and `workspaces`."""
     from agent_core.types import NodeMove, UndoneMessage  # noqa: PLC0415 - few runs need it

@@ -125,6 +125,7 @@ from agent_core.types.tools import (
 
 if TYPE_CHECKING:
     from agent_core.types.answers import (
+        BytesUsed,
         CleanupFailure,
         CleanupResult,
         ContextReport,
@@ -134,10 +135,13 @@ if TYPE_CHECKING:
         DeleteSessionResult,
         InspectResult,
         PrefixChange,
+        ProjectBytes,
         ReplayResult,
         SegmentName,
+        SessionBytes,
         SessionMatch,
         SessionSummary,
+        StoredBytes,
     )
     from agent_core.types.approvals import (
         ApprovalRecord,
@@ -196,6 +200,7 @@ __all__ = [
     "BudgetHold",
     "BudgetScope",
     "BudgetUse",
+    "BytesUsed",
     "CancelResult",
     "Claim",
     "ClaimedRun",
@@ -252,6 +257,7 @@ __all__ = [
     "PermissionRequest",
     "Position",
     "PrefixChange",
+    "ProjectBytes",
     "ReasoningBlock",
     "ReplayResult",
     "Role",
@@ -265,6 +271,7 @@ __all__ = [
     "RuntimeEvent",
     "SafeId",
     "SegmentName",
+    "SessionBytes",
     "SessionFork",
     "SessionMatch",
     "SessionNote",
@@ -273,6 +280,7 @@ __all__ = [
     "SessionSummary",
     "SnapshotNote",
     "StopReason",
+    "StoredBytes",
     "StoredOptions",
     "SwitchResult",
     "SystemBlock",
@@ -304,6 +312,7 @@ __all__ = [
 _HOMES = {
     **dict.fromkeys(
         (
+            "BytesUsed",
             "CleanupFailure",
             "CleanupResult",
             "ContextReport",
@@ -313,10 +322,13 @@ _HOMES = {
             "DeleteSessionResult",
             "InspectResult",
             "PrefixChange",
+            "ProjectBytes",
             "ReplayResult",
             "SegmentName",
+            "SessionBytes",
             "SessionMatch",
             "SessionSummary",
+            "StoredBytes",
         ),
         "agent_core.types.answers",
     ),

@@ -147,6 +147,50 @@ class CleanupResult(Frozen):
     freed_bytes: int = 0
 
 
+class BytesUsed(Frozen):
+    """The bytes of stored sessions: the text in rows, artifacts, and snapshots of files.
+
+    Snapshots share what is the same: only what nobody else needs is counted.
+    """
+
+    row_bytes: int = 0
+    artifact_bytes: int = 0
+    snapshot_bytes: int = 0
+
+    @property
+    def total_bytes(self) -> int:
+        """The sum."""
+        return self.row_bytes + self.artifact_bytes + self.snapshot_bytes
+
+
+class SessionBytes(BytesUsed):
+    """The bytes of one session, which deleting it would free."""
+
+    session_id: SafeId
+    title: str | None = None
+    cwd: str = ""
+
+
+class ProjectBytes(BytesUsed):
+    """The bytes of all sessions that work in one folder."""
+
+    project: str
+    sessions: int = 0
+
+
+class StoredBytes(Frozen):
+    """The sessions and projects that take space, the largest first.
+
+    `database_bytes` is the size of the database's file and log, of which `free_bytes` are unused;
+    None with a server.
+    """
+
+    sessions: list[SessionBytes] = []
+    projects: list[ProjectBytes] = []
+    database_bytes: int | None = None
+    free_bytes: int | None = None
+
+
 class DeleteSessionResult(Frozen):
     """The result of deleting a session; `failed` lists what could not be removed yet."""
 

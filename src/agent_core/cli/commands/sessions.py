@@ -79,6 +79,18 @@ needs --yes elsewhere. All ids are resolved before anything is deleted. The ids
 of a dry run go to standard output. Exit codes: 0 deleted, or nothing was to be;
 1 not all could be deleted; 2 wrong usage.
 """
+_DU = """\
+examples:
+  soong-agent sessions du
+  soong-agent sessions du --here --limit 0
+  soong-agent sessions du --json
+
+Shows the text in rows, the artifacts and the snapshots of projects and
+sessions, the largest first. Snapshots share what is the same: those of a
+session are what deleting it frees. Reads the rows of all sessions. --json
+writes one object with all of them. Exit codes: 0 shown; 2 wrong usage or
+configuration.
+"""
 _COMPACT = """\
 example:
   soong-agent sessions compact 18ea7dc4
@@ -133,6 +145,10 @@ def add_parser(commands: Commands) -> None:
     listing.add_argument("words", nargs="*", metavar="word", help="words to match")
     search = add_command(actions, "search", "search messages, calls and results", epilog=_SEARCH)
     search.add_argument("words", nargs="+", metavar="word", help="words to search for")
+    use = add_command(actions, "du", "show what takes the space", epilog=_DU)
+    use.add_argument("--limit", type=int, default=20, metavar="<n>", help="default: 20; 0: all")
+    use.add_argument("--here", action="store_true", help="only sessions of this project")
+    use.add_argument("--json", action="store_true", help="one JSON object")
     for action in (listing, search):
         action.add_argument(
             "--limit", type=int, default=20, metavar="<n>", help="default: 20; 0: all"
@@ -166,7 +182,7 @@ def add_parser(commands: Commands) -> None:
     rename.add_argument("words", nargs="+", metavar="title", help="the new title")
     delete = add_command(actions, "delete", "delete sessions permanently", epilog=_DELETE)
     _add_deletion(delete)
-    for action in (listing, show, tree, search, rename, compact, export, fork):
+    for action in (listing, use, show, tree, search, rename, compact, export, fork):
         add_path(action)
 
 

@@ -133,8 +133,9 @@ def find_program(name: str, *, cwd: Path, env: Mapping[str, str]) -> Path:
         if found := shutil.which(name, path=str(folder)):
             return Path(found)
     for folder in folders:
-        if (folder / name).is_file():
-            check_program_file(str(folder / name), str(folder / name))
+        place = str(folder / name)
+        if os.path.isfile(place):  # noqa: PTH113 - whatever the system says of it
+            check_program_file(place, place)
     raise ToolError(
         ErrorCode.FILE_NOT_FOUND,
         f"there is no program {shown} in PATH; give its path, or another program",

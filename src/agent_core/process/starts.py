@@ -31,6 +31,10 @@ CANNOT_RUN = (126, 127)
 """Exit codes of a shell, or of `env`, for a program that it could not start."""
 
 _MOST_WORDS = 100
+_CRLF = (
+    "its lines end with CRLF, so that the carriage return becomes a part of what its first line"
+    " names; convert it to LF line ends"
+)
 
 
 def check_start(program: str, *, cwd: Path | str, env: Mapping[str, str]) -> None:
@@ -44,7 +48,7 @@ def check_start(program: str, *, cwd: Path | str, env: Mapping[str, str]) -> Non
     check_program_file(place, program)
     if problem := _find_interpreter_problem(place, cwd=cwd, env=env):
         text = f"{_shown(program)} was not started: {problem}"
-        code = ErrorCode.VALIDATION_ERROR if "CRLF" in problem else ErrorCode.FILE_NOT_FOUND
+        code = ErrorCode.VALIDATION_ERROR if problem is _CRLF else ErrorCode.FILE_NOT_FOUND
         raise ToolError(code, text)
 
 
@@ -118,29 +122,36 @@ def not_started(error: OSError | ValueError, program: str, step: str = "") -> To
 def explain_exit(
     exit_code: int, argv: Sequence[str], *, cwd: Path | str, env: Mapping[str, str]
 ) -> str | None:
-    """Return why a shell or a wrapper could not start a script that is named in its words.
+    """Return why a script could not be started that a failed command is, or names.
 
-    What they say themselves is that the script was not found.
+    A shell or a wrapper says that the script was not found; one that gets an option with a carriage
+    return says that the option is unknown.
     """
-    if exit_code not in CANNOT_RUN:
+    if exit_code == 0:
         return None
-    words = list(argv)
-    for word in argv[1:]:
+    words = list(argv[:2])
+    for word in argv[1:] if exit_code in CANNOT_RUN else ():
         try:
             words += shlex.split(word, comments=True)
         except ValueError:
             words += word.split()
     for word in islice(dict.fromkeys(words), _MOST_WORDS):
-        found = word if "/" in word else shutil.which(word, path=env.get("PATH"))
-        place = os.path.join(cwd, os.path.expanduser(found or ""))  # noqa: PTH111, PTH118
-        if found and (problem := _find_interpreter_problem(place, cwd=cwd, env=env)):
+        place = os.path.join(cwd, os.path.expanduser(word))  # noqa: PTH111, PTH118
+        if "/" not in word and not os.path.isfile(place):  # noqa: PTH113
+            place = shutil.which(word, path=env.get("PATH")) or ""
+        if not place or not (first := _first_line(place)).startswith(b"#!"):
+            continue
+        problem = _CRLF if first.endswith(b"\r") else None
+        if exit_code in CANNOT_RUN and problem is None:
+            problem = _find_interpreter_problem(place, cwd=cwd, env=env)
+        if problem is not None:
             return f"{_shown(word)} cannot be started: {problem}"
     return None
 
 
 def _find_interpreter_problem(place: str, *, cwd: Path | str, env: Mapping[str, str]) -> str | None:
     """Return why the interpreter that a script names cannot run it; None if it can, or has none."""
-    first = read_beginning(place, _FIRST_LINE).partition(b"\n")[0]
+    first = _first_line(place)
     if not first.startswith(b"#!") or len(first) == _FIRST_LINE:
         return None
     words = os.fsdecode(first[2:]).strip(" \t\r").split(maxsplit=1)
@@ -150,10 +161,7 @@ def _find_interpreter_problem(place: str, *, cwd: Path | str, env: Mapping[str, 
     is_env = bool(rest) and Path(name).name == "env"
     is_env = is_env and not rest[0].startswith("-") and not any(map(rest[0].count, "= \t/"))
     if first.endswith(b"\r") and (is_env or not rest):
-        return (
-            "its lines end with CRLF, so that the carriage return becomes a part of the name of its"
-            " interpreter; convert it to LF line ends"
-        )
+        return _CRLF
     interpreter = os.path.join(cwd, name)  # noqa: PTH118
     cure = "install it, or change the first line"
     if not os.path.exists(interpreter):  # noqa: PTH110
@@ -163,6 +171,10 @@ def _find_interpreter_problem(place: str, *, cwd: Path | str, env: Mapping[str, 
     if is_env and shutil.which(rest[0], path=env.get("PATH") or os.defpath) is None:
         return f"its interpreter {_shown(rest[0])} is not in PATH; {cure}"
     return None
+
+
+def _first_line(place: str) -> bytes:
+    return read_beginning(place, _FIRST_LINE).partition(b"\n")[0]
 
 
 def _shown(name: str) -> str:

@@ -217,6 +217,10 @@ async def test_a_script_that_cannot_be_started_is_explained(code: Code, project:
     answer = await code("run_command", argv=["sh", "-c", "./check"])
     assert answer["exit_code"] in {126, 127}
     assert "'./check' cannot be started" in answer["not_started"]
+    program(project, "strict", "#!/bin/sh -e\r\nno-such\r\n")
+    for argv in (["./strict"], ["sh", "strict"]):
+        answer = await code("run_command", argv=argv)
+        assert "CRLF" in answer["not_started"]
 
 
 async def test_a_command_says_what_it_left_running(code: Code) -> None:

@@ -229,21 +229,21 @@ class _HistoryReader:
         )
         if exchange.run is None or exchange.run.parent_run_id is None:
             self._latest = exchange
-        step = self._projection.take(event, self.nodes.get(event.node_id or ""))
-        match step.details:
+        placed = self._projection.take(event, self.nodes.get(event.node_id or ""))
+        match placed.details:
             case ChildEvent(child_run_id=str(child)) as details:
                 if child in self._runs and child not in self.exchanges:
                     holder = self._holder(exchange, event, details)
                     await self._add_child(child, holder)
-                self._add_note(exchange, step)
+                self._add_note(exchange, placed)
             case ModelReplied(usage=usage):
                 self._usage[event.run_id] = usage or Usage()
-            case ToolEvent() if step.call is not None and step.call.block is not None:
+            case ToolEvent() if placed.call is not None and placed.call.block is not None:
                 pass  # its call has taken it
-            case _ if step.node is not None:
-                self._add_message(exchange, step.node, step)
+            case _ if placed.node is not None:
+                self._add_message(exchange, placed.node, placed)
             case _:
-                self._add_note(exchange, step)
+                self._add_note(exchange, placed)
 
     async def _add_child(self, run_id: str, holder: "Exchange | CallEntry") -> None:
         self.exchanges[run_id] = Exchange(self._runs[run_id])  # it may name itself
@@ -259,12 +259,12 @@ class _HistoryReader:
         call = self._projection.call(event.agent_id, call_id)
         return exchange if call is None else self._entries.get(call.call_id, exchange)
 
-    def _add_message(self, exchange: Exchange, node: Node, step: PlacedEvent) -> None:
-        if node.role is Role.TOOL and step.answered:
+    def _add_message(self, exchange: Exchange, node: Node, placed: PlacedEvent) -> None:
+        if node.role is Role.TOOL and placed.answered:
             return
         usage = None
         if node.role is Role.ASSISTANT:
-            usage = self._usage.pop(step.event.run_id, None)
+            usage = self._usage.pop(placed.event.run_id, None)
         exchange.entries.append(MessageEntry(node, usage))
         if not node.is_partial:
             for block in node.calls:
@@ -272,9 +272,9 @@ class _HistoryReader:
                     self._entries[call.call_id] = entry = CallEntry(call)
                     exchange.entries.append(entry)
 
-    def _add_note(self, exchange: Exchange, step: PlacedEvent) -> None:
-        if line := story_line(step):
-            exchange.entries.append(NoteEntry(line, step.event.level))
+    def _add_note(self, exchange: Exchange, placed: PlacedEvent) -> None:
+        if line := story_line(placed):
+            exchange.entries.append(NoteEntry(line, placed.event.level))
 
 
 class HistoryWriter(ABC):

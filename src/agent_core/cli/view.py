@@ -54,13 +54,6 @@ from agent_core.types.event_details import (
 if TYPE_CHECKING:
     from agent_core.cli.markdown import MarkdownStream
 
-_OF_CHILDREN = {
-    EventType.TOOL_STARTED,
-    EventType.TOOL_COMPLETED,
-    EventType.TOOL_FAILED,
-    EventType.TOOL_DENIED,
-}
-"""Events of children that are shown."""
 _LONGEST_MESSAGE = 2000
 _MOST_CALLS = 8
 _QUIET_S = 2.0
@@ -138,7 +131,7 @@ class RunView:
 
     def child_event(self, event: RuntimeEvent) -> None:
         """Show one event of a child of the run: its calls, a line for each."""
-        if event.event_type in _OF_CHILDREN:
+        if isinstance(event.details, ToolStarted | ToolEnded):
             self.event(event)
 
     def _show_waiting(self) -> None:
@@ -148,8 +141,8 @@ class RunView:
                 self._show(event)
 
     def _show(self, event: RuntimeEvent) -> None:
-        step = self._projection.take(event)
-        match step.details:
+        placed = self._projection.take(event)
+        match placed.details:
             case ReasoningDelta(text=text):
                 self._reasoning = self._reasoning or _Reasoning()
                 self._reasoning.add(text)
@@ -166,16 +159,16 @@ class RunView:
                 self._end_message(is_narration=True)
             case ModelAsked() if self._held and not self._is_cut_off:
                 self._narrate_held()  # that reply was sent back
-            case ToolStarted() if step.call is not None:
-                self._begin_call(step.call)
-            case ToolProgress(text=text) if step.call is not None:
-                self._progress(step.call, text)
-            case ToolEnded() if step.call is not None:
-                self._end_call(step.call)
+            case ToolStarted() if placed.call is not None:
+                self._begin_call(placed.call)
+            case ToolProgress(text=text) if placed.call is not None:
+                self._progress(placed.call, text)
+            case ToolEnded() if placed.call is not None:
+                self._end_call(placed.call)
             case _:
-                self._other_event(step)
-        self._note_activity(step.kind)
-        if not isinstance(step.details, Delta) or self._ticking is None:
+                self._other_event(placed)
+        self._note_activity(placed.kind)
+        if not isinstance(placed.details, Delta) or self._ticking is None:
             self._draw()  # else the clock draws streamed text
 
     def _text(self, text: str, *, anew: bool) -> None:
@@ -301,8 +294,8 @@ class RunView:
         if usage is not None:
             self._usage = usage if self._usage is None else self._usage.plus(usage)
 
-    def _other_event(self, step: PlacedEvent) -> None:
-        meaning, details = meaning_of(step.kind), step.details
+    def _other_event(self, placed: PlacedEvent) -> None:
+        meaning, details = meaning_of(placed.kind), placed.details
         subject = visible(details.subject, one_line=True)
         match details:
             case ChildEnded(usage=usage) | CompactEnded(usage=usage) if usage is not None:
@@ -321,8 +314,8 @@ class RunView:
             line, style = retry_line(details, _because(details)), Style.WARN
         elif meaning.now:
             line = ": ".join(filter(None, (meaning.now, subject)))
-        elif is_trouble(step) and not meaning.is_implied:
-            line = ": ".join(filter(None, (kind_in_words(step.kind), subject)))
+        elif is_trouble(placed) and not meaning.is_implied:
+            line = ": ".join(filter(None, (kind_in_words(placed.kind), subject)))
             line, style = line + _because(details), Style.WARN
         if line:
             self._say(line, style)

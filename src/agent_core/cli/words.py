@@ -96,18 +96,18 @@ def kind_in_words(kind: EventType) -> str:
     return kind.replace("_", " ")
 
 
-def is_trouble(step: PlacedEvent) -> bool:
+def is_trouble(placed: PlacedEvent) -> bool:
     """Return whether an event warns of something."""
-    return step.event.level in {EventLevel.WARNING, EventLevel.ERROR}
+    return placed.event.level in {EventLevel.WARNING, EventLevel.ERROR}
 
 
-def story_line(step: PlacedEvent) -> str:
+def story_line(placed: PlacedEvent) -> str:
     """Return the line of an event in the story of a session; empty if it has none."""
-    meaning, details = meaning_of(step.kind), step.details
+    meaning, details = meaning_of(placed.kind), placed.details
     is_silent = isinstance(details, RunQueued) and details.runs_in_front == 0
-    if meaning.is_in_story or is_silent or not (meaning.later or is_trouble(step)):
+    if meaning.is_in_story or is_silent or not (meaning.later or is_trouble(placed)):
         return ""
-    words = meaning.later or kind_in_words(step.kind)
+    words = meaning.later or kind_in_words(placed.kind)
     return ": ".join(part for part in (words, details.subject, details.why) if part)
 
 
@@ -130,9 +130,9 @@ def retry_line(details: ModelRetried, because: str) -> str:
     return f"attempt {details.attempt} failed{because}; {follows}"
 
 
-def remark_line(step: PlacedEvent) -> str:
+def remark_line(placed: PlacedEvent) -> str:
     """Return the line of an event that an editor shows between the words of the model."""
-    parts = kind_in_words(step.kind), step.details.server_id, step.details.cause
+    parts = kind_in_words(placed.kind), placed.details.server_id, placed.details.cause
     return ": ".join(part for part in parts if part)
 
 

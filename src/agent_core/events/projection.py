@@ -45,7 +45,6 @@ class Call(Struct, kw_only=True, eq=False):
     Attributes:
         call_id: an id of its own, because models repeat theirs.
         block: the call as the model made it; None if only its events are known.
-        node_id: the message it is in.
         caller: name of the child that makes it; empty for a call of the run itself.
         answer_id: the node with its result.
         reason: why the runtime has answered in place of the tool; empty if the tool has.
@@ -54,7 +53,6 @@ class Call(Struct, kw_only=True, eq=False):
     name: str
     call_id: str = field(default_factory=lambda: new_id("call"))
     block: ToolCallBlock | None = None
-    node_id: str = ""
     caller: str = ""
     questions: list[PermissionRequested] = field(default_factory=list[PermissionRequested])
     answers: list[PermissionDecided] = field(default_factory=list[PermissionDecided])
@@ -112,7 +110,7 @@ class Call(Struct, kw_only=True, eq=False):
 
     @property
     def is_bad(self) -> bool:
-        """It did not end well; a command with an exit code other than 0 did not."""
+        """True if it did not end well, like a command with an exit code other than 0."""
         return self.outcome not in {"completed", "open"} or bool(self.end.exit_code)
 
     def take_result(self, node: Node) -> None:
@@ -151,29 +149,25 @@ class PlacedEvent(Struct, kw_only=True):
 
 
 class Projection:
-    """Puts events into their places, in their order. It keeps what is open, and nothing else.
-
-    Attributes:
-        children: names of the children, by their runs.
-    """
+    """Puts events into their places, in their order; keeps open calls and the names of children."""
 
     def __init__(self) -> None:
-        self.children: dict[str, str] = {}
+        self._children: dict[str, str] = {}
         self._calls: dict[tuple[str | None, str], Call] = {}
 
     def take(self, event: RuntimeEvent, node: Node | None = None) -> PlacedEvent:
         """Return what an event is about; `node` is the one it announces, where it is known."""
-        step = PlacedEvent(event=event, details=event.details, node=node)
-        match step.details:
+        placed = PlacedEvent(event=event, details=event.details, node=node)
+        match placed.details:
             case ChildCreated(child_run_id=str(run_id)) as child:
-                self.children[run_id] = child.subject
+                self._children[run_id] = child.subject
             case ToolEvent() as details:
-                self._take_call(step, details)
+                self._take_call(placed, details)
             case _ if node is not None:
-                self._take_node(step, node)
+                self._take_node(placed, node)
             case _:
                 pass
-        return step
+        return placed
 
     def call(self, agent_id: str | None, tool_call_id: str) -> Call | None:
         """Return an open call."""
@@ -184,17 +178,17 @@ class Projection:
         """The open calls, each behind its agent and the id that the model has given it."""
         return iter(self._calls.items())
 
-    def _take_call(self, step: PlacedEvent, details: ToolEvent) -> None:
-        event = step.event
+    def _take_call(self, placed: PlacedEvent, details: ToolEvent) -> None:
+        event = placed.event
         key = event.agent_id, event.tool_call_id or ""
         call = self._calls.get(key)
         if call is not None and call.started is not None and isinstance(details, ToolStarted):
             call = None  # it was lost, and its id is used again
         if call is None and isinstance(details, _OPENS_CALL):
-            caller = self.children.get(event.run_id or "", "")
+            caller = self._children.get(event.run_id or "", "")
             call = self._calls[key] = Call(name=details.tool_name, caller=caller)
-            step.is_first = True
-        step.call = call
+            placed.is_first = True
+        placed.call = call
         if call is None:
             return
         match details:
@@ -207,20 +201,20 @@ class Projection:
             case ToolEnded():
                 del self._calls[key]
                 call.ended, call.answer_id = details, event.node_id
-                if step.node is not None:
-                    call.take_result(step.node)
+                if placed.node is not None:
+                    call.take_result(placed.node)
             case _:
                 pass
 
-    def _take_node(self, step: PlacedEvent, node: Node) -> None:
+    def _take_node(self, placed: PlacedEvent, node: Node) -> None:
         for block in node.calls:
-            call = Call(name=block.name, block=block, node_id=node.node_id)
+            call = Call(name=block.name, block=block)
             self._calls[node.agent_id, block.tool_call_id] = call
         for result in node.results:
             call = self._calls.pop((node.agent_id, result.tool_call_id), None)
             if call is not None:
                 call.take_result(node)
-                step.answered.append(call)
+                placed.answered.append(call)
 
 
 def _end_by(result: ToolResultBlock) -> ToolEnded:

@@ -57,9 +57,9 @@ def test_no_payload_breaks_the_view_the_story_or_an_editor(terminal: str) -> Non
         view.event(event)
         list(live.updates(event))
         list(stored.stored(event, None))
-        step = projection.take(event)
-        assert isinstance(story_line(step), str)
-        if step.call is not None:
-            assert isinstance(f"{outcome_word(step.call)}{remarks(step.call)}", str)
+        placed = projection.take(event)
+        assert isinstance(story_line(placed), str)
+        if placed.call is not None:
+            assert isinstance(f"{outcome_word(placed.call)}{remarks(placed.call)}", str)
     view.end(None, None, None)
     assert screen.getvalue()

@@ -119,5 +119,5 @@ def test_an_event_of_another_version_breaks_nothing() -> None:
             "usage": "much",
             "paths": {"path": 1},
         }
-        step = projection.take(happens(kind, odd))
-        assert step.kind is kind
+        placed = projection.take(happens(kind, odd))
+        assert placed.kind is kind

@@ -68,12 +68,6 @@ MAX_CONTENT = 16_000
 _HUNK = re.compile(r"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
 _TICKS = re.compile("`+")
 _KINDS = frozenset(cast("tuple[str, ...]", get_args(ToolKind)))
-_WITH_NODE = {
-    EventType.MESSAGE_COMPLETED,
-    EventType.TOOL_COMPLETED,
-    EventType.TOOL_FAILED,
-    EventType.TOOL_DENIED,
-}
 _SPEAK_FOR_THEMSELVES = {"delete", "edit", "execute", "move"}
 """Kinds of calls whose summary alone describes them."""
 
@@ -101,27 +95,30 @@ class Translation:
 
     def needs_node(self, event: RuntimeEvent) -> bool:
         """Return whether a live event has to be shown with its node."""
-        return not self._label and event.node_id is not None and event.event_type in _WITH_NODE
+        if self._label or event.node_id is None:
+            return False
+        is_reply = event.event_type is EventType.MESSAGE_COMPLETED
+        return is_reply or isinstance(event.details, ToolEnded)
 
     def updates(self, event: RuntimeEvent, node: Node | None = None) -> Iterator[Update]:
         """Yield the updates that show a live event."""
-        return self._of_step(self._projection.take(event, node))
+        return self._of_placed(self._projection.take(event, node))
 
-    def _of_step(self, step: PlacedEvent) -> Iterator[Update]:
-        if step.event.tool_call_id is not None:
-            if step.call is not None:
-                yield from self._of_call(step, step.call)
+    def _of_placed(self, placed: PlacedEvent) -> Iterator[Update]:
+        if placed.event.tool_call_id is not None:
+            if placed.call is not None:
+                yield from self._of_call(placed, placed.call)
             return
         if self._label:
             return
-        if step.kind is EventType.MODEL_STARTED or meaning_of(step.kind).is_remark:
+        if placed.kind is EventType.MODEL_STARTED or meaning_of(placed.kind).is_remark:
             self._message_id = new_id("msg")
             self._shown = 0
             self._has_thought = False
-            if meaning_of(step.kind).is_remark:
-                yield _thought(f"{remark_line(step)}\n", new_id("msg"))
+            if meaning_of(placed.kind).is_remark:
+                yield _thought(f"{remark_line(placed)}\n", new_id("msg"))
             return
-        match step.details:
+        match placed.details:
             case TextDelta() as delta if text := self._unseen(delta):
                 yield _said(text, self._message_id)
             case ReasoningDelta(text=text) if text:
@@ -130,8 +127,8 @@ class Translation:
             case ContextBuilt(use=use, budget=budget):
                 self._use = use.total, budget.window
                 yield from self.usage()
-            case _ if step.kind is EventType.MESSAGE_COMPLETED and step.node is not None:
-                yield from self._of_reply(step.node)
+            case _ if placed.kind is EventType.MESSAGE_COMPLETED and placed.node is not None:
+                yield from self._of_reply(placed.node)
             case _:
                 pass
 
@@ -141,11 +138,11 @@ class Translation:
         self._has_thought = False
         if meaning_of(event.event_type).is_remark:
             return
-        step = self._projection.take(event, node)
+        placed = self._projection.take(event, node)
         if event.event_type is EventType.CONTEXT_BUILT:
-            deque(self._of_step(step), maxlen=0)  # only the last one is shown, in the end
+            deque(self._of_placed(placed), maxlen=0)  # only the last one is shown, in the end
         elif node is None or event.event_type is not EventType.MESSAGE_CREATED:
-            yield from self._of_step(step)
+            yield from self._of_placed(placed)
         elif node.node_type is not NodeType.MESSAGE:
             return
         elif node.role is Role.USER:
@@ -155,7 +152,7 @@ class Translation:
                 )
         elif node.role is Role.ASSISTANT:
             yield from self._of_reply(node)
-        for call in step.answered:  # of a session that was forked, without events of its calls
+        for call in placed.answered:  # of a session that was forked, without events of its calls
             is_error = call.result is not None and call.result.is_error
             content = self._result(ToolEnded(message=call.end.message), node)
             yield _progress(
@@ -213,10 +210,10 @@ class Translation:
             raw_input=call.block.arguments if call.block else None,
         )
 
-    def _of_call(self, step: PlacedEvent, call: Call) -> Iterator[Update]:
-        if step.is_first:
+    def _of_call(self, placed: PlacedEvent, call: Call) -> Iterator[Update]:
+        if placed.is_first:
             yield self._begin(call)
-        match step.details:
+        match placed.details:
             case ToolStarted(summary=summary) as started:
                 kind = cast("ToolKind", started.kind if started.kind in _KINDS else "other")
                 yield _progress(
@@ -233,7 +230,7 @@ class Translation:
                 yield _progress(
                     call.call_id,
                     status="failed" if failed else "completed",
-                    content=self._result(ended, step.node),
+                    content=self._result(ended, placed.node),
                 )
             case _:
                 pass

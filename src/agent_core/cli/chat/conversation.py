@@ -29,13 +29,12 @@ from agent_core.types import (
     PermissionMode,
     Role,
     RunStatus,
-    RuntimeEvent,
     TextBlock,
     Usage,
     UserMessage,
     new_id,
 )
-from agent_core.types.event_details import ContextBuilt, RunQueued
+from agent_core.types.event_details import ContextBuilt, EventDetails, RunQueued
 
 if TYPE_CHECKING:
     from agent_core.cli.chat.line import EditedLine
@@ -393,7 +392,8 @@ class Chat:
         is_shown = False
         async with aclosing(run.events) as events:
             async for event in events:
-                if isinstance(details := event.details, RunQueued):
+                details = event.details
+                if isinstance(details, RunQueued):
                     for run_id in details.taken_over:
                         await self._show(*await self._taken_over(run_id))
                     self._shown = handle
@@ -401,7 +401,7 @@ class Chat:
                 if not is_shown:
                     is_shown = True
                     self._show_sent(sent)
-                self._note(event)
+                self._note(details)
                 view.event(event)
                 self.last_call = view.last_call or self.last_call
         await handle.wait()
@@ -419,9 +419,9 @@ class Chat:
         said = "".join(block.text for block in blocks if isinstance(block, TextBlock))
         return Sent(without_content(said).strip(), start), Running(await start())
 
-    def _note(self, event: RuntimeEvent) -> None:
+    def _note(self, details: EventDetails) -> None:
         """Keep the state of the session that the line shows."""
-        if isinstance(details := event.details, ContextBuilt):
+        if isinstance(details, ContextBuilt):
             self.window = Window(details.use.total, details.budget.window)
             self.line.refresh()
 

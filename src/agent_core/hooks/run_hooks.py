@@ -151,7 +151,7 @@ class RunHooks(Extension):
 
     async def run_started(self, context: ExtensionContext) -> None:  # noqa: ARG002
         """Run the hooks of a session's first run in this process, and of calls cut by a crash."""
-        interrupted = list(_interrupted_calls(self._journal.path))
+        interrupted = list(_interrupted_calls(self._journal.path, self._run.run_id))
         if self._is_users and self._runner.begins(self._run.session_id):
             await self._run_hooks(HookPoint.SESSION_START)
         for call, result in interrupted:
@@ -338,10 +338,11 @@ def _outcome_of(result: ToolResult) -> str:
     return "cancelled" if code is ErrorCode.CANCELLED else "failed"
 
 
-def _interrupted_calls(path: Sequence[Node]) -> Iterator[tuple[ToolCall, ToolResult]]:
+def _interrupted_calls(path: Sequence[Node], run_id: str) -> Iterator[tuple[ToolCall, ToolResult]]:
     """Yield the calls whose process died during them, and that this run has just answered."""
     added = list(takewhile(lambda node: not node.node_seq, reversed(path)))
-    results = [result for node in reversed(added) for result in node.results]
+    mine = [node for node in reversed(added) if node.run_id == run_id]  # a fork's may be others'
+    results = [result for node in mine for result in node.results]
     results = [result for result in results if result.metadata.get("reason") == EFFECT_UNKNOWN]
     if not results:
         return

@@ -180,10 +180,11 @@ async def test_a_cancelled_call_hands_over_what_its_child_wrote(
 
 VICTIM = """
 import asyncio, os, sys
-sys.path.insert(0, sys.argv[3])
+sys.path[:0] = [sys.argv[3], sys.argv[3] + "/integration"]
 from agent_core import AgentRuntime
 from agent_core.providers.scripted import Calls, ScriptedCall, calls
 from casts import Cast
+from test_cut_children import STARTS, begin
 
 def die(request):
     os.kill(os.getpid(), 9)
@@ -192,36 +193,48 @@ async def main():
     runtime = AgentRuntime(home_dir=sys.argv[1], project_dir=sys.argv[2])
     look = ScriptedCall(name="code.list_dir", arguments={"path": "."})
     thinks = [Calls(text=text, calls=[look]) for text in ("first", "second")]
-    go = [calls("agent.create_sub_agent", task="look")]
+    go = STARTS[sys.argv[4]]
     played = Cast({"go": go, "look": [*thinks, die]})
     runtime.register_provider("custom", lambda model: played)
     async with runtime:
-        await (await runtime.start("go", session_id="s1")).wait()
+        await (await begin(runtime, sys.argv[4])).wait()
 
 asyncio.run(main())
 """
 
 
+@pytest.mark.parametrize("name", ["create_sub_agent", "wait_workers"])
 async def test_a_call_cut_by_a_kill_is_answered_with_the_texts_of_its_child(
-    home: Home, project: Path
+    home: Home, project: Path, name: str
 ) -> None:
-    home.write_config(CONFIG)
+    home.write_config(ORCHESTRATOR)
     script = home.write("victim.py", VICTIM)
     tests = str(Path(__file__).parent.parent)
-    arguments = [sys.executable, str(script), str(home.path), str(project), tests]
+    arguments = [sys.executable, str(script), str(home.path), str(project), tests, name]
     done = await asyncio.to_thread(
         subprocess.run, arguments, capture_output=True, timeout=30, check=False
     )
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
-    played = Cast({"and now": ["I see"]})
-    async with runtime(home, project, played) as made:
-        await (await made.start("and now?", session_id="s1")).wait()
-        (result,) = results(await made.replay_session("s1"), "agent.create_sub_agent")
+
+    def collect(request: ModelRequest) -> Calls:
+        run_id = handed_over(request)["metadata"]["child_run_id"]
+        return calls("agent.wait_workers", run_ids=[run_id])
+
+    is_worker = name == "wait_workers"
+    played = Cast({"and now": [*([collect] if is_worker else []), "I see"]})
+    async with runtime(home, project, played, config=ORCHESTRATOR) as made:
+        mode: Any = "orchestrator" if is_worker else "normal"
+        await (await made.start("and now?", session_id="s1", mode=mode)).wait()
+        result = results(await made.replay_session("s1"), f"agent.{name}")[0]
+    assert result.is_error
     assert result.error is not None
     assert result.error.details["reason"] == "interrupted_effect_unknown"
-    report = handed_over(played.requests[0])
-    assert report["summary"].index("first") < report["summary"].index("second")
-    assert report["metadata"]["child_run_id"] == result.error.details["child_run_id"]
+    for asked in played.requests:
+        report = handed_over(asked)
+        assert report["summary"].index("first") < report["summary"].index("second")
+    if not is_worker:
+        child_run_id = handed_over(played.requests[0])["metadata"]["child_run_id"]
+        assert child_run_id == result.error.details["child_run_id"]
 
 
 async def test_a_waiting_run_that_is_cancelled_hands_over_what_its_child_wrote(

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Collection, Mapping
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -16,6 +16,7 @@ from agent_core.agents.assignments import (
     WorkerAssignment,
 )
 from agent_core.agents.child_runs import ChildCancelReason, ChildRun, ChildSpec, TaskBinding
+from agent_core.agents.report import view_stored_worker
 from agent_core.agents.roles import does_work
 from agent_core.agents.spawner import (
     BuildContext,
@@ -57,6 +58,7 @@ from agent_core.types import (
     JsonBlock,
     NodeType,
     RunIdentity,
+    RunRecord,
     ToolCall,
     ToolDefinition,
     ToolPermission,
@@ -258,14 +260,15 @@ class OrchestratorSpawner(ChildSpawner):
         """Wait for runs until they end or `timeout_ms` is over, and return their results.
 
         Without `run_ids`, waits for all runs not collected yet. A run that is not done is listed as
-        running.
+        running. Workers of earlier runs of the session, whose process may have died, are answered
+        from what is stored.
 
         Raises:
             ToolError: `validation_error`: a run id is unknown, the list is empty, or the time is
                 longer than a child may have.
         """
         self._check_timeout(asked.timeout_ms)
-        run_ids = self._find_sent(asked.run_ids)
+        run_ids, earlier = await self._find_sent(asked.run_ids)
         waiting = [work for run_id in run_ids if not (work := self._sent[run_id].work).done()]
         if waiting:
             limit_s = None if asked.timeout_ms is None else asked.timeout_ms / 1000
@@ -273,9 +276,9 @@ class OrchestratorSpawner(ChildSpawner):
                 await asyncio.wait(waiting, timeout=limit_s)
             except asyncio.CancelledError:
                 await end_uncancelled(self.close(ChildCancelReason.PARENT_CANCELLED))
-                answer = JsonBlock(data=self._view_sent(run_ids))
+                answer = JsonBlock(data=self._view_sent(run_ids, earlier))
                 raise CutCallError(ToolResult(content=[answer])) from None
-        return self._view_sent(run_ids)
+        return self._view_sent(run_ids, earlier)
 
     async def close(self, reason: ChildCancelReason) -> None:
         """Stop the workers that still run, and wait until every result is recorded.
@@ -423,22 +426,43 @@ class OrchestratorSpawner(ChildSpawner):
         ]
         return view | ({"uncollected_run_ids": uncollected} if uncollected else {})
 
-    def _find_sent(self, run_ids: Collection[str] | None) -> list[str]:
+    async def _find_sent(
+        self, run_ids: Collection[str] | None
+    ) -> tuple[list[str], list[dict[str, Any]]]:
+        """Return which of these runs this run has sent, and the entries of earlier ones."""
         if run_ids is None:
-            return [run_id for run_id in self._sent if run_id not in self._collected]
-        unknown = [run_id for run_id in run_ids if run_id not in self._sent]
+            return [run_id for run_id in self._sent if run_id not in self._collected], []
+        sent = [run_id for run_id in dict.fromkeys(run_ids) if run_id in self._sent]
+        earlier: list[dict[str, Any]] = []
+        unknown: list[str] = []
+        for run_id in dict.fromkeys(run_ids):
+            if run_id in self._sent:
+                continue
+            record = await self._deps.store.run(run_id)
+            if record is None or not self._is_earlier_worker(record):
+                unknown.append(run_id)
+            else:
+                earlier.append(await view_stored_worker(self._deps.store, record))
         if unknown or not run_ids:
             what = f"unknown runs: {', '.join(unknown[:10])}" if unknown else "no run"
             message = (
-                f"run_ids names {what}; they are the child_run_id of dispatches with wait=false in "
-                "this run. Leave it out to wait for all"
+                f"run_ids names {what}; they are the child_run_id of dispatches of this session."
+                " Leave it out to wait for all of this run"
             )
             details = {"path": "$.run_ids", "unknown_run_ids": unknown[:50]}
             raise ToolError(ErrorCode.VALIDATION_ERROR, message, details=details)
-        return list(dict.fromkeys(run_ids))
+        return sent, earlier
 
-    def _view_sent(self, run_ids: Collection[str]) -> dict[str, Any]:
-        workers = [self._sent_view(run_id) for run_id in run_ids]
+    def _is_earlier_worker(self, record: RunRecord) -> bool:
+        is_worker = record.session_id == self._parent.run.session_id and (
+            "worker_id" in record.metadata
+        )
+        return is_worker and record.status.is_terminal
+
+    def _view_sent(
+        self, run_ids: Collection[str], earlier: Sequence[dict[str, Any]]
+    ) -> dict[str, Any]:
+        workers = [*map(self._sent_view, run_ids), *earlier]
         running = [each["child_run_id"] for each in workers if each["status"] == "running"]
         return {"workers": workers, "running_run_ids": running}
 

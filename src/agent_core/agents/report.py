@@ -110,7 +110,7 @@ async def report_stored_run(store: SessionStore, run: RunRecord) -> ToolResult:
     )
     if "worker_id" in run.metadata:
         ids = {"worker_agent_id": run.agent_id, "child_run_id": run.run_id, "stream_id": run.run_id}
-        data = {**ids, "worker_result": data}
+        data = {**ids, "status": status.value, "worker_result": data}
     state = "had completed" if is_complete else "was cut off"
     error = ToolError(
         ErrorCode.CANCELLED,
@@ -119,6 +119,23 @@ async def report_stored_run(store: SessionStore, run: RunRecord) -> ToolResult:
         details={"reason": EFFECT_UNKNOWN, "child_run_id": run.run_id},
     )
     return ToolResult(content=[JsonBlock(data=data)], is_error=True, error=ErrorPayload.of(error))
+
+
+async def view_stored_worker(store: SessionStore, run: RunRecord) -> dict[str, Any]:
+    """Return the entry of a worker's run, which this process does not have, in a list of runs."""
+    result = await report_stored_run(store, run)
+    (block,) = result.content
+    view: dict[str, Any] = block.data if isinstance(block, JsonBlock) else {}
+    if run.status is not RunStatus.COMPLETED and result.error is not None:
+        view["error"] = result.error.model_dump(mode="json", exclude_none=True)
+    return view
+
+
+async def report_stored_workers(store: SessionStore, runs: Sequence[RunRecord]) -> ToolResult:
+    """Return what is known of workers if the call that waited for them was cut off."""
+    workers = [await view_stored_worker(store, run) for run in runs]
+    data = {"workers": workers, "running_run_ids": []}
+    return ToolResult(content=[JsonBlock(data=data)], is_error=True)
 
 
 def _read_object(text: str) -> Any:

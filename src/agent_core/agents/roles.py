@@ -30,7 +30,8 @@ _TASKS = {
         *("get", "query_steps", "update_step"),
     )
 }
-_WORKERS = {f"agent.{name}" for name in ("list_workers", "dispatch_worker", "wait_workers")}
+WAIT_WORKERS = "agent.wait_workers"
+_WORKERS = {"agent.list_workers", "agent.dispatch_worker", WAIT_WORKERS}
 _OWN_STEP = {f"agent.task_{name}" for name in ("get", "query_steps", "update_step", "claim_step")}
 
 

@@ -4,12 +4,14 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
-from itertools import takewhile
+from itertools import compress, takewhile
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
+from agent_core.agents.roles import WAIT_WORKERS
 from agent_core.aio import finish_uncancelled
 from agent_core.config.models import RunWorkerConfig
+from agent_core.context.messages import plain_text
 from agent_core.errors import ErrorCode, StorageError, ToolError
 from agent_core.events import Journal
 from agent_core.loop import ResumePoint
@@ -116,14 +118,15 @@ class SessionHistory:
             # Models repeat ids: another agent's call with the same id says nothing about this one.
             ids = [call.tool_call_id for _, call in asked]
             started = await self._store.open_calls(self._session_id, ids, agent_id=agent_id)
-            begun_by = {node.run_id for node, call in asked if call.tool_call_id in started}
-            children = await self._children(begun_by)
             for node, made in asked:
                 call = made if node.run_id != run_id else await self._as_allowed(made, journal.run)
-                child = children.get((node.run_id, call.tool_call_id))
-                if child is not None:
-                    reports[call.tool_call_id] = await self._report(child, journal.run, call)
-                waits = child is not None and child.status is RunStatus.WAITING
+                children: list[RunRecord] = []
+                if call.tool_call_id in started and call.name.startswith("agent."):
+                    started_by = await self._store.children(node.run_id or "")
+                    children = _children_of(call, started_by, path)
+                if children:
+                    reports[call.tool_call_id] = await self._report(children, journal.run, call)
+                waits = any(child.status is RunStatus.WAITING for child in children)
                 has_begun = call.tool_call_id in started and not (waits and node.run_id == run_id)
                 if has_begun:
                     to_close.append((call, _UNKNOWN))
@@ -144,25 +147,19 @@ class SessionHistory:
             return None
         return ResumePoint(turns, usage, open_calls, mine, reports)
 
-    async def _children(
-        self, run_ids: Iterable[str | None]
-    ) -> dict[tuple[str | None, str], RunRecord]:
-        """Return the last child of each call of these runs, by the run and the id of the call."""
-        return {
-            (run_id, child.metadata.get("tool_call_id", "")): child
-            for run_id in run_ids
-            if run_id is not None
-            for child in await self._store.children(run_id)
-        }
+    async def _report(
+        self, children: Sequence[RunRecord], run: RunIdentity, call: ToolCall
+    ) -> ToolResult:
+        """Return what the children of a call have written, as its answer."""
+        from agent_core.agents import report  # noqa: PLC0415 - few calls are cut
 
-    async def _report(self, child: RunRecord, run: RunIdentity, call: ToolCall) -> ToolResult:
-        """Return what a child has written, for the answer of the call that had started it."""
-        from agent_core.agents.report import report_stored_run  # noqa: PLC0415 - few calls are cut
-
-        report = await report_stored_run(self._store, child)
+        if call.name == WAIT_WORKERS:
+            answer = await report.report_stored_workers(self._store, children)
+        else:
+            answer = await report.report_stored_run(self._store, children[-1])
         if self._results is None:
-            return report
-        return (await self._results.limit(report, run, call)).result
+            return answer
+        return (await self._results.limit(answer, run, call)).result
 
     async def _as_allowed(self, call: ToolCall, run: RunIdentity) -> ToolCall:
         """Return the call with the arguments that were allowed, if they differ from its own."""
@@ -218,6 +215,27 @@ def unanswered_calls(path: Sequence[Node]) -> dict[str, list[tuple[Node, ToolCal
                 call = ToolCall(**block.model_dump(exclude={"type"}))
                 found.setdefault(node.agent_id, []).append((node, call))
     return found
+
+
+def _children_of(
+    call: ToolCall, children: Sequence[RunRecord], path: Sequence[Node]
+) -> list[RunRecord]:
+    """Return which children of its run a call has started, or waited for."""
+    if call.name != WAIT_WORKERS:
+        mine = (each.metadata.get("tool_call_id") == call.tool_call_id for each in children)
+        return [*compress(children, mine)]
+    if run_ids := call.arguments.get("run_ids"):
+        return [child for child in children if child.run_id in run_ids]
+    calls = (each for node in path for each in node.calls)
+    results = (each for node in path for each in node.results)
+    sent = {each.tool_call_id for each in calls if each.arguments.get("wait") is False}
+    earlier = [each for each in results if each.metadata.get("tool_name") == call.name]
+    collected = " ".join(plain_text(each.content) for each in earlier)
+    return [
+        child
+        for child in children
+        if child.metadata.get("tool_call_id") in sent and child.run_id not in collected
+    ]
 
 
 def _close(journal: Journal, call: ToolCall, message: str, known: ToolResult | None = None) -> None:

@@ -355,7 +355,8 @@ ENDS: dict[str, tuple[str, str]] = {
 @pytest.mark.parametrize("end", ENDS)
 async def test_a_deny_counts_however_the_hook_ends(place: Place, end: str) -> None:
     command, reason = ENDS[end]
-    hook = {"type": "command", "command": command, "timeout_ms": 1_500}
+    timeout_ms = 1_500 if end == "at its timeout" else 30_000
+    hook = {"type": "command", "command": command, "timeout_ms": timeout_ms}
     place.write(PreToolUse=[{"hooks": [hook]}])
     with pytest.raises(PermissionDeniedError) as denied:
         await place.hooks().before_tool_call(CALL, WRITE)
@@ -396,7 +397,7 @@ FAILURES = {
 @pytest.mark.parametrize("failure", FAILURES)
 async def test_a_guard_that_fails_closed_denies(place: Place, failure: str) -> None:
     hook = {"type": "command", "command": FAILURES[failure], "on_failure": "deny"}
-    guard = {"hooks": [hook | {"timeout_ms": 1_000}]}
+    guard = {"hooks": [hook | {"timeout_ms": 300 if failure == "hangs" else 30_000}]}
     place.write(PreToolUse=[guard], Stop=[guard], PostToolUse=[guard], UserPromptSubmit=[guard])
     hooks = place.hooks()
     with pytest.raises(PermissionDeniedError, match='its on_failure is "deny"') as denied:

@@ -1,6 +1,7 @@
 """Builds the request of each turn from the path, and the report on its construction."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from msgspec import Struct
@@ -225,7 +226,7 @@ class ContextReporter:
 
 
 def _ids(nodes: Sequence[Node]) -> list[str]:
-    return [node.node_id for node in nodes]
+    return list(map(attrgetter("node_id"), nodes))
 
 
 def rebuild_requests(

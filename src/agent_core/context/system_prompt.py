@@ -342,7 +342,7 @@ def _measure_tools(tools: _SameTools) -> tuple[int, str]:
 
 def hash_system(blocks: Iterable[SystemBlock]) -> str:
     """Return a hash of the text that the model reads of these blocks."""
-    return _hash_texts(tuple([block.content for block in blocks]))
+    return _hash_texts(tuple(map(attrgetter("content"), blocks)))
 
 
 @lru_cache(maxsize=64)

@@ -34,7 +34,6 @@ from agent_core.types import (
     Node,
     NodeType,
     RunIdentity,
-    SessionRecord,
     ToolDefinition,
     Usage,
 )
@@ -66,6 +65,10 @@ class Compactions:
         background: summarises beside the runs, and writes summaries that become ready between them.
         artifacts: of the runtime.
         release: called with a session's id when this runtime may have no more work for it.
+
+    Attributes:
+        pending: the summaries in the making.
+        pauses: before a failed summary is tried again.
     """
 
     JOB = "compaction"
@@ -83,34 +86,26 @@ class Compactions:
         self.config = config
         self._deps = deps
         self._piece_room = piece_room
-        self._pending = PendingCompactions(deps.store, background.journal)
-        self._pauses = CompactionPauses(background.journal)
+        self.pending = PendingCompactions(deps.store, background.journal)
+        self.pauses = CompactionPauses(background.journal)
         self._jobs = background.jobs
         self._usage = background.usage
         self._artifacts = artifacts
         self._release = release
-
-    def session_opened(self, session: SessionRecord) -> None:
-        """Load the session's pause before a run of it begins."""
-        self._pauses.load(session)
 
     async def watch(
         self, composer: Composer, journal: Journal, scope: "RunScope"
     ) -> "CompactingContextSource":
         """Wrap a run's composer so that a long history is summarised."""
         if journal.run.parent_run_id is None:
-            await self._pending.join(journal)
+            await self.pending.join(journal)
         return CompactingContextSource(composer, journal, scope, self)
 
     def run_ended(self, session_id: str, *, is_cancelled: bool) -> None:
         """Unregister a user's run that has ended; a cancelled one cancels its summary."""
         if is_cancelled:
             self._jobs.stop(session_id, name=self.JOB)
-        self._pending.leave(session_id)
-
-    def take_ready(self, journal: Journal) -> bool:
-        """Add a ready summary to the run's path; return whether one fitted."""
-        return self._pending.take(journal)
+        self.pending.leave(session_id)
 
     def start_in_background(
         self, journal: Journal, scope: "RunScope", policy: CompactPolicy
@@ -119,9 +114,9 @@ class Compactions:
         session_id = journal.run.session_id
         if (
             not self.config.auto_background
-            or self._pending.get(session_id) is not None
-            or not self._pending.is_live(journal)
-            or not self._pauses.is_over(session_id)
+            or self.pending.get(session_id) is not None
+            or not self.pending.is_live(journal)
+            or not self.pauses.is_over(session_id)
         ):
             return
         covered = list(journal.path)
@@ -132,12 +127,12 @@ class Compactions:
         payload = _start_payload(agent, cut, "background")
         work = PendingCompaction(covered, journal.run.agent_id, payload)
         journal.note(EventType.COMPACT_STARTED, payload)
-        self._pending.begin(session_id, work)
+        self.pending.begin(session_id, work)
         self._jobs.start(
             session_id,
             self._run_in_background(work, agent, cut, policy),
             name=self.JOB,
-            then=partial(self._pending.end, session_id),
+            then=partial(self.pending.end, session_id),
         )
 
     async def recover(self, journal: Journal, scope: "RunScope", policy: CompactPolicy) -> bool:
@@ -145,17 +140,17 @@ class Compactions:
         if not self.config.recovery_sync:
             return False
         await self.wait_for_background(journal)
-        if self._pending.take(journal) and visible_tokens(journal.path) <= policy.room:
+        if self.pending.take(journal) and visible_tokens(journal.path) <= policy.room:
             return True
-        if not self._pauses.is_over(journal.run.session_id):
+        if not self.pauses.is_over(journal.run.session_id):
             return False
         await self.compact_now(journal, scope, policy, reason="recovery")
         return visible_tokens(journal.path) <= policy.room
 
     async def wait_for_background(self, journal: Journal) -> None:
         """Wait until no summary of this run's history is being made beside it."""
-        work = self._pending.get(journal.run.session_id)
-        if work is not None and self._pending.is_live(journal):
+        work = self.pending.get(journal.run.session_id)
+        if work is not None and self.pending.is_live(journal):
             await work.ready.wait()
 
     async def compact_now(
@@ -179,12 +174,12 @@ class Compactions:
         except AgentCoreError as error:
             payload |= _end_payload(agent, cut, error)
             journal.note(EventType.COMPACT_FAILED, payload, level=EventLevel.WARNING)
-            await self._pauses.failed(session_id)
+            await self.pauses.failed(session_id)
             return CompactionAttempt(agent.usage, error)
         else:
             payload |= _end_payload(agent, cut, compaction) | {"stale": False}
             journal.add(compaction.draft, EventType.COMPACT_COMPLETED, payload=payload)
-            await self._pauses.succeeded(session_id)
+            await self.pauses.succeeded(session_id)
         finally:
             await self._usage.add(session_id, PURPOSE, agent.usage)
         return CompactionAttempt(agent.usage)
@@ -212,12 +207,12 @@ class Compactions:
         try:
             work.compaction = await self._summarise(work.covered, agent, cut, policy)
             work.payload |= _end_payload(agent, cut, work.compaction)
-            await self._pauses.succeeded(session_id)
-            await self._pending.deliver(session_id, work)
+            await self.pauses.succeeded(session_id)
+            await self.pending.deliver(session_id, work)
         except AgentCoreError as error:
             work.payload |= _end_payload(agent, cut, error)
-            await self._pauses.failed(session_id)
-            await self._pending.note(
+            await self.pauses.failed(session_id)
+            await self.pending.note(
                 session_id, EventType.COMPACT_FAILED, work.payload, EventLevel.WARNING
             )
         finally:
@@ -270,7 +265,7 @@ class CompactingContextSource:
         self, path: Sequence[Node], tools: Sequence[ToolDefinition], *, may_drop: bool = False
     ) -> Built:
         """Build the request, and start a summary if the history has become long."""
-        if self._compactions.take_ready(self._journal):
+        if self._compactions.pending.take(self._journal):
             self._next_look = 0
         built = self._composer.build(path, tools, may_drop=may_drop)
         if self._compactions.config.enabled:
@@ -313,7 +308,7 @@ class CompactingContextSource:
             AgentCoreError: the summary could not be made; the history is unchanged.
         """
         await self._compactions.wait_for_background(self._journal)
-        self._compactions.take_ready(self._journal)
+        self._compactions.pending.take(self._journal)
         path = self._journal.path
         policy = self._share_room(self._composer.build(path, tools, may_drop=True), path)
         attempt = await self._compactions.compact_now(

@@ -46,6 +46,7 @@ from agent_core.tools.registry import Toolbox
 from agent_core.types import Node, RunIdentity, SessionRecord, ToolPermission, utc_now
 
 if TYPE_CHECKING:
+    from agent_core.mcp import McpTools
     from agent_core.runtime.recording import RunRecorder
     from agent_core.telemetry.spans import RunTrace
 
@@ -122,7 +123,7 @@ class RunFactory:
     def session_opened(self, session: SessionRecord) -> None:
         """Prepare for a run of the session: end its idle wait, and load its pause for summaries."""
         self._memory.run_begins(session.session_id)
-        self.compactions.session_opened(session)
+        self.compactions.pauses.load(session)
 
     async def child_context(self, spec: RunSpec, parent: RunScope) -> RunContext:
         """Build the context of a child run, which sees what its parent sees.
@@ -332,17 +333,6 @@ class RunFactory:
         window = min(model.context_window, policy.window)
         return policy.piece(window, self._scale.of(model.name))
 
-    def _instructions(self, toolbox: Toolbox) -> dict[str, str]:
-        """Return the instructions of the servers whose tools the run has."""
-        if self._project.mcp is None:
-            return {}
-        said: dict[str, str] = {}
-        for server_id in sorted(servers_of(toolbox.names)):
-            offer = self._project.mcp.offers.get(server_id)
-            if offer is not None and offer.instructions.strip():
-                said[server_id] = offer.instructions
-        return said
-
     def _build_composer(
         self, spec: RunSpec, model: ModelConfig, toolbox: Toolbox, found: ProjectContext
     ) -> Composer:
@@ -357,8 +347,9 @@ class RunFactory:
         skills = found.skills.text(room)
         if skills and LOAD_SKILL in toolbox.names:
             dynamic.append(skills_block(skills))
-        if instructions := self._instructions(toolbox):
-            dynamic.append(servers_block(instructions))
+        if self._project.mcp is not None:
+            instructions = _server_instructions(self._project.mcp, toolbox)
+            dynamic += [servers_block(instructions)] if instructions else []
         if held_back := toolbox.catalog(room // _CATALOG_SHARE):
             dynamic.append(tools_block(held_back))
         if spec.memory is not None:
@@ -386,6 +377,16 @@ class RunFactory:
         )
         _remember(self._composers, run.agent_id, composer)
         return composer
+
+
+def _server_instructions(mcp: "McpTools", toolbox: Toolbox) -> dict[str, str]:
+    """Return the instructions of the servers whose tools the run has."""
+    said: dict[str, str] = {}
+    for server_id in sorted(servers_of(toolbox.names)):
+        offer = mcp.offers.get(server_id)
+        if offer is not None and offer.instructions.strip():
+            said[server_id] = offer.instructions
+    return said
 
 
 def _remember(known: OrderedDict[str, T], key: str, value: T) -> None:

@@ -143,7 +143,7 @@ class Models:
             ConfigError: a provider is not registered, or a configuration does not suit it.
         """
         first = self._adapter(model, meter, is_counted=is_counted)
-        if not model.fallbacks:
+        if not (model.fallbacks and self._config.model_fallbacks):
             return first
         others = [
             (other, self._adapter(other, meter, is_counted=is_counted))

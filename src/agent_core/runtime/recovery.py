@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from itertools import compress, takewhile
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -108,7 +109,7 @@ class SessionHistory:
             return None
         path, run_id = await self._read(from_node_id), journal.run.run_id
         mine = [node for node in path if node.run_id == run_id]
-        was_begun = not all(node.node_type in _BEFORE_MESSAGE for node in mine)
+        was_begun = not _BEFORE_MESSAGE.issuperset(map(attrgetter("node_type"), mine))
         if mine and not was_begun:  # notes before its message are written again
             path = path[: path.index(mine[0])]
         open_calls: list[ToolCall] = []
@@ -183,7 +184,7 @@ class SessionHistory:
         return session.active_node_id if session else None
 
     async def _read(self, node_id: str) -> list[Node]:
-        stored = list(takewhile(lambda node: node.node_seq, self._known()))
+        stored = list(takewhile(attrgetter("node_seq"), self._known()))
         last_id = stored[-1].node_id if stored else None
         read = await self._store.path(node_id, after=last_id)
         is_longer = not read or (stored and read[0].parent_id == last_id)

@@ -380,15 +380,23 @@ class Runs:
         """
         run = self.table.get(run_id)
         if run is not None and run.phase is not Phase.PARKED:
-            result = await self._scheduler.cancel(run)
-            await self.children.store(run_id)
-            if run.is_continued and result.status.is_terminal:
-                await self.pipeline.end_children(run_id)
-            is_elsewhere = run.journal.is_abandoned  # it continues there, and ends there
-            is_parked = result.status is RunStatus.WAITING  # it was being parked meanwhile
-            if not (is_elsewhere or is_parked):
+            result = await self._cancel_here(run)
+            if result is not None:
                 return result
-        record = await self._reader.record(run_id)
+        return await self._cancel_stored(await self._reader.record(run_id))
+
+    async def _cancel_here(self, run: Run) -> CancelResult | None:
+        """Cancel a run under way here; None if it was parked or taken over meanwhile."""
+        result, run_id = await self._scheduler.cancel(run), run.identity.run_id
+        await self.children.store(run_id)
+        if run.is_continued and result.status.is_terminal:
+            await self.pipeline.end_children(run_id)
+        is_left = run.journal.is_abandoned or result.status is RunStatus.WAITING
+        return None if is_left else result
+
+    async def _cancel_stored(self, record: RunRecord) -> CancelResult:
+        """Cancel a run that waits for an answer, is queued, or belongs to another process."""
+        run_id = record.run_id
         if record.status is RunStatus.WAITING:
             with suppress(AgentCoreError):  # it may continue in another process by now
                 await self.pipeline.cancel_parked(run_id)

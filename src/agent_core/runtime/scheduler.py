@@ -244,10 +244,11 @@ class Scheduler:
 
     def _offer(self, lane: deque[Run]) -> None:
         """Begin the first run of a session, or let it wait for a place."""
-        if any(run.is_nested for run in lane):
-            self._begin(lane[0])
-        else:
-            heapq.heappush(self._ready, (lane[0].number, lane[0]))
+        for run in lane:
+            if run.is_nested:
+                self._begin(lane[0])
+                return
+        heapq.heappush(self._ready, (lane[0].number, lane[0]))
 
     def _begin(self, run: Run) -> None:
         if run.phase is Phase.QUEUED and not run.is_stopping:

@@ -18,7 +18,7 @@ from worker_processes import URL_VARIABLE, write_config
 pytestmark = pytest.mark.timeout(60)
 
 HELD_UP = {
-    "its job is taken": ("LOCK TABLE procrastinate_jobs", "%fetch_job%"),
+    "its job is taken": ("LOCK TABLE procrastinate_jobs", "%take_job%"),
     "its session is claimed": ("SELECT 1 FROM sessions FOR UPDATE", "%held%"),
     "its first events are read": ("LOCK TABLE events", "%FROM events%"),
 }

@@ -1,7 +1,8 @@
 """The queue of runs: jobs of Procrastinate, through its functions in the database.
 
 A job only says which run is next: whether the run has ended is in its row. A session has one job in
-progress, and its jobs are taken in the order in which they were queued. Every statement uses the
+progress, and its jobs are taken in the order in which they were queued. Between tenants, the one
+that has waited longest for a turn is next (`take_job` in the schema). Every statement uses the
 store's own connections: a job is queued in the transaction that adds its run.
 """
 
@@ -35,26 +36,31 @@ _MOST_KNOWN = 1000
 
 _PROCESS = "jobs.args ->> 'process'"
 _TAKE = f"""WITH RECURSIVE lanes(name) AS (
-        SELECT min(queue_name) FROM procrastinate_jobs
+        SELECT min(queue_name) FROM procrastinate_jobs WHERE status = 'todo'
         UNION ALL
-        SELECT (SELECT min(queue_name) FROM procrastinate_jobs WHERE queue_name > lanes.name)
+        SELECT (SELECT min(queue_name) FROM procrastinate_jobs
+            WHERE status = 'todo' AND queue_name > lanes.name)
         FROM lanes WHERE lanes.name IS NOT NULL
+    ), unknown AS (
+        SELECT name FROM lanes WHERE name NOT LIKE '{HERE}%'
+        EXCEPT SELECT unnest(CAST(:served AS TEXT[]) || CAST(:others AS TEXT[]))
     ), job AS MATERIALIZED (
-        SELECT id, args ->> 'run_id' AS run_id
-        FROM procrastinate_fetch_job_v2(CAST(? AS VARCHAR[]), CAST(? AS BIGINT))
-        WHERE id IS NOT NULL
+        SELECT id, run_id FROM take_job(ARRAY(
+            SELECT name FROM lanes INTERSECT SELECT unnest(CAST(:served AS TEXT[]))), :process)
+        WHERE NOT EXISTS (SELECT 1 FROM unknown)
     )
-    SELECT ARRAY(SELECT name FROM lanes WHERE name IS NOT NULL), job.id, job.run_id,
+    SELECT ARRAY(SELECT name FROM unknown), job.id, job.run_id,
         NOT EXISTS (SELECT 1 FROM procrastinate_jobs WHERE status = 'todo' AND id <> job.id),
         {list_columns(RunRecord)}, {list_columns(SessionRecord)}
     FROM (SELECT 1) AS once LEFT JOIN job ON TRUE
     LEFT JOIN runs ON runs.run_id = job.run_id
     LEFT JOIN sessions ON sessions.session_id = runs.session_id"""  # noqa: S608 - constants
-"""Takes the first available job of some lanes, and names all lanes that have jobs.
+"""Takes the next available job of some lanes, or names lanes with waiting jobs that are unknown.
 
 Lanes are found by one index step each. The run of a job that was queued this very moment may not be
 visible yet.
 """
+_TAKE_OWN = _TAKE.replace("WHERE NOT EXISTS (SELECT 1 FROM unknown)", "")
 
 _ALONE = "SELECT pg_advisory_xact_lock(hashtext('soong-agent tenants'))"
 _UNDER_WAY = """SELECT queue_name, count(*) FROM procrastinate_jobs WHERE status = 'doing'
@@ -186,7 +192,7 @@ class RunQueue:
         self._process: int | None = None
         self._beat_at = 0.0
         self._registering = asyncio.Lock()
-        self._known: Mapping[str, Lane] = {}
+        self._known: Mapping[str, Lane | None] = {}
 
     async def register(self) -> int:
         """Register this process as one that takes runs; return its number.
@@ -231,38 +237,40 @@ class RunQueue:
     async def fetch_next(
         self, serves: Callable[[Lane], bool], *, tenant_concurrency: int = 0
     ) -> Job | None:
-        """Take the first available run of all lanes that this process serves.
+        """Take the next available run of all lanes that this process serves; tenants take turns.
 
         A tenant with `tenant_concurrency` runs in progress, in any processes, has to wait; 0 means
         no limit.
         """
         process, known = await self.register(), self._known
 
-        def take(connection: Connection) -> tuple[Job | None, Mapping[str, Lane]]:
+        def take(connection: Connection) -> tuple[Job | None, Mapping[str, Lane | None]]:
             full = _full_tenants(connection, tenant_concurrency) if tenant_concurrency else ()
 
-            def names(lanes: Mapping[str, Lane]) -> list[str]:
-                return [
-                    name
-                    for name, lane in lanes.items()
-                    if serves(lane) and not (lane.tenant and lane.tenant in full)
-                ]
+            def can_take(lane: Lane | None) -> bool:
+                if lane is None or not serves(lane):
+                    return False
+                return lane.tenant is None or lane.tenant not in full
 
-            job, found = _take(connection, names(known), process)
-            new = {name: lane for name, lane in found.items() if name not in known}
-            if job is None and (unknown := names(new)):
-                job, found = _take(connection, unknown, process)
-            return job, found
+            lanes = dict(known)
+            while True:  # a tenant whose lane is new may have waited longest
+                served = [name for name, lane in lanes.items() if can_take(lane)]
+                others = list(lanes.keys() - set(served))
+                values = {"served": served, "others": others, "process": process}
+                job, new = _take(connection, _TAKE, values)
+                if not new:
+                    return job, lanes
+                lanes |= {name: read_lane(name) for name in new}
 
         job, found = await self._writer.submit(take)
-        self._known = {**known, **found} if len(known) < _MOST_KNOWN else found
+        self._known = found if len(found) < _MOST_KNOWN else {}
         return job
 
     async def fetch_own(self, run_id: str) -> Job | None:
         """Take a run that only this process may take, if it is next."""
         process = await self.register()
-        lanes = [lane_of_process(run_id)]
-        job, _ = await self._writer.submit(lambda c: _take(c, lanes, process))
+        values = {"served": [lane_of_process(run_id)], "others": list[str](), "process": process}
+        job, _ = await self._writer.submit(lambda c: _take(c, _TAKE_OWN, values))
         return job
 
     async def finish(self, job: Job) -> None:
@@ -309,13 +317,12 @@ def read_lane(name: str) -> Lane | None:
 
 
 def _take(
-    connection: Connection, lanes: Sequence[str], process: int
-) -> tuple[Job | None, dict[str, Lane]]:
-    """Take the first job of these lanes for the process; return it, and the existing lanes."""
+    connection: Connection, sql: str, values: Mapping[str, Any]
+) -> tuple[Job | None, Sequence[str]]:
+    """Take the next job; return it, and the lanes that are still unknown."""
     cast("Statements", connection).mark_only("job")
-    names, job_id, run_id, is_last, *rows = connection.execute(_TAKE, (lanes, process)).fetchone()
-    found = {name: lane for name in names if (lane := read_lane(name)) is not None}
-    return None if job_id is None else Job(job_id, run_id, is_last, rows), found
+    names, job_id, run_id, is_last, *rows = connection.execute(sql, values).fetchone()
+    return None if job_id is None else Job(job_id, run_id, is_last, rows), names
 
 
 def _full_tenants(connection: Connection, most: int) -> set[str | None]:

@@ -86,6 +86,87 @@ _LAST_COMMITS: LiteralString = """CREATE TABLE IF NOT EXISTS last_commits (
 )"""
 """The last transaction committed by each connection, in case the connection breaks meanwhile."""
 
+_TURNS: LiteralString = """
+CREATE TABLE IF NOT EXISTS tenant_turns (
+    tenant TEXT COLLATE "C" PRIMARY KEY,
+    turn BIGINT GENERATED ALWAYS AS IDENTITY
+);
+CREATE INDEX IF NOT EXISTS jobs_of_lane ON procrastinate_jobs (queue_name, priority DESC, id)
+    WHERE status = 'todo';
+CREATE INDEX IF NOT EXISTS jobs_of_session ON procrastinate_jobs (lock, id) WHERE status = 'todo';
+
+CREATE OR REPLACE FUNCTION next_job(of_lanes TEXT[]) RETURNS BIGINT LANGUAGE sql AS $$
+    SELECT job.id FROM unnest(of_lanes) AS lane (name) CROSS JOIN LATERAL (
+        SELECT jobs.id, jobs.priority FROM procrastinate_jobs AS jobs
+        WHERE jobs.queue_name = lane.name AND jobs.status = 'todo'
+            AND (jobs.scheduled_at IS NULL OR jobs.scheduled_at <= now())
+            AND NOT EXISTS (SELECT FROM procrastinate_jobs AS others
+                WHERE others.lock = jobs.lock AND others.status = 'doing')
+            AND NOT EXISTS (SELECT FROM procrastinate_jobs AS others
+                WHERE others.lock = jobs.lock AND others.status = 'todo'
+                AND (others.priority, -others.id) > (jobs.priority, -jobs.id))
+        ORDER BY jobs.priority DESC, jobs.id LIMIT 1 FOR UPDATE OF jobs SKIP LOCKED
+    ) AS job ORDER BY job.priority DESC, job.id LIMIT 1
+$$;
+
+-- Takes the next job of the tenant that has waited longest for a turn. A tenant whose turn another
+-- process is taking comes last. A job that only its own process may take is no turn of a tenant.
+CREATE OR REPLACE FUNCTION take_job(of_lanes TEXT[], process BIGINT)
+RETURNS TABLE (id BIGINT, run_id TEXT) LANGUAGE plpgsql AS $$
+DECLARE
+    one record;
+    found_id BIGINT;
+    is_alone BOOLEAN;
+    is_again BOOLEAN := TRUE;
+BEGIN
+    FOR attempt IN 1..3 LOOP
+        EXIT WHEN found_id IS NOT NULL OR NOT is_again;
+        is_again := FALSE;
+        FOR one IN
+            SELECT lanes.tenant, coalesce(turns.turn, 0) AS turn, array_agg(lanes.name) AS names
+            FROM (
+                SELECT name, CASE WHEN name NOT LIKE 'here/%' THEN split_part(name, '/', 3) END
+                FROM unnest(of_lanes) AS given (name)
+            ) AS lanes (name, tenant) LEFT JOIN tenant_turns AS turns USING (tenant)
+            GROUP BY lanes.tenant, turns.turn
+            ORDER BY 2, min(CASE WHEN turns.turn IS NULL AND cardinality(of_lanes) < 100 THEN (
+                SELECT jobs.id
+                FROM procrastinate_jobs AS jobs
+                WHERE jobs.queue_name = lanes.name AND jobs.status = 'todo'
+                ORDER BY jobs.priority DESC, jobs.id LIMIT 1) END)
+        LOOP
+            is_alone := one.tenant IS NOT NULL AND pg_try_advisory_xact_lock(
+                hashtext('soong-agent turns'), hashtext(one.tenant));
+            IF is_alone AND attempt < 3 AND one.turn < coalesce((SELECT turns.turn
+                FROM tenant_turns AS turns WHERE turns.tenant = one.tenant), 0)
+            THEN
+                is_again := TRUE;  -- it has just had its turn
+            ELSIF is_alone OR one.tenant IS NULL OR attempt = 3 THEN
+                found_id := next_job(one.names);
+            ELSE
+                is_again := TRUE;
+            END IF;
+            EXIT WHEN found_id IS NOT NULL;
+        END LOOP;
+    END LOOP;
+    IF is_alone AND found_id IS NOT NULL THEN
+        INSERT INTO tenant_turns (tenant) VALUES (one.tenant)
+            ON CONFLICT (tenant) DO UPDATE SET turn = DEFAULT;
+    END IF;
+    RETURN QUERY UPDATE procrastinate_jobs AS jobs SET status = 'doing', worker_id = process
+        WHERE jobs.id = found_id RETURNING jobs.id, jobs.args ->> 'run_id';
+END $$;
+"""
+"""The turns of tenants, and a function that takes the next job of the one whose turn it is."""
+
+_ADDED: tuple[tuple[LiteralString, LiteralString], ...] = (
+    ("last_commits", _LAST_COMMITS),
+    ("tenant_turns", _TURNS),
+)
+"""Tables added to a schema that has no new version: programs that do without them may run beside
+this one.
+"""
+
 _ALONE: LiteralString = "SELECT pg_advisory_xact_lock(hashtext('soong-agent schema'))"
 
 _FUNCTIONS = r"""
@@ -272,10 +353,11 @@ def migrate(connection: Connection[Row]) -> None:
     if not is_current:
         _migrate(connection)
     with connection.transaction():
-        row = connection.execute("SELECT to_regclass('last_commits')").fetchone()
-        if row is None or row[0] is None:  # programs of this schema may run that do without it
-            connection.execute(_ALONE)
-            connection.execute(_LAST_COMMITS)
+        for table, script in _ADDED:
+            row = connection.execute("SELECT to_regclass($1)", (table,)).fetchone()
+            if row is None or row[0] is None:
+                connection.execute(_ALONE)
+                connection.execute(script, prepare=False)
         connection.execute("DELETE FROM last_commits WHERE at < now() - interval '1 hour'")
 
 

@@ -1,8 +1,8 @@
 """Arguments of the tools that start other agents."""
 
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, TypeVar, cast
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, create_model
 from pydantic.json_schema import SkipJsonSchema
 
 from agent_core.text import short_line
@@ -40,6 +40,9 @@ Lines = Annotated[Words, BeforeValidator(_join_lines)]
 Milliseconds = Annotated[int, BeforeValidator(_refuse_truth)]
 
 
+A = TypeVar("A", bound="Assignment")
+
+
 class AgentArguments(Arguments):
     """Arguments of a tool that starts or lists agents."""
 
@@ -52,7 +55,7 @@ class AgentArguments(Arguments):
 class Assignment(AgentArguments):
     """Fields that the assignments of all agents have.
 
-    `budget` is offered to runs that have a budget themselves.
+    `budget` is offered to runs that have a budget themselves; see `with_budget`.
     """
 
     constraints: Lines | None = None
@@ -84,16 +87,6 @@ class ForkAssignment(ChildAssignment):
     """Hand a task to an agent that has this conversation so far, and get its report."""
 
 
-class LimitedSubAssignment(SubAssignment):
-    __doc__ = SubAssignment.__doc__
-    budget: Budget | None = None
-
-
-class LimitedForkAssignment(ForkAssignment):
-    __doc__ = ForkAssignment.__doc__
-    budget: Budget | None = None
-
-
 class WorkerAssignment(Assignment):
     """Send a worker to a Task and wait for it. The worker claims a step itself, one at most;
     allowed_step_ids limits which. Without worker_agent_id the first idle worker goes. Several in
@@ -117,11 +110,6 @@ class WorkerAssignment(Assignment):
         return short_line(self.instruction, _SHOWN)
 
 
-class LimitedWorkerAssignment(WorkerAssignment):
-    __doc__ = WorkerAssignment.__doc__
-    budget: Budget | None = None
-
-
 class WaitWorkers(AgentArguments):
     """Wait for workers that were sent with wait=false, and get their results: of run_ids, or of
     all that you have not collected. After timeout_ms those not done are listed as running.
@@ -139,3 +127,18 @@ class ListWorkers(AgentArguments):
     """List the workers, whether they are idle, and what they are working on."""
 
     worker_pool_id: str | None = None
+
+
+_LIMITED: dict[type[Assignment], Any] = {}
+
+
+def with_budget(arguments: type[A]) -> type[A]:
+    """Return the arguments in a run that has a budget, which can give its child a share of it."""
+    if arguments not in _LIMITED:
+        _LIMITED[arguments] = create_model(
+            arguments.__name__,
+            __base__=arguments,
+            __doc__=arguments.__doc__,
+            budget=(Budget | None, None),
+        )
+    return _LIMITED[arguments]

@@ -10,13 +10,13 @@ from typing import Any
 from msgspec import Struct, structs
 
 from agent_core.agents.assignments import (
-    LimitedWorkerAssignment,
     ListWorkers,
     WaitWorkers,
     WorkerAssignment,
+    with_budget,
 )
 from agent_core.agents.child_runs import ChildCancelReason, ChildRun, ChildSpec, TaskBinding
-from agent_core.agents.report import view_stored_worker
+from agent_core.agents.report import find_failure, view_stored_worker
 from agent_core.agents.roles import does_work
 from agent_core.agents.spawner import (
     BuildContext,
@@ -24,7 +24,6 @@ from agent_core.agents.spawner import (
     SpawnerDeps,
     build_agent_tool,
     build_expected_output,
-    find_failure,
 )
 from agent_core.agents.workers import PoolWorker
 from agent_core.aio import end_uncancelled, finish_uncancelled
@@ -58,7 +57,6 @@ from agent_core.types import (
     JsonBlock,
     NodeType,
     RunIdentity,
-    RunRecord,
     ToolCall,
     ToolDefinition,
     ToolPermission,
@@ -144,7 +142,7 @@ class OrchestratorSpawner(ChildSpawner):
     @property
     def tools(self) -> list[Tool]:
         """Return the tools that start agents and workers, and the task tools."""
-        dispatch = LimitedWorkerAssignment if self._is_limited else WorkerAssignment
+        dispatch = with_budget(WorkerAssignment) if self._is_limited else WorkerAssignment
         return [
             *super().tools,
             build_agent_tool("dispatch_worker", dispatch, self.dispatch, Concurrency.AGENT),
@@ -439,10 +437,11 @@ class OrchestratorSpawner(ChildSpawner):
             if run_id in self._sent:
                 continue
             record = await self._deps.store.run(run_id)
-            if record is None or not self._is_earlier_worker(record):
-                unknown.append(run_id)
-            else:
+            is_mine = record is not None and record.session_id == self._parent.run.session_id
+            if record and is_mine and "worker_id" in record.metadata and record.status.is_terminal:
                 earlier.append(await view_stored_worker(self._deps.store, record))
+            else:
+                unknown.append(run_id)
         if unknown or not run_ids:
             what = f"unknown runs: {', '.join(unknown[:10])}" if unknown else "no run"
             message = (
@@ -452,12 +451,6 @@ class OrchestratorSpawner(ChildSpawner):
             details = {"path": "$.run_ids", "unknown_run_ids": unknown[:50]}
             raise ToolError(ErrorCode.VALIDATION_ERROR, message, details=details)
         return sent, earlier
-
-    def _is_earlier_worker(self, record: RunRecord) -> bool:
-        is_worker = record.session_id == self._parent.run.session_id and (
-            "worker_id" in record.metadata
-        )
-        return is_worker and record.status.is_terminal
 
     def _view_sent(
         self, run_ids: Collection[str], earlier: Sequence[dict[str, Any]]

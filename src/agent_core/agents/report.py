@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
+from agent_core.agents.child_runs import ChildCancelReason, ChildRun
 from agent_core.context.messages import artifact_ids
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.loop.context import ResumePoint, RunStats
@@ -13,12 +14,16 @@ from agent_core.tools.results import parse_answer
 from agent_core.types import (
     EFFECT_UNKNOWN,
     ErrorPayload,
+    EventLevel,
+    EventType,
     JsonBlock,
     Node,
     Role,
+    RunIdentity,
     RunRecord,
     RunStatus,
     ToolResult,
+    Usage,
 )
 
 _LISTS = ("findings", "proposed_actions")
@@ -83,6 +88,56 @@ async def build_report(
     return report
 
 
+async def report_child(
+    store: SessionStore, child: ChildRun, *, step_id: str | None
+) -> dict[str, Any]:
+    """Build the report on a child that has ended here, or did not stop in time."""
+    outcome, run = child.outcome, child.run
+    facts = _describe_run(run, str(outcome.end_reason), outcome.turns, outcome.usage)
+    return await build_report(
+        store,
+        run.session_id,
+        [node for node in child.ctx.journal.path if node.run_id == run.run_id],
+        answer=outcome.text if outcome.status is RunStatus.COMPLETED else None,
+        status=outcome.status.value,
+        step_id=step_id,
+        output=outcome.output if child.spec.expected is not None else None,
+        metadata={
+            **facts,
+            "agent_definition_id": child.spec.definition.agent_definition_id,
+            **outcome.metadata,
+        },
+    )
+
+
+def find_failure(child: ChildRun) -> ErrorPayload | None:
+    """Return the error of a child that did not complete its task."""
+    outcome, cause = child.outcome, child.outcome.error
+    if outcome.status is RunStatus.COMPLETED:
+        return None
+    if cause is not None and cause.code is ErrorCode.OUTPUT_INVALID:
+        event, wrong = EventType.CHILD_RESULT_SCHEMA_VALIDATION_FAILED, cause.details["errors"]
+        faults = [f"{each['path']}: {each['message']}" for each in wrong]
+        child.note_parent(event, EventLevel.WARNING, faults=faults)
+        code = ErrorCode.SCHEMA_ERROR
+        what = f"its answer does not have the expected shape: {'; '.join(faults)}"
+        details: dict[str, Any] = {"reason": event.value}
+    elif outcome.status is RunStatus.FAILED:
+        code = cause.code if cause else ErrorCode.INTERNAL_ERROR
+        what = f"it failed: {cause.message if cause else 'the cause is unknown'}"
+        details = cause.details if cause else {}
+    elif child.stop_reason is ChildCancelReason.TIMEOUT:
+        code, details = ErrorCode.TIMEOUT, {}
+        what = "it did not finish in time and was stopped"
+    else:
+        code, what = ErrorCode.CANCELLED, "it was stopped"
+        reason = child.stop_reason or ChildCancelReason.RUNTIME_CLOSED
+        details = {"reason": reason.value}
+    run_id = child.run.run_id
+    message, facts = f"the child agent's run {run_id}: {what}", {"child_run_id": run_id}
+    return ErrorPayload.of(ToolError(code, message, details={**details, **facts}))
+
+
 async def report_stored_run(store: SessionStore, run: RunRecord) -> ToolResult:
     """Return what is known of a child whose parent's call was cut off, from what is stored.
 
@@ -93,20 +148,14 @@ async def report_stored_run(store: SessionStore, run: RunRecord) -> ToolResult:
     stats = RunStats()
     stats.restore(ResumePoint(run.turn_count, run.usage, (), nodes))
     status = RunStatus.CANCELLED if run.status is RunStatus.WAITING else run.status
+    facts = _describe_run(run, str(run.end_reason), run.turn_count, run.usage)
     data: dict[str, Any] = await build_report(
         store,
         run.session_id,
         nodes,
         answer="".join(stats.answer) if is_complete else None,
         status=status.value,
-        metadata={
-            "child_run_id": run.run_id,
-            "child_agent_id": run.agent_id,
-            "agent_definition_id": run.metadata.get("agent_definition_id"),
-            "end_reason": run.end_reason,
-            "turns": run.turn_count,
-            "usage": run.usage.model_dump(exclude={"raw_usage"}),
-        },
+        metadata={**facts, "agent_definition_id": run.metadata.get("agent_definition_id")},
     )
     if "worker_id" in run.metadata:
         ids = {"worker_agent_id": run.agent_id, "child_run_id": run.run_id, "stream_id": run.run_id}
@@ -136,6 +185,18 @@ async def report_stored_workers(store: SessionStore, runs: Sequence[RunRecord]) 
     workers = [await view_stored_worker(store, run) for run in runs]
     data = {"workers": workers, "running_run_ids": []}
     return ToolResult(content=[JsonBlock(data=data)], is_error=True)
+
+
+def _describe_run(
+    run: RunIdentity | RunRecord, end_reason: str, turns: int, usage: Usage
+) -> dict[str, Any]:
+    return {
+        "child_run_id": run.run_id,
+        "child_agent_id": run.agent_id,
+        "end_reason": end_reason,
+        "turns": turns,
+        "usage": usage.model_dump(exclude={"raw_usage"}),
+    }
 
 
 def _read_object(text: str) -> Any:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct, field, structs
 
-from agent_core.agents.child_runs import ChildCancelReason, ChildRun, ChildRuns, ChildSpec
+from agent_core.agents.child_runs import ChildRun, ChildRuns, ChildSpec
 from agent_core.agents.definitions import AgentDefinitions
-from agent_core.agents.report import build_report
+from agent_core.agents.report import find_failure, report_child
 from agent_core.agents.roles import does_work, permits
 from agent_core.agents.workers import Workers
 from agent_core.aio import end_uncancelled
@@ -46,9 +46,6 @@ from agent_core.types import (
     AgentRole,
     AgentType,
     Draft,
-    ErrorPayload,
-    EventLevel,
-    EventType,
     JsonBlock,
     Node,
     RunIdentity,
@@ -194,14 +191,13 @@ class ChildSpawner:
         # Their schemas are loaded only for runs that have these tools.
         from agent_core.agents.assignments import (  # noqa: PLC0415
             ForkAssignment,
-            LimitedForkAssignment,
-            LimitedSubAssignment,
             ListDefinitions,
             SubAssignment,
+            with_budget,
         )
 
-        sub = LimitedSubAssignment if self._is_limited else SubAssignment
-        fork = LimitedForkAssignment if self._is_limited else ForkAssignment
+        sub = with_budget(SubAssignment) if self._is_limited else SubAssignment
+        fork = with_budget(ForkAssignment) if self._is_limited else ForkAssignment
         starts, reads = Concurrency.AGENT, Concurrency.READ
         tools: list[Tool] = []
         for name in wanted:
@@ -518,55 +514,9 @@ class ChildSpawner:
 
     async def _store_report(self, child: ChildRun, *, step_id: str | None = None) -> dict[str, Any]:
         """Build the report on a child that has ended, and store it with its agent."""
-        outcome, run = child.outcome, child.run
-        report = await build_report(
-            self._deps.store,
-            run.session_id,
-            [node for node in child.ctx.journal.path if node.run_id == run.run_id],
-            answer=outcome.text if outcome.status is RunStatus.COMPLETED else None,
-            status=outcome.status.value,
-            step_id=step_id,
-            output=outcome.output if child.spec.expected is not None else None,
-            metadata={
-                "child_run_id": run.run_id,
-                "child_agent_id": run.agent_id,
-                "agent_definition_id": child.spec.definition.agent_definition_id,
-                "end_reason": str(outcome.end_reason),
-                "turns": outcome.turns,
-                "usage": outcome.usage.model_dump(exclude={"raw_usage"}),
-                **outcome.metadata,
-            },
-        )
-        await self._deps.store.update_agent(run.agent_id, result=report)
+        report = await report_child(self._deps.store, child, step_id=step_id)
+        await self._deps.store.update_agent(child.run.agent_id, result=report)
         return report
-
-
-def find_failure(child: ChildRun) -> ErrorPayload | None:
-    """Return the error of a child that did not complete its task."""
-    outcome, cause = child.outcome, child.outcome.error
-    if outcome.status is RunStatus.COMPLETED:
-        return None
-    if cause is not None and cause.code is ErrorCode.OUTPUT_INVALID:
-        event, wrong = EventType.CHILD_RESULT_SCHEMA_VALIDATION_FAILED, cause.details["errors"]
-        faults = [f"{each['path']}: {each['message']}" for each in wrong]
-        child.note_parent(event, EventLevel.WARNING, faults=faults)
-        code = ErrorCode.SCHEMA_ERROR
-        what = f"its answer does not have the expected shape: {'; '.join(faults)}"
-        details: dict[str, Any] = {"reason": event.value}
-    elif outcome.status is RunStatus.FAILED:
-        code = cause.code if cause else ErrorCode.INTERNAL_ERROR
-        what = f"it failed: {cause.message if cause else 'the cause is unknown'}"
-        details = cause.details if cause else {}
-    elif child.stop_reason is ChildCancelReason.TIMEOUT:
-        code, details = ErrorCode.TIMEOUT, {}
-        what = "it did not finish in time and was stopped"
-    else:
-        code, what = ErrorCode.CANCELLED, "it was stopped"
-        reason = child.stop_reason or ChildCancelReason.RUNTIME_CLOSED
-        details = {"reason": reason.value}
-    run_id = child.run.run_id
-    message, facts = f"the child agent's run {run_id}: {what}", {"child_run_id": run_id}
-    return ErrorPayload.of(ToolError(code, message, details={**details, **facts}))
 
 
 def build_agent_tool(

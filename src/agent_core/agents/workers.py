@@ -36,7 +36,7 @@ class PoolWorker(Struct, frozen=True):
         return f"agent_{_digest(session_id, self.pool_id, self.worker_id)}"
 
     def lacks(self, tools: Collection[str]) -> list[str]:
-        """Return those of the tools that the worker's entry does not allow."""
+        """Return the tools among these that the worker's entry does not allow."""
         return [] if self.ceiling is None else [name for name in tools if name not in self.ceiling]
 
     def granted(self, tools: Collection[str] | None) -> frozenset[str]:

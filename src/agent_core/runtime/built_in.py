@@ -9,14 +9,12 @@ from collections.abc import Mapping
 from agent_core.agents.assignments import (
     AgentArguments,
     ForkAssignment,
-    LimitedForkAssignment,
-    LimitedSubAssignment,
-    LimitedWorkerAssignment,
     ListDefinitions,
     ListWorkers,
     SubAssignment,
     WaitWorkers,
     WorkerAssignment,
+    with_budget,
 )
 from agent_core.agents.spawner import agent_definition
 from agent_core.context.skills import LOAD_SKILL, PLAN_TEMPLATE, LoadSkill, PlanTemplate
@@ -43,9 +41,9 @@ _OF_AGENTS: Mapping[str, type[AgentArguments]] = {
     "list_workers": ListWorkers,
 }
 _WITH_BUDGET: Mapping[str, type[AgentArguments]] = {
-    "create_sub_agent": LimitedSubAssignment,
-    "fork_agent": LimitedForkAssignment,
-    "dispatch_worker": LimitedWorkerAssignment,
+    "create_sub_agent": with_budget(SubAssignment),
+    "fork_agent": with_budget(ForkAssignment),
+    "dispatch_worker": with_budget(WorkerAssignment),
 }
 
 

@@ -34,7 +34,7 @@ _MAX_DEPTH = 400
 
 
 class ReadFile(Arguments):
-    """Read a page of a text file or artifact:<id>; if `truncated`, go on at `next_start_line`."""
+    """Read a page of a text file or artifact:<id>; if truncated, go on at next_start_line."""
 
     path: Annotated[str, Field(min_length=1)]
     start_line: Annotated[int, Field(ge=1)] = 1

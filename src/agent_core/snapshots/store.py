@@ -3,6 +3,7 @@
 lock                shared by recordings and reads, exclusive for a sweep
 generation          a text that changes with each sweep that removed objects
 packs/              the objects: files, folders, lists of pieces
+clean               exists if no removed snapshot has left an object
 named/<id>          one JSON file per snapshot, dated when it was last recorded
 projects/<key>/     per workspace: a lock, the last recording's findings, a restore's intent
 sending/            packs on their way to another machine
@@ -70,6 +71,7 @@ class SnapshotStore:
         self._folder = folder.resolve()
         self._own = tuple(path.resolve() for path in (folder, *own))
         self._catalogue = Catalogue(self._folder / "named")
+        self._clean = self._folder / "clean"
 
     def record(
         self,
@@ -396,10 +398,14 @@ class SnapshotStore:
                 message = f"the snapshots in {self._folder} are in use by another run or command"
                 raise StorageError(ErrorCode.STORAGE_ERROR, message, retryable=True)
             used = {*find_used(), *self._of_interrupted_restores()}
-            for snapshot_id in {*snapshot_ids} - used:
+            if unneeded := {*snapshot_ids} - used:
+                self._clean.unlink(missing_ok=True)
+            for snapshot_id in unneeded:
                 self._catalogue.remove(snapshot_id)
-            if self._remove_snapshots(used, recorded_before) or snapshot_ids:
+            is_clean = self._clean.exists()
+            if self._remove_snapshots(used, recorded_before) or snapshot_ids or not is_clean:
                 self._remove_objects(packs, is_thorough=True)
+                self._clean.touch(mode=0o600)
 
     def _remove_snapshots(self, keep: Collection[str], recorded_before: datetime) -> int:
         """Remove old snapshots that are not needed, and return their number."""
@@ -409,6 +415,8 @@ class SnapshotStore:
             for snapshot_id, recorded_at in self._catalogue
             if snapshot_id not in kept and recorded_at < recorded_before
         ]
+        if unneeded:
+            self._clean.unlink(missing_ok=True)
         for snapshot_id in unneeded:
             self._catalogue.remove(snapshot_id)
         return len(unneeded)

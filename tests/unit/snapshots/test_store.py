@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from agent_core.errors import StorageError
+from agent_core.snapshots.packs import Packs, digest_of
 from agent_core.snapshots.store import SnapshotStore
 
 
@@ -105,6 +106,32 @@ def test_a_sweep_leaves_what_is_in_use_to_a_later_one(store: SnapshotStore, work
     with store._working():
         assert store.sweep([], recorded_before=later()) == 0
     assert store.sweep([], recorded_before=later()) > 0
+
+
+def test_an_erasure_removes_the_objects_that_a_sweep_has_left(
+    store: SnapshotStore, work: Path
+) -> None:
+    (work / "kept").write_bytes(os.urandom(500_000))
+    (work / "gone").write_bytes(small := os.urandom(5000))
+    store.record(work)
+    (work / "gone").unlink()
+    kept = store.record(work).snapshot_id
+
+    def is_there() -> bool:
+        with Packs(work.parent / "store" / "packs") as packs:
+            return packs.has(digest_of(small))
+
+    assert store.sweep({kept}, recorded_before=later()) == 0  # too little to rewrite a pack for
+    assert is_there()
+    for _ in range(2):
+        store.erase([], lambda: {kept}, recorded_before=later(), wait_s=0)
+        assert not is_there()
+        assert store.verify(kept) == []
+    with store._working(), pytest.raises(StorageError, match="are in use"):
+        store.erase([kept], list, recorded_before=later(), wait_s=0.1)
+    assert store.has(kept)
+    store.erase([kept], list, recorded_before=later(), wait_s=0)
+    assert not store.has(kept)
 
 
 @pytest.mark.parametrize("size", [0, 5, 15, 16, 17, 60, -1])

@@ -6,11 +6,12 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
-from agent_core import AgentRuntime, PermissionDecision, PermissionRequest
+from agent_core import AgentCoreError, AgentRuntime, PermissionDecision, PermissionRequest
 from agent_core.providers.scripted import calls
 from agent_core.snapshots.packs import Packs
 from agent_core.storage import erasing
@@ -117,6 +118,28 @@ async def test_texts_that_sqlite_has_moved_between_pages_are_not_left(home: Home
         assert not marked(home.path)
         assert size_of(home.path) < full / 2
         assert len(await store.sessions(limit=100, offset=0)) == 10
+
+
+async def test_a_write_goes_before_the_rewriting_that_a_start_has_begun(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(erasing, "_PAUSE_S", 0.01)
+    monkeypatch.setattr(erasing, "_STEPS", 1)
+    path = home.path / "sessions.sqlite"
+    async with SqliteSessionStore.open(path) as store:
+        asked: list[bool] = []
+
+        def is_awaited() -> bool:
+            asked.append(len(asked) < 3)
+            return asked[-1]
+
+        monkeypatch.setattr(store, "_is_awaited", is_awaited)
+        await store.erase_deleted(gives_way=True)
+        assert asked[:4] == [True, True, True, False]
+        stop = threading.Event()
+        stop.set()
+        with pytest.raises(AgentCoreError):
+            erasing.erase_deleted(path, patience=1, stop=stop)
 
 
 async def test_a_reader_that_does_not_end_is_named_and_the_next_start_erases(

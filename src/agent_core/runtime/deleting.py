@@ -28,6 +28,10 @@ _MOST_SNAPSHOTS = 1000
 """Snapshots that one note names; a note has a limited length."""
 
 
+_HELD_NOTES = 100
+"""Deletions whose notes stay locked until all is erased; each locked note is an open file."""
+
+
 class _Deletion(Struct):
     """A session whose rows are deleted, or about to be, with its notes."""
 
@@ -68,12 +72,17 @@ class Deletions:
         self._notes = notes
 
     async def delete(
-        self, session_ids: Sequence[str], *, unused_since: datetime | None = None
+        self,
+        session_ids: Sequence[str],
+        *,
+        unused_since: datetime | None = None,
+        gives_way: bool = False,
     ) -> "list[DeleteSessionResult | AgentCoreError]":
         """Delete sessions, and return each one's result, or the reason why it was not deleted.
 
         What could not be removed is among the failures of every result. With `unused_since`, a
-        session that was used since then, or has an open run, is refused.
+        session that was used since then, or has an open run, is refused. With `gives_way`, writes
+        of this process go before the rewriting of the database.
         """
         results: list[DeleteSessionResult | AgentCoreError] = []
         begun: list[_Deletion] = []
@@ -83,7 +92,10 @@ class Deletions:
                     results.append(await self._delete_rows(session_id, begun, unused_since))
                 except AgentCoreError as error:
                     results.append(error)
-            left = await self._erase(begun) if begun else []
+                if len(begun) > _HELD_NOTES:  # another start may finish it as well
+                    for note in begun[-1].notes:
+                        note.close()
+            left = await self._erase(begun, gives_way=gives_way) if begun else []
         finally:
             for deletion in begun:
                 for note in deletion.notes:
@@ -144,7 +156,7 @@ class Deletions:
     async def finish(self, resumed: list[_Deletion]) -> None:
         """Finish deletions that were interrupted."""
         try:
-            for failure in await self._erase(resumed):
+            for failure in await self._erase(resumed, gives_way=True):
                 logger.warning("a deletion has not ended: %s", failure.error.message)
         finally:
             for deletion in resumed:
@@ -156,13 +168,15 @@ class Deletions:
         await self._workspaces.forget(session_id)
         return failed
 
-    async def _erase(self, begun: Sequence[_Deletion]) -> "list[CleanupFailure]":
+    async def _erase(
+        self, begun: Sequence[_Deletion], *, gives_way: bool
+    ) -> "list[CleanupFailure]":
         """Remove what deleted sessions have left in shared files, and return what stays for now."""
         left: list[CleanupFailure] = []
         snapshots = {each for deletion in begun for each in deletion.snapshots}
         for name, work in (
             ("snapshots", self._moves.erase(snapshots)),
-            ("database", self._store.erase_deleted()),
+            ("database", self._store.erase_deleted(gives_way=gives_way)),
         ):
             try:
                 await work

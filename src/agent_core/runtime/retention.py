@@ -24,8 +24,9 @@ from agent_core.types import (
 
 logger = logging.getLogger(__name__)
 
-_AT_ONCE = 200
-"""Sessions whose files are erased together; each has a note, which is an open file, until then."""
+_AT_ONCE = 5000
+"""Sessions after which the database is rewritten without them."""
+_MEASURED_AT_ONCE = 200
 
 _DAY = timedelta(days=1)
 _LEFT = {ErrorCode.SESSION_ACTIVE, ErrorCode.SESSION_NOT_FOUND}
@@ -89,14 +90,20 @@ class Retention:
         known = max(filter(None, (seen, await self._store.last_use())), default=None)
         is_plausible = known is None or now - known <= _DAY
         if is_plausible and (done is None or abs(now - done) >= _DAY):
-            result = await self.delete_unused(now - timedelta(days=keep_days))
+            before = now - timedelta(days=keep_days)
+            found = await self._store.unused_sessions(before)
+            result = await self._delete(found, unused_since=before, gives_way=True)
             for failure in result.failed:
                 logger.warning("%s: %s", failure.id, failure.error.message)
             done = now
         await asyncio.to_thread(_write_mark, mark, now, done)
 
     async def _delete(
-        self, session_ids: Sequence[str], *, unused_since: datetime | None
+        self,
+        session_ids: Sequence[str],
+        *,
+        unused_since: datetime | None,
+        gives_way: bool = False,
     ) -> "CleanupResult":
         deleted: list[str] = []
         left: set[str] = set()
@@ -105,7 +112,9 @@ class Retention:
         for begin in range(0, len(session_ids), _AT_ONCE):
             some = session_ids[begin : begin + _AT_ONCE]
             sizes = await self._bytes_of(some)
-            results = await self._deletions.delete(some, unused_since=unused_since)
+            results = await self._deletions.delete(
+                some, unused_since=unused_since, gives_way=gives_way
+            )
             for session_id, size, result in zip(some, sizes, results, strict=True):
                 if isinstance(result, DeleteSessionResult):
                     deleted.append(session_id)
@@ -128,8 +137,9 @@ class Retention:
     async def _bytes_of(self, session_ids: Sequence[str]) -> list[int]:
         """Return the bytes that each of these sessions takes in rows and artifacts."""
         found: dict[str, tuple[int, int]] = {}
-        for begin in range(0, len(session_ids), _AT_ONCE):
-            found |= await self._store.session_bytes(session_ids[begin : begin + _AT_ONCE])
+        for begin in range(0, len(session_ids), _MEASURED_AT_ONCE):
+            some = session_ids[begin : begin + _MEASURED_AT_ONCE]
+            found |= await self._store.session_bytes(some)
         return [sum(found.get(session_id, ())) for session_id in session_ids]
 
 

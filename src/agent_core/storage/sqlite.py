@@ -124,6 +124,11 @@ class Writer:
                 self._queue.put(_Waiting(job, future, is_last))
         return future
 
+    @property
+    def is_awaited(self) -> bool:
+        """True if a job has been handed over and is not done."""
+        return self._handed_over > 0
+
     def reset(self) -> None:
         """Refuse jobs after a fork: the thread and the connection belong to the parent process."""
         self._closed = True
@@ -385,6 +390,10 @@ class SqliteSessionStore(SessionStore):
     _path: Path | None = None
     _patience = PATIENCE
 
+    def _is_awaited(self) -> bool:
+        """Return whether a write of this process waits."""
+        return isinstance(self.writer, Writer) and self.writer.is_awaited
+
     async def file_bytes(self) -> tuple[int, int] | None:
         """Return the size of the database's files, and how much is free in them."""
         if self._path is None:
@@ -392,10 +401,11 @@ class SqliteSessionStore(SessionStore):
         _, free = await self.reader.read(_kept_and_free)
         return await asyncio.to_thread(size_of_files, self._path), free
 
-    async def erase_deleted(self) -> None:
+    async def erase_deleted(self, *, gives_way: bool = False) -> None:
         """Rewrite the file, so that nothing of deleted rows is left in it or in its log.
 
-        Other writes wait meanwhile: about a second for 100 MB.
+        Other writes wait meanwhile: one to three seconds for 100 MB. With `gives_way`, the work is
+        put off, for a minute at most, as long as a write of this process would have to wait.
 
         Raises:
             StorageError: it cannot be done now: a reader has not ended, or the disk is full.
@@ -406,7 +416,13 @@ class SqliteSessionStore(SessionStore):
 
         stop = threading.Event()
         try:
-            await asyncio.to_thread(erase_deleted, self._path, patience=self._patience, stop=stop)
+            await asyncio.to_thread(
+                erase_deleted,
+                self._path,
+                patience=self._patience,
+                stop=stop,
+                is_awaited=self._is_awaited if gives_way else None,
+            )
         finally:
             stop.set()  # a cancelled caller does not wait
 
@@ -423,7 +439,9 @@ class SqliteSessionStore(SessionStore):
 
         stop = threading.Event()
         try:
-            await asyncio.to_thread(give_back_space, self._path, stop=stop)
+            await asyncio.to_thread(
+                give_back_space, self._path, stop=stop, is_awaited=self._is_awaited
+            )
         finally:
             stop.set()
 

@@ -578,10 +578,10 @@ class SessionStore:
         """
         return None
 
-    async def erase_deleted(self) -> None:
+    async def erase_deleted(self, *, gives_way: bool = False) -> None:
         """Remove what deleted rows have left in the files of the database.
 
-        The files of a server are the server's.
+        The files of a server are the server's. With `gives_way`, writes of this process go first.
 
         Raises:
             StorageError: it cannot be done now, because the database is in use or its disk is full.

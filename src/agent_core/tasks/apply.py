@@ -104,7 +104,7 @@ def _create(document: TaskDocument) -> Dag:
     if len(steps) != len(document.steps):
         raise schema_error("two steps have one id")
     if any(each not in steps for step in document.steps for each in step.depends_on_step_ids):
-        raise schema_error("a step depends on one that is not there")
+        raise schema_error("a step depends on an unknown step")
     if find_cycle(steps, lambda step_id: steps[step_id].depends_on_step_ids):
         raise schema_error("steps wait for each other")
     names_roots = "root_step_ids" in document.model_fields_set

@@ -266,7 +266,7 @@ class TaskBoard:
         by.require_orchestrator()
         if isinstance(await self._find(new.task_id, by), OpenTask):
             message = (
-                f"Task {new.task_id} is active already; take another task_id, or go on with it"
+                f"Task {new.task_id} is active already; take another task_id, or use that Task"
             )
             raise task_error(ErrorCode.VALIDATION_ERROR, message, task_id=new.task_id)
         now = self._now()

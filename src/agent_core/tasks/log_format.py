@@ -127,7 +127,7 @@ def read_log(log: bytes) -> Replayed:
             line = _parse(raw, number)
             owner = owner or (line.session_id, line.task_id)
             if owner != (line.session_id, line.task_id):
-                raise schema_error("session_id and task_id are not those of the first line")
+                raise schema_error("session_id and task_id differ from the first line")
             change = line.change()
             if isinstance(change.payload, TaskCreated) and number > 1:
                 raise schema_error("a Task is created once")
@@ -146,7 +146,7 @@ def read_log(log: bytes) -> Replayed:
     return Replayed(good, session_id, changes, len(changes), end, is_terminated)
 
 
-def is_stillborn(log: bytes) -> bool:
+def was_never_created(log: bytes) -> bool:
     """Return whether the first line is incomplete: the Task was never announced."""
     start = log.rstrip(PADDING)
     first = b'{"wal_seq":1,'

@@ -23,7 +23,7 @@ from agent_core.errors import AgentCoreError, ErrorCode, StorageError, TaskError
 from agent_core.opening import open_descriptor
 from agent_core.tasks.apply import schema_error
 from agent_core.tasks.graph import Dag
-from agent_core.tasks.log_format import PADDING, Replayed, is_stillborn, last_line, read_log
+from agent_core.tasks.log_format import PADDING, Replayed, last_line, read_log, was_never_created
 from agent_core.tasks.model import TASK_ENDS, Change, CloseRun, TaskStatus, task_error
 from agent_core.types import SESSION_ID_PATTERN, CleanupFailure, CleanupResult, ErrorPayload
 
@@ -327,7 +327,7 @@ class TaskLogStore:
         try:
             content = _read_all(descriptor)
             replayed = read_log(content)
-            if is_stillborn(content):
+            if was_never_created(content):
                 self.discard(name)
             dag = self._require_dag(name, replayed)
         except BaseException:

@@ -49,7 +49,7 @@ class InMemoryTaskLogStore(TaskLogStore):
             raise FileNotFoundError(name)
         return os.dup(self._logs[name])
 
-    def _state(self, name: str) -> None:  # noqa: ARG002 - the same as that of a file
+    def _state(self, name: str) -> None:  # noqa: ARG002 - the signature of a file
         return None
 
 

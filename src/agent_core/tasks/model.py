@@ -171,7 +171,7 @@ class NewTask(Arguments):
 
 
 class UpdateTask(Arguments):
-    """Change the Task's words, block it (`blocked`) or let it go on (`pending`)."""
+    """Change the Task's title or summary, block it (`blocked`) or unblock it (`pending`)."""
 
     op: Literal["update_task"]
     title: Title | None = None

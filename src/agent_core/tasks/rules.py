@@ -182,12 +182,18 @@ def _not_ready(dag: Dag, step: TaskStep) -> TaskError:
     direct = [each for each in steps if each.status is not TaskStepStatus.COMPLETED]
     obstacles = dag.obstacles(step.step_id)
     found = list({each.step_id: each for each in (*direct, *obstacles)}.values())
-    facts = [_describe_dependency(dag, each) for each in found]
+    facts = [{"step_id": each.step_id, "status": each.status.value} for each in found]
+    words: list[str] = []
+    for each, fact in zip(found, facts, strict=True):
+        reason = dag.explain(each)
+        fact |= {"reason": reason} if reason else {}
+        shown = f": {short_line(reason, _LONGEST)}" if reason else ""
+        words.append(f"{each.step_id} ({each.status}{shown})")
     rule = ", not ready"
     if reason := dag.explain(step):
         rule += f": {short_line(reason, _LONGEST)}"
     if found:
-        rule += f"; it waits for {', '.join(_in_words(each) for each in facts[:10])}"
+        rule += f"; it waits for {', '.join(words[:10])}"
     if obstacles:
         rule += (
             ". A failed or cancelled step does not let others begin: only the orchestrator can "
@@ -196,18 +202,6 @@ def _not_ready(dag: Dag, step: TaskStep) -> TaskError:
     waits_for = [each.step_id for each in direct]
     details = {"waits_for": waits_for[:_SHOWN], "dependencies": facts[:_SHOWN]}
     return step_error(ErrorCode.STEP_NOT_READY, step, rule, **details)
-
-
-def _describe_dependency(dag: Dag, step: TaskStep) -> dict[str, str]:
-    facts = {"step_id": step.step_id, "status": step.status.value}
-    reason = dag.explain(step)
-    return facts | {"reason": reason} if reason else facts
-
-
-def _in_words(dependency: Mapping[str, str]) -> str:
-    reason = short_line(dependency.get("reason", ""), _LONGEST)
-    status = dependency["status"] + (reason and f": {reason}")
-    return f"{dependency['step_id']} ({status})"
 
 
 def _report(dag: Dag, command: ReportStep) -> Iterator[Pair]:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from agent_core.errors import SchemaError
-from agent_core.tasks.log_format import Replayed, is_stillborn, read_log
+from agent_core.tasks.log_format import Replayed, read_log, was_never_created
 from task_boards import created, desk_in, step
 
 LogOf = Callable[[], bytes]
@@ -257,13 +257,14 @@ def test_two_creations_are_damage(log: bytes) -> None:
         read_log(log + json.dumps(first).encode() + b"\n")
 
 
-def test_only_a_first_line_that_never_was_is_stillborn(log: bytes) -> None:
+def test_only_a_first_line_that_never_was_was_never_created(log: bytes) -> None:
     first = ends_of_lines(log)[0]
-    assert all(is_stillborn(log[:cut]) for cut in range(first - 1))
-    assert is_stillborn(b"\0" * 4096)
-    assert not is_stillborn(log[: first - 1])
+    assert all(was_never_created(log[:cut]) for cut in range(first - 1))
+    assert was_never_created(b"\0" * 4096)
+    assert not was_never_created(log[: first - 1])
     assert not any(
-        is_stillborn(log[:place] + b"~" + log[place + 1 : first - 1]) for place in range(first - 2)
+        was_never_created(log[:place] + b"~" + log[place + 1 : first - 1])
+        for place in range(first - 2)
     ), "a whole line with a wrong byte is not thrown away"
-    assert not is_stillborn(log[:first])
-    assert not is_stillborn(b"notes of mine")
+    assert not was_never_created(log[:first])
+    assert not was_never_created(b"notes of mine")

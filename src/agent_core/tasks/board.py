@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iter
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
 from functools import wraps
+from math import inf
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -390,13 +391,13 @@ class TaskBoard:
     def begin_call(self, run_id: str) -> None:
         """Note that a tool call of a run begins. It does not renew a lease that has ended."""
         task, step = self._held_by(run_id)
-        if task and step and task.deadlines[step.step_id] <= self._monotonic():
+        if task and step and task.deadlines.get(step.step_id, inf) <= self._monotonic():
             task.deadlines[step.step_id] = _ENDED
 
     async def end_call(self, run_id: str, by: Actor) -> None:
         """Renew the lease of a run whose tool call has ended."""
         task, step = self._held_by(run_id)
-        if task and step and task.deadlines[step.step_id] != _ENDED:
+        if task and step and task.deadlines.get(step.step_id) != _ENDED:
             await self._renew(task, step, by)
 
     async def keep_leases(self, by: Actor) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -179,6 +180,19 @@ async def test_a_call_does_not_renew_a_lease_that_had_ended_before_it(desk: Desk
     desk.board.begin_call("run_a")
     await desk.board.end_call("run_a", worker.actor)
     assert desk.types()[-1] == "task_step_ready"
+
+
+async def test_a_log_that_was_edited_meanwhile_keeps_its_holder_at_work(desk: Desk) -> None:
+    worker = await claimed(desk)
+    log = desk.folder / "work.wal.jsonl"
+    log.write_bytes(log.read_bytes() + b"\n")
+    for _ in range(2):  # the first one finds the change, the second one reads the log again
+        with suppress(ToolError):
+            block = [{"op": "update_task", "title": "other"}]
+            await desk.orchestrator().call("update", task_id="t1", operations=block)
+    desk.board.begin_call("run_a")
+    await desk.board.end_call("run_a", worker.actor)
+    assert desk.board.step_held_by("run_a") == "s1"
 
 
 async def test_short_calls_hardly_make_a_log_grow(desk: Desk) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from agent_core.config.models import ContextConfig, ModelConfig
 from agent_core.context.composer import Composer
 from agent_core.errors import ErrorCode, PermissionDeniedError
-from agent_core.events import EventStream, Journal
+from agent_core.events import EventStream, HeldSession, Journal
 from agent_core.extensions import (
     Admit,
     Extension,
@@ -163,7 +163,7 @@ class Session:
                 stream=stream,
                 redactor=JournalRedactor(Redactor(self.secrets)),
                 estimate=estimate_blocks,
-                session_owner=OWNER,
+                held=HeldSession(OWNER),
             ),
             provider=self.provider or self.scripted,
             composer=Composer(model=model, context=ContextConfig(), static=()),

@@ -1,6 +1,12 @@
 """Events and nodes of a run: the journal that stores them, and the stream that shows them."""
 
-from agent_core.events.journal import HistoryStore, Journal, JournalEnd, SessionJournal
+from agent_core.events.journal import (
+    HeldSession,
+    HistoryStore,
+    Journal,
+    JournalEnd,
+    SessionJournal,
+)
 from agent_core.events.stream import MESSAGE_BOUNDS, EventStream, whole_text
 from agent_core.types import Batch, PendingEvent, Position, RunChange
 
@@ -8,6 +14,7 @@ __all__ = [
     "MESSAGE_BOUNDS",
     "Batch",
     "EventStream",
+    "HeldSession",
     "HistoryStore",
     "Journal",
     "JournalEnd",

@@ -61,8 +61,23 @@ class JournalEnd(Struct, frozen=True):
     active_node_id: str | None
 
 
-def _forget(_: "Journal") -> None:
-    """Leave what could not be stored to the next owner of the session."""
+class HeldSession(Struct, frozen=True):
+    """The claim with which a root agent's journal moves its session; each claim has an epoch."""
+
+    owner: str
+    epoch: int | None = None
+
+
+class JournalKeeper(Protocol):
+    """Looks after journals whose writes the store does not take."""
+
+    def add_unclosed(self, journal: "Journal", /) -> None:
+        """Keep a journal whose end could not be stored."""
+        ...
+
+    def refused(self, journal: "Journal", /) -> None:
+        """Note that another owner has the session of a journal."""
+        ...
 
 
 class HistoryStore(Protocol):
@@ -93,8 +108,8 @@ class Journal:
     dropped, the path ends at the last stored node again, and from then on only an end is stored: a
     later batch would describe consequences of something that was never stored.
 
-    `estimate` returns the tokens that content will take in a request. `session_owner` is the
-    runtime that holds the session, for the journal of a root agent: the session's next message
+    `estimate` returns the tokens that content will take in a request. `held` is the
+    claim to the session, for the journal of a root agent: the session's next message
     continues from its nodes. Other agents do not move the session.
 
     Attributes:
@@ -110,10 +125,8 @@ class Journal:
         redactor: JournalRedactor,
         estimate: Callable[[Sequence[ContentBlock]], int],
         path: Iterable[Node] = (),
-        session_owner: str | None = None,
-        epoch: int | None = None,
-        on_unclosed: Callable[["Journal"], None] = _forget,
-        on_refused: Callable[["Journal"], None] = _forget,
+        held: HeldSession | None = None,
+        keeper: JournalKeeper | None = None,
     ) -> None:
         self.run = run
         self._session_id, self._agent_id, self._run_id = run.session_id, run.agent_id, run.run_id
@@ -123,10 +136,9 @@ class Journal:
         self._stream = stream
         self._redactor = redactor
         self._estimate = estimate
-        self._owner = session_owner
-        self.epoch = epoch
-        self._on_unclosed = on_unclosed
-        self._on_refused = on_refused
+        self._owner = None if held is None else held.owner
+        self.epoch = None if held is None else held.epoch
+        self._keeper = keeper
         self._nodes: list[Node] = []
         self._events: list[PendingEvent] = []
         self._recorded = 0
@@ -278,7 +290,8 @@ class Journal:
         for event in self._late_end.events:
             self._stream.write(self._event(event))
         self._stream.close()
-        self._on_unclosed(self)
+        if self._keeper is not None:
+            self._keeper.add_unclosed(self)
 
     async def close_again(self) -> None:
         """Store the end that was shown but not stored; does nothing if it has been stored.
@@ -378,8 +391,9 @@ class Journal:
         missing = {node.node_id for node in (*batch.nodes, *self._nodes)}
         self.path[:] = [node for node in self.path if node.node_id not in missing]
         self._nodes, self._events, self._change = [], [], None
-        if isinstance(failure, StorageError) and failure.code is ErrorCode.SESSION_ACTIVE:
-            self._on_refused(self)
+        is_refused = isinstance(failure, StorageError) and failure.code is ErrorCode.SESSION_ACTIVE
+        if is_refused and self._keeper is not None:
+            self._keeper.refused(self)
 
     async def _written_out(self) -> None:
         while self._writing is not None:

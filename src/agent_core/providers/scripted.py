@@ -306,7 +306,11 @@ class ScriptedProvider:
         except Exception as error:
             self._broken = self._broken or error
             raise
-        for event in draft.finish(self._estimates):
+        for event in draft.finish():
+            if draft.usage is None and isinstance(event, ModelCompleted):
+                prompt = self._estimates.prompt(request)
+                usage = Usage.from_input_output(prompt, estimate_blocks(event.content))
+                event = event.model_copy(update={"usage": usage})
             yield event
 
     async def close(self) -> None:
@@ -367,23 +371,17 @@ class _Draft:
 
     def __init__(self, provider: str, request: ModelRequest) -> None:
         self.is_over = False
-        self._request = request
-        self._usage: Usage | None = None
+        self.usage: Usage | None = None
         self._stop: StopReason | None = None
         self._has_calls = False
         self._reply = ReplyAccumulator(
             Called(provider, request.model), str, history=request.messages
         )
 
-    def finish(self, estimates: PromptEstimates) -> Iterator[ModelEvent]:
-        """Yield the last deltas and the finished reply; estimates a missing usage."""
+    def finish(self) -> list[ModelEvent]:
+        """Return the last deltas and the finished reply."""
         stop = self._stop or (StopReason.TOOL_USE if self._has_calls else StopReason.END_TURN)
-        for event in self._reply.finish(stop, stop.value, usage=self._usage or Usage()):
-            if self._usage is None and isinstance(event, ModelCompleted):
-                prompt, answer = estimates.prompt(self._request), estimate_blocks(event.content)
-                usage = Usage.from_input_output(prompt, answer)
-                event = event.model_copy(update={"usage": usage})
-            yield event
+        return self._reply.finish(stop, stop.value, usage=self.usage or Usage())
 
     def play(self, piece: object) -> Iterator[ModelEvent]:
         """Add one piece, and yield its events.
@@ -420,7 +418,7 @@ class _Draft:
         self.is_over = isinstance(piece, Fails | AgentCoreError | ModelFailed | ModelCompleted)
 
     def _parts(self, reply: Says | Calls) -> Iterator[object]:
-        self._usage = reply.usage or self._usage
+        self.usage = reply.usage or self.usage
         if "stop_reason" in reply.model_fields_set:
             self._stop = reply.stop_reason
         if reply.reasoning:

@@ -15,7 +15,7 @@ from msgspec import Struct
 from agent_core.aio import finish_uncancelled, stop_task
 from agent_core.config.models import RunWorkerConfig
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
-from agent_core.events import EventStream, Journal
+from agent_core.events import EventStream, HeldSession, Journal
 from agent_core.loading import installed_version
 from agent_core.loop import Outcome, settle
 from agent_core.providers.estimates import estimate_blocks
@@ -420,8 +420,7 @@ class QueueWorker:
             stream=EventStream(),
             redactor=JournalRedactor(self._redactor),
             estimate=estimate_blocks,
-            session_owner=self._owner.owner_id,
-            epoch=opened.session.epoch,
+            held=HeldSession(self._owner.owner_id, opened.session.epoch),
         )
 
     async def _hand_over(self) -> bool:

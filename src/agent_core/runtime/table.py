@@ -8,7 +8,7 @@ from weakref import WeakValueDictionary
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from agent_core.events import EventStream, Journal
+from agent_core.events import EventStream, HeldSession, Journal
 from agent_core.loop import HistorySource
 from agent_core.loop.inside import Inside, enclosing_runs
 from agent_core.loop.options import RunOptions
@@ -129,6 +129,7 @@ class RunTable:
         """
         identity, stream, prompt = identity_of(record), EventStream(), record.prompt
         epoch = None if opened is None else opened.session.epoch
+        held = HeldSession(self.owner.owner_id, epoch)
         before = self._runs.get(identity.run_id)  # it has waited for an answer
         run = Run(
             identity=identity,
@@ -144,9 +145,7 @@ class RunTable:
             scope=RunScope(
                 run_id=identity.run_id, has_hooks=STARTED_BY_HOOK not in record.metadata
             ),
-            journal=self.open_journal(
-                identity, stream, session_owner=self.owner.owner_id, epoch=epoch
-            ),
+            journal=self.open_journal(identity, stream, held=held),
             stream=stream,
             history=history,
             tenant=None if opened is None else opened.session.tenant,
@@ -173,8 +172,7 @@ class RunTable:
         stream: EventStream,
         path: Iterable[Node] = (),
         *,
-        session_owner: str | None = None,
-        epoch: int | None = None,
+        held: HeldSession | None = None,
     ) -> Journal:
         """Open the journal of a run; an end that cannot be stored goes to the leases."""
         return Journal(
@@ -184,10 +182,8 @@ class RunTable:
             redactor=self._redactor,
             estimate=estimate_blocks,
             path=path,
-            session_owner=session_owner,
-            epoch=epoch,
-            on_unclosed=self.leases.add_unclosed,
-            on_refused=self.leases.refused,
+            held=held,
+            keeper=self.leases,
         )
 
     def history_of(self, parked: RunRecord) -> SessionHistory:

@@ -109,7 +109,9 @@ class ValueWriter:
         # A proxy may fail when its type is asked for, so plain types come first, without asking.
         kind = type(value)
         if kind is str:
-            return self._text(cast("str", value))
+            text = cast("str", value)
+            self._text_left -= len(text)
+            return storable_text(text)
         if kind is int or kind is float:
             return _number(cast("int", value))
         if depth >= MAX_DEPTH:

@@ -3,7 +3,7 @@
 import pytest
 
 from agent_core.errors import ErrorCode, StorageError
-from agent_core.events import EventStream, Journal
+from agent_core.events import EventStream, HeldSession, Journal
 from agent_core.redaction import Redactor
 from agent_core.redaction.redactor import JournalRedactor
 from agent_core.storage.sqlite import SqliteSessionStore
@@ -31,8 +31,7 @@ def journal_of(opened: ClaimedRun, store: SqliteSessionStore) -> Journal:
         stream=EventStream(),
         redactor=JournalRedactor(Redactor({})),
         estimate=lambda blocks: 1,
-        session_owner="me",
-        epoch=opened.session.epoch,
+        held=HeldSession("me", opened.session.epoch),
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from agent_core.errors import ErrorCode, StorageError
-from agent_core.events import EventStream, Journal, JournalEnd
+from agent_core.events import EventStream, HeldSession, Journal, JournalEnd
 from agent_core.providers.estimates import estimate_blocks
 from agent_core.redaction.redactor import JournalRedactor, Redactor
 from agent_core.types import (
@@ -73,11 +73,17 @@ class Place:
             stream=self.stream,
             redactor=JournalRedactor(Redactor(secrets)),
             estimate=estimate_blocks,
-            session_owner="own_1",
-            on_unclosed=self.unclosed.append,
+            held=HeldSession("own_1"),
+            keeper=self,
         )
         self._events = self.stream.read()
         self._reader = asyncio.create_task(self._read())
+
+    def add_unclosed(self, journal: Journal) -> None:
+        self.unclosed.append(journal)
+
+    def refused(self, journal: Journal) -> None:
+        """Leave the session to its other owner."""
 
     async def _read(self) -> None:
         async for event in self._events:

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from agent_core.errors import ErrorCode
-from agent_core.events import EventStream, Journal
+from agent_core.events import EventStream, HeldSession, Journal
 from agent_core.extensions import Admit, ExtensionContext, Extensions, JudgedCall
 from agent_core.loop import Outcome, RunContext, RunLimits, run_agent
 from agent_core.providers.estimates import estimate_blocks
@@ -465,7 +465,7 @@ async def test_a_run_that_goes_on_makes_the_calls_that_had_not_begun_and_keeps_i
         stream=EventStream(),
         redactor=JournalRedactor(Redactor({})),
         estimate=estimate_blocks,
-        session_owner=OWNER,
+        held=HeldSession(OWNER),
     )
     history = SessionHistory(session.store, "s1", is_new=False)
     again = replace(left, journal=journal, history=history, extensions=allowing(left))
@@ -508,7 +508,7 @@ async def test_a_call_that_had_begun_is_not_made_again_by_the_run_that_goes_on()
         stream=EventStream(),
         redactor=JournalRedactor(Redactor({})),
         estimate=estimate_blocks,
-        session_owner=OWNER,
+        held=HeldSession(OWNER),
     )
     history = SessionHistory(session.store, "s1", is_new=False)
     outcome = await run_agent(replace(left, journal=journal, history=history), user_text("go"))
@@ -530,7 +530,7 @@ async def go_on(session: Session, left: RunContext) -> Outcome:
         stream=EventStream(),
         redactor=JournalRedactor(Redactor({})),
         estimate=estimate_blocks,
-        session_owner=OWNER,
+        held=HeldSession(OWNER),
     )
     history = SessionHistory(session.store, "s1", is_new=False)
     again = replace(left, journal=journal, history=history, extensions=allowing(left))

@@ -19,7 +19,7 @@ from agent_core.storage.faults import explain, is_busy
 READERS_S = 10.0
 """Seconds to wait for readers of an old state."""
 
-_SPARE_TIME_S = 2.0
+_SPARE_TIME_S = 5.0
 _STEPS = 5000
 _PAUSE_S = 2.0
 _MOST_ATTEMPTS = 30

@@ -46,7 +46,7 @@ _LONG_LOG = 8 * 2**20
 
 _LITTLE_SPACE = 256 * 1024
 """Free bytes of a file that are left in it."""
-_MUCH_KEPT = 64 * 2**20
+_MUCH_KEPT = 100 * 10**6
 """Size in bytes of the rows from which on a start does not rewrite a file."""
 
 _READERS = 3

@@ -125,19 +125,33 @@ class _Outcome:
         return final_status(failure=self.failure, interruption=self.interruption, check=self.check)
 
 
+@dataclass(frozen=True, kw_only=True)
+class FolderTask:
+    """The work of one run, as the caller and the profile state it.
+
+    Attributes:
+        profile: as it was loaded, with the caller's overrides.
+        config_path: the file it was loaded from.
+        prompt: the message to the model.
+        inputs: the files that the run may read.
+    """
+
+    profile: KgentConfig
+    config_path: Path
+    prompt: str
+    inputs: Sequence[RunInput]
+
+
 class FolderRun:
     """One run in an existing folder; only this class writes its `run.json`."""
 
     def __init__(
         self,
         env: RunEnvironment,
+        task: FolderTask,
         *,
-        profile: KgentConfig,
-        prompt: str,
         engine: AgentEngine,
-        inputs: Sequence[RunInput],
         memory: MemoryClient | None,
-        config_path: Path,
         cancellation: Cancellation,
         event_callback: EventCallback | None,
     ) -> None:
@@ -145,15 +159,15 @@ class FolderRun:
         self._records = env.records
         self._files = env.records.files
         self._redactor = env.records.redactor
-        self._profile = profile
-        self._prompt = prompt
+        self._profile = task.profile
+        self._prompt = task.prompt
         self._nudges = 0
         self._results: list[CheckResult] | None = None
         self._is_outdated = False
         self._engine = engine
-        self._inputs = inputs
+        self._inputs = task.inputs
         self._memory = memory
-        self._config_path = config_path
+        self._config_path = task.config_path
         self._cancellation = cancellation
         self._callback = (
             RedactingCallback(event_callback, self._redactor) if event_callback else None
@@ -161,7 +175,7 @@ class FolderRun:
         self._skills = SkillRegistry.of(env.config)
         self._manifest = SandboxManifest.of(env.sandbox_root)
         self._state = RunFolderState.of(
-            env.core_fields(), env.config, config_path=str(config_path), when=env.records.now()
+            env.core_fields(), env.config, config_path=str(task.config_path), when=env.records.now()
         )
 
     def run(self) -> RunFolderResult:

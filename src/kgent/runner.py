@@ -14,7 +14,7 @@ from kgent.engine.base import AgentEngine, EngineWithSecrets, EventCallback
 from kgent.engine.core import CoreAgentEngine
 from kgent.engine.mock import MockAgentEngine
 from kgent.errors import ErrorCategory, config_error, error_info, expand_home
-from kgent.executor import FolderRun
+from kgent.executor import FolderRun, FolderTask
 from kgent.inputs import find_inputs
 from kgent.mcp_servers import build_servers, mcp_secrets
 from kgent.memory import MemoryClient, open_memory
@@ -82,14 +82,14 @@ def run(
         except Exception as error:  # noqa: BLE001 - there is no run; the result has the reason
             status, category = RunFolderStatus.FAILED, ErrorCategory.INTERNAL
             return RunFolderResult(**asdict(ids), status=status, error=error_info(error, category))
+        task = FolderTask(
+            profile=profile, config_path=expand_home(config_path), prompt=prompt, inputs=inputs
+        )
         executor = FolderRun(
             env,
-            profile=profile,
-            prompt=prompt,
+            task,
             engine=chosen_engine,
-            inputs=inputs,
             memory=client,
-            config_path=expand_home(config_path),
             cancellation=cancellation or Cancellation(),
             event_callback=event_callback,
         )

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from agent_core import AgentRuntime, ErrorCode, ModelRequest, RunHandle, RunStatus
+from agent_core import AgentRuntime, ErrorCode, ModelRequest, RunHandle, RunStatus, tool
 from agent_core.providers.scripted import Calls, Fails, Hangs, Says, ScriptedCall, calls
 from agent_core.types import ToolResultBlock
 from casts import Cast, Line, data_of, results
@@ -152,6 +152,27 @@ async def test_a_child_at_a_limit_hands_over_every_text_it_wrote(
     report = handed_over(played.requests_of("go")[-1])
     assert report["summary"].index("first") < report["summary"].index("second")
     assert result.error.details["child_run_id"] == report["metadata"]["child_run_id"]
+
+
+async def test_a_final_answer_that_was_held_back_is_handed_over(home: Home, project: Path) -> None:
+    @tool(permission="readonly")
+    async def linger() -> str:
+        """Take too long."""
+        await asyncio.Event().wait()
+        return "never"
+
+    shape = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    start = calls("agent.create_sub_agent", task="look", expected_output_schema=shape)
+    answer = ScriptedCall(name="final_answer", arguments={"n": 4711})
+    both = Calls(text="first", calls=[ScriptedCall(name="linger"), answer])
+    config = f"{CONFIG}[agents]\ndefault_child_timeout_ms = 500\n"
+    played = Cast({"go": [start, "done"], "look": [both]})
+    made = runtime(home, project, played, config=config)
+    made.register_tool(linger)
+    async with made:
+        await (await begin(made, "create_sub_agent")).wait()
+    report = handed_over(played.requests_of("go")[-1])
+    assert report["summary"].index("first") < report["summary"].index("4711")
 
 
 @EVERY_START

@@ -13,6 +13,7 @@ from agent_core.storage.store import SessionStore
 from agent_core.tools.results import parse_answer
 from agent_core.types import (
     EFFECT_UNKNOWN,
+    HELD_ANSWER,
     ErrorPayload,
     EventLevel,
     EventType,
@@ -226,9 +227,12 @@ def _texts(nodes: Iterable[Node]) -> list[str]:
     """Return the texts that a run wrote, in order; a text that was broken off says so."""
     texts: list[str] = []
     for node in nodes:
-        if node.role is not Role.ASSISTANT or not node.text.strip():
+        if node.role is not Role.ASSISTANT:
             continue
-        text = node.text
+        said = (node.text, node.metadata.get(HELD_ANSWER, ""))
+        text = "\n\n".join(filter(str.strip, said))
+        if not text:
+            continue
         if node.is_partial:
             text += " [cut off here]"
         if "truncated" in node.metadata:

@@ -21,6 +21,7 @@ from agent_core.text import shorten_name
 from agent_core.tools.registry import Toolbox
 from agent_core.types import (
     FINAL_ANSWER,
+    HELD_ANSWER,
     ContentBlock,
     Draft,
     ErrorPayload,
@@ -277,8 +278,11 @@ def _write_down(
             "metadata": completed.metadata,
         },
     )
+    metadata: dict[str, Any] = {"stop_reason": completed.stop_reason}
+    if answer is not None and calls:
+        metadata[HELD_ANSWER] = answer
     node = ctx.journal.add(
-        Draft(Role.ASSISTANT, content, metadata={"stop_reason": completed.stop_reason}),
+        Draft(Role.ASSISTANT, content, metadata=metadata),
         EventType.MESSAGE_COMPLETED,
         payload={"role": "assistant", "tool_calls": len(calls)},
     )

@@ -76,6 +76,7 @@ from agent_core.types.history import (
 from agent_core.types.model import (
     EFFECT_UNKNOWN,
     FINAL_ANSWER,
+    HELD_ANSWER,
     ModelCompleted,
     ModelEvent,
     ModelFailed,
@@ -174,6 +175,7 @@ __all__ = [
     "CLOSING_EVENTS",
     "EFFECT_UNKNOWN",
     "FINAL_ANSWER",
+    "HELD_ANSWER",
     "LEASE",
     "LIVE_EVENTS",
     "MODEL_KEY",

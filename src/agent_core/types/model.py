@@ -51,6 +51,8 @@ EFFECT_UNKNOWN = "interrupted_effect_unknown"
 
 FINAL_ANSWER = "final_answer"
 """The tool that a model calls with its typed answer, if the service has no mode for that."""
+HELD_ANSWER = "held_answer"
+"""Metadata of a reply whose final answer came with other calls, and counts once they are made."""
 
 
 class OutputFormat(Frozen):

@@ -16,7 +16,7 @@ from agent_core.agents.assignments import (
     with_budget,
 )
 from agent_core.agents.child_runs import ChildCancelReason, ChildRun, ChildSpec, TaskBinding
-from agent_core.agents.report import find_failure, view_stored_worker
+from agent_core.agents.report import build_handle, find_failure, view_stored_worker
 from agent_core.agents.roles import does_work
 from agent_core.agents.spawner import (
     BuildContext,
@@ -178,71 +178,10 @@ class OrchestratorSpawner(ChildSpawner):
                 `worker_not_available`, `task_not_dispatchable`, `validation_error`,
                 `child_agent_limit_exceeded`.
         """
-        workers, session_id = self._deps.workers, self._parent.run.session_id
-        task_id, step_ids = dispatch.task_id, dispatch.allowed_step_ids
         try:
-            dag = await self._board.require_dispatchable(task_id, step_ids, self._actor)
-            tools = await self._check_assignment(AgentRole.WORKER, dispatch)
-            expected = build_expected_output(dispatch)
-            worker = workers.select(
-                dag,
-                session_id,
-                pool_id=dispatch.worker_pool_id,
-                agent_id=dispatch.worker_agent_id,
-                tools=tools or (),
-                step_ids=step_ids,
-            )
-            reason = "first_idle" if dispatch.worker_agent_id is None else "named"
-            run = self._child_identity(
-                AgentRole.WORKER,
-                worker.agent_id(session_id),
-                worker.definition_id,
-                task=dispatch.summary,
-            )
-            workers.claim(run.agent_id, run.run_id)  # nothing is awaited since the choice
-            facts = {
-                "purpose": "worker",
-                "worker_id": worker.worker_id,
-                "worker_pool_id": worker.pool_id,
-            }
-            agent = self._agent_record(run, worker.definition_id, AgentType.SUB, metadata=facts)
-            allowed = None if step_ids is None else frozenset(step_ids)
-            scope = TaskScope(task_id, allowed, worker.pool_id)
-            spec = ChildSpec(
-                run=run,
-                agent=agent,
-                definition=self._deps.definitions.get(worker.definition_id),
-                assignment=dispatch,
-                expected=expected,
-                prompt=self._prompt(
-                    [
-                        ("Instruction", dispatch.instruction),
-                        ("Task id", task_id),
-                        ("Steps you may claim", ", ".join(dict.fromkeys(step_ids or ()))),
-                        ("Context", dispatch.context or ""),
-                    ],
-                    dispatch,
-                    context,
-                ),
-                history=WorkerHistory(self._deps.store, agent),
-                granted=worker.granted(tools),
-                record={
-                    **facts,
-                    "agent_definition_id": worker.definition_id,
-                    "task_id": task_id,
-                    "allowed_step_ids": step_ids and list(step_ids),
-                    "selection_reason": reason,
-                    "tool_call_id": context.tool_call_id,
-                },
-                bind=partial(self._bind, run, scope),
-            )
-            child = await self._start(spec, on_end=partial(self._free, run))
-            handle = {
-                "worker_agent_id": run.agent_id,
-                "child_run_id": run.run_id,
-                "stream_id": run.run_id,
-                "selection_reason": reason,
-            }
+            spec = await self._plan_dispatch(dispatch, context)
+            child = await self._start(spec, on_end=partial(self._free, spec.run))
+            handle = build_handle(spec.run, spec.record)
             if dispatch.wait:
                 return await self._finish(child, partial(self._build_answer, child, handle))
         except AgentCoreError as error:
@@ -250,9 +189,64 @@ class OrchestratorSpawner(ChildSpawner):
             raise
         handle["status"] = "running"
         work = self._late_result(child, handle, dispatch)
-        task = asyncio.create_task(work, name=f"wait {run.run_id}")
-        self._sent[run.run_id] = SentWorker(handle, task)
+        task = asyncio.create_task(work, name=f"wait {child.run.run_id}")
+        self._sent[child.run.run_id] = SentWorker(handle, task)
         return handle
+
+    async def _plan_dispatch(self, dispatch: WorkerAssignment, context: ToolContext) -> ChildSpec:
+        """Choose a worker and claim it; `_start` frees it if its run cannot begin.
+
+        Raises:
+            ToolError: as for `dispatch`.
+        """
+        workers, session_id = self._deps.workers, self._parent.run.session_id
+        task_id, step_ids = dispatch.task_id, dispatch.allowed_step_ids
+        dag = await self._board.require_dispatchable(task_id, step_ids, self._actor)
+        tools = await self._check_assignment(AgentRole.WORKER, dispatch)
+        expected = build_expected_output(dispatch)
+        worker = workers.select(
+            dag,
+            session_id,
+            pool_id=dispatch.worker_pool_id,
+            agent_id=dispatch.worker_agent_id,
+            tools=tools or (),
+            step_ids=step_ids,
+        )
+        agent_id, definition_id = worker.agent_id(session_id), worker.definition_id
+        run = self._child_identity(AgentRole.WORKER, agent_id, definition_id, task=dispatch.summary)
+        workers.claim(agent_id, run.run_id)  # nothing is awaited since the choice
+        facts = {
+            "purpose": "worker",
+            "worker_id": worker.worker_id,
+            "worker_pool_id": worker.pool_id,
+        }
+        agent = self._agent_record(run, definition_id, AgentType.SUB, metadata=facts)
+        allowed = None if step_ids is None else frozenset(step_ids)
+        parts = [
+            ("Instruction", dispatch.instruction),
+            ("Task id", task_id),
+            ("Steps you may claim", ", ".join(dict.fromkeys(step_ids or ()))),
+            ("Context", dispatch.context or ""),
+        ]
+        return ChildSpec(
+            run=run,
+            agent=agent,
+            definition=self._deps.definitions.get(definition_id),
+            assignment=dispatch,
+            expected=expected,
+            prompt=self._prompt(parts, dispatch, context),
+            history=WorkerHistory(self._deps.store, agent),
+            granted=worker.granted(tools),
+            record={
+                **facts,
+                "agent_definition_id": definition_id,
+                "task_id": task_id,
+                "allowed_step_ids": step_ids and list(step_ids),
+                "selection_reason": "named" if dispatch.worker_agent_id else "first_idle",
+                "tool_call_id": context.tool_call_id,
+            },
+            bind=partial(self._bind, run, TaskScope(task_id, allowed, worker.pool_id)),
+        )
 
     async def wait_workers(self, asked: WaitWorkers, _: ToolContext) -> ToolReturn:
         """Wait for runs until they end or `timeout_ms` is over, and return their results.
@@ -300,8 +294,7 @@ class OrchestratorSpawner(ChildSpawner):
         claimed = await self._board.outcome(child.run.run_id, self._actor)
         step_id = claimed.step_id if claimed is not None else None
         report = await self._store_report(child, step_id=step_id)
-        answer = dict(handle)
-        answer.pop("status", None)
+        answer = {key: value for key, value in handle.items() if key != "status"}
         if claimed is not None:
             answer |= {"claimed_step_id": step_id, "claim_lost": claimed.is_lost}
             if (step := claimed.step) is not None:

@@ -159,8 +159,8 @@ async def report_stored_run(store: SessionStore, run: RunRecord) -> ToolResult:
         metadata={**facts, "agent_definition_id": run.metadata.get("agent_definition_id")},
     )
     if "worker_id" in run.metadata:
-        ids = {"worker_agent_id": run.agent_id, "child_run_id": run.run_id, "stream_id": run.run_id}
-        data = {**ids, "status": status.value, "worker_result": data}
+        handle = build_handle(run, run.metadata)
+        data = {**handle, "status": status.value, "worker_result": data}
     state = "had completed" if is_complete else "was cut off"
     error = ToolError(
         ErrorCode.CANCELLED,
@@ -169,6 +169,16 @@ async def report_stored_run(store: SessionStore, run: RunRecord) -> ToolResult:
         details={"reason": EFFECT_UNKNOWN, "child_run_id": run.run_id},
     )
     return ToolResult(content=[JsonBlock(data=data)], is_error=True, error=ErrorPayload.of(error))
+
+
+def build_handle(run: RunIdentity | RunRecord, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the ids of a worker's run, and why this worker was chosen, from its stored facts."""
+    return {
+        "worker_agent_id": run.agent_id,
+        "child_run_id": run.run_id,
+        "stream_id": run.run_id,
+        "selection_reason": facts.get("selection_reason"),
+    }
 
 
 async def view_stored_worker(store: SessionStore, run: RunRecord) -> dict[str, Any]:

@@ -216,15 +216,7 @@ class ChildSpawner:
 
     async def create(self, assignment: "SubAssignment", context: ToolContext) -> ToolReturn:
         """Run a sub agent: its conversation begins with its task."""
-        default = self._deps.setup.config.agents.default_sub_agent_definition
-        return await self._run_child(
-            AgentRole.SUB,
-            assignment,
-            context,
-            (),
-            default=default,
-            context_text=assignment.context or "",
-        )
+        return await self._run_child(AgentRole.SUB, assignment, context, (), assignment.context)
 
     async def fork(self, assignment: "ForkAssignment", context: ToolContext) -> ToolReturn:
         """Run a fork: its conversation is the parent's before the message with this call."""
@@ -233,10 +225,7 @@ class ChildSpawner:
             if any(call.tool_call_id == context.tool_call_id for call in path[place].calls):
                 path = path[:place]
                 break
-        default = self._deps.setup.config.agents.default_fork_agent_definition
-        return await self._run_child(
-            AgentRole.FORK, assignment, context, tuple(path), default=default
-        )
+        return await self._run_child(AgentRole.FORK, assignment, context, tuple(path))
 
     async def list_definitions(self, _: "ListDefinitions", __: ToolContext) -> ToolReturn:
         """Return all definitions, and which of their suggested tools a child could use now."""
@@ -286,10 +275,12 @@ class ChildSpawner:
         assignment: "ChildAssignment",
         context: ToolContext,
         path: Sequence[Node],
-        *,
-        default: str,
-        context_text: str = "",
+        context_text: str | None = None,
     ) -> ToolResult:
+        config = self._deps.setup.config.agents
+        default = config.default_sub_agent_definition
+        if role is AgentRole.FORK:
+            default = config.default_fork_agent_definition
         definition = self._deps.definitions.get(assignment.agent_definition_id or default)
         tools = await self._check_assignment(role, assignment)
         parked = await self._find_parked(context)
@@ -299,7 +290,7 @@ class ChildSpawner:
         if parked is not None:
             ids = {"run_id": parked.run_id, "agent_id": parked.agent_id}
             run = run.model_copy(update=ids)
-        parts = [("Task", assignment.task), ("Context", context_text)]
+        parts = [("Task", assignment.task), ("Context", context_text or "")]
         spec = ChildSpec(
             run=run,
             agent=self._agent_record(

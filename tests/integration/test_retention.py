@@ -11,6 +11,7 @@ import pytest
 
 from agent_core import AgentCoreError, AgentRuntime, PermissionDecision, PermissionRequest
 from agent_core.providers.scripted import ScriptedProvider, calls
+from agent_core.storage.rows import iso
 from agent_core.storage.store import SessionStore
 from isolation import Home
 from runtimes import CONFIG, Asked, ask, runtime
@@ -180,6 +181,21 @@ async def test_a_tenant_deletes_its_own_sessions_in_postgres(
         gone = await made.delete_sessions(older_than=timedelta(days=30), dry_run=False)
         assert gone.deleted == ["red-one"]
         assert gone.freed_bytes == found.freed_bytes > 0
+    # Killed before its rows were deleted: another tenant, which misses them, leaves the note alone.
+    async with opened("red") as made:
+        services = await made._home.services()
+        notes = services.sessions.deletions._notes
+        session = await services.store.session("red-two")
+        assert notes is not None
+        assert session is not None
+        notes.take(json.dumps(["red-two", iso(session.created_at), []]).encode()).close()
+        (note,) = home.path.glob("unfinished/deleted-*/*")
+    async with opened("blue") as made:
+        await ids_of(made)
+    assert note.exists()
+    async with opened("red") as made:
+        assert "red-two" in await ids_of(made)
+    assert not note.exists()
     with psycopg.connect(database_url) as connection:
         rows = connection.execute("SELECT session_id FROM sessions ORDER BY 1").fetchall()
         assert [row[0] for row in rows] == ["blue-one", "blue-two", "red-two"]

@@ -16,7 +16,7 @@ from agent_core.aio.loops import HomeLoop
 from agent_core.artifacts.store import ArtifactStore, InMemoryArtifactStore
 from agent_core.assets.load import check_assets
 from agent_core.config.databases import url_secrets
-from agent_core.config.paths import Setup
+from agent_core.config.paths import Setup, database_key
 from agent_core.disk.unfinished import Notes
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
 from agent_core.process import Launcher
@@ -150,9 +150,9 @@ async def open_services(
             forget_reads=project.toolboxes.forget_reads,
         )
         await moves.recover()
-        deletion_notes = None
+        key, deletion_notes = _key_of_rows(setup, opened), None
         if setup.persist:
-            deletion_notes = Notes(setup.home / "unfinished" / f"deleted-{opened.key}")
+            deletion_notes = Notes(setup.home / "unfinished" / f"deleted-{key}")
         sessions = Sessions(
             project,
             store=store,
@@ -165,7 +165,7 @@ async def open_services(
             deletion_notes=deletion_notes,
         )
         keeps_all = not setup.persist or options.store is not None
-        mark = None if keeps_all else setup.sessions_dir / f".kept-{opened.key}"
+        mark = None if keeps_all else setup.sessions_dir / f".kept-{key}"
         upkeep = await _begin_upkeep(sessions, setup, deletion_notes, mark)
         stack.push_async_callback(_finish_within, upkeep, _UPKEEP_S)
         stack.push_async_callback(runs.leases.give_back, is_shared=options.store is not None)
@@ -195,6 +195,11 @@ async def open_services(
             sessions=sessions,
             workers=opened.workers,
         )
+
+
+def _key_of_rows(setup: Setup, opened: OpenedStore) -> str:
+    """Return a key for the rows this process sees: a tenant cannot judge what belongs to others."""
+    return opened.key if setup.tenant is None else f"{opened.key}-{database_key(setup.tenant)}"
 
 
 async def _begin_upkeep(

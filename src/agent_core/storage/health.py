@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.storage import migrations
-from agent_core.storage.connections import connect
+from agent_core.storage.connections import connect, size_of_files
 from agent_core.storage.faults import explain, is_busy
 
 _WAIT_S = 1.0
@@ -23,7 +23,7 @@ class DatabaseHealth(Struct, frozen=True, kw_only=True):
     Attributes:
         version: version of its schema; None if there is no file yet.
         newest: newest schema version known to this program.
-        size_bytes: size of the file.
+        size_bytes: size of the file and its log.
         free_bytes: free space on its disk.
         unused_bytes: free space in the file itself.
         is_locked: another process writes to it, or has not finished.
@@ -57,7 +57,7 @@ def examine(path: Path) -> DatabaseHealth:
     return DatabaseHealth(
         version=version,
         newest=newest,
-        size_bytes=size,
+        size_bytes=size_of_files(path),
         free_bytes=free,
         unused_bytes=unused,
         is_locked=is_locked,

@@ -44,8 +44,9 @@ async def build_report(
     """Build the report of a child.
 
     An answer that is a JSON object is split into the fields of the report; everything that they do
-    not take stays in `summary`, as does any other answer. `artifacts` names only artifacts of the
-    session: those that the answer names, and those of the child's tools.
+    not take stays in `summary`, as does any other answer. Without a summary of its own, the whole
+    answer is the summary. `artifacts` names only artifacts of the session: the ones in the answer,
+    and the ones that the child's tools have kept.
 
     Args:
         store: has the session's artifacts.
@@ -71,10 +72,10 @@ async def build_report(
     rest.pop("artifacts", None)
     if unknown := [each for each in named if each not in known]:
         rest["artifacts"] = unknown
-    words = taken.get("summary", "")
-    if rest and output is None:
+    words = taken.get("summary", "").strip()
+    if words and rest and output is None:
         words = f"{words}\n\n{json.dumps(rest, ensure_ascii=False, indent=1)}"
-    candidates = (words.strip(), answer or "", "\n\n".join(_texts(nodes)))
+    candidates = (words, answer or "", "\n\n".join(_texts(nodes)))
     report: dict[str, Any] = {
         "status": status,
         "summary": next(filter(str.strip, candidates), ""),
@@ -140,7 +141,7 @@ def find_failure(child: ChildRun) -> ErrorPayload | None:
 
 
 async def report_stored_run(store: SessionStore, run: RunRecord) -> ToolResult:
-    """Return what is known of a child whose parent's call was cut off, from what is stored.
+    """Return the stored texts of a child whose parent's call was cut off.
 
     It is an error of the call, also if the child had completed.
     """

@@ -17,7 +17,8 @@ async def as_report(folder: Path, text: str, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "text", ["plain words", "", "[1, 2]", '{"summary": ""}', '{"a": 1, "a": 2}', "{" * 2000]
+    "text",
+    ["plain words", "", "[1, 2]", '{"summary": ""}', '{"n": 1.50}', '{"a": 1, "a": 2}', "{" * 2000],
 )
 async def test_an_answer_without_a_summary_is_the_summary(tmp_path: Path, text: str) -> None:
     assert await as_report(tmp_path, text) == {

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from agent_core import AgentRuntime, ErrorCode, ModelRequest, RunHandle, RunStatus, tool
+from agent_core import AgentRuntime, Budget, ErrorCode, ModelRequest, RunHandle, RunStatus, tool
 from agent_core.providers.scripted import Calls, Fails, Hangs, Says, ScriptedCall, calls
 from agent_core.types import ToolResultBlock
 from casts import Cast, Line, data_of, results
@@ -197,6 +197,20 @@ async def test_a_cancelled_call_hands_over_what_its_child_wrote(
     report = handed_over(asked)
     assert report["summary"].index("first") < report["summary"].index("second")
     assert report["metadata"]["child_run_id"] in asked.model_dump_json()
+
+
+async def test_a_parent_whose_own_time_is_over_hands_over_what_its_child_wrote(
+    home: Home, project: Path
+) -> None:
+    child: list[Line] = [thinks("first"), Hangs(text="second")]
+    played = Cast({"and now": ["I see"], "go": STARTS["create_sub_agent"], "look": child})
+    async with runtime(home, project, played) as made:
+        handle = await made.start("go", session_id="s1", budget=Budget(wall_s=1.5))
+        await handle.wait()
+        assert handle.status is RunStatus.FAILED
+        await (await made.start("and now?", session_id="s1")).wait()
+    report = handed_over(played.requests_of("and now")[0])
+    assert report["summary"].index("first") < report["summary"].index("second")
 
 
 VICTIM = """

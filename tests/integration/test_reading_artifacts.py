@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from agent_core import AgentRuntime, ErrorCode, RunStatus, ToolContext, tool
-from agent_core.providers.scripted import Calls, calls
+from agent_core.providers.scripted import Calls, Fails, calls
 from agent_core.types import ArtifactRefBlock, ModelRequest, ToolResultBlock
 from casts import Cast, data_of, results
 from isolation import Home
@@ -45,9 +45,12 @@ async def read_pages(made: AgentRuntime) -> list[Any]:
     return [data_of(each) for each in results(await made.replay_session("s1"), "code.read_file")]
 
 
-async def test_a_parent_reads_the_whole_report_of_its_child(home: Home, project: Path) -> None:
+@pytest.mark.parametrize("is_cut", [False, True])
+async def test_a_parent_reads_the_whole_report_of_its_child(
+    home: Home, project: Path, is_cut: bool
+) -> None:
     start = calls("agent.create_sub_agent", task="look")
-    played = Cast({"go": [start, *[read_all] * 9], "look": [TEXT]})
+    played = Cast({"go": [start, *[read_all] * 9], "look": [Fails(text=TEXT) if is_cut else TEXT]})
     config = CONFIG.replace("32000", "200000")
     asked = Asked("deny")
     async with runtime(home, project, played, config=config, permission_callback=asked) as made:
@@ -55,7 +58,8 @@ async def test_a_parent_reads_the_whole_report_of_its_child(home: Home, project:
         (report,) = results(await made.replay_session("s1"), "agent.create_sub_agent")
         pages = await read_pages(made)
     assert data_of(report.model_copy(update={"content": report.content[:1]}))["status"]
-    assert "".join(page["content"] for page in pages) == TEXT
+    whole = "".join(page["content"] for page in pages)
+    assert whole.endswith(f"\n\n{TEXT} [cut off here]") if is_cut else whole == TEXT
     assert len(pages) > 2
     assert pages[-1]["continued_lines"]
     assert pages[-1]["total_lines"] == pages[0]["total_lines"]

@@ -20,8 +20,8 @@ from agent_core.assets.front_matter import parse_front_matter
 from agent_core.compact.compactor import summary_of
 from agent_core.config.load import load_config
 from agent_core.errors import AgentCoreError, ConfigError, SchemaError, ToolError
-from agent_core.hooks.file import load_hooks
-from agent_core.hooks.run_hooks import HookError, parse_answer
+from agent_core.hooks.answer import HookError, read_answer
+from agent_core.hooks.file import HookPoint, load_hooks
 from agent_core.mcp.config import read_servers
 from agent_core.mcp.transports import parse_message
 from agent_core.memory.entry import parse_memory
@@ -360,7 +360,8 @@ def test_what_a_hook_prints_is_an_answer_or_a_hook_error(tally: Tally, size: Dep
     def check(said: str) -> None:
         with suppress(HookError):
             stdout, stderr = Output(said, len(said)), Output("", 0)
-            parse_answer(CompletedProcess(exit_code=0, stdout=stdout, stderr=stderr), 1000)
+            finished = CompletedProcess(exit_code=0, stdout=stdout, stderr=stderr)
+            read_answer(finished, 1000, HookPoint.PRE_TOOL_USE)
 
     fuzz(tally, size, check, keys | JSON.map(json.dumps))
 

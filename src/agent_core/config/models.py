@@ -645,7 +645,7 @@ def _blob_store(value: str) -> str:
 
 
 class StoreConfig(Section):
-    """Where sessions are stored, and for how long.
+    """The place where sessions are stored, and the time they are kept.
 
     With `url_env`, the variable that has its address, they are in a Postgres database for several
     machines. With `keep_days`, sessions that were not used for so many days are deleted.

@@ -111,7 +111,7 @@ class Written(Struct, frozen=True):
 
 
 class WorkerRun(Struct):
-    """What the board knows of a worker's run.
+    """A run of a worker, as far as the board knows it.
 
     Attributes:
         task_id: the Task that it was sent to.

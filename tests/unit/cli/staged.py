@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
+from agent_core import RunResult
 from agent_core.cli import run
 from agent_core.cli.command import execute
 from agent_core.errors import ConfigError, ErrorCode, StorageError
@@ -81,6 +82,17 @@ class StagedRun:
     async def wait(self) -> RunStatus:
         return self.status
 
+    async def result(self) -> RunResult[str]:
+        text = self.result_text or ""
+        return RunResult(
+            output=text,
+            text=text,
+            status=self.status,
+            usage=self.usage,
+            session_id=self.session_id,
+            run_id="run_1",
+        )
+
     async def cancel(self) -> CancelResult:
         self._cancelled.set()
         tell("cancel was called")
@@ -150,15 +162,16 @@ class StagedRun:
             cwd="/p",
             metadata={"target": "/p/a.py", "reason": "outside_roots", "diff": "-old\n+new\n"},
         )
-        count = int(self._message)
+        scopes = ["/p", *(f"/p{number}" for number in range(2, int(self._message) + 1))]
 
-        async def ask() -> str:
+        async def ask(scope: str) -> str:
             try:
-                return (await self._callback(request)).decision
+                asked = request.model_copy(update={"target_scope": scope})
+                return (await self._callback(asked)).decision
             except UnattendedError:
                 return "unattended"
 
-        text = " ".join(await asyncio.gather(*(ask() for _ in range(count))))
+        text = " ".join(await asyncio.gather(*map(ask, scopes)))
         yield happens("model_text_delta", {"text": text})
         yield happens("run_completed")
 

@@ -156,15 +156,19 @@ async def answer(request: ModelRequest) -> AsyncGenerator[str]:
     yield "hello"
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(120)
 async def test_runs_are_queued_taken_watched_answered_and_cancelled(
     home: Home, project: Path, url: str
 ) -> None:
     home.write_config("[memory]\nenabled = false\n")
     options: dict[str, Any] = {"home_dir": home.path, "database_url": url, "tenant": "mine"}
     provider = ScriptedProvider(answer)
-    working = asyncio.create_task((worker := Worker(model=provider, **options)).run())
-    async with AgentRuntime(project, model=provider, **options) as runtime:
+    worker = Worker(model=provider, **options)
+    async with (
+        asyncio.TaskGroup() as group,
+        AgentRuntime(project, model=provider, **options) as runtime,
+    ):
+        group.create_task(worker.run())
         handle = await runtime.start("go", "s1")
         events = [event async for event in (await runtime.attach(handle.run_id)).events()]
         assert events[-1].event_type is EventType.RUN_COMPLETED
@@ -175,8 +179,7 @@ async def test_runs_are_queued_taken_watched_answered_and_cancelled(
                 await (await runtime.attach(handle.run_id)).cancel()
         assert await handle.wait() is RunStatus.CANCELLED
         assert [each.session_id for each in await runtime.list_sessions()] == ["s1"]
-    worker.drain()
-    await working
+        worker.drain()
 
 
 def test_the_check_says_what_a_pooler_does_not_carry(home: Home, project: Path, url: str) -> None:

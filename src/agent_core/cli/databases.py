@@ -81,7 +81,7 @@ def examine_server(url: str, setup: Setup) -> list[Finding]:
         f"the right to read and write {found.closed_tables}": bool(found.closed_tables),
         "the right to create tables, and schemas in the database": not found.can_create
         and not found.closed_tables  # if the version may not be read
-        and found.version < found.newest,
+        and (found.version < found.newest or not found.is_complete),
     }
     if wanted := [what for what, is_missing in problems.items() if is_missing]:
         return [Finding(name, "broken", place, f"sessions need {'; and '.join(wanted)}")]

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from agent_core.storage.migrations import MIGRATIONS
 from agent_core.storage.postgres.faults import explain
-from agent_core.storage.postgres.schema import version_of
+from agent_core.storage.postgres.schema import is_complete, version_of
 from agent_core.storage.postgres.settings import connect
 from agent_core.storage.postgres.upgrades import pending_upgrades
 
@@ -39,6 +39,7 @@ class ServerHealth(Struct, frozen=True, kw_only=True):
         encoding: encoding of its text.
         closed_tables: names of tables that may not be read or written.
         upgrades: number of Procrastinate's upgrades that its tables lack.
+        is_complete: whether the tables that belong to no version are there.
         is_pooled: whether the address leads to a pooler, which shares the server's connections.
         clock_s: seconds by which the server's clock is ahead of this machine's.
     """
@@ -53,6 +54,7 @@ class ServerHealth(Struct, frozen=True, kw_only=True):
     encoding: str
     closed_tables: str
     upgrades: int
+    is_complete: bool
     is_pooled: bool
     clock_s: float
 
@@ -83,6 +85,7 @@ def examine(url: str) -> ServerHealth:
                 encoding=connection.info.parameter_status("server_encoding") or "unknown",
                 closed_tables=closed_tables,
                 upgrades=len(pending_upgrades(connection)),
+                is_complete=is_complete(connection),
                 is_pooled=connection.is_pooled,
                 clock_s=(now - before - passed / 2).total_seconds(),
             )

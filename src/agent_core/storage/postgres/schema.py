@@ -302,6 +302,11 @@ _SEEN: Mapping[str, str] = {
 }
 """The rows of each table that a tenant sees."""
 
+_CURE = (
+    ". Give the user of the address the right to create schemas and tables in the database, or run"
+    " soong-agent store migrate once as a user who has it and owns the tables"
+)
+
 _FLAG = re.compile(r"\b((?:is|keeps)_\w+) INTEGER")
 _TABLE = re.compile(r"CREATE TABLE (\w+) \(")
 _INDEX = re.compile(r"^(CREATE INDEX \w+ ON (?!events)\w+ \([^)]+)\)")
@@ -354,11 +359,25 @@ def migrate(connection: Connection[Row]) -> None:
         _migrate(connection)
     with connection.transaction():
         for table, script in _ADDED:
-            row = connection.execute("SELECT to_regclass($1)", (table,)).fetchone()
-            if row is None or row[0] is None:
-                connection.execute(_ALONE)
-                connection.execute(script, prepare=False)
+            if not is_table(connection, table):
+                try:
+                    connection.execute(_ALONE)
+                    connection.execute(script, prepare=False)
+                except psycopg.errors.InsufficientPrivilege as error:
+                    message = f"{DATABASE} lacks the table {table}"
+                    raise StorageError(ErrorCode.MIGRATION_FAILED, message + _CURE) from error
         connection.execute("DELETE FROM last_commits WHERE at < now() - interval '1 hour'")
+
+
+def is_complete(connection: Connection[Row]) -> bool:
+    """Return whether the tables that belong to no version are there."""
+    return all(is_table(connection, table) for table, _ in _ADDED)
+
+
+def is_table(connection: Connection[Row], name: str) -> bool:
+    """Return whether there is a table of this name."""
+    row = connection.execute("SELECT to_regclass($1) IS NOT NULL", (name,)).fetchone()
+    return bool(row and row[0])
 
 
 def _migrate(connection: Connection[Row]) -> None:
@@ -384,12 +403,8 @@ def _migrate(connection: Connection[Row]) -> None:
         except psycopg.OperationalError:
             raise
         except psycopg.Error as error:
-            cure = ""
-            if isinstance(error, psycopg.errors.InsufficientPrivilege):
-                cure = (
-                    ". Give the user of the address the right to create schemas and tables in the"
-                    " database, or run soong-agent store migrate once as a user who has it"
-                )
+            is_refused = isinstance(error, psycopg.errors.InsufficientPrivilege)
+            cure = _CURE if is_refused else ""
             raise StorageError(
                 ErrorCode.MIGRATION_FAILED,
                 f"{DATABASE} could not be brought to schema {version} ({type(error).__name__}:"

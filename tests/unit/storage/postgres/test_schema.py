@@ -7,10 +7,13 @@ from typing import Any
 import psycopg
 import pytest
 
+from agent_core.errors import ErrorCode, StorageError
 from agent_core.storage.migrations import MIGRATIONS, Migration
 from agent_core.storage.postgres import PostgresSessionStore, schema
+from agent_core.storage.postgres.health import examine
 from agent_core.storage.postgres.settings import connect
 from agent_core.types import Dispatch
+from postgres import Server
 from rows import a_batch, a_node, an_event, an_opening
 
 FREE_TEXT = {
@@ -79,3 +82,21 @@ async def test_a_database_of_every_released_schema_goes_on_with_its_rows(
 def selected(url: str, statement: Any) -> list[Any]:
     with psycopg.connect(url) as connection:
         return connection.execute(statement).fetchall()
+
+
+async def test_a_user_who_cannot_add_a_missing_table_is_told_who_can(
+    shared_postgres: Server, database_url: str
+) -> None:
+    guest = f"guest_{database_url.rpartition('/')[2]}"
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute("DROP TABLE tenant_turns")
+        connection.execute(f"CREATE ROLE {guest} LOGIN PASSWORD 'secret'".encode())
+        connection.execute(f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {guest}".encode())
+    url = f"postgresql://{guest}:secret@{database_url.rpartition('@')[2]}"
+    with pytest.raises(StorageError, match="store migrate once as a user") as refused:
+        async with PostgresSessionStore.open(url):
+            pass
+    assert refused.value.code is ErrorCode.MIGRATION_FAILED
+    assert not examine(url).is_complete
+    async with PostgresSessionStore.open(database_url):
+        assert examine(database_url).is_complete

@@ -53,7 +53,7 @@ class Append:
             if self._is_alone and connection.is_plain:
                 row = connection.execute(_APPEND, self._values, prepare=True).fetchone()
             else:
-                with connection.pipeline() as pipeline:
+                with connection.together() as pipeline:
                     # Without a BEGIN all of this is one transaction, which ends with the pipeline;
                     # a job that reads in between would end it earlier.
                     is_read = bool(self._batch.run and self._batch.run.metadata)

@@ -267,7 +267,7 @@ class Threads:
                 link: _Link = self._local.link
                 link.begun += is_marked
                 mark = (link.name, link.begun) if is_marked else None
-                with connection.pipeline() as pipeline:
+                with connection.together() as pipeline:
                     connection.begin()
                     statements = Statements(connection, pipeline, mark)
                     if about is not None:
@@ -318,7 +318,7 @@ class Threads:
                 connection = self._connection()
                 if is_single and connection.is_plain:  # one round trip instead of two
                     return query(Statements(connection))
-                with connection.pipeline() as pipeline:
+                with connection.together() as pipeline:
                     connection.begin(READING)
                     value = query(Statements(connection, pipeline))
                     connection.execute("COMMIT")

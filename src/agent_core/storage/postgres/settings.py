@@ -14,7 +14,7 @@ from itertools import count
 from typing import Any
 
 import psycopg
-from psycopg import Connection, IsolationLevel, RawCursor, Transaction
+from psycopg import Connection, IsolationLevel, Pipeline, RawCursor, Transaction
 from psycopg.abc import PQGen
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import TransactionStatus
@@ -167,6 +167,18 @@ class Answering(Connection[Row]):
         """Begin a transaction with the settings; by default one that writes."""
         self.execute(how or self._begin)
         self.apply_settings()
+
+    @contextmanager
+    def together(self) -> Generator[Pipeline | None]:
+        """Send statements without waiting for each answer; one after another behind a pooler.
+
+        PgBouncer 1.18 now and then answers nothing more to a client that does not wait.
+        """
+        if self.is_pooled:
+            yield None
+        else:
+            with self.pipeline() as pipeline:
+                yield pipeline
 
     def apply_settings(self) -> None:
         """Apply the settings that end with the transaction."""

@@ -60,7 +60,6 @@ class RunOptions(Generic[OutputT]):
         budget: the spending limit of the run, including its children.
         max_turns: the maximum number of model turns; not more than the configuration allows.
         permission_mode: `plan` denies calls that could change something, `accept-edits` writes
-            permission_mode: `plan` denies calls that could change something, `accept-edits` writes
             project files without asking; None is `ask`, which follows the settings. It also applies
             to children.
         memory: the scope of its memory: `user:<id>` is the memory of this user, `shared` belongs to

@@ -29,6 +29,7 @@ from agent_core import (
     tool,
 )
 from agent_core.providers.scripted import Hangs, ScriptedProvider, calls
+from agent_core.storage.store import SessionStore
 from agent_core.telemetry.spans import Telemetry
 from agent_core.testing import ScriptedRuntime
 from isolation import Home
@@ -260,6 +261,43 @@ async def test_a_run_that_is_being_cancelled_starts_no_other() -> None:
         await in_time(outer.cancel())
         assert len(await made.list_sessions()) == 1
     assert [error.code for error in errors] == [ErrorCode.CANCELLED]
+
+
+async def test_a_run_that_is_being_opened_when_the_outer_one_is_cancelled_never_begins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked, go = asyncio.Event(), asyncio.Event()
+    inner: list[asyncio.Task[RunHandle[Any]]] = []
+    open_run = SessionStore.open_run
+
+    async def open_late(store: SessionStore, opening: Any) -> Any:
+        if inner:
+            asked.set()
+            await go.wait()
+        return await open_run(store, opening)
+
+    monkeypatch.setattr(SessionStore, "open_run", open_late)
+    said: list[str] = []
+
+    def heard(request: ModelRequest) -> Any:
+        said.append(words(request))
+        return model(request)
+
+    async with ScriptedRuntime(heard) as made:
+
+        async def ask(text: str) -> str:
+            inner.append(asyncio.create_task(made.start(text)))
+            await asyncio.Event().wait()
+            return "never"
+
+        outer = await made.start("ask hang", tools=[tool_of("ask", ask)])
+        await in_time(asked.wait())
+        assert (await in_time(outer.cancel())).status is RunStatus.CANCELLED
+        go.set()
+        handle = await in_time(inner[0])
+        assert await in_time(handle.wait()) is RunStatus.CANCELLED
+        assert (await in_time(made.run("hello"))).text == "said hello"
+    assert said == ["ask hang", "hello"]
 
 
 async def test_a_run_that_outlasts_the_outer_one_has_its_place() -> None:

@@ -128,12 +128,19 @@ class Scheduler:
         return None
 
     def enqueue(self, run: Run) -> bool:
-        """Start the run or put it into its session's queue; return whether it waits."""
+        """Start the run or put it into its session's queue; return whether it waits.
+
+        A run whose outer run was cancelled meanwhile is stopping, and does not begin; the caller
+        ends it.
+        """
         self._occupy(run.session_id)
         lane = self._lanes[run.session_id]
         lane.append(run)
         if run.nesting is not None:
             run.nesting.add(run)
+            # A run that waited for an answer when its outer run ended has outlasted it.
+            if run.nesting.outer.is_stopping and (run.is_nested or not run.is_continued):
+                run.is_stopping = True
         if lane[0] is run or run.is_nested:
             self._offer(lane)
         self._advance()

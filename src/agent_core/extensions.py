@@ -30,7 +30,14 @@ from functools import cache, partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from agent_core.errors import AgentCoreError, ConfigError, ErrorCode, PortableError
+from agent_core.errors import (
+    AgentCoreError,
+    CallChangedError,
+    ConfigError,
+    ErrorCode,
+    ParkedError,
+    PortableError,
+)
 from agent_core.providers.adapter_faults import ask_adapter
 from agent_core.providers.base import ProviderAdapter
 from agent_core.tools.base import ToolOutput, ToolReturn
@@ -113,16 +120,18 @@ class Extension:
     """Adds behaviour to runs. Subclass it, and override the methods you need.
 
     One object may serve many runs at once: every method gets the context of the run it is called
-    for. Extensions are nested in their order, the first one outermost.
+    for. Extensions are nested in their order, and every method is called in it, outermost first.
 
-    `GuardStop` stops the run, and an `AgentCoreError` ends it. Raised about a tool call, a
-    `ToolError` or `PermissionDeniedError` is the result that the model reads. Any other exception
-    ends the run with `internal_error` and names the extension; in `wrap_tool_call` it fails the
-    call, as an exception of the tool does.
+    `GuardStop` stops the run, and no further call is made. An `AgentCoreError` ends the run; raised
+    in `before_tool_call`, `admit_tool_call` or `wrap_tool_call` it is the result that the model
+    reads. Any other exception fails the call in these three methods, and ends the run with
+    `internal_error` elsewhere; the message names the extension, except in `wrap_tool_call`, where
+    the exception counts as the tool's own.
     """
 
     place: ClassVar[Place] = Place.PROGRAM
-    """The place of the extension among the engine's own."""
+    """The place of the extension among the engine's own. An extension at another place than
+    `PROGRAM` may come before permissions and guards: an installed one is refused."""
 
     def instructions(self, context: ExtensionContext) -> str | None:  # noqa: ARG002
         """Return a text for the system prompt of the run."""
@@ -303,14 +312,13 @@ class Extensions:
         Raises:
             AgentCoreError: `guard_stopped`: an extension has stopped the run.
         """
-        if self._stopped is not None:
-            raise self._stopped
+        self._require_going()
         wrappers = self._at["wrap_model_call"]
         if not wrappers:
             return provider
         ask: AskModel = partial(ask_adapter, provider)
         for each in reversed(wrappers):
-            wrap = self._ask_through if each.place is Place.PROGRAM else _ask_engine
+            wrap = _ask_engine if _is_engines(each) else self._ask_through
             ask = partial(wrap, each, self.context, ask)
         return WrappedProvider(ask)
 
@@ -355,7 +363,9 @@ class Extensions:
 
         Raises:
             PermissionDeniedError: an extension refused it.
+            AgentCoreError: `guard_stopped`: an extension has stopped the run.
         """
+        self._require_going()
         note = None
         for each in self._at["before_tool_call"]:
             with self._failures_of(each):
@@ -367,11 +377,21 @@ class Extensions:
 
         Raises:
             PermissionDeniedError: the policy, the user or an extension refused it.
+            AgentCoreError: `guard_stopped`: an extension has stopped the run.
         """
         admit: Admit = _admitted
         for each in reversed(self._at["admit_tool_call"]):
-            admit = partial(each.admit_tool_call, self.context, judged, admit)
-        return await admit()
+            ask = each.admit_tool_call if _is_engines(each) else partial(self._admit_through, each)
+            admit = partial(ask, self.context, judged, admit)
+        waited = await admit()
+        self._require_going()  # another call may have stopped the run while a person was asked
+        return waited
+
+    async def _admit_through(
+        self, extension: Extension, context: ExtensionContext, judged: JudgedCall, proceed: Admit
+    ) -> float | None:
+        with self._failures_of(extension):
+            return await extension.admit_tool_call(context, judged, proceed)
 
     async def run_tool(
         self, call: ToolCall, action: Callable[[], Awaitable[ToolReturn | ToolOutput]]
@@ -406,14 +426,19 @@ class Extensions:
             yield
         except GuardStop as stop:
             raise self._stop(f"the extension {_name(extension)}", stop) from None
-        except AgentCoreError:
+        except (AgentCoreError, ParkedError, CallChangedError):
             raise
         except Exception as error:
-            if extension.place is not Place.PROGRAM:
+            if _is_engines(extension):
                 raise
             message = f"the extension {_name(extension)} failed: {type(error).__name__}: {error}"
             details = {"extension": _name(extension)}
             raise AgentCoreError(ErrorCode.INTERNAL_ERROR, message, details=details) from error
+
+    def _require_going(self) -> None:
+        """Raise the reason why an extension has stopped the run, if one has."""
+        if self._stopped is not None:
+            raise self._stopped
 
     def _stop(self, who: str, stop: GuardStop) -> AgentCoreError:
         """Stop the run; the first reason counts."""
@@ -484,6 +509,12 @@ def _installed(name: str, points: "EntryPoints") -> Extension:
             "not an Extension"
         )
         raise ConfigError(ErrorCode.CONFIG_ERROR, message, details=details)
+    if _is_engines(extension):
+        message = (
+            f"[runtime] extensions: {name!r} of {distribution} is placed among the engine's own "
+            "extensions, where it may skip permissions; remove its attribute `place`"
+        )
+        raise ConfigError(ErrorCode.CONFIG_ERROR, message, details=details)
     return extension
 
 
@@ -529,6 +560,10 @@ async def _iterate(events: AsyncIterator[ModelEvent]) -> AsyncGenerator[ModelEve
 
 async def _admitted() -> None:
     """Admit the call: no extension has refused it."""
+
+
+def _is_engines(extension: Extension) -> bool:
+    return extension.place is not Place.PROGRAM
 
 
 def _name(extension: Extension) -> str:

@@ -36,7 +36,8 @@ from agent_core import (
     on_tool_call,
     tool,
 )
-from agent_core.providers.scripted import Hangs, Says, ScriptedProvider, calls
+from agent_core.extensions import Admit, JudgedCall
+from agent_core.providers.scripted import Calls, Hangs, Says, ScriptedCall, ScriptedProvider, calls
 from agent_core.testing import ScriptedRuntime
 from isolation import Home
 
@@ -407,6 +408,12 @@ class Raises(Extension):
     ) -> None:
         self.raise_at("after_tool_call")
 
+    async def admit_tool_call(
+        self, context: ExtensionContext, judged: JudgedCall, proceed: Admit
+    ) -> float | None:
+        self.raise_at("admit_tool_call")
+        return await proceed()
+
     async def before_stop(self, context: ExtensionContext, answer: str) -> None:
         self.raise_at("before_stop")
 
@@ -415,7 +422,19 @@ POINTS = (
     *("instructions", "tools", "wrap_run", "wrap_run's end", "run_started", "on_message"),
     *("wrap_model_call", "after_tool_call", "before_stop"),
 )
-AT_CALLS = ("before_tool_call", "wrap_tool_call")
+
+
+class RaisesOnce(Raises):
+    """Raises only the first time."""
+
+    def raise_at(self, point: str) -> None:
+        if point == self.point:
+            self.point = ""
+            raise self.error
+
+
+PAY = ScriptedCall(name="pay", arguments={})
+AT_CALLS = ("before_tool_call", "admit_tool_call", "wrap_tool_call")
 
 
 @pytest.mark.parametrize("point", [*POINTS, *AT_CALLS])
@@ -427,6 +446,33 @@ async def test_an_extension_can_stop_the_run_at_every_point(point: str) -> None:
     assert failed.value.code is ErrorCode.GUARD_STOPPED
     assert "enough" in failed.value.message
     assert failed.value.details["reason"] == "enough"
+
+
+@pytest.mark.parametrize("point", AT_CALLS)
+async def test_no_later_call_of_a_reply_is_made_once_an_extension_has_stopped_the_run(
+    point: str,
+) -> None:
+    made: list[str] = []
+
+    @tool(permission="write")
+    async def pay() -> str:
+        """Pay."""
+        made.append("pay")
+        return "paid"
+
+    async def allow(request: PermissionRequest) -> PermissionDecision:
+        return PermissionDecision(decision=Decision.ALLOW_ONCE)
+
+    reply = Calls(calls=[ScriptedCall(name="look", arguments={"place": "x"}), PAY])
+    async with ScriptedRuntime([reply, "done"], permission_callback=allow) as runtime:
+        handle = await runtime.start(
+            "go", tools=[look, pay], extensions=[RaisesOnce(point, GuardStop("enough"))]
+        )
+        assert await handle.wait() is RunStatus.FAILED
+        nodes = (await runtime.replay_session(handle.session_id)).nodes
+    assert made == []
+    errors = [each.error for node in nodes for each in node.results]
+    assert [error and error.code for error in errors] == [ErrorCode.GUARD_STOPPED] * 2
 
 
 @pytest.mark.parametrize("point", POINTS)
@@ -529,6 +575,7 @@ async def test_a_waiting_run_needs_its_extensions(home: Home, project: Path) -> 
 
 PACKAGE = """
 from agent_core import Extension
+from agent_core.extensions import Place
 
 class Notary(Extension):
     def instructions(self, context):
@@ -539,6 +586,9 @@ def broken():
 
 def other():
     return 3
+
+class Outer(Extension):
+    place = Place.PERMISSIONS
 """
 
 
@@ -550,7 +600,13 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     info.mkdir(parents=True)
     (site / "notary_package.py").write_text(PACKAGE)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: notary\nVersion: 1.0\n")
-    names = {"notary": "Notary", "broken": "broken", "other": "other", "missing": "nothing"}
+    names = {
+        "notary": "Notary",
+        "broken": "broken",
+        "other": "other",
+        "missing": "nothing",
+        "outer": "Outer",
+    }
     points = "\n".join(f"{name} = notary_package:{target}" for name, target in names.items())
     (info / "entry_points.txt").write_text(f"[soong_agent.extensions]\n{points}\n")
     monkeypatch.setattr(sys, "path", [str(site), *sys.path])
@@ -573,9 +629,10 @@ async def test_an_installed_extension_is_used_where_the_configuration_names_it()
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("notory", "'notory' is not installed; installed: broken, missing, notary, other."),
+        ("notory", "'notory' is not installed; installed: broken, missing, notary, other, outer."),
         ("broken", "'broken' of notary cannot be made (notary_package:broken): OSError: no seal"),
         ("other", "'other' of notary is a int, not an Extension"),
+        ("outer", "'outer' of notary is placed among the engine's own extensions"),
         ("missing", "'missing' of notary cannot be made"),
     ],
 )

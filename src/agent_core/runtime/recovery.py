@@ -2,17 +2,16 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from itertools import compress, takewhile
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakSet
 
 from agent_core.agents.roles import WAIT_WORKERS
 from agent_core.aio import finish_uncancelled
 from agent_core.config.models import RunWorkerConfig
-from agent_core.context.messages import plain_text
 from agent_core.errors import ErrorCode, StorageError, ToolError
 from agent_core.events import Journal
 from agent_core.loop import ResumePoint
@@ -30,6 +29,7 @@ from agent_core.types import (
     ErrorPayload,
     EventLevel,
     EventType,
+    JsonBlock,
     Node,
     NodeFlags,
     NodeType,
@@ -230,13 +230,28 @@ def _children_of(
     calls = (each for node in path for each in node.calls)
     results = (each for node in path for each in node.results)
     sent = {each.tool_call_id for each in calls if each.arguments.get("wait") is False}
-    earlier = [each for each in results if each.metadata.get("tool_name") == call.name]
-    collected = " ".join(plain_text(each.content) for each in earlier)
+    collected = {
+        worker.get("child_run_id")
+        for each in results
+        if each.metadata.get("tool_name") == call.name
+        for worker in _workers_in(each)
+        if worker.get("status") != "running"
+    }
     return [
         child
         for child in children
         if child.metadata.get("tool_call_id") in sent and child.run_id not in collected
     ]
+
+
+def _workers_in(answer: ToolResultBlock) -> Iterator[dict[str, Any]]:
+    """Yield the entries of workers in the answer to a wait; a shortened answer may have none."""
+    for block in answer.content:
+        data: object = block.data if isinstance(block, JsonBlock) else None
+        if isinstance(data, dict):
+            workers = cast("dict[str, object]", data).get("workers")
+            entries = cast("list[object]", workers) if isinstance(workers, list) else []
+            yield from (cast("dict[str, Any]", each) for each in entries if isinstance(each, dict))
 
 
 def _close(journal: Journal, call: ToolCall, message: str, known: ToolResult | None = None) -> None:

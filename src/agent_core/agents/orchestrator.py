@@ -501,6 +501,7 @@ class ClaimCheck(Extension):
     def __init__(self, board: TaskBoard, by: Actor) -> None:
         self._board = board
         self._by = by
+        self._begun: set[str] = set()
         self._changing: set[str] = set()
 
     async def before_tool_call(
@@ -508,6 +509,7 @@ class ClaimCheck(Extension):
     ) -> None:
         """Refuse the call if the claim is lost; from now on the call keeps it."""
         self._board.begin_call(context.run.run_id)
+        self._begun.add(call.tool_call_id)
         only_reads = definition.permission is ToolPermission.READONLY
         is_marked = not definition.tags.isdisjoint({"write", "dangerous"})
         if does_work(definition.name) and (is_marked or not only_reads):
@@ -526,10 +528,14 @@ class ClaimCheck(Extension):
     async def after_tool_call(
         self,
         context: ExtensionContext,
-        call: ToolCall,  # noqa: ARG002
+        call: ToolCall,
         result: ToolResult,  # noqa: ARG002
     ) -> None:
-        """Renew the claim."""
+        """Renew the claim, unless its lease had ended before the call."""
+        if call.tool_call_id not in self._begun:  # it was refused before this check saw it
+            self._board.begin_call(context.run.run_id)
+        self._begun.discard(call.tool_call_id)
+        self._changing.discard(call.tool_call_id)
         await self._board.end_call(context.run.run_id, self._by)
 
     def _require(self, run_id: str, name: str) -> None:

@@ -9,7 +9,7 @@ from agent_core.agents.orchestrator import ClaimCheck
 from agent_core.errors import ErrorCode, PermissionDeniedError
 from agent_core.extensions import ExtensionContext, Extensions
 from agent_core.tasks import Actor, TaskBoard
-from agent_core.types import RunIdentity, ToolCall, ToolDefinition, ToolPermission
+from agent_core.types import RunIdentity, ToolCall, ToolDefinition, ToolPermission, ToolResult
 from task_boards import Notes
 
 RUN = RunIdentity(session_id="s1", agent_id="agent_1", run_id="run_1")
@@ -26,13 +26,17 @@ class Claims:
 
     def __init__(self, has_lost_claim: Callable[[str], bool]) -> None:
         self.has_lost_claim = has_lost_claim
+        self.calls: list[str] = []
 
     def claim_lost(self, run_id: str, what: str) -> PermissionDeniedError:
         details = {"reason": "claim_lost"}
         return PermissionDeniedError(ErrorCode.PERMISSION_DENIED, what, details=details)
 
     def begin_call(self, run_id: str) -> None:
-        pass
+        self.calls.append(f"begin {run_id}")
+
+    async def end_call(self, run_id: str, by: Actor) -> None:
+        self.calls.append(f"end {run_id}")
 
 
 def checked(has_lost_claim: Callable[[str], bool]) -> Extensions:
@@ -77,3 +81,14 @@ async def test_a_claim_that_is_lost_while_a_permission_is_asked_for_counts_too()
     lost.add(RUN.run_id)
     with pytest.raises(PermissionDeniedError):
         await extensions.run_tool(CALL, work)
+
+
+async def test_a_call_refused_before_the_check_does_not_renew_a_lease_that_had_ended() -> None:
+    claims = Claims(lambda _: False)
+    check = ClaimCheck(cast("TaskBoard", claims), Actor(RUN.agent_id, RUN.run_id, Notes()))
+    extensions = Extensions(ExtensionContext(run=RUN), [check])
+    await extensions.after_tool_call(CALL, ToolResult(is_error=True))
+    assert claims.calls == ["begin run_1", "end run_1"], "the board looks at the lease first"
+    await extensions.before_tool_call(CALL, definition_of("mine", READ))
+    await extensions.after_tool_call(CALL, ToolResult())
+    assert claims.calls == ["begin run_1", "end run_1"] * 2

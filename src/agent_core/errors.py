@@ -94,6 +94,10 @@ class ErrorCode(StrEnum):
     TOOL_ERROR = "tool_error"
 
 
+REFUSALS = frozenset({ErrorCode.PERMISSION_DENIED, ErrorCode.WRITE_OUTSIDE_ALLOWED_ROOTS})
+"""Codes of calls that were denied: every other failed call has failed."""
+
+
 class PortableError(Exception):
     """An exception that `pickle` and `copy` restore completely, whatever its `__init__` takes.
 

@@ -12,7 +12,7 @@ from pydantic import Field, field_validator
 
 from agent_core.artifacts.files import pieces_of
 from agent_core.config.models import ToolsConfig
-from agent_core.errors import ErrorCode, ToolError
+from agent_core.errors import REFUSALS, ErrorCode, ToolError
 from agent_core.text import shortened
 from agent_core.tools.base import Action, Concurrency, CutCallError, Tool, ToolContext, ToolOutput
 from agent_core.tools.registry import Toolbox, model_tool
@@ -48,7 +48,6 @@ _RESULT_BYTES = 16_384  # one page of a file, or one stream of a command
 _PREVIEW = 4000
 _SHOWN_ARGUMENT = 200
 _SHOWN_NAME = 80
-_REFUSALS = {ErrorCode.PERMISSION_DENIED.value, ErrorCode.WRITE_OUTSIDE_ALLOWED_ROOTS.value}
 
 
 ToolAction = Literal["read", "write", "delete", "execute", "unknown"]
@@ -82,7 +81,7 @@ class ToolAnswer(Record):
         """Return the status for the record of the call."""
         if self.ok:
             return "completed"
-        return "blocked" if self.error and self.error.code in _REFUSALS else "failed"
+        return "blocked" if self.error and self.error.code in REFUSALS else "failed"
 
 
 class SandboxPaths(PathPolicy):

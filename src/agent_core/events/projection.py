@@ -8,6 +8,7 @@ from typing import Literal, cast
 
 from msgspec import Struct, field
 
+from agent_core.errors import REFUSALS
 from agent_core.types import (
     EFFECT_UNKNOWN,
     EventType,
@@ -227,5 +228,5 @@ def _end_by(result: ToolResultBlock) -> ToolEnded:
     error = result.error
     if error is None:
         return (ToolFailed if result.is_error else ToolCompleted)(exit_code=code)
-    record = ToolDenied if error.code == "permission_denied" else ToolFailed
+    record = ToolDenied if error.code in REFUSALS else ToolFailed
     return record(code=error.code, message=error.message, exit_code=code)

@@ -15,6 +15,7 @@ from msgspec import Struct, field
 
 from agent_core.aio import end_uncancelled, is_cancelled, stop_if_cancelled
 from agent_core.errors import (
+    REFUSALS,
     AgentCoreError,
     CallChangedError,
     ErrorCode,
@@ -55,7 +56,6 @@ from agent_core.types import (
 
 logger = logging.getLogger(__name__)
 
-_REFUSALS = {ErrorCode.PERMISSION_DENIED, ErrorCode.WRITE_OUTSIDE_ALLOWED_ROOTS}
 _ABORTED = NodeFlags(partial=True, aborted=True, abort_reason="run_cancelled")
 _HANDED_OVER = NodeFlags(abort_reason="run_cancelled")
 _NOT_RUN = NodeFlags(reason="previous_write_failed")
@@ -380,7 +380,7 @@ def _answer(
         event, level = EventType.TOOL_FAILED, EventLevel.WARNING
     if error := result.error:
         payload |= {"code": error.code, "message": error.message}
-        if error.code in _REFUSALS:
+        if error.code in REFUSALS:
             event = EventType.TOOL_DENIED
         elif error.code is ErrorCode.TIMEOUT:
             journal.note(

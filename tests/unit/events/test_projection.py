@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 
+from agent_core.errors import ErrorCode
 from agent_core.events.projection import Call, Projection
 from agent_core.types import (
+    ErrorPayload,
     EventType,
     Node,
     NodeType,
@@ -99,6 +101,22 @@ def test_only_the_runtime_says_that_a_call_was_interrupted(reason: str, outcome:
     said_by_the_tool = result.model_copy(update={"metadata": {"reason": reason}})
     forged.take_result(node(Role.TOOL, said_by_the_tool))
     assert forged.outcome == "failed"
+
+
+@pytest.mark.parametrize(
+    ("code", "outcome"),
+    [
+        (ErrorCode.PERMISSION_DENIED, "denied"),
+        (ErrorCode.WRITE_OUTSIDE_ALLOWED_ROOTS, "denied"),
+        (ErrorCode.TOOL_ERROR, "failed"),
+    ],
+)
+def test_a_refused_call_is_denied_without_its_events_too(code: ErrorCode, outcome: str) -> None:
+    call = Call(name="t")
+    error = ErrorPayload(type="ToolError", code=code, message="no")
+    result = ToolResultBlock(tool_call_id="c1", content=[], is_error=True, error=error)
+    call.take_result(node(Role.TOOL, result))
+    assert call.outcome == outcome
 
 
 def test_an_id_is_used_again_after_a_call_that_was_lost() -> None:

@@ -41,6 +41,8 @@ async def test_readers_who_were_cut_off_go_on_where_they_were(home: Home, projec
 
 
 CUT = Says(text="first half, ", stop_reason=StopReason.MAX_TOKENS)
+FINAL = calls("final_answer", answer=[1, 2])
+LOOK = calls("code.list_dir", path=".")
 USAGE = Usage(input_tokens=5, output_tokens=2, total_tokens=7)
 
 
@@ -52,6 +54,7 @@ USAGE = Usage(input_tokens=5, output_tokens=2, total_tokens=7)
         pytest.param([CUT, CUT, "second half"], id="an answer in pieces"),
         pytest.param([calls("code.list_dir", path="."), Fails(message="no")], id="a failure"),
         pytest.param([CUT, Fails(message="no")], id="a failure after a piece"),
+        pytest.param([CUT, LOOK, "done"], id="a piece, continued by a call"),
     ],
 )
 async def test_a_later_runtime_reads_what_came_of_a_run(
@@ -83,6 +86,7 @@ async def test_a_later_runtime_reads_what_came_of_a_run(
         pytest.param(["plain words"], None, "plain words", id="text"),
         pytest.param(['{"a": 1}'], dict[str, int], {"a": 1}, id="an object"),
         pytest.param([calls("final_answer", answer=[1, 2])], list[int], [1, 2], id="a call"),
+        pytest.param([[Says(text="Here: "), FINAL]], list[int], [1, 2], id="a call after words"),
         pytest.param(["no", '{"a": 1}'], dict[str, int], {"a": 1}, id="mended"),
     ],
 )

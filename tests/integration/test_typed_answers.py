@@ -22,7 +22,8 @@ from agent_core import (
     tool,
 )
 from agent_core.providers.scripted import Calls, Says, ScriptedCall, ScriptedProvider
-from agent_core.types import ModelEvent, ModelRequest, StopReason
+from agent_core.tools.base import ToolOutput
+from agent_core.types import ModelEvent, ModelRequest, NodeType, StopReason, user_text
 from isolation import Home
 from runtimes import CONFIG, Asked, runtime
 
@@ -109,6 +110,18 @@ async def test_calls_beside_the_answer_are_made_first(home: Home, project: Path)
         await made.run("more", session_id="s")
     roles = [message.role for message in script.requests[1].messages]
     assert roles == ["user", "assistant", "tool", "assistant", "user"]
+
+
+async def test_an_answer_beside_a_call_that_adds_a_text_counts(home: Home, project: Path) -> None:
+    @tool(permission="readonly")
+    async def read_rules() -> object:
+        """Read the rules."""
+        return ToolOutput("read", [user_text("the rules", NodeType.TOOL_CONTEXT)])
+
+    script = [final(ROME, ScriptedCall(name="read_rules", arguments={}))]
+    async with runtime(home, project, script) as made:
+        made.register_tool(read_rules)
+        assert (await made.run("which city?", output_type=City)).output.name == "Rome"
 
 
 async def test_an_answer_beside_a_call_that_failed_waits_for_the_model_to_read_that(

@@ -8,7 +8,7 @@ from typing import Any, cast
 from agent_core.agents.child_runs import ChildCancelReason, ChildRun
 from agent_core.context.messages import artifact_ids
 from agent_core.errors import ErrorCode, ToolError
-from agent_core.loop.context import ResumePoint, RunStats
+from agent_core.loop.context import RunStats
 from agent_core.storage.store import SessionStore
 from agent_core.tools.results import parse_answer
 from agent_core.types import (
@@ -147,8 +147,7 @@ async def report_stored_run(store: SessionStore, run: RunRecord) -> ToolResult:
     """
     nodes = await store.run_nodes(run.run_id)
     is_complete = run.status is RunStatus.COMPLETED
-    stats = RunStats()
-    stats.restore(ResumePoint(run.turn_count, run.usage, (), nodes))
+    stats = RunStats.of_stored(run, nodes)
     status = RunStatus.CANCELLED if run.status is RunStatus.WAITING else run.status
     facts = _describe_run(run, str(run.end_reason), run.turn_count, run.usage)
     data: dict[str, Any] = await build_report(

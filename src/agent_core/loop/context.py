@@ -3,13 +3,14 @@
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from agent_core.aio import start_uncancelled
 from agent_core.context.composer import Built
+from agent_core.context.messages import plain_text
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.events import Journal, JournalEnd, RunChange
 from agent_core.extensions import Extensions
@@ -17,6 +18,7 @@ from agent_core.providers.base import ProviderAdapter
 from agent_core.tools.limits import ResultLimiter
 from agent_core.tools.registry import Toolbox
 from agent_core.types import (
+    FINAL_ANSWER,
     AgentStatus,
     EndReason,
     ErrorPayload,
@@ -27,6 +29,7 @@ from agent_core.types import (
     NodeType,
     Role,
     RunIdentity,
+    RunRecord,
     RunStatus,
     StopReason,
     ToolCall,
@@ -219,18 +222,37 @@ class RunStats(Struct):
         """Restore the counters of a run that began in another process."""
         self.turns, self.usage = left_off.turns, left_off.usage
         for node in left_off.nodes:
-            reason = node.metadata.get("reason")
-            if node.role is Role.ASSISTANT and not node.is_partial:
-                if self.continuations == 0:
-                    self.answer.clear()
-                self.answer.append(node.text)
-            elif reason == "max_output_tokens":
-                self.continuations += 1
-            elif reason in {"stop_hook", "output_invalid"}:
-                self.continuations = 0
+            self.follow(node)
+
+    @classmethod
+    def of_stored(cls, run: RunRecord, nodes: Sequence[Node]) -> Self:
+        """Return the counters and the answer of a run that is read from the store."""
+        stats = cls()
+        stats.restore(ResumePoint(run.turn_count, run.usage, (), nodes))
+        return stats
+
+    def follow(self, node: Node) -> None:
+        """Update the answer and its counters with the next node of the run.
+
+        A reply begins a new answer, unless it continues one that was cut off. All that shows an
+        answer, live or later, gets it from here.
+        """
+        reason = node.metadata.get("reason")
+        if node.role is Role.ASSISTANT and not node.is_partial:
+            has_final = FINAL_ANSWER in node.metadata
+            if self.continuations == 0 or has_final:
                 self.answer.clear()
-                self.stop_denials += reason == "stop_hook"
-                self.output_retries += reason == "output_invalid"
+            is_alone = has_final and not node.calls  # other text may stand before it
+            self.answer.append(plain_text(node.content[-1:]) if is_alone else node.text)
+            if node.calls or node.metadata.get("stop_reason") != StopReason.MAX_TOKENS:
+                self.continuations = 0
+        elif reason == "max_output_tokens":
+            self.continuations += 1
+        elif reason in {"stop_hook", "output_invalid"}:
+            self.continuations = 0
+            self.answer.clear()
+            self.stop_denials += reason == "stop_hook"
+            self.output_retries += reason == "output_invalid"
 
     def spend(self, usage: Usage | None) -> dict[str, Any]:
         """Add the usage of calls without a reply, and return it for an event."""

@@ -4,6 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
+from itertools import takewhile
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,6 @@ from msgspec import Struct, field
 
 from agent_core.aio import stop_if_cancelled
 from agent_core.context.composer import Built
-from agent_core.context.messages import plain_text
 from agent_core.errors import AgentCoreError, ErrorCode, ProviderError
 from agent_core.loop.context import Reply, RunContext, RunStats
 from agent_core.providers.adapter_faults import AdapterCheck, open_stream
@@ -279,17 +279,16 @@ def _write_down(
         },
     )
     metadata: dict[str, Any] = {"stop_reason": completed.stop_reason}
-    if answer is not None and calls:
-        metadata[HELD_ANSWER] = answer
+    if answer is not None:
+        metadata[FINAL_ANSWER] = True
+        if calls:
+            metadata[HELD_ANSWER] = answer
     node = ctx.journal.add(
         Draft(Role.ASSISTANT, content, metadata=metadata),
         EventType.MESSAGE_COMPLETED,
         payload={"role": "assistant", "tool_calls": len(calls)},
     )
-    if stats.continuations == 0 or answer is not None:
-        stats.answer.clear()
-    is_answer_alone = answer is not None and not calls
-    stats.answer.append(plain_text(node.content[-1:]) if is_answer_alone else node.text)
+    stats.follow(node)
     return Reply(calls, completed.stop_reason, answer if calls else None)
 
 
@@ -327,25 +326,24 @@ def _take_answer(
     return calls, kept, answer
 
 
-def last_reply(ctx: RunContext, stats: RunStats) -> Reply | None:
+def last_reply(ctx: RunContext) -> Reply | None:
     """Return the last reply of a continued run's path, if it is this run's and has no calls."""
     last = ctx.journal.path[-1]
     if last.role is not Role.ASSISTANT or last.run_id != ctx.run.run_id or last.calls:
         return None
-    expected = ctx.toolbox.expected
-    if expected is not None and expected.tool is not None:  # see `_take_answer`
-        stats.answer[-1] = plain_text(last.content[-1:])
     return Reply([], StopReason(last.metadata.get("stop_reason", StopReason.END_TURN)))
 
 
 def release_answer(ctx: RunContext, reply: Reply, stats: RunStats, answer: str) -> bool:
     """Add the answer that came with calls to the journal, if no call failed."""
-    answered = [result for node in ctx.journal.path[-len(reply.calls) :] for result in node.results]
-    if len(answered) < len(reply.calls) or any(result.is_error for result in answered):
+    ids = {call.tool_call_id for call in reply.calls}
+    turn = takewhile(lambda node: not node.calls, reversed(ctx.journal.path))
+    results = [each for node in turn for each in node.results if each.tool_call_id in ids]
+    if len(results) < len(ids) or any(result.is_error for result in results):
         return False
     said = Draft(Role.ASSISTANT, [TextBlock(text=answer)])
     payload = {"role": "assistant", "tool_calls": 0}
-    stats.answer[:] = [ctx.journal.add(said, EventType.MESSAGE_COMPLETED, payload=payload).text]
+    stats.follow(ctx.journal.add(said, EventType.MESSAGE_COMPLETED, payload=payload))
     return True
 
 

@@ -151,7 +151,7 @@ async def begin(ctx: RunContext, prompt: Draft, stats: RunStats) -> None:
     else:
         stats.restore(left_off)
         await finish_turn(ctx, left_off.calls)
-        if (reply := last_reply(ctx, stats)) is not None:
+        if (reply := last_reply(ctx)) is not None:
             stats.replayed_reply, stats.turns = reply, stats.turns - 1
 
 
@@ -170,18 +170,15 @@ async def may_stop(ctx: RunContext, reply: Reply, stats: RunStats) -> bool:
         if stats.continuations >= ctx.limits.max_continuations:
             message = f"the answer was still cut off after {stats.continuations} continuations"
             raise AgentCoreError(ErrorCode.MAX_OUTPUT_TOKENS, message)
-        stats.continuations += 1
-        ctx.journal.add(user_text(_CUT_OFF, NodeType.SYSTEM_NOTE, reason="max_output_tokens"))
+        note = user_text(_CUT_OFF, NodeType.SYSTEM_NOTE, reason="max_output_tokens")
+        stats.follow(ctx.journal.add(note))
         return False
-    stats.continuations = 0
     objection = await ctx.extensions.before_stop("".join(stats.answer))
     may_continue = stats.stop_denials < ctx.limits.max_stop_denials
     stats.stop_objection = None if may_continue else objection
     if objection and may_continue:
-        stats.stop_denials += 1
-        stats.answer.clear()
         note = user_text(objection, NodeType.SYSTEM_NOTE, reason="stop_hook")
-        ctx.journal.add(note, EventType.STOP_HOOK_PREVENTED)
+        stats.follow(ctx.journal.add(note, EventType.STOP_HOOK_PREVENTED))
         return False
     expected = ctx.toolbox.expected
     return expected is None or accept_output(ctx, expected, stats)
@@ -198,10 +195,8 @@ def accept_output(ctx: RunContext, expected: "ExpectedOutput", stats: RunStats) 
     except OutputMisfitError as misfit:
         if stats.output_retries >= expected.retries:
             raise expected.failure(misfit, "".join(stats.answer)) from None
-        stats.output_retries += 1
-        stats.answer.clear()
         objection = expected.objection(misfit)
         note = user_text(objection, NodeType.SYSTEM_NOTE, reason="output_invalid")
-        ctx.journal.add(note, EventType.MESSAGE_CREATED)
+        stats.follow(ctx.journal.add(note, EventType.MESSAGE_CREATED))
         return False
     return True

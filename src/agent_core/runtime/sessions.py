@@ -1,6 +1,6 @@
 """Sessions for people: their histories, where they continue, and their deletion."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -9,7 +9,7 @@ from agent_core.artifacts.store import ArtifactStore
 from agent_core.context.composer import rebuild_requests
 from agent_core.disk.unfinished import Notes
 from agent_core.errors import AgentCoreError, ErrorCode
-from agent_core.loop.context import STOP_OBJECTION, Outcome
+from agent_core.loop.context import STOP_OBJECTION, Outcome, RunStats
 from agent_core.redaction.redactor import Redactor
 from agent_core.runtime.background import read_background_usage
 from agent_core.runtime.compact_agent import PURPOSE
@@ -30,11 +30,9 @@ from agent_core.types import (
     EndReason,
     EventType,
     Node,
-    Role,
     RunRecord,
     RunStatus,
     SessionRecord,
-    StopReason,
 )
 
 if TYPE_CHECKING:
@@ -262,14 +260,14 @@ class Sessions:
         record = await self._runs.require_run(run_id)
         outcome = None
         if record.status.is_terminal:
-            text = _answer(await self._store.run_nodes(run_id))
+            answer = RunStats.of_stored(record, await self._store.run_nodes(run_id)).answer
             outcome = Outcome(
                 record.end_reason or EndReason.FAILED,
-                text,
+                "".join(answer),
                 record.usage,
                 record.turn_count,
                 record.error,
-                output=_output(record, text),
+                output=_output(record, answer),
                 stop_objection=record.metadata.get(STOP_OBJECTION),
             )
         elif record.status is RunStatus.WAITING:
@@ -363,28 +361,13 @@ class Sessions:
         return type(record).model_validate({**record.model_dump(), **after})
 
 
-def _answer(nodes: Iterable[Node]) -> str:
-    """Return the last reply among a run's nodes, joined with the pieces that it continues."""
-    pieces: list[str] = []
-    is_cut_off = False
-    for node in nodes:
-        if node.role is Role.ASSISTANT and not node.is_partial:
-            if not is_cut_off:
-                pieces.clear()
-            pieces.append(node.text)
-            is_cut_off = node.metadata.get("stop_reason") == StopReason.MAX_TOKENS
-        elif node.metadata.get("reason") == "stop_hook":
-            pieces.clear()
-    return "".join(pieces)
-
-
-def _output(record: RunRecord, text: str) -> Any:
+def _output(record: RunRecord, answer: Sequence[str]) -> Any:
     """Return the answer of a completed run; if it had to fit a type, its JSON value."""
     if record.status is not RunStatus.COMPLETED:
         return None
     with suppress(AgentCoreError, OutputMisfitError):  # a secret in it may have been removed
         expected = _expected(record)
-        return text if expected is None else expected.read([text])
+        return "".join(answer) if expected is None else expected.read(answer)
     return None
 
 

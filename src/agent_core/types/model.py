@@ -50,7 +50,10 @@ EFFECT_UNKNOWN = "interrupted_effect_unknown"
 """Metadata value of a call's result: its process died before the call ended."""
 
 FINAL_ANSWER = "final_answer"
-"""The tool that a model calls with its typed answer, if the service has no mode for that."""
+"""The tool that a model calls with its typed answer, if the service has no mode for that.
+
+Also metadata of a reply that has made this call.
+"""
 HELD_ANSWER = "held_answer"
 """Metadata of a reply whose final answer came with other calls, and counts once they are made."""
 

@@ -258,6 +258,14 @@ async def test_an_answer_that_stays_cut_off_fails_after_three_continuations() ->
     assert outcome.error.code is ErrorCode.MAX_OUTPUT_TOKENS
 
 
+async def test_calls_begin_a_new_answer_and_a_new_count_of_its_pieces() -> None:
+    piece = Says(text="piece ", stop_reason=StopReason.MAX_TOKENS)
+    session = Session([piece, calls("look")] * 4 + ["done"], TOOLS)
+    outcome = await session.run()
+    assert outcome.status is RunStatus.COMPLETED
+    assert outcome.text == "done"
+
+
 async def test_a_stop_hook_sends_the_model_on_at_most_eight_times_in_a_row() -> None:
     hooks = Listening(*["not yet"] * 20)
     session = Session(["done"] * 9, hooks=hooks)

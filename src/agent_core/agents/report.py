@@ -70,7 +70,7 @@ async def build_report(
     taken |= {name: given[name] for name in _LISTS if name in given}
     rest = {name: each for name, each in given.items() if name not in taken or taken[name] != each}
     rest.pop("artifacts", None)
-    if unknown := [each for each in named if each not in known]:
+    if unknown := [each for each in named if not (isinstance(each, str) and each in known)]:
         rest["artifacts"] = unknown
     words = taken.get("summary", "").strip()
     if words and rest and output is None:

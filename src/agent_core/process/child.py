@@ -185,10 +185,10 @@ async def run(
                 timed_out = True
             except asyncio.CancelledError as error:
                 cancelled = error
-            await child.stop()
-            await asyncio.wait(pumps, timeout=_DRAIN_S)
-            for pump in pumps:
-                pump.cancel()
+            try:
+                await finish_uncancelled(_end(child, pumps))
+            except asyncio.CancelledError as error:
+                cancelled = error
         if cancelled is not None and not takes_cut:
             raise cancelled
         if child.was_late:
@@ -202,6 +202,15 @@ async def run(
             cancelled=cancelled is not None,
             left_running=child.left_running,
         )
+
+
+async def _end(child: "Child", pumps: Sequence[asyncio.Task[None]]) -> None:
+    """End a program, and read the rest of its output."""
+    await child.stop()
+    await asyncio.wait(pumps, timeout=_DRAIN_S)
+    for pump in pumps:
+        pump.cancel()
+    await asyncio.wait(pumps)
 
 
 async def _pump(chunks: AsyncIterator[bytes], capture: Capture) -> None:

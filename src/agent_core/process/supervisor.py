@@ -112,7 +112,11 @@ def left_running(program: int, own_line: bytes) -> list[bytes]:
     A subshell of the program that waits for others of them is left out: they say more.
     """
     below, lines = dict[int, list[int]](), dict[int, bytes]()
-    for name in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208
+    try:
+        names = os.listdir("/proc")  # noqa: PTH208
+    except OSError:  # another system
+        return []
+    for name in filter(str.isdigit, names):
         with contextlib.suppress(OSError, IndexError, ValueError):
             before, _, rest = Path(f"/proc/{name}/stat").read_bytes().rpartition(b")")
             state, parent = rest.split()[:2]
@@ -197,14 +201,16 @@ class Keeper:
                 return
             for stream in streams:
                 os.close(stream)
-            self._report(STARTED, os.getpid())
-            self._follow()
-            self._report_left()
-            kill_children([self._program])
-            if self._code is None:
-                self._note_exit(0)
-            _has_ended(self._program)
-            end_children()
+            try:
+                self._report(STARTED, os.getpid())
+                self._follow()
+                self._report_left()
+            finally:  # whatever fails, nothing outlives the keeper
+                kill_children([self._program])
+                if self._code is None:
+                    self._note_exit(0)
+                _has_ended(self._program)
+                end_children()
         self._report(GONE, self._is_late)
 
     def _start(self, folder: int, streams: list[int], files: ExitStack) -> None:
@@ -245,17 +251,22 @@ class Keeper:
                 if request != TERMINATE:
                     return
                 if self._code is None:
-                    self._left = left_running(self._program, self._line)
+                    self._note_left()
                     with contextlib.suppress(OSError):
                         os.killpg(self._program, signal.SIGTERM)
         self._is_late = self._code is None
+
+    def _note_left(self) -> None:
+        """Note what still runs; a list that cannot be made keeps no program from being ended."""
+        with contextlib.suppress(Exception):
+            self._left = left_running(self._program, self._line)
 
     def _report_left(self) -> None:
         """Report what the program leaves running, apart from what is just ending."""
         until = now() + _END_BY_THEMSELVES_S
         while self._code is not None and not self._left and {*children()} - {self._program}:
             if now() > until:
-                self._left = left_running(self._program, self._line)
+                self._note_left()
                 break
             time.sleep(_END_BY_THEMSELVES_S / 10)
             self._reap()

@@ -12,7 +12,16 @@ from pathlib import Path
 import pytest
 
 from agent_core.errors import ErrorCode, ToolError
-from agent_core.process import Command, CompletedProcess, Launcher, find_program, run as run_with
+from agent_core.process import (
+    Command,
+    CompletedProcess,
+    Launcher,
+    find_program,
+    launcher as launcher_module,
+    run as run_with,
+    supervisor,
+)
+from agent_core.process.child import Child
 from agent_core.process.starts import explain_exit
 from own_children import own_children
 
@@ -364,3 +373,55 @@ def test_a_program_that_is_not_there_is_a_clear_error(
     with pytest.raises(ToolError) as refusal:
         find_program(name, cwd=tmp_path, env={"PATH": f"{ENV['PATH']}:{tmp_path}"})
     assert refusal.value.code is code
+
+
+async def test_a_list_that_cannot_be_made_keeps_no_program_alive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without /proc, or with a faulty reader of it, a program that ran out of time still ends."""
+    source = Path(supervisor.__file__).read_text(encoding="utf-8")
+    for number, failure in enumerate(("FileNotFoundError(2, 'gone')", "ZeroDivisionError")):
+        broken = source.replace(
+            "def left_running(", f"def left_running(*_):\n    raise {failure}\n\n\ndef _unused("
+        )
+        folder = tmp_path / f"{number}"
+        folder.mkdir()
+        (folder / "supervisor.py").write_text(broken, encoding="utf-8")
+        monkeypatch.setattr(launcher_module, "__file__", str(folder / "launcher.py"))
+        launcher = Launcher()
+        result = await run_with(
+            sh("echo $$; exec sleep 600", cwd=tmp_path), launcher=launcher, timeout_s=1
+        )
+        launcher.close()
+        assert result.timed_out
+        assert result.exit_code == 128 + signal.SIGTERM
+        assert await eventually(lambda pid=int(result.stdout.text): not alive(pid))
+
+
+def test_without_proc_nothing_is_left_running(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_path: str) -> list[str]:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    assert supervisor.left_running(1, b"") == []
+
+
+async def test_output_survives_a_cancellation_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program has ended, and what it left running is being stopped."""
+    is_stopping = asyncio.Event()
+    stop = Child.stop
+
+    async def announced(self: Child, grace_s: float = 0.5) -> None:
+        is_stopping.set()
+        await stop(self, grace_s)
+
+    monkeypatch.setattr(Child, "stop", announced)
+    command = sh("echo precious; sleep 600 & exit 0", cwd=tmp_path)
+    task = asyncio.create_task(run_with(command, launcher=LAUNCHER, timeout_s=60, takes_cut=True))
+    await is_stopping.wait()
+    task.cancel()
+    result = await task
+    assert result.cancelled
+    assert result.stdout.text == "precious\n"

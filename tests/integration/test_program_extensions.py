@@ -16,6 +16,7 @@ from agent_core import (
     ConfigError,
     Decision,
     ErrorCode,
+    EventType,
     Extension,
     ExtensionContext,
     GuardStop,
@@ -473,6 +474,25 @@ async def test_no_later_call_of_a_reply_is_made_once_an_extension_has_stopped_th
     assert made == []
     errors = [each.error for node in nodes for each in node.results]
     assert [error and error.code for error in errors] == [ErrorCode.GUARD_STOPPED] * 2
+
+
+async def test_every_call_is_answered_when_an_extension_breaks_after_one() -> None:
+    extension = RaisesOnce("after_tool_call", ZeroDivisionError("nothing to divide"))
+    again = ScriptedCall(name="look", arguments={"place": "y"})
+    both = [ScriptedCall(name="look", arguments={"place": "x"}), again]
+    reply = Calls(calls=[*both, ScriptedCall(name="launch", arguments={})])
+    async with ScriptedRuntime([reply, "done"]) as runtime:
+        handle = await runtime.start("go", tools=[look, launch], extensions=[extension])
+        assert await handle.wait() is RunStatus.FAILED
+        page = await runtime.replay_session(handle.session_id)
+        await runtime.run("more", session_id=handle.session_id, tools=[look, launch])
+    results = [each for node in page.nodes for each in node.results]
+    assert [each.is_error for each in results] == [False, False, True]
+    assert results[-1].error is not None
+    assert results[-1].error.message == "not run: the run failed before this call began"
+    ended = [each for each in page.events if each.event_type is EventType.TOOL_FAILED]
+    assert [each.tool_call_id for each in ended] == [results[-1].tool_call_id]
+    assert "saw x" in str(runtime.script.requests[-1].messages)
 
 
 @pytest.mark.parametrize("point", POINTS)

@@ -35,7 +35,7 @@ from agent_core.types.event_details import (
 
 Outcome = Literal["open", "completed", "failed", "denied", "interrupted", "not run"]
 
-_NOT_RUN = {"interrupted_before_start", "previous_write_failed"}
+_NOT_RUN = {"interrupted_before_start", "previous_write_failed", "run_failed"}
 _NO_EFFECT = ToolEnded()
 _OPENS_CALL = (PermissionRequested, ToolEnded, ToolProgress, ToolStarted)
 

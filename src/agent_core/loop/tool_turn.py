@@ -59,6 +59,7 @@ logger = logging.getLogger(__name__)
 _ABORTED = NodeFlags(partial=True, aborted=True, abort_reason="run_cancelled")
 _HANDED_OVER = NodeFlags(abort_reason="run_cancelled")
 _NOT_RUN = NodeFlags(reason="previous_write_failed")
+_RUN_FAILED = NodeFlags(reason="run_failed")
 _RAN = "the run was cancelled while this call ran; it may have had part of its effect"
 _FIRST_CHANGE = r"^@@ -\d+(?:,\d+)? \+(\d+)"
 _AFTER_CANCEL_S = 5.0
@@ -129,6 +130,7 @@ async def run_tools(ctx: RunContext, calls: Sequence[ToolCall]) -> None:
 
     Raises:
         asyncio.CancelledError: the run was cancelled; every call has its answer all the same.
+        AgentCoreError: an extension has ended the run after a call; every call has its answer.
         ParkedError: the run waits for the user; calls without an answer have had no effect.
     """
     waiting = list(calls)
@@ -154,15 +156,24 @@ async def run_tools(ctx: RunContext, calls: Sequence[ToolCall]) -> None:
         for draft in adds:
             ctx.journal.add(draft, EventType.MESSAGE_CREATED)
         raise
-    except asyncio.CancelledError:
-        tail = ctx.journal.path[-len(waiting) - 1 :]
-        answered = {result.tool_call_id for node in tail for result in node.results}
-        for call in waiting:
-            if call.tool_call_id not in answered:
-                _answer(ctx.journal, call, _aborted(call, _NEVER_BEGAN), flags=_ABORTED)
+    except BaseException as ended:  # cancelled, or an extension has ended the run after a call
+        _answer_rest(ctx.journal, waiting, is_cancelled=isinstance(ended, asyncio.CancelledError))
         raise
     for draft in adds:
         ctx.journal.add(draft, EventType.MESSAGE_CREATED)
+
+
+def _answer_rest(journal: Journal, waiting: Sequence[ToolCall], *, is_cancelled: bool) -> None:
+    """Answer the calls of a turn that will not be made because the run ends."""
+    tail = journal.path[-len(waiting) - 1 :]
+    answered = {result.tool_call_id for node in tail for result in node.results}
+    for call in waiting:
+        if call.tool_call_id in answered:
+            continue
+        if is_cancelled:
+            _answer(journal, call, _aborted(call, _NEVER_BEGAN), flags=_ABORTED)
+        else:
+            _answer(journal, call, not_run(call, "run_failed"), flags=_RUN_FAILED)
 
 
 async def finish_turn(ctx: RunContext, open_calls: Sequence[ToolCall]) -> None:
@@ -192,10 +203,10 @@ async def finish_turn(ctx: RunContext, open_calls: Sequence[ToolCall]) -> None:
                 if not changes_nothing(ctx.toolbox.concurrency(after))
             }
             break
-    await run_tools(ctx, [call for call in open_calls if call.tool_call_id not in later])
     for call in open_calls:
         if call.tool_call_id in later:
             _answer(ctx.journal, call, not_run(call), flags=_NOT_RUN)
+    await run_tools(ctx, [call for call in open_calls if call.tool_call_id not in later])
 
 
 async def _run_all(

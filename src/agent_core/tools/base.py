@@ -261,10 +261,18 @@ def changes_nothing(concurrency: Concurrency) -> bool:
     return concurrency in {Concurrency.READ, Concurrency.WAIT}
 
 
-def not_run(call: ToolCall) -> ToolResult:
-    """Return the answer to a call that came after a write that failed."""
-    reason = {"reason": "previous_write_failed"}
-    message = "not run: an earlier write of this turn failed, and this call was planned after it"
+_WHY_NOT_RUN = {
+    "previous_write_failed": (
+        "an earlier write of this turn failed, and this call was planned after it"
+    ),
+    "run_failed": "the run failed before this call began",
+}
+
+
+def not_run(call: ToolCall, why: str = "previous_write_failed") -> ToolResult:
+    """Return the answer to a call that was not made, because of a failure before it."""
+    reason = {"reason": why}
+    message = f"not run: {_WHY_NOT_RUN[why]}"
     return ToolResult(
         tool_call_id=call.tool_call_id,
         tool_name=call.name,

@@ -19,7 +19,9 @@ from agent_core import (
     ProviderError,
     RunStatus,
 )
-from agent_core.config.models import RetryConfig
+from agent_core.config.models import ModelConfig, RetryConfig
+from agent_core.providers.adapter_faults import open_stream
+from agent_core.providers.retrying import with_retries
 from agent_core.providers.scripted import Answer, Fails, Piece, Says, ScriptedProvider, calls
 from agent_core.testing import ScriptedRuntime, function_model, record, replay
 from agent_core.types import (
@@ -349,3 +351,20 @@ def test_text_is_not_repeated_by_function_models() -> None:
 
     assert function_model(halves).retry.max_attempts == 3
     assert function_model(halves, retry=RetryConfig(max_attempts=1)).retry.max_attempts == 1
+
+
+@pytest.mark.parametrize(
+    ("table", "expected"), [({}, ModelFailed), ({"max_attempts": 3}, ModelRetry)]
+)
+async def test_a_configured_policy_counts_even_if_it_is_the_default(
+    table: dict[str, int], expected: type
+) -> None:
+    model = ModelConfig.model_validate({"provider": "scripted", "name": "m", "retry": table})
+    own = ScriptedProvider([BUSY], retry=RetryConfig(max_attempts=1))
+    request = ModelRequest(model="m", messages=[])
+    async with open_stream(with_retries(own, model), request) as events:
+        async for event in events:
+            if isinstance(event, ModelRetry | ModelFailed):
+                assert type(event) is expected
+                return
+    pytest.fail("neither came")

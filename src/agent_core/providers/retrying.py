@@ -38,7 +38,7 @@ def with_retries(
     if getattr(maker, "retries_itself", False):
         return adapter
     policy, own = model.retry, getattr(maker, "retry", None)
-    if policy == RetryConfig() and isinstance(own, RetryConfig):
+    if not policy.model_fields_set and isinstance(own, RetryConfig):
         policy = own
     return RetryingAdapter(adapter, policy)
 

@@ -9,7 +9,16 @@ from typing import Any
 
 import pytest
 
-from agent_core import AgentRuntime, Budget, RunError, RunOptions, ToolContext, tool
+from agent_core import (
+    AgentRuntime,
+    Budget,
+    PermissionDecision,
+    PermissionRequest,
+    RunError,
+    RunOptions,
+    ToolContext,
+    tool,
+)
 from agent_core.config.models import ModelConfig
 from agent_core.errors import ErrorCode
 from agent_core.providers.base import ProviderAdapter
@@ -406,6 +415,31 @@ async def test_a_child_that_has_spent_its_share_fails_and_the_parent_goes_on(
     assert report.error.code is ErrorCode.BUDGET_EXCEEDED
     assert report.error.details["scope"] == "child"
     assert report.error.details["limits"]["requests"] == 1
+
+
+@pytest.mark.parametrize("share", [{"wall_s": 30}, {"requests": 5}])
+async def test_time_that_a_person_takes_is_not_taken_from_a_childs_budget(
+    home: Home, project: Path, monkeypatch: pytest.MonkeyPatch, share: dict[str, Any]
+) -> None:
+    loop = asyncio.get_running_loop()
+    passed, time = [0.0], loop.time
+    monkeypatch.setattr(loop, "time", lambda: time() + passed[0])
+
+    class Slow(Asked):
+        async def __call__(self, request: PermissionRequest) -> PermissionDecision:
+            passed[0] += 100
+            await asyncio.sleep(0.05)
+            return await super().__call__(request)
+
+    write = ScriptedCall(name="code.write_file", arguments={"path": "a.txt", "content": "x"})
+    model = answers(
+        run=[hires("do this", budget=share), "done"],
+        this=[Calls(calls=[write]), "written"],
+    )
+    async with runtime(home, project, model, permission_callback=Slow("allow_once")) as made:
+        await made.run("hello", session_id="s1", budget=Budget(requests=10))
+        (child,) = await runs_of(made, "s1")
+    assert child.status is RunStatus.COMPLETED
 
 
 async def test_a_child_whose_time_is_over_fails_and_the_parent_goes_on(

@@ -4,14 +4,14 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Sequence
-from contextlib import ExitStack, asynccontextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, nullcontext, suppress
 from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
-from agent_core.aio import finish_uncancelled
+from agent_core.aio import TimeLimit, finish_uncancelled
 from agent_core.config.models import AgentsConfig
 from agent_core.context.composer import TaskBoardSource
 from agent_core.errors import AgentCoreError, ErrorCode, ParkedError, StorageError, ToolError
@@ -65,6 +65,13 @@ OnFailure = Callable[[RunIdentity, Exception], Awaitable[None]]
 
 OnLeftBehind = Callable[[str], Awaitable[None]]
 """Called with the session's id when a child has ended after its parent."""
+
+Pausing = Callable[[str, TimeLimit], AbstractContextManager[None]]
+"""Pauses a limit on the time of a run, in a context, whenever a question of the run is open."""
+
+
+def _no_pause(run_id: str, limit: TimeLimit) -> AbstractContextManager[None]:  # noqa: ARG001
+    return nullcontext()
 
 
 class ChildCancelReason(StrEnum):
@@ -199,7 +206,12 @@ class ChildRun:
             self._working.cancel()
         # Without a working task it has no rows yet, or they are being written: it ends right after.
 
-    async def carry_out(self, store: SessionStore, on_failure: OnFailure | None) -> None:
+    async def carry_out(
+        self,
+        store: SessionStore,
+        on_failure: OnFailure | None,
+        pausing: Pausing = _no_pause,
+    ) -> None:
         """Write the rows, run to the end, settle. Returns normally also if the run was stopped.
 
         Raises:
@@ -219,7 +231,7 @@ class ChildRun:
             else:
                 self._working = asyncio.current_task()
                 with nullcontext() if self._trace is None else self._trace.current():
-                    await self._work(on_failure)
+                    await self._work(on_failure, pausing)
         except asyncio.CancelledError:
             if self.stop_reason is None:
                 raise  # the event loop itself is shutting down
@@ -256,8 +268,10 @@ class ChildRun:
             self.parent.note(event_type, {**ids, **facts}, level=level)
 
     @asynccontextmanager
-    async def _in_time(self) -> AsyncGenerator[None]:
-        """Stop the work in this context when the child's time is over.
+    async def _in_time(self, pausing: Pausing) -> AsyncGenerator[None]:
+        """Stop the work in this context when the time of the child is over.
+
+        The time that people take to answer its questions does not count.
 
         Raises:
             AgentCoreError: `budget_exceeded`: the work was cancelled because its time is over.
@@ -267,7 +281,8 @@ class ChildRun:
         clock = asyncio.timeout(limit)
         try:
             async with clock:
-                yield
+                with pausing(self.run.run_id, TimeLimit(clock)):
+                    yield
         except TimeoutError as error:
             if not clock.expired():
                 raise
@@ -282,14 +297,14 @@ class ChildRun:
                 },
             ) from error
 
-    async def _work(self, on_failure: OnFailure | None) -> None:
+    async def _work(self, on_failure: OnFailure | None, pausing: Pausing) -> None:
         enter_child(self.run.run_id)
         parked_history = self.spec.history if self.spec.is_resumed else None
         async with conclude(self.ctx.journal, self._finish, parked_history=parked_history) as stats:
             ended_by: BaseException | None = None
             try:
                 await self.parent.commit()  # from here on, watchers of the parent find this run
-                async with self._in_time():
+                async with self._in_time(pausing):
                     await converse(self.ctx, self.spec.prompt, stats)
             except BaseException as error:
                 ended_by = error
@@ -348,13 +363,13 @@ class ChildRuns:
         *,
         on_failure: OnFailure | None = None,
         on_left_behind: OnLeftBehind | None = None,
-        is_asking: Callable[[str], bool] = lambda _: False,
+        pausing: Pausing = _no_pause,
     ) -> None:
         self._store = store
         self._config = config
         self._on_failure = on_failure
         self._on_left_behind = on_left_behind
-        self._is_asking = is_asking
+        self._pausing = pausing
         self._cancel_timeout_s = config.child_cancel_timeout_ms / 1000
         self._places: Counter[tuple[str, str]] = Counter()
         self._running: dict[str, ChildRun] = {}
@@ -396,6 +411,8 @@ class ChildRuns:
     async def wait(self, child: ChildRun) -> None:
         """Return when the child has ended or was left behind; stop it when its time is over.
 
+        The time that people take to answer its questions does not count.
+
         Raises:
             AgentCoreError: the child could not be stored and does not exist.
             asyncio.CancelledError: the parent was cancelled, and the child with it.
@@ -408,11 +425,14 @@ class ChildRuns:
             most_ms = assignment.budget.wall_s * 1000 + config.child_cancel_timeout_ms
             limit_ms = min(limit_ms, most_ms)  # it stops by itself, unless a tool delays it
         try:
-            await asyncio.wait([child.task], timeout=limit_ms / 1000)
-            while self._is_asking(child.run.run_id):  # a person's time is not the child's
-                await asyncio.wait([child.task], timeout=limit_ms / 1000)
-            if not child.task.done():
-                await self._stop([child], ChildCancelReason.TIMEOUT)
+            clock = asyncio.timeout(limit_ms / 1000)
+            try:
+                async with clock:
+                    with self._pausing(child.run.run_id, TimeLimit(clock)):
+                        await asyncio.wait([child.task])
+            except TimeoutError:
+                if not child.task.done():
+                    await self._stop([child], ChildCancelReason.TIMEOUT)
         except asyncio.CancelledError:
             if not child.is_left_behind:
                 # All children of the parent at once: one after the other would take many times as
@@ -467,7 +487,7 @@ class ChildRuns:
 
     async def _carry_out(self, child: ChildRun) -> None:
         try:
-            await child.carry_out(self._store, self._on_failure)
+            await child.carry_out(self._store, self._on_failure, self._pausing)
         finally:
             if child.parent.is_closing and self._on_left_behind is not None:
                 await self._on_left_behind(child.run.session_id)

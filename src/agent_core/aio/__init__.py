@@ -288,3 +288,36 @@ class _Steps(Generic[T]):
 
 class _NothingFollowsError(Exception):
     """The end of a stream, in a form that a future can hold."""
+
+
+class TimeLimit:
+    """A time limit that is paused while a person is waited for.
+
+    Attributes:
+        lasted: seconds of all pauses so far.
+    """
+
+    def __init__(self, limit: asyncio.Timeout) -> None:
+        self.lasted = 0.0
+        self._limit = limit
+        self._pauses = 0
+        self._began = 0.0
+        self._left: float | None = None
+
+    def pause(self) -> None:
+        """Pause until `resume`; several pauses may overlap."""
+        self._pauses += 1
+        until = self._limit.when()
+        if self._pauses == 1 and until is not None and not self._limit.expired():
+            self._began = asyncio.get_running_loop().time()
+            self._left = until - self._began
+            self._limit.reschedule(None)
+
+    def resume(self) -> None:
+        """End a pause."""
+        self._pauses -= 1
+        if not self._pauses and self._left is not None:
+            now = asyncio.get_running_loop().time()
+            self.lasted += now - self._began
+            self._limit.reschedule(now + self._left)
+            self._left = None

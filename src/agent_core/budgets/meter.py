@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, contextmanager
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from agent_core.aio import finish_uncancelled
+from agent_core.aio import TimeLimit, finish_uncancelled
 from agent_core.budgets.prices import Price, Prices
 from agent_core.config.models import BudgetConfig, ModelConfig
 from agent_core.errors import AgentCoreError, ErrorCode, ParkedError
@@ -156,37 +156,6 @@ class Budgets:
         return [scope] if limits else []
 
 
-class _Clock:
-    """A time limit that is paused while a person is waited for.
-
-    Attributes:
-        lasted: seconds of all pauses so far.
-    """
-
-    def __init__(self, limit: asyncio.Timeout) -> None:
-        self.lasted = 0.0
-        self._limit = limit
-        self._pauses = 0
-        self._began = self._left = 0.0
-
-    def pause(self) -> None:
-        """Pause until `resume`; several pauses may overlap."""
-        self._pauses += 1
-        until = self._limit.when()
-        if self._pauses == 1 and until is not None and not self._limit.expired():
-            self._began = asyncio.get_running_loop().time()
-            self._left = until - self._began
-            self._limit.reschedule(None)
-
-    def resume(self) -> None:
-        """End a pause."""
-        self._pauses -= 1
-        if not self._pauses and self._limit.when() is None and not self._limit.expired():
-            now = asyncio.get_running_loop().time()
-            self.lasted += now - self._began
-            self._limit.reschedule(now + self._left)
-
-
 class Meter:
     """Charges the calls of one run to its scopes.
 
@@ -212,7 +181,7 @@ class Meter:
         self.parent = parent
         self.payer = payer
         self._stopped: AgentCoreError | None = None
-        self.clock: _Clock | None = None
+        self.clock: TimeLimit | None = None
 
     def limits(self, unit: str) -> bool:
         """Return whether any scope limits this unit."""
@@ -285,7 +254,7 @@ class Meter:
             for clock in clocks:
                 clock.resume()
 
-    def _clocks(self) -> Iterator[_Clock]:
+    def _clocks(self) -> Iterator[TimeLimit]:
         """Yield the clocks of the run and of the runs inside which it was started."""
         meter: Meter | None = self
         while meter is not None:
@@ -307,7 +276,7 @@ class Meter:
             return
         scope, left_ms = await self._least_time(timed)
         began, clock = monotonic(), asyncio.timeout(left_ms / 1000)
-        self.clock = paused = _Clock(clock)
+        self.clock = paused = TimeLimit(clock)
         own = [scope for scope in timed if scope.session_id == self.run.session_id]
         spending = [scope for scope in own if scope.kind == "session"]
         try:

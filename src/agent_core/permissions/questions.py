@@ -9,13 +9,13 @@ import json
 import logging
 import os
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Collection, Generator, Mapping
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from msgspec import Struct
 
-from agent_core.aio import finish_uncancelled
+from agent_core.aio import TimeLimit, finish_uncancelled
 from agent_core.errors import (
     CallChangedError,
     ErrorCode,
@@ -137,6 +137,7 @@ class Questions:
         self._answered: dict[str, asyncio.Event] = {}
         self._asked_here: dict[str, _Asked] = {}
         self._runs: Counter[str] = Counter()
+        self._limits: dict[str, list[TimeLimit]] = {}
 
     @property
     def has_callback(self) -> bool:
@@ -229,9 +230,35 @@ class Questions:
         for event in self._answered.values():
             event.set()
 
-    def is_asking(self, run_id: str) -> bool:
-        """Return whether a question of this run waits for an answer here."""
-        return run_id in self._runs
+    @contextmanager
+    def pausing(self, run_id: str, limit: TimeLimit) -> Generator[None]:
+        """Pause a limit on a run's time whenever questions of the run wait for their answers."""
+        limits = self._limits.setdefault(run_id, [])
+        limits.append(limit)
+        if run_id in self._runs:
+            limit.pause()
+        try:
+            yield
+        finally:
+            limits.remove(limit)
+            if not limits:
+                del self._limits[run_id]
+
+    @contextmanager
+    def waiting_for(self, run_id: str) -> Generator[None]:
+        """Pause the limits on a run's time: in this context a question of the run is open."""
+        self._runs[run_id] += 1
+        if self._runs[run_id] == 1:
+            for limit in self._limits.get(run_id, ()):
+                limit.pause()
+        try:
+            yield
+        finally:
+            self._runs[run_id] -= 1
+            if not self._runs[run_id]:
+                del self._runs[run_id]
+                for limit in self._limits.get(run_id, ()):
+                    limit.resume()
 
     def holds_secret(self, arguments: dict[str, Any]) -> bool:
         """Return whether arguments have the value of a secret in them, or a mark in its place."""
@@ -310,14 +337,10 @@ class Questions:
             await store.withdraw(record.request_id)
             raise _no_way_to_ask(definition, access, obstacle)
         if record.state is ApprovalState.OPEN:
-            self._runs[run.run_id] += 1
-            try:
+            with self.waiting_for(run.run_id):
                 record = await self._race(
                     store, record, journal, may_park=may_park, obstacle=obstacle
                 )
-            finally:
-                self._runs[run.run_id] -= 1
-                self._runs = +self._runs
         if record.changed_arguments is not None and record.decision is not Decision.DENY:
             raise CallChangedError(record.request_id, record.changed_arguments)
         return _note_answer(record, journal)

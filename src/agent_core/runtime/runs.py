@@ -130,7 +130,7 @@ class Runs:
             config.agents,
             on_failure=process.traces.keep_failure if process.traces else None,
             on_left_behind=self.leases.release,
-            is_asking=project.guard.questions.is_asking,
+            pausing=project.guard.questions.pausing,
         )
         workers = Workers(config.agents, project.definitions)
         self._requests = RunRequests(project, process, workers)

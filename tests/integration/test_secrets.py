@@ -186,8 +186,12 @@ async def test_a_secret_that_a_cut_runs_through_is_in_no_row(
 ) -> None:
     after = 200_000 if before < 200_000 else 32_768 - 13
     (project / "say.py").write_text(f"print('x' * {before} + {VALUE!r} + 'y' * {after}, end='')")
+    left = "sh -c sleep 60; : "
+    left += "x" * (200 - 13 - len(left)) + VALUE
+    leave = f"sh -c '{left.removeprefix('sh -c ')}' & echo started"
     script = [
         calls("code.run_command", argv=[sys.executable, "say.py"]),
+        calls("code.run_command", argv=["sh", "-c", leave]),
         calls("code.run_command", argv=["x" * (200 - 13) + VALUE]),
         calls("code.read_file", path="x" * (200 - 13) + VALUE + "\0"),
         "done",

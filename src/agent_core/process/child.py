@@ -414,7 +414,7 @@ class Child:
         """Read the keeper's next report."""
         await _readable(self._control.fileno())
         try:
-            chunk = self._control.recv(1024)
+            chunk = self._control.recv(_CHUNK)
         except BlockingIOError:
             return
         except OSError:
@@ -433,7 +433,7 @@ class Child:
                 self._keeper = number
             elif kind == LEFT:
                 lines = content.decode(errors="replace").split(FIELD_END.decode())
-                self.left_running = tuple(lines)
+                self.left_running = tuple(map(self._launcher.clean, lines))
             elif kind == ENDED:
                 self._code = number
             elif kind == FAILED:

@@ -32,13 +32,20 @@ class Launcher:
     Args:
         more_env: variables that each program gets besides those of its command, as they are when it
             starts. A program that is fed gets none: it may work for many callers.
+        clean: removes secrets from the command lines of programs.
 
     Attributes:
         deadline: time until which programs may run, by `supervisor.now`; None: for ever.
     """
 
-    def __init__(self, more_env: Callable[[], Mapping[str, str]] | None = None) -> None:
+    def __init__(
+        self,
+        more_env: Callable[[], Mapping[str, str]] | None = None,
+        *,
+        clean: Callable[[str], str] = str,
+    ) -> None:
         self.more_env = more_env
+        self.clean = clean
         self._lock = threading.Lock()
         self._requests: socket.socket | None = None
         self._boot = 0

@@ -45,8 +45,8 @@ _PR_SET_CHILD_SUBREAPER = 36
 _LONGEST_PAUSE_S = 0.05
 _END_BY_THEMSELVES_S = 0.1
 """Seconds in which processes that a program leaves behind may end, before they are reported."""
-_MOST_LEFT, _LONGEST_LEFT = 20, 200
-"""Command lines in a report, and bytes of one."""
+_MOST_LEFT, _LONGEST_LEFT = 20, 16_384
+"""Command lines in a report, and bytes of one; the runtime removes secrets, and shows less."""
 _LOOK_S = 0.5
 """Seconds between looks at the clock by a keeper with a deadline: waits do not end in sleep."""
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -131,8 +131,15 @@ def left_running(program: int, own_line: bytes) -> list[bytes]:
         pending += inner
         is_waiting = lines.get(pid, b"").endswith(own_line) and any(map(lines.get, inner))
         if pid in lines and pid not in {os.getpid(), program} and not is_waiting:
-            found.append(lines[pid][:_LONGEST_LEFT])
+            found.append(_cut(lines[pid]))
     return found
+
+
+def _cut(line: bytes) -> bytes:
+    """Return a line, or its whole words within the limit: half a secret is not recognised."""
+    if len(line) <= _LONGEST_LEFT:
+        return line
+    return line[:_LONGEST_LEFT].rpartition(b" ")[0] + " …".encode()
 
 
 def kill_children(pids: Iterable[int]) -> None:

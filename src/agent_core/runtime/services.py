@@ -96,7 +96,8 @@ async def open_services(
         telemetry = open_telemetry(options.telemetry, os.environ)
         if telemetry is not None and telemetry is not options.telemetry:
             stack.push_async_callback(telemetry.close)
-        launcher = Launcher(None if telemetry is None else telemetry.environment)
+        environment = None if telemetry is None else telemetry.environment
+        launcher = Launcher(environment, clean=redactor.text)
         stack.enter_context(closing(launcher))
         project = Project(setup, options, redactor=redactor, launcher=launcher)
         opened = await stack.enter_async_context(_store_of(options, setup))

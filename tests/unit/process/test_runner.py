@@ -406,6 +406,17 @@ def test_without_proc_nothing_is_left_running(monkeypatch: pytest.MonkeyPatch) -
     assert supervisor.left_running(1, b"") == []
 
 
+async def test_secrets_are_removed_from_whole_command_lines(tmp_path: Path) -> None:
+    """Half a secret would not be recognised: the last word of a line that is cut is left out."""
+    launcher = Launcher(clean=lambda line: line.replace("secret" * 5, "…"))
+    long = "sleep 600; : " + "a" * 16_350 + " " + "secret" * 5
+    leave = f"sh -c '{long}' & sh -c 'sleep 600; : {'secret' * 5}' & sleep 0.1"
+    result = await run_with(sh(leave, cwd=tmp_path), launcher=launcher, timeout_s=60)
+    launcher.close()
+    assert result.left_running
+    assert not any("secret" in line for line in result.left_running)
+
+
 async def test_output_survives_a_cancellation_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -400,6 +400,38 @@ async def test_time_that_a_person_takes_in_a_nested_run_is_not_the_outer_runs() 
     assert result.status is RunStatus.COMPLETED
 
 
+async def test_a_question_in_a_nested_run_may_be_answered_after_the_outer_run_has_ended() -> None:
+    asked, answered = asyncio.Event(), asyncio.Event()
+    inner: list[RunHandle[Any]] = []
+
+    async def allow(request: PermissionRequest) -> PermissionDecision:
+        asked.set()
+        await answered.wait()
+        return PermissionDecision(decision=Decision.ALLOW_ONCE)
+
+    written: list[str] = []
+
+    @tool(name="write")
+    def write(text: str) -> str:
+        """Write something."""
+        written.append(text)
+        return text
+
+    async with runtime(permission_callback=allow) as made:
+
+        async def ask(text: str) -> str:
+            inner.append(await made.start(text, tools=[write]))
+            await asked.wait()
+            return "asked"
+
+        given: Any = {"tools": [tool_of("ask", ask)], "budget": Budget(wall_s=60)}
+        outer = await in_time(made.run("ask write it", **given))
+        answered.set()
+        assert await in_time(inner[0].wait()) is RunStatus.COMPLETED
+    assert outer.status is RunStatus.COMPLETED
+    assert written == ["it"]
+
+
 async def test_a_child_pays_for_the_run_that_its_tool_starts() -> None:
     def asked(request: ModelRequest) -> Any:
         said = words(request)

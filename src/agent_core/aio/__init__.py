@@ -317,7 +317,12 @@ class TimeLimit:
         """End a pause."""
         self._pauses -= 1
         if not self._pauses and self._left is not None:
-            now = asyncio.get_running_loop().time()
-            self.lasted += now - self._began
-            self._limit.reschedule(now + self._left)
+            left = self._left
+            self.end()
+            self._limit.reschedule(asyncio.get_running_loop().time() + left)
+
+    def end(self) -> None:
+        """Leave the limit alone from now on, because the limited work has ended."""
+        if self._left is not None:
+            self.lasted += asyncio.get_running_loop().time() - self._began
             self._left = None

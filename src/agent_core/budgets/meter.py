@@ -292,6 +292,7 @@ class Meter:
             raise _out_of_time(use) from error
         finally:
             self.clock = None
+            paused.end()
             if spending and self.run.parent_run_id is None:
                 spent = {"wall_ms": round((monotonic() - began - paused.lasted) * 1000)}
                 await finish_uncancelled(self._spend(spending, spent))

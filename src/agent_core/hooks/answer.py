@@ -5,6 +5,7 @@ hook repeats, such as the arguments of a call, must not pass for its answer.
 """
 
 import json
+import logging
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, Self, cast
@@ -13,10 +14,13 @@ from pydantic import Field, ValidationError
 
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.hooks.file import HookPoint
+from agent_core.hooks.other_forms import read_other_form
 from agent_core.process import CompletedProcess
 from agent_core.process.capture import Output
 from agent_core.text import shortened
 from agent_core.types import Frozen
+
+logger = logging.getLogger(__name__)
 
 MOST_SHOWN = 2000
 """Characters kept of a hook's stderr, reason and logs, and bytes of the metadata of its answer."""
@@ -101,9 +105,24 @@ def read_answer(finished: CompletedProcess, timeout_ms: int, point: HookPoint) -
     try:
         return HookAnswer.model_validate_json(printed).shortened()
     except ValidationError as error:
+        if (answer := _answer_of_other_form(printed, point)) is not None:
+            return answer
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         place = "".join(f"{part}: " for part in first["loc"])
         raise HookError(f"its answer cannot be read: {place}{first['msg']}"[:MOST_SHOWN]) from error
+
+
+def _answer_of_other_form(printed: str, point: HookPoint) -> HookAnswer | None:
+    """Return the answer of a hook that was written for another agent; None if it is unknown."""
+    if (found := read_other_form(printed)) is None:
+        return None
+    answer, ignored = found
+    if ignored:
+        logger.info("the answer of a %s hook is an allow; ignored: %s", point, ", ".join(ignored))
+    try:
+        return HookAnswer.model_validate(answer).shortened()
+    except ValidationError:
+        return None
 
 
 def last_part(text: str) -> str:

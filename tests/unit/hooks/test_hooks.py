@@ -134,6 +134,10 @@ def answering(**answer: Any) -> str:
     return f"echo '{json.dumps(answer)}'"
 
 
+def closed(command: str) -> dict[str, Any]:
+    return {"type": "command", "command": command, "on_failure": "deny"}
+
+
 async def test_h8_a_deny_is_an_error_with_a_summary_of_the_hook(place: Place) -> None:
     command = answering(decision="deny", reason="not on Fridays")
     place.write(PreToolUse=[on(command, matcher="code.write_file")])
@@ -378,10 +382,60 @@ async def test_what_only_mentions_a_deny_is_none(place: Place, what: str) -> Non
 
 
 async def test_a_hook_that_stops_the_agent_does_not_object_to_its_end(place: Place) -> None:
-    place.write(Stop=[on(answering(**{"continue": False}))])
+    ends = answering(**{"continue": False, "stopReason": "enough"})
+    place.write(Stop=[{"hooks": [closed(ends)]}])
     assert await place.hooks().before_stop("") is None
+    assert place.notes.types == [EventType.HOOK_STARTED, EventType.HOOK_COMPLETED]
     place.write(Stop=[on("echo 'the tests fail' >&2; exit 2")])
     assert await place.hooks().before_stop("") == "the tests fail"
+
+
+OTHER_ALLOWS: dict[str, dict[str, Any]] = {
+    "approve": {"decision": "approve", "reason": "fine"},
+    "continue": {"continue": True, "suppressOutput": True},
+    "a message for the user": {"systemMessage": "hi"},
+    "a permission": {"permission": "allow", "agent_message": "hi"},
+    "a nested allow": {"hookSpecificOutput": {"permissionDecision": "allow"}},
+    "changed arguments": {
+        "hookSpecificOutput": {
+            "hookEventName": "PreToolUse",
+            "permissionDecision": "allow",
+            "updatedInput": {"path": "b.txt"},
+        }
+    },
+    "a question": {"hookSpecificOutput": {"permissionDecision": "ask"}},
+    "a nested behavior": {"hookSpecificOutput": {"decision": {"behavior": "allow"}}},
+}
+
+
+@pytest.mark.parametrize("form", OTHER_ALLOWS)
+async def test_an_allow_in_the_form_of_other_agents_is_no_failure(
+    place: Place, form: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    place.write(PreToolUse=[{"hooks": [closed(answering(**OTHER_ALLOWS[form]))]}])
+    with caplog.at_level("INFO", "agent_core.hooks"):
+        await place.hooks().before_tool_call(CALL, WRITE)
+    assert place.notes.types == [EventType.HOOK_STARTED, EventType.HOOK_COMPLETED]
+    ignored = {"changed arguments": "updatedInput", "a question": '"ask"'}
+    assert ignored.get(form, "") in caplog.text
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"decision": "approve", "more": 1},
+        {"continue": "maybe"},
+        {"hookSpecificOutput": {"permisionDecision": "allow"}},
+        {"hookSpecificOutput": {"permissionDecision": "maybe"}},
+        {"hookSpecificOutput": "allow"},
+    ],
+)
+async def test_an_answer_in_no_known_form_is_a_failure(
+    place: Place, answer: dict[str, Any]
+) -> None:
+    place.write(PreToolUse=[{"hooks": [closed(answering(**answer))]}])
+    with pytest.raises(PermissionDeniedError, match="cannot be read"):
+        await place.hooks().before_tool_call(CALL, WRITE)
 
 
 FAILURES = {

@@ -1,0 +1,71 @@
+"""Read answers in the form of other agents' hooks that do not deny.
+
+Only known fields with values of their type are accepted, so that a misspelt deny stays a failure.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, cast
+
+_ALLOWS = frozenset(("allow", "allowed", "approve", "approved"))
+_OPEN = frozenset(("ask", "defer"))
+"""Decisions that leave a call to the permissions of the user."""
+_DECISIONS = ("decision", "permission", "permissionDecision", "behavior")
+_NESTED = ("hookSpecificOutput", "decision")
+_REASONS = ("permissionDecisionReason", "systemMessage")
+_OWN = ("reason", "metadata", "logs")
+_FIELDS: Mapping[str, type] = {
+    **dict.fromkeys(("continue", "suppressOutput"), bool),
+    **dict.fromkeys(("stopReason", "systemMessage", "permissionDecisionReason"), str),
+    **dict.fromkeys(("hookEventName", "additionalContext", "additional_context"), str),
+    **dict.fromkeys(("user_message", "agent_message", "userMessage", "agentMessage"), str),
+    **dict.fromkeys(("updatedInput", "updated_input"), dict),
+}
+_WITHOUT_EFFECT = frozenset(("continue", "hookEventName", "stopReason", *_REASONS))
+"""Fields that are obeyed or say nothing more; every other one is named as ignored."""
+
+
+def read_other_form(text: str) -> tuple[dict[str, Any], list[str]] | None:
+    """Return an answer as the fields of a `HookAnswer`, and what it asks for and does not get.
+
+    None if it is in no known form. The text has been searched for a deny before.
+    """
+    try:
+        document: Any = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(document, dict):
+        return None
+    answer: dict[str, Any] = {}
+    ignored: list[str] = []
+    if not _take(cast("dict[str, Any]", document), answer, ignored, is_nested=False):
+        return None
+    return answer, ignored
+
+
+def _take(
+    document: Mapping[str, Any], answer: dict[str, Any], ignored: list[str], *, is_nested: bool
+) -> bool:
+    """Add the fields of an object to the answer; return whether all of them are known."""
+    for name, value in document.items():
+        if name in _NESTED and isinstance(value, dict):
+            if is_nested == (name == "hookSpecificOutput"):
+                return False
+            if not _take(cast("dict[str, Any]", value), answer, ignored, is_nested=True):
+                return False
+        elif name in _DECISIONS:
+            word = value.strip().lower() if isinstance(value, str) else None
+            if word in _OPEN:
+                ignored.append(f'{name} "{word}"')
+            elif word not in _ALLOWS:
+                return False
+        elif name in _OWN and not is_nested:
+            answer[name] = value
+        elif name in _FIELDS and isinstance(value, _FIELDS[name]):
+            if name in _REASONS and not answer.get("reason") and "reason" not in document:
+                answer["reason"] = value
+            elif name not in _WITHOUT_EFFECT:
+                ignored.append(name)
+        else:
+            return False
+    return True

@@ -129,7 +129,7 @@ class HookRunner:
         except HookError as error:
             from agent_core.process.starts import explain_exit  # noqa: PLC0415 - for few
 
-            why = explain_exit(finished.exit_code, argv, cwd=self.project, env=self._env)
+            why = explain_exit(finished.exit_code, argv, stderr, cwd=self.project, env=self._env)
             raise HookError(f"{error.message}; {why}" if why else error.message) from error
         finally:
             finished.discard()

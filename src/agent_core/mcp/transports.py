@@ -113,7 +113,7 @@ class StdioTransport:
         report = [*ended, *list(self._tail)[-1:]]
         if code in CANNOT_RUN:  # a shell says that it was not found
             argv, cwd = (self._server.command, *self._server.args), self._server.cwd or Path.home()
-            why = explain_exit(code, argv, cwd=cwd, env=self._env)
+            why = explain_exit(code, argv, "\n".join(self._tail), cwd=cwd, env=self._env)
             report += [why] if why else []
         if self._plan is not None:
             from agent_core.process.denials import find_denial  # noqa: PLC0415 - in a sandbox only

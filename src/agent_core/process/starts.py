@@ -5,11 +5,13 @@ The system says "No such file or directory" of a program whose interpreter or fo
 
 import errno
 import os
+import re
 import shlex
 import shutil
 import stat
-from collections.abc import Mapping, Sequence
-from itertools import islice
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import dropwhile, islice
 from pathlib import Path
 
 from agent_core.errors import ErrorCode, ToolError
@@ -31,6 +33,12 @@ CANNOT_RUN = (126, 127)
 """Exit codes of a shell, or of `env`, for a program that it could not start."""
 
 _MOST_WORDS = 100
+_SHELLS = frozenset({"ash", "bash", "dash", "ksh", "sh", "zsh"})
+_BEFORE = frozenset(
+    {"!", "{", "if", "elif", "else", "then", "while", "until", "do", "command", "exec", "time"}
+)
+"""Words of a shell after which a program may follow."""
+
 _CRLF = (
     "its lines end with CRLF, so that the carriage return becomes a part of what its first line"
     " names; convert it to LF line ends"
@@ -120,33 +128,74 @@ def not_started(error: OSError | ValueError, program: str, step: str = "") -> To
 
 
 def explain_exit(
-    exit_code: int, argv: Sequence[str], *, cwd: Path | str, env: Mapping[str, str]
+    exit_code: int, argv: Sequence[str], said: str, *, cwd: Path | str, env: Mapping[str, str]
 ) -> str | None:
-    """Return why a script could not be started that a failed command is, or names.
+    """Return why a command that failed could not start a script; None if it did not say so.
 
-    A shell or a wrapper says that the script was not found; one that gets an option with a carriage
-    return says that the option is unknown.
+    A shell, or `env`, names the script in its last line and ends with 126 or 127. An interpreter
+    that gets an option with a carriage return refuses the option and does not read the script.
+
+    Args:
+        exit_code: of the command.
+        argv: the command.
+        said: its text on standard error.
+        cwd: its working folder.
+        env: its environment.
     """
-    if exit_code == 0:
-        return None
-    words = list(argv[:2])
-    for word in argv[1:] if exit_code in CANNOT_RUN else ():
-        try:
-            words += shlex.split(word, comments=True)
-        except ValueError:
-            words += word.split()
-    for word in islice(dict.fromkeys(words), _MOST_WORDS):
-        place = os.path.join(cwd, os.path.expanduser(word))  # noqa: PTH111, PTH118
-        if "/" not in word and not os.path.isfile(place):  # noqa: PTH113
-            place = shutil.which(word, path=env.get("PATH")) or ""
-        if not place or not (first := _first_line(place)).startswith(b"#!"):
-            continue
-        problem = _CRLF if first.endswith(b"\r") else None
-        if exit_code in CANNOT_RUN and problem is None:
-            problem = _find_interpreter_problem(place, cwd=cwd, env=env)
-        if problem is not None:
-            return f"{_shown(word)} cannot be started: {problem}"
+    if exit_code in CANNOT_RUN:
+        last = said.rstrip().rpartition("\n")[2]
+        for word in islice(dict.fromkeys(_programs(argv)), _MOST_WORDS):
+            name = os.path.expanduser(word)  # noqa: PTH111
+            if not re.search(rf"(?<![^\s/'\"\u2018`]){re.escape(name)}['\"\u2019]?:", last):
+                continue
+            place = os.path.join(cwd, name)  # noqa: PTH118
+            if "/" not in name:
+                place = shutil.which(name, path=env.get("PATH")) or ""
+            if place and (problem := _find_interpreter_problem(place, cwd=cwd, env=env)):
+                return f"{_shown(word)} cannot be started: {problem}"
+    elif exit_code != 0 and argv and _has_refused_option(os.path.join(cwd, argv[0]), said):  # noqa: PTH118
+        return f"{_shown(argv[0])} cannot be started: {_CRLF}"
     return None
+
+
+def _programs(words: Sequence[str]) -> Iterator[str]:
+    """Yield the programs that a command starts by name, and those of a script for a shell."""
+    words = list(dropwhile(_comes_before_program, words))
+    if not words:
+        return
+    yield words[0]
+    is_shell = os.path.basename(words[0]) in _SHELLS  # noqa: PTH119
+    if is_shell and len(words) > 2 and re.fullmatch("-[a-z]*c", words[1]):
+        for command in _commands(words[2]):
+            yield from _programs(command)
+
+
+def _comes_before_program(word: str) -> bool:
+    is_env = os.path.basename(word) == "env"  # noqa: PTH119
+    return is_env or word in _BEFORE or bool(re.match(r"-|\w+=", word))
+
+
+def _commands(script: str) -> Iterator[list[str]]:
+    """Yield the words of each simple command of a script, as far as it can be read."""
+    reader = shlex.shlex(script, posix=True, punctuation_chars="();<>|&\n")
+    reader.whitespace, reader.whitespace_split = " \t", True
+    command: list[str] = []
+    with suppress(ValueError):  # a quotation without an end
+        for word in reader:
+            if set(word) <= set(";|&()\n"):
+                yield command
+                command = []
+            else:
+                command.append(word)
+    yield command
+
+
+def _has_refused_option(place: str, said: str) -> bool:
+    """Return whether the interpreter of a script refused the carriage return of its first line."""
+    first = _first_line(place)
+    refusal = said.partition("\n")[0]
+    is_option = re.match(rb"#![ \t]*\S+[ \t]+-.*\r$", first) is not None
+    return is_option and "-\r" in refusal and "option" in refusal.lower()
 
 
 def _find_interpreter_problem(place: str, *, cwd: Path | str, env: Mapping[str, str]) -> str | None:

@@ -247,7 +247,8 @@ def _build_tool(
                 takes_cut=True,
             )
         try:
-            why = explain_exit(finished.exit_code, argv, cwd=cwd, env=env)
+            said = finished.stderr.text
+            why = explain_exit(finished.exit_code, argv, said, cwd=cwd, env=env)
             name = file.name
             result = await _read_outcome(
                 finished, context, name=name, timeout_ms=timeout_ms, why=why

@@ -312,9 +312,10 @@ async def test_a_program_that_cannot_be_started_is_blamed_for_the_right_thing(
         await run(Command(argv=[str(script)], cwd=tmp_path, env=ENV), timeout_s=60)
     assert reason in refusal.value.message
     assert not refusal.value.retryable
-    assert explain_exit(1, ["sh", "-c", "./script"], cwd=tmp_path, env=ENV) is None
     shell = ["/bin/sh", "-c", "cd . && ./script"]
-    explained = explain_exit(127, shell, cwd=tmp_path, env=ENV)
+    said = "/bin/sh: 1: ./script: not found\n"
+    assert explain_exit(1, shell, said, cwd=tmp_path, env=ENV) is None
+    explained = explain_exit(127, shell, said, cwd=tmp_path, env=ENV)
     assert (explained is not None and reason in explained) or not content.startswith(b"#!")
 
 

@@ -218,9 +218,23 @@ async def test_a_script_that_cannot_be_started_is_explained(code: Code, project:
     assert answer["exit_code"] in {126, 127}
     assert "'./check' cannot be started" in answer["not_started"]
     program(project, "strict", "#!/bin/sh -e\r\nno-such\r\n")
-    for argv in (["./strict"], ["sh", "strict"]):
+    answer = await code("run_command", argv=["./strict"])
+    assert "CRLF" in answer["not_started"]
+    program(project, "odd", "#!/no/such/python\nraise SystemExit(127)\n")
+    for argv in (["env", "./odd"], ["bash", "-c", "cd . && ./odd x"], ["sh", "-c", "A=b ./odd"]):
         answer = await code("run_command", argv=argv)
-        assert "CRLF" in answer["not_started"]
+        assert "'/no/such/python' does not exist" in answer["not_started"]
+    program(project, "ends", "#!/bin/sh\r\nexit 126\r\n")
+    program(project, "lacks", "#!/bin/sh\r\nno-such\r\n")
+    for argv in (
+        *(["sh", "strict"], ["sh", "ends"], ["sh", "lacks"], [sys.executable, "odd"]),
+        *(["cat", "check", "nofile"], ["diff", "check", "strict"]),
+        ["sh", "-c", "cat check; sh lacks; exit 127"],
+        ["sh", "-c", "echo 'no ./check: here' >&2; exit 3"],
+    ):
+        answer = await code("run_command", argv=argv)
+        assert answer["exit_code"] != 0
+        assert "not_started" not in answer
 
 
 async def test_a_command_says_what_it_left_running(code: Code) -> None:

@@ -518,7 +518,8 @@ async def _run(
             answer |= _show_missing_network(access, denial, context=context)
         answer |= show_disabled([*disabled, *left_out], context=context)
         answer |= show_left_running(finished, context=context)
-        if why := explain_exit(finished.exit_code, argv, cwd=place.path, env=workspace.env):
+        said = finished.stderr.text
+        if why := explain_exit(finished.exit_code, argv, said, cwd=place.path, env=workspace.env):
             answer["not_started"] = why
     finally:
         finished.discard()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from agent_core import RunStatus, tool
-from agent_core.providers.scripted import ScriptedProvider, calls
+from agent_core.providers.scripted import Says, ScriptedProvider, calls
 from agent_core.types import EventType
 from casts import Cast, data_of, results, together
 from isolation import Home
@@ -73,6 +73,16 @@ async def test_a_run_that_ends_against_an_objection_says_so(home: Home, project:
     assert result.metadata == read_again.metadata == {"stop_objection": "test 7 fails"}
     (end,) = [e.payload for e in replay.events if e.event_type is EventType.RUN_COMPLETED]
     assert end["stop_objection"] == "test 7 fails"
+
+
+async def test_a_stop_hook_gets_the_whole_of_a_continued_answer(home: Home, project: Path) -> None:
+    seen = home.path / "seen"
+    write_hooks(home, Stop=[on(RECORD % seen)])
+    provider = ScriptedProvider([Says(text="first, ", stop_reason="max_tokens"), "second"])
+    async with runtime(home, project, provider) as made:
+        result = await made.run("go", "s1")
+    assert result.text == "first, second"
+    assert [facts["result_text"] for facts in facts_in(seen)] == ["first, second"]
 
 
 async def test_the_report_of_a_child_names_the_objection_that_it_ended_against(

@@ -224,17 +224,15 @@ class RunHooks(Extension):
     async def before_stop(
         self,
         context: ExtensionContext,  # noqa: ARG002
-        answer: str,  # noqa: ARG002
+        answer: str,
     ) -> str | None:
         """Ask the hooks if the run may end, and return the reason if not."""
         if self._run.role is AgentRole.COMPACT:
             return None  # it has no tools to act on an objection
-        path = self._journal.path
-        text = path[-1].text if path else ""
-        mine = (node for node in path if node.run_id == self._run.run_id)
+        mine = (node for node in self._journal.path if node.run_id == self._run.run_id)
         denied_before = sum(node.metadata.get("reason") == "stop_hook" for node in mine)
         summary = await self._run_hooks(
-            HookPoint.STOP, result_text=text, denied_before=denied_before
+            HookPoint.STOP, result_text=answer, denied_before=denied_before
         )
         return summary["reason"] if summary is not None and summary["decision"] == "deny" else None
 

@@ -201,8 +201,7 @@ async def test_a_hook_gets_the_facts_as_json_and_runs_in_the_project(place: Plac
     await hooks.before_tool_call(CALL, WRITE)
     await make_call(hooks)
     await hooks.after_tool_call(CALL, ToolResult(content=[TextBlock(text="written")]))
-    place.notes.says("It is done.")
-    assert await hooks.before_stop("") is None
+    assert await hooks.before_stop("It is done.") is None
 
     def told(name: str) -> dict[str, Any]:
         return json.loads((place.project / name).read_text(encoding="utf-8"))

@@ -106,6 +106,19 @@ class BoundedValidator:
         self._end = time.thread_time() + CHECK_SECONDS
         return self._validator.evolve(schema=schema).is_valid(value)
 
+    def find(self, reference: str) -> object:
+        """Return the part of the schema that a reference from its root leads to; None if none."""
+        from referencing import Registry  # noqa: PLC0415 - for few
+        from referencing.exceptions import Unresolvable  # noqa: PLC0415
+        from referencing.jsonschema import specification_with  # noqa: PLC0415
+
+        specification = specification_with(_dialect(self._schema).META_SCHEMA["$schema"])
+        root = specification.create_resource(self._schema)
+        try:
+            return Registry[Any]().resolver_with_root(root).lookup(reference).contents
+        except Unresolvable:  # it is relative to an `$id` inside the schema
+            return None
+
     def _timed(self, rule: Rule) -> Rule:
         def check(validator: Any, value: Any, instance: Any, schema: Any) -> Iterable[Any] | None:
             self._time_left()

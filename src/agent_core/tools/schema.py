@@ -197,11 +197,12 @@ class SchemaCheck:
         """
         validator = self._validator
         try:
-            defaults: Json = self._filled({}, self._schema) if self._fills_in else {}
+            defaults: Json = self._filled({}, [self._schema]) if self._fills_in else {}
         except RecursionError as error:
             raise self._unusable(SchemaUnusableError("a default contains itself")) from error
+        below = _properties(self._holding([self._schema]), {}) if defaults else {}
         for name, default in defaults.items():
-            if not validator.takes(default, self._schema["properties"][name]):
+            if not all(validator.takes(default, part) for part in below[name]):
                 reason = SchemaUnusableError(f"the default of {name} does not fit it")
                 raise self._unusable(reason)
         return self
@@ -216,7 +217,7 @@ class SchemaCheck:
         try:
             nulls = [name for name, value in arguments.items() if value is None]
             given = without_nulls(arguments, keep=[*filter(self._takes_null, nulls)])
-            given = self._filled(given, self._schema) if self._fills_in else given
+            given = self._filled(given, [self._schema]) if self._fills_in else given
             failures = list(islice(self._validator.errors(given), _MAX_COUNTED))
         except RecursionError as error:
             raise misfit(self._tool, error) from error
@@ -242,27 +243,36 @@ class SchemaCheck:
             raise self._unusable(error) from error
         return validator
 
-    def _filled(self, value: Any, schema: object) -> Any:
-        """Return a value with the defaults of its schema in place of absent properties."""
-        if not isinstance(schema, dict):
-            return value
-        known = cast("Json", schema)
-        name = str(known.get("$ref", "")).partition("#/$defs/")[2]
-        known = self._schema.get("$defs", {}).get(name, {}) | known if name else known
+    def _filled(self, value: Any, schemas: Iterable[object]) -> Any:
+        """Return a value with the defaults of its schemas in place of absent properties."""
+        parts = self._holding(schemas)
         if isinstance(value, list):
-            return [self._filled(each, known.get("items")) for each in cast("list[Any]", value)]
-        properties: Any = known.get("properties")
-        if not isinstance(value, dict) or not isinstance(properties, dict):
-            return cast("Any", value)
+            items = [part.get("items") for part in parts]
+            return [self._filled(each, items) for each in cast("list[Any]", value)]
+        if not isinstance(value, dict):
+            return value
         filled = dict(cast("Json", value))
-        for name, part in cast("Json", properties).items():
-            item = cast("Json", part if isinstance(part, dict) else {})
-            default = item.get("default")
-            if name in filled:
-                filled[name] = self._filled(filled[name], item)
-            elif default is not None:
-                filled[name] = self._filled(deepcopy(default), item)
+        for name, below in _properties(parts, filled).items():
+            if name not in filled:
+                found = (part.get("default") for part in self._holding(below))
+                default = next((each for each in found if each is not None), None)
+                if default is None:
+                    continue
+                filled[name] = deepcopy(default)
+            filled[name] = self._filled(filled[name], below)
         return filled
+
+    def _holding(self, schemas: Iterable[object]) -> list[Json]:
+        """Return the schemas, those they refer to, and those of `allOf`: a value meets them all."""
+        pending, found = list(schemas), dict[int, Json]()
+        for each in pending:  # it grows meanwhile
+            if not isinstance(each, dict) or id(cast("Json", each)) in found:
+                continue
+            node = found[id(cast("Json", each))] = cast("Json", each)
+            if isinstance(reference := node.get("$ref"), str):
+                pending.append(self._validator.find(reference))
+            pending += cast("list[object]", node.get("allOf", []))
+        return [*found.values()]
 
     def _takes_null(self, name: str) -> bool:
         schema = self._schema.get("properties", {}).get(name)
@@ -274,6 +284,21 @@ class SchemaCheck:
         reason = _shorten(str(error).partition("\n")[0])
         message = f"the input schema of {self._tool} cannot be used: {reason}"
         return ToolError(ErrorCode.SCHEMA_ERROR, message)
+
+
+def _properties(schemas: Iterable[Json], value: Mapping[str, Any]) -> dict[str, list[Json]]:
+    """Return the schemas of each property that is listed, or that the value has besides."""
+    found: dict[str, list[Json]] = {}
+    for schema in schemas:
+        listed = cast("Json", schema.get("properties", {}))
+        below = [*listed.items()]
+        if "patternProperties" not in schema:
+            others = schema.get("additionalProperties")
+            below += [(name, others) for name in value if name not in listed]
+        for name, part in below:
+            if isinstance(part, dict):
+                found.setdefault(name, []).append(cast("Json", part))
+    return found
 
 
 def misfit(tool: str, error: ValidationError | RecursionError | TypeError) -> ToolError:

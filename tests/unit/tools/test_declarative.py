@@ -141,6 +141,38 @@ async def test_the_defaults_of_a_schema_apply(setup: Setup, context: ToolContext
     assert "the default of mode does not fit" in problem.message
 
 
+async def test_a_default_applies_wherever_the_schema_holds(
+    setup: Setup, context: ToolContext
+) -> None:
+    deep: dict[str, Any] = {"type": "object", "properties": {"y": {"default": "deep"}}}
+    schema: dict[str, Any] = {
+        "type": "object",
+        "properties": {
+            "a": {"$ref": "#/$defs/word"},
+            "b": {"allOf": [{"type": "string"}, {"default": "all"}]},
+            "c": {"$ref": "#/definitions/of~1old/deep"},
+            "d": {"type": "array", "items": {"$ref": "#deep"}},
+            "e": {"type": "object", "additionalProperties": deep},
+            "f": {"$ref": "#/$defs/word", "default": "own"},
+        },
+        "$defs": {
+            "word": {"$ref": "#/$defs/text", "default": "defs"},
+            "text": {"type": "string", "default": "farther"},
+            "anchored": {**deep, "$anchor": "deep"},
+        },
+        "definitions": {"of/old": {"deep": {"allOf": [deep]}}},
+    }
+    words = [f"{{{{args.{name}}}}}" for name in "abcdef"]
+    made = only(setup, input_schema=schema, args=words)
+    items: list[dict[str, str]] = [{}]
+    given = await answer(made, context, c={}, d=items, e={"x": {}})
+    assert text_of(given) == 'defs all {"y":"deep"} [{"y":"deep"}] {"x":{"y":"deep"}} own\n'
+    schema["$defs"]["word"]["default"] = 5
+    put(setup, ECHO | {"input_schema": schema, "args": words})
+    _, (problem,) = declarative_tools(setup, launcher=Launcher(), environ=os.environ)
+    assert "the default of a does not fit" in problem.message
+
+
 @pytest.mark.parametrize("printed", ['{"content": 5}', '{"a": 1}', "[1]", "{", '{"content": []} x'])
 async def test_anything_else_it_prints_is_text(
     setup: Setup, context: ToolContext, printed: str

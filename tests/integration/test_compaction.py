@@ -205,6 +205,20 @@ async def test_a_compaction_that_fails_harms_nothing(
     assert not re.search("Traceback", str(failed))
 
 
+async def test_a_compaction_without_a_usable_model_is_a_failed_run(
+    home: Home, project: Path
+) -> None:
+    profile = '{ provider = "openai", name = "small", api_key_env = "NO_SUCH_KEY" }'
+    config = f"{SMALL}model_profile = {profile}\n"
+    async with runtime(home, project, split(long_answer, summarised), config=config) as made:
+        await grown(made)
+        (failed, *_) = await until_told(made, EventType.COMPACT_FAILED)
+        services = await made._home.services()
+        run = await services.store.run(failed.payload["child_run_id"])
+    assert run is not None
+    assert run.status is RunStatus.FAILED
+
+
 async def test_m3_the_compact_agent_is_hidden_and_can_be_inspected(
     home: Home, project: Path
 ) -> None:

@@ -11,7 +11,7 @@ from agent_core.agents.spawner import OpenJournal
 from agent_core.config.models import ModelConfig
 from agent_core.errors import AgentCoreError
 from agent_core.events import EventStream, Journal
-from agent_core.loop import Outcome, RunContext, run_agent
+from agent_core.loop import Outcome, RunContext, conclude, converse
 from agent_core.storage.store import SessionStore
 from agent_core.types import (
     MODEL_KEY,
@@ -94,10 +94,12 @@ class CompactAgent:
             if trace is not None:
                 trace.finish(outcome)
 
-        ctx = self._deps.context(identity, journal, max_tokens, self._scope, trace)
         journal.begin()
         with nullcontext() if trace is None else trace.current():
-            outcome = await run_agent(ctx, user_text(prompt), on_end=on_end)
+            async with conclude(journal, on_end) as stats:
+                ctx = self._deps.context(identity, journal, max_tokens, self._scope, trace)
+                await converse(ctx, user_text(prompt), stats)
+        outcome = stats.outcome
         if outcome.status is RunStatus.COMPLETED:
             return outcome.text
         error = outcome.error

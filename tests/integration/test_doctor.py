@@ -245,7 +245,9 @@ def test_programs_of_hooks_and_tools_are_looked_for(
     hooks = [{"type": "command", "command": each} for each in commands]
     hooks[2]["on_failure"] = "deny"
     groups = [{"hooks": hooks}, {"matcher": "Edit", "hooks": hooks[:1]}]
-    home.write("hooks.json", json.dumps({"version": 1, "hooks": {"PreToolUse": groups}}))
+    closed = [{"hooks": [hooks[0] | {"on_failure": "deny"}, hooks[1]]}]
+    events = {"PreToolUse": groups, "UserPromptSubmit": closed}
+    home.write("hooks.json", json.dumps({"version": 1, "hooks": events}))
     tool = {"description": "", "tags": ["write"]}
     for name, more in {
         "there": {"command_type": "exec", "command": "cat", "args": ["{{args.a}}"]},
@@ -272,13 +274,21 @@ def test_programs_of_hooks_and_tools_are_looked_for(
         ("broken", f"{place}[3]: ~/lame.sh is not executable"),
         ("broken", f"{place}[4]: ~/odd.sh needs '/no/such/shell', which does not exist"),
     ]
-    assert told[5][1].startswith("the tool in ~/tools/broken.json cannot be used")
-    assert told[6:] == [
+    place_of_prompt = "hooks.UserPromptSubmit[0].hooks"
+    assert told[5:7] == [
+        ("remark", f"{place_of_prompt}[0]: a deny of this event has no effect"),
+        ("broken", f"{place_of_prompt}[1]: ~/gone.py does not exist"),
+    ]
+    assert told[7][1].startswith("the tool in ~/tools/broken.json cannot be used")
+    assert told[8:] == [
         ("broken", "exec.json: ~/tools/gone does not exist"),
         ("broken", "shell.json: there is no program no-such-program in PATH"),
     ]
     cures = [each["cure"] for each in checks if each["text"].startswith(place)]
     assert ["it denies" in cure for cure in cures] == [False, True, False, False]
+    assert "or denied if the command ends with exit code 2, as Python" in cures[0]
+    (cure,) = [each["cure"] for each in checks if each["text"].startswith(place_of_prompt + "[1]")]
+    assert cure.endswith("until then it does nothing")
 
 
 def database(home: Home) -> Path:

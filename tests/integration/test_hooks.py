@@ -178,6 +178,11 @@ async def test_hooks_after_calls_see_every_call_that_began(home: Home, project: 
         ("endless", "cancelled"),
     ]
     assert "part of its effect" in facts_in(seen)[-1]["result"]["error"]["message"]
+    texts = [facts["result_text"] for facts in facts_in(seen)]
+    assert json.loads(texts[0]) == facts_in(seen)[0]["result"]["content"][0]["data"]
+    assert texts[1].startswith("error internal_error: ")
+    assert texts[3].startswith("error timeout: ")
+    assert all(texts)
 
 
 async def test_a_hook_that_has_begun_after_a_call_ends_although_the_run_is_cancelled(

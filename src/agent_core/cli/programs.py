@@ -3,7 +3,7 @@
 import os
 
 from agent_core.cli.findings import Finding
-from agent_core.hooks.file import HookFile, HookPoint
+from agent_core.hooks.file import HookCommand, HookFile, HookPoint
 from agent_core.loop.options import NO_OPTIONS
 from agent_core.process.environment import HOOK, command_environment
 from agent_core.runtime.project import Project
@@ -28,12 +28,16 @@ def examine_hooks(project: Project) -> list[Finding]:
     env = command_environment(setup.config.tools.env_allowlist, os.environ)
     env |= {HOOK: HookPoint.PRE_TOOL_USE}
     policy, count = PathPolicy.of(setup), 0
-    for place, command, denies in _commands(hooks.file):
+    for place, event, hook in _commands(hooks.file):
         count += 1
-        argv = ["/bin/sh", "-c", command]
+        if hook.on_failure == "deny" and not event.may_deny:
+            cure = "move the check to PreToolUse or Stop, or remove on_failure"
+            text = f"{place}: a deny of this event has no effect"
+            found.append(Finding(name, "remark", text, cure))
+        argv = ["/bin/sh", "-c", hook.command]
         missing = missing_programs(argv, cwd=setup.project, env=env, policy=policy)
         for problem in missing:
-            effect = "it denies" if denies else 'what it guards is allowed (on_failure = "allow")'
+            effect = _effect_of_failure(event, hook)
             cure = f"install the program, or correct the command in hooks.json; until then {effect}"
             found.append(Finding(name, "broken", f"{place}: {problem}", cure))
     if not hooks.is_on:
@@ -60,11 +64,23 @@ def examine_declared_tools(project: Project) -> list[Finding]:
     return found or [Finding(name, "ok", plural(len(tools), "tool") if tools else "none")]
 
 
-def _commands(file: HookFile) -> list[tuple[str, str, bool]]:
-    """Return each hook as its place, its command, and whether its failure is a deny."""
+def _commands(file: HookFile) -> list[tuple[str, HookPoint, HookCommand]]:
+    """Return each hook with its place and its event."""
     return [
-        (f"hooks.{event.value}[{number}].hooks[{index}]", hook.command, hook.on_failure == "deny")
+        (f"hooks.{event.value}[{number}].hooks[{index}]", event, hook)
         for event, groups in file.hooks.items()
         for number, group in enumerate(groups)
         for index, hook in enumerate(group.hooks)
     ]
+
+
+def _effect_of_failure(event: HookPoint, hook: HookCommand) -> str:
+    """Return what happens at a hook whose program or script is missing."""
+    if not event.may_deny:
+        return "it does nothing"
+    if hook.on_failure == "deny":
+        return 'it denies (on_failure = "deny"), unless the command ends with exit code 0'
+    return (
+        'what it guards is allowed (on_failure = "allow"), or denied if the command ends with exit'
+        " code 2, as Python, Perl and sh do if they cannot open their script"
+    )

@@ -19,6 +19,7 @@ from agent_core.hooks.answer import HookAnswer, HookError, last_part, read_answe
 from agent_core.hooks.file import HookCommand, HookFile, HookPoint, matches
 from agent_core.process import Command, Launcher, run
 from agent_core.process.environment import HOOK
+from agent_core.providers.requests import result_text
 from agent_core.tools.base import ToolReturn
 from agent_core.types import (
     EFFECT_UNKNOWN,
@@ -27,7 +28,6 @@ from agent_core.types import (
     EventType,
     Node,
     RunIdentity,
-    TextBlock,
     ToolCall,
     ToolDefinition,
     ToolResult,
@@ -148,6 +148,7 @@ class RunHooks(Extension):
         self._is_users = identity.parent_run_id is None
         self._definitions: dict[str, ToolDefinition] = {}
         self._begun: set[str] = set()
+        self._warned: set[HookPoint] = set()
 
     async def run_started(self, context: ExtensionContext) -> None:  # noqa: ARG002
         """Run the hooks of a session's first run in this process, and of calls cut by a crash."""
@@ -218,7 +219,7 @@ class RunHooks(Extension):
             definition=self._definitions.get(call.tool_call_id),
             outcome=outcome,
             result=result.model_dump(mode="json"),
-            result_text="\n".join(b.text for b in result.content if isinstance(b, TextBlock)),
+            result_text=result_text(result),
         )
 
     async def before_stop(
@@ -321,10 +322,20 @@ class RunHooks(Extension):
             shown = self._journal.clean(f"{point.value} hook {hook.command!r} wrote: {stderr}")
             logger.info("the %s", shown)
         is_denial = answer.decision == "deny" and point.may_deny
+        if answer.decision == "deny" and not point.may_deny:
+            self._warn_once(point, hook)
         outcome = EventType.HOOK_DENIED if is_denial else EventType.HOOK_COMPLETED
         duration_ms = _since(started)
         note(outcome, **answer.model_dump(), stderr=last_part(stderr), duration_ms=duration_ms)
         return answer
+
+    def _warn_once(self, point: HookPoint, hook: HookCommand) -> None:
+        """Log that a deny at this point changes nothing, once in a run."""
+        if point not in self._warned:
+            self._warned.add(point)
+            shown = self._journal.clean(repr(hook.command))
+            message = "a deny of a %s hook has no effect (%s): only PreToolUse and Stop can deny"
+            logger.warning(message, point.value, shown)
 
 
 def _outcome_of(result: ToolResult) -> str:

@@ -26,6 +26,7 @@ from agent_core.types import (
     TextBlock,
     ToolCallBlock,
     ToolDefinition,
+    ToolResult,
     ToolResultBlock,
 )
 
@@ -213,7 +214,7 @@ def joined_text(blocks: Iterable[ContentBlock], between: str) -> str:
     return between.join(filter(None, map(block_text, blocks)))
 
 
-def result_text(result: ToolResultBlock) -> str:
+def result_text(result: ToolResultBlock | ToolResult) -> str:
     """Return the text of a tool's result. A failed call begins with `error <code>: <message>`."""
     return with_error(result, joined_text(result.content, "\n"))
 
@@ -225,7 +226,7 @@ def text_beside_images(result: ToolResultBlock) -> str:
     return with_error(result, joined_text(words, "\n"))
 
 
-def with_error(result: ToolResultBlock, text: str) -> str:
+def with_error(result: ToolResultBlock | ToolResult, text: str) -> str:
     """Return `text`, after a line that says how the call failed, if it did."""
     if result.error is None:
         return f"error: {text}" if result.is_error else text

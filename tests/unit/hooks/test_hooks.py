@@ -250,7 +250,9 @@ async def test_the_session_starts_once_in_a_process(place: Place) -> None:
     assert (place.project / "prompts").read_text(encoding="utf-8") == "y\n" * 3
 
 
-async def test_only_before_a_tool_and_at_the_stop_may_a_hook_deny(place: Place) -> None:
+async def test_only_before_a_tool_and_at_the_stop_may_a_hook_deny(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
     deny = [on(answering(decision="deny", reason="tests first"))]
     place.write(
         SessionStart=deny, UserPromptSubmit=deny, PreToolUse=deny, PostToolUse=deny, Stop=deny
@@ -260,7 +262,10 @@ async def test_only_before_a_tool_and_at_the_stop_may_a_hook_deny(place: Place) 
     await hooks.on_message("hello")
     await make_call(hooks)
     await hooks.after_tool_call(CALL, ToolResult())
-    assert place.notes.types.count(EventType.HOOK_COMPLETED) == 3
+    await hooks.on_message("hello again")
+    assert place.notes.types.count(EventType.HOOK_COMPLETED) == 4
+    for event in ("SessionStart", "UserPromptSubmit", "PostToolUse"):
+        assert caplog.text.count(f"a deny of a {event} hook has no effect") == 1
     assert await hooks.before_stop("") == "tests first"
     with pytest.raises(PermissionDeniedError):
         await hooks.before_tool_call(CALL, WRITE)

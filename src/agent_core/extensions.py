@@ -312,7 +312,8 @@ class Extensions:
         Raises:
             AgentCoreError: `guard_stopped`: an extension has stopped the run.
         """
-        self._require_going()
+        if self._stopped is not None:
+            raise self._stopped
         wrappers = self._at["wrap_model_call"]
         if not wrappers:
             return provider
@@ -365,7 +366,7 @@ class Extensions:
             PermissionDeniedError: an extension refused it.
             AgentCoreError: `guard_stopped`: an extension has stopped the run.
         """
-        self._require_going()
+        self.require_going()
         note = None
         for each in self._at["before_tool_call"]:
             with self._failures_of(each):
@@ -383,8 +384,14 @@ class Extensions:
         for each in reversed(self._at["admit_tool_call"]):
             ask = each.admit_tool_call if _is_engines(each) else partial(self._admit_through, each)
             admit = partial(ask, self.context, judged, admit)
-        waited = await admit()
-        self._require_going()  # another call may have stopped the run while a person was asked
+        try:
+            waited = await admit()
+        except AgentCoreError as error:
+            if error.code is ErrorCode.GUARD_STOPPED:  # by a guard: it counts for every call
+                self._stopped = self._stopped or error
+            raise
+        if self._stopped is not None:  # by another call, while a person was asked
+            raise self._stopped
         return waited
 
     async def _admit_through(
@@ -419,6 +426,15 @@ class Extensions:
                     return objection
         return None
 
+    def require_going(self) -> None:
+        """Check that no guard or extension has stopped the run.
+
+        Raises:
+            AgentCoreError: `guard_stopped`: one has.
+        """
+        if self._stopped is not None:
+            raise self._stopped
+
     @contextmanager
     def _failures_of(self, extension: Extension) -> Generator[None]:
         """Say which extension of the program failed; the engine's own raise what they mean."""
@@ -434,11 +450,6 @@ class Extensions:
             message = f"the extension {_name(extension)} failed: {type(error).__name__}: {error}"
             details = {"extension": _name(extension)}
             raise AgentCoreError(ErrorCode.INTERNAL_ERROR, message, details=details) from error
-
-    def _require_going(self) -> None:
-        """Raise the reason why an extension has stopped the run, if one has."""
-        if self._stopped is not None:
-            raise self._stopped
 
     def _stop(self, who: str, stop: GuardStop) -> AgentCoreError:
         """Stop the run; the first reason counts."""

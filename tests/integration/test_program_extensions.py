@@ -434,6 +434,23 @@ class RaisesOnce(Raises):
             raise self.error
 
 
+class StopsLooks(Extension):
+    """Stops the run at a look."""
+
+    async def before_tool_call(
+        self, context: ExtensionContext, call: ToolCall, definition: ToolDefinition
+    ) -> None:
+        if call.name == "look":
+            raise GuardStop
+
+
+@on_tool_call
+async def stop_looks(call: ToolCall) -> None:
+    """Stop the run at a look."""
+    if call.name == "look":
+        raise GuardStop
+
+
 PAY = ScriptedCall(name="pay", arguments={})
 AT_CALLS = ("before_tool_call", "admit_tool_call", "wrap_tool_call")
 
@@ -474,6 +491,32 @@ async def test_no_later_call_of_a_reply_is_made_once_an_extension_has_stopped_th
     assert made == []
     errors = [each.error for node in nodes for each in node.results]
     assert [error and error.code for error in errors] == [ErrorCode.GUARD_STOPPED] * 2
+
+
+@pytest.mark.parametrize("options", [{"extensions": [StopsLooks()]}, {"guards": [stop_looks]}])
+async def test_a_run_that_is_stopped_does_not_wait_for_an_answer(
+    home: Home, project: Path, options: Any
+) -> None:
+    @tool(permission="readonly")
+    async def peek() -> str:
+        """Peek."""
+        return "peeked"
+
+    rules = [{"decision": "ask", "tool": ["peek"]}]
+    config = {
+        "model": {"provider": "custom", "name": "script"},
+        "permissions": {"unattended": "park", "rules": rules},
+    }
+    both = [ScriptedCall(name="peek"), ScriptedCall(name="look", arguments={"place": "x"})]
+    model = ScriptedProvider([Calls(calls=both), "done"])
+    async with AgentRuntime(project, config=config, model=model, home_dir=home.path) as runtime:
+        handle = await runtime.start("go", tools=[look, peek], **options)
+        assert await handle.wait() is RunStatus.FAILED
+        assert handle.error is not None
+        assert handle.error.code is ErrorCode.GUARD_STOPPED
+        page = await runtime.replay_session(handle.session_id)
+        assert await runtime.approvals() == []
+    assert len([each for node in page.nodes for each in node.results]) == 2
 
 
 async def test_every_call_is_answered_when_an_extension_breaks_after_one() -> None:

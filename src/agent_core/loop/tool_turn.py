@@ -218,6 +218,7 @@ async def _run_all(
             raise result  # cancelled: every call has its answer
     results = [result for result in done if isinstance(result, BoundedResult)]
     if parked := [each for each in done if isinstance(each, ParkedError)]:
+        ctx.extensions.require_going()  # a run that is stopped waits for nobody
         adds.extend(draft for bounded in results for draft in bounded.adds)
         raise ParkedError(*(request_id for each in parked for request_id in each.request_ids))
     return results

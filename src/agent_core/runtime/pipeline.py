@@ -471,9 +471,13 @@ class RunPipeline:
         await finish_uncancelled(self._end_parked(before.run_id))
 
     async def _settle_parked(self, run: Run) -> None:
-        """Keep what a run needs that waits now; clean up after one that has waited and ended."""
-        was_parked = run.is_continued or run.status is RunStatus.WAITING
-        if not was_parked or run.journal.is_abandoned:
+        """Keep what a run needs that waits now; clean up after one that has waited and ended.
+
+        A run that fails or is cancelled in its first process may leave a question, too: another
+        call of the same reply, or a child of it, may have begun to wait.
+        """
+        has_waited = run.is_continued or run.status is not RunStatus.COMPLETED
+        if not has_waited or run.journal.is_abandoned:
             return
         run_id = run.identity.run_id
         with suppress(AgentCoreError):  # the next owner of the session finds it unchanged

@@ -13,7 +13,7 @@ All take the same arguments, so that a custom provider or tool can raise the one
 `raise ToolError(ErrorCode.FILE_NOT_FOUND, "no such file: a.txt")`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -195,11 +195,18 @@ class ParkedError(PortableError):
 
     Args:
         request_ids: ids of the questions.
+
+    Attributes:
+        cut: builds the result of a call that began and waits, for a run that is cancelled before
+            it could wait; None for a call that has not begun.
     """
 
-    def __init__(self, *request_ids: str) -> None:
+    def __init__(
+        self, *request_ids: str, cut: Callable[[], Coroutine[Any, Any, Any]] | None = None
+    ) -> None:
         super().__init__(f"waits for the answer to {', '.join(request_ids)}")
         self.request_ids = request_ids
+        self.cut = cut
 
 
 class CallChangedError(PortableError):

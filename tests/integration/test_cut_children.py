@@ -3,8 +3,10 @@
 import asyncio
 import json
 import signal
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +63,12 @@ async def run(
         assert handle.status is RunStatus.COMPLETED
         (result,) = results(await made.replay_session("s1"), f"agent.{name}")
     return result, handed_over(played.requests_of("go")[-1])
+
+
+def runs_in(home: Home) -> dict[str, str]:
+    """The status of each run, also of children."""
+    with closing(sqlite3.connect(home.path / "sessions.sqlite")) as store:
+        return dict(store.execute("SELECT run_id, status FROM runs").fetchall())
 
 
 def handed_over(request: ModelRequest) -> Any:
@@ -288,3 +296,36 @@ async def test_a_waiting_run_that_is_cancelled_hands_over_what_its_child_wrote(
     report = handed_over(asked)
     assert report["status"] == "cancelled"
     assert "first" in report["summary"]
+
+
+@pytest.mark.parametrize("ends", ["cancel", "budget"])
+async def test_a_run_that_ends_while_one_of_two_children_waits_hands_over_both(
+    home: Home, project: Path, ends: str
+) -> None:
+    write = ScriptedCall(name="code.write_file", arguments={"path": "a.txt", "content": "x"})
+    tasks = [
+        ScriptedCall(name="agent.create_sub_agent", arguments={"task": task})
+        for task in ("look", "hang")
+    ]
+    child: list[Line] = [thinks("first"), Calls(text="second", calls=[write])]
+    script: dict[str, list[Line]] = {"go": [Calls(calls=tasks)], "look": child}
+    played = Cast({"and now": ["I see"], **script, "hang": [Hangs(text="third")]})
+    config = f'{CONFIG}[permissions]\nunattended = "park"\n'
+    budget = Budget(wall_s=3) if ends == "budget" else None
+    async with runtime(home, project, played, config=config) as made:
+        async with asyncio.timeout(50):
+            handle = await made.start("go", session_id="s1", budget=budget)
+            await played.called(4)
+            while "waiting" not in runs_in(home).values():  # noqa: ASYNC110 - in the store
+                await asyncio.sleep(0.02)
+            await (handle.cancel() if ends == "cancel" else handle.wait())
+        ended = runs_in(home)
+        assert await made.approvals() == []
+        await (await made.start("and now?", session_id="s1")).wait()
+        found = results(await made.replay_session("s1"), "agent.create_sub_agent")
+    reports = [data_of(result) for result in found]
+    (report,) = (each for each in reports if "first" in each["summary"])
+    assert report["summary"].index("first") < report["summary"].index("second")
+    assert ended[report["metadata"]["child_run_id"]] == "cancelled"
+    assert all(result.error and "effect" not in result.error.message for result in found)
+    assert "second" in played.requests_of("and now")[0].model_dump_json()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct, field, structs
 
-from agent_core.agents.child_runs import ChildRun, ChildRuns, ChildSpec
+from agent_core.agents.child_runs import ChildCancelReason, ChildRun, ChildRuns, ChildSpec
 from agent_core.agents.definitions import AgentDefinitions
 from agent_core.agents.report import find_failure, report_child
 from agent_core.agents.roles import does_work, permits
@@ -46,6 +46,7 @@ from agent_core.types import (
     AgentRole,
     AgentType,
     Draft,
+    EndReason,
     JsonBlock,
     Node,
     RunIdentity,
@@ -495,12 +496,14 @@ class ChildSpawner:
         try:
             await self._deps.children.wait(child)
         except asyncio.CancelledError:
-            if child.is_stored and child.outcome.status is not RunStatus.WAITING:
+            if child.is_stored:
+                if child.outcome.status is RunStatus.WAITING:
+                    build_result = partial(_cut, child, build_result)
                 with suppress(AgentCoreError):  # the call is answered without its result
                     raise CutCallError(await end_uncancelled(build_result())) from None
             raise
         if child.outcome.status is RunStatus.WAITING:
-            raise ParkedError(*child.outcome.requests)
+            raise ParkedError(*child.outcome.requests, cut=partial(_cut, child, build_result))
         return await build_result()
 
     async def _store_report(self, child: ChildRun, *, step_id: str | None = None) -> dict[str, Any]:
@@ -508,6 +511,16 @@ class ChildSpawner:
         report = await report_child(self._deps.store, child, step_id=step_id)
         await self._deps.store.update_agent(child.run.agent_id, result=report)
         return report
+
+
+async def _cut(
+    child: ChildRun, build_result: Callable[[], Coroutine[Any, Any, ToolResult]]
+) -> ToolResult:
+    """Build the result of a waiting child that ends, because its parent was cancelled."""
+    child.stop_reason = child.stop_reason or ChildCancelReason.PARENT_CANCELLED
+    child.outcome = structs.replace(child.outcome, end_reason=EndReason.ABORTED_TOOLS, requests=())
+    child.note_end()
+    return await build_result()
 
 
 def build_agent_tool(

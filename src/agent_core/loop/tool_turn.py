@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from time import perf_counter
@@ -135,6 +135,7 @@ async def run_tools(ctx: RunContext, calls: Sequence[ToolCall]) -> None:
     """
     waiting = list(calls)
     adds: list[Draft] = []
+    parked: dict[str, ParkedError] = {}
     has_failed = False
     try:
         for concurrency, batch in batches(calls, ctx.toolbox.concurrency):
@@ -147,7 +148,11 @@ async def run_tools(ctx: RunContext, calls: Sequence[ToolCall]) -> None:
                 del waiting[: len(batch)]
                 continue
             is_alone = len(batch) == 1
-            done = [await run_tool(ctx, batch[0])] if is_alone else await _run_all(ctx, batch, adds)
+            done = (
+                [await run_tool(ctx, batch[0])]
+                if is_alone
+                else await _run_all(ctx, batch, adds, parked)
+            )
             del waiting[: len(batch)]
             for bounded in done:
                 adds.extend(bounded.adds)
@@ -157,23 +162,50 @@ async def run_tools(ctx: RunContext, calls: Sequence[ToolCall]) -> None:
             ctx.journal.add(draft, EventType.MESSAGE_CREATED)
         raise
     except BaseException as ended:  # cancelled, or an extension has ended the run after a call
-        _answer_rest(ctx.journal, waiting, is_cancelled=isinstance(ended, asyncio.CancelledError))
+        is_cancelled = isinstance(ended, asyncio.CancelledError)
+        await _answer_rest(ctx, waiting, parked, is_cancelled=is_cancelled)
         raise
     for draft in adds:
         ctx.journal.add(draft, EventType.MESSAGE_CREATED)
 
 
-def _answer_rest(journal: Journal, waiting: Sequence[ToolCall], *, is_cancelled: bool) -> None:
-    """Answer the calls of a turn that will not be made because the run ends."""
+async def _answer_rest(
+    ctx: RunContext,
+    waiting: Sequence[ToolCall],
+    parked: Mapping[str, ParkedError],
+    *,
+    is_cancelled: bool,
+) -> None:
+    """Answer the calls of a turn that were not made, or wait for the user, because the run ends."""
+    journal = ctx.journal
     tail = journal.path[-len(waiting) - 1 :]
     answered = {result.tool_call_id for node in tail for result in node.results}
     for call in waiting:
         if call.tool_call_id in answered:
             continue
-        if is_cancelled:
+        found = parked.get(call.tool_call_id)
+        if found is not None and found.cut is not None:
+            _answer(journal, call, await _cut_parked(ctx, call, found.cut), flags=_HANDED_OVER)
+        elif is_cancelled:
             _answer(journal, call, _aborted(call, _NEVER_BEGAN), flags=_ABORTED)
         else:
             _answer(journal, call, not_run(call, "run_failed"), flags=_RUN_FAILED)
+
+
+async def _cut_parked(
+    ctx: RunContext, call: ToolCall, cut: Callable[[], Coroutine[Any, Any, ToolResult]]
+) -> ToolResult:
+    """Return the answer to a call that began and waits for the user; `cut` builds its result."""
+
+    async def build() -> ToolResult:
+        return (await ctx.results.limit(await cut(), ctx.run, call)).result
+
+    result = _aborted(call, _RAN)
+    try:
+        return _cut(result, await end_uncancelled(build()))
+    except AgentCoreError as error:
+        log_failure(logger, f"{call.name} has no result", error=error, clean=ctx.journal.clean)
+        return result
 
 
 async def finish_turn(ctx: RunContext, open_calls: Sequence[ToolCall]) -> None:
@@ -210,17 +242,27 @@ async def finish_turn(ctx: RunContext, open_calls: Sequence[ToolCall]) -> None:
 
 
 async def _run_all(
-    ctx: RunContext, batch: Sequence[ToolCall], adds: list[Draft]
+    ctx: RunContext, batch: Sequence[ToolCall], adds: list[Draft], parked: dict[str, ParkedError]
 ) -> list[BoundedResult]:
-    done = await asyncio.gather(*(run_tool(ctx, call) for call in batch), return_exceptions=True)
+    """Run calls concurrently; `parked` gets the calls that wait for the user."""
+
+    async def run(call: ToolCall) -> BoundedResult:
+        try:
+            return await run_tool(ctx, call)
+        except ParkedError as error:
+            parked[call.tool_call_id] = error
+            raise
+
+    done = await asyncio.gather(*map(run, batch), return_exceptions=True)
     for result in done:
         if isinstance(result, BaseException) and not isinstance(result, ParkedError):
             raise result  # cancelled: every call has its answer
     results = [result for result in done if isinstance(result, BoundedResult)]
-    if parked := [each for each in done if isinstance(each, ParkedError)]:
+    if parked:
         ctx.extensions.require_going()  # a run that is stopped waits for nobody
         adds.extend(draft for bounded in results for draft in bounded.adds)
-        raise ParkedError(*(request_id for each in parked for request_id in each.request_ids))
+        waits = (each for each in done if isinstance(each, ParkedError))
+        raise ParkedError(*(request_id for each in waits for request_id in each.request_ids))
     return results
 
 

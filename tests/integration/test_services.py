@@ -2,15 +2,19 @@
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from agent_core.errors import ConfigError, ErrorCode, StorageError
+from agent_core.errors import AgentCoreError, ConfigError, ErrorCode, StorageError
 from agent_core.providers.base import ProviderRegistry
 from agent_core.providers.scripted import Hangs, ScriptedProvider
 from agent_core.runtime.options import RuntimeOptions
+from agent_core.runtime.run import RunProgress, RunRequest
 from agent_core.runtime.services import open_services
-from agent_core.types import AgentDefinition, RunMode, RunStatus, user_text
+from agent_core.testing import ScriptedRuntime
+from agent_core.types import AgentDefinition, ClaimedRun, NewRun, RunMode, RunStatus, user_text
 from isolation import Home
 from runtimes import CONFIG
 
@@ -73,3 +77,37 @@ async def test_a_session_is_changed_only_while_no_run_uses_it(home: Home, projec
         await services.runs.cancel(run.identity.run_id)
         assert (await services.sessions.delete("s1")).deleted
         assert await services.store.session("s1") is None
+
+
+async def test_closing_waits_for_a_run_whose_turn_has_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reading, go = asyncio.Event(), asyncio.Event()
+    made = ScriptedRuntime(["never said"])
+    services = await made._home.services()
+    pipeline, store = services.runs.pipeline, services.store
+    events_after = store.events_after
+
+    async def turn(opening: NewRun, _: float | None) -> tuple[Any, ClaimedRun]:
+        return SimpleNamespace(run_id=opening.run_id), await store.open_run(opening)
+
+    async def read_late(run_id: str, seq: int) -> Any:
+        reading.set()
+        await go.wait()
+        return await events_after(run_id, seq)
+
+    async def start_in_turn(request: RunRequest) -> RunProgress:
+        return await pipeline.start_in_turn(dispatcher, request, None)
+
+    dispatcher: Any = SimpleNamespace(turn=turn, heartbeat_s=1)
+    monkeypatch.setattr(store, "events_after", read_late)
+    monkeypatch.setattr(pipeline, "start", start_in_turn)
+    starting = asyncio.create_task(made.start("hello", "s1"))
+    await reading.wait()
+    closing = asyncio.create_task(made.close())
+    await asyncio.wait([closing], timeout=0.3)
+    assert not closing.done()
+    go.set()
+    with pytest.raises(AgentCoreError, match="being closed"):
+        await starting
+    await closing

@@ -168,23 +168,24 @@ class RunPipeline:
             record = await self._reader.record(opening.run_id)
             return RunProgress(identity=identity_of(record), status=record.status)
         job, taken = turn
-        before: Sequence[RuntimeEvent] = ()
-        failure: BaseException | None = None
-        try:
-            before = await self._store.events_after(opening.run_id, 0)
-        except BaseException as error:  # noqa: BLE001 - raised once the run has its end
-            failure = error
-        record = taken.run.model_copy(update={"prompt": request.prompt})
-        run = self._admit_taken(record, taken, request.caller)
-        for event in before:
-            run.stream.write(event)
-        self._aside.start(self._finish_job(dispatcher, job, run))
-        if failure is not None or self._scheduler.is_closed:
-            await finish_uncancelled(self._scheduler.cancel(run))
-            if failure is not None:
-                raise failure
-            self._scheduler.require_open()
-        return run
+        with self._scheduler.opening(opening.session_id):  # closing waits for the run
+            before: Sequence[RuntimeEvent] = ()
+            failure: BaseException | None = None
+            try:
+                before = await self._store.events_after(opening.run_id, 0)
+            except BaseException as error:  # noqa: BLE001 - raised once the run has its end
+                failure = error
+            record = taken.run.model_copy(update={"prompt": request.prompt})
+            run = self._admit_taken(record, taken, request.caller)
+            for event in before:
+                run.stream.write(event)
+            self._aside.start(self._finish_job(dispatcher, job, run))
+            if failure is not None or self._scheduler.is_closed:
+                await finish_uncancelled(self._scheduler.cancel(run))
+                if failure is not None:
+                    raise failure
+                self._scheduler.require_open()
+            return run
 
     async def _finish_job(self, dispatcher: "Dispatcher", job: "Job", run: Run) -> None:
         """Finish the job of a run once its end is stored, here or by the process that closed it."""

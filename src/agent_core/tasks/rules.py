@@ -69,6 +69,17 @@ _ENDS: Mapping[TaskStepStatus | None, type[StepEnd]] = {
 }
 _LONGEST = 120
 """Most characters of a reason in a message."""
+_DESCRIBED = 10
+_WAYS_OUT = (
+    "Ready steps need a worker; with agent.task_update a failed or blocked step is reopened"
+    " (reopen_step), and a pending one no longer waits for a failed or cancelled step after"
+    " remove_dependency"
+)
+GIVE_UP = (
+    'a step that is not needed any more is given up by update_step with "fields": {"required":'
+    " false} (cancelling a required step alone cannot complete the Task)"
+)
+"""Says how the orchestrator gives up a required step."""
 
 _SHOWN = 50
 """Largest number of ids in an error's details."""
@@ -283,16 +294,35 @@ def _end(kind: type[StepEnd], step: TaskStep, reason: str | None) -> Pair:
     return step.step_id, kind(**{name: known[name] for name in kind.model_fields})
 
 
+def _describe_missing(dag: Dag, step: TaskStep) -> str:
+    """Return a step that is not completed, with its state and the reason for it."""
+    about = step.status.value
+    if step.status is TaskStepStatus.PENDING:
+        above = [each for each in step.depends_on_step_ids if not _is_done(dag, each)]
+        about += f", waits for {', '.join(above[:_DESCRIBED])}"
+    elif reason := dag.explain(step):
+        about += f": {short_line(reason, _LONGEST)}"
+    return f"{step.step_id} ({about})"
+
+
+def _is_done(dag: Dag, step_id: str) -> bool:
+    step = dag.find(step_id)
+    return step is not None and step.status is TaskStepStatus.COMPLETED
+
+
 def _complete(dag: Dag, result_summary: str | None) -> Iterator[Pair]:
     if not dag.is_completable:
         steps = dag.steps()
         unfinished = (s for s in steps if s.required and s.status is not TaskStepStatus.COMPLETED)
-        missing = [step.step_id for step in islice(unfinished, _SHOWN)]
+        missing = list(islice(unfinished, _SHOWN))
         held = [step.step_id for step in islice(dag.steps(*CLAIMS), _SHOWN)]
-        why = [f"required and not completed: {', '.join(missing[:10])}"] if missing else []
-        why += [f"still being worked on: {', '.join(held[:10])}"] if held else []
+        states = ", ".join(_describe_missing(dag, step) for step in missing[:_DESCRIBED])
+        why = [f"required and not completed: {states}"] if missing else []
+        why += [f"still being worked on: {', '.join(held[:_DESCRIBED])}"] if held else []
         message = f"Task {dag.task.task_id} is not complete; {'; '.join(why)}"
-        facts = {"required_step_ids": missing, "claimed_step_ids": held}
+        if missing:
+            message = f"{message}. {_WAYS_OUT}; {GIVE_UP}"
+        facts = {"required_step_ids": [s.step_id for s in missing], "claimed_step_ids": held}
         raise task_error(ErrorCode.TASK_NOT_COMPLETABLE, message, **facts)
     left = list(dag.steps(*OPEN))
     yield from (_end(StepCancelled, step, "task_completed") for step in left)

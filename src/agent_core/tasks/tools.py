@@ -34,6 +34,7 @@ from agent_core.tasks.model import (
     Text,
     Update,
 )
+from agent_core.tasks.rules import GIVE_UP
 from agent_core.tools.base import Action, Concurrency, Tool, ToolContext, ToolOutput, ToolReturn
 from agent_core.tools.registry import model_definition, model_tool
 from agent_core.tools.schema import Arguments
@@ -453,8 +454,9 @@ def list_stranded(step_ids: Sequence[str]) -> dict[str, Any]:
     if len(step_ids) > _MAX_IDS:
         answer["stranded_step_count"] = len(step_ids)
     hint = (
-        "these steps wait for a failed or cancelled step and cannot begin: the orchestrator can "
-        "reopen a failed step, remove the dependency, or cancel them"
+        "these steps wait for a failed or cancelled step and cannot begin. The orchestrator can,"
+        " with agent.task_update, reopen a failed step (reopen_step) or remove the dependency"
+        f" (remove_dependency); {GIVE_UP}"
     )
     return {**answer, "stranded_hint": hint}
 

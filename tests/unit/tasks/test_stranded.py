@@ -56,6 +56,40 @@ async def test_an_update_names_the_steps_that_it_strands(desk: Desk) -> None:
     assert (await update(desk, linked))["stranded_step_ids"] == ["s5"]
 
 
+async def test_a_task_with_stranded_steps_names_the_way_to_complete_it(desk: Desk) -> None:
+    orchestrator = await created(
+        desk, step("s1"), step("s2", "s1"), step("s3"), step("s4"), step("s5", "s4")
+    )
+    await fail(desk, "s1")
+    await update(desk, {"op": "cancel_step", "step_id": "s3"})
+    with pytest.raises(ToolError) as refused:
+        await orchestrator.call("complete", task_id="t1")
+    message = refused.value.message
+    assert (
+        "s1 (failed: no key), s2 (pending, waits for s1), s3 (cancelled), s4 (ready), " in message
+    )
+    assert "s5 (pending, waits for s4)" in message
+    for way in ("reopen_step", "remove_dependency", '"fields": {"required": false}'):
+        assert way in message
+    fields = {"required": False}
+    names = ("s1", "s2", "s3", "s4", "s5")
+    given_up = [{"op": "update_step", "step_id": name, "fields": fields} for name in names]
+    await update(desk, *given_up)
+    ended = await orchestrator.call("complete", task_id="t1")
+    assert ended["task"]["status"] == "completed"
+
+
+async def test_the_hint_about_stranded_steps_leads_to_a_task_that_can_be_completed(
+    desk: Desk,
+) -> None:
+    await chain(desk)
+    hint = (await fail(desk, "s1"))["stranded_hint"]
+    assert "reopen" in hint
+    assert "remove_dependency" in hint
+    assert 'update_step with "fields": {"required": false}' in hint
+    assert "cannot complete the Task" in hint
+
+
 async def test_a_failed_step_names_the_steps_behind_it_that_its_worker_may_see(desk: Desk) -> None:
     await chain(desk)
     assert (await fail(desk, "s1"))["stranded_step_ids"] == ["s2", "s3"]

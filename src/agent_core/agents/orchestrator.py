@@ -507,8 +507,8 @@ class ClaimCheck(Extension):
     async def before_tool_call(
         self, context: ExtensionContext, call: ToolCall, definition: ToolDefinition
     ) -> None:
-        """Refuse the call if the claim is lost; from now on the call keeps it."""
-        self._board.begin_call(context.run.run_id)
+        """Refuse the call if the claim is lost, or its lease has ended; now the call keeps it."""
+        await self._board.begin_call(context.run.run_id, self._by)
         self._begun.add(call.tool_call_id)
         only_reads = definition.permission is ToolPermission.READONLY
         is_marked = not definition.tags.isdisjoint({"write", "dangerous"})
@@ -533,7 +533,7 @@ class ClaimCheck(Extension):
     ) -> None:
         """Renew the claim, unless its lease had ended before the call."""
         if call.tool_call_id not in self._begun:  # it was refused before this check saw it
-            self._board.begin_call(context.run.run_id)
+            await self._board.begin_call(context.run.run_id, self._by)
         self._begun.discard(call.tool_call_id)
         self._changing.discard(call.tool_call_id)
         await self._board.end_call(context.run.run_id, self._by)

@@ -388,11 +388,17 @@ class TaskBoard:
                 self._run(by.run_id, task_id).left = step
         return written
 
-    def begin_call(self, run_id: str) -> None:
-        """Note that a tool call of a run begins. It does not renew a lease that has ended."""
+    async def begin_call(self, run_id: str, by: Actor) -> None:
+        """Note that a tool call of a run begins; if its lease has ended, take the claim back."""
         task, step = self._held_by(run_id)
         if task and step and task.deadlines.get(step.step_id, inf) <= self._monotonic():
             task.deadlines[step.step_id] = _ENDED
+            await self._take_back(task, by)
+
+    @in_turn
+    async def _take_back(self, task: OpenTask, by: Actor) -> None:
+        if self._open.get(task.dag.task.task_id) is task:
+            await self._settle(task, by)
 
     async def end_call(self, run_id: str, by: Actor) -> None:
         """Renew the lease of a run whose tool call has ended."""
@@ -530,8 +536,9 @@ class TaskBoard:
     def has_lost_claim(self, run_id: str) -> bool:
         """Return whether a worker's run must not change anything any more.
 
-        This is so if its Task has ended or is being ended, or if it no longer holds the step it
-        claimed, unless it ended that step itself and nothing has happened to the step since.
+        This is so if its Task has ended or is being ended, if its lease had ended when its current
+        call began, or if it no longer holds the step it claimed, unless it ended that step itself
+        and nothing has happened to the step since.
         """
         run = self._runs.get(run_id)
         if run is None or not (run.is_admitted or run.step_id):
@@ -539,7 +546,9 @@ class TaskBoard:
         task = self._open.get(run.task_id)
         if task is None or task.is_ending:
             return True
-        if run.step_id is None or task.dag.held_by(run_id) is not None:
+        if (held := task.dag.held_by(run_id)) is not None:
+            return task.deadlines.get(held.step_id) == _ENDED  # it could not be written
+        if run.step_id is None:
             return False
         step = task.dag.find(run.step_id)
         is_as_left = run.left is not None and step is not None and step.status is run.left.status

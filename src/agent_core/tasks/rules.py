@@ -270,6 +270,8 @@ def explain_loss(dag: Dag, step: TaskStep, run_id: str) -> str:
     why = "this run's claim on it is gone"
     if (ended := dag.expired.get(run_id)) is not None:
         why = f"this run's lease ended at {shown_time(ended)}"
+    elif step.is_held_by(run_id):  # the end could not be written
+        return f"this run's lease ended at {shown_time(step.lease_expires_at)}"
     if step.status.is_claim:
         until = shown_time(step.lease_expires_at)
         return f"{why}, and {step.claimed_by_run_id} holds the step until {until}"

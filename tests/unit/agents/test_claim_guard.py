@@ -32,7 +32,7 @@ class Claims:
         details = {"reason": "claim_lost"}
         return PermissionDeniedError(ErrorCode.PERMISSION_DENIED, what, details=details)
 
-    def begin_call(self, run_id: str) -> None:
+    async def begin_call(self, run_id: str, by: Actor) -> None:
         self.calls.append(f"begin {run_id}")
 
     async def end_call(self, run_id: str, by: Actor) -> None:

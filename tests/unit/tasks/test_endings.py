@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from agent_core.errors import ErrorCode, ToolError
+from agent_core.errors import ErrorCode, TaskError, ToolError
+from agent_core.tasks.log_store import TaskLog
 from agent_core.tasks.model import RunEnding
 from agent_core.types import EventLevel
 from task_boards import Caller, Desk, Stops, created, desk_in, statuses, step
@@ -175,11 +176,40 @@ async def test_a_call_does_not_renew_a_lease_that_had_ended_before_it(desk: Desk
     worker, orchestrator = await claimed(desk), desk.orchestrator()
     desk.clock.pass_(301)
     desk.at_work.add("run_a")
-    desk.board.begin_call("run_a")
+    await desk.board.begin_call("run_a", worker.actor)
     assert statuses(await orchestrator.call("get", task_id="t1"))["s1"] == "ready"
-    desk.board.begin_call("run_a")
+    await desk.board.begin_call("run_a", worker.actor)
     await desk.board.end_call("run_a", worker.actor)
     assert desk.types()[-1] == "task_step_ready"
+
+
+async def test_a_call_that_begins_after_the_end_of_its_lease_has_lost_the_claim(desk: Desk) -> None:
+    worker = await claimed(desk)
+    desk.clock.pass_(301)
+    desk.at_work.add("run_a")  # a slow model has answered with a call; nobody has looked meanwhile
+    await desk.board.begin_call("run_a", worker.actor)
+    assert desk.board.has_lost_claim("run_a")
+    lost = desk.board.claim_lost("run_a", "refused").message
+    assert "lease ended at 2026-03-01T12:05:00Z, and the step is ready" in lost
+    other = await desk.worker("run_b").call("claim_step", task_id="t1", step_id="s1")
+    assert other["step"]["claimed_by_run_id"] == "run_b"
+    await desk.board.end_call("run_a", worker.actor)
+    assert desk.board.has_lost_claim("run_a")
+    assert not desk.board.has_lost_claim("run_b")
+
+
+async def test_an_ended_lease_whose_end_cannot_be_written_is_lost(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise TaskError(ErrorCode.TASK_WAL_UNAVAILABLE, "no space left")
+
+    worker = await claimed(desk)
+    desk.clock.pass_(301)
+    monkeypatch.setattr(TaskLog, "append", fail)
+    await desk.board.begin_call("run_a", worker.actor)
+    assert desk.board.has_lost_claim("run_a")
+    assert "lease ended at" in desk.board.claim_lost("run_a", "refused").message
 
 
 async def test_a_log_that_was_edited_meanwhile_keeps_its_holder_at_work(desk: Desk) -> None:
@@ -190,7 +220,7 @@ async def test_a_log_that_was_edited_meanwhile_keeps_its_holder_at_work(desk: De
         with suppress(ToolError):
             block = [{"op": "update_task", "title": "other"}]
             await desk.orchestrator().call("update", task_id="t1", operations=block)
-    desk.board.begin_call("run_a")
+    await desk.board.begin_call("run_a", worker.actor)
     await desk.board.end_call("run_a", worker.actor)
     assert desk.board.step_held_by("run_a") == "s1"
 

@@ -158,7 +158,7 @@ class OneJobEach:
         return next(self._writers).submit(job, about, by=by, is_small=is_small)
 
 
-@pytest.mark.parametrize("sent", [b"procrastinate_fetch_job_v2", b"COMMIT"])
+@pytest.mark.parametrize("sent", [b"take_job", b"COMMIT"])
 async def test_a_run_whose_taking_was_not_answered_is_taken_once(
     store: PostgresSessionStore, proxy: Proxy, database_url: str, sent: bytes
 ) -> None:

@@ -20,13 +20,11 @@ from agent_core.types import (
     EventLevel,
     EventType,
     Node,
-    Role,
     RunIdentity,
     TextBlock,
     ToolCall,
     ToolDefinition,
     ToolResult,
-    utc_now,
 )
 
 CALL = ToolCall(tool_call_id="call_1", name="code.write_file", arguments={"path": "a.txt"})
@@ -62,20 +60,6 @@ class Notes:
     @property
     def types(self) -> list[EventType]:
         return [event_type for event_type, _ in self.events]
-
-    def says(self, text: str) -> None:
-        node = Node(
-            node_id="node_1",
-            session_id="sess_1",
-            node_seq=1,
-            parent_id=None,
-            agent_id="agent_1",
-            run_id="run_1",
-            role=Role.ASSISTANT,
-            content=[TextBlock(text=text)],
-            created_at=utc_now(),
-        )
-        self.path.append(node)
 
 
 class Place:

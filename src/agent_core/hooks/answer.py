@@ -36,19 +36,34 @@ _REASONS = (
     *("usermessage", "user_message", "agentmessage", "agent_message", "systemmessage"),
 )
 _NESTED = ("hookspecificoutput", "decision")
-_DENIAL = re.compile(
-    rf"""["'](?:{"|".join(_DECISIONS)})["']\s*:\s*["']\s*(?:{"|".join(_DENIALS)})\b""",
-    re.IGNORECASE,
+_DATA = frozenset(
+    ("metadata", "logs", "arguments", "tool_input", "toolinput", "updatedinput", "result")
 )
-_WORD = re.compile(
-    rf"""^[ \t]*(?:decision\s*[:=]\s*)?["'`]?(?:{"|".join(_DENIALS)})["'`]?[.!]?[ \t\r]*$""",
+"""Names below which a hook repeats what it got: nothing in there is its decision."""
+_ANY_DENIAL = "|".join(_DENIALS)
+_DENIAL = re.compile(
+    rf"""["'](?:{"|".join(_DECISIONS)})["']\s*:\s*["']\W*(?:{_ANY_DENIAL})\b""", re.IGNORECASE
+)
+_DENIAL_VALUE = re.compile(rf"\W*(?:{_ANY_DENIAL})\b", re.IGNORECASE)
+_WORDS = re.compile(
+    r"""(?:^[^\w\n]*(?:<\w+>[^\w\n]*)?"""
+    r"""|(?P<key>\b(?:permission)?decision["'`*]*[ \t]*[:=][^\w\n]*))"""
+    rf"""(?:{_ANY_DENIAL})\b(?![-/.]\w)(?:</\w+>)?(?P<reason>[^\n]*)""",
     re.IGNORECASE | re.MULTILINE,
 )
+"""A line that begins with a deny, or a decision that is one, outside of any JSON."""
 _NO_MORE = re.compile(r"""["']continue["']\s*:\s*false\b""", re.IGNORECASE)
-_REASON = re.compile(r'"(?:permissionDecision)?reason"\s*:\s*"((?:[^"\\]|\\.)*)"', re.IGNORECASE)
+_REASON = re.compile(
+    r"""["'](?:permissionDecision)?reason["']\s*:\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)')""",
+    re.IGNORECASE,
+)
+_REASON_LINE = re.compile(r"^[ \t]*reason[ \t]*[:=][ \t]*(.+)$", re.IGNORECASE | re.MULTILINE)
+_LETTER = re.compile(r"(?<!\\)\\u00([46][1-9a-fA-F]|[57][0-9aA])")
 _FORMATTING = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 _CHUNK, _WINDOW = 2**20, 32_768
 """An output that is too long is read in chunks; a window is read on both sides of a deny in it."""
+_MOST_PARTS = 1000
+"""Faulty objects of a text that are looked into; what is behind them is taken for words."""
 
 
 class HookAnswer(Frozen):
@@ -131,18 +146,36 @@ def last_part(text: str) -> str:
 
 
 def _find_denial(finished: CompletedProcess, point: HookPoint) -> HookAnswer | None:
-    """Return the deny that stdout or stderr holds, anywhere in it."""
+    """Return the deny that stdout or stderr holds, anywhere in it.
+
+    Plain words on stderr count only if the hook has failed: otherwise it is a log, or the reason.
+    """
     # "continue": false ends the work: before a call that denies it, at the end it is no objection.
-    may_end = point is not HookPoint.STOP
-    for output in (finished.stdout, finished.stderr):
-        for text in _texts(output, may_end=may_end):
-            if (document := _denial_in(text, may_end=may_end)) is not None:
+    forms = [_DENIAL, *([] if point is HookPoint.STOP else [_NO_MORE])]
+    has_failed = finished.timed_out or finished.exit_code not in {0, _DENIAL_EXIT_CODE}
+    for output, has_words in ((finished.stdout, True), (finished.stderr, has_failed)):
+        known = _Forms([*forms, _WORDS] if has_words else forms)
+        for text in _texts(output, known):
+            if (document := _denial_in(text, known)) is not None:
                 return _answer_of(document)
-    has_word = _WORD.search(_plain(finished.stdout.text))
-    return HookAnswer(decision="deny") if has_word else None
+    return None
 
 
-def _texts(output: Output, *, may_end: bool) -> Iterator[str]:
+class _Forms(list[re.Pattern[str]]):
+    """The forms of a deny that count in a text."""
+
+    def occur(self, text: str) -> bool:
+        """Return whether the text has one of them."""
+        return any(form.search(text) for form in self)
+
+    def deny(self, named: Mapping[str, Any]) -> bool:
+        """Return whether an object denies by a value of its own."""
+        if _NO_MORE in self and named.get("continue") is False:
+            return True
+        return any(_is_denial(named.get(name)) for name in _DECISIONS)
+
+
+def _texts(output: Output, forms: _Forms) -> Iterator[str]:
     """Yield the text of an output; of one that was cut also the parts around a deny in its file."""
     yield _plain(output.text)
     if output.spool is None:
@@ -151,77 +184,88 @@ def _texts(output: Output, *, may_end: bool) -> Iterator[str]:
     before = b""
     while chunk := output.spool.read(_CHUNK):
         part = _plain((before + chunk).decode(errors="replace"))
-        for pattern in (_DENIAL, *([_NO_MORE] if may_end else ())):
-            if match := pattern.search(part):
-                yield part[max(0, match.start() - _WINDOW) : match.end() + _WINDOW]
+        for form in forms:
+            place = 0
+            while match := form.search(part, place):
+                place = match.end() + _WINDOW
+                yield part[max(0, match.start() - _WINDOW) : place]
         before = chunk[-_WINDOW:]
 
 
 def _plain(text: str) -> str:
-    """Return a text without a byte order mark, the zeros of UTF-16 and terminal formatting."""
-    return _FORMATTING.sub("", text.replace("\0", "")).lstrip("\ufeff\ufffd").strip()
+    """Return a text without a byte order mark, the zeros of UTF-16, formatting, escaped letters."""
+    text = _FORMATTING.sub("", text.replace("\0", "")).lstrip("\ufeff\ufffd").strip()
+    return _LETTER.sub(lambda found: chr(int(found[1], 16)), text)
 
 
-def _denial_in(text: str, *, may_end: bool) -> Mapping[str, Any] | None:
+def _denial_in(text: str, forms: _Forms) -> Mapping[str, Any] | None:
     """Return the object in a text that denies; None if there is none."""
     try:
         whole: Any = json.loads(text)
         if isinstance(whole, str):  # an answer that was encoded twice
-            whole = json.loads(whole)
+            text = whole
+            whole = json.loads(text)
     except (ValueError, RecursionError):
-        return _denial_beside(text, may_end=may_end)
-    each: Any
-    for each in cast("list[Any]", whole) if isinstance(whole, list) else [whole]:
-        if _denies(each, may_end=may_end):
-            return each
-    return None
+        return _denial_beside(text, forms)
+    return _denying(whole, forms)
 
 
-def _denial_beside(text: str, *, may_end: bool) -> Mapping[str, Any] | None:
+def _denial_beside(text: str, forms: _Forms) -> Mapping[str, Any] | None:
     """Return the object that denies in a text that has more in it than the object.
 
     An object that is not valid JSON, or was cut off, denies if it says so.
     """
-
-    def says_so(part: str) -> bool:
-        return bool(_DENIAL.search(part) or (may_end and _NO_MORE.search(part)))
-
-    if not says_so(text):
+    if not forms.occur(text):
         return None
     decoder, rest, place = json.JSONDecoder(), list[str](), 0
-    while (start := text.find("{", place)) >= 0:
+    while (start := text.find("{", place)) >= 0 and len(rest) < _MOST_PARTS:
         try:
             found, end = decoder.raw_decode(text, start)
         except (ValueError, RecursionError):
             rest.append(text[place : start + 1])
             place = start + 1
             continue
-        if _denies(found, may_end=may_end):
-            return found
-        rest.append(text[place:start])
+        if (denial := _denying(found, forms)) is not None:
+            return denial
+        rest += text[place:start], "…"  # the words behind it do not begin a line
         place = end
     rest.append(text[place:])
     remaining = "".join(rest)
-    if not says_so(remaining):
+    if not forms.occur(remaining):
         return None
-    reason = _REASON.search(remaining)
-    return {"reason": reason[1]} if reason else {}
+    if reason := _REASON.search(remaining) or _REASON_LINE.search(remaining):
+        return {"reason": reason[reason.lastindex or 0]}
+    words = _WORDS.search(remaining) if _WORDS in forms else None
+    if words is None or words["key"]:
+        return {}
+    return {"reason": re.sub(r"^\W+", "", words["reason"]).rstrip()}
 
 
-def _denies(document: Any, *, may_end: bool) -> bool:
-    """Return whether an object denies, in the form of these hooks or of other agents' hooks."""
-    if not isinstance(document, dict):
-        return False
-    named = _by_name(document)
-    if any(_is_denial(named.get(name)) for name in _DECISIONS):
-        return True
-    if may_end and named.get("continue") is False:
-        return True
-    return any(_denies(named.get(name), may_end=may_end) for name in _NESTED)
+def _denying(document: Any, forms: _Forms) -> Mapping[str, Any] | None:
+    """Return the object that denies, in the form of these hooks or of other agents' hooks.
+
+    It may lie in lists, or in an object that has no answer of its own. What surrounds it is in the
+    result, too.
+    """
+    pending: list[tuple[Any, dict[str, Any]]] = [(document, {})]
+    for each, around in pending:  # it grows meanwhile
+        if isinstance(each, list):
+            pending += [(part, around) for part in cast("list[Any]", each)]
+        if not isinstance(each, dict):
+            continue
+        named = _by_name(each)
+        if forms.deny(named):
+            return around | named
+        has_answer = named.keys() <= HookAnswer.model_fields.keys() or any(
+            isinstance(named.get(name), str) for name in _DECISIONS
+        )
+        inner = _NESTED if has_answer else named.keys() - _DATA
+        pending += [(named[name], around or named) for name in inner if name in named]
+    return None
 
 
 def _is_denial(value: Any) -> bool:
-    return isinstance(value, str) and value.strip().lower() in _DENIALS
+    return isinstance(value, str) and _DENIAL_VALUE.match(value) is not None
 
 
 def _by_name(document: Any) -> dict[str, Any]:

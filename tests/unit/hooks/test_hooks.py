@@ -312,6 +312,21 @@ DENIALS: dict[str, str | bytes] = {
     "after a byte order mark": f"\ufeff{DENY}",
     "in UTF-16": DENY.encode("utf-16"),
     "in UTF-16 without a mark": DENY.encode("utf-16-le"),
+    "in an object without an answer": f'{{"output": [{DENY}]}}',
+    "in lists": f"[[{DENY}]]",
+    "as YAML": "decision: deny\nreason: no",
+    "with bare names": '{decision: deny, "reason": "no"}',
+    "with a stop": '{"decision": "deny.", "reason": "no"}',
+    "with escaped letters": 'log\n{"decision": "\\u0064eny", "reason": "no"}',
+    "in words": "checked\nBlock: no",
+    "as an item": "- deny, no",
+    "in markup": "<b>deny</b>: no",
+    "behind another one in a flood": (
+        b'{"decision": "allow", "metadata": {"decision": "deny"}}'
+        + b" " * 70_000
+        + DENY.encode()
+        + b" " * 70_000
+    ),
     "in a flood": b"[" * 70_000 + DENY.encode() + b"{" * 70_000,
 }
 
@@ -332,6 +347,8 @@ ENDS: dict[str, tuple[str, str]] = {
     "with exit code 1": (f"echo '{DENY}'; exit 1", "no"),
     "by a signal": (f"echo '{DENY}'; kill -9 $$", "no"),
     "on stderr": (f"echo '{DENY}' >&2", "no"),
+    "as the word on stderr": ("echo deny >&2; exit 1", "deny"),
+    "in words": ("echo deny because it is Friday", "because it is Friday"),
     "at its timeout": (f"echo '{DENY}'; sleep 30", "no"),
     "with exit code 2": ("echo 'not on Fridays' >&2; exit 2", "not on Fridays"),
     "with exit code 2 and its reason on stdout": ("echo 'not on Fridays'; exit 2", "not on"),
@@ -360,6 +377,11 @@ NO_DENIALS = {
     "the same beside a log line": "echo log; " + answering(metadata={"x": {"decision": "deny"}}),
     "a reason that quotes one": answering(reason=f"unlike {DENY}"),
     "words": "echo 'nothing to block, deny or reject'",
+    "a log on stderr": "echo 'deny list: read' >&2",
+    "a repeated call": """echo '{"arguments": {"decision": "deny"}, "tool_name": "x"}'""",
+    "changed arguments": answering(
+        hookSpecificOutput={"permissionDecision": "allow", "updatedInput": {"decision": "deny"}}
+    ),
 }
 
 

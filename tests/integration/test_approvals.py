@@ -227,13 +227,20 @@ async def test_a_declarative_tool_whose_program_has_changed_is_asked_anew(
 
 
 async def test_a_new_message_closes_a_run_that_waits(home: Home, project: Path) -> None:
-    async with runtime(home, project, [*script(writes("a.txt"))], config=PARK) as made:
+    look = ScriptedCall(name="code.list_dir", arguments={"path": "."}, tool_call_id="call_0")
+    asks = Calls(text="I shall write", calls=[look, writes("a.txt")])
+    played = Cast({"never mind": ["fine"], "go": [asks]})
+    async with runtime(home, project, played, config=PARK) as made:
         first = await parked(made)
         (request_id,) = first.pending_requests
         handle = await made.start("never mind", session_id="s1")
         assert await handle.wait() is RunStatus.COMPLETED
         assert await first.wait() is RunStatus.CANCELLED
-        assert await results(made) == {"call_1": "cancelled"}
+        assert await results(made) == {"call_0": "ok", "call_1": "cancelled"}
+        (request,) = played.requests_of("never mind")
+        sent = "".join(message.model_dump_json() for message in request.messages)
+        assert "I shall write" in sent
+        assert "before this call began; it had no effect" in sent
         assert await made.approvals() == []
         with pytest.raises(AgentCoreError, match="has ended without an answer"):
             await made.answer(request_id, "allow_once")

@@ -285,7 +285,9 @@ async def test_a_waiting_run_that_is_cancelled_hands_over_what_its_child_wrote(
 ) -> None:
     write = ScriptedCall(name="code.write_file", arguments={"path": "a.txt", "content": "x"})
     child: list[Line] = [Calls(text="first", calls=[write])]
-    played = Cast({"and now": ["I see"], "go": STARTS["create_sub_agent"], "look": child})
+    create = ScriptedCall(name="agent.create_sub_agent", arguments={"task": "look"})
+    go: list[Line] = [Calls(calls=[create, write])]
+    played = Cast({"and now": ["I see"], "go": go, "look": child})
     config = f'{CONFIG}[permissions]\nunattended = "park"\n'
     async with runtime(home, project, played, config=config) as made:
         handle = await begin(made, "create_sub_agent")
@@ -293,9 +295,14 @@ async def test_a_waiting_run_that_is_cancelled_hands_over_what_its_child_wrote(
         assert handle.status is RunStatus.WAITING
         await (await made.start("and now?", session_id="s1")).wait()
     (asked,) = played.requests_of("and now")
-    report = handed_over(asked)
+    blocks = [block for message in asked.messages for block in message.content]
+    created, never_made = [block for block in blocks if isinstance(block, ToolResultBlock)]
+    report = report_in(data_of(created))
     assert report["status"] == "cancelled"
+    assert report["metadata"]["end_reason"] == "aborted_tools"
     assert "first" in report["summary"]
+    assert never_made.error is not None
+    assert "before this call began; it had no effect" in never_made.error.message
 
 
 @pytest.mark.parametrize("ends", ["cancel", "budget"])

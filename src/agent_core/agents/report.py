@@ -14,6 +14,7 @@ from agent_core.tools.results import parse_answer
 from agent_core.types import (
     EFFECT_UNKNOWN,
     HELD_ANSWER,
+    EndReason,
     ErrorPayload,
     EventLevel,
     EventType,
@@ -95,7 +96,7 @@ async def report_child(
 ) -> dict[str, Any]:
     """Build the report on a child that has ended here, or did not stop in time."""
     outcome, run = child.outcome, child.run
-    facts = _describe_run(run, str(outcome.end_reason), outcome.turns, outcome.usage)
+    facts = _describe_run(run, outcome.end_reason, outcome.turns, outcome.usage)
     return await build_report(
         store,
         run.session_id,
@@ -148,8 +149,10 @@ async def report_stored_run(store: SessionStore, run: RunRecord) -> ToolResult:
     nodes = await store.run_nodes(run.run_id)
     is_complete = run.status is RunStatus.COMPLETED
     stats = RunStats.of_stored(run, nodes)
-    status = RunStatus.CANCELLED if run.status is RunStatus.WAITING else run.status
-    facts = _describe_run(run, str(run.end_reason), run.turn_count, run.usage)
+    status, end_reason = run.status, run.end_reason
+    if status is RunStatus.WAITING:  # it is cancelled with its parent
+        status, end_reason = RunStatus.CANCELLED, EndReason.ABORTED_TOOLS
+    facts = _describe_run(run, end_reason, run.turn_count, run.usage)
     data: dict[str, Any] = await build_report(
         store,
         run.session_id,
@@ -199,12 +202,12 @@ async def report_stored_workers(store: SessionStore, runs: Sequence[RunRecord]) 
 
 
 def _describe_run(
-    run: RunIdentity | RunRecord, end_reason: str, turns: int, usage: Usage
+    run: RunIdentity | RunRecord, end_reason: EndReason | None, turns: int, usage: Usage
 ) -> dict[str, Any]:
     return {
         "child_run_id": run.run_id,
         "child_agent_id": run.agent_id,
-        "end_reason": end_reason,
+        "end_reason": end_reason and end_reason.value,
         "turns": turns,
         "usage": usage.model_dump(exclude={"raw_usage"}),
     }

@@ -290,8 +290,9 @@ class RunStats(Struct):
 def resting_node(path: Sequence[Node]) -> Node | None:
     """Return the node to continue at: the last one with nothing unfinished before it.
 
-    A turn whose tool calls were cut short is left out as a whole, unless a call hands over what it
-    had; so is an unanswered note to the model.
+    A turn with a call that was cut short while it ran is left out as a whole, unless a call hands
+    over what it had; calls that never began cut nothing short. An unanswered note to the model is
+    left out, too.
     """
     open_calls: set[str] = set()
     cut_calls: set[str] = set()

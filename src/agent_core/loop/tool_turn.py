@@ -59,6 +59,7 @@ logger = logging.getLogger(__name__)
 _ABORTED = NodeFlags(partial=True, aborted=True, abort_reason="run_cancelled")
 _HANDED_OVER = NodeFlags(abort_reason="run_cancelled")
 _NOT_RUN = NodeFlags(reason="previous_write_failed")
+_NOT_MADE = NodeFlags(reason="interrupted_before_start")
 _RUN_FAILED = NodeFlags(reason="run_failed")
 _RAN = "the run was cancelled while this call ran; it may have had part of its effect"
 _FIRST_CHANGE = r"^@@ -\d+(?:,\d+)? \+(\d+)"
@@ -187,7 +188,7 @@ async def _answer_rest(
         if found is not None and found.cut is not None:
             _answer(journal, call, await _cut_parked(ctx, call, found.cut), flags=_HANDED_OVER)
         elif is_cancelled:
-            _answer(journal, call, _aborted(call, _NEVER_BEGAN), flags=_ABORTED)
+            _answer(journal, call, _aborted(call, _NEVER_BEGAN), flags=_NOT_MADE)
         else:
             _answer(journal, call, not_run(call, "run_failed"), flags=_RUN_FAILED)
 
@@ -296,14 +297,15 @@ async def run_tool(ctx: RunContext, call: ToolCall) -> BoundedResult:
                 log_failure(logger, f"tool {name} broke", error=error, clean=ctx.journal.clean)
             bounded = await ctx.results.limit_failure(failure_of(name, error), ctx.run, course.call)
     except asyncio.CancelledError as cancelled:
-        result = _aborted(course.call, _NEVER_BEGAN if course.began is None else _RAN)
-        flags = _ABORTED
+        has_begun = course.began is not None
+        result = _aborted(course.call, _RAN if has_begun else _NEVER_BEGAN)
+        flags = _ABORTED if has_begun else _NOT_MADE
         if isinstance(cancelled, CutCallError) and course.tool is not None:
             limited = ctx.results.limit(cancelled.result, ctx.run, course.call, tool=course.tool)
             result = _cut(result, (await end_uncancelled(limited)).result)
             flags = _HANDED_OVER
         stored = _answer(ctx.journal, course.call, result, course=course, flags=flags)
-        if course.began is not None:
+        if has_begun:
             await _show_cancelled(ctx, course.call, stored)
         if isinstance(cancelled, CutCallError):  # the timeouts of asyncio know no other kind
             raise asyncio.CancelledError from cancelled
@@ -402,7 +404,7 @@ def abort_open_calls(
         if (known := cut.get(call.tool_call_id)) is not None:
             _answer(journal, call, _cut(_aborted(call, _RAN), known), flags=_HANDED_OVER)
         else:
-            _answer(journal, call, _aborted(call, _NEVER_BEGAN), flags=_ABORTED)
+            _answer(journal, call, _aborted(call, _NEVER_BEGAN), flags=_NOT_MADE)
 
 
 def _open_call(ctx: RunContext, call: ToolCall) -> OpenCall:

@@ -231,6 +231,8 @@ async def test_a_call_that_is_cancelled_at_the_question_is_said_not_to_have_begu
     (result,) = await session.results()
     assert result.error is not None
     assert "before this call began" in result.error.message
+    assert spoken(await session.active_path())[0] == "user: hello"
+    assert (await session.active_path())[-1].results == [result]  # the next message sees the turn
 
 
 async def test_a_run_that_never_answers_ends_at_its_turn_limit() -> None:

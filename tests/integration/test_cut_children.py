@@ -14,8 +14,8 @@ import pytest
 
 from agent_core import AgentRuntime, Budget, ErrorCode, ModelRequest, RunHandle, RunStatus, tool
 from agent_core.providers.scripted import Calls, Fails, Hangs, Says, ScriptedCall, calls
-from agent_core.types import ToolResultBlock
-from casts import Cast, Line, data_of, results
+from agent_core.types import Role, ToolResultBlock
+from casts import Cast, Line, data_of, results, text_of
 from isolation import Home
 from runtimes import CONFIG, runtime
 
@@ -219,6 +219,39 @@ async def test_a_parent_whose_own_time_is_over_hands_over_what_its_child_wrote(
         await (await made.start("and now?", session_id="s1")).wait()
     report = handed_over(played.requests_of("and now")[0])
     assert report["summary"].index("first") < report["summary"].index("second")
+
+
+@pytest.mark.parametrize("end", ["cancelled", "completed"])
+async def test_the_next_message_knows_of_workers_that_were_not_collected(
+    home: Home, project: Path, end: str
+) -> None:
+    last: Line = Hangs(text="thinking") if end == "cancelled" else "done"
+    go: list[Line] = [CREATE, calls("agent.dispatch_worker", **SEND, wait=False), last]
+    child: list[Line] = [thinks("first"), Hangs(text="second")]
+    script: dict[str, list[Line]] = {"and now": ["I see"], "and then": ["Yes"]}
+    played = Cast({**script, "go": go, "look": child})
+    async with runtime(home, project, played, config=ORCHESTRATOR) as made:
+        async with asyncio.timeout(50):
+            handle = await begin(made, "dispatch_worker")
+            if end == "cancelled":
+                await played.called(5)
+                await handle.cancel()
+            await handle.wait()
+        for text in ("and now?", "and then?"):
+            await (await made.start(text, session_id="s1", mode="orchestrator")).wait()
+    (child_run_id,) = (run_id for run_id in runs_in(home) if run_id in note_in(played, "and now"))
+    assert end == "completed" or "first" in note_in(played, "and now")
+    assert note_in(played, "and then").count(child_run_id) == note_in(played, "and now").count(
+        child_run_id
+    )
+
+
+def note_in(played: Cast, part: str) -> str:
+    """The note about workers in a part's first request."""
+    messages = played.requests_of(part)[0].messages
+    texts = [text_of(message) for message in messages if message.role is Role.USER]
+    (note,) = (text for text in texts if "these workers" in text)
+    return note
 
 
 VICTIM = """

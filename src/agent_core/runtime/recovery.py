@@ -1,6 +1,7 @@
 """Leases on sessions, and the history from which a run continues after the last or a dead run."""
 
 import asyncio
+import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
@@ -42,6 +43,7 @@ from agent_core.types import (
     ToolResultBlock,
     Usage,
     call_ids_of,
+    new_id,
     user_text,
 )
 
@@ -56,6 +58,10 @@ _UNKNOWN = (
 _BEFORE_MESSAGE = {NodeType.SYSTEM_NOTE, NodeType.RESOURCE_CONTEXT}
 """Types of nodes that a run writes before its message."""
 
+_UNCOLLECTED = (
+    "The run before this message ended before it collected the results of these workers, which it"
+    " had sent without waiting. This is what they have written:"
+)
 _NEVER_RAN = "its run ended before this call began; it had no effect"
 _NOT_WHOLE = (
     "this call was not made and had no effect: its arguments held a secret, which is not stored"
@@ -137,6 +143,8 @@ class SessionHistory:
                     to_close.append((call, _NOT_WHOLE))
                 else:
                     open_calls.append(call)
+        found = reports.values()
+        left = await self._describe_uncollected(path, found, journal.run) if not was_begun else None
         record = await self._store.run(run_id) if was_begun else None
         turns, usage = (record.turn_count, record.usage) if record else (0, Usage())
         # No await from here on: a run that is cancelled has either all of this or nothing.
@@ -144,7 +152,7 @@ class SessionHistory:
         for call, why in to_close:
             _close(journal, call, why, reports.get(call.tool_call_id))
         if not was_begun:
-            self._note_mode(journal)
+            self._note_mode(journal, left)
             return None
         return ResumePoint(turns, usage, open_calls, mine, reports)
 
@@ -162,6 +170,30 @@ class SessionHistory:
             return answer
         return (await self._results.limit(answer, run, call)).result
 
+    async def _describe_uncollected(
+        self, path: Sequence[Node], reports: Iterable[ToolResult], run: RunIdentity
+    ) -> str | None:
+        """Return what the workers have written whose results the last run has not collected."""
+        last = path[-1].run_id if path and self._is_message else None
+        nodes = [*takewhile(lambda node: node.run_id == last, reversed(path))]
+        is_sent = any(call.arguments.get("wait") is False for node in nodes for call in node.calls)
+        if last is None or not is_sent:
+            return None
+        workers = [worker for answer in reports for worker in _workers_in(answer)]
+        known = {worker.get("child_run_id") for worker in workers}
+        children = _find_uncollected(await self._store.children(last), nodes)
+        if not (children := [child for child in children if child.run_id not in known]):
+            return None
+        call = ToolCall(tool_call_id=new_id("call"), name=WAIT_WORKERS, arguments={})
+        result = await self._report(children, run, call)
+        shown = (
+            json.dumps(block.data, ensure_ascii=False)
+            if isinstance(block, JsonBlock)
+            else block.model_dump_json(exclude_none=True)
+            for block in result.content
+        )
+        return "\n".join((_UNCOLLECTED, *shown))
+
     async def _as_allowed(self, call: ToolCall, run: RunIdentity) -> ToolCall:
         """Return the call with the arguments that were allowed, if they differ from its own."""
         root_run_id = run.parent_run_id or run.run_id
@@ -171,8 +203,11 @@ class SessionHistory:
         change = {"request_id": found.request_id, "arguments": found.changed_arguments}
         return call.model_copy(update={"metadata": {**call.metadata, CHANGED: change}})
 
-    def _note_mode(self, journal: Journal) -> None:
-        """Tell the model that this run is in plan mode, or that plan mode is over."""
+    def _note_mode(self, journal: Journal, uncollected: str | None = None) -> None:
+        """Tell the model about uncollected workers, and that plan mode is on, or is over."""
+        if uncollected is not None:
+            note = user_text(uncollected, NodeType.SYSTEM_NOTE, reason="uncollected_workers")
+            journal.add(note, EventType.MESSAGE_CREATED)
         mode = journal.run.permission_mode
         if self._is_message and (mode == "plan" or _last_mode(journal.path) == "plan"):
             text = PLAN_MODE if mode == "plan" else PLAN_MODE_IS_OVER
@@ -227,13 +262,18 @@ def _children_of(
         return [*compress(children, mine)]
     if run_ids := call.arguments.get("run_ids"):
         return [child for child in children if child.run_id in run_ids]
+    return _find_uncollected(children, path)
+
+
+def _find_uncollected(children: Sequence[RunRecord], path: Sequence[Node]) -> list[RunRecord]:
+    """Return the workers that a path has sent without waiting, and has not collected."""
     calls = (each for node in path for each in node.calls)
     results = (each for node in path for each in node.results)
     sent = {each.tool_call_id for each in calls if each.arguments.get("wait") is False}
     collected = {
         worker.get("child_run_id")
         for each in results
-        if each.metadata.get("tool_name") == call.name
+        if each.metadata.get("tool_name") == WAIT_WORKERS
         for worker in _workers_in(each)
         if worker.get("status") != "running"
     }
@@ -244,7 +284,7 @@ def _children_of(
     ]
 
 
-def _workers_in(answer: ToolResultBlock) -> Iterator[dict[str, Any]]:
+def _workers_in(answer: ToolResultBlock | ToolResult) -> Iterator[dict[str, Any]]:
     """Yield the entries of workers in the answer to a wait; a shortened answer may have none."""
     for block in answer.content:
         data: object = block.data if isinstance(block, JsonBlock) else None

@@ -265,7 +265,7 @@ def test_a_matcher_that_no_tool_can_meet_refuses_the_start(home: Home, project: 
     assert "write a group of hooks for each tool" in done.stderr
 
 
-async def test_a_matcher_that_no_known_tool_meets_is_told_in_each_process(
+async def test_a_matcher_that_no_known_tool_meets_is_told_in_each_run(
     home: Home, project: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     @tool
@@ -289,7 +289,7 @@ async def test_a_matcher_that_no_known_tool_meets_is_told_in_each_process(
         for _ in range(2):
             await made.run("go", "s1", tools=[given, "mine"])
     told = [each.getMessage() for each in caplog.records if "hooks.json" in each.getMessage()]
-    assert [each.partition("matcher: ")[2] for each in told] == [
+    assert [each.partition("matcher: ")[2] for each in told] == 2 * [
         "there is no tool Edit (did you mean code.edit_file?); its hooks do not run",
         "the MCP server plain has no tool ech (did you mean echo?); its hooks do not run",
         "there is no MCP server other; its hooks do not run",

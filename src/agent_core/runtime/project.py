@@ -87,7 +87,6 @@ class Project:
         self._paths = PathPolicy.of(setup)
         self._sandbox = load_sandbox(setup, self._paths)
         self.hooks = _load_hooks(setup, launcher, self._sandbox)
-        self._told: set[str] = set()
         self._servers: Collection[str] = ()
         self.mcp: McpTools | None = None
         self.launcher = launcher
@@ -179,11 +178,9 @@ class Project:
         return list(find_unmet(self.hooks.file, known))
 
     def tell_unmet_matchers(self, options: RunOptions) -> None:
-        """Log each matcher of hooks that no tool can meet, once."""
+        """Log each matcher of hooks that no tool of this run can meet."""
         for problem in self.unmet_matchers(options):
-            if problem not in self._told:
-                self._told.add(problem)
-                logger.warning("hooks.json: %s", problem)
+            logger.warning("hooks.json: %s", problem)
 
     def hook_warnings(self) -> list[str]:
         """Return what the caller of a run has to know about the user's hooks."""

@@ -11,7 +11,8 @@ _ALLOWS = frozenset(("allow", "allowed", "approve", "approved"))
 _OPEN = frozenset(("ask", "defer"))
 """Decisions that leave a call to the permissions of the user."""
 _DECISIONS = ("decision", "permission", "permissionDecision", "behavior")
-_NESTED = ("hookSpecificOutput", "decision")
+_NESTED: Mapping[str, str] = {"hookSpecificOutput": "", "decision": "hookSpecificOutput"}
+"""The objects of an answer, and the object that each of them is in."""
 _REASONS = ("permissionDecisionReason", "systemMessage")
 _OWN = ("reason", "metadata", "logs")
 _FIELDS: Mapping[str, type] = {
@@ -19,7 +20,8 @@ _FIELDS: Mapping[str, type] = {
     **dict.fromkeys(("stopReason", "systemMessage", "permissionDecisionReason"), str),
     **dict.fromkeys(("hookEventName", "additionalContext", "additional_context"), str),
     **dict.fromkeys(("user_message", "agent_message", "userMessage", "agentMessage"), str),
-    **dict.fromkeys(("updatedInput", "updated_input"), dict),
+    **dict.fromkeys(("updatedInput", "updated_input", "modifiedArgs"), dict),
+    "followup_message": str,
 }
 _WITHOUT_EFFECT = frozenset(("continue", "hookEventName", "stopReason", *_REASONS))
 """Fields that are obeyed or say nothing more; every other one is named as ignored."""
@@ -38,20 +40,20 @@ def read_other_form(text: str) -> tuple[dict[str, Any], list[str]] | None:
         return None
     answer: dict[str, Any] = {}
     ignored: list[str] = []
-    if not _take(cast("dict[str, Any]", document), answer, ignored, is_nested=False):
+    if not _take(cast("dict[str, Any]", document), answer, ignored, ""):
         return None
     return answer, ignored
 
 
 def _take(
-    document: Mapping[str, Any], answer: dict[str, Any], ignored: list[str], *, is_nested: bool
+    document: Mapping[str, Any], answer: dict[str, Any], ignored: list[str], inside: str
 ) -> bool:
     """Add the fields of an object to the answer; return whether all of them are known."""
     for name, value in document.items():
-        if name in _NESTED and isinstance(value, dict):
-            if is_nested == (name == "hookSpecificOutput"):
-                return False
-            if not _take(cast("dict[str, Any]", value), answer, ignored, is_nested=True):
+        if value is None and (name in _FIELDS or name == "reason"):
+            continue
+        if isinstance(value, dict) and _NESTED.get(name) == inside:
+            if not _take(cast("dict[str, Any]", value), answer, ignored, name):
                 return False
         elif name in _DECISIONS:
             word = value.strip().lower() if isinstance(value, str) else None
@@ -59,10 +61,10 @@ def _take(
                 ignored.append(f'{name} "{word}"')
             elif word not in _ALLOWS:
                 return False
-        elif name in _OWN and not is_nested:
+        elif name in _OWN and not inside:
             answer[name] = value
         elif name in _FIELDS and isinstance(value, _FIELDS[name]):
-            if name in _REASONS and not answer.get("reason") and "reason" not in document:
+            if name in _REASONS and not answer.get("reason") and not document.get("reason"):
                 answer["reason"] = value
             elif name not in _WITHOUT_EFFECT:
                 ignored.append(name)

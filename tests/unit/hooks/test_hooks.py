@@ -402,7 +402,7 @@ async def test_a_hook_that_stops_the_agent_does_not_object_to_its_end(place: Pla
 
 OTHER_ALLOWS: dict[str, dict[str, Any]] = {
     "approve": {"decision": "approve", "reason": "fine"},
-    "continue": {"continue": True, "suppressOutput": True},
+    "continue": {"continue": True, "suppressOutput": True, "stopReason": None},
     "a message for the user": {"systemMessage": "hi"},
     "a permission": {"permission": "allow", "agent_message": "hi"},
     "a nested allow": {"hookSpecificOutput": {"permissionDecision": "allow"}},
@@ -438,6 +438,11 @@ async def test_an_allow_in_the_form_of_other_agents_is_no_failure(
         {"hookSpecificOutput": {"permisionDecision": "allow"}},
         {"hookSpecificOutput": {"permissionDecision": "maybe"}},
         {"hookSpecificOutput": "allow"},
+        {"decision": None, "continue": True},
+        {
+            "continue": True,
+            "hookSpecificOutput": json.loads('{"decision":' * 700 + "1" + "}" * 700),
+        },
     ],
 )
 async def test_an_answer_in_no_known_form_is_a_failure(

@@ -186,7 +186,11 @@ async def run(
             except asyncio.CancelledError as error:
                 cancelled = error
             try:
-                await finish_uncancelled(_end(child, pumps))
+                await child.stop()
+            except asyncio.CancelledError as error:  # it has only skipped the grace
+                cancelled = error
+            try:
+                await finish_uncancelled(_drain(pumps))
             except asyncio.CancelledError as error:
                 cancelled = error
         if cancelled is not None and not takes_cut:
@@ -204,9 +208,8 @@ async def run(
         )
 
 
-async def _end(child: "Child", pumps: Sequence[asyncio.Task[None]]) -> None:
-    """End a program, and read the rest of its output."""
-    await child.stop()
+async def _drain(pumps: Sequence[asyncio.Task[None]]) -> None:
+    """Read the rest of the output of a program that was ended."""
     await asyncio.wait(pumps, timeout=_DRAIN_S)
     for pump in pumps:
         pump.cancel()

@@ -19,7 +19,7 @@ from model_server import ModelServer
 
 pytestmark = pytest.mark.timeout(600)
 
-ANSWER = "soong-agent approvals answer {} allow|session|reads|edits|deny [--always] [--reason TEXT]"
+ANSWER = "soong-agent approvals answer {} allow|session|edits|deny [--always] [--reason TEXT]"
 
 
 def soong_agent(home: Home, *arguments: str, answers: str = "") -> subprocess.CompletedProcess[str]:
@@ -71,6 +71,13 @@ def test_a_run_without_anybody_to_ask_waits_and_goes_on_where_it_is_answered(
         assert f"would cover: {question['request']['target_scope']}" in shown
         seen = soong_agent(home, "sessions", "show", "s1", "--path", str(tmp_path)).stdout
         assert f"asks for code.write_file: {ANSWER.format(request_id)}" in seen
+        unfit = soong_agent(
+            home, "approvals", "answer", request_id, "reads", "--path", str(project)
+        )
+        assert unfit.returncode == 2
+        assert f"reads is no answer to {request_id}, which takes allow, session, edits or deny" in (
+            unfit.stderr
+        )
         # From another folder: the run goes on in its own.
         done = soong_agent(
             home, "approvals", "answer", request_id[:20], "allow", "--path", str(tmp_path)

@@ -11,7 +11,7 @@ from agent_core.cli.prompt import fact_lines
 from agent_core.cli.run import CONTINUES_LATER, carry_out
 from agent_core.cli.setup import open_runtime, run_on_terminal
 from agent_core.cli.terminal import Clean, Style, Terminal
-from agent_core.cli.view import ANSWER
+from agent_core.cli.view import answer_hint, answers_of
 from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.permissions.request import coverage_of_rule, rule_of, wide_of
@@ -93,7 +93,7 @@ def _show(question: ApprovalRecord, terminal: Terminal, clean: Clean) -> None:
         said = f"  answer: {question.decision} by {question.decided_by} ({question.decider})"
         line(f"{said}{f': {question.reason}' if question.reason else ''}")
     elif question.state == "open":
-        line(f"  {ANSWER % question.request_id}")
+        line(f"  {answer_hint(question)}")
 
 
 async def _prepare(options: Options, setup: Setup, terminal: Terminal) -> Path | None:
@@ -101,11 +101,17 @@ async def _prepare(options: Options, setup: Setup, terminal: Terminal) -> Path |
 
     Raises:
         StorageError: `approval_not_found`: there is no such question.
-        AgentCoreError: `validation_error`: there are several.
+        AgentCoreError: `validation_error`: there are several, or it does not take the answer.
     """
     async with open_runtime(setup, saves_rules=options.always) as runtime:
         question = await _find(runtime, options.id)
         options.id = question.request_id
+        answers = answers_of(question.request)
+        if question.state == "open" and options.decision not in answers:
+            takes = f"{', '.join(answers[:-1])} or {answers[-1]}"
+            message = f"{options.decision} is no answer to {options.id}, which takes {takes}"
+            text = f"{message}; nothing was answered"
+            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, text)
         if options.always and (rule := rule_of(question.request, _DECISIONS[options.decision])):
             terminal.line("+++ rules.toml")
             for each in rule.splitlines():

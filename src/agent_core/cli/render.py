@@ -11,6 +11,7 @@ from agent_core.cli.layout import SIGNS, Signs, cells, fitted, wrapped
 from agent_core.cli.terminal import Part, Style
 from agent_core.events.projection import Call
 from agent_core.text import plural, printed, shortened, visible
+from agent_core.types import EFFECT_UNKNOWN
 from agent_core.types.event_details import ToolCompleted, ToolDenied, ToolEnded, ToolFailed
 
 LINES_OF_SUCCESS = 5
@@ -168,6 +169,8 @@ def outcome(ended: ToolEnded) -> tuple[str, Style]:
         return "denied", Style.BAD
     if ended.code == "timeout":
         return "timed out", Style.BAD
+    if ended.reason == EFFECT_UNKNOWN:
+        return "unknown", Style.WARN
     if ended.code == "cancelled":
         return ("not run" if ended.duration_ms is None else "cancelled"), Style.WARN
     if ended.exit_code is not None:

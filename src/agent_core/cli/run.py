@@ -29,7 +29,7 @@ from agent_core.cli.setup import (
 )
 from agent_core.cli.streams import catch_signals, is_output_closed
 from agent_core.cli.terminal import OutputClosedError, Style, Terminal, exit_code_of
-from agent_core.cli.view import RunView
+from agent_core.cli.view import RunView, answer_hints
 from agent_core.config.databases import find_database_url
 from agent_core.config.load import resolve_model
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
@@ -342,7 +342,7 @@ async def show_end(
 
         answer = json_text(output)
     shown.view.end(answer, handle.error, handle.usage)
-    shown.view.waiting(handle.pending_requests)
+    shown.view.waiting(await answer_hints(runtime, handle))
 
 
 async def _denied(

@@ -18,7 +18,7 @@ from agent_core.cli.layout import fitted
 from agent_core.cli.render import LINES_OF_DIFF, CallLayout
 from agent_core.cli.sheet import Sheet, style_of, title_of
 from agent_core.cli.terminal import Clean, Style, Terminal
-from agent_core.cli.view import ANSWER
+from agent_core.cli.view import answer_hint
 from agent_core.cli.words import NOT_ACTIVE, SUMMARY, outcome_word, remarks
 from agent_core.events.projection import Call
 from agent_core.runtime.background import read_background_usage
@@ -50,8 +50,8 @@ async def show_session(
     for exchange in history.exchanges:
         story.write_exchange(exchange, "")
     for question in await runtime.approvals(session_id):
-        request_id, name = question.request_id, visible(question.tool_name, one_line=True)
-        story.sheet.line(f"[{question.run_id}] asks for {name}: {ANSWER % request_id}")
+        name = visible(question.tool_name, one_line=True)
+        story.sheet.line(f"[{question.run_id}] asks for {name}: {answer_hint(question)}")
     if run_id is None and last is None:
         usage: dict[str, Usage] = {}
         for exchange in history.exchanges:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -26,8 +26,10 @@ from agent_core.events.projection import Call, PlacedEvent, Projection
 from agent_core.text import plural, shortened, visible
 from agent_core.types import (
     CLOSING_EVENTS,
+    ApprovalRecord,
     ErrorPayload,
     EventType,
+    PermissionRequest,
     RuntimeEvent,
     StopReason,
     Usage,
@@ -52,6 +54,7 @@ from agent_core.types.event_details import (
 )
 
 if TYPE_CHECKING:
+    from agent_core.api import AgentRuntime, RunHandle
     from agent_core.cli.markdown import MarkdownStream
 
 _LONGEST_MESSAGE = 2000
@@ -59,7 +62,8 @@ _MOST_CALLS = 8
 _QUIET_S = 2.0
 _TICK_S = 0.12
 _REASONING_TAIL = 400
-ANSWER = "soong-agent approvals answer %s allow|session|reads|edits|deny [--always] [--reason TEXT]"
+
+_MOST_QUESTIONS = 1_000
 
 
 class _Running(Struct):
@@ -454,10 +458,34 @@ class RunView:
         """Show how to continue after a run that was cancelled."""
         self._terminal.line(f"cancelled; to continue, run again with --session-id {session_id}")
 
-    def waiting(self, request_ids: Sequence[str]) -> None:
+    def waiting(self, hints: Mapping[str, str]) -> None:
         """Show the questions that the run waits for, and how to answer: the last lines of all."""
-        for request_id in request_ids:
-            self._terminal.line(f"waiting for an answer to {request_id}: {ANSWER % request_id}")
+        for request_id, hint in hints.items():
+            self._terminal.line(f"waiting for an answer to {request_id}: {hint}")
+
+
+def answers_of(request: PermissionRequest) -> list[str]:
+    """Return the answers that a question takes, as they are typed."""
+    from agent_core.permissions.request import wide_of  # noqa: PLC0415 - few runs ask
+
+    wide = wide_of(request)
+    more = [wide[0].removeprefix("allow_")] if wide else []
+    return ["allow", "session", *more, "deny"]
+
+
+def answer_hint(question: ApprovalRecord) -> str:
+    """Return the command that answers a question, with the answers that it takes."""
+    answers = "|".join(answers_of(question.request))
+    command = f"soong-agent approvals answer {question.request_id} {answers}"
+    return f"{command} [--always] [--reason TEXT]"
+
+
+async def answer_hints(runtime: "AgentRuntime", handle: "RunHandle") -> dict[str, str]:
+    """Return the command for each question that a run waits for, by its id."""
+    if not (pending := handle.pending_requests):
+        return {}
+    questions = await runtime.approvals(handle.session_id, limit=_MOST_QUESTIONS)
+    return {each.request_id: answer_hint(each) for each in questions if each.request_id in pending}
 
 
 def _because(details: EventDetails) -> str:

@@ -132,6 +132,11 @@ def test_an_answer_whose_events_have_lost_a_secret_is_written_once() -> None:
         ("tool_failed", {"code": "timeout", "message": "late"}, "timed out: late"),
         ("tool_failed", {"code": "cancelled", "message": "m", "duration_ms": 1}, "cancelled: m"),
         ("tool_failed", {"code": "cancelled", "message": "m"}, "not run: m"),
+        (
+            "tool_failed",
+            {"code": "cancelled", "message": "m", "reason": "interrupted_effect_unknown"},
+            "unknown: m",
+        ),
         ("tool_failed", {}, "failed"),
         ("tool_denied", {"code": "permission_denied", "message": "no"}, "denied: no"),
         ("tool_completed", {"duration_ms": 75_000}, "ok (1 m 15 s)"),

@@ -41,7 +41,7 @@ from agent_core.cli.acp.updates import (
 )
 from agent_core.cli.prompt import fact_lines
 from agent_core.cli.run import MCP_PROMPT
-from agent_core.cli.view import ANSWER
+from agent_core.cli.view import answer_hints
 from agent_core.config.load import resolve_model
 from agent_core.config.models import ModelConfig
 from agent_core.config.paths import Setup
@@ -260,9 +260,8 @@ class EditorSession:
                 watching.cancel()
         await self._show_state()
         if status is RunStatus.WAITING:
-            for request_id in handle.pending_requests:
-                text = f"This run waits for an answer: {ANSWER % request_id}"
-                await self.say(text)
+            for hint in (await answer_hints(self.runtime, handle)).values():
+                await self.say(f"This run waits for an answer: {hint}")
         if turn.is_cancelled or status in {RunStatus.CANCELLED, RunStatus.ABORTED}:
             return PromptResponse(stop_reason="cancelled")
         if turn.end_reason in _END_REASONS:

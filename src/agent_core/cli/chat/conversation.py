@@ -16,7 +16,7 @@ from agent_core.cli.figures import format_cost, format_tokens
 from agent_core.cli.run import MCP_PROMPT, blocks_of
 from agent_core.cli.sheet import title_of
 from agent_core.cli.terminal import Clean, OutputClosedError, Style, Terminal, waiting_question
-from agent_core.cli.view import RunView
+from agent_core.cli.view import RunView, answer_hints
 from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError
 from agent_core.events.projection import Call
@@ -406,7 +406,7 @@ class Chat:
                 self.last_call = view.last_call or self.last_call
         await handle.wait()
         view.end(handle.result_text, handle.error, handle.usage)
-        view.waiting(handle.pending_requests)
+        view.waiting(await answer_hints(self.runtime, handle))
         if handle.status in {RunStatus.CANCELLED, RunStatus.ABORTED}:
             self.terminal.line("cancelled", Style.WARN)
         self.usage = self.usage.plus(handle.usage)

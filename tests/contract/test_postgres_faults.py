@@ -48,6 +48,13 @@ def query(url: str, sql: str) -> list[tuple[Any, ...]]:
         return cursor.fetchall() if cursor.description else []
 
 
+def is_connected(connection: psycopg.Connection[Any]) -> bool:
+    with suppress(psycopg.OperationalError):
+        connection.execute("SELECT 1")
+        return True
+    return False
+
+
 def is_there(url: str) -> bool:
     with suppress(psycopg.OperationalError):
         return query(url, "SELECT 1") == [(1,)]
@@ -627,8 +634,9 @@ async def test_a_job_that_a_crash_has_lost_after_its_commit_is_done_again(
             if crash == "of the machine":
                 await asyncio.to_thread(postgres_server.kill)
             else:  # the others end with it, and recover
-                with psycopg.connect(url) as victim:
+                with psycopg.connect(url, autocommit=True) as other, psycopg.connect(url) as victim:
                     os.kill(victim.info.backend_pid, signal.SIGKILL)
+                    await until(lambda: not is_connected(other))
             proxy.unanswered = None
             proxy.cut()
             proxy.target = 1  # nothing listens there

@@ -86,7 +86,7 @@ class Exchange(Struct):
 
     @property
     def every_child(self) -> "Iterator[Exchange]":
-        """Its children, those of its calls last."""
+        """Its children; the ones that its calls started come last."""
         yield from self.children
         for entry in self.entries:
             if isinstance(entry, CallEntry):

@@ -34,7 +34,7 @@ class KnownTools(Struct, frozen=True, kw_only=True):
     """The tools that a matcher may name.
 
     Attributes:
-        names: of all tools but those of servers.
+        names: all tools, except servers' tools.
         tags: of the tools of the user and of programs.
         servers: the ids of all servers, disabled ones too.
         served: the names of the tools of each server that has listed them.

@@ -127,7 +127,7 @@ class _CallTiming(Struct):
 
 
 async def run_tools(ctx: RunContext, calls: Sequence[ToolCall]) -> None:
-    """Answer every call. After a failed write only those of the remaining calls that read are run.
+    """Answer every call. After a failed write, only the remaining calls that read are run.
 
     Raises:
         asyncio.CancelledError: the run was cancelled; every call has its answer all the same.
@@ -260,7 +260,7 @@ async def _run_all(
             raise result  # cancelled: every call has its answer
     results = [result for result in done if isinstance(result, BoundedResult)]
     if parked:
-        ctx.extensions.require_going()  # a run that is stopped waits for nobody
+        ctx.extensions.require_going()  # a run that is stopped asks no more questions
         adds.extend(draft for bounded in results for draft in bounded.adds)
         waits = (each for each in done if isinstance(each, ParkedError))
         raise ParkedError(*(request_id for each in waits for request_id in each.request_ids))

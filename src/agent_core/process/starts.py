@@ -159,7 +159,7 @@ def explain_exit(
 
 
 def _programs(words: Sequence[str]) -> Iterator[str]:
-    """Yield the programs that a command starts by name, and those of a script for a shell."""
+    """Yield the programs that a command, or the script it gives to a shell, starts by name."""
     words = list(dropwhile(_comes_before_program, words))
     if not words:
         return

@@ -204,7 +204,7 @@ class Forks:
         return [f"The fork lacks a Task: {problem}." for problem in problems]
 
     async def _runs_before(self, node_id: str, run_ids: Collection[str]) -> set[str]:
-        """Return those of the runs whose work a fork at the node knows of, children included."""
+        """Return the runs whose work a fork at the node knows of, children included."""
         path = await self._store.path(node_id)
         known = {node.run_id for node in path}
         if path and path[-1].role is Role.USER:  # its own run is not part of the fork

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _UPKEEP_S = 15.0
-"""Seconds that the end of a process waits for deletions which nobody there has asked for."""
+"""Seconds that a closing process waits for deletions that it started unasked."""
 
 
 class Services(Struct, frozen=True, kw_only=True):

@@ -336,7 +336,7 @@ class Toolboxes:
         return known
 
     def tools_of_user(self, options: RunOptions) -> list[Tool]:
-        """Return the tools of the user, of the program and of a run, but not those of servers."""
+        """Return the tools of the user, the program and a run, without servers' tools."""
         return [*self._declared, *self._of_programs(options)]
 
     def known_names(self) -> set[str]:

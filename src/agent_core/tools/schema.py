@@ -263,7 +263,7 @@ class SchemaCheck:
         return filled
 
     def _holding(self, schemas: Iterable[object]) -> list[Json]:
-        """Return the schemas, those they refer to, and those of `allOf`: a value meets them all."""
+        """Return the schemas, with their references and `allOf`: a value meets them all."""
         pending, found = list(schemas), dict[int, Json]()
         for each in pending:  # it grows meanwhile
             if not isinstance(each, dict) or id(cast("Json", each)) in found:

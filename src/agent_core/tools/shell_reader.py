@@ -122,7 +122,7 @@ class ReadScript(Struct):
         words: other words of it, which become those of its commands.
         inputs: here-documents, which a shell would run.
         problems: why this may not be all, or not be it.
-        misread: those of them because of which a shell may read another script, with their lines.
+        misread: the ones that may make a shell read another script, with their lines.
         repeats: a part of it that may change the folder may run several times.
         enters_first: nothing of it runs unless the `cd` that it begins with succeeds.
         is_chain: it consists of commands of which each runs only if all before it have succeeded.

@@ -150,7 +150,7 @@ class CleanupResult(Frozen):
 class BytesUsed(Frozen):
     """The bytes of stored sessions: the text in rows, artifacts, and snapshots of files.
 
-    Snapshots share what is the same: only what nobody else needs is counted.
+    Snapshots share equal content: only content that no other session needs is counted.
     """
 
     row_bytes: int = 0

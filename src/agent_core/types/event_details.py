@@ -359,7 +359,7 @@ class RunQueued(EventDetails, frozen=True):
 
     Attributes:
         runs_in_front: runs of its session that come before it.
-        taken_over: those of them that a process had queued when it died.
+        taken_over: the ones among them that a process had queued when it died.
         queue: the queue whose workers may take it; None: its own process will.
     """
 

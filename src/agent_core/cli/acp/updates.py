@@ -78,7 +78,7 @@ class Translation:
     Args:
         project: folder at which relative paths start.
         label: of a child, whose calls alone are shown.
-        projection: the open calls of the session; a child shares those of its run.
+        projection: the open calls of the session; a child shares its run's.
     """
 
     def __init__(

@@ -9,6 +9,8 @@ from agent_core.types import (
     ApprovalRecord,
     ArtifactRecord,
     Batch,
+    BudgetHold,
+    BudgetScope,
     ContentBlock,
     EventDraft,
     EventType,
@@ -170,4 +172,15 @@ def a_worker(worker_id: str = "own_1", **facts: Any) -> WorkerRecord:
             "heartbeat_at": utc_now(),
         }
         | facts
+    )
+
+
+def a_turn_hold(hold_id: str) -> BudgetHold:
+    return BudgetHold(
+        hold_id=hold_id,
+        session_id="s1",
+        run_id="run_1",
+        agent_id="agent_s1",
+        scopes=[BudgetScope(kind="session", scope_id="s1", limits={"turns": 50})],
+        fixed={"turns": 1},
     )

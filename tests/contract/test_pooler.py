@@ -20,11 +20,11 @@ from agent_core.providers.scripted import ScriptedProvider
 from agent_core.storage.postgres import PostgresSessionStore
 from agent_core.storage.postgres.blobs import PostgresBlobs
 from agent_core.storage.postgres.health import examine
-from agent_core.types import BudgetHold, BudgetScope, Dispatch, ModelRequest, NewRun
+from agent_core.types import Dispatch, ModelRequest, NewRun
 from isolation import Home
 from pooler import UNAVAILABLE, find_pgbouncer, pooled
 from postgres import Server
-from rows import a_batch, a_node, an_event, an_opening
+from rows import a_batch, a_node, a_turn_hold, an_event, an_opening
 from tcp_proxy import Proxy
 
 pytestmark = pytest.mark.skipif(find_pgbouncer() is None, reason=UNAVAILABLE)
@@ -67,7 +67,7 @@ async def test_tenants_that_share_one_connection_see_only_their_own(
         await asyncio.gather(
             *(others.append(a_batch(a_node(f"n{number}"), an_event())) for number in range(10)),
             *(mine.rename_session("mine", f"title {number}") for number in range(10)),
-            *(others.reserve_budget(a_hold(f"hold_{number}")) for number in range(10)),
+            *(others.reserve_budget(a_turn_hold(f"hold_{number}")) for number in range(10)),
         )
         for _ in range(5):
             seen = await asyncio.gather(*(each.sessions() for each in (mine, others, everybodys)))
@@ -104,17 +104,6 @@ async def test_nothing_of_a_client_stays_on_the_connection_it_had(url: str) -> N
         (SELECT count(*) FROM pg_listening_channels()),
         (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid())"""
     assert execute(url, left) == [("", 0, 0, 0)]
-
-
-def a_hold(hold_id: str) -> BudgetHold:
-    return BudgetHold(
-        hold_id=hold_id,
-        session_id="s1",
-        run_id="run_1",
-        agent_id="agent_s1",
-        scopes=[BudgetScope(kind="session", scope_id="s1", limits={"turns": 50})],
-        fixed={"turns": 1},
-    )
 
 
 def queued(session_id: str) -> NewRun:

@@ -13,8 +13,6 @@ from agent_core.storage.postgres import PostgresSessionStore
 from agent_core.storage.sqlite import SqliteSessionStore
 from agent_core.storage.store import SessionStore
 from agent_core.types import (
-    BudgetHold,
-    BudgetScope,
     Claim,
     Decision,
     EventType,
@@ -34,21 +32,11 @@ from rows import (
     a_child_run,
     a_node,
     a_question,
+    a_turn_hold,
     an_artifact,
     an_event,
     an_opening,
 )
-
-
-def a_hold(hold_id: str) -> BudgetHold:
-    return BudgetHold(
-        hold_id=hold_id,
-        session_id="s1",
-        run_id="run_1",
-        agent_id="agent_s1",
-        scopes=[BudgetScope(kind="session", scope_id="s1", limits={"turns": 5})],
-        fixed={"turns": 1},
-    )
 
 
 def a_grant(grant_id: str) -> PermissionGrant:
@@ -74,8 +62,8 @@ async def fill(store: PostgresSessionStore) -> None:
     await store.ask(a_question())
     await store.add_artifact(an_artifact("art_1"))
     await store.add_grant(a_grant("grant_1"))
-    await store.reserve_budget(a_hold("hold_1"))
-    await store.reserve_budget(a_hold("hold_2"), at_once=True)
+    await store.reserve_budget(a_turn_hold("hold_1"))
+    await store.reserve_budget(a_turn_hold("hold_2"), at_once=True)
     snapshot: dict[str, Any] = {"session_id": "s1", "node_id": "n1", "folder": "/project"}
     await store.name_snapshot(SnapshotNote(snapshot_id="snap_1", run_id="run_1", **snapshot))
     await store.add_to_memory_backlog(["s1"])
@@ -196,7 +184,7 @@ WRITES: dict[str, Callable[[SessionStore], Awaitable[object]]] = {
     "delete_session": lambda s: after_deaths(s).delete_session("s1"),
     "add_artifact": lambda s: s.add_artifact(an_artifact("art_9")),
     "delete_artifact_row": lambda s: s.delete_artifact_row("art_1"),
-    "reserve_budget": lambda s: s.reserve_budget(a_hold("hold_9")),
+    "reserve_budget": lambda s: s.reserve_budget(a_turn_hold("hold_9")),
     "settle_budget": lambda s: s.settle_budget("hold_1", None),
     "add_grant": lambda s: s.add_grant(a_grant("grant_9")),
     "forget_grants": lambda s: s.forget_grants("s1"),

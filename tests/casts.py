@@ -59,12 +59,16 @@ class Cast(ScriptedProvider):
         return next(name for name in self.parts if name in said[-1])
 
     def requests_of(self, part: str) -> list[ModelRequest]:
-        """The requests of runs that play this part."""
-        return [request for request in self.requests if self._part_of_run(request) == part]
+        """Return the requests of the runs that play this part.
 
-    def _part_of_run(self, request: ModelRequest) -> str:
-        first = next(r for r in self.requests if r.metadata["run_id"] == request.metadata["run_id"])
-        return self._part(first)
+        What is asked between runs, to fill the memory, belongs to no run and plays no part.
+        """
+        first: dict[str, ModelRequest] = {}
+        for request in self.requests:
+            if "run_id" in request.metadata:
+                first.setdefault(request.metadata["run_id"], request)
+        playing = {run_id for run_id, request in first.items() if self._part(request) == part}
+        return [r for r in self.requests if r.metadata.get("run_id") in playing]
 
 
 def text_of(message: ModelMessage) -> str:

@@ -13,11 +13,12 @@ READY := $(VENV)/.ready
 READY_LOCAL := $(VENV)/.ready-local
 READY_DOCS := $(VENV)/.ready-docs
 
-.PHONY: demo test matrix lowest dist faults chaos stress check format docs reference bench guard performance captures picture conformance clean help
+.PHONY: demo test test-all matrix lowest dist faults chaos stress check format docs reference bench guard performance captures picture conformance clean help
 
 help:
 	@echo "make demo    a whole run in front of you: replayed, or MODEL=file.gguf, or DEMO_HOME=folder"
 	@echo "make test    the test suite; ARGS='-k journal -x' goes to pytest"
+	@echo "make test-all   with every combination and every point of the fault suite"
 	@echo "make matrix  a part of the suite on each Python found; PYTHONS='python3.12 /a/python', TESTS=tests"
 	@echo "make lowest  the same part with the lowest versions that pyproject.toml declares"
 	@echo "make check   format, lint, types, import contracts, architecture tests"
@@ -56,6 +57,9 @@ demo: $(if $(MODEL),$(READY_LOCAL),$(READY))
 test: $(READY)
 	$(BIN)/pytest -n auto --maxprocesses 4 $(ARGS)
 
+test-all: $(READY)
+	$(BIN)/pytest -n auto --maxprocesses 4 --whole $(ARGS)
+
 # What differs between versions: event loops, processes, SQLite, annotations, and whole runs.
 PYTHONS ?= python3.11 python3.12 python3.13 python3.14
 TESTS ?= tests/test_architecture.py tests/contract tests/unit/loop tests/unit/mcp tests/unit/process \
@@ -79,7 +83,7 @@ lowest:
 	$(LOWEST)/bin/pytest -n auto --maxprocesses 4 -q $(TESTS) tests/unit/cli tests/unit/providers $(ARGS)
 
 faults: $(READY)
-	$(BIN)/pytest -m faults --faults=whole -n 2 tests/faults tests/wire $(ARGS)
+	$(BIN)/pytest -m faults --whole -n 2 tests/faults tests/wire $(ARGS)
 
 ROUNDS ?= 1
 chaos: $(READY)

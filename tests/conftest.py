@@ -10,6 +10,7 @@ from typing import IO, cast
 import pytest
 from hypothesis import settings
 
+import sweeps
 import warm
 from isolation import (
     REAL_HOME,
@@ -65,10 +66,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--faults",
-        choices=("short", "whole"),
-        default="short",
-        help="how much of the fault suite is tried: a sample, or everything",
+        "--whole",
+        action="store_true",
+        help="try every combination and every point of the fault suite, not a sample",
     )
 
 
@@ -142,6 +142,8 @@ def _name(request: pytest.FixtureRequest) -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("whole"):
+        sweeps.try_all()
     # A shell starts what runs in the background with Ctrl-C ignored, and children inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if not hasattr(config, "workerinput"):  # the process that collects results, not its workers
@@ -154,10 +156,16 @@ def pytest_unconfigure() -> None:
     warm.end()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Refuse a test whose name differs from process to process: workers could not share it."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the sweeps to `--whole`, and refuse names that differ from process to process.
+
+    Workers could not share tests with such names.
+    """
     if odd := [item.nodeid for item in items if " at 0x" in item.nodeid]:
         raise pytest.UsageError(f"give the parameters of these tests ids: {', '.join(odd)}")
+    if not sweeps.is_whole() and (left := [i for i in items if i.get_closest_marker("sweep")]):
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if item.get_closest_marker("sweep") is None]
 
 
 def pytest_report_header() -> str:

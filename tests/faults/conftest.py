@@ -2,6 +2,7 @@
 
 import pytest
 
+import sweeps
 from faults import injection
 from faults.depth import PARTS, PROPERTY, Depth, Tally, table
 
@@ -9,15 +10,15 @@ from faults.depth import PARTS, PROPERTY, Depth, Tally, table
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A sweep is one test in the short part, and `PARTS` tests in the whole suite."""
     if "depth" in metafunc.fixturenames:
-        is_whole = metafunc.config.getoption("faults") == "whole"
+        is_whole = sweeps.is_whole()
         depths = [Depth(is_whole, part) for part in range(PARTS if is_whole else 1)]
         metafunc.parametrize("depth", depths, ids=[f"part{depth.part}" for depth in depths])
 
 
 @pytest.fixture
-def size(request: pytest.FixtureRequest) -> Depth:
+def size() -> Depth:
     """The depth of a test that is not split into parts."""
-    return Depth(request.config.getoption("faults") == "whole")
+    return Depth(sweeps.is_whole())
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from typing import Any, cast
 import orjson
 import pytest
 
+import sweeps
 from agent_core.config.models import ModelConfig, RetryConfig
 from agent_core.errors import ConfigError, ErrorCode
 from agent_core.providers.base import ProviderAdapter, ProviderRegistry, RawExchange, Traceable
@@ -60,9 +61,9 @@ def protocol(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def is_whole(request: pytest.FixtureRequest) -> bool:
+def is_whole() -> bool:
     """Whether everything is tried, or a sample."""
-    return request.config.getoption("faults") == "whole"
+    return sweeps.is_whole()
 
 
 @asynccontextmanager

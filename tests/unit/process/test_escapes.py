@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from agent_core.process import Command, Launcher, run
 from agent_core.process.confinement import Abilities, Confinement, Rule, missing, probe
+from sweeps import is_whole
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="the list is for Linux; macOS is not tried"
@@ -262,15 +263,14 @@ async def test_a_program_without_a_confinement_succeeds(
 
 
 @pytest.fixture
-def abilities(system: str, escape: Escape, request: pytest.FixtureRequest) -> Abilities:
+def abilities(system: str, escape: Escape) -> Abilities:
     found = ABILITIES[system]
     if found == FOUND and system != "everything":
         pytest.skip("this system is like that")
     if system == "bubblewrap" and not BUBBLEWRAP:
         pytest.skip("bubblewrap is not installed")
-    is_whole = request.config.getoption("faults") == "whole"
-    if not is_whole and system not in ("everything", "no-mounts") and ESCAPES.index(escape) % 5:
-        pytest.skip("only with --faults=whole")
+    if not is_whole() and system not in ("everything", "no-mounts") and ESCAPES.index(escape) % 5:
+        pytest.skip("only with --whole")
     return found
 
 

@@ -26,8 +26,6 @@ def is_whole() -> bool:
 def sampled(cases: Iterable[T], keep: int) -> list[T]:
     """Return all cases with `--whole`, and otherwise `keep` of them, evenly spread."""
     every = list(cases)
-    return (
-        every
-        if _is_whole or keep >= len(every)
-        else [every[(2 * index + 1) * len(every) // (2 * keep)] for index in range(keep)]
-    )
+    if _is_whole or keep >= len(every):
+        return every
+    return [every[(2 * index + 1) * len(every) // (2 * keep)] for index in range(keep)]

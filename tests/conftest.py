@@ -53,10 +53,16 @@ def pytest_xdist_auto_num_workers() -> int:
     return (os.cpu_count() or 1) + 1
 
 
+def pytest_collection() -> None:
+    """Collect no garbage while the tests are collected: nearly everything made then is kept."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """Keep the collected tests out of every later search for garbage."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

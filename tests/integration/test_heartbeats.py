@@ -205,9 +205,9 @@ async def claimed(
     claim, run_id = leases.claim(), f"new_run_{session_id}"
     opening = an_opening(session_id, run_id, owner=claim.owner, lease=claim.lease)
     opened = await judged(store, is_dead).open_run(opening)
-    hold = leases.hold(run_id, session_id, opened.session.epoch, opened.asked_at)
-    assert hold is not None
-    return hold
+    lease = leases.lease_for(run_id, session_id, opened.session.epoch, opened.asked_at)
+    assert lease is not None
+    return lease
 
 
 async def test_a_run_whose_session_is_locked_waits_before_it_acts(

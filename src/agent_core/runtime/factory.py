@@ -215,7 +215,7 @@ class RunFactory:
     async def _recording(self, journal: Journal, scope: RunScope) -> AsyncGenerator[None]:
         from agent_core.runtime.recording import recording  # noqa: PLC0415 - others load no more
 
-        async with recording(self._files, self._store, journal, scope.hold) as recorder:
+        async with recording(self._files, self._store, journal, scope.lease) as recorder:
             scope.recorder = recorder
             yield
 
@@ -244,10 +244,10 @@ class RunFactory:
             extensions.append(CallBudget(meter))
         if scope.recorder is not None:
             extensions.append(await self._snapshots(scope.recorder, toolbox, spec))
-        if scope.hold is not None:
+        if scope.lease is not None:
             from agent_core.runtime.fence import Fence  # noqa: PLC0415 - one machine has none
 
-            extensions.append(Fence(scope.hold))
+            extensions.append(Fence(scope.lease))
         return extensions
 
     async def _snapshots(

@@ -1,7 +1,7 @@
 """Stops a run from acting after another process took its session over, for example after a pause.
 
 The store refuses its writes anyway. Before any other action with an outside effect (a tool, a hook,
-a model call), the run's hold on the session is checked; while the lease is sure to last, this only
+a model call), the run's lease on the session is checked; while the lease is sure to last, this only
 reads the clock.
 """
 
@@ -24,7 +24,7 @@ def session_lost(run_id: str) -> StorageError:
 
 
 class SessionLease:
-    """One run's hold on its session, as far as this process knows.
+    """One run's lease on its session, as far as this process knows.
 
     Attributes:
         epoch: the session's epoch since it was claimed for the run.
@@ -69,16 +69,16 @@ class Fence(Extension):
 
     place = Place.FENCE
 
-    def __init__(self, hold: SessionLease) -> None:
-        self._hold = hold
+    def __init__(self, lease: SessionLease) -> None:
+        self._lease = lease
 
     async def run_started(self, context: ExtensionContext) -> None:  # noqa: ARG002
         """Require the session before hooks run."""
-        await self._hold.require()
+        await self._lease.require()
 
     async def on_message(self, context: ExtensionContext, message: str) -> None:  # noqa: ARG002
         """Require the session before hooks run."""
-        await self._hold.require()
+        await self._lease.require()
 
     async def wrap_model_call(
         self,
@@ -87,7 +87,7 @@ class Fence(Extension):
         proceed: AskModel,
     ) -> AsyncGenerator[ModelEvent]:
         """Require the session before the model is asked."""
-        await self._hold.require()
+        await self._lease.require()
         async with aclosing(proceed(request)) as events:
             async for event in events:
                 yield event
@@ -99,7 +99,7 @@ class Fence(Extension):
         definition: ToolDefinition,  # noqa: ARG002
     ) -> None:
         """Require the session before hooks run."""
-        await self._hold.require()
+        await self._lease.require()
 
     async def wrap_tool_call(
         self,
@@ -108,7 +108,7 @@ class Fence(Extension):
         proceed: RunTool,
     ) -> ToolReturn:
         """Require the session right before the call is made."""
-        await self._hold.require()
+        await self._lease.require()
         return await proceed()
 
     async def after_tool_call(
@@ -118,7 +118,7 @@ class Fence(Extension):
         result: ToolResult,  # noqa: ARG002
     ) -> None:
         """Require the session before hooks run."""
-        await self._hold.require()
+        await self._lease.require()
 
     async def before_stop(
         self,
@@ -126,4 +126,4 @@ class Fence(Extension):
         answer: str,  # noqa: ARG002
     ) -> None:
         """Require the session before hooks run."""
-        await self._hold.require()
+        await self._lease.require()

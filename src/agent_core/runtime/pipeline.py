@@ -392,7 +392,7 @@ class RunPipeline:
         run = self._table.get(run_id)
         if run is None or run.ended.is_set() or (run.journal.is_closing and not is_refused):
             return
-        if run.scope.hold is not None and not run.scope.hold.is_lost:
+        if run.scope.lease is not None and not run.scope.lease.is_lost:
             return
         from agent_core.runtime.fence import session_lost  # noqa: PLC0415 - loaded by now
 

@@ -204,7 +204,7 @@ class RunRecorder:
 
 @asynccontextmanager
 async def recording(
-    files: ProjectFiles, store: SessionStore, journal: Journal, hold: "SessionLease | None" = None
+    files: ProjectFiles, store: SessionStore, journal: Journal, lease: "SessionLease | None" = None
 ) -> AsyncGenerator[RunRecorder]:
     """Yield the recorder of one run; at the end, all changes of the run are recorded.
 
@@ -219,7 +219,7 @@ async def recording(
             " work in another folder",
             details={"session_id": journal.run.session_id, "cwd": str(files.root)},
         )
-    await bring_up_to_date(files, store, hold)
+    await bring_up_to_date(files, store, lease)
     recorder = RunRecorder(files, store, journal)
     try:
         yield recorder

@@ -361,8 +361,8 @@ class SessionLeases:
         self._on_lost = on_lost
         self._on_extended = on_extended
         self._beat_s = shared.heartbeat_s if shared else HEARTBEAT.total_seconds()
-        self._lease = timedelta(seconds=shared.lease_s) if shared else LEASE
-        self._holds: WeakSet[SessionLease] = WeakSet()
+        self._duration = timedelta(seconds=shared.lease_s) if shared else LEASE
+        self._leases: WeakSet[SessionLease] = WeakSet()
         self._is_busy = is_busy
         self._on_cancel = on_cancel
         self._unclosed: list[Journal] = []
@@ -371,12 +371,12 @@ class SessionLeases:
 
     def claim(self) -> Claim:
         """Return this runtime's claim to a session whose last run may have ended."""
-        return Claim(self._owner.owner_id, self._lease)
+        return Claim(self._owner.owner_id, self._duration)
 
-    def hold(
+    def lease_for(
         self, run_id: str, session_id: str, epoch: int, asked_at: float
     ) -> "SessionLease | None":
-        """Create the hold that stops a run when its session is lost; None where that cannot happen.
+        """Create the lease that stops a run once its session is lost; None if that cannot happen.
 
         `asked_at` is the time at which the claim to the session was sent.
         """
@@ -384,42 +384,42 @@ class SessionLeases:
             return None
         from agent_core.runtime.fence import SessionLease  # noqa: PLC0415 - one machine has none
 
-        hold = SessionLease(run_id, session_id, epoch, extended_at=asked_at, confirm=self._confirm)
-        self._holds.add(hold)
+        lease = SessionLease(run_id, session_id, epoch, extended_at=asked_at, confirm=self._confirm)
+        self._leases.add(lease)
         self._tell_extended(asked_at)
-        return hold
+        return lease
 
     def _tell_extended(self, at: float) -> None:
         """Report until when all sessions are sure to be held; without any, one lease from `at`."""
-        extended = [hold.extended_at for hold in self._holds if not hold.is_lost]
+        extended = [lease.extended_at for lease in self._leases if not lease.is_lost]
         if self._on_extended is not None:
-            self._on_extended(min(extended, default=at) + self._lease.total_seconds())
+            self._on_extended(min(extended, default=at) + self._duration.total_seconds())
 
-    async def _confirm(self, hold: "SessionLease") -> None:
+    async def _confirm(self, lease: "SessionLease") -> None:
         """Wait until a session is known to be held or lost; asks the store if a lease may be over.
 
         This waits for a session that another transaction has locked.
         """
-        pause_s, lease_s = 0.0, self._lease.total_seconds()
-        while not hold.is_lost and now() >= hold.extended_at + lease_s:
+        pause_s, lease_s = 0.0, self._duration.total_seconds()
+        while not lease.is_lost and now() >= lease.extended_at + lease_s:
             await asyncio.sleep(pause_s)
             await self._beat()
             pause_s = self._beat_s / 5
 
     async def _beat(self) -> None:
         """Extend the leases, and find out which sessions are lost."""
-        began, holds = now(), list(self._holds)
-        beat = await self._store.heartbeat(self._owner.owner_id, self._lease)
+        began, leases = now(), list(self._leases)
+        beat = await self._store.heartbeat(self._owner.owner_id, self._duration)
         if self._on_lost is not None:
-            self._owner.heard(self._lease.total_seconds())
-            for hold in holds:
-                if hold.is_lost:
+            self._owner.heard(self._duration.total_seconds())
+            for lease in leases:
+                if lease.is_lost:
                     continue
-                if beat.epochs.get(hold.session_id) != hold.epoch:
-                    hold.is_lost = True
-                    self._on_lost(hold.run_id, False)
-                elif hold.session_id not in beat.late:
-                    hold.extended_at = max(hold.extended_at, began)
+                if beat.epochs.get(lease.session_id) != lease.epoch:
+                    lease.is_lost = True
+                    self._on_lost(lease.run_id, False)
+                elif lease.session_id not in beat.late:
+                    lease.extended_at = max(lease.extended_at, began)
             self._tell_extended(began)
         self._on_cancel(beat.cancelled)
 
@@ -427,10 +427,10 @@ class SessionLeases:
         """Mark a run as lost: the store refuses its writes, as another process has its session."""
         if self._on_lost is None:  # the other process has closed the run
             return
-        for hold in self._holds:
-            if hold.run_id == journal.run.run_id and hold.epoch == journal.epoch:
-                hold.is_lost = True
-                self._on_lost(hold.run_id, True)
+        for lease in self._leases:
+            if lease.run_id == journal.run.run_id and lease.epoch == journal.epoch:
+                lease.is_lost = True
+                self._on_lost(lease.run_id, True)
 
     def add_unclosed(self, journal: Journal) -> None:
         """Keep a journal whose end could not be stored."""

@@ -95,7 +95,7 @@ class RunScope(Struct, eq=False, kw_only=True):
         project_context: instruction files, skills and memories as they were when it began.
         checks: the guards of its options at work.
         recorder: records the files that it changes.
-        hold: its claim on the session, where other machines may take that over.
+        lease: its lease on the session, where other machines may take that over.
         has_hooks: the user's hooks run for it; they do not if a hook has started it.
         children: the scopes of the children that it has started.
     """
@@ -106,7 +106,7 @@ class RunScope(Struct, eq=False, kw_only=True):
     project_context: "ProjectContext | None" = None
     checks: "RunGuards | None" = None
     recorder: "RunRecorder | None" = None
-    hold: "SessionLease | None" = None
+    lease: "SessionLease | None" = None
     has_hooks: bool = True
     children: "list[RunScope]" = field(default_factory=list["RunScope"])
 
@@ -120,7 +120,7 @@ class RunScope(Struct, eq=False, kw_only=True):
             project_context=self.project_context,
             checks=self.checks,
             recorder=self.recorder,
-            hold=self.hold,
+            lease=self.lease,
             has_hooks=self.has_hooks,
         )
         self.children.append(child)

@@ -307,7 +307,7 @@ class Runs:
         run = self.table.get(run_id)
         if run is not None and after is None:
             own = run.stream.read(debug=debug)
-            return own if run.scope.hold is None else self._read_on(run, own, debug=debug)
+            return own if run.scope.lease is None else self._read_on(run, own, debug=debug)
         events = self._watch_after(run_id, after or 0, run)
         return events if debug else _hide_debug(events)
 

@@ -156,7 +156,7 @@ class RunTable:
             run.trace = caller.trace
         self._runs[identity.run_id] = run
         if opened is not None:
-            run.scope.hold = self.leases.hold(
+            run.scope.lease = self.leases.lease_for(
                 identity.run_id, identity.session_id, opened.session.epoch, opened.asked_at
             )
         return run

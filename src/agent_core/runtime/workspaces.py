@@ -231,14 +231,14 @@ class Workspaces:
 
 
 async def bring_up_to_date(
-    files: ProjectFiles, store: SessionStore, hold: "SessionLease | None" = None
+    files: ProjectFiles, store: SessionStore, lease: "SessionLease | None" = None
 ) -> None:
     """Bring the files of a session to the state that its next run begins with.
 
     A folder that is a copy of the latest snapshot is made equal to it, whatever was left in it.
     Other files are left alone, except that a restore left half done by a dead process is rolled
     back. A process that has taken the run over waits until this is done, and a run that has lost
-    its `hold` does not begin.
+    its `lease` does not begin.
 
     Raises:
         StorageError: the session has no snapshot, or it cannot be fetched; a file cannot be
@@ -247,8 +247,8 @@ async def bring_up_to_date(
     """
     if files.shared is not None:
         async with files.alone() as alone:
-            if hold is not None:
-                await hold.require()
+            if lease is not None:
+                await lease.require()
             await alone.follow(await latest_snapshot(files, store))
     elif files.is_interrupted:
         async with files.alone() as alone:

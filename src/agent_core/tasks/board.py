@@ -11,7 +11,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iter
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
 from functools import wraps
-from math import inf
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -21,6 +20,7 @@ from agent_core.errors import AgentCoreError, ErrorCode, PermissionDeniedError, 
 from agent_core.redaction.redactor import Redactor
 from agent_core.tasks.apply import apply
 from agent_core.tasks.graph import Dag
+from agent_core.tasks.leases import IsWorking, StepLeases
 from agent_core.tasks.log_format import Stamp, encode, redact_change
 from agent_core.tasks.log_store import (
     SUFFIX,
@@ -54,7 +54,6 @@ from agent_core.tasks.model import (
     StepCancelled,
     StepFailed,
     Task,
-    TaskCreated,
     TaskStatus,
     TaskStep,
     TaskUpdated,
@@ -64,6 +63,7 @@ from agent_core.tasks.model import (
     task_error,
     task_over,
 )
+from agent_core.tasks.notes import note_changes, note_failure, note_replay
 from agent_core.tasks.rules import claim_error, decide, decide_creation, explain_loss
 from agent_core.types import EventLevel, EventType, new_id, utc_now
 
@@ -76,16 +76,6 @@ StopRun = Callable[[str], Awaitable[None]]
 
 The board limits the wait, and cancels the call when it takes too long; the request remains.
 """
-
-
-IsWorking = Callable[[str], bool]
-"""Tells whether a run has open work in this process: a tool call, with all that it waits for."""
-
-_ENDED = -1.0
-"""Deadline of a lease that had ended when its holder's next call began."""
-
-_RENEWALS = 3
-"""Times that open work renews a lease within the time of one lease."""
 
 
 class BoardSettings(Struct, frozen=True, kw_only=True):
@@ -159,7 +149,9 @@ async def open_board(
     of a Task before it is written. `now` stamps changes; only `monotonic`, in seconds, measures
     leases.
     """
-    board = TaskBoard(settings, redactor, is_working=is_working, now=now, monotonic=monotonic)
+    duration = timedelta(milliseconds=settings.step_lease_timeout_ms)
+    leases = StepLeases(duration, is_working=is_working, now=now, monotonic=monotonic)
+    board = TaskBoard(settings, redactor, leases, now=now)
     renewing = None
     try:
         await board.resume(by)
@@ -202,10 +194,9 @@ class TaskBoard:
         self,
         settings: BoardSettings,
         redactor: Redactor,
+        leases: StepLeases,
         *,
-        is_working: IsWorking,
         now: Callable[[], datetime],
-        monotonic: Callable[[], float],
     ) -> None:
         self.turn = asyncio.Lock()
         self._session_id = session_id = settings.session_id
@@ -215,10 +206,8 @@ class TaskBoard:
             else InMemoryTaskLogStore(settings.logs, session_id)
         )
         self._redactor = redactor
-        self._is_working = is_working
+        self._leases = leases
         self._now = now
-        self._monotonic = monotonic
-        self._lease = timedelta(milliseconds=settings.step_lease_timeout_ms)
         self._stop_timeout_s = settings.child_cancel_timeout_ms / 1000
         self._open: dict[str, OpenTask] = {}
         self._ended: list[EndedLog] = []
@@ -240,7 +229,7 @@ class TaskBoard:
         try:
             names = await asyncio.to_thread(self._store.names)
         except TaskError as error:
-            _note_failure(by, error)
+            note_failure(by, error)
             return
         for name in names:
             self._place(await asyncio.to_thread(self._store.look_at, name), by)
@@ -296,11 +285,11 @@ class TaskBoard:
             log, event_ids = await asyncio.to_thread(self._begin, name, task_id, changes, by)
         except TaskError as error:
             if error.code is ErrorCode.TASK_WAL_UNAVAILABLE:
-                _note_failure(by, error)
+                note_failure(by, error)
             raise
         task = self._open[task_id] = OpenTask(dag, log, len(changes))
         task.recent.extend(changes)
-        _note_changes(by, task_id, changes, event_ids)
+        note_changes(by, task_id, changes, event_ids)
         return Written(dag, event_ids)
 
     @in_turn
@@ -355,7 +344,7 @@ class TaskBoard:
         await self._settle(task, by)
         task.require_not_ending()
         by.require_pool(task.dag.step(step_id))
-        command = ClaimStep(step_id, by.agent_id, by.run_id, self._now() + self._lease)
+        command = ClaimStep(step_id, by.agent_id, by.run_id, self._leases.next_end())
         try:
             changes = decide(task.dag, command, self._now())
         except TaskError as error:
@@ -365,7 +354,7 @@ class TaskBoard:
                 by.journal.note(skipped, payload, level=EventLevel.DEBUG)
             raise
         written = await self._commit(task, changes, by)
-        self._begin_lease(task, step_id)
+        self._leases.begin(task, step_id)
         self._run(by.run_id, task_id).step_id = step_id
         return written
 
@@ -378,12 +367,12 @@ class TaskBoard:
             TaskError: `no_step_claimed`, `step_not_cancellable`.
         """
         by.require_scope(task_id, report.step_id)
-        command = ReportStep(report, by.holder, self._now() + self._lease)
+        command = ReportStep(report, by.holder, self._leases.next_end())
         written = await self._do(task_id, command, by)
         if by.holder is not None:
             step = written.dag.step(report.step_id)
             if step.status.is_claim:
-                self._begin_lease(self._open[task_id], report.step_id)
+                self._leases.begin(self._open[task_id], report.step_id)
             else:
                 self._run(by.run_id, task_id).left = step
         return written
@@ -391,8 +380,7 @@ class TaskBoard:
     async def begin_call(self, run_id: str, by: Actor) -> None:
         """Note that a tool call of a run begins; if its lease has ended, take the claim back."""
         task, step = self._held_by(run_id)
-        if task and step and task.deadlines.get(step.step_id, inf) <= self._monotonic():
-            task.deadlines[step.step_id] = _ENDED
+        if task and step and self._leases.end_if_over(task, step.step_id):
             await self._take_back(task, by)
 
     @in_turn
@@ -403,7 +391,7 @@ class TaskBoard:
     async def end_call(self, run_id: str, by: Actor) -> None:
         """Renew the lease of a run whose tool call has ended."""
         task, step = self._held_by(run_id)
-        if task and step and task.deadlines.get(step.step_id) != _ENDED:
+        if task and step and not self._leases.has_ended(task, step.step_id):
             await self._renew(task, step, by)
 
     async def keep_leases(self, by: Actor) -> None:
@@ -412,10 +400,10 @@ class TaskBoard:
         The renewals are written, so that other processes, and this one's successor, know of them.
         """
         while True:
-            await asyncio.sleep(self._lease.total_seconds() / _RENEWALS)
+            await asyncio.sleep(self._leases.renewal_s)
             for task in list(self._open.values()):
                 for step in list(task.dag.steps(*CLAIMS)):
-                    if self._has_open_work(task, step):
+                    if self._leases.has_open_work(task, step):
                         await self._renew(task, step, by)
 
     async def _renew(self, task: OpenTask, step: TaskStep, by: Actor) -> None:
@@ -423,19 +411,18 @@ class TaskBoard:
 
         If it cannot be written, the lease holds in this process all the same.
         """
-        self._begin_lease(task, step.step_id)
-        written, run_id = step.lease_expires_at, step.claimed_by_run_id
-        is_late = written is None or abs(self._now() + self._lease - written) > self._lease / 10
-        if is_late and run_id is not None and step.claimed_by_agent_id is not None:
-            holder = Actor(step.claimed_by_agent_id, run_id, by.journal)
+        self._leases.begin(task, step.step_id)
+        agent_id, run_id = step.claimed_by_agent_id, step.claimed_by_run_id
+        if agent_id is not None and run_id is not None and not self._leases.is_written(step):
+            holder = Actor(agent_id, run_id, by.journal)
             with suppress(TaskError, PermissionDeniedError):
                 await self._write_lease(task.dag.task.task_id, step.step_id, holder)
 
     @in_turn
     async def _write_lease(self, task_id: str, step_id: str, holder: Actor) -> None:
         if task_id in self._open:
-            lease = self._now() + self._lease
-            renewal = ReportStep(Report(step_id=step_id), holder.run_id, lease)
+            report = Report(step_id=step_id)
+            renewal = ReportStep(report, holder.run_id, self._leases.next_end())
             await self._do(task_id, renewal, holder)
 
     @in_turn
@@ -547,7 +534,7 @@ class TaskBoard:
         if task is None or task.is_ending:
             return True
         if (held := task.dag.held_by(run_id)) is not None:
-            return task.deadlines.get(held.step_id) == _ENDED  # it could not be written
+            return self._leases.has_ended(task, held.step_id)  # it could not be written
         if run.step_id is None:
             return False
         step = task.dag.find(run.step_id)
@@ -655,32 +642,13 @@ class TaskBoard:
                 return task, step
         return None, None
 
-    def _has_open_work(self, task: OpenTask, step: TaskStep) -> bool:
-        run_id = step.claimed_by_run_id
-        is_over = task.deadlines.get(step.step_id) == _ENDED
-        return not is_over and run_id is not None and self._is_working(run_id)
-
-    def _begin_lease(self, task: OpenTask, step_id: str) -> None:
-        task.deadlines[step_id] = self._monotonic() + self._lease.total_seconds()
-
     async def _settle(self, task: OpenTask, by: Actor) -> None:
         """Take back expired claims and complete, once, changes interrupted by a crash.
 
-        A lease does not end while its holder has open work. Leases are written as wall time and
-        measured by the monotonic clock: a lease found in a log continues from now, at most for its
-        full length, however the wall clock has jumped. A full
-        disk does not keep a Task from being read: nothing changes, and the journal has the reason.
+        A full disk does not keep a Task from being read: nothing changes, and the journal has the
+        reason.
         """
-        expired: list[str] = []
-        for step in task.dag.steps(*CLAIMS):
-            if step.step_id not in task.deadlines:
-                now = self._now()
-                left = min(max((step.lease_expires_at or now) - now, timedelta()), self._lease)
-                task.deadlines[step.step_id] = self._monotonic() + left.total_seconds()
-            if self._has_open_work(task, step):
-                self._begin_lease(task, step.step_id)
-            elif task.deadlines[step.step_id] <= self._monotonic():
-                expired.append(step.step_id)
+        expired = self._leases.expired(task)
         if expired or not task.is_settled:
             command = ExpireLeases(expired, may_promote=not task.is_settled)
             changes = decide(task.dag, command, self._now())
@@ -730,12 +698,7 @@ class TaskBoard:
             task_id, path = found.dag.task.task_id, found.log.path
             if (other := self._open.get(task_id)) is None:
                 self._open[task_id] = found
-                payload = {"task_id": task_id, "wal_path": str(path), "lines": found.lines}
-                level = EventLevel.DEBUG
-                if found.dropped:
-                    payload["dropped_bytes"] = found.dropped
-                    level = EventLevel.WARNING
-                by.journal.note(EventType.TASK_WAL_REPLAYED, payload, level=level)
+                note_replay(by, found)
                 return
             found.log.close()
             message = (
@@ -748,7 +711,7 @@ class TaskBoard:
             self._ended.append(found)
         elif found is not None:
             self._unreadable[found.name] = found
-            _note_failure(by, found.error, task_id=found.task_id)
+            note_failure(by, found.error, task_id=found.task_id)
 
     async def _commit(self, task: OpenTask, changes: Sequence[Change], by: Actor) -> Written:
         """Write changes and apply them; without changes do nothing.
@@ -766,7 +729,7 @@ class TaskBoard:
                 self._append, task.log, task_id, changes, by, first=task.lines + 1
             )
         except TaskError as error:
-            _note_failure(by, error)
+            note_failure(by, error)
             if isinstance(error, LogChangedError):
                 del self._open[task_id]
                 task.log.close()
@@ -784,7 +747,7 @@ class TaskBoard:
             stranded: list[str] = []
         else:
             stranded = task.dag.stranded(_touched_steps(changes))
-        _note_changes(by, task_id, changes, event_ids)
+        note_changes(by, task_id, changes, event_ids)
         return Written(task.dag, event_ids, stranded)
 
     def _begin(
@@ -836,28 +799,3 @@ def _newly_linked(operation: Operation) -> str | None:
             return step_id if fields.depends_on_step_ids else None
         case _:
             return None
-
-
-def _note_changes(
-    by: Actor, task_id: str, changes: Sequence[Change], event_ids: Sequence[str]
-) -> None:
-    """Note each line; payloads with whole documents are shortened to fit a timeline."""
-    for change, event_id in zip(changes, event_ids, strict=True):
-        note: dict[str, Any] = {"task_id": task_id, "wal_event_id": event_id}
-        if change.step_id is not None:
-            note["step_id"] = change.step_id
-        match change.payload:
-            case TaskCreated(task=task):
-                note |= task.model_dump(mode="json", include={"wal_path", "title", "status"})
-                note["step_count"] = len(task.steps)
-            case TaskUpdated() as update:
-                note |= update.model_dump(mode="json", exclude={"operations"})
-                note["operation_count"] = len(update.operations)
-            case payload:
-                note |= payload.model_dump(mode="json")
-        by.journal.note(change.event_type, note, level=EventLevel.DEBUG)
-
-
-def _note_failure(by: Actor, error: TaskError, *, task_id: str | None = None) -> None:
-    payload = {"task_id": task_id, "message": error.message, **error.details}
-    by.journal.note(EventType.TASK_WAL_FAILED, payload, level=EventLevel.WARNING)

@@ -14,7 +14,7 @@ from agent_core.agents.child_runs import ChildCancelReason, ChildRun, ChildRuns,
 from agent_core.agents.definitions import AgentDefinitions
 from agent_core.agents.report import find_failure, report_child
 from agent_core.agents.roles import does_work, permits
-from agent_core.agents.workers import Workers
+from agent_core.agents.workers import WorkerPools
 from agent_core.aio import end_uncancelled
 from agent_core.config.models import ModelConfig
 from agent_core.config.paths import Setup
@@ -149,7 +149,7 @@ class SpawnerDeps(Struct, frozen=True, kw_only=True):
     store: SessionStore
     definitions: AgentDefinitions
     children: ChildRuns
-    workers: Workers
+    workers: WorkerPools
     model_of: Callable[[AgentDefinition, RunOptions], ModelConfig]
     work_tools: Callable[[RunOptions], Awaitable[Mapping[str, ToolDefinition]]]
     are_sessions_limited: bool

@@ -53,8 +53,8 @@ class PoolWorker(Struct, frozen=True):
         )
 
 
-class Workers:
-    """All workers in the order of the configuration, and their current runs.
+class WorkerPools:
+    """The workers of all pools, in the order of the configuration, and their current runs.
 
     Raises:
         ConfigError: the id derived for a worker is also the id of another worker of its pool.

@@ -7,7 +7,7 @@ from contextvars import copy_context
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from agent_core.agents.workers import Workers
+from agent_core.agents.workers import WorkerPools
 from agent_core.artifacts.images import sendable
 from agent_core.config.models import ModelConfig
 from agent_core.errors import AgentCoreError
@@ -50,7 +50,7 @@ class RunRequests:
         workers: the workers an orchestrator may dispatch.
     """
 
-    def __init__(self, project: Project, process: ProcessParts, workers: Workers) -> None:
+    def __init__(self, project: Project, process: ProcessParts, workers: WorkerPools) -> None:
         self._project = project
         self._models = process.models
         self._artifacts = process.artifacts

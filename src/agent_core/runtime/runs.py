@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from agent_core.agents.child_runs import ChildRuns
 from agent_core.agents.spawner import SpawnerDeps
-from agent_core.agents.workers import Workers
+from agent_core.agents.workers import WorkerPools
 from agent_core.aio import SideTasks
 from agent_core.aio.loops import HomeLoop
 from agent_core.config.models import ModelConfig
@@ -132,7 +132,7 @@ class Runs:
             on_left_behind=self.leases.release,
             pausing=project.guard.questions.pausing,
         )
-        workers = Workers(config.agents, project.definitions)
+        workers = WorkerPools(config.agents, project.definitions)
         self._requests = RunRequests(project, process, workers)
         self.pipeline = RunPipeline(
             project,
@@ -150,7 +150,7 @@ class Runs:
             aside=self._aside,
         )
 
-    def _spawning(self, workers: Workers) -> SpawnerDeps:
+    def _spawning(self, workers: WorkerPools) -> SpawnerDeps:
         """Return what runs need to start other agents."""
         project, process, table = self._project, self._process, self.table
 

@@ -1,4 +1,4 @@
-"""Workers: their ids, their tools, and who is chosen."""
+"""WorkerPools: their ids, their tools, and who is chosen."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 
 from agent_core.agents.definitions import AgentDefinitions
 from agent_core.agents.roles import READERS
-from agent_core.agents.workers import PoolWorker, Workers
+from agent_core.agents.workers import PoolWorker, WorkerPools
 from agent_core.config.models import AgentsConfig
 from agent_core.errors import ConfigError, ErrorCode, ToolError
 from agent_core.tasks.graph import Dag
@@ -28,8 +28,8 @@ def config(*pools: tuple[str, list[dict[str, Any]]]) -> AgentsConfig:
     return AgentsConfig.model_validate({"worker_pools": made})
 
 
-def workers(tmp_path: Path, *pools: tuple[str, list[dict[str, Any]]]) -> Workers:
-    return Workers(config(*pools), AgentDefinitions(tmp_path))
+def workers(tmp_path: Path, *pools: tuple[str, list[dict[str, Any]]]) -> WorkerPools:
+    return WorkerPools(config(*pools), AgentDefinitions(tmp_path))
 
 
 def dag(**pools: str | None) -> Dag:

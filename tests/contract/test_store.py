@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from agent_core.errors import ErrorCode, StorageError
+from agent_core.storage import rows
 from agent_core.storage.liveness import OwnerIsDead
 from agent_core.storage.postgres import PostgresSessionStore
 from agent_core.storage.sqlite import SqliteSessionStore
@@ -1199,6 +1200,62 @@ async def test_sessions_are_listed_with_the_last_used_first(store: SessionStore)
     assert second == ["s4", "s3"]
 
 
+async def used(store: SessionStore, session_id: str, run_id: str) -> None:
+    opened = await store.open_run(an_opening(session_id, run_id))
+    ids: dict[str, Any] = {
+        "session_id": session_id,
+        "run_id": run_id,
+        "agent_id": opened.agent.agent_id,
+    }
+    answer = a_node(f"node_{run_id}", **ids)
+    await store.append(a_batch(answer, run=COMPLETED, release="me", **ids))
+
+
+async def test_the_order_of_sessions_is_that_of_their_use_whatever_the_clocks_say(
+    store: SessionStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await used(store, "s0", "run_0")
+    with monkeypatch.context() as wrong:
+        clock.ahead = timedelta(days=5000)
+        wrong.setattr(rows, "utc_now", clock.now)
+        await used(store, "s1", "run_1")
+    clock.ahead = timedelta(days=-5000)
+    await used(store, "s2", "run_2")
+    clock.ahead = timedelta(0)
+
+    ordered = ["s2", "s1", "s0"]
+    assert [each.session_id for each in await store.sessions()] == ordered
+    shown = await store.session_summaries(limit=5)
+    assert [summary.session_id for summary, _ in shown] == ordered
+    assert await store.last_session() == "s2"
+    await used(store, "s0", "run_3")
+    assert await store.last_session("/project") == "s0"
+
+
+async def test_a_time_that_has_not_come_counts_as_the_next_use(
+    store: SessionStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await used(store, "old", "run_old")
+    with monkeypatch.context() as wrong:
+        clock.ahead = timedelta(days=5000)
+        wrong.setattr(rows, "utc_now", clock.now)
+        await used(store, "ahead", "run_1")
+    clock.ahead = timedelta(0)
+    now = utc_now()
+    assert await store.unused_sessions(now) == ["old"]
+    with pytest.raises(StorageError) as used_now:
+        await store.delete_session("ahead", unused_since=now)
+    assert used_now.value.code is ErrorCode.SESSION_ACTIVE
+
+    await used(store, "new", "run_2")
+    soon = utc_now() + timedelta(minutes=1)
+    assert await store.unused_sessions(soon) == ["old", "ahead", "new"]
+    assert await store.unused_sessions(soon, keep_last=1) == ["old", "ahead"]
+    await store.delete_session("ahead", unused_since=soon)
+    assert await store.session("ahead") is None
+    assert await store.last_use() is not None
+
+
 async def test_what_is_unknown_is_none_or_empty(store: SessionStore) -> None:
     assert await store.session("x") is None
     assert await store.agent("x") is None
@@ -1768,7 +1825,14 @@ async def test_a_session_keeps_its_tenant_and_its_place(
     assert await store.run("run_4") is None
 
 
-async def test_ids_are_in_the_order_of_the_codes_of_their_characters(session: SessionStore) -> None:
+async def test_ids_are_in_the_order_of_the_codes_of_their_characters(store: SessionStore) -> None:
+    ids = ["z", "B", "a", "_", "1", "Z", ":"]
+    for number, each in enumerate(ids):
+        await store.open_run(an_opening(each, f"run_{number}"))
+    assert await store.ids_beginning("session", "") == sorted(ids)
+
+
+async def test_grants_and_questions_are_listed_as_they_were_added(session: SessionStore) -> None:
     ids = ["z", "B", "a", "_", "1", "Z", ":"]
     for each in (*ids, "é", "ß", "😀"):
         values: dict[str, Any] = {"tool_name": "t", "covers": "c", "key": each}
@@ -1777,10 +1841,9 @@ async def test_ids_are_in_the_order_of_the_codes_of_their_characters(session: Se
     for each in ids:
         await session.ask(a_question(each, tool_call_id=each))
     listed = [grant.grant_id for grant in await session.grants("s1")]
-    assert listed == sorted(listed)
-    assert len(listed) == 10
-    asked = await session.approvals(session_id="s1", limit=10)
-    assert [question.request_id for question in asked] == sorted(ids)
+    assert listed == [*ids, "é", "ß", "😀"]
+    asked = await session.approvals(session_id="s1", limit=3)
+    assert [question.request_id for question in asked] == ids[-3:]
     assert [each.request_id for each in await session.approvals(prefix="B", limit=10)] == ["B"]
 
 

@@ -422,8 +422,8 @@ async def test_options_of_an_earlier_schema_are_none(home: Home, project: Path) 
     database = home.path / "sessions.sqlite"
     connection = sqlite3.connect(database, isolation_level=None)
     newer = " ".join(each for one in MIGRATIONS if one.version >= 5 for each in one.statements)
-    for index in re.findall(r"CREATE (?:UNIQUE )?INDEX (\w+)", newer):
-        connection.execute(f"DROP INDEX {index}")
+    for kind, name in re.findall(r"CREATE (?:UNIQUE )?(INDEX|TRIGGER) (\w+)", newer):
+        connection.execute(f"DROP {kind} {name}")
     tables = re.findall(r"CREATE TABLE (\w+)", newer)
     for table in tables:
         connection.execute(f"DROP TABLE {table}")

@@ -49,8 +49,14 @@ async def zoo(home: Home, project: Path) -> Path:
 
 
 def rows_in(home: Home, database: Path) -> dict[str, Any]:
-    """All rows; where a home's artifacts are is all that may differ."""
+    """All rows; only the folder of artifacts and the numbers of uses may differ."""
     rows: dict[str, Any] = rows_of(database)
+    with closing(sqlite3.connect(database)) as connection:
+        used = connection.execute("SELECT session_id FROM sessions ORDER BY use_number")
+        names = [name for (name,) in used]
+    rows["sessions"] = sorted(
+        (row[:-1] for row in rows["sessions"]), key=lambda r: names.index(r[0])
+    )
     return rows | {"artifacts": repr(rows["artifacts"]).replace(str(home.path), "<home>")}
 
 

@@ -70,7 +70,7 @@ def of_call(
 
     row = connection.execute(
         f"""SELECT * FROM approvals WHERE {_OF_CALL} AND state IN ('open', 'answered')
-        ORDER BY request_id DESC LIMIT 1""",  # noqa: S608 - a constant
+        ORDER BY rowid DESC LIMIT 1""",  # noqa: S608 - a constant
         (root_run_id, run_id, tool_call_id),
     ).fetchone()
     return read(ApprovalRecord, row) if row else None
@@ -164,7 +164,7 @@ def list_approvals(
         conditions.append("state = 'open'")
     rows = connection.execute(
         f"""SELECT * FROM approvals WHERE {" AND ".join(conditions)}
-        ORDER BY request_id DESC LIMIT ?""",  # noqa: S608 - constants
+        ORDER BY rowid DESC LIMIT ?""",  # noqa: S608 - constants
         (*values, clamp(limit, 0)),
     )
     return read_each(ApprovalRecord, rows)[::-1]

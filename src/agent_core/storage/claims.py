@@ -22,6 +22,7 @@ from agent_core.storage.rows import (
     OWNED_RUN,
     OWNER_LOST,
     TOO_MANY_TAKEOVERS,
+    UNUSED,
     find,
     first,
     insert,
@@ -354,7 +355,11 @@ def delete_session(
     _refuse_while_active(connection, session_id, liveness.is_dead, liveness.now(connection))
     if unused_since is not None:
         session = find_session(connection, session_id)
-        if session.updated_at >= unused_since or open_runs(connection, session_id):
+        is_unused = connection.execute(
+            f"SELECT 1 FROM sessions WHERE session_id = :session AND {UNUSED}",  # noqa: S608
+            {"session": session_id, "before": iso(unused_since), "now": iso(utc_now())},
+        ).fetchone()
+        if is_unused is None or open_runs(connection, session_id):
             raise session_active(session)
     connection.execute("DELETE FROM sessions WHERE session_id = ?", (session_id,))
 

@@ -35,7 +35,14 @@ SESSION_TABLES = (
 )
 """Every table with rows of a session; referenced tables come before those that refer to them."""
 
-_KEPT_BY_TARGET = {"rowid", "last_seq", "last_node_seq", "last_run_seq", "watched_until"}
+_KEPT_BY_TARGET = {
+    "rowid",
+    "last_seq",
+    "last_node_seq",
+    "last_run_seq",
+    "watched_until",
+    "use_number",
+}
 """Columns that each database sets for itself."""
 
 _ADDED = {("sessions", "tenant"), ("sessions", "place"), ("runs", "lane")}
@@ -81,9 +88,10 @@ class CopyEnd(Protocol):
 
 
 def session_ids(source: CopyEnd, tenant: str | None) -> list[str]:
-    """Return session ids, oldest first; with a tenant, also sessions without one."""
-    order = "ORDER BY updated_at, rowid"
-    if tenant is None or "tenant" not in source.columns("sessions"):
+    """Return session ids, the last used one last; with a tenant, also sessions without one."""
+    columns = source.columns("sessions")
+    order = "ORDER BY use_number" if "use_number" in columns else "ORDER BY updated_at, rowid"
+    if tenant is None or "tenant" not in columns:
         found = source.select(f"SELECT session_id FROM sessions {order}")  # noqa: S608
     else:
         sql = f"SELECT session_id FROM sessions WHERE tenant IS NULL OR tenant = ? {order}"  # noqa: S608

@@ -28,14 +28,14 @@ _KEYS: Mapping[CostUnit, tuple[str, str]] = {
 
 # A run of no turns has summarised the history: its cost is counted with the summary's own run.
 _SPENT = f"""WITH spent AS (
-    SELECT {{run}} AS key, r.session_id, r.updated_at, r.usage_json AS usage,
+    SELECT {{run}} AS key, r.session_id, s.use_number, r.usage_json AS usage,
         r.parent_run_id IS NULL AS is_run
     FROM runs r JOIN sessions s USING (session_id)
     WHERE (r.parent_run_id IS NOT NULL OR r.turn_count > 0)
         AND (CAST(:since AS TEXT) IS NULL OR r.created_at >= :since)
         AND (CAST(:project AS TEXT) IS NULL OR s.cwd = :project)
     UNION ALL
-    SELECT {{background}}, s.session_id, s.updated_at, each.value, FALSE
+    SELECT {{background}}, s.session_id, s.use_number, each.value, FALSE
     FROM sessions s, json_each(s.metadata_json, '$.background_usage') each
     WHERE each.key <> 'compact' AND CAST(:since AS TEXT) IS NULL
         AND (CAST(:project AS TEXT) IS NULL OR s.cwd = :project)
@@ -64,7 +64,7 @@ def costs(
 ) -> list[CostSummary]:
     """Return the spending: see `SessionStore.costs`."""
     run, background = _KEYS[by]
-    order = "key = 'background', key DESC" if by == "day" else "max(updated_at) DESC"
+    order = "key = 'background', key DESC" if by == "day" else "max(use_number) DESC"
     sql = _SPENT.format(run=run, background=background, order=order)
     return [
         _summary(row)

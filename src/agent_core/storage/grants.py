@@ -47,7 +47,7 @@ def _select(
     rows = connection.execute(
         f"""SELECT {_COLUMNS} FROM grants
         WHERE session_id = coalesce(?, session_id) AND key = coalesce(?, key)
-        ORDER BY grant_id""",  # noqa: S608 - a constant
+        ORDER BY rowid""",  # noqa: S608 - a constant
         (session_id, key),
     )
     return [

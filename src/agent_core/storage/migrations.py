@@ -253,6 +253,19 @@ _SCALE = (
     "ALTER TABLE runs ADD COLUMN takeovers INTEGER NOT NULL DEFAULT 0",
 )
 
+USE_ORDER = (
+    "ALTER TABLE sessions ADD COLUMN use_number INTEGER NOT NULL DEFAULT 0",
+    """UPDATE sessions SET use_number = ordered.number FROM (
+        SELECT session_id, row_number() OVER (ORDER BY updated_at, rowid) AS number FROM sessions
+    ) AS ordered WHERE ordered.session_id = sessions.session_id""",
+    "CREATE INDEX sessions_in_order ON sessions (use_number)",
+    """CREATE TRIGGER number_session AFTER INSERT ON sessions BEGIN
+        UPDATE sessions SET use_number = (SELECT max(use_number) + 1 FROM sessions)
+            WHERE session_id = new.session_id;
+    END""",
+)
+"""The order in which sessions were last used, which no clock decides."""
+
 MIGRATIONS: tuple[Migration, ...] = (
     Migration(1, "sessions, history and artifacts", _INITIAL),
     Migration(2, "messages of runs that have not begun", _PROMPTS),
@@ -266,6 +279,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration(10, "sessions that are still to be looked through for memories", _MEMORY_BACKLOG),
     Migration(11, "runs that workers carry out", _SCALE),
     Migration(12, "arguments of calls that are asked about, and changed ones", _ARGUMENTS),
+    Migration(13, "the order in which sessions were last used", USE_ORDER),
 )
 
 LEDGER = """CREATE TABLE schema_migrations (

@@ -73,7 +73,7 @@ _QUEUED = f"""SELECT 1 FROM runs WHERE runs.session_id = sessions.session_id
 _LAST_SESSION = f"""SELECT session_id FROM sessions
     WHERE (CAST(:cwd AS TEXT) IS NULL OR cwd = :cwd)
     AND (EXISTS ({_ANSWERS}) OR EXISTS ({_QUEUED}))
-    ORDER BY updated_at DESC, rowid DESC LIMIT 1"""  # noqa: S608 - constants
+    ORDER BY use_number DESC LIMIT 1"""  # noqa: S608 - constants
 
 _SCOPES = {None: MEMORY_SHARED, "1": MEMORY_SHARED, "0": MEMORY_OFF}
 """Scopes for stored values: runs without one, and values that version 0.3 stored."""
@@ -86,7 +86,7 @@ def session(connection: Connection, session_id: str) -> SessionRecord | None:
 
 def sessions(connection: Connection, *, limit: int = 50, offset: int = 0) -> list[SessionRecord]:
     """Return sessions, the most recently used first."""
-    sql = "SELECT * FROM sessions ORDER BY updated_at DESC, rowid DESC LIMIT ? OFFSET ?"
+    sql = "SELECT * FROM sessions ORDER BY use_number DESC LIMIT ? OFFSET ?"
     return read_all(SessionRecord, connection.execute(sql, (clamp(limit, 0), clamp(offset, 0))))
 
 
@@ -103,7 +103,7 @@ def last_session(connection: Connection, project: str | None = None) -> str | No
 def memory_backlog(connection: Connection, limit: int) -> list[str]:
     """Return sessions that must still be searched for memories and that no runtime has."""
     sql = """SELECT session_id FROM memory_backlog JOIN sessions USING (session_id)
-        WHERE owner IS NULL ORDER BY updated_at DESC LIMIT ?"""
+        WHERE owner IS NULL ORDER BY use_number DESC LIMIT ?"""
     return [session_id for (session_id,) in connection.execute(sql, (limit,)).fetchall()]
 
 

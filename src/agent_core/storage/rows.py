@@ -53,6 +53,10 @@ _TABLES: Mapping[str, tuple[str, str]] = {
     "ApprovalRecord": ("approvals", "request_id"),
 }
 """Table and id column by the name of a record."""
+_ORDERING = {"use_number"}
+"""Columns by which rows are sorted; no record has them."""
+NEXT_USE = "(SELECT max(use_number) + 1 FROM sessions)"
+"""The number that makes a session the one used last, whatever the clocks of its users say."""
 _PLAIN = {str, int}
 _JSON_FIELDS = {
     "metadata",
@@ -128,6 +132,8 @@ def read(kind: type[Record], row: FoundRow) -> Record:
     try:
         values: dict[str, Any] = {}
         for column, value in zip(row.keys(), row, strict=True):  # a frame less than in one piece
+            if column in _ORDERING:
+                continue
             if value is not None and column.endswith("_json"):
                 value = loads(value)
             values[column.removesuffix("_json")] = value
@@ -242,7 +248,10 @@ def update_sql(kind: type[BaseModel], key: str, changes: Mapping[str, Any]) -> t
 @lru_cache
 def _update_sql(kind: type[BaseModel], columns: tuple[str, ...]) -> str:
     table, id_column = _TABLES[kind.__name__]
-    return f"UPDATE {table} SET {' = ?, '.join(columns)} = ? WHERE {id_column} = ?"  # noqa: S608 - our own names
+    values = f"{' = ?, '.join(columns)} = ?"
+    if kind is SessionRecord and "updated_at" in columns:
+        values += f", use_number = {NEXT_USE}"
+    return f"UPDATE {table} SET {values} WHERE {id_column} = ?"  # noqa: S608 - our own names
 
 
 NODE_COLUMNS = (
@@ -371,6 +380,19 @@ ACTIVE_RUN = f"{OPEN_RUN} AND status != 'waiting'"
 
 OWNED_RUN = f"{ACTIVE_RUN} AND (lane IS NULL OR status != 'queued')"
 """The same without runs queued for workers, which need no owner either."""
+
+_NEXT_USE_AT = """(SELECT later.updated_at FROM sessions AS later
+    WHERE later.use_number > sessions.use_number AND later.updated_at <= :now
+    ORDER BY later.use_number LIMIT 1)"""
+
+USED_AT = f"CASE WHEN updated_at <= :now THEN updated_at ELSE coalesce({_NEXT_USE_AT}, :now) END"
+"""The time when a session was last used.
+
+A time that has not come yet is a wrong clock's: the next use of any session replaces it, or now.
+"""
+
+UNUSED = f"(updated_at < :before OR (updated_at > :now AND {_NEXT_USE_AT} < :before))"
+"""Condition for sessions that were last used before then, with `USED_AT`."""
 
 OWNER_LOST = "owner_lost"
 

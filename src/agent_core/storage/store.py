@@ -552,7 +552,7 @@ class SessionStore:
         )
 
     async def last_use(self) -> datetime | None:
-        """Return when any session was last used."""
+        """Return the time stored with the last use of any session."""
         from agent_core.storage.unused import last_use  # noqa: PLC0415
 
         return await self.reader.read(last_use, is_single=True)

@@ -16,7 +16,7 @@ _LAST = "\U0010ffff"
 _LISTED = """SELECT session_id, title, cwd FROM sessions
     WHERE (CAST(:project AS TEXT) IS NULL OR cwd = :project)
     AND (CAST(:origin AS TEXT) IS NULL OR parent_session_id = :origin)
-    ORDER BY updated_at DESC, rowid DESC LIMIT :limit OFFSET :offset"""
+    ORDER BY use_number DESC LIMIT :limit OFFSET :offset"""
 
 _COUNTS = (
     "input_tokens",

@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from agent_core.storage.rows import OPEN_RUN, dumps, iso
+from agent_core.storage.rows import OPEN_RUN, UNUSED, USED_AT, dumps, iso
 from agent_core.storage.sql import Connection
+from agent_core.types import utc_now
 
 _TEXTS: Mapping[str, Sequence[str]] = {
     "sessions": ("title", "metadata_json"),
@@ -32,25 +33,26 @@ def unused_sessions(
         project: only sessions that work in this folder.
         keep_last: this many of the last used ones, open or not, are left out.
     """
-    values = {"cwd": project, "before": iso(before), "kept": keep_last}
+    values = {"cwd": project, "before": iso(before), "now": iso(utc_now()), "kept": keep_last}
     rows = connection.execute(
-        f"""SELECT session_id FROM sessions WHERE updated_at < :before
+        f"""SELECT session_id FROM sessions WHERE {UNUSED}
         AND (CAST(:cwd AS TEXT) IS NULL OR cwd = :cwd)
         AND NOT EXISTS (SELECT 1 FROM runs
             WHERE runs.session_id = sessions.session_id AND {OPEN_RUN})
         AND session_id NOT IN (SELECT session_id FROM sessions
             WHERE CAST(:cwd AS TEXT) IS NULL OR cwd = :cwd
-            ORDER BY updated_at DESC, session_id DESC LIMIT :kept)
-        ORDER BY updated_at, session_id""",  # noqa: S608 - a constant
+            ORDER BY {USED_AT} DESC, use_number DESC LIMIT :kept)
+        ORDER BY {USED_AT}, use_number""",  # noqa: S608 - constants
         values,
     )
     return [session_id for (session_id,) in rows]
 
 
 def last_use(connection: Connection) -> datetime | None:
-    """Return when any session was last used."""
-    row = connection.execute("SELECT max(updated_at) FROM sessions").fetchone()
-    return None if row is None or row[0] is None else datetime.fromisoformat(str(row[0]))
+    """Return the time stored with the last use of any session."""
+    sql = "SELECT updated_at FROM sessions ORDER BY use_number DESC LIMIT 1"
+    row = connection.execute(sql).fetchone()
+    return None if row is None else datetime.fromisoformat(str(row[0]))
 
 
 def stored_sessions(connection: Connection) -> list[tuple[str, str, str | None]]:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.storage.claims import find_session, move_active_node
 from agent_core.storage.liveness import Liveness, is_free
-from agent_core.storage.rows import dumps, iso, loads, read_each, start_of, storable
+from agent_core.storage.rows import UNUSED, dumps, iso, loads, read_each, start_of, storable
 from agent_core.storage.sql import Connection
-from agent_core.types import SessionRecord
+from agent_core.types import SessionRecord, utc_now
 from agent_core.types.lanes import SNAPSHOT
 
 if TYPE_CHECKING:
@@ -315,12 +315,12 @@ def drop_snapshots(connection: Connection, before: datetime) -> bool:
     Sessions whose files exist only in snapshots keep them.
     """
     unused = connection.execute(
-        """SELECT session_id FROM sessions
-        WHERE updated_at < ? AND coalesce(place, '') <> ? AND (
+        f"""SELECT session_id FROM sessions
+        WHERE {UNUSED} AND coalesce(place, '') <> :elsewhere AND (
             EXISTS (SELECT 1 FROM node_snapshots WHERE session_id = sessions.session_id)
             OR EXISTS (SELECT 1 FROM workspaces
-                WHERE session_id = sessions.session_id AND snapshot_id IS NOT NULL))""",
-        (iso(before), SNAPSHOT),
+                WHERE session_id = sessions.session_id AND snapshot_id IS NOT NULL))""",  # noqa: S608
+        {"before": iso(before), "now": iso(utc_now()), "elsewhere": SNAPSHOT},
     ).fetchall()
     connection.executemany("DELETE FROM node_snapshots WHERE session_id = ?", unused)
     connection.executemany(

@@ -4,6 +4,7 @@ import asyncio
 import os
 import sqlite3
 import stat
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ from rows import an_opening
 COLUMNS = {
     "schema_migrations": "version name applied_at",
     "sessions": "session_id cwd root_agent_id active_node_id parent_session_id status owner"
-    " lease_expires_at metadata_json created_at updated_at epoch title tenant place",
+    " lease_expires_at metadata_json created_at updated_at epoch title tenant place"
+    " use_number",
     "agents": "agent_id session_id parent_agent_id agent_type agent_definition_id"
     " created_by_run_id fork_from_node_id status result_json metadata_json created_at updated_at",
     "runs": "run_id session_id agent_id parent_run_id mode status start_node_id end_node_id"
@@ -191,6 +193,31 @@ def test_a_database_of_every_released_schema_goes_on_with_its_rows(
             opened = await judged(store, owners_are_dead).open_run(an_opening())
             assert opened.resumed
             assert opened.session.epoch == 1
+
+    asyncio.run(go_on())
+
+
+def test_an_older_database_keeps_the_order_in_which_its_sessions_were_used(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as old:
+        old.setattr(migrations, "MIGRATIONS", MIGRATIONS[:12])
+        with closing(open_writer(database)) as writer:
+            for name, day in (("b", 2), ("c", 3), ("a", 1)):
+                writer.execute(
+                    "INSERT INTO sessions"
+                    " (session_id, cwd, status, metadata_json, created_at, updated_at)"
+                    " VALUES (?, '/project', 'active', '{}', ?, ?)",
+                    (name, *[f"2026-01-0{day}T00:00:00.000000+00:00"] * 2),
+                )
+
+    async def go_on() -> None:
+        async with SqliteSessionStore.open(database) as store:
+            assert [each.session_id for each in await store.sessions()] == ["c", "b", "a"]
+            await store.open_run(an_opening("a", "run_a"))
+            await store.open_run(an_opening("new", "run_new"))
+            ordered = ["new", "a", "c", "b"]
+            assert [each.session_id for each in await store.sessions()] == ordered
 
     asyncio.run(go_on())
 

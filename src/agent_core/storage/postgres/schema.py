@@ -288,6 +288,25 @@ BEGIN
 END $$;
 """
 
+_USE_ORDER: LiteralString = """
+ALTER TABLE sessions ADD COLUMN use_number BIGINT;
+CREATE SEQUENCE session_uses OWNED BY sessions.use_number;
+-- Users that may write to the table need no right to its sequence.
+CREATE FUNCTION next_use() RETURNS BIGINT LANGUAGE sql VOLATILE SECURITY DEFINER
+SET search_path FROM CURRENT AS $$ SELECT nextval('session_uses') $$;
+UPDATE sessions SET use_number = ordered.number FROM (
+    SELECT session_id, row_number() OVER (ORDER BY updated_at, rowid) AS number FROM sessions
+) AS ordered WHERE ordered.session_id = sessions.session_id;
+SELECT setval('session_uses', (SELECT count(*) FROM sessions) + 1);
+ALTER TABLE sessions ALTER COLUMN use_number SET DEFAULT next_use(),
+    ALTER COLUMN use_number SET NOT NULL;
+CREATE INDEX sessions_in_order ON sessions (use_number);
+CREATE INDEX approvals_by_rowid ON approvals (rowid);
+"""
+
+_INSTEAD: Mapping[int, LiteralString] = {13: _USE_ORDER}
+"""Scripts of migrations whose statements for SQLite cannot be translated."""
+
 _TENANT = "current_setting('soong.tenant')"
 _SESSION = f"sessions AS its WHERE its.tenant = {_TENANT} AND its.session_id"
 _OF_SESSION = (
@@ -426,7 +445,8 @@ def _steps_from(current: int) -> Iterator[tuple[int, str, str]]:
         )
     for one in MIGRATIONS:
         if one.version > max(current, FIRST):
-            yield one.version, one.name, ";\n".join(map(_in_our_words, one.statements))
+            translated = ";\n".join(map(_in_our_words, one.statements))
+            yield one.version, one.name, _INSTEAD.get(one.version, translated)
 
 
 def _in_our_words(statement: str) -> str:

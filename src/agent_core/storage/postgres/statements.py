@@ -13,7 +13,7 @@ from psycopg.adapt import Loader
 from psycopg.types.string import StrDumper
 from pydantic import BaseModel
 
-from agent_core.storage.rows import columns_of
+from agent_core.storage.rows import NEXT_USE, columns_of
 from agent_core.storage.sql import Connection as SqlConnection
 from agent_core.types import (
     AgentRecord,
@@ -40,6 +40,7 @@ _REWRITTEN: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\bIS (?=[?:])"), "IS NOT DISTINCT FROM "),
     (re.compile(r"\bIN \(SELECT value FROM json_each\((\?|:\w+)\)\)"), r"= ANY (json_strings(\1))"),
     (re.compile(r"\bLIKE\b"), "ILIKE"),
+    (re.compile(re.escape(NEXT_USE)), "next_use()"),
     (re.compile(r"\blength\(CAST\((\w+) AS BLOB\)\)"), r"octet_length(\1)"),
 )
 _ALL_COLUMNS = re.compile(

@@ -12,7 +12,7 @@ from agent_core.storage.migrations import MIGRATIONS, Migration
 from agent_core.storage.postgres import PostgresSessionStore, schema
 from agent_core.storage.postgres.health import examine
 from agent_core.storage.postgres.settings import connect
-from agent_core.types import Dispatch
+from agent_core.types import Dispatch, new_id
 from postgres import Server
 from rows import a_batch, a_node, an_event, an_opening
 
@@ -77,6 +77,44 @@ async def test_a_database_of_every_released_schema_goes_on_with_its_rows(
             found = connection.execute("SELECT session_id, extra FROM sessions").fetchall()
             assert [tuple(row) for row in found] == [("s1", None)]
     assert selected(empty_database_url, "SELECT status FROM procrastinate_jobs") == [("todo",)]
+
+
+async def test_an_older_database_keeps_the_order_in_which_its_sessions_were_used(
+    empty_database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with known(monkeypatch, *MIGRATIONS[:12]), connect(empty_database_url) as connection:
+        schema.migrate(connection)
+        for name, day in (("b", 2), ("c", 3), ("a", 1)):
+            connection.execute(
+                """INSERT INTO sessions
+                (session_id, cwd, status, metadata_json, created_at, updated_at)
+                VALUES ($1, '/project', 'active', '{}', $2, $2)""",
+                (name, f"2026-01-0{day}T00:00:00.000000+00:00"),
+            )
+    async with PostgresSessionStore.open(empty_database_url) as store:
+        assert [each.session_id for each in await store.sessions()] == ["c", "b", "a"]
+        await store.open_run(an_opening("a", "run_a"))
+        await store.open_run(an_opening("new", "run_new"))
+        ordered = ["new", "a", "c", "b"]
+        assert [each.session_id for each in await store.sessions()] == ordered
+
+
+async def test_a_user_with_rights_to_tables_alone_uses_sessions(
+    shared_postgres: Server, database_url: str
+) -> None:
+    user = f"user_{database_url.rpartition('/')[2]}"
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE {user} LOGIN PASSWORD 'secret'".encode())
+        connection.execute(f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {user}".encode())
+        connection.execute(f"GRANT USAGE ON SCHEMA public_of_tenant TO {user}".encode())
+        connection.execute(f"GRANT ALL ON ALL TABLES IN SCHEMA public_of_tenant TO {user}".encode())
+    url = f"postgresql://{user}:secret@{database_url.rpartition('@')[2]}"
+    for tenant in (None, "acme"):
+        async with PostgresSessionStore.open(url, tenant=tenant) as store:
+            for name in ("one", "two", "one"):
+                await store.open_run(an_opening(f"{tenant}_{name}", new_id("run")))
+            first, second, *_ = await store.sessions()
+            assert (first.session_id, second.session_id) == (f"{tenant}_one", f"{tenant}_two")
 
 
 def selected(url: str, statement: Any) -> list[Any]:

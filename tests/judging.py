@@ -1,9 +1,14 @@
-"""Stores whose judge of owners a test chooses."""
+"""Stores whose judge of owners a test chooses, and a machine whose clock is wrong."""
 
+import sys
+from datetime import datetime, timedelta
 from typing import TypeVar
+
+import pytest
 
 from agent_core.storage.liveness import OwnerIsDead
 from agent_core.storage.store import SessionStore
+from agent_core.types import utc_now
 
 Store = TypeVar("Store", bound=SessionStore)
 
@@ -33,3 +38,14 @@ def owners_live(_: str, is_lease_over: bool) -> bool:
 def owners_are_dead(_: str, is_lease_over: bool) -> bool:
     """Judge every owner as dead."""
     return True
+
+
+def machine_is_ahead(patched: pytest.MonkeyPatch, by: timedelta) -> None:
+    """Make the clock wrong by which the program dates what it stores, and judges ages."""
+
+    def wrong() -> datetime:
+        return utc_now() + by
+
+    for name, module in [*sys.modules.items()]:
+        if name.startswith("agent_core.") and getattr(module, "utc_now", None) is utc_now:
+            patched.setattr(module, "utc_now", wrong)

@@ -9,7 +9,13 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from agent_core import AgentCoreError, AgentRuntime, PermissionDecision, PermissionRequest
+from agent_core import (
+    AgentCoreError,
+    AgentRuntime,
+    PermissionDecision,
+    PermissionRequest,
+    Worker,
+)
 from agent_core.providers.scripted import ScriptedProvider, calls
 from agent_core.storage.rows import iso
 from agent_core.storage.store import SessionStore
@@ -253,3 +259,31 @@ async def test_the_space_of_sessions_and_projects_is_measured(home: Home, projec
     listed = soong(home, project, "du", "--here", "--limit", "1").stdout
     assert "1 more: --limit 0 shows all" in listed
     assert "the database takes" in listed
+
+
+async def test_a_worker_deletes_at_its_start_what_the_settings_no_longer_keep(
+    home: Home, project: Path, database_url: str
+) -> None:
+    home.write_config(f"{KEPT}\n[store]\nkeep_days = 30\n")
+    made = AgentRuntime(project, home_dir=home.path, database_url=database_url)
+    made.register_provider("custom", lambda _: ScriptedProvider(["yes", "yes"]))
+    async with made:
+        for name in ("old", "new"):
+            await made.run("go", name, here=True)
+    with psycopg.connect(database_url) as connection:
+        connection.execute(
+            "UPDATE sessions SET updated_at = '2026-01-01T00:00:00.000000+00:00'"
+            " WHERE session_id = 'old'"
+        )
+    for mark in (home.path / "sessions").glob(".kept-*"):
+        mark.unlink()  # of the first start, which was today
+    worker = Worker(home_dir=home.path, database_url=database_url)
+    working = asyncio.create_task(worker.run())
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        while connection.execute("SELECT count(*) FROM sessions").fetchone() != (1,):
+            assert not working.done()
+            await asyncio.sleep(0.02)
+    worker.drain()
+    assert await working
+    with psycopg.connect(database_url) as connection:
+        assert connection.execute("SELECT session_id FROM sessions").fetchall() == [("new",)]

@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from agent_core.providers.scripted import ScriptedProvider, calls
 from agent_core.types import new_id
 from casts import Cast
 from isolation import Home
+from judging import machine_is_ahead
 from runtimes import CONFIG, Asked, ask, runtime
 
 ON = f'{CONFIG}\n[workspace]\nsnapshots = "turn"\n\n[memory]\nenabled = false\n'
@@ -368,14 +370,37 @@ async def test_snapshots_are_kept_as_long_as_the_settings_say(home: Home, projec
     with database:
         database.execute("UPDATE sessions SET updated_at = '2020-01-01T00:00:00.000000+00:00'")
     database.close()
-    async with recorded(home, project) as made:
-        pass
-    assert not snapshots_in(home)
+    for is_sure in (False, True):  # of the clock, which is years past the last use
+        async with recorded(home, project) as made:
+            pass
+        assert bool(snapshots_in(home)) is not is_sure
     async with recorded(home, project) as made:
         undone = await made.undo("s1")
         assert undone.node_id is None
         assert "snapshots have been deleted" in undone.remarks[0]
         assert (project / "a.txt").exists()
+
+
+async def test_a_start_with_a_wrong_clock_keeps_sessions_and_snapshots(
+    home: Home, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = f"{ON}\n[store]\nkeep_days = 30\n"
+    async with recorded(home, project, writes("a.txt", "a"), "done", config=config) as made:
+        await ask(made)
+    kept = snapshots_in(home)
+
+    async def start(years: int) -> set[str]:
+        with monkeypatch.context() as wrong:
+            machine_is_ahead(wrong, timedelta(days=365 * years))
+            async with recorded(home, project, config=config) as made:
+                return {each.session_id for each in await made.list_sessions()}
+
+    for years in (20, 0, 20, 0, -20, 0):  # a right start in between makes the next one doubt
+        assert await start(years) == {"s1"}
+        assert snapshots_in(home) == kept
+    await start(20)
+    await start(20)
+    assert not snapshots_in(home)
 
 
 @pytest.mark.parametrize("is_original_used", [False, True])
@@ -393,8 +418,9 @@ async def test_a_fork_in_the_same_folder_keeps_snapshots_no_longer_than_its_orig
             row = (old, session_id)
             database.execute("UPDATE sessions SET updated_at = ? WHERE session_id = ?", row)
     database.close()
-    async with recorded(home, project) as made:
-        pass
+    for _ in range(2):  # the first one doubts its clock
+        async with recorded(home, project) as made:
+            pass
     assert bool(snapshots_in(home)) is is_original_used
     async with recorded(home, project) as made:
         undone = await made.undo(fork)

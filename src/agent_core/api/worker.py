@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec.structs import replace
 from pydantic import ValidationError
 
+from agent_core.aio import stop_task
 from agent_core.aio.loops import HomeLoop
 from agent_core.config.databases import url_secrets
 from agent_core.config.load import config_secrets, missing_keys
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from agent_core.mcp import ElicitationCallback
     from agent_core.permissions import PermissionCallback
     from agent_core.providers.base import ProviderRegistry
+    from agent_core.runtime.projects import OpenProjects
     from agent_core.runtime.queue_worker import QueueWorker
     from agent_core.telemetry.spans import Telemetry
     from agent_core.tools.registry import ToolRegistry
@@ -211,6 +213,9 @@ class Worker:
                     "the environment variable %s is not set: runs that use %s fail in this worker"
                 )
                 logger.warning(what, name, model)
+            if setup.config.store.keep_days is not None:
+                upkeep = asyncio.create_task(_delete_old(projects), name="old sessions")
+                stack.push_async_callback(stop_task, upkeep)
             self._drain = partial(home.loop.call_soon_threadsafe, worker.drain)
             if self._is_drained:
                 worker.drain()
@@ -243,6 +248,15 @@ class Worker:
             raise ConfigError(
                 ErrorCode.CONFIG_ERROR, f"the worker cannot be made: {problem}"
             ) from None
+
+
+async def _delete_old(projects: "OpenProjects") -> None:
+    """Delete the sessions that the settings no longer keep, as the start of any project does."""
+    try:
+        async with projects.use("/"):
+            pass
+    except AgentCoreError as error:
+        logger.warning("old sessions could not be deleted: %s", error)
 
 
 async def _figures(worker: "QueueWorker") -> "WorkerFigures":

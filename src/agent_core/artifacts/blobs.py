@@ -2,7 +2,6 @@
 
 import asyncio
 import io
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime
@@ -12,7 +11,7 @@ from typing import BinaryIO, Protocol
 from agent_core.artifacts import files
 from agent_core.artifacts.store import ArtifactRows, ArtifactStore
 from agent_core.blobs.base import BlobId, spooled
-from agent_core.disk.folders import make_private
+from agent_core.disk.daily import is_due, mark_done
 from agent_core.disk.unfinished import Notes
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.redaction import Redactor
@@ -20,8 +19,6 @@ from agent_core.types import ArtifactRecord, ArtifactSource, CleanupFailure, Err
 
 BLOB_PATH = "blob:"
 """Prefix of the path of an artifact whose content is a blob; the digest follows."""
-
-_SWEEP_EVERY_S = 24 * 3600
 
 
 class ArtifactBlobs(Protocol):
@@ -142,10 +139,7 @@ class BlobArtifactStore(ArtifactStore):
             await super()._delete(record)
 
     def _sweep_if_due(self) -> None:
-        with suppress(OSError):
-            if time.time() - self._swept.stat().st_mtime < _SWEEP_EVERY_S:
-                return
-        with suppress(OSError, StorageError):  # tried again later
-            self._blobs.sweep()
-            make_private(self._root)
-            self._swept.touch(mode=0o600)
+        if is_due(self._swept):
+            with suppress(OSError, StorageError):  # tried again later
+                self._blobs.sweep()
+                mark_done(self._swept)

@@ -23,6 +23,7 @@ from agent_core.aio import finish_uncancelled
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.runtime.project_files import FilesAlone, ProjectFiles, shown_path
 from agent_core.runtime.runs import Runs
+from agent_core.runtime.start_clock import StartClock
 from agent_core.runtime.workspaces import Workspaces, latest_snapshot
 from agent_core.storage.owners import Owner
 from agent_core.storage.rows import node_not_found, session_not_found
@@ -266,17 +267,19 @@ class NodeMoves:
             async with files.alone() as alone:
                 await self._finish_interrupted(files, alone)
 
-    async def sweep(self, *, only_if_due: bool = False) -> None:
+    async def sweep(self, clock: StartClock, *, only_if_due: bool = False) -> None:
         """Delete the snapshots that no session needs or whose time is over.
 
         Args:
+            clock: says what their time is; nothing is deleted while that is not known.
             only_if_due: search for unneeded snapshots at most once a day; expired ones are always
                 dropped.
         """
         if not self._files.has_any:
             return
-        begun = utc_now()
         try:
+            if (begun := await clock.now()) is None:
+                return
             has_dropped = await self._store.drop_snapshots(begun - self._keep)
             if has_dropped or not only_if_due or self._files.is_sweep_due:
                 async with self._files.none_alone() as is_quiet:

@@ -5,9 +5,8 @@ import hashlib
 import logging
 import os
 import threading
-import time
 from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent_core.aio import finish_uncancelled
 from agent_core.config.paths import Setup, tasks_folder
+from agent_core.disk.daily import is_due, mark_done
 from agent_core.disk.folders import make_private
 from agent_core.disk.interrupted import MOVING, folder_about, is_interrupted
 from agent_core.disk.locks import closing_lock, try_lock
@@ -32,7 +32,6 @@ logger = logging.getLogger(__name__)
 
 _LOCK = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 _WAIT_S = 0.02
-_SWEEP_EVERY_S = 24 * 3600
 _NEVER = datetime.min.replace(tzinfo=UTC)
 _DATABASE = ("", "-wal", "-shm", "-journal")
 
@@ -169,10 +168,7 @@ class ProjectFiles:
     @property
     def is_sweep_due(self) -> bool:
         """True if the last sweep was more than a day ago."""
-        try:
-            return time.time() - self._swept.stat().st_mtime > _SWEEP_EVERY_S
-        except OSError:
-            return True
+        return is_due(self._swept)
 
     @asynccontextmanager
     async def none_alone(self) -> AsyncGenerator[bool]:
@@ -203,8 +199,7 @@ class ProjectFiles:
         """
         if self._setup.tenant is None:
             await asyncio.to_thread(self.store.sweep, in_use, recorded_before=recorded_before)
-        with suppress(OSError):
-            self._swept.touch(mode=0o600)
+        mark_done(self._swept)
 
     async def bytes_held(self, groups: Mapping[str, Collection[str]]) -> dict[str, int]:
         """Return the bytes that only one group of snapshots needs, for each.

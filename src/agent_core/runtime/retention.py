@@ -1,18 +1,15 @@
 """Deletes sessions that were not used for some time, when it is asked for or at a start."""
 
 import asyncio
-import json
 import logging
 from collections.abc import Sequence
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from agent_core.disk.folders import make_private
+from agent_core.disk.daily import is_due, mark_done
 from agent_core.errors import AgentCoreError, ErrorCode
-from agent_core.opening import read_text
 from agent_core.runtime.deleting import Deletions
-from agent_core.snapshots.catalogue import write_whole
+from agent_core.runtime.start_clock import StartClock
 from agent_core.storage.store import SessionStore
 from agent_core.types import (
     CleanupFailure,
@@ -28,7 +25,6 @@ _AT_ONCE = 5000
 """Sessions after which the database is rewritten without them."""
 _MEASURED_AT_ONCE = 200
 
-_DAY = timedelta(days=1)
 _LEFT = {ErrorCode.SESSION_ACTIVE, ErrorCode.SESSION_NOT_FOUND}
 """Why an unused session is not deleted after all: it is used now, or another process deleted it."""
 
@@ -75,28 +71,23 @@ class Retention:
             return CleanupResult(dry_run=True, candidates=[*session_ids], freed_bytes=freed)
         return await self._delete(session_ids, unused_since=None)
 
-    async def apply(self, keep_days: int, mark: Path) -> None:
+    async def apply(self, keep_days: int, clock: StartClock, mark: Path) -> None:
         """Delete the sessions that were not used for so many days, at most once a day.
-
-        If the clock is more than a day past the last use, it may be wrong: nothing is deleted until
-        a later start.
 
         Args:
             keep_days: the days.
-            mark: the file that says when this was done last, and when it was last asked for.
+            clock: says from when they are counted, or that the time is not known.
+            mark: the file whose time is when this was done last.
         """
-        now = utc_now()
-        seen, done = await asyncio.to_thread(_read_mark, mark)
-        known = max(filter(None, (seen, await self._store.last_use())), default=None)
-        is_plausible = known is None or now - known <= _DAY
-        if is_plausible and (done is None or abs(now - done) >= _DAY):
-            before = now - timedelta(days=keep_days)
-            found = await self._store.unused_sessions(before)
-            result = await self._delete(found, unused_since=before, gives_way=True)
-            for failure in result.failed:
-                logger.warning("%s: %s", failure.id, failure.error.message)
-            done = now
-        await asyncio.to_thread(_write_mark, mark, now, done)
+        now = await clock.now()
+        if now is None or not await asyncio.to_thread(is_due, mark):
+            return
+        before = now - timedelta(days=keep_days)
+        found = await self._store.unused_sessions(before)
+        result = await self._delete(found, unused_since=before, gives_way=True)
+        for failure in result.failed:
+            logger.warning("%s: %s", failure.id, failure.error.message)
+        await asyncio.to_thread(mark_done, mark)
 
     async def _delete(
         self,
@@ -162,18 +153,3 @@ def read_age(older_than: datetime | timedelta) -> datetime:
     except OverflowError:
         message = "older_than is before the first year"
         raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message) from None
-
-
-def _read_mark(mark: Path) -> tuple[datetime | None, datetime | None]:
-    """Return when a start last looked, and when it last deleted; None if it is not known."""
-    with suppress(OSError, ValueError, TypeError):
-        seen, done = json.loads(read_text(mark))
-        return datetime.fromisoformat(seen), datetime.fromisoformat(done) if done else None
-    return None, None
-
-
-def _write_mark(mark: Path, seen: datetime, done: datetime | None) -> None:
-    with suppress(OSError):  # the next start looks again
-        make_private(mark.parent)
-        text = json.dumps([seen.isoformat(), done and done.isoformat()])
-        write_whole(mark, text.encode(), flush=False)

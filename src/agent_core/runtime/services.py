@@ -6,7 +6,6 @@ import os
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -16,7 +15,7 @@ from agent_core.aio.loops import HomeLoop
 from agent_core.artifacts.store import ArtifactStore, InMemoryArtifactStore
 from agent_core.assets.load import check_assets
 from agent_core.config.databases import url_secrets
-from agent_core.config.paths import Setup, database_key
+from agent_core.config.paths import Setup
 from agent_core.disk.unfinished import Notes
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
 from agent_core.process import Launcher
@@ -28,7 +27,8 @@ from agent_core.runtime.process import ProcessParts
 from agent_core.runtime.project import Project
 from agent_core.runtime.runs import Runs
 from agent_core.runtime.sessions import Sessions
-from agent_core.runtime.stores import OpenedStore, open_store
+from agent_core.runtime.start_clock import StartClock
+from agent_core.runtime.stores import OpenedStore, open_store, rows_key
 from agent_core.runtime.workspaces import Workspaces
 from agent_core.storage.owners import Owner
 from agent_core.storage.store import SessionStore
@@ -151,8 +151,9 @@ async def open_services(
             forget_reads=project.toolboxes.forget_reads,
         )
         await moves.recover()
-        key, deletion_notes = _key_of_rows(setup, opened), None
+        deletion_notes = None
         if setup.persist:
+            key = rows_key(setup, opened.key)
             deletion_notes = Notes(setup.home / "unfinished" / f"deleted-{key}")
         sessions = Sessions(
             project,
@@ -165,9 +166,7 @@ async def open_services(
             workspaces=workspaces,
             deletion_notes=deletion_notes,
         )
-        keeps_all = not setup.persist or options.store is not None
-        mark = None if keeps_all else setup.sessions_dir / f".kept-{key}"
-        upkeep = await _begin_upkeep(sessions, setup, deletion_notes, mark)
+        upkeep = await _begin_upkeep(sessions, setup, opened, deletion_notes)
         stack.push_async_callback(_finish_within, upkeep, _UPKEEP_S)
         stack.push_async_callback(runs.leases.give_back, is_shared=options.store is not None)
         stack.push_async_callback(models.close)
@@ -175,7 +174,9 @@ async def open_services(
             stack.push_async_callback(project.mcp.aclose)
         stack.push_async_callback(project.close_toolsets)
         if files.has_any:
-            sweeping = asyncio.create_task(moves.sweep(only_if_due=True), name="sweep")
+            sweeping = asyncio.create_task(
+                moves.sweep(opened.clock, only_if_due=True), name="sweep"
+            )
             stack.push_async_callback(asyncio.wait, [sweeping])
         heartbeats = [runs.leases.keep_alive()]
         if dispatcher is not None and options.store is None:
@@ -198,31 +199,27 @@ async def open_services(
         )
 
 
-def _key_of_rows(setup: Setup, opened: OpenedStore) -> str:
-    """Return a key for the rows this process sees: a tenant cannot judge what belongs to others."""
-    return opened.key if setup.tenant is None else f"{opened.key}-{database_key(setup.tenant)}"
-
-
 async def _begin_upkeep(
-    sessions: Sessions, setup: Setup, notes: Notes | None, mark: Path | None
+    sessions: Sessions, setup: Setup, opened: OpenedStore, notes: Notes | None
 ) -> asyncio.Task[None]:
     """Resume deletions that were interrupted; finish them, and delete old sessions, in a task.
 
     Args:
         sessions: of the store.
         setup: says how long sessions are kept.
-        notes: notes of deletions.
-        mark: the file that says when old sessions were deleted last; None keeps all sessions.
+        opened: the store, and a clock for ages.
+        notes: notes of deletions; None in memory, where all sessions are kept.
     """
     resumed = [] if notes is None or not notes.has_any else await sessions.deletions.resume()
     keep_days = setup.config.store.keep_days
+    mark = setup.sessions_dir / f".kept-{rows_key(setup, opened.key)}"
 
     async def keep_up() -> None:
         try:
             if resumed:
                 await sessions.deletions.finish(resumed)
-            if mark is not None and keep_days is not None:
-                await sessions.retention.apply(keep_days, mark)
+            if notes is not None and keep_days is not None:
+                await sessions.retention.apply(keep_days, opened.clock, mark)
             await sessions.give_back_space()
         except (AgentCoreError, OSError) as error:
             logger.warning("deleted sessions still take space: %s", error)
@@ -247,7 +244,7 @@ async def _store_of(options: RuntimeOptions, setup: Setup) -> AsyncGenerator[Ope
     else:
         owner = Owner.in_memory()
         store = options.in_memory.store.judged_by(owner)
-        yield OpenedStore(store=store, owner=owner, key="memory")
+        yield OpenedStore(store=store, owner=owner, key="memory", clock=StartClock())
 
 
 def _artifacts(

@@ -12,6 +12,7 @@ from agent_core.config.databases import find_database_url
 from agent_core.config.paths import Setup, database_key
 from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import ConfigError, ErrorCode
+from agent_core.runtime.start_clock import StartClock
 from agent_core.storage.owners import Owner
 from agent_core.storage.sqlite import SqliteSessionStore
 from agent_core.storage.store import SessionStore
@@ -30,6 +31,7 @@ class OpenedStore(Struct, frozen=True, kw_only=True):
         store: sessions and their history.
         owner: this process, as an owner of sessions.
         key: part of the names of everything in a home that belongs to this database.
+        clock: the time by which this process judges how old things are.
         notices: messages between processes, if the store can carry them.
         blobs: contents too large for rows, if the store serves many machines.
         queue: runs that wait for a process; `workers` are the processes that take them.
@@ -38,6 +40,7 @@ class OpenedStore(Struct, frozen=True, kw_only=True):
     store: SessionStore
     owner: Owner
     key: str
+    clock: StartClock
     notices: "Notices | None" = None
     blobs: "PostgresBlobs | None" = None
     queue: "RunQueue | None" = None
@@ -59,7 +62,8 @@ async def open_store(setup: Setup) -> AsyncGenerator[OpenedStore]:
         if url is None:
             async with SqliteSessionStore.open(setup.session_db) as store:
                 key = database_key(setup.session_db)
-                yield OpenedStore(store=store.judged_by(owner), owner=owner, key=key)
+                clock = _clock_of(setup, store, key)
+                yield OpenedStore(store=store.judged_by(owner), owner=owner, key=key, clock=clock)
             return
         async with _open_postgres(url, setup, owner) as opened:
             yield opened
@@ -83,11 +87,21 @@ async def _open_postgres(url: str, setup: Setup, owner: Owner) -> AsyncGenerator
                 store=store,
                 owner=owner,
                 key=key,
+                clock=_clock_of(setup, store, key),
                 notices=notices,
                 blobs=blobs,
                 queue=store.queue(setup.config.worker.lease_s),
                 workers=store.workers(setup.tenant),
             )
+
+
+def rows_key(setup: Setup, key: str) -> str:
+    """Return a key for the rows this process sees: a tenant cannot judge what belongs to others."""
+    return key if setup.tenant is None else f"{key}-{database_key(setup.tenant)}"
+
+
+def _clock_of(setup: Setup, store: SessionStore, key: str) -> StartClock:
+    return StartClock(store, setup.sessions_dir / f".ahead-{rows_key(setup, key)}")
 
 
 def open_blobs(url: str, objects: str | None) -> "PostgresBlobs":

@@ -5,6 +5,7 @@ import logging
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import suppress
 from decimal import Decimal
 from ipaddress import ip_address
 from types import MappingProxyType
@@ -43,10 +44,8 @@ class Price(ABC):
     def worst(self, input_tokens: int, output_tokens: int) -> Decimal:
         """Return the most that one call can cost, however much of its prompt is cached."""
         plain = Usage.from_input_output(input_tokens, output_tokens)
-        return max(
-            self.of(plain),
-            self.of(plain.model_copy(update={"cache_write_tokens": input_tokens})),
-        )
+        written = plain.model_copy(update={"cache_write_tokens": input_tokens})
+        return max(self.of(plain), self.of(written))
 
 
 class ConfiguredPrice(Price):
@@ -54,15 +53,27 @@ class ConfiguredPrice(Price):
 
     def __init__(self, price: PriceConfig) -> None:
         self._input, self._output = Decimal(str(price.input or 0)), Decimal(str(price.output or 0))
-        read, write = price.cache_read, price.cache_write
-        self._read = self._input if read is None else Decimal(str(read))
-        self._write = self._input if write is None else Decimal(str(write))
+        self._read = _dollars(price.cache_read, self._input)
+        self._write = _dollars(price.cache_write, self._input)
+        self._write_1h = _dollars(price.cache_write_1h, self._write)
 
     def of(self, usage: Usage) -> Decimal:
         """See `Price.of`."""
-        given, read, written = _parts(usage)
-        total = (given - read - written) * self._input + read * self._read + written * self._write
+        given, read, written, written_1h = _parts(usage)
+        total = (given - read - written) * self._input + read * self._read
+        total += (written - written_1h) * self._write + written_1h * self._write_1h
         return (total + max(usage.output_tokens, 0) * self._output) / _MILLION
+
+    def worst(self, input_tokens: int, output_tokens: int) -> Decimal:
+        """See `Price.worst`."""
+        kept = Usage.from_input_output(input_tokens, output_tokens).model_copy(
+            update={"cache_write_tokens": input_tokens, "cache_write_1h_tokens": input_tokens}
+        )
+        return max(super().worst(input_tokens, output_tokens), self.of(kept))
+
+
+def _dollars(price: float | None, default: Decimal) -> Decimal:
+    return default if price is None else Decimal(str(price))
 
 
 class ListedPrice(Price):
@@ -76,15 +87,15 @@ class ListedPrice(Price):
         """See `Price.of`."""
         from genai_prices import Usage as Counts  # noqa: PLC0415 - loaded with the lists
 
-        given, read, written = _parts(usage)
-        output = max(usage.output_tokens, 0)
-        parts = {"cache_read_tokens": read, "cache_write_tokens": written}
-        try:
-            counts = Counts(input_tokens=given, output_tokens=output, **parts)
-            return self._model.calc_price(counts, self._provider).total_price
-        except (LookupError, ValueError):  # the list has no price for a part
-            counts = Counts(input_tokens=given, output_tokens=output)
-            return self._model.calc_price(counts, self._provider).total_price
+        given, read, written, written_1h = _parts(usage)
+        whole = {"input_tokens": given, "output_tokens": max(usage.output_tokens, 0)}
+        cached = {"cache_read_tokens": read, "cache_write_tokens": written}
+        kept = {"cache_write_1h_tokens": written_1h} if written_1h else {}
+        for parts in (cached | kept, cached):
+            with suppress(LookupError, ValueError):  # the list has no price for a part
+                counts = Counts(**whole, **parts)
+                return self._model.calc_price(counts, self._provider).total_price
+        return self._model.calc_price(Counts(**whole), self._provider).total_price
 
 
 FREE = ConfiguredPrice(PriceConfig.model_construct(input=0, output=0))
@@ -176,8 +187,12 @@ def _is_public(url: str) -> bool:
         return "." in host and not host.endswith((".local", ".internal", ".localhost"))
 
 
-def _parts(usage: Usage) -> tuple[int, int, int]:
-    """Return the tokens of the prompt, and those of it read from and written to a cache."""
+def _parts(usage: Usage) -> tuple[int, int, int, int]:
+    """Return the tokens of the prompt, and those of it read from and written to a cache.
+
+    The last number are those written for an hour, which are among those written.
+    """
     given = max(usage.input_tokens, 0)
     read = min(max(usage.cache_read_tokens, 0), given)
-    return given, read, min(max(usage.cache_write_tokens, 0), given - read)
+    written = min(max(usage.cache_write_tokens, 0), given - read)
+    return given, read, written, min(max(usage.cache_write_1h_tokens, 0), written)

@@ -150,13 +150,15 @@ class PriceConfig(Section):
 
     If neither `input` nor `output` is set, the public price lists apply; if one is set, the other
     is free. Without a price of their own, tokens that are read from a cache or written to one cost
-    as much as other tokens of the prompt.
+    as much as other tokens of the prompt, and those that are kept for an hour as much as the others
+    that are written.
     """
 
     input: Dollars | None = None
     output: Dollars | None = None
     cache_read: Dollars | None = None
     cache_write: Dollars | None = None
+    cache_write_1h: Dollars | None = None
 
 
 class ModelConfig(Section):

@@ -20,8 +20,6 @@ from agent_core.providers.reply import (
     ChunkParser,
     ProseDraft,
     ReplyAccumulator,
-    cached_usage,
-    count,
     index_of,
     table,
     text,
@@ -42,6 +40,7 @@ from agent_core.providers.requests import (
     text_beside_images,
     wire_name,
 )
+from agent_core.providers.usage import cached_usage, count, merge_reports
 from agent_core.types import (
     ImageBlock,
     ModelEvent,
@@ -98,9 +97,9 @@ class AnthropicEvents(ChunkParser):
             case "content_block_start":
                 self._open(chunk.get("index"), table(chunk.get("content_block")))
             case "message_start":
-                self._add_usage(table(chunk.get("message")))
+                self._usage = merge_reports(self._usage, table(chunk.get("message")).get("usage"))
             case "message_delta":
-                self._add_usage(chunk)
+                self._usage = merge_reports(self._usage, chunk.get("usage"))
                 self.raw_stop = text(table(chunk.get("delta")).get("stop_reason")) or self.raw_stop
             case "message_stop":
                 self.done = True
@@ -109,19 +108,20 @@ class AnthropicEvents(ChunkParser):
 
     def usage(self) -> Usage:
         """Return the last reported usage; here `input_tokens` includes the cached part."""
+        raw = self._usage
+        lifetimes = table(raw.get("cache_creation"))
+        hour = count(lifetimes.get("ephemeral_1h_input_tokens"))
+        written = hour + count(lifetimes.get("ephemeral_5m_input_tokens"))
         usage = cached_usage(
-            self._usage,
-            given="input_tokens",
-            taken="output_tokens",
-            read="cache_read_input_tokens",
-            written="cache_creation_input_tokens",
+            raw,
+            given=count(raw.get("input_tokens")),
+            taken=count(raw.get("output_tokens")),
+            read=count(raw.get("cache_read_input_tokens")),
+            written=max(count(raw.get("cache_creation_input_tokens")), written),
+            written_1h=hour,
         )
-        details = table(self._usage.get("output_tokens_details"))
+        details = table(raw.get("output_tokens_details"))
         return usage.model_copy(update={"reasoning_tokens": count(details.get("thinking_tokens"))})
-
-    def _add_usage(self, fields: dict[str, Any]) -> None:
-        reported = table(fields.get("usage"))
-        self._usage.update({key: value for key, value in reported.items() if value is not None})
 
     def _open(self, index: Any, block: dict[str, Any]) -> None:
         draft = self.draft

@@ -28,8 +28,8 @@ from agent_core.providers.reply import (
     ChunkParser,
     ProseDraft,
     ReplyAccumulator,
-    cached_usage,
     index_of,
+    items,
     table,
     text,
 )
@@ -51,6 +51,7 @@ from agent_core.providers.requests import (
     text_beside_images,
     wire_name,
 )
+from agent_core.providers.usage import cached_usage, count, merge_reports
 from agent_core.types import (
     ImageBlock,
     ModelMessage,
@@ -128,7 +129,7 @@ class ConverseEvents(ChunkParser):
                 case "messageStop":
                     self.raw_stop = text(event.get("stopReason")) or None
                 case "metadata":
-                    self._usage = table(event.get("usage"))
+                    self._usage = merge_reports(self._usage, event.get("usage"))
                     self.done = self.raw_stop is not None
                 case _ if kind.endswith("Exception"):
                     raise self.called.reported({"error": {**event, "type": kind}})
@@ -137,12 +138,16 @@ class ConverseEvents(ChunkParser):
 
     def usage(self) -> Usage:
         """Return the last reported usage; `input_tokens` includes the cached part."""
+        raw = self._usage
+        kept = [each for each in items(raw.get("cacheDetails")) if each.get("ttl") == "1h"]
+        hour = sum(count(each.get("inputTokens")) for each in kept)
         return cached_usage(
-            self._usage,
-            given="inputTokens",
-            taken="outputTokens",
-            read="cacheReadInputTokens",
-            written="cacheWriteInputTokens",
+            raw,
+            given=count(raw.get("inputTokens")),
+            taken=count(raw.get("outputTokens")),
+            read=count(raw.get("cacheReadInputTokens")),
+            written=max(count(raw.get("cacheWriteInputTokens")), hour),
+            written_1h=hour,
         )
 
     def _read_delta(self, index: Any, delta: dict[str, Any]) -> None:

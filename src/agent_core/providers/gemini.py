@@ -12,7 +12,7 @@ from agent_core.config.models import ModelConfig
 from agent_core.providers import jsontext
 from agent_core.providers.failures import Called
 from agent_core.providers.http_provider import HttpProvider
-from agent_core.providers.reply import ChunkParser, ReplyAccumulator, count, items, table, text
+from agent_core.providers.reply import ChunkParser, ReplyAccumulator, items, table, text
 from agent_core.providers.requests import (
     EXTRA_BODY,
     HEADERS,
@@ -32,6 +32,7 @@ from agent_core.providers.requests import (
     sampling_fields,
     wire_name,
 )
+from agent_core.providers.usage import count, merge_reports
 from agent_core.types import (
     ImageBlock,
     ModelMessage,
@@ -107,8 +108,7 @@ class GeminiChunks(ChunkParser):
 
     def read(self, chunk: dict[str, Any]) -> None:
         """Process the parts of the first candidate; the usage of the last response counts."""
-        if usage := table(chunk.get("usageMetadata")):
-            self._usage = usage
+        self._usage = merge_reports(self._usage, chunk.get("usageMetadata"))
         if blocked := text(table(chunk.get("promptFeedback")).get("blockReason")):
             self.raw_stop = f"{_PROMPT_BLOCKED}: {blocked}"
         for candidate in items(chunk.get("candidates")):
@@ -129,7 +129,7 @@ class GeminiChunks(ChunkParser):
         return Usage(
             input_tokens=given,
             output_tokens=taken,
-            total_tokens=count(raw.get("totalTokenCount")) or given + taken,
+            total_tokens=count(raw.get("totalTokenCount")),
             cache_read_tokens=count(raw.get("cachedContentTokenCount")),
             reasoning_tokens=thoughts,
             raw_usage=raw,

@@ -12,7 +12,7 @@ from agent_core.providers import jsontext
 from agent_core.providers.decoding import JsonLineDecoder
 from agent_core.providers.failures import Called
 from agent_core.providers.http_provider import HttpProvider
-from agent_core.providers.reply import ChunkParser, ReplyAccumulator, count, items, table, text
+from agent_core.providers.reply import ChunkParser, ReplyAccumulator, items, table, text
 from agent_core.providers.requests import (
     EXTRA_BODY,
     HEADERS,
@@ -29,6 +29,7 @@ from agent_core.providers.requests import (
     system_message,
     wire_name,
 )
+from agent_core.providers.usage import count
 from agent_core.types import (
     ContentBlock,
     ImageBlock,

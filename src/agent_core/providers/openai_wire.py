@@ -11,7 +11,6 @@ from agent_core.providers.reply import (
     CallDraft,
     ChunkParser,
     ReplyAccumulator,
-    count,
     items,
     table,
     text,
@@ -34,6 +33,7 @@ from agent_core.providers.requests import (
     wire_name,
     with_error,
 )
+from agent_core.providers.usage import count, merge_reports
 from agent_core.types import (
     OPAQUE,
     ImageBlock,
@@ -287,36 +287,44 @@ class OpenAIChunks(ChunkParser):
             if failure := choice.get("error"):  # OpenRouter's place for upstream failures
                 raise self.called.reported({"error": failure})
             if "usage" in choice:  # Moonshot's
-                self._usage = table(choice["usage"]) or self._usage
+                self._usage = merge_reports(self._usage, choice["usage"])
         usage = chunk.get("usage")
         if usage.__class__ is dict and usage:
-            self._usage = usage
+            self._usage = merge_reports(self._usage, usage)
         elif "choices" not in chunk and (chunk.get("message") or chunk.get("detail")):
             raise self.called.reported(chunk)  # the data of an event that is named `error`
         if _GROQ in chunk:
             extension = table(chunk[_GROQ])
-            self._usage = table(extension.get("usage")) or self._usage
+            self._usage = merge_reports(self._usage, extension.get("usage"))
             if failure := extension.get("error"):  # the reason why the stream ends early
                 raise self.called.reported({"error": failure})
 
     def usage(self) -> Usage:
         """Return the usage; `input_tokens` includes tokens from a cache."""
         raw = self._usage
-        given, taken = count(raw.get("prompt_tokens")), count(raw.get("completion_tokens"))
         prompt = table(raw.get("prompt_tokens_details"))
         completion = table(raw.get("completion_tokens_details"))
+        lifetimes = prompt.get("cache_creation_token_details") or raw.get("cache_creation")
         cached = (
             prompt.get("cached_tokens")
             or raw.get("prompt_cache_hit_tokens")  # DeepSeek's
             or raw.get("cached_tokens")  # Moonshot's
+            or raw.get("cache_read_input_tokens")  # of gateways to Anthropic, like those below
         )
+        written = (
+            prompt.get("cache_write_tokens")
+            or prompt.get("cache_creation_tokens")
+            or raw.get("cache_creation_input_tokens")
+        )
+        thought = completion.get("reasoning_tokens") or raw.get("reasoning_tokens")
         return Usage.of_checked(
-            input_tokens=given,
-            output_tokens=taken,
-            total_tokens=count(raw.get("total_tokens")) or given + taken,
+            input_tokens=count(raw.get("prompt_tokens")),
+            output_tokens=count(raw.get("completion_tokens")),
+            total_tokens=count(raw.get("total_tokens")),
             cache_read_tokens=count(cached),
-            cache_write_tokens=count(prompt.get("cache_write_tokens")),
-            reasoning_tokens=count(completion.get("reasoning_tokens")),
+            cache_write_tokens=count(written),
+            cache_write_1h_tokens=count(table(lifetimes).get("ephemeral_1h_input_tokens")),
+            reasoning_tokens=count(thought),
             cost=None,
             is_estimated=False,
             raw_usage=raw,

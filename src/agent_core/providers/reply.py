@@ -17,6 +17,7 @@ from agent_core.errors import ErrorCode
 from agent_core.providers import jsontext
 from agent_core.providers.failures import Called, CallError, is_error
 from agent_core.providers.requests import IdentityCache
+from agent_core.providers.usage import completed_usage
 from agent_core.text import bounded_line, join_surrogates
 from agent_core.types import (
     OPAQUE,
@@ -37,7 +38,6 @@ from agent_core.types import (
 )
 
 MAX_REPLY_CHARS = 128 * 1024 * 1024
-MAX_TOKENS = 10**12
 MAX_KEPT_ARGUMENTS = 10_000
 MAX_KEPT_ID = 1_000
 _SAFE_ID_CHARS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.:-")
@@ -449,7 +449,7 @@ class ChunkParser(ABC):
 
     @abstractmethod
     def usage(self) -> Usage:
-        """Return the usage that the service reported."""
+        """Return the usage that the service reported; its total is 0 if there is none."""
 
     def finish(self) -> list[ModelEvent]:
         """Return the last events of a reply that is complete.
@@ -461,28 +461,14 @@ class ChunkParser(ABC):
         if raw is None:
             if not self.may_end_without_reason or self.draft.is_empty:
                 raise self.called.broke("ended its stream without a stop reason")
-            return self.draft.finish(None, None, usage=self.usage())
+            return self.draft.finish(None, None, usage=completed_usage(self.usage()))
         reason = raw.strip().lower()
         if reason in _BROKEN_STOPS:
             raise self.called.broke(f"gave up in the middle of its reply ({bounded_line(raw)})")
         stop = self.stop_reasons.get(reason)
         if stop is None:  # `content_filter: SAFETY` has its kind in front
             stop = self.stop_reasons.get(reason.partition(":")[0], StopReason.ERROR)
-        return self.draft.finish(stop, raw, usage=self.usage())
-
-
-def cached_usage(raw: dict[str, Any], *, given: str, taken: str, read: str, written: str) -> Usage:
-    """Return the usage if the prompt count excludes the cached part; names keys of `raw`."""
-    from_cache, to_cache, replied = (count(raw.get(key)) for key in (read, written, taken))
-    prompt = count(raw.get(given)) + from_cache + to_cache
-    return Usage(
-        input_tokens=prompt,
-        output_tokens=replied,
-        total_tokens=prompt + replied,
-        cache_read_tokens=from_cache,
-        cache_write_tokens=to_cache,
-        raw_usage=raw,
-    )
+        return self.draft.finish(stop, raw, usage=completed_usage(self.usage()))
 
 
 def table(value: Any) -> dict[str, Any]:
@@ -498,11 +484,6 @@ def items(value: Any) -> list[dict[str, Any]]:
 def text(value: Any) -> str:
     """Return the value if it is text, else an empty text."""
     return value if isinstance(value, str) else ""
-
-
-def count(value: Any) -> int:
-    """Return the value if it is a number of tokens, else 0."""
-    return value if type(value) is int and 0 < value <= MAX_TOKENS else 0
 
 
 def index_of(value: Any) -> int:

@@ -12,12 +12,12 @@ from agent_core.providers.reply import (
     ChunkParser,
     ProseDraft,
     ReplyAccumulator,
-    count,
     items,
     table,
     text,
 )
 from agent_core.providers.responses_wire import CALL_FIELDS, FIELD, ITEM, MESSAGE
+from agent_core.providers.usage import count, merge_reports
 from agent_core.types import OPAQUE, ModelEvent, StopReason, Usage
 
 _REASONING_FIELDS = (
@@ -127,14 +127,13 @@ class ResponsesEvents(ChunkParser):
     def usage(self) -> Usage:
         """Return the usage in the last event; `input_tokens` includes tokens from a cache."""
         raw = self._usage
-        given, taken = count(raw.get("input_tokens")), count(raw.get("output_tokens"))
-        read = table(raw.get("input_tokens_details"))
+        prompt = table(raw.get("input_tokens_details"))
         return Usage(
-            input_tokens=given,
-            output_tokens=taken,
-            total_tokens=count(raw.get("total_tokens")) or given + taken,
-            cache_read_tokens=count(read.get("cached_tokens")),
-            cache_write_tokens=count(read.get("cache_write_tokens")),
+            input_tokens=count(raw.get("input_tokens")),
+            output_tokens=count(raw.get("output_tokens")),
+            total_tokens=count(raw.get("total_tokens")),
+            cache_read_tokens=count(prompt.get("cached_tokens")),
+            cache_write_tokens=count(prompt.get("cache_write_tokens")),
             reasoning_tokens=count(table(raw.get("output_tokens_details")).get("reasoning_tokens")),
             raw_usage=raw,
         )
@@ -158,7 +157,7 @@ class ResponsesEvents(ChunkParser):
 
     def _end(self, response: dict[str, Any], event: str) -> None:
         """Process the last event."""
-        self._usage = table(response.get("usage")) or self._usage
+        self._usage = merge_reports(self._usage, response.get("usage"))
         is_any = event in {"completed", "done"}  # the response itself says how it ended
         status = text(response.get("status")) if is_any else event
         if status == "failed":

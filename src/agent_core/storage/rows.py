@@ -36,6 +36,7 @@ from agent_core.types import (
     SessionNote,
     SessionRecord,
     StoredOptions,
+    Usage,
     utc_now,
 )
 
@@ -361,6 +362,10 @@ def _as_json(value: Any) -> Any:
     match value:
         case StoredOptions():
             return value.model_dump(mode="json", exclude_defaults=True)
+        case Usage(cache_write_1h_tokens=0):  # as earlier versions read it
+            fields = value.__dict__.copy()
+            del fields["cache_write_1h_tokens"]
+            return fields
         case BaseModel():
             return value.__dict__  # every field: other attributes are refused
         case set() | frozenset():

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from enum import StrEnum
+from operator import not_
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -186,6 +187,10 @@ class Usage(Frozen):
     """Tokens of one model call or one run, as the provider reported them.
 
     Attributes:
+        input_tokens: the whole prompt, with what was read from a cache or written to one.
+        output_tokens: the whole reply, with the reasoning.
+        cache_write_1h_tokens: those of `cache_write_tokens` that the service keeps for an hour, at
+            a price of their own. In JSON only if there are any: earlier versions do not know it.
         cost: cost in US dollars; None if the price of some call is not known.
         is_estimated: some figures are estimates, because the provider reported none.
     """
@@ -195,6 +200,7 @@ class Usage(Frozen):
     total_tokens: int = 0
     cache_read_tokens: int = 0
     cache_write_tokens: int = 0
+    cache_write_1h_tokens: int = Field(default=0, exclude_if=not_)
     reasoning_tokens: int = 0
     cost: float | None = None
     is_estimated: bool = False
@@ -227,6 +233,7 @@ class Usage(Frozen):
             total_tokens=self.total_tokens + other.total_tokens,
             cache_read_tokens=self.cache_read_tokens + other.cache_read_tokens,
             cache_write_tokens=self.cache_write_tokens + other.cache_write_tokens,
+            cache_write_1h_tokens=self.cache_write_1h_tokens + other.cache_write_1h_tokens,
             reasoning_tokens=self.reasoning_tokens + other.reasoning_tokens,
             cost=_added_cost(self, other),
             is_estimated=self.is_estimated or other.is_estimated,

@@ -1,6 +1,7 @@
 """Which models have a price, and what a call of theirs costs."""
 
 import sys
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -80,3 +81,27 @@ async def test_lists_that_cannot_be_read_leave_prices_unknown(
 ) -> None:
     monkeypatch.setitem(sys.modules, "genai_prices.data_snapshot", None)
     assert await Prices().of(model("openai", "gpt-4o")) is None
+
+
+async def test_what_is_kept_for_an_hour_has_its_own_price() -> None:
+    listed = await Prices().of(model("anthropic", "claude-sonnet-4-5"))
+    without = await Prices().of(model("openai", "gpt-4o"))
+    assert listed is not None
+    assert without is not None
+    plain = Usage(input_tokens=1000, total_tokens=1000)
+    written = plain.model_copy(update={"cache_write_tokens": 1000})
+    kept = written.model_copy(update={"cache_write_1h_tokens": 400})
+    assert listed.of(written) == listed.of(plain) * Decimal("1.25")
+    assert listed.of(kept) == listed.of(plain) * (Decimal("1.25") * 6 + 2 * 4) / 10
+    assert without.of(kept) == without.of(written)
+
+    figures = PriceConfig(input=1.0, cache_write=1.25, cache_write_1h=2.0)
+    configured = await Prices().of(model("openai", "any", price=figures))
+    assert configured is not None
+    assert float(configured.of(kept)) == pytest.approx((600 * 1.25 + 400 * 2) / 1e6)
+    assert float(configured.worst(1000, 0)) == pytest.approx(2000 / 1e6)
+    as_written = await Prices().of(
+        model("openai", "any", price=PriceConfig(input=1.0, cache_write=3.0))
+    )
+    assert as_written is not None
+    assert as_written.of(kept) == as_written.of(written)

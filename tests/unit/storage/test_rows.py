@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 
 from agent_core.errors import StorageError
 from agent_core.storage.rows import dumps, iso, loads
-from agent_core.types import JsonBlock, TextBlock
+from agent_core.types import JsonBlock, TextBlock, Usage
 
 JSON_VALUES = st.recursive(
     st.none()
@@ -81,3 +81,11 @@ def test_the_order_of_stored_times_is_the_order_of_times() -> None:
     abroad = times[1].astimezone(timezone(timedelta(hours=-7)))
     assert iso(abroad) == iso(times[1])
     assert datetime.fromisoformat(iso(abroad)) == times[1]
+
+
+def test_a_count_that_earlier_versions_do_not_know_is_stored_only_if_there_is_one() -> None:
+    usage = Usage(input_tokens=5, cache_write_tokens=5)
+    kept = usage.model_copy(update={"cache_write_1h_tokens": 3})
+    earlier = set(Usage.model_fields) - {"cache_write_1h_tokens"}
+    assert set(loads(dumps(usage))) == set(usage.model_dump()) == earlier
+    assert Usage.model_validate(loads(dumps(kept))) == kept == Usage(**kept.model_dump())

@@ -55,7 +55,7 @@ class ConfiguredPrice(Price):
         self._input, self._output = Decimal(str(price.input or 0)), Decimal(str(price.output or 0))
         self._read = _dollars(price.cache_read, self._input)
         self._write = _dollars(price.cache_write, self._input)
-        self._write_1h = _dollars(price.cache_write_1h, self._write)
+        self._write_1h = _dollars(price.cache_write_hour, self._write)
 
     def of(self, usage: Usage) -> Decimal:
         """See `Price.of`."""

@@ -158,7 +158,7 @@ class PriceConfig(Section):
     output: Dollars | None = None
     cache_read: Dollars | None = None
     cache_write: Dollars | None = None
-    cache_write_1h: Dollars | None = None
+    cache_write_hour: Dollars | None = None
 
 
 class ModelConfig(Section):

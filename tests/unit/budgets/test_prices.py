@@ -95,7 +95,7 @@ async def test_what_is_kept_for_an_hour_has_its_own_price() -> None:
     assert listed.of(kept) == listed.of(plain) * (Decimal("1.25") * 6 + 2 * 4) / 10
     assert without.of(kept) == without.of(written)
 
-    figures = PriceConfig(input=1.0, cache_write=1.25, cache_write_1h=2.0)
+    figures = PriceConfig(input=1.0, cache_write=1.25, cache_write_hour=2.0)
     configured = await Prices().of(model("openai", "any", price=figures))
     assert configured is not None
     assert float(configured.of(kept)) == pytest.approx((600 * 1.25 + 400 * 2) / 1e6)

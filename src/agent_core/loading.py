@@ -4,9 +4,11 @@ import gc
 import sys
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from importlib import import_module
 
 
+@cache  # it reads files, and a process keeps the version that it was started with
 def installed_version() -> str | None:
     """Return the version of the three packages; None if they are not installed."""
     from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - slow to import

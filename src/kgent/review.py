@@ -61,6 +61,10 @@ class RunReport:
     problems: list[str] = field(default_factory=list[str])
 
 
+class FileTooLargeError(ValueError):
+    """A file is larger than any that a run writes."""
+
+
 def read_report(root: Path) -> RunReport:
     """Read a run folder.
 
@@ -78,7 +82,7 @@ def read_report(root: Path) -> RunReport:
             f" run.json says {state.status}"
         )
     try:
-        raw = read_bytes(root / ARTIFACT_MANIFEST, MAX_MANIFEST_BYTES)
+        raw = read_whole(root / ARTIFACT_MANIFEST, MAX_MANIFEST_BYTES)
         artifacts = ArtifactManifest.model_validate_json(raw)
     except (OSError, ValueError, AgentCoreError):
         problems.append(f"{ARTIFACT_MANIFEST} cannot be read")
@@ -137,9 +141,21 @@ def read_bytes(path: Path, limit: int) -> bytes:
         return file.read(limit)
 
 
+def read_whole(path: Path, limit: int) -> bytes:
+    """Return the content of a file in a run folder.
+
+    Raises:
+        FileTooLargeError: it has more than `limit` bytes; none of them was read.
+    """
+    with open_file(path) as file:
+        if os.fstat(file.fileno()).st_size > limit:
+            raise FileTooLargeError(f"{path} has more than {limit:,} bytes")
+        return file.read(limit)
+
+
 def _read_state(root: Path) -> RunFolderState:
     try:
-        if raw := read_bytes(root / RUN_FILE, MAX_MANIFEST_BYTES):
+        if raw := read_whole(root / RUN_FILE, MAX_MANIFEST_BYTES):
             return RunFolderState.model_validate_json(raw)
         # The run died before it wrote `run.json`; its first event may have this information.
         first = next(iter(_read_lines(root / EVENTS_FILE, Event, [])), None)

@@ -24,7 +24,14 @@ from kgent.modes import ModeChange, compare_modes
 from kgent.portable import KEPT_SKILLS
 from kgent.profile import fingerprint_config, load_config
 from kgent.records import EVENTS_FILE
-from kgent.review import MAX_MANIFEST_BYTES, RunReport, read_bytes, read_report
+from kgent.review import (
+    MAX_MANIFEST_BYTES,
+    FileTooLargeError,
+    RunReport,
+    read_bytes,
+    read_report,
+    read_whole,
+)
 from kgent.run_files import (
     PRIVATE_FILE,
     FileRecord,
@@ -278,7 +285,10 @@ def _read_manifest(
     root: Path, report: RunReport, name: str, model: type[M], problems: list[str]
 ) -> M | None:
     try:
-        raw = read_bytes(root / name, MAX_MANIFEST_BYTES)
+        raw = read_whole(root / name, MAX_MANIFEST_BYTES)
+    except FileTooLargeError:
+        problems.append(f"{name} was changed after the run")
+        return None
     except (OSError, AgentCoreError):
         return None  # reported as missing
     expected = report.state.manifests.get(name)

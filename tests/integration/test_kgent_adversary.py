@@ -51,6 +51,14 @@ def conduct(tmp_path: Path, script: str = "ln -s notes.md link; mkdir empty") ->
     return run(path, "Write.", RunOptions(sandbox=tmp_path / "run"), engine=MockAgentEngine(steps))
 
 
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
+    """A finished run, which tests copy."""
+    result = conduct(tmp_path_factory.mktemp("original"))
+    assert (result.status, result.seal is None) == (RunFolderStatus.COMPLETED, False)
+    return result
+
+
 def kept_skill(root: Path) -> str:
     (file,) = root.glob("archive/skills/*/SKILL.md")
     return str(file.relative_to(root))
@@ -271,10 +279,12 @@ def test_the_table_has_every_attack_and_every_attack_is_tried() -> None:
     ("row", "number"),
     [(row, number) for row, found in AFTER.items() for number in range(len(found))],
 )
-def test_what_notices_a_change_of_a_finished_run(tmp_path: Path, row: str, number: int) -> None:
-    result = conduct(tmp_path)
-    root, seal = tmp_path / "run", result.seal
-    assert (result.status, seal is None) == (RunFolderStatus.COMPLETED, False)
+def test_what_notices_a_change_of_a_finished_run(
+    tmp_path: Path, original: RunResult, row: str, number: int
+) -> None:
+    assert original.sandbox_root is not None
+    root, seal = tmp_path / "run", original.seal
+    shutil.copytree(original.sandbox_root, root, symlinks=True)
     assert verify(root, seal=seal).problems == []
     AFTER[row][number](root)
     root = root if root.exists() else tmp_path / "moved"

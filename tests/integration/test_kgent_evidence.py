@@ -26,12 +26,13 @@ DEEP = (
 )
 
 
-def finished(tmp_path: Path) -> RunResult:
+def finish(tmp_path: Path, *, more: str = "") -> RunResult:
+    """Run an agent that leaves files, a folder and a link."""
     result = a_run(
         tmp_path,
         calls("write_file", path="deliverables/report.md", content="It rained.\n"),
         calls("write_file", path="workspace/notes.md", content="clouds\n"),
-        calls("run_command", argv=["sh", "-c", f"mkdir empty; ln -s notes.md link; {DEEP}"]),
+        calls("run_command", argv=["sh", "-c", f"mkdir empty; ln -s notes.md link; {more}"]),
         "Done.",
         deliverables={"required": ["deliverables/report.md"]},
         tools={"shell": {"enabled": True, "allowed_commands": ["sh"]}},
@@ -39,6 +40,26 @@ def finished(tmp_path: Path) -> RunResult:
     assert result.status is RunFolderStatus.COMPLETED
     assert result.sandbox_root is not None
     return result
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
+    """A finished run, which tests copy."""
+    return finish(tmp_path_factory.mktemp("original"))
+
+
+@pytest.fixture
+def root(original: RunResult, tmp_path: Path) -> Path:
+    """A copy of the folder of a finished run."""
+    assert original.sandbox_root is not None
+    return shutil.copytree(original.sandbox_root, tmp_path / "run", symlinks=True)
+
+
+@pytest.fixture
+def seal(original: RunResult) -> str:
+    """The seal of the run that `root` is a copy of."""
+    assert original.seal is not None
+    return original.seal
 
 
 def swap(root: Path) -> None:
@@ -204,14 +225,6 @@ NOTICED: dict[str, tuple[Change, str]] = {
         lambda root: (root / "workspace" / os.fsdecode(b"caf\xe9")).touch(),
         "workspace/caf\\xe9 was added after the run",
     ),
-    "a file is added below a very long path": (
-        lambda root: at_the_bottom(root, lambda: Path("more").touch()),
-        "ddd/more was added after the run",
-    ),
-    "a file below a very long path is edited": (
-        lambda root: at_the_bottom(root, lambda: Path("file").write_bytes(b"?")),
-        "ddd/file was changed",
-    ),
     "a pipe takes the place of the profile": (
         lambda root: put_pipe_in_place(root, "config.yaml"),
         "config.yaml is missing, or is not an ordinary file",
@@ -318,13 +331,21 @@ NOTICED: dict[str, tuple[Change, str]] = {
 
 
 @pytest.mark.parametrize("name", NOTICED)
-def test_verify_notices_that(tmp_path: Path, name: str) -> None:
-    root = finished(tmp_path).sandbox_root
-    assert root is not None
+def test_verify_notices_that(root: Path, name: str) -> None:
     assert verify(root).problems == []
     change, problem = NOTICED[name]
     change(root)
     assert problem in "\n".join(verify(root).problems)
+
+
+def test_verify_notices_what_changes_below_a_very_long_path(tmp_path: Path) -> None:
+    root = finish(tmp_path, more=DEEP).sandbox_root
+    assert root is not None
+    assert verify(root).problems == []
+    at_the_bottom(root, lambda: Path("more").touch())
+    assert "ddd/more was added after the run" in "\n".join(verify(root).problems)
+    at_the_bottom(root, lambda: Path("file").write_bytes(b"?"))
+    assert "ddd/file was changed" in "\n".join(verify(root).problems)
 
 
 DAMAGES: dict[str, Callable[[Path], object]] = {
@@ -339,12 +360,8 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("name", DAMAGES)
 def test_a_folder_whose_run_json_cannot_be_read_is_a_changed_one(
-    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+    root: Path, seal: str, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    result = finished(tmp_path)
-    root, seal = result.sandbox_root, result.seal
-    assert root is not None
-    assert seal is not None
     DAMAGES[name](root / "run.json")
     capsys.readouterr()
     assert main(["verify", str(root)]) == 1
@@ -355,12 +372,8 @@ def test_a_folder_whose_run_json_cannot_be_read_is_a_changed_one(
 
 @pytest.mark.parametrize("forge", [forge_report, forge_usage])
 def test_a_consistent_forgery_is_noticed_by_the_seal_only(
-    tmp_path: Path, forge: Change, capsys: pytest.CaptureFixture[str]
+    root: Path, seal: str, forge: Change, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    result = finished(tmp_path)
-    root, seal = result.sandbox_root, result.seal
-    assert root is not None
-    assert seal is not None
     assert main(["verify", str(root), "--seal", seal]) == 0
     forge(root)
     assert verify(root).problems == []
@@ -369,30 +382,24 @@ def test_a_consistent_forgery_is_noticed_by_the_seal_only(
     assert "the seal does not fit" in capsys.readouterr().out
 
 
-def test_what_does_not_change_content_is_not_noticed(tmp_path: Path) -> None:
-    result = finished(tmp_path)
-    assert result.sandbox_root is not None
-    moved = tmp_path / "moved"
-    result.sandbox_root.rename(moved)
+def test_what_does_not_change_content_is_not_noticed(tmp_path: Path, root: Path, seal: str) -> None:
+    moved = root.rename(tmp_path / "moved")
     report = moved / "deliverables" / "report.md"
     os.utime(report, (0, 0))
     os.link(report, tmp_path / "second name")
-    assert verify(moved, seal=result.seal).problems == []
+    assert verify(moved, seal=seal).problems == []
 
 
 def test_verify_compares_with_the_seal_that_the_run_has_printed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    root: Path, seal: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    result = finished(tmp_path)
-    assert main(["verify", str(result.sandbox_root)]) == 0
-    assert f"seal     {result.seal}" in capsys.readouterr().out
+    assert main(["verify", str(root)]) == 0
+    assert f"seal     {seal}" in capsys.readouterr().out
 
 
 def test_a_name_with_a_line_break_looks_like_no_other_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    root = finished(tmp_path).sandbox_root
-    assert root is not None
     (root / "workspace" / "x\nsound: 9 files are as the run left them").touch()
     capsys.readouterr()
     assert main(["verify", str(root)]) == 1
@@ -400,22 +407,20 @@ def test_a_name_with_a_line_break_looks_like_no_other_line(
 
 
 def test_ctrl_c_ends_a_check_with_130_and_no_traceback(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupted(*_: object, **__: object) -> None:
         os.kill(os.getpid(), signal.SIGINT)
         signal.sigtimedwait([], 5)
 
     monkeypatch.setattr("kgent.verification.describe_file", interrupted)
-    assert main(["verify", str(finished(tmp_path).sandbox_root)]) == 130
+    assert main(["verify", str(root)]) == 130
     assert capsys.readouterr().err == "kgent: interrupted\n"
 
 
 def test_a_run_with_more_events_than_are_shown_is_sound(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root = finished(tmp_path).sandbox_root
-    assert root is not None
     monkeypatch.setattr("kgent.review.MAX_LINES", 4)
     assert verify(root).problems == []
     drop_last_event(root)
@@ -423,7 +428,7 @@ def test_a_run_with_more_events_than_are_shown_is_sound(
 
 
 def test_a_run_that_owes_very_much_is_sound(tmp_path: Path) -> None:
-    owed = [f"deliverables/{'n' * 100}-{number}.md" for number in range(3000)]
+    owed = [f"deliverables/{'n' * 100}-{number}.md" for number in range(2100)]
     result = a_run(tmp_path, "Done.", deliverables={"required": owed})
     assert result.status is RunFolderStatus.INCOMPLETE
     assert result.sandbox_root is not None

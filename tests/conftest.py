@@ -58,8 +58,10 @@ def pytest_collection() -> None:
     gc.disable()
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     """Keep the collected tests out of every later search for garbage."""
+    if len(session.items) > 1000 and not session.config.option.collectonly:  # no quick run
+        warm.begin()
     gc.collect()
     gc.freeze()
     gc.enable()

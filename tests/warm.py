@@ -39,9 +39,19 @@ from pathlib import Path
 from typing import Any
 
 _MODULES = ("agent_core.cli", "kgent")
-_PACKAGES = ("agent_core", "kgent", "acp", "aiohttp", "starlette", "uvicorn", "mcp.server")
+_PACKAGES = (
+    "agcore",
+    "agent_core",
+    "kgent",
+    "acp",
+    "aiohttp",
+    "starlette",
+    "uvicorn",
+    "mcp.server",
+)
 _SCRIPTS = ("soong-agent",)
 _TESTS = Path(__file__).resolve().parent
+_FOLDERS = (_TESTS, _TESTS.parent / "examples")
 _CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine())
 _CLONE_PARENT = 0x8000
 _FIRST_FREE = 300  # above all descriptors of the stock
@@ -130,6 +140,12 @@ def install() -> None:
     setattr(subprocess.Popen, "_execute_child", begin_warm)  # noqa: B010 - it has no type
 
 
+def begin() -> None:
+    """Begin to load now; otherwise the first programs are started from scratch meanwhile."""
+    if sys.platform == "linux" and _CLONE is not None:
+        _opened()
+
+
 def wait() -> None:
     """Return once programs are started as copies."""
     _opened().wait()
@@ -194,7 +210,7 @@ def _is_ours(words: Sequence[str]) -> bool:
     if words[1:2] == ["-m"]:
         return words[2] in _MODULES
     script = Path(words[1] if words[1:] else "")
-    is_of_a_test = script.is_relative_to(_TESTS) or (  # or was written by one
+    is_of_a_test = any(map(script.is_relative_to, _FOLDERS)) or (  # or was written by one
         script.is_relative_to(tempfile.gettempdir()) and not script.is_relative_to(_TESTS.parent)
     )
     return script.suffix == ".py" and is_of_a_test and script != Path(__file__)

@@ -29,9 +29,9 @@ SHOWN = {
 
 def run(*arguments: str, home: Home, **environment: str) -> str:
     done = subprocess.run(  # noqa: S603 - our own scripts, in our own interpreter
-        [sys.executable, "-W", "error", *arguments],
+        [sys.executable, *arguments],
         cwd=home.path,
-        env=home.env(PYTHONIOENCODING="utf-8", **environment),
+        env=home.env(PYTHONWARNINGS="error", **environment),
         capture_output=True,
         encoding="utf-8",
         check=False,
@@ -75,10 +75,12 @@ def programs(page: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_the_programs_on_a_page_run_as_they_stand(page: Path, home: Home) -> None:
+def test_the_programs_on_a_page_run_as_they_stand(page: Path, home: Home, project: Path) -> None:
     assert programs(page)
+    file = project / "program.py"
     for program in programs(page):
-        assert run("-c", program, home=home).strip() or "assert " in program
+        file.write_text(program, encoding="utf-8")
+        assert run(str(file), home=home).strip() or "assert " in program
 
 
 def lines_of(source: str) -> int:

@@ -162,10 +162,12 @@ def test_a_program_in_the_documents_runs_as_it_stands(
     provider = "mine" if '"mine"' in program else "scripted"
     program = program.replace('"openai:gpt-5-mini"', repr(f"scripted:{replies}"))
     home.write_config(f'[model]\nprovider = "{provider}"\nname = "x"\npath = "{replies}"\n')
+    file = home.path.with_name(f"{home.path.name}.py")  # the home and the project are its own
+    file.write_text(program, encoding="utf-8")
     done = subprocess.run(  # noqa: S603 - our own text, in our own interpreter
-        [sys.executable, "-W", "error", "-c", program],
+        [sys.executable, str(file)],
         cwd=project,
-        env=home.env(),
+        env=home.env(PYTHONWARNINGS="error"),
         capture_output=True,
         text=True,
         check=False,

@@ -29,13 +29,23 @@ def program(path: Path) -> Path:
     return path
 
 
-@pytest.fixture
-def programs(tmp_path: Path) -> Path:
-    folder = tmp_path / "bin"
+def a_folder_of_programs(folder: Path) -> Path:
     folder.mkdir()
     for name in PROGRAMS.split():
         program(folder / name)
     return folder
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all tests share, as no test changes it."""
+    return a_folder_of_programs(tmp_path_factory.mktemp("programs") / "bin")
+
+
+@pytest.fixture
+def own_programs(tmp_path: Path) -> Path:
+    """The same programs, for a test that changes them."""
+    return a_folder_of_programs(tmp_path / "bin")
 
 
 @pytest.fixture
@@ -521,8 +531,9 @@ async def test_streams_and_addresses_are_no_places(commands: Code, line: str) ->
 
 
 async def test_a_script_of_the_project_is_no_known_program(
-    workspace: Workspace, context: ToolContext, repository: Path, programs: Path
+    workspace: Workspace, context: ToolContext, repository: Path, own_programs: Path
 ) -> None:
+    programs = own_programs
     program(repository / "ls")
     first = f"{repository}:{programs}"
     for path, line in ((str(programs), "./ls"), (first, "ls"), (f":{programs}", "ls")):
@@ -534,7 +545,11 @@ async def test_a_script_of_the_project_is_no_known_program(
     assert " as exactly: " in (await access(code, "cat a.txt")).scope
 
 
-async def test_a_known_name_on_another_program_is_not_known(commands: Code, programs: Path) -> None:
+async def test_a_known_name_on_another_program_is_not_known(
+    workspace: Workspace, context: ToolContext, repository: Path, own_programs: Path
+) -> None:
+    programs = own_programs
+    commands = Code(replace(workspace, env={"PATH": str(programs)}), context)
     (programs / "cat").unlink()
     (programs / "cat").symlink_to(programs / "sh")
     assert " as exactly: " in (await access(commands, "cat a.txt")).scope
@@ -576,14 +591,26 @@ async def test_the_folder_of_a_command_is_part_of_what_is_covered(commands: Code
         assert here.scope != there.scope
 
 
-async def test_words_beyond_those_that_are_looked_at_are_a_reason(commands: Code) -> None:
-    seen = await access(commands, ["touch", *(str(number) for number in range(6000))])
+@pytest.fixture
+def many_words(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """More words than are looked at; as many as in earnest would take a second."""
+    monkeypatch.setattr("agent_core.tools.code.command._MAX_WORDS", 50)
+    return [str(number) for number in range(60)]
+
+
+async def test_words_beyond_those_that_are_looked_at_are_a_reason(
+    commands: Code, many_words: list[str]
+) -> None:
+    assert (await access(commands, ["touch", *many_words[:49]])).reason is None
+    seen = await access(commands, ["touch", *many_words])
     assert seen.reason == "outside_roots"
     assert "words" in seen.places[-1]
 
 
-async def test_a_place_hides_behind_no_number_of_words(commands: Code, home: Path) -> None:
-    seen = await access(commands, ["touch", *map(str, range(6000)), f"{home}/hooks.json"])
+async def test_a_place_hides_behind_no_number_of_words(
+    commands: Code, home: Path, many_words: list[str]
+) -> None:
+    seen = await access(commands, ["touch", *many_words, f"{home}/hooks.json"])
     assert seen.reason == "program_home"
 
 

@@ -5,6 +5,7 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,22 @@ from agent_core.permissions.request import build_wide_grant
 from agent_core.process.confinement import Abilities
 from agent_core.types import Decision
 from command_lines import CommandLines, Judged, make_program
+from isolation import fresh_folder
 
 PROGRAMS = """
     7z ack ag awk bash cat cp cut dash diff du echo egrep file find git grep head jq less ls my-tool
     nl od  python3 rg rsync scp sed sort strings tail tar tee timeout tr tree uniq wc xargs zip
 """
+
+
+@cache
+def installed() -> Path:
+    """A folder with the programs, which all tests share."""
+    folder = fresh_folder("programs", "readers")
+    for name in PROGRAMS.split():
+        make_program(folder / name)
+    (folder / "sh").symlink_to("dash")
+    return folder
 
 
 @pytest.fixture
@@ -36,9 +48,6 @@ def folders(tmp_path: Path) -> Path:
         "bin",
     ):
         (tmp_path / name).mkdir(parents=True)
-    for name in PROGRAMS.split():
-        make_program(tmp_path / "bin" / name)
-    (tmp_path / "bin" / "sh").symlink_to("dash")
     texts = {
         "project/a.txt": "a\n",
         "project/src/b.py": "b\n",
@@ -58,7 +67,8 @@ def folders(tmp_path: Path) -> Path:
 def lines(
     folders: Path, rules: Sequence[Mapping[str, Any]] = (), *, settings: str = ""
 ) -> CommandLines:
-    environ = {"PATH": str(folders / "bin"), "HOME": str(folders / "user")}
+    path = f"{folders / 'bin'}{os.pathsep}{installed()}"
+    environ = {"PATH": path, "HOME": str(folders / "user")}
     project, home = folders / "project", folders / "home"
     return CommandLines(project, home, rules=rules, environ=environ, settings=settings)
 

@@ -8,7 +8,7 @@
 Each line both ways is validated against the JSON Schema of the protocol's own models, and, where
 `ACP_TEST_NPM` names a folder with the npm package `@agentclientprotocol/sdk`, against the published
 schema as well. Questions are answered as `editor.answers` says, by the id of an option, in order;
-the last one stays.
+the last one stays. `editor.messages` has everything that the agent has sent, in order.
 """
 
 import json
@@ -152,11 +152,14 @@ class Editor:
         self.cancelled: list[int] = []
         self.updates: list[dict[str, Any]] = []
         self.stray: list[dict[str, Any]] = []
+        self.messages: list[dict[str, Any]] = []
         self.errors = ""
         self._asked: dict[int, str] = {}
         self._early: dict[int, dict[str, Any]] = {}
         self._number = 0
         self._incoming: Queue[dict[str, Any] | None] = Queue()
+        self._reads = threading.Event()
+        self._reads.set()
         self._readers = [
             threading.Thread(target=self._read, daemon=True),
             threading.Thread(target=self._read_errors, daemon=True),
@@ -180,6 +183,7 @@ class Editor:
 
     def close(self) -> int:
         """Close the connection, and return the exit code."""
+        self.read_on()
         assert self.process.stdin is not None
         if not self.process.stdin.closed:
             self.process.stdin.close()
@@ -319,11 +323,22 @@ class Editor:
             raise AssertionError(f"the agent says nothing: {self.errors}") from None
         if message is None:
             self._incoming.put(None)
+        else:
+            self.messages.append(message)
         return message
+
+    def stop_reading(self) -> None:
+        """Read nothing more than one line, so that the agent soon cannot write."""
+        self._reads.clear()
+
+    def read_on(self) -> None:
+        """Read again."""
+        self._reads.set()
 
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
+            self._reads.wait()
             message = json.loads(line)
             assert message["jsonrpc"] == "2.0"
             self._incoming.put(message)

@@ -19,6 +19,7 @@ from agent_core.cli.words import (
     is_trouble,
     kind_in_words,
     meaning_of,
+    objection_line,
     queue_line,
     retry_line,
 )
@@ -426,7 +427,7 @@ class RunView:
         if error is not None:
             self.failure(f"{error.code}: {error.message}")
         if self._objection:
-            self._say(f"completed against an objection: {self._objection}", Style.WARN)
+            self._say(objection_line(self._objection), Style.WARN)
         if usage is not None and usage.total_tokens:
             self._say(f"tokens: {format_usage(usage)}", Style.DIM)
         for spender in SPENDERS:

@@ -136,6 +136,11 @@ def remark_line(placed: PlacedEvent) -> str:
     return ": ".join(part for part in parts if part)
 
 
+def objection_line(objection: str) -> str:
+    """Return the line of a run that has ended although a hook or an extension objected."""
+    return f"completed against an objection: {visible(objection)}"
+
+
 def verdict(answer: PermissionDecided) -> str:
     """Return who answered a question about a call, the decision and the reason."""
     from agent_core.permissions.questions import NOBODY  # noqa: PLC0415 - for stories only

@@ -1,4 +1,4 @@
-"""WorkerPools: their ids, their tools, and who is chosen."""
+"""Workers: their ids, their tools, and who is chosen."""
 
 from pathlib import Path
 from typing import Any

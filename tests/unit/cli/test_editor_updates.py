@@ -1,12 +1,30 @@
 """Diffs and texts as an editor shows them."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-from acp.schema import ContentToolCallContent, FileEditToolCallContent, TextContentBlock
+from acp.schema import (
+    AgentMessageChunk,
+    AgentThoughtChunk,
+    ContentToolCallContent,
+    FileEditToolCallContent,
+    TextContentBlock,
+)
 
-from agent_core.cli.acp.updates import diff_content, fenced
+from agent_core.cli.acp.updates import Translation, diff_content, fenced
 from agent_core.tools.patch import unified_diff
+from agent_core.types import (
+    EventLevel,
+    EventType,
+    Node,
+    NodeType,
+    ReasoningBlock,
+    Role,
+    RuntimeEvent,
+    TextBlock,
+    utc_now,
+)
 
 PROJECT = Path("/project")
 
@@ -66,3 +84,68 @@ def test_no_text_closes_its_fence(text: str) -> None:
     assert set(first) == {"`"}
     assert first not in text
     assert "\n".join(body) == text
+
+
+def event(kind: EventType, number: int, **payload: Any) -> RuntimeEvent:
+    return RuntimeEvent.of_checked(
+        event_id=f"evt_{number}",
+        seq=number,
+        run_seq=number,
+        session_id="s1",
+        agent_id="agent_1",
+        run_id="run_1",
+        level=EventLevel.INFO,
+        event_type=kind,
+        node_id="node_1" if kind is EventType.MESSAGE_COMPLETED else None,
+        tool_call_id=None,
+        payload=payload,
+        created_at=utc_now(),
+    )
+
+
+@pytest.mark.parametrize(
+    "between", [EventType.HOOK_FAILED, EventType.MCP_SERVER_FAILED, EventType.COMPACT_FAILED]
+)
+def test_a_remark_within_a_text_does_not_repeat_the_text(between: EventType) -> None:
+    translation = Translation(PROJECT)
+    reply = Node.of_checked(
+        node_id="node_1",
+        session_id="s1",
+        node_seq=1,
+        parent_id=None,
+        agent_id="agent_1",
+        run_id="run_1",
+        role=Role.ASSISTANT,
+        node_type=NodeType.MESSAGE,
+        content=[ReasoningBlock(text="why"), TextBlock(text="one two")],
+        metadata={},
+        token_count=1,
+        created_at=utc_now(),
+    )
+    events = [
+        event(EventType.MODEL_STARTED, 1),
+        event(EventType.MODEL_REASONING_DELTA, 2, text="why"),
+        event(EventType.MODEL_TEXT_DELTA, 3, text="one "),
+        event(between, 4, error="it broke"),
+        event(EventType.MODEL_TEXT_DELTA, 5, text="two"),
+        event(EventType.MESSAGE_COMPLETED, 6),
+    ]
+    shown = [
+        (each.session_update, each.message_id, each.content)
+        for one in events
+        for each in translation.updates(one, reply if one.node_id else None)
+        if isinstance(each, AgentMessageChunk | AgentThoughtChunk)
+    ]
+    said = {
+        key: "".join(
+            content.text
+            for kind, number, content in shown
+            if (kind, number) == key and isinstance(content, TextContentBlock)
+        )
+        for key in {(kind, number) for kind, number, _ in shown}
+    }
+    assert said.pop(("agent_thought_chunk", "evt_4")).endswith("it broke\n")
+    assert said == {
+        ("agent_message_chunk", "evt_1"): "one two",
+        ("agent_thought_chunk", "evt_1-thought"): "why",
+    }

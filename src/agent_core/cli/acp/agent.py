@@ -64,10 +64,10 @@ from agent_core.cli.acp.elicitation import EditorElicitation
 from agent_core.cli.acp.lines import INVALID_PARAMS, Lines
 from agent_core.cli.acp.session import AnyUpdate, EditorSession
 from agent_core.cli.setup import open_runtime, read_command_setup
-from agent_core.errors import ErrorCode, StorageError
+from agent_core.errors import AgentCoreError
 from agent_core.permissions import PermissionCallback
 from agent_core.storage.rows import session_not_found
-from agent_core.types import TextBlock, UserMessage, new_id
+from agent_core.types import TextBlock, new_id
 
 PAGE_SESSIONS = 50
 _SETTLE_S = 3.0
@@ -94,7 +94,7 @@ class EditorAgent:
         self._model = model
         self._clean = clean
         self._sessions: dict[str, EditorSession] = {}
-        self._catalogue: AgentRuntime | None = None
+        self._catalogue: asyncio.Task[AgentRuntime] | None = None
         self._elicitation: ElicitationCapabilities | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.connection = EditorConnection(
@@ -152,7 +152,8 @@ class EditorAgent:
 
     async def new_session(self, asked: NewSessionRequest) -> NewSessionResponse:
         """Open a session in a project; it is stored with its first message."""
-        session = await self._open(new_id("sess"), asked.cwd, asked.mcp_servers)
+        session = await self._opened(new_id("sess"), asked.cwd, asked.mcp_servers)
+        self._sessions[session.session_id] = session
         self._offer_commands(session)
         return NewSessionResponse(
             session_id=session.session_id,
@@ -162,27 +163,28 @@ class EditorAgent:
 
     async def load_session(self, asked: LoadSessionRequest) -> LoadSessionResponse:
         """Open an existing session, and show its conversation."""
-        session = await self._reopen(asked.session_id, asked.cwd, asked.mcp_servers)
-        await session.restore(shows=True)
-        self._offer_commands(session)
+        session = await self._reopen(asked.session_id, asked.cwd, asked.mcp_servers, shows=True)
         return LoadSessionResponse(modes=modes_of(session), config_options=options_of(session))
 
     async def resume_session(self, asked: ResumeSessionRequest) -> ResumeSessionResponse:
         """Open a session that there is, without showing it."""
-        session = await self._reopen(asked.session_id, asked.cwd, asked.mcp_servers or [])
-        await session.restore(shows=False)
-        self._offer_commands(session)
+        servers = asked.mcp_servers or []
+        session = await self._reopen(asked.session_id, asked.cwd, servers, shows=False)
         return ResumeSessionResponse(modes=modes_of(session), config_options=options_of(session))
 
     async def fork_session(self, asked: ForkSessionRequest) -> ForkSessionResponse:
         """Begin another session with the conversation so far; in another folder with a copy."""
-        into = absolute_path(asked.cwd)
+        into, servers = absolute_path(asked.cwd), asked.mcp_servers or []
+        toolsets(servers)  # a refused request leaves no copy behind
         origin = self._sessions.get(asked.session_id)
         runtime = origin.runtime if origin else await self._any_runtime()
         page = await runtime.replay_session(asked.session_id, 1, 1)
         is_here = str(await asyncio.to_thread(into.resolve)) == page.session.cwd
+        if is_here:
+            existing_folder(asked.cwd)
         forked = await runtime.fork(asked.session_id, into=None if is_here else into)
-        session = await self._open(forked.session.session_id, asked.cwd, asked.mcp_servers or [])
+        session = await self._opened(forked.session.session_id, asked.cwd, servers)
+        self._sessions[session.session_id] = session
         self._offer_commands(session)
         return ForkSessionResponse(
             session_id=session.session_id,
@@ -213,17 +215,23 @@ class EditorAgent:
 
     async def close_session(self, asked: CloseSessionRequest) -> CloseSessionResponse:
         """Cancel the work of a session, and close it."""
-        self._session(asked.session_id)
-        await self._close(asked.session_id)
+        await self._close(self._session(asked.session_id))
         return CloseSessionResponse()
 
     async def delete_session(self, asked: DeleteSessionRequest) -> DeleteSessionResponse:
         """Delete a session with all that was said in it."""
-        if (session := self._sessions.get(asked.session_id)) is not None:
-            await session.cancel()
-        runtime = session.runtime if session else await self._any_runtime()
-        await runtime.delete_session(asked.session_id)
-        await self._close(asked.session_id)
+        session = self._sessions.get(asked.session_id)
+        if session is None:
+            await (await self._any_runtime()).delete_session(asked.session_id)
+            return DeleteSessionResponse()
+        with session.prompts.take() as turn:
+            await session.prompts.cancel()
+            async with turn.order:  # no other prompt begins any more
+                await session.prompts.cancel()
+                await turn.comes()
+                if await session.is_stored():
+                    await session.runtime.delete_session(asked.session_id)
+                await self._close(session)
         return DeleteSessionResponse()
 
     async def set_mode(self, asked: SetSessionModeRequest) -> SetSessionModeResponse:
@@ -264,48 +272,32 @@ class EditorAgent:
         """Run a message to its end."""
         session = self._session(asked.session_id)
         message = user_message(asked.prompt)
-        match message.content:
-            case [TextBlock(text=text)] if text.startswith("/"):
-                return await self._command(session, text.strip(), message)
-            case _:
-                return await session.answer(message)
+        with session.prompts.take() as turn:
+            match message.content:
+                case [TextBlock(text=text)] if text.rstrip() == "/compact":
+                    return await session.summarise(turn)
+                case [TextBlock(text=text)] if text.rstrip() in {"/undo", "/redo"}:
+                    return await session.move(turn, back=text.rstrip() == "/undo")
+                case _:
+                    return await session.answer(turn, message)
 
     async def cancel(self, asked: CancelNotification) -> None:
         """Cancel the present work of a session."""
         if (session := self._sessions.get(asked.session_id)) is not None:
-            await session.cancel()
+            await session.prompts.cancel()
 
     async def close(self) -> None:
         """End all sessions, because the editor is gone, and answer its open requests."""
         self.connection.lose()
         await asyncio.gather(*(session.leave() for session in self._sessions.values()))
         await self.connection.settle(_SETTLE_S)
-        for session_id in [*self._sessions]:
-            await self._close(session_id)
+        for session in [*self._sessions.values()]:
+            await self._close(session)
         if self._catalogue is not None:
-            await self._catalogue.close()
+            self._tasks.add(asyncio.create_task(_close_catalogue(self._catalogue)))
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=_CLOSE_S)
         await self.connection.close()
-
-    async def _command(
-        self, session: EditorSession, text: str, message: UserMessage
-    ) -> PromptResponse:
-        name = text.removeprefix("/")
-        runtime, session_id = session.runtime, session.session_id
-        match name:
-            case "compact":
-                return await session.summarise()
-            case "undo" | "redo":
-                move = runtime.undo if name == "undo" else runtime.redo
-                moved = await move(session_id)
-                done = "Taken back." if name == "undo" else "Restored."
-                files = [*moved.restored, *moved.deleted]
-                lines = [done, *(f"- {path}" for path in files), *moved.remarks]
-                await session.say("\n".join(lines))
-                return PromptResponse(stop_reason="end_turn")
-            case _:
-                return await session.answer(await session.expanded(message))
 
     def _offer_commands(self, session: EditorSession) -> None:
         """Name the commands, once the editor has the session's id."""
@@ -326,28 +318,41 @@ class EditorAgent:
         return session
 
     async def _reopen(
-        self, session_id: str, cwd: str, servers: Sequence[AnyServer]
+        self, session_id: str, cwd: str, servers: Sequence[AnyServer], *, shows: bool
     ) -> EditorSession:
-        """Open an existing session.
+        """Open an existing session, in place of the same one if that is open.
 
         Raises:
-            StorageError: there is no such session, or it works in another folder.
+            StorageError: there is no such session, it works in another folder, or cannot be read;
+                the open one was left as it is.
+            ConnectionError: the editor is gone.
         """
-        await self._close(session_id)
-        if closing := [task for task in self._tasks if task.get_name() == session_id]:
-            await asyncio.wait(closing)  # until then it is not free
-        session = await self._open(session_id, cwd, servers)
+        session = await self._opened(session_id, cwd, servers)
         try:
-            page = await session.runtime.replay_session(session_id, 1, 1)
-            if page.session.cwd != str(session.setup.project):
-                raise _elsewhere(session_id, page.session.cwd)
+            await session.check(reads_all=session_id in self._sessions)
         except BaseException:
-            await self._close(session_id)
+            await session.runtime.close()
             raise
+        last = self._sessions.get(session_id)
+        self._sessions[session_id] = session
+        try:
+            with session.prompts.take() as turn:
+                async with turn.order:  # prompts for it wait until it is shown
+                    if last is not None:
+                        self._end(last)
+                    if closing := [each for each in self._tasks if each.get_name() == session_id]:
+                        await asyncio.wait(closing)  # until then it is not free
+                    await session.restore(shows=shows)
+        except BaseException:
+            await self._close(session)
+            raise
+        self._offer_commands(session)
         return session
 
-    async def _open(self, session_id: str, cwd: str, servers: Sequence[AnyServer]) -> EditorSession:
-        """Open a session in a project, with a runtime of its own.
+    async def _opened(
+        self, session_id: str, cwd: str, servers: Sequence[AnyServer]
+    ) -> EditorSession:
+        """Return a session in a project, with an open runtime of its own.
 
         Raises:
             AgentCoreError: the project, a server or the configuration cannot be used.
@@ -366,32 +371,37 @@ class EditorAgent:
             session_id, setup, self.connection, open_runtime=make, clean=self._clean
         )
         await session.runtime.__aenter__()
-        self._sessions[session_id] = session
         return session
 
-    async def _close(self, session_id: str) -> None:
-        if (session := self._sessions.pop(session_id, None)) is None:
-            return
-        await session.cancel()
-        closing = asyncio.create_task(session.runtime.close(), name=session_id)
-        self._tasks.add(closing)
-        closing.add_done_callback(self._tasks.discard)
+    async def _close(self, session: EditorSession) -> None:
+        """Cancel the work of a session; its runtime is closed in the background."""
+        if self._sessions.get(session.session_id) is session:
+            del self._sessions[session.session_id]
+        await session.prompts.cancel()
+        self._end(session, _SETTLE_S)
+
+    def _end(self, session: EditorSession, timeout_s: float | None = None) -> None:
+        """End a session in the background; `timeout_s` is for the answers to its prompts."""
+        ending = asyncio.create_task(session.end(timeout_s), name=session.session_id)
+        self._tasks.add(ending)
+        ending.add_done_callback(self._tasks.discard)
 
     async def _any_runtime(self) -> AgentRuntime:
-        """Return a runtime for requests that concern no project."""
-        for session in self._sessions.values():
-            return session.runtime
-        if self._catalogue is None:
-            setup = await asyncio.to_thread(read_command_setup, None, self._model)
-            self._catalogue = open_runtime(setup)
-        return self._catalogue
+        """Return a runtime for requests that concern no open session."""
+        opened = self._catalogue
+        if opened is None or (opened.done() and opened.exception() is not None):
+            opened = self._catalogue = asyncio.create_task(self._open_catalogue())
+        return await asyncio.shield(opened)
+
+    async def _open_catalogue(self) -> AgentRuntime:
+        return open_runtime(await asyncio.to_thread(read_command_setup, None, self._model))
+
+
+async def _close_catalogue(opened: "asyncio.Task[AgentRuntime]") -> None:
+    with suppress(AgentCoreError):  # it could not be opened
+        await (await opened).close()
 
 
 async def _shown(session: EditorSession, update: AnyUpdate) -> None:
     with suppress(ConnectionError):
         await session.show(update)
-
-
-def _elsewhere(session_id: str, cwd: str) -> StorageError:
-    message = f"session {session_id} works in {cwd}; open it there"
-    return StorageError(ErrorCode.SESSION_ELSEWHERE, message, details={"cwd": cwd})

@@ -47,6 +47,7 @@ class EditorConnection(Connection):
     ) -> None:
         super().__init__(self._answer, lines, listening=False)
         self._methods = methods
+        self._lines = lines
         self._clean = clean
         self._answering: dict[object, asyncio.Task[object]] = {}
         self._unwanted: set[object] = set()
@@ -68,6 +69,11 @@ class EditorConnection(Connection):
             if not self._closed:
                 self._tasks.create(self._tell_cancelled(number))
             raise
+
+    @property
+    def is_behind(self) -> bool:
+        """Return whether messages wait for the editor to read."""
+        return self._lines.is_writing
 
     def lose(self) -> None:
         """Fail the requests that wait for an answer, because none will come.

@@ -29,6 +29,7 @@ class Lines:
         sink: stream of outgoing messages.
 
     Attributes:
+        is_writing: a message is not written whole, or more of them wait.
         failure: reason why no more can be written; None while writing works.
     """
 
@@ -42,6 +43,7 @@ class Lines:
         self._outbox: asyncio.Queue[tuple[bytes, asyncio.Future[None]]] = asyncio.Queue()
         self._writing = asyncio.create_task(self._write_all())
         self._gone = asyncio.Event()
+        self.is_writing = False
         self.failure: OSError | None = None
 
     async def send(self, message: dict[str, Any]) -> None:
@@ -117,7 +119,9 @@ class Lines:
 
     async def _write_all(self) -> None:
         while True:
+            self.is_writing = not self._outbox.empty()
             line, written = await self._outbox.get()
+            self.is_writing = True
             rest = memoryview(line)
             try:
                 while rest:

@@ -1,8 +1,9 @@
 """One session of an editor: its prompts, its questions, and its choices."""
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
+from functools import partial
 from typing import Any, TypeAlias
 
 from acp.exceptions import RequestError
@@ -15,7 +16,6 @@ from acp.schema import (
     Cost,
     CurrentModeUpdate,
     DeniedOutcome,
-    PermissionOption,
     PromptResponse,
     RequestPermissionRequest,
     RequestPermissionResponse,
@@ -23,44 +23,29 @@ from acp.schema import (
     SessionNotification,
     StopReason,
     TextContentBlock,
-    ToolCallUpdate,
 )
 from acp.utils import serialize_params
-from msgspec import Struct, field
 
-from agent_core.aio import is_cancelled
+from agent_core.aio import end_uncancelled, is_cancelled
 from agent_core.api import AgentRuntime, RunHandle
 from agent_core.cli.acp.connection import EditorConnection, request_error
 from agent_core.cli.acp.plans import plan_of
-from agent_core.cli.acp.updates import (
-    Translation,
-    Update,
-    diff_content,
-    fenced,
-    text_content,
-)
-from agent_core.cli.prompt import fact_lines
+from agent_core.cli.acp.questions import answers_of, decision_of, question_of
+from agent_core.cli.acp.turns import Begin, PromptQueue, PromptTurn
+from agent_core.cli.acp.updates import Screen, Translation, Update
 from agent_core.cli.run import MCP_PROMPT
 from agent_core.cli.view import answer_hints
 from agent_core.config.load import resolve_model
 from agent_core.config.models import ModelConfig
 from agent_core.config.paths import Setup
-from agent_core.errors import AgentCoreError, ConfigError, StorageError
+from agent_core.errors import AgentCoreError, ConfigError, ErrorCode, StorageError
 from agent_core.loop.options import RunOptions
 from agent_core.permissions.questions import PermissionCallback, UnattendedError
-from agent_core.permissions.request import (
-    ALWAYS,
-    THIS_CALL_ONLY,
-    WIDE_DECISIONS,
-    rule_of,
-    shown_rule,
-    wide_of,
-)
-from agent_core.text import shortened
+from agent_core.text import visible
 from agent_core.types import (
-    Decision,
     EndReason,
     Mode,
+    Node,
     PermissionDecision,
     PermissionMode,
     PermissionRequest,
@@ -70,6 +55,7 @@ from agent_core.types import (
     StoredOptions,
     TextBlock,
     UserMessage,
+    new_id,
 )
 from agent_core.types.event_details import ChildCreated, RunEnded, RunQueued
 
@@ -84,51 +70,15 @@ AnyUpdate: TypeAlias = (
 _PARK_S = 5.0
 """Seconds for a run with an open question to stop at it, once the editor is gone."""
 _KNOWN_S = 2.0
-"""Seconds for which a question waits until the editor has been shown its call."""
-_LONGEST_TITLE = 500
-_END_REASONS: Mapping[str | None, StopReason] = {
+"""Seconds without an update after which a question no longer waits for its call to be shown."""
+_IN_FRONT_S = 5.0
+"""Seconds for the last events of the runs in front to arrive, once the prompt's own run begins."""
+_END_REASONS: dict[str | None, StopReason] = {
     EndReason.MAX_TURNS: "max_turn_requests",
     EndReason.MAX_OUTPUT_TOKENS_RECOVERY: "max_tokens",
 }
-_DECISIONS = {
-    "allow_once": Decision.ALLOW_ONCE,
-    "allow_for_session": Decision.ALLOW_FOR_SESSION,
-    "allow_reads": Decision.ALLOW_READS,
-    "allow_edits": Decision.ALLOW_EDITS,
-    "deny": Decision.DENY,
-}
-
-
-_ALWAYS = "+rule"
-"""Ends the id of an option that saves a rule, too."""
-
-
-class PromptTurn(Struct, eq=False):
-    """One prompt that is being answered."""
-
-    beginning: asyncio.Task[RunHandle[Any]] | None = None
-    handle: RunHandle[Any] | None = None
-    is_cancelled: bool = False
-    end_reason: str | None = None
-    watching: list[asyncio.Task[None]] = field(default_factory=list[asyncio.Task[None]])
-    children: list[asyncio.Task[None]] = field(default_factory=list[asyncio.Task[None]])
-
-    def watch(self, following: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Show a stream of events beside the run, until the prompt is answered."""
-        task = asyncio.create_task(following)
-        self.watching.append(task)
-        return task
-
-    async def cancel(self) -> None:
-        """Cancel its run, if need be before it begins.
-
-        A run that has stopped at a question stays so: it waits for the answer.
-        """
-        self.is_cancelled = True
-        if self.handle is None and self.beginning is not None:
-            self.beginning.cancel()
-        if self.handle is not None and self.handle.status is not RunStatus.WAITING:
-            await self.handle.cancel()
+_CANCELLED = PromptResponse(stop_reason="cancelled")
+_DONE = PromptResponse(stop_reason="end_turn")
 
 
 class EditorSession:
@@ -163,11 +113,12 @@ class EditorSession:
         }
         self.lead: Mode = "normal"
         self.mode: PermissionMode = "ask"
+        self.prompts = PromptQueue()
         self._connection = connection
         self._clean = clean
-        self._turns: set[PromptTurn] = set()
-        self._translation = Translation(setup.project)
+        self._screen = Screen()
         self._plan: object = None
+        self._told: set[str] = set()
         self._unanswered: set[str] = set()
         self._shown = asyncio.Event()
 
@@ -187,18 +138,6 @@ class EditorSession:
             self._models = {name: name, **self._models}
         self.model_name = name
 
-    async def expanded(self, message: UserMessage) -> UserMessage:
-        """The message; `/server:prompt words` is a prompt of an MCP server.
-
-        Raises:
-            AgentCoreError: there is no such server or prompt.
-        """
-        match message.content:
-            case [TextBlock(text=text)] if named := MCP_PROMPT.match(text):
-                return await self.runtime.mcp_prompt(*named.groups(default=""))
-            case _:
-                return message
-
     async def show(self, update: AnyUpdate) -> None:
         """Send an update, and return when it is written.
 
@@ -208,8 +147,10 @@ class EditorSession:
         note = SessionNotification(session_id=self.session_id, update=update)
         await self._connection.send_notification("session/update", serialize_params(note))
 
-    async def answer(self, message: UserMessage) -> PromptResponse:
-        """Run a message to its end, and show its events.
+    async def answer(self, turn: PromptTurn, message: UserMessage) -> PromptResponse:
+        """Run a message to its end, with the choices of now, and show its events.
+
+        `/server:prompt words` is a prompt of an MCP server.
 
         Raises:
             RequestError: the run has failed.
@@ -217,59 +158,96 @@ class EditorSession:
             ConnectionError: the editor is gone; the run continues.
         """
         options = RunOptions(model=self._models[self.model_name], permission_mode=self.mode)
-        return await self._carry_out(
-            lambda: self.runtime.start(
-                message, self.session_id, self.lead, options=options, here=True
-            )
-        )
+        lead = self.lead
 
-    async def summarise(self) -> PromptResponse:
+        async def start() -> RunHandle[str]:
+            return await self.runtime.start(
+                await self._expanded(message), self.session_id, lead, options=options, here=True
+            )
+
+        return await self._carry_out(turn, partial(self._start, turn, start))
+
+    async def summarise(self, turn: PromptTurn) -> PromptResponse:
         """Summarise the history, as `/compact` asks.
 
         Raises:
             RequestError, AgentCoreError, ConnectionError: as `answer`.
         """
-        return await self._carry_out(lambda: self.runtime.compact_session(self.session_id))
+        start = partial(self.runtime.compact_session, self.session_id)
+        return await self._carry_out(turn, partial(self._start, turn, start))
 
-    async def _carry_out(
-        self, begin: Callable[[], Coroutine[Any, Any, RunHandle[Any]]]
-    ) -> PromptResponse:
-        turn = PromptTurn()
-        self._turns.add(turn)
+    async def move(self, turn: PromptTurn, *, back: bool) -> PromptResponse:
+        """Revert the last message, or return to the state before that, and say what was restored.
+
+        Raises:
+            AgentCoreError: it cannot be reverted.
+            ConnectionError: the editor is gone.
+        """
+
+        async def begin() -> None:
+            await turn.comes()  # the message that is meant may still be at work
+            work = self.runtime.undo if back else self.runtime.redo
+            moved = await end_uncancelled(work(self.session_id))
+            done = "Taken back." if back else "Restored."
+            files = [*moved.restored, *moved.deleted]
+            lines = [done, *(f"- {path}" for path in files), *moved.remarks]
+            await self.say("\n".join(lines))
+
+        return await self._carry_out(turn, begin)
+
+    async def _expanded(self, message: UserMessage) -> UserMessage:
+        match message.content:
+            case [TextBlock(text=text)] if named := MCP_PROMPT.match(text):
+                return await self.runtime.mcp_prompt(*named.groups(default=""))
+            case _:
+                return message
+
+    async def _start(self, turn: PromptTurn, start: Begin) -> RunHandle[Any] | None:
+        mine = {handle.run_id for handle in self.prompts.handles}
+        waiting = await self.runtime.approvals(self.session_id)
+        turn.in_front |= {each.root_run_id for each in waiting} - mine
+        return await start()
+
+    async def _carry_out(self, turn: PromptTurn, begin: Begin) -> PromptResponse:
+        """Answer a prompt. Whatever ends its run, a cancelled prompt is answered `cancelled`."""
         try:
-            mine = {each.handle.run_id for each in self._turns if each.handle is not None}
-            waiting = await self.runtime.approvals(self.session_id)
-            turn.beginning = asyncio.create_task(begin())
-            turn.handle = handle = await turn.beginning
-            if turn.is_cancelled:
-                await handle.cancel()
-            for run_id in {each.root_run_id for each in waiting} - mine:
-                turn.watch(self._follow_other(run_id))
-            await self._follow(turn, handle)
-            status = await handle.wait()
-            if turn.children:  # each ends with its child, and no child outlives its run
-                await asyncio.wait(turn.children)
+            beginning = turn.begin(begin)
+            await turn.comes()
+            handle = await beginning
+            if handle is not None:
+                return await self._show_run(turn, handle)
+            return _CANCELLED if turn.is_cancelled else _DONE
         except asyncio.CancelledError:
-            if turn.handle is None and not is_cancelled(asyncio.current_task()):
-                return PromptResponse(stop_reason="cancelled")
-            await turn.cancel()
-            raise
+            if is_cancelled(asyncio.current_task()):
+                await turn.cancel()
+                raise
+            return _CANCELLED  # before it began
+        except AgentCoreError:
+            if not turn.is_cancelled:
+                raise
+            return _CANCELLED  # its session is being closed
         finally:
-            self._turns.discard(turn)
-            for watching in turn.watching:
-                watching.cancel()
+            await turn.stop()
+
+    async def _show_run(self, turn: PromptTurn, handle: RunHandle[Any]) -> PromptResponse:
+        for warning in handle.warnings:
+            if warning not in self._told:
+                self._told.add(warning)
+                await self.say(f"{visible(warning)}\n\n")
+        await self._follow(turn, handle)
+        status = await handle.wait()
         await self._show_state()
         if status is RunStatus.WAITING:
             for hint in (await answer_hints(self.runtime, handle)).values():
-                await self.say(f"This run waits for an answer: {hint}")
+                await self.say(f"\n\nThis run waits for an answer: {hint}")
         if turn.is_cancelled or status in {RunStatus.CANCELLED, RunStatus.ABORTED}:
-            return PromptResponse(stop_reason="cancelled")
+            return _CANCELLED
         if turn.end_reason in _END_REASONS:
             return PromptResponse(stop_reason=_END_REASONS[turn.end_reason])
         if handle.error is not None:
             error = AgentCoreError(handle.error.code, handle.error.message)
             raise request_error(error, clean=self._clean)
-        return PromptResponse(stop_reason="end_turn")
+        return _DONE
 
     async def say(self, text: str) -> None:
         """Say something that no model has said.
@@ -277,25 +255,38 @@ class EditorSession:
         Raises:
             ConnectionError: the editor is gone.
         """
-        block = TextContentBlock(type="text", text=text)
-        await self.show(AgentMessageChunk(session_update="agent_message_chunk", content=block))
+        await self.show(
+            AgentMessageChunk(
+                session_update="agent_message_chunk",
+                content=TextContentBlock(type="text", text=text),
+                message_id=new_id("msg"),
+            )
+        )
 
     async def _follow(self, turn: PromptTurn, handle: RunHandle[Any]) -> None:
-        async with aclosing(handle.events()) as events:
+        """Show the runs in front, then the run of a prompt, with its children."""
+        translation = Translation(self.setup.project, self._screen)
+        in_front = [turn.watch(self._follow_other(run_id)) for run_id in turn.in_front]
+        children: list[asyncio.Task[None]] = []
+        async with aclosing(turn.events()) as events:
             async for event in events:
-                await self._translate(event, self._translation)
+                if in_front and not isinstance(event.details, RunQueued):
+                    await asyncio.wait(in_front, timeout=_IN_FRONT_S)
+                    in_front.clear()
+                await self._translate(event, translation)
                 match event.details:
-                    case ChildCreated() as created:
-                        turn.children.append(turn.watch(self._follow_child(handle, created)))
+                    case ChildCreated(child_run_id=run_id):
+                        children.append(turn.watch(self._follow_child(handle, run_id or "")))
                     case RunQueued(taken_over=run_ids):
-                        for run_id in run_ids:
-                            turn.watch(self._follow_other(run_id))
+                        in_front += [turn.watch(self._follow_other(each)) for each in run_ids]
                     case RunEnded(end_reason=reason):
                         turn.end_reason = reason
                     case _ if event.event_type.startswith("task_"):
                         await self._show_plan()
                     case _:
                         pass
+        if children:  # each ends with its child, and no child outlives its run
+            await asyncio.wait(children)
         await self._show_plan()
 
     async def _translate(self, event: RuntimeEvent, translation: Translation) -> None:
@@ -309,25 +300,26 @@ class EditorSession:
         self._shown.set()
         self._shown = asyncio.Event()
 
-    async def _follow_child(self, handle: RunHandle[Any], created: ChildCreated) -> None:
+    async def _follow_child(self, handle: RunHandle[Any], run_id: str) -> None:
         """Show the calls of a child beside those of the run."""
-        name = created.name or created.worker_id or created.role or "child"
-        translation = self._translation.of_child(name)
+        translation = Translation(self.setup.project, self._screen, is_child=True)
         with suppress(ConnectionError, AgentCoreError):
-            events = handle.child_events(created.child_run_id or "")
-            async with aclosing(events):
+            async with aclosing(handle.child_events(run_id)) as events:
                 async for event in events:
                     await self._translate(event, translation)
 
     async def _follow_other(self, run_id: str) -> None:
         """Show the events of a run in front: it waited for an answer, or its process died."""
+        translation = Translation(self.setup.project, self._screen)
         with suppress(ConnectionError, AgentCoreError):
             stored = await self.runtime.replay_run(run_id)
+            for event in stored.events:
+                translation.note(event)
             seen = max((event.run_seq or 0 for event in stored.events), default=0)
             other = await self.runtime.attach(run_id, after=seen)
             async with aclosing(other.events()) as events:
                 async for event in events:
-                    await self._translate(event, self._translation)
+                    await self._translate(event, translation)
 
     async def _show_plan(self) -> None:
         plan = await asyncio.to_thread(plan_of, self.setup, self.session_id, self._clean)
@@ -347,9 +339,36 @@ class EditorSession:
                 )
             )
             cost = summary.usage.cost
-            self._translation.cost = None if cost is None else Cost(amount=cost, currency="USD")
-        for usage in self._translation.usage():
+            self._screen.cost = None if cost is None else Cost(amount=cost, currency="USD")
+        for usage in self._screen.usage():
             await self.show(usage)
+
+    async def is_stored(self) -> bool:
+        """Return whether there is anything of the session yet; its first message stores it."""
+        try:
+            await self.runtime.replay_session(self.session_id, 1, 1)
+        except StorageError as error:
+            if error.code is not ErrorCode.SESSION_NOT_FOUND:
+                raise
+            return False
+        return True
+
+    async def check(self, *, reads_all: bool) -> None:
+        """Make sure that the session can be continued here, and change nothing.
+
+        Args:
+            reads_all: read the whole conversation, as it will be shown.
+
+        Raises:
+            StorageError: there is no such session, it works in another folder, or cannot be read.
+        """
+        page = await self.runtime.replay_session(self.session_id, 1, 1)
+        if page.session.cwd != str(self.setup.project):
+            raise _elsewhere(self.session_id, page.session.cwd)
+        if reads_all:
+            async with aclosing(self._history(Screen())) as history:
+                async for _ in history:
+                    pass
 
     async def restore(self, *, shows: bool) -> None:
         """Continue an existing session, with the model of its last message.
@@ -363,15 +382,19 @@ class EditorSession:
             StorageError: there is no such session.
             ConnectionError: the editor is gone.
         """
-        page = await self.runtime.replay_session(self.session_id)
-        active = page.session.active_node_id
-        nodes = [] if active is None else await self.runtime.get_node_path(active)
-        if nodes and nodes[-1].run_id is not None:
+        page = await self.runtime.replay_session(self.session_id, 1, 1)
+        path = await self._path(page)
+        if path and path[-1].run_id is not None:
             with suppress(StorageError):  # for a fork whose origin is deleted
-                (run,) = (await self.runtime.replay_run(nodes[-1].run_id)).runs
+                (run,) = (await self.runtime.replay_run(path[-1].run_id)).runs
                 self._choose_again(run.options)
-        if shows:
-            await self._show_history(page, {node.node_id for node in nodes})
+        if not shows:
+            return
+        async with aclosing(self._history(self._screen)) as history:
+            async for update in history:
+                await self.show(update)
+        await self._show_plan()
+        await self._show_state()
 
     def _choose_again(self, options: StoredOptions | None) -> None:
         if options is None:
@@ -382,23 +405,30 @@ class EditorSession:
             with suppress(ConfigError):  # it is not configured any more
                 self.choose_model(options.model)
 
-    async def _show_history(self, page: ReplayResult, path: Collection[str]) -> None:
+    async def _path(self, page: ReplayResult) -> list[Node]:
+        active = page.session.active_node_id
+        return [] if active is None else await self.runtime.get_node_path(active)
+
+    async def _history(self, screen: Screen) -> AsyncGenerator[Update]:
+        """Yield the updates that show the conversation so far."""
+        page = await self.runtime.replay_session(self.session_id)
+        path = await self._path(page)
+        nodes, runs = {node.node_id for node in path}, {node.run_id for node in path}
+        translation = Translation(self.setup.project, screen)
         while True:
             by_id = {node.node_id: node for node in page.nodes}
             for event in page.events:
-                if event.node_id is None or event.node_id in path:
-                    node = by_id.get(event.node_id or "")
-                    for update in self._translation.stored(event, node):
-                        await self.show(update)
+                is_of_run = event.node_id is None and event.run_id in runs
+                if is_of_run or event.node_id in nodes:
+                    for update in translation.stored(event, by_id.get(event.node_id or "")):
+                        yield update
             if page.next_seq is None:
                 break
             page = await self.runtime.replay_session(self.session_id, page.next_seq)
         waiting = await self.runtime.approvals(self.session_id)
         asked = {(each.agent_id, each.tool_call_id) for each in waiting}
-        for update in self._translation.close_calls(asked):
-            await self.show(update)
-        await self._show_plan()
-        await self._show_state()
+        for update in screen.close_calls(asked):
+            yield update
 
     async def ask(self, request: PermissionRequest) -> PermissionDecision:
         """The permission callback: puts the question to the editor.
@@ -409,10 +439,7 @@ class EditorSession:
         self._unanswered.add(request.request_id)
         is_lost = False
         try:
-            with suppress(TimeoutError):  # of a run that is not watched here
-                async with asyncio.timeout(_KNOWN_S):
-                    while self._id_of(request) is None:
-                        await self._shown.wait()
+            await self._until_shown(request)
             outcome = await self._put(request)
         except ConnectionError:
             is_lost = True
@@ -422,17 +449,27 @@ class EditorSession:
         finally:
             if not is_lost:
                 self._unanswered.discard(request.request_id)
-        if outcome.outcome == "cancelled":
-            reason = "the question was dismissed in the editor"
-            return _decided(Decision.DENY, reason)
-        name, is_always = outcome.option_id.removesuffix(_ALWAYS), _ALWAYS in outcome.option_id
-        return _decided(_DECISIONS.get(name, Decision.DENY), always=is_always)
+        return decision_of(outcome)
+
+    async def _until_shown(self, request: PermissionRequest) -> None:
+        """Wait until the editor knows the call that a question is about, if it will."""
+        turn = self.prompts.turn_of(request.run_id, request.parent_run_id)
+        if turn is not None:
+            await turn.comes()
+        while self._id_of(request) is None:
+            try:
+                async with asyncio.timeout(_KNOWN_S):
+                    await self._shown.wait()
+            except TimeoutError:
+                if not self._connection.is_behind:
+                    return  # its run is not watched here
 
     async def _put(self, request: PermissionRequest) -> AllowedOutcome | DeniedOutcome:
+        call_id = self._id_of(request) or request.request_id
         asked = RequestPermissionRequest(
             session_id=self.session_id,
-            tool_call=self._question(request),
-            options=_options(request),
+            tool_call=question_of(request, call_id, self.setup.project),
+            options=answers_of(request),
         )
         result = await self._connection.send_request(
             "session/request_permission", serialize_params(asked)
@@ -442,89 +479,27 @@ class EditorSession:
     def _id_of(self, request: PermissionRequest) -> str | None:
         """By which id the editor knows the call that a question is about."""
         tool_call_id = str(request.metadata.get("tool_call_id", ""))
-        return self._translation.id_of(request.agent_id, tool_call_id)
+        return self._screen.id_of(request.agent_id, tool_call_id)
 
-    def _question(self, request: PermissionRequest) -> ToolCallUpdate:
-        facts = "\n".join(line.removeprefix("  ") for line in fact_lines(request))
-        rules = [rule for _, rule in _rules(request)]
-        diff = str(request.metadata.get("diff") or "")
-        danger = "dangerous: " if request.dangerous else ""
-        return ToolCallUpdate(
-            tool_call_id=self._id_of(request) or request.request_id,
-            title=shortened(f"{danger}{request.tool_name} {request.args_summary}", _LONGEST_TITLE),
-            kind="edit" if diff else None,
-            status="pending",
-            content=[
-                text_content(fenced(facts)),
-                *(text_content(f"A rule for all sessions:\n{fenced(rule)}") for rule in rules),
-                *diff_content(diff, self.setup.project),
-            ],
-        )
-
-    async def cancel(self) -> None:
-        """Cancel all prompts that are being answered."""
-        await asyncio.gather(*(turn.cancel() for turn in [*self._turns]))
+    async def end(self, timeout_s: float | None = None) -> None:
+        """Cancel all prompts, wait until they are answered, and close the runtime."""
+        await self.prompts.cancel()
+        await self.prompts.answered(timeout_s)
+        await self.runtime.close()
 
     async def leave(self) -> None:
         """End the runs, because the editor is gone; park those that can be parked."""
         if self._unanswered and self.setup.config.permissions.unattended == "park":
-            handles = [turn.handle for turn in self._turns if turn.handle is not None]
-            stops = [asyncio.create_task(handle.wait()) for handle in handles]
+            stops = [asyncio.create_task(handle.wait()) for handle in self.prompts.handles]
             if stops:
                 await asyncio.wait(stops, timeout=_PARK_S)
-        await self.cancel()
+        await self.prompts.cancel()
 
 
 def _name_of(model: ModelConfig) -> str:
     return f"{model.provider}:{model.name or model.path}"
 
 
-def _options(request: PermissionRequest) -> list[PermissionOption]:
-    scope = request.target_scope or THIS_CALL_ONLY
-    once = PermissionOption(option_id="allow_once", name="Allow once", kind="allow_once")
-    always = PermissionOption(
-        option_id="allow_for_session",
-        name=f"Allow for this session: {shortened(scope, _LONGEST_TITLE)}",
-        kind="allow_always",
-    )
-    reject = PermissionOption(option_id="deny", name="Reject", kind="reject_once")
-    wide = [
-        PermissionOption(
-            option_id=offered[0].value,
-            name=f"Allow for this session: {shortened(offered[1], _LONGEST_TITLE)}",
-            kind="allow_always",
-        )
-        for offered in (wide_of(request),)
-        if offered is not None
-    ]
-    return [once, *[always] * (scope != THIS_CALL_ONLY), *wide, *_rule_options(request), reject]
-
-
-def _rule_options(request: PermissionRequest) -> list[PermissionOption]:
-    """Return an option for each rule that the question offers to save, in the rule's words."""
-    return [
-        PermissionOption(
-            option_id=f"{decision.value}{_ALWAYS}",
-            name=shortened(f"Always{_reach(rule)}, by a rule: {shown_rule(rule)}", _LONGEST_TITLE),
-            kind="allow_always",
-        )
-        for decision, rule in _rules(request)
-    ]
-
-
-def _reach(rule: str) -> str:
-    is_of_place = any(line.startswith("path = ") for line in rule.splitlines())
-    return "" if is_of_place else ", in every project"
-
-
-def _rules(request: PermissionRequest) -> list[tuple[Decision, str]]:
-    """Return the rules that the question offers to save, each with the answer that saves it."""
-    offered = ((each, rule_of(request, each)) for each in (Decision.ALLOW_ONCE, *WIDE_DECISIONS))
-    return [(decision, rule) for decision, rule in offered if rule is not None]
-
-
-def _decided(
-    decision: Decision, reason: str | None = None, *, always: bool = False
-) -> PermissionDecision:
-    metadata = {"decided_by": "editor"} | ({ALWAYS: True} if always else {})
-    return PermissionDecision(decision=decision, reason=reason, metadata=metadata)
+def _elsewhere(session_id: str, cwd: str) -> StorageError:
+    message = f"session {session_id} works in {cwd}; open it there"
+    return StorageError(ErrorCode.SESSION_ELSEWHERE, message, details={"cwd": cwd})

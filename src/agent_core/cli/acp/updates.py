@@ -23,7 +23,7 @@ from acp.schema import (
     UserMessageChunk,
 )
 
-from agent_core.cli.words import meaning_of, remark_line
+from agent_core.cli.words import meaning_of, objection_line, remark_line
 from agent_core.events.projection import Call, PlacedEvent, Projection
 from agent_core.text import plural, shortened, shown_json
 from agent_core.types import (
@@ -43,6 +43,7 @@ from agent_core.types import (
 from agent_core.types.event_details import (
     ContextBuilt,
     ReasoningDelta,
+    RunEnded,
     TextDelta,
     ToolCompleted,
     ToolEnded,
@@ -65,6 +66,7 @@ ToolContent: TypeAlias = list[
 MAX_CONTENT = 16_000
 """Characters of one result that are shown; the model has read the whole of it."""
 
+_BEGIN_MESSAGES = {EventType.MODEL_STARTED, EventType.MODEL_RETRY}
 _HUNK = re.compile(r"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
 _TICKS = re.compile("`+")
 _KINDS = frozenset(cast("tuple[str, ...]", get_args(ToolKind)))
@@ -72,73 +74,90 @@ _SPEAK_FOR_THEMSELVES = {"delete", "edit", "execute", "move"}
 """Kinds of calls whose summary alone describes them."""
 
 
+class Screen:
+    """The parts of a session that an editor has been shown, whatever run they came from.
+
+    Attributes:
+        calls: the open calls.
+        window: tokens of the last request, and of the window.
+        cost: of the session.
+    """
+
+    def __init__(self) -> None:
+        self.calls = Projection()
+        self.window: tuple[int, int] | None = None
+        self.cost: Cost | None = None
+
+    def usage(self) -> Iterator[UsageUpdate]:
+        """Yield how full the window is, and the cost of the session, as far as they are known."""
+        if self.window is not None:
+            used, size = self.window
+            yield UsageUpdate(session_update="usage_update", used=used, size=size, cost=self.cost)
+
+    def id_of(self, agent_id: str, tool_call_id: str) -> str | None:
+        """Return the editor's id for a call; None if it does not know the call."""
+        known = self.calls.call(agent_id, tool_call_id)
+        return known.call_id if known else None
+
+    def close_calls(self, asked: Collection[tuple[str, str]]) -> Iterator[Update]:
+        """End the calls that a dead process has left open; calls with a question stay open."""
+        for key, call in self.calls.open_calls:
+            if key not in asked:
+                yield _progress(call.call_id, status="failed")
+
+
 class Translation:
-    """Makes updates of the events of one session, in their order.
+    """Makes updates of the events of one run, in their order.
+
+    A message has the id of the event that has begun it, live and stored; a message without such an
+    event, as in a fork, has the id of its node.
 
     Args:
         project: folder at which relative paths start.
-        label: of a child, whose calls alone are shown.
-        projection: the open calls of the session; a child shares its run's.
+        screen: what the editor has been shown; all runs of a session share it.
+        is_child: show the calls only.
     """
 
     def __init__(
-        self, project: Path, label: str = "", *, projection: Projection | None = None
+        self, project: Path, screen: Screen | None = None, *, is_child: bool = False
     ) -> None:
         self._project = project
-        self._label = label
-        self._projection = projection or Projection()
-        self._message_id = new_id("msg")
+        self._screen = screen or Screen()
+        self._is_child = is_child
+        self._begun = ""
         self._shown = 0
         self._has_thought = False
-        self.cost: Cost | None = None
-        self._use: tuple[int, int] | None = None
 
     def needs_node(self, event: RuntimeEvent) -> bool:
         """Return whether a live event has to be shown with its node."""
-        if self._label or event.node_id is None:
+        if self._is_child or event.node_id is None:
             return False
         is_reply = event.event_type is EventType.MESSAGE_COMPLETED
         return is_reply or isinstance(event.details, ToolEnded)
 
-    def updates(self, event: RuntimeEvent, node: Node | None = None) -> Iterator[Update]:
-        """Yield the updates that show a live event."""
-        return self._of_placed(self._projection.take(event, node))
-
-    def _of_placed(self, placed: PlacedEvent) -> Iterator[Update]:
-        if placed.event.tool_call_id is not None:
-            if placed.call is not None:
-                yield from self._of_call(placed, placed.call)
-            return
-        if self._label:
-            return
-        if placed.kind is EventType.MODEL_STARTED or meaning_of(placed.kind).is_remark:
-            self._message_id = new_id("msg")
+    def note(self, event: RuntimeEvent) -> None:
+        """Take note of an event that was shown before."""
+        if event.event_type in _BEGIN_MESSAGES:
+            self._begun = event.event_id
             self._shown = 0
             self._has_thought = False
-            if meaning_of(placed.kind).is_remark:
-                yield _thought(f"{remark_line(placed)}\n", new_id("msg"))
-            return
-        match placed.details:
-            case TextDelta() as delta if text := self._unseen(delta):
-                yield _said(text, self._message_id)
-            case ReasoningDelta(text=text) if text:
-                self._has_thought = True
-                yield _thought(text, f"{self._message_id}-thought")
-            case ContextBuilt(use=use, budget=budget):
-                self._use = use.total, budget.window
-                yield from self.usage()
-            case _ if placed.kind is EventType.MESSAGE_COMPLETED and placed.node is not None:
-                yield from self._of_reply(placed.node)
-            case _:
-                pass
+
+    def updates(self, event: RuntimeEvent, node: Node | None = None) -> Iterator[Update]:
+        """Yield the updates that show a live event."""
+        return self._of_placed(self._screen.calls.take(event, node))
 
     def stored(self, event: RuntimeEvent, node: Node | None) -> Iterator[Update]:
-        """Yield the updates that show a stored event, before anything else is on the screen."""
-        self._shown = 0
-        self._has_thought = False
+        """Yield the updates that show a stored event, before anything else is on the screen.
+
+        A call is only shown if the reply that makes it was.
+        """
+        call_id = event.tool_call_id
+        if call_id is not None and self._screen.calls.call(event.agent_id, call_id) is None:
+            return
+        self.note(event)
         if meaning_of(event.event_type).is_remark:
             return
-        placed = self._projection.take(event, node)
+        placed = self._screen.calls.take(event, node)
         if event.event_type is EventType.CONTEXT_BUILT:
             deque(self._of_placed(placed), maxlen=0)  # only the last one is shown, in the end
         elif node is None or event.event_type is not EventType.MESSAGE_CREATED:
@@ -159,26 +178,37 @@ class Translation:
                 call.call_id, status="failed" if is_error else "completed", content=content
             )
 
-    def usage(self) -> Iterator[UsageUpdate]:
-        """Yield how full the window is, and the cost of the session, as far as they are known."""
-        if self._use is not None:
-            used, size = self._use
-            yield UsageUpdate(session_update="usage_update", used=used, size=size, cost=self.cost)
+    def _of_placed(self, placed: PlacedEvent) -> Iterator[Update]:
+        event = placed.event
+        if event.tool_call_id is not None:
+            if placed.call is not None:
+                yield from self._of_call(placed, placed.call)
+            return
+        if self._is_child:
+            return
+        self.note(event)
+        if meaning_of(placed.kind).is_remark:
+            yield _thought(f"{remark_line(placed)}\n", event.event_id)
+            return
+        match placed.details:
+            case TextDelta() as delta if text := self._unseen(delta):
+                yield _said(text, self._message_id())
+            case ReasoningDelta(text=text) if text:
+                self._has_thought = True
+                yield _thought(text, f"{self._message_id()}-thought")
+            case ContextBuilt(use=use, budget=budget):
+                self._screen.window = use.total, budget.window
+                yield from self._screen.usage()
+            case RunEnded(stop_objection=objection) if objection:
+                yield _said(f"\n\n{objection_line(objection)}", event.event_id)
+            case _ if placed.kind is EventType.MESSAGE_COMPLETED and placed.node is not None:
+                yield from self._of_reply(placed.node)
+            case _:
+                pass
 
-    def close_calls(self, asked: Collection[tuple[str, str]]) -> Iterator[Update]:
-        """End the calls that a dead process has left open; calls with a question stay open."""
-        for key, call in self._projection.open_calls:
-            if key not in asked:
-                yield _progress(call.call_id, status="failed")
-
-    def of_child(self, label: str) -> "Translation":
-        """Return the translation of a child's events."""
-        return Translation(self._project, label, projection=self._projection)
-
-    def id_of(self, agent_id: str, tool_call_id: str) -> str | None:
-        """Return the editor's id for a call; None if it does not know the call."""
-        known = self._projection.call(agent_id, tool_call_id)
-        return known.call_id if known else None
+    def _message_id(self, node_id: str = "") -> str:
+        self._begun = self._begun or node_id or new_id("msg")
+        return self._begun
 
     def _unseen(self, delta: TextDelta) -> str:
         """Return the part of a piece that is not on the screen; it may begin at the start."""
@@ -191,20 +221,21 @@ class Translation:
         for block in node.content:
             match block:
                 case TextBlock(text=text) if text and not self._shown:
-                    yield _said(text, node.node_id)
+                    yield _said(text, self._message_id(node.node_id))
                 case ReasoningBlock(text=text) if text and not self._has_thought:
-                    yield _thought(text, f"{node.node_id}-thought")
+                    yield _thought(text, f"{self._message_id(node.node_id)}-thought")
                 case ToolCallBlock(tool_call_id=tool_call_id):
-                    if call := self._projection.call(node.agent_id, tool_call_id):
+                    if call := self._screen.calls.call(node.agent_id, tool_call_id):
                         yield self._begin(call)
                 case _:
                     pass
+        self._begun, self._shown, self._has_thought = "", 0, False
 
     def _begin(self, call: Call) -> ToolCallStart:
         return ToolCallStart(
             session_update="tool_call",
             tool_call_id=call.call_id,
-            title=self._title(call.name),
+            title=_title(call),
             kind="other",
             status="pending",
             raw_input=call.block.arguments if call.block else None,
@@ -219,7 +250,7 @@ class Translation:
                 yield _progress(
                     call.call_id,
                     status="in_progress",
-                    title=self._title(call.name, summary, kind),
+                    title=_title(call, summary, kind),
                     kind=kind,
                     locations=self._locations(started),
                 )
@@ -234,12 +265,6 @@ class Translation:
                 )
             case _:
                 pass
-
-    def _title(self, name: str, summary: str = "", kind: ToolKind = "other") -> str:
-        label = f"[{self._label}] " if self._label else ""
-        if kind in _SPEAK_FOR_THEMSELVES and summary:
-            return label + summary
-        return label + (name if summary in {"", name} else f"{name} {summary}")
 
     def _locations(self, started: ToolStarted) -> list[ToolCallLocation] | None:
         return [
@@ -316,6 +341,13 @@ def fenced(text: str) -> str:
 
 def text_content(text: str) -> ContentToolCallContent:
     return ContentToolCallContent(type="content", content=TextContentBlock(type="text", text=text))
+
+
+def _title(call: Call, summary: str = "", kind: ToolKind = "other") -> str:
+    label = f"[{call.caller}] " if call.caller else ""
+    if kind in _SPEAK_FOR_THEMSELVES and summary:
+        return label + summary
+    return label + (call.name if summary in {"", call.name} else f"{call.name} {summary}")
 
 
 def _progress(call_id: str, **changes: Any) -> ToolCallProgress:

@@ -1,0 +1,139 @@
+"""The prompts of a session: begun in the order in which they came, and answered in that order."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterable
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+from agent_core.api import RunHandle
+from agent_core.types import RunStatus, RuntimeEvent
+
+Begin: TypeAlias = Callable[[], Awaitable[RunHandle[Any] | None]]
+
+
+class PromptTurn:
+    """One prompt, from its arrival to its answer.
+
+    Args:
+        order: held by a prompt that begins; the next one begins when it is free.
+        before: the tasks that answer the prompts before this one.
+
+    Attributes:
+        order: as given.
+        handle: its run, once it is started.
+        in_front: ids of runs that are carried out, and shown, before its own.
+        is_cancelled: the answer is `cancelled`, however its run ends.
+        end_reason: why its run has ended.
+    """
+
+    def __init__(self, order: asyncio.Lock, before: Iterable[asyncio.Task[Any]]) -> None:
+        self.order = order
+        self.handle: RunHandle[Any] | None = None
+        self.in_front: set[str] = set()
+        self.is_cancelled = False
+        self.end_reason: str | None = None
+        self._before = [*before]
+        self._beginning: asyncio.Task[RunHandle[Any] | None] | None = None
+        self._events: AsyncGenerator[RuntimeEvent] | None = None
+        self._first: RuntimeEvent | None = None
+        self._watching: list[asyncio.Task[None]] = []
+
+    async def comes(self) -> None:
+        """Wait until the prompts before this one are answered: only then is anything shown."""
+        if self._before:
+            await asyncio.wait(self._before)
+
+    def begin(self, begin: Begin) -> "asyncio.Task[RunHandle[Any] | None]":
+        """Start its run, if it has one, even while the prompts before it are being answered."""
+        self._beginning = asyncio.create_task(self._begin(begin))
+        return self._beginning
+
+    async def _begin(self, begin: Begin) -> RunHandle[Any] | None:
+        async with self.order:
+            handle = self.handle = await begin()
+            if handle is None:
+                return None
+            self._events = handle.events()
+        if self.is_cancelled:
+            await handle.cancel()
+        # From its first step on a reader is waited for, so a run behind the screen is slowed down.
+        self._first = await anext(self._events, None)
+        return handle
+
+    async def events(self) -> AsyncGenerator[RuntimeEvent]:
+        """Yield the events of its run."""
+        if self._events is None or self._first is None:
+            return
+        yield self._first
+        async for event in self._events:
+            yield event
+
+    def watch(self, following: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Show a stream of events beside those of the run, until the prompt is answered."""
+        task = asyncio.create_task(following)
+        self._watching.append(task)
+        return task
+
+    async def cancel(self) -> None:
+        """Cancel its run, if need be before it begins.
+
+        A run that has stopped at a question stays so: it waits for the answer.
+        """
+        self.is_cancelled = True
+        if self.handle is None:
+            if self._beginning is not None:
+                self._beginning.cancel()
+        elif self.handle.status is not RunStatus.WAITING:
+            await self.handle.cancel()
+
+    async def stop(self) -> None:
+        """Show nothing more."""
+        tasks = [*self._watching, *([] if self._beginning is None else [self._beginning])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._events is not None:
+            await self._events.aclose()
+
+
+class PromptQueue:
+    """The prompts of a session that are not answered yet."""
+
+    def __init__(self) -> None:
+        self._turns: list[PromptTurn] = []
+        self._answering: dict[asyncio.Task[Any], None] = {}
+        self._order = asyncio.Lock()
+
+    @contextmanager
+    def take(self) -> Generator[PromptTurn]:
+        """Add a prompt, which counts as answered when the current task ends."""
+        turn = PromptTurn(self._order, self._answering)
+        if (task := asyncio.current_task()) is not None:
+            self._answering[task] = None
+            task.add_done_callback(lambda _: self._answering.pop(task, None))
+        self._turns.append(turn)
+        try:
+            yield turn
+        finally:
+            self._turns.remove(turn)
+
+    @property
+    def handles(self) -> list[RunHandle[Any]]:
+        """The runs of the prompts, as far as they are started."""
+        return [turn.handle for turn in self._turns if turn.handle is not None]
+
+    def turn_of(self, *run_ids: str | None) -> PromptTurn | None:
+        """Return the prompt to which one of these runs belongs."""
+        for turn in self._turns:
+            if turn.handle is not None and turn.handle.run_id in run_ids:
+                return turn
+        return None
+
+    async def cancel(self) -> None:
+        """Cancel all prompts, the last one first, so that no run begins in between."""
+        await asyncio.gather(*(turn.cancel() for turn in reversed(self._turns)))
+
+    async def answered(self, timeout_s: float | None = None) -> None:
+        """Wait until the present prompts are answered, but no longer than `timeout_s`."""
+        if self._answering:
+            await asyncio.wait([*self._answering], timeout=timeout_s)

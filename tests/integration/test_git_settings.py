@@ -11,8 +11,9 @@ import pytest
 from msgspec.structs import replace
 
 from agent_core.process.confinement import probe
-from confined_work import AUTHOR, ON, git, run_all
+from confined_work import AUTHOR, ON, git, run_all, start
 from isolation import Home
+from sweeps import sampled
 
 pytestmark = pytest.mark.skipif(
     not (probe().landlock and probe().seccomp and probe().namespaces),
@@ -22,18 +23,31 @@ pytestmark = pytest.mark.skipif(
 LOCAL = "git -c protocol.file.allow=always"
 
 
-@pytest.fixture
-def clone(project: Path, tmp_path: Path) -> Path:
-    """A clone whose origin has the branches `main` and `other`."""
-    origin = tmp_path / "origin"
-    git(tmp_path, "init", "-q", "-b", "main", "origin")
+@pytest.fixture(scope="module")
+def cloned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a clone and its origin, which tests copy."""
+    folder = tmp_path_factory.mktemp("cloned")
+    origin = folder / "origin"
+    git(folder, "init", "-q", "-b", "main", "origin")
     (origin / "a").write_text("a\n", encoding="utf-8")
     git(origin, "add", ".")
     git(origin, "commit", "-qm", "one")
     git(origin, "branch", "other")
-    git(origin, "init", "-q", "--bare", str(tmp_path / "bare"))
+    git(folder, "clone", "-q", str(origin), "clone")
+    for sample in origin.rglob("*.sample"):
+        sample.unlink()
+    return folder
+
+
+@pytest.fixture
+def clone(cloned: Path, project: Path, tmp_path: Path) -> Path:
+    """A clone whose origin has the branches `main` and `other`."""
     project.rmdir()
-    git(tmp_path, "clone", "-q", str(origin), str(project))
+    start(["cp", "-a", str(cloned / "clone"), str(project)])
+    start(["cp", "-a", str(cloned / "origin"), str(tmp_path)])
+    settings = project / ".git/config"
+    text = settings.read_text(encoding="utf-8")
+    settings.write_text(text.replace(str(cloned), str(tmp_path)), encoding="utf-8")
     return project
 
 
@@ -49,19 +63,10 @@ def setting(project: Path, name: str) -> str:
 
 WRITTEN = {
     "switch": ("git switch -q other", "branch.other.remote", "origin"),
-    "checkout": ("git checkout -q other", "branch.other.merge", "refs/heads/other"),
-    "checkout -b": ("git checkout -q -b x origin/other", "branch.x.merge", "refs/heads/other"),
     "rename": ("git branch -m new", "branch.new.remote", "origin"),
-    "upstream": ("git branch -u origin/other", "branch.main.merge", "refs/heads/other"),
-    "no upstream": ("git branch --unset-upstream", "branch.main.merge", ""),
-    "copy": ("git branch -c new", "branch.new.remote", "origin"),
     "remote": ("git remote add more ../more", "remote.more.url", "../more"),
-    "remote gone": ("git remote remove origin", "remote.origin.url", ""),
     "remote renamed": ("git remote rename origin up", "branch.main.remote", "up"),
-    "address": ("git remote set-url origin https://example.org/a", "remote.origin.url", "https://"),
     "config": ("git config pull.rebase true", "pull.rebase", "true"),
-    "core": ("git config core.autocrlf input", "core.autocrlf", "input"),
-    "user": ("git config user.email 'a b@example.org'", "user.email", "a b@example.org"),
     "quoted": ("git config user.name 'a;b \"c\" #d'", "user.name", 'a;b "c" #d'),
     "pipe": ("git switch -q other 2>&1 | cat && ls", "branch.other.remote", "origin"),
     "with others": (
@@ -78,15 +83,26 @@ WRITTEN = {
     "sparse": ("git sparse-checkout set b", "extensions.worktreeconfig", "true"),
     "worktree": ("git worktree add -q -b x tree origin/other", "branch.x.remote", "origin"),
     "submodule": (f"{LOCAL} submodule add -q ../origin m", "submodule.m.url", "/origin"),
+}
+ALSO_WRITTEN = {
+    "checkout": ("git checkout -q other", "branch.other.merge", "refs/heads/other"),
+    "checkout -b": ("git checkout -q -b x origin/other", "branch.x.merge", "refs/heads/other"),
+    "upstream": ("git branch -u origin/other", "branch.main.merge", "refs/heads/other"),
+    "no upstream": ("git branch --unset-upstream", "branch.main.merge", ""),
+    "copy": ("git branch -c new", "branch.new.remote", "origin"),
+    "remote gone": ("git remote remove origin", "remote.origin.url", ""),
+    "address": ("git remote set-url origin https://example.org/a", "remote.origin.url", "https://"),
+    "core": ("git config core.autocrlf input", "core.autocrlf", "input"),
+    "user": ("git config user.email 'a b@example.org'", "user.email", "a b@example.org"),
     "fetch": ("git fetch -q --set-upstream origin other", "branch.main.merge", "refs/heads/other"),
     "pull": ("git pull -q --set-upstream origin other", "branch.main.merge", "refs/heads/other"),
     "deleted": ("git switch -q -c x && git branch -q -D main", "branch.main.remote", ""),
 }
 
 
-@pytest.mark.parametrize("case", WRITTEN)
+@pytest.mark.parametrize("case", [*WRITTEN, *sampled(ALSO_WRITTEN, keep=3)])
 async def test_git_writes_settings_that_execute_nothing(home: Home, clone: Path, case: str) -> None:
-    script, name, value = WRITTEN[case]
+    script, name, value = (WRITTEN | ALSO_WRITTEN)[case]
     (answer,), _ = await run_all(home, clone, script)
     assert answer["exit_code"] == 0, answer
     assert "blocked_by_sandbox" not in answer, answer
@@ -99,7 +115,7 @@ async def test_git_writes_settings_that_execute_nothing(home: Home, clone: Path,
     assert not (clone / ".git/config").is_symlink()
 
 
-EXECUTING = {
+KEYS = {  # whether a key executes something is decided in one place, which has tests of its own
     "monitor": "git config core.fsmonitor $PWD/run.sh",
     "hooks": "git config core.hooksPath hooks",
     "alias": "git config alias.x '!touch executed'",
@@ -122,13 +138,15 @@ EXECUTING = {
     "helper": "git remote add x 'ext::sh -c x'",
     "helper of a branch": "git config branch.main.remote 'ext::sh -c x'",
     "vcs": "git config remote.origin.vcs x",
-    "hooks of a hidden repository": "git init -q --bare .git/evil;"
-    " git config remote.origin.pushurl .git/evil",
     "objects fetched on demand": "git config remote.origin.promisor true",
     "what Git refuses on other systems": "git config core.protectNTFS false",
     "merge driver": "git config merge.x.driver ./run.sh",
     "update": "git config submodule.m.update '!./run.sh'",
+}
+FORMS = {
     "worktree": "git config core.worktree /",
+    "hooks of a hidden repository": "git init -q --bare .git/evil;"
+    " git config remote.origin.pushurl .git/evil",
     "one line": "echo '[core] fsmonitor = ./run.sh' >> .git/config",
     "continued": "printf '[core]\\n eol = a\\\\\\nb\\n fsmonitor = ./run.sh\\n' >> .git/config",
     "quoted": "printf '[core]\\n\\tfsmonitor = \"./run.sh\"\\n' >> .git/config",
@@ -138,13 +156,15 @@ EXECUTING = {
 }
 
 
-@pytest.mark.parametrize("case", EXECUTING)
+@pytest.mark.parametrize("case", [*sampled(KEYS, keep=6), *FORMS])
 async def test_settings_that_execute_something_are_left_out(
     home: Home, clone: Path, case: str
 ) -> None:
     (clone / "more").write_text("[core]\n\tfsmonitor = ./run.sh\n", encoding="utf-8")
     before = (clone / ".git/config").read_bytes()
-    (answer,), shown = await run_all(home, clone, f"git config pull.ff only; {EXECUTING[case]}")
+    (answer,), shown = await run_all(
+        home, clone, f"git config pull.ff only; {(KEYS | FORMS)[case]}"
+    )
     (text,) = answer["disabled_repositories"]
     assert str(clone / ".git/config") in text
     assert any(each.endswith(text) for each in shown)
@@ -262,7 +282,7 @@ COPYING = {
 }
 
 
-@pytest.mark.parametrize("case", COPYING)
+@pytest.mark.parametrize("case", sampled(COPYING, keep=5))
 async def test_a_copy_of_a_repository_has_its_settings(home: Home, clone: Path, case: str) -> None:
     (answer,), _ = await run_all(home, clone, f"git config pull.ff only; {COPYING[case]}")
     assert answer["exit_code"] == 0, answer
@@ -431,7 +451,7 @@ HALVES = {
 }
 
 
-@pytest.mark.parametrize("case", HALVES)
+@pytest.mark.parametrize("case", sampled(HALVES, keep=6))
 async def test_what_git_would_do_by_halves_is_refused(home: Home, clone: Path, case: str) -> None:
     before = git(clone, "for-each-ref"), (clone / ".git/config").read_bytes()
     config = ON + 'protect = [".git/config", ".git/hooks"]\n'

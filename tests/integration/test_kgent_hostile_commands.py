@@ -4,7 +4,6 @@ import errno
 import itertools
 import json
 import os
-import shutil
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import rights
 from agent_core.tools.files import replace_file
 from kgent import RunResult
 from kgent.cli import main
@@ -20,6 +20,7 @@ from kgent.review import read_report
 from kgent.state import RunFolderStatus
 from kgent.verification import verify
 from kgent_runs import a_run, calls, lines, profile, state, types
+from sweeps import sampled
 
 SHELL = {"shell": {"enabled": True, "allowed_commands": ["sh"]}}
 SOURCE = Path(__file__).parents[2] / "src"
@@ -164,16 +165,11 @@ def test_a_command_that_takes_the_rights_away(tmp_path: Path, name: str) -> None
     steps = [{"tool": "run_command", "args": {"argv": ["sh", "-c", script]}}, "Done."]
     (tmp_path / "s.json").write_text(json.dumps(steps), encoding="utf-8")
     profile(tmp_path, model={"path": "s.json"}, tools=SHELL)
-    as_anyone = ""
-    if os.geteuid() == 0:
-        if shutil.which("setpriv") is None:
-            pytest.skip("setpriv is not there, which gives up the superuser's rights")
-        as_anyone = "setpriv --bounding-set=-dac_override,-dac_read_search"
-    done = kgent("run --config kgent.yaml --prompt x --sandbox run", tmp_path, under=as_anyone)
+    done = as_anyone("run --config kgent.yaml --prompt x --sandbox run", tmp_path)
     root = tmp_path / "run"
     assert done.returncode == (1 if is_change else 0), done.stderr
     assert state(root)["status"] == ("failed" if is_change else "completed")
-    checked = kgent("verify run", tmp_path, under=as_anyone)
+    checked = as_anyone("verify run", tmp_path)
     assert (checked.returncode, checked.stderr) == (0, ""), checked.stdout
     if name == "of what it has made":
         artifacts = json.loads((root / "artifact-manifest.json").read_text())["artifacts"]
@@ -182,25 +178,26 @@ def test_a_command_that_takes_the_rights_away(tmp_path: Path, name: str) -> None
         assert sizes == {"workspace/a/b/c": 2}
 
 
+def as_anyone(words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command without the superuser's right to read everything."""
+    return python(rights.__file__, "kgent", *words.split(), cwd=cwd)
+
+
 def limited_run(tmp_path: Path, size: int) -> subprocess.CompletedProcess[str]:
     """A run in a process that may write files of `size` bytes at most, as on a full disk."""
     (tmp_path / "s.json").write_text('["Done.", "Done."]', encoding="utf-8")
     path = profile(tmp_path, model={"path": "s.json"})
-    program = (
-        "import resource, signal, sys; from kgent.cli import main;"
-        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
-        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, {size}));"
+    program = tmp_path / "limited.py"
+    program.write_text(
+        "import resource, signal, sys\n"
+        "from kgent.cli import main\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, {size}))\n"
         f"sys.exit(main(['run', '--config', {str(path)!r}, '--prompt', 'x' * 9000,"
-        f" '--sandbox', {str(tmp_path / 'run')!r}]))"
+        f" '--sandbox', {str(tmp_path / 'run')!r}]))\n",
+        encoding="utf-8",
     )
-    return subprocess.run(  # noqa: S603 - our own interpreter and program
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": str(SOURCE)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=20,
-    )
+    return python(str(program), cwd=tmp_path)
 
 
 @pytest.mark.parametrize("size", [2000, 3000, 5000, 8000])
@@ -219,7 +216,11 @@ def test_a_disk_without_room_for_the_first_state_blocks_the_run(tmp_path: Path, 
     done = limited_run(tmp_path, room)
     assert done.returncode == 2
     assert "cannot be made: File too large" in done.stderr
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["kgent.yaml", "s.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "kgent.yaml",
+        "limited.py",
+        "s.json",
+    ]
 
 
 @pytest.mark.parametrize("writes", range(9))
@@ -241,9 +242,23 @@ def test_a_disk_that_is_full_from_some_write_on_ends_in_a_terminal_run_json(
     assert state(tmp_path / "run")["error"]["category"] == "internal"
 
 
-def kgent(arguments: str, cwd: Path, *, under: str = "") -> subprocess.CompletedProcess[str]:
+def python(*words: str, cwd: Path, stdout: Any = subprocess.PIPE) -> Any:
     return subprocess.run(  # noqa: S603 - our own interpreter and program
-        ["sh", "-c", f'exec {under} "{sys.executable}" -m kgent {arguments}'],  # noqa: S607
+        [sys.executable, *words],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        timeout=20,
+    )
+
+
+def kgent(arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command whose streams a shell redirects."""
+    return subprocess.run(  # noqa: S603 - our own interpreter and program
+        ["sh", "-c", f'exec "{sys.executable}" -m kgent {arguments}'],  # noqa: S607
         cwd=cwd,
         env={**os.environ, "PYTHONPATH": str(SOURCE)},
         capture_output=True,
@@ -253,13 +268,8 @@ def kgent(arguments: str, cwd: Path, *, under: str = "") -> subprocess.Completed
     )
 
 
-COMMANDS = (
-    "run --config kgent.yaml --prompt x --sandbox other",
-    "validate --config kgent.yaml",
-    "show run",
-    "verify run",
-    "--help",
-)
+RUN = "run --config kgent.yaml --prompt x --sandbox other"
+COMMANDS = (RUN, "validate --config kgent.yaml", "show run", "verify run", "--help")
 
 
 @pytest.mark.parametrize(
@@ -270,17 +280,22 @@ def test_a_full_standard_output_is_an_error_without_a_traceback(
 ) -> None:
     monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
     a_run(tmp_path)
-    done = kgent(f"{command} > /dev/full", tmp_path)
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        done = python("-m", "kgent", *command.split(), cwd=tmp_path, stdout=full)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     assert "Exception ignored" not in done.stderr
-    if command.startswith("run"):
+    if command == RUN:
         assert state(tmp_path / "other")["status"] == "completed"
 
 
-@pytest.mark.parametrize("streams", ["2>&-", "2>/dev/full", "<&- 2>&-"])
 @pytest.mark.parametrize(
-    "command", ["run --config kgent.yaml --prompt x --sandbox other", "--help"]
+    ("command", "streams"),
+    [
+        *((RUN, streams) for streams in ("2>/dev/full", "<&- 2>&-")),
+        pytest.param(RUN, "2>&-", marks=pytest.mark.sweep),
+        *(("--help", streams) for streams in ("2>&-", "2>/dev/full", "<&- 2>&-")),
+    ],
 )
 def test_a_closed_standard_error_changes_no_exit_code(
     tmp_path: Path, command: str, streams: str
@@ -290,10 +305,15 @@ def test_a_closed_standard_error_changes_no_exit_code(
     assert (done.returncode, "Traceback" in done.stderr) == (0, False)
 
 
-@pytest.mark.parametrize("streams", [">&-", "<&- >&- 2>&-"])
+PRINTING = (*COMMANDS[1:], "--version", f"{RUN} --stream", "diff run run --output-format json")
+
+
 @pytest.mark.parametrize(
-    "command",
-    [*COMMANDS, "--version", f"{COMMANDS[0]} --stream", "diff run run --output-format json"],
+    ("command", "streams"),
+    [
+        *((command, ">&-") for command in (RUN, *sampled(PRINTING, keep=3))),
+        *((command, "<&- >&- 2>&-") for command in (RUN, *sampled(PRINTING, keep=1))),
+    ],
 )
 def test_a_closed_standard_output_is_exit_code_141(
     tmp_path: Path, command: str, streams: str

@@ -12,6 +12,7 @@ from hypothesis import settings
 
 import sweeps
 import warm
+from databases import Databases
 from isolation import (
     REAL_HOME,
     Guard,
@@ -104,17 +105,18 @@ def shared_postgres() -> Server:
 
 
 @pytest.fixture(scope="session")
-def migrated_database(shared_postgres: Server) -> str:
-    """The name of a database with the tables of this version, which `database_url` clones."""
-    return migrated_template(shared_postgres, run_folder())
+def databases(shared_postgres: Server) -> Iterator[Databases]:
+    """Databases with the tables of this version, which `database_url` lends."""
+    template = migrated_template(shared_postgres, run_folder())
+    with Databases.opened(shared_postgres, template) as opened:
+        yield opened
 
 
 @pytest.fixture
-def database_url(shared_postgres: Server, migrated_database: str) -> Iterator[str]:
-    """A database of the test's own, with the tables of this version, dropped afterwards."""
-    name = shared_postgres.create_database(migrated_database)
-    yield shared_postgres.url(name)
-    shared_postgres.drop_database(name)
+def database_url(shared_postgres: Server, databases: Databases) -> Iterator[str]:
+    """A database that only this test has, with the tables of this version and without rows."""
+    with databases.lend() as name:
+        yield shared_postgres.url(name)
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import pytest
 from agent_core import AgentCoreError, AgentRuntime, ErrorCode
 from agent_core.installation import extra_command
 from agent_core.providers.scripted import ScriptedProvider, calls
+from agent_core.storage.migrations import MIGRATIONS
 from isolation import Home
 from runtimes import CONFIG
 from zoo import SOONG, store
@@ -35,7 +36,7 @@ def test_a_database_is_made_and_checked(
         assert "up to date" in store(home, "migrate", *words, **there).stdout
         after = store(home, "check", *words, **there)
         assert after.returncode == 0
-        assert "version 12" in after.stdout
+        assert f"version {MIGRATIONS[-1].version}" in after.stdout
     assert not (home.path / "sessions.sqlite").exists()
 
 

@@ -1,5 +1,6 @@
 """The hint for a missing extra fits the way the program was installed."""
 
+import ensurepip
 import json
 import os
 import re
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 
@@ -41,13 +43,16 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The interpreter of an environment with pip, and with what builds a wheel."""
     place = tmp_path_factory.mktemp("environment") / "soong-agent"
-    venv.create(place, with_pip=True, symlinks=True)
+    bundled = [*Path(ensurepip.__file__).parent.glob("_bundled/pip-*.whl")]
+    venv.create(place, with_pip=not bundled, symlinks=True)
     python = place / "bin" / "python"
     packages = Path(
         call(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip()
     )
     for name in ("hatchling", "packaging", "pathspec", "pluggy", "trove_classifiers"):
         shutil.copytree(Path(import_module(name).__file__ or "").parent, packages / name)
+    for wheel in bundled:  # unpacked, pip is there at once; the installer compiles all of it
+        ZipFile(wheel).extractall(packages)
     return python
 
 
@@ -56,6 +61,7 @@ def call(python: Path, *arguments: str) -> str:
     environ = {
         "PATH": os.environ["PATH"],
         "PIP_NO_INDEX": "1",
+        "PIP_NO_COMPILE": "1",
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
     }
     done = subprocess.run(  # noqa: S603 - our own arguments
@@ -104,8 +110,7 @@ def test_the_command_names_what_the_program_was_installed_from(
     gone.rename(wheel)
 
     # As from an index: there is no record of where it came from.
-    call(python, "-m", "pip", "uninstall", "-q", "--yes", "soong-agent")
-    install(python, "--find-links", str(wheel.parent), "soong-agent")
+    install(python, "--force-reinstall", "--find-links", str(wheel.parent), "soong-agent")
     assert hint(python) == f"{pip} {ACP}"
     packages = shlex.split(hint(python, "postgres").removeprefix(pip))
     assert [re.split(r"[<>=]", each)[0] for each in packages] == [

@@ -40,8 +40,6 @@ os.environ |= {  # for what signs its requests
     "AWS_REGION": "us-east-1",
     "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY",
 }
-settings.register_profile("suite", deadline=None)  # a busy machine is no finding
-settings.load_profile("suite")
 
 GUARD = pytest.StashKey[Guard]()
 LIFE = pytest.StashKey[IO[str]]()
@@ -154,6 +152,9 @@ def _name(request: pytest.FixtureRequest) -> str:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("whole"):
         sweeps.try_all()
+    # Slowness is no finding: the machine may be busy.
+    settings.register_profile("suite", deadline=None, max_examples=sweeps.examples(100))
+    settings.load_profile("suite")
     # A shell starts what runs in the background with Ctrl-C ignored, and children inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if not hasattr(config, "workerinput"):  # the process that collects results, not its workers

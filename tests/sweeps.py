@@ -23,6 +23,11 @@ def is_whole() -> bool:
     return _is_whole
 
 
+def examples(whole: int) -> int:
+    """Return how many examples of a property to try: these with `--whole`, otherwise a fifth."""
+    return whole if _is_whole else max(whole // 5, 5)
+
+
 def sampled(cases: Iterable[T], keep: int) -> list[T]:
     """Return all cases with `--whole`, and otherwise `keep` of them, evenly spread."""
     every = list(cases)

@@ -13,6 +13,7 @@ from PIL import Image
 
 from agent_core.artifacts import images
 from agent_core.artifacts.images import PDF, UnusableImageError, fitted, media_type, require_whole
+from sweeps import examples
 
 FORMATS = {"image/png": "PNG", "image/jpeg": "JPEG", "image/gif": "GIF", "image/webp": "WEBP"}
 
@@ -138,7 +139,7 @@ def test_damage_inside_is_an_error_when_it_is_to_be_made_smaller(kind: str) -> N
 
 
 @given(st.sampled_from(sorted(FORMATS)), st.data())
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_changed_bytes_are_an_error_or_a_picture(kind: str, data: st.DataObject) -> None:
     content = bytearray(picture(kind, (64, 64)))
     for _ in range(data.draw(st.integers(1, 6))):

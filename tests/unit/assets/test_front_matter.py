@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from agent_core.assets.front_matter import MAX_HEAD_BYTES, parse_front_matter
+from sweeps import examples
 
 MOST_SECONDS = 0.25
 
@@ -158,7 +159,7 @@ _PIECES = st.sampled_from(
 )
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(300), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(_PIECES, max_size=400).map("".join) | st.text(max_size=500))
 def test_any_text_is_taken_apart_quickly_into_plain_values(head: str) -> None:
     content = f"---\n{head}\n---\nbody"
@@ -169,7 +170,7 @@ def test_any_text_is_taken_apart_quickly_into_plain_values(head: str) -> None:
     _check_plain(taken.fields, depth=1)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.binary(max_size=600))
 def test_any_bytes_are_taken_apart(content: bytes) -> None:
     for raw in (content, b"---\n" + content, b"---\n" + content + b"\n---\n"):
@@ -196,7 +197,7 @@ _TEXTS = st.one_of(
 _VALUES = st.one_of(_TEXTS, st.lists(_TEXTS, max_size=3), st.integers(), st.booleans())
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.lists(st.tuples(_KEYS, _VALUES, st.booleans()), min_size=1, max_size=5))
 def test_a_head_of_json_means_what_yaml_says(lines: list[tuple[str, Any, bool]]) -> None:
     """A comment makes it a head that only YAML reads."""

@@ -107,12 +107,12 @@ def test_no_text_acts_on_the_terminal(attack: str, step: int) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "word word\n\n" * 40_000,
-        "- item\n" * 40_000,
-        "```python\n" + "x = 1\n" * 60_000,
+        "word word\n\n" * 12_000,
+        pytest.param("- item\n" * 17_000, marks=pytest.mark.sweep),
+        "```python\n" + "x = 1\n" * 20_000,
         ">" * 5_000 + "x\n",
         "[" * 20_000 + "\n\ny\n",
-        "x" * 400_000,
+        "x" * 150_000,
     ],
     ids=["blocks", "list", "code", "quotes", "brackets", "line"],
 )

@@ -12,6 +12,7 @@ from agent_core.context.history import open_instructions
 from agent_core.errors import SchemaError
 from agent_core.text import estimate_text
 from agent_core.types import JsonBlock, Node, NodeType, Role, TextBlock, ToolResultBlock
+from sweeps import examples
 from unit.compact.paths import Path
 from unit.context.conversations import composer
 
@@ -275,7 +276,7 @@ def pairs(nodes: Sequence[Node]) -> tuple[list[str], list[str]]:
     return sorted(calls), sorted(results)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(histories(), st.integers(0, 2000), st.integers(0, 2))
 async def test_no_call_loses_its_result_and_nothing_kept_is_missing_from_the_next_request(
     path: Path, keep: int, again: int

@@ -15,6 +15,7 @@ from agent_core.types import (
     ToolCallBlock,
     ToolResultBlock,
 )
+from sweeps import examples
 from unit.context.conversations import READ_FILE, Talk, composer
 
 TOOLS = (READ_FILE,)
@@ -227,7 +228,7 @@ def assert_every_call_is_answered(request: ModelRequest) -> None:
             assert asked == results
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(st.lists(steps, max_size=60), st.sampled_from([1024, 2048, 8192, 128_000]), st.booleans())
 def test_no_call_is_ever_parted_from_its_result(
     script: list[tuple[str, Any]], window: int, may_drop: bool
@@ -245,7 +246,7 @@ def test_no_call_is_ever_parted_from_its_result(
     assert use.dynamic_system <= built.budget.dynamic
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=examples(80))
 @given(st.lists(steps, max_size=60))
 def test_building_turn_by_turn_gives_what_building_once_gives(
     script: list[tuple[str, Any]],

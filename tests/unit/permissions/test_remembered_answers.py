@@ -24,6 +24,7 @@ from agent_core.types import (
     ToolDefinition,
     ToolPermission,
 )
+from sweeps import examples
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ made_calls = st.builds(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(st.tuples(made_calls, st.sampled_from(ANSWERS)), min_size=2, max_size=8))
 def test_a_call_passes_unasked_if_and_only_if_an_answer_before_covers_it(
     history: list[tuple[Call, Decision]],

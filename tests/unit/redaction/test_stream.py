@@ -8,6 +8,7 @@ from hypothesis import example, given, settings, strategies as st
 
 from agent_core.redaction.redactor import Redactor
 from agent_core.redaction.shapes import KEY_LEAD, KEYWORDS, TOKEN_LEADS, Hit, judge
+from sweeps import examples
 
 REDACTOR = Redactor({"A": "abcabcabd", "B": "abcd", "C": "toktoken=", "D": 'sk-abc"d'})
 
@@ -39,7 +40,7 @@ def streamed(pieces: list[str]) -> str:
 
 
 @given(cut_texts())
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 @example(["password", "=hunter2"])
 @example(["abcabcab", "cd"])
 @example(['secret="a\\', '"b" c'])
@@ -48,14 +49,14 @@ def test_any_cut_gives_the_redaction_of_the_whole(pieces: list[str]) -> None:
 
 
 @given(cut_texts())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_one_character_at_a_time_gives_the_redaction_of_the_whole(pieces: list[str]) -> None:
     text = "".join(pieces)
     assert streamed(list(text)) == REDACTOR.text(text)
 
 
 @given(cut_texts())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_bytes_are_redacted_alike_for_any_cut(pieces: list[str]) -> None:
     data = "".join(pieces).encode(errors="surrogatepass")
     stream = REDACTOR.raw_stream()
@@ -191,6 +192,6 @@ def judged_everywhere(text: str) -> str:
 
 
 @given(st.lists(PIECES, max_size=12).map("".join))
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 def test_no_place_that_the_rules_would_redact_is_passed_over(text: str) -> None:
     assert Redactor({}).text(text) == judged_everywhere(text)

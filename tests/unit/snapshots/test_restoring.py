@@ -14,6 +14,7 @@ from agent_core.errors import StorageError
 from agent_core.snapshots.records import LeftOutReason, Refusal, SnapshotSettings
 from agent_core.snapshots.store import SnapshotStore
 from rights import as_anyone
+from sweeps import examples
 from workspaces import change, fingerprint
 
 
@@ -31,7 +32,10 @@ def work(tmp_path: Path) -> Path:
 
 @pytest.mark.timeout(120)
 @settings(
-    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+    max_examples=examples(12),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=True,
 )
 @given(st.integers(0, 2**32), st.lists(st.integers(0, 12), min_size=2, max_size=5))
 def test_any_state_comes_back_exactly(seed: int, steps: list[int]) -> None:

@@ -39,6 +39,7 @@ from agent_core.tasks.model import (
     UpdateTask,
 )
 from agent_core.tasks.rules import decide, decide_creation
+from sweeps import examples
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
 LEASE = START + timedelta(days=1)
@@ -280,7 +281,7 @@ class History:
             assert_nothing_came_back(earlier, self.dag, command)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(histories)
 def test_no_history_reaches_a_forbidden_state_and_every_prefix_replays(
     history: tuple[list[NewStep], list[Command], list[Command]],
@@ -297,7 +298,7 @@ def test_no_history_reaches_a_forbidden_state_and_every_prefix_replays(
         assert snapshot(replayed) == seen
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(histories)
 def test_a_log_torn_between_the_lines_of_one_write_is_mended_at_resume(
     history: tuple[list[NewStep], list[Command], list[Command]],

@@ -25,10 +25,11 @@ from agent_core.tasks.model import (
 )
 from agent_core.tasks.rules import decide, decide_creation
 from agent_core.tasks.tools import select_steps, summarise_task, take_page
+from sweeps import is_whole
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 STAMP = Stamp(session_id="sess_1", task_id="t1", agent_id="agent_o", run_id="run_o")
-SMALL, LARGE = 1000, 10_000
+SMALL, LARGE = (1000, 10_000) if is_whole() else (300, 3000)
 LINEAR = LARGE / SMALL
 TOLERANCE = 5
 """Caches, collectors and busy machines make large things dearer; a square, ten times dearer."""
@@ -103,7 +104,6 @@ def work_off(count: int, shape: Shape) -> None:
 
 def cost(work: Callable[[int, Shape], None], count: int, shape: Shape) -> float:
     # What else is alive in this process decides how long the collector takes, so it has to wait.
-    gc.collect()
     gc.disable()
     try:
         start = process_time()

@@ -18,6 +18,7 @@ from agent_core.tools.base import OutputMisfitError
 from agent_core.tools.output import ExpectedOutput
 from agent_core.tools.schema import SchemaCheck
 from agent_core.types import ToolDefinition
+from sweeps import examples
 
 
 async def handler(arguments: dict[str, Any], context: ToolContext) -> None: ...
@@ -289,7 +290,7 @@ def is_admitted(schema: dict[str, Any]) -> bool:
     return True
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(st.dictionaries(st.sampled_from(_WORDS), _JSON, max_size=3))
 def test_only_schemas_of_their_dialect_are_admitted(parts: dict[str, Any]) -> None:
     schema = {"type": "object", **parts}

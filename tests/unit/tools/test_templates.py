@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from agent_core.tools.script import fill_argv, parse_script, placeholders
 from shell_templates import LOADED, REFUSED, RUN
+from sweeps import examples
 
 SHELLS = sorted(
     {os.path.realpath(shell) for shell in map(shutil.which, ["sh", "dash", "bash"]) if shell}
@@ -175,7 +176,9 @@ def test_a_hostile_value_arrives_as_it_is(place: Path, shell: str, value: str) -
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(60),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(
     st.sampled_from([RUN[0], RUN[1], *RUN[3:6], *RUN[7:12]]),
@@ -232,7 +235,9 @@ FRAGMENTS = st.sampled_from(
 
 
 @settings(
-    max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(400),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(st.lists(FRAGMENTS, min_size=1, max_size=9).map("".join), st.sampled_from(SHELLS))
 def test_a_script_of_any_pieces_is_refused_or_runs_no_value(

@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 
 RUN_ID = "SOONG_AGENT_TEST_RUN_ID"
@@ -95,6 +96,17 @@ def fresh_folder(kind: str, test_name: str) -> Path:
     parent.mkdir(parents=True, exist_ok=True)
     slug = re.sub(r"[^A-Za-z0-9]+", "-", test_name).strip("-")[:60]
     return Path(tempfile.mkdtemp(prefix=f"{slug}-", dir=parent)).resolve()
+
+
+def program_file(code: str) -> str:
+    """Return the path of a file with a program: as such it is started warm, with `-c` it is not."""
+    path = run_folder() / "programs" / f"{sha256(code.encode()).hexdigest()[:16]}.py"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        made = path.with_suffix(f".{os.getpid()}")
+        made.write_text(code, encoding="utf-8")
+        made.rename(path)
+    return str(path)
 
 
 def fingerprint(root: Path, *, leaving_out: str | None = None) -> Fingerprint:

@@ -23,6 +23,7 @@ from agcore.memory import (
 )
 from agent_core.providers.jsontext import dump_text
 from agent_core.types import utc_now
+from isolation import program_file
 
 FULL = ConversationMemoryConfig.full()
 PREFIX = "_conversation_s1:"
@@ -180,7 +181,7 @@ asyncio.run(main(*sys.argv[1:]))
 async def test_several_processes_add_to_one_session_without_loss(tmp_path: Path) -> None:
     path = tmp_path / "m.sqlite"
     async with await SqliteStore.open(path) as store:
-        argv = [sys.executable, "-c", _WRITER, str(path)]
+        argv = [sys.executable, program_file(_WRITER), str(path)]
         running = [
             await asyncio.create_subprocess_exec(*argv, name, stderr=subprocess.PIPE)
             for name in "abcd"

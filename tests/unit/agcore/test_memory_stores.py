@@ -22,6 +22,7 @@ from agcore.memory import (
     SqliteStore,
 )
 from agent_core.types import utc_now
+from isolation import program_file
 
 OpenStore = Callable[[Path, EvictionConfig], AbstractAsyncContextManager[MemoryStore]]
 
@@ -170,7 +171,7 @@ async def test_phase3_several_processes_share_a_file(tmp_path: Path) -> None:
     async with await SqliteStore.open(path) as store:
         children = [
             await asyncio.create_subprocess_exec(
-                sys.executable, "-c", WRITES, str(path), str(number), stderr=subprocess.PIPE
+                sys.executable, program_file(WRITES), str(path), str(number), stderr=subprocess.PIPE
             )
             for number in range(3)
         ]

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import os
 import subprocess
 import sys
 from collections.abc import AsyncGenerator, Callable, Coroutine
@@ -18,6 +19,7 @@ from agcore.tools import ToolRegistry, tool
 from agent_core.errors import ErrorCode
 from agent_core.providers.scripted import Calls, Fails, Says, ScriptedCall, ScriptedProvider
 from agent_core.types import ModelEvent, ModelRequest, StopReason
+from isolation import program_file
 
 
 class Trip(BaseModel):
@@ -287,7 +289,11 @@ print("ended")
 
 def test_nothing_is_printed_about_a_stream_that_was_left() -> None:
     done = subprocess.run(  # noqa: S603 - our own program, in our own interpreter
-        [sys.executable, "-W", "error", "-c", PROGRAM], capture_output=True, text=True, check=False
+        [sys.executable, program_file(PROGRAM)],
+        env={**os.environ, "PYTHONWARNINGS": "error"},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     lines = [line for line in done.stderr.splitlines() if not line.startswith("Executing <")]
     assert (lines, done.stdout) == ([], "ended\n")

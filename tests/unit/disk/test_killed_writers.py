@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from sweeps import is_whole
+
 SWEEP = """
 import json, os, signal, sys, threading
 from pathlib import Path
@@ -170,6 +172,6 @@ def test_a_killed_artifact_store(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(90)  # thirty processes, one after the other
 def test_a_killed_run_of_a_profile(tmp_path: Path) -> None:
-    done = swept(tmp_path, KGENT, stride=9)
+    done = swept(tmp_path, KGENT, stride=9 if is_whole() else 23)
     assert done["kills"] > 10
-    assert done["left"] > 1, "no kill has hit the time in which there is a temporary file"
+    assert done["left"], "no kill has hit the time in which there is a temporary file"

@@ -11,6 +11,7 @@ from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.memory.entry import Memory, file_name, parse_memory
 from agent_core.memory.folder import MAX_CATALOG_BYTES, MemoryFolder, MemoryWriter
+from isolation import program_file
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -180,7 +181,7 @@ for number in range(20):
 
 def test_processes_take_turns_and_the_catalog_misses_nobody(folder: MemoryFolder) -> None:
     running = [
-        subprocess.Popen([sys.executable, "-c", _WRITE, str(folder.root), str(n)])  # noqa: S603
+        subprocess.Popen([sys.executable, program_file(_WRITE), str(folder.root), str(n)])  # noqa: S603
         for n in range(3)
     ]
     assert [process.wait() for process in running] == [0, 0, 0]
@@ -194,7 +195,7 @@ def test_a_writer_that_is_killed_leaves_files_whole_and_the_lock_free(
     written_to(folder).save(a_memory())
     program = _WRITE.replace("range(20)", "range(100000)")
     for _ in range(5):
-        victim = subprocess.Popen([sys.executable, "-c", program, str(folder.root), "v"])  # noqa: S603
+        victim = subprocess.Popen([sys.executable, program_file(program), str(folder.root), "v"])  # noqa: S603
         while len(list((folder.root / "user").glob("*.md"))) < 3:
             assert victim.poll() is None
         victim.kill()

@@ -12,6 +12,7 @@ import pytest
 
 from agent_core.errors import StorageError
 from agent_core.storage.owners import Owner
+from isolation import program_file
 
 HOLD = """
 import sys, time
@@ -30,7 +31,7 @@ def locks(home: Path) -> list[Path]:
 
 def start_holder(home: Path) -> tuple[subprocess.Popen[str], str]:
     holder = subprocess.Popen(  # noqa: S603
-        [sys.executable, "-c", HOLD, str(home)], stdout=subprocess.PIPE, text=True
+        [sys.executable, program_file(HOLD), str(home)], stdout=subprocess.PIPE, text=True
     )
     assert holder.stdout is not None
     return holder, holder.stdout.readline().strip()
@@ -123,7 +124,7 @@ for _ in range(150):
 """
     workers = [
         subprocess.Popen(  # noqa: S603
-            [sys.executable, "-c", code, str(tmp_path)], stderr=subprocess.PIPE
+            [sys.executable, program_file(code), str(tmp_path)], stderr=subprocess.PIPE
         )
         for _ in range(4)
     ]

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from agent_core.tasks.log_format import read_log
+from isolation import program_file
+from sweeps import sampled
 from task_boards import created, desk_in, step
 
 WRITER = """
@@ -32,13 +34,13 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize("attempt", range(6))
+@pytest.mark.parametrize("attempt", sampled(range(6), keep=3))
 async def test_r1_a_killed_writer_loses_nothing_it_acknowledged(
     project: Path, attempt: int
 ) -> None:
     tests = Path(__file__).parents[2]
     with subprocess.Popen(  # noqa: ASYNC220, S603 - our own interpreter and text
-        [sys.executable, "-c", WRITER, str(project), str(tests)], stdout=subprocess.PIPE
+        [sys.executable, program_file(WRITER), str(project), str(tests)], stdout=subprocess.PIPE
     ) as writer:
         assert writer.stdout is not None
         said = writer.stdout.readline()

@@ -23,6 +23,7 @@ from agent_core.tools.files import (
     open_file,
     read_state,
 )
+from isolation import program_file
 
 Replace = Callable[..., object]
 
@@ -191,14 +192,11 @@ files.replace_file(path, b"new" * 100_000, before=before, unfinished=notes)
 
 def test_g8_a_kill_at_any_step_leaves_the_old_file_or_the_new_one(project: Path) -> None:
     path = project / "f"
-    source = Path(files.__file__).parents[2]
     seen: set[bytes] = set()
     for nth in (5, 12, 16, 18, 20, 22, 24, 26, 28, 99):
         path.write_bytes(b"old")
         subprocess.run(  # noqa: S603
-            [sys.executable, "-c", KILLED, str(path), str(nth)],
-            env={"PYTHONPATH": str(source)},
-            check=False,
+            [sys.executable, program_file(KILLED), str(path), str(nth)], check=False
         )
         seen.add(path.read_bytes())
     assert seen == {b"old", b"new" * 100_000}

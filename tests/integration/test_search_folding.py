@@ -1,14 +1,21 @@
 """A search finds words however their letters are written."""
 
 from pathlib import Path
+from unicodedata import normalize
 
 import pytest
 
 from agent_core import AgentRuntime
 from agent_core.testing import ScriptedProvider, calls
 from agent_core.tools import tool
+from isolation import Home
 
-TEXT = "Die Straße zum Büro in İzmir: ﬁnde 300 K"
+TEXT = (
+    "ßİ" * 100
+    + " Die Straße zum Büro in İzmir: ﬁnde 300 K, Größe ffff, Кириллица 각 \ud83d "
+    + "ß" * 200
+)
+WORDS = ["straße", "STRASSE", "strasse", "büro", "İZMIR", "find", "k", "ﬁ", "FFFF", "кирилл", "각"]
 
 
 @tool(permission="readonly")
@@ -17,17 +24,33 @@ def look() -> str:
     return TEXT
 
 
-@pytest.mark.parametrize(
-    "word", ["straße", "STRASSE", "strasse", "büro", "İZMIR", "find", "k", "ﬁ"]
-)
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+@pytest.mark.parametrize("database", ["file", "server"])
 @pytest.mark.parametrize("is_result", [False, True])
 async def test_a_word_is_found_however_it_is_written(
-    home: object, project: Path, word: str, is_result: bool
+    request: pytest.FixtureRequest,
+    home: Home,
+    project: Path,
+    database: str,
+    is_result: bool,
+    form: str,
 ) -> None:
+    url = request.getfixturevalue("database_url") if database == "server" else None
     model = ScriptedProvider([calls("look") if is_result else TEXT, "ended"])
-    async with AgentRuntime(project, model=model) as runtime:
+    async with AgentRuntime(project, model=model, database_url=url) as runtime:
         runtime.register_tool(look)
-        await runtime.run("go")
-        (found,) = await runtime.search_sessions(word, limit=1)
-        assert "zum Büro in" in found.snippet
+        await runtime.run("go", here=True)
+        for word in WORDS:
+            (found,) = await runtime.search_sessions(normalize(form, word), limit=1)
+            assert "in İzmir" in found.snippet, word
         assert await runtime.search_sessions("strassenbahn") == []
+        assert await runtime.search_sessions("buro") == []
+
+
+async def test_sessions_are_listed_by_words_in_any_form(home: Home, project: Path) -> None:
+    model = ScriptedProvider(["ended"])
+    async with AgentRuntime(project, model=model) as runtime:
+        await runtime.run("Die Straße nach İstanbul")
+        for words in ("STRASSE", "i\u0307STANBUL straße"):
+            (found,) = await runtime.session_summaries(query=words)
+            assert found.title == "Die Straße nach İstanbul"

@@ -21,6 +21,7 @@ from agent_core.errors import AgentCoreError, ErrorCode, SchemaError, ToolError
 from agent_core.memory.entry import Memory
 from agent_core.memory.folder import MOST_PROBLEMS, MemoryFolder, MemoryList
 from agent_core.text import estimate_text, fit_lines
+from agent_core.text.folding import fold
 from agent_core.tools.base import (
     Action,
     LoadedTexts,
@@ -132,7 +133,7 @@ def ranked(query: str, memories: Sequence[Memory]) -> list[Memory]:
 
 
 def _has_letters_of(words: Sequence[str], memory: Memory) -> bool:
-    text = f"{memory.summary} {' '.join(memory.tags)} {memory.content[:_MOST_CHARS]}".casefold()
+    text = fold(f"{memory.summary} {' '.join(memory.tags)} {memory.content[:_MOST_CHARS]}")
     return any(word in text for word in words)
 
 
@@ -147,7 +148,7 @@ def weigh_words(memory: Memory) -> dict[str, float]:
 
 def _words(text: str) -> list[str]:
     """Split a text into lower-case words without plural s; scripts without spaces into pairs."""
-    text = text.casefold()
+    text = fold(text)
     has_pairs = not text.isascii() and _IDEOGRAPHS.search(text) is not None
     words: list[str] = []
     for word in _WORD.findall(text):

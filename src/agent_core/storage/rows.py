@@ -351,7 +351,9 @@ def _as_columns(values: Mapping[str, Any], *, skip_none: bool = False) -> dict[s
 
 def _dump_slowly(value: Any) -> str:
     try:
-        text = strict_json(value, default=_as_json)
+        # A lone surrogate stays an escape, all other text is found by a search as it is.
+        text = strict_json(value, default=_as_json, ensure_ascii=False)
+        text = text.encode("utf-8", "backslashreplace").decode()
         loads(text)  # what cannot be read back must not be stored
     except (TypeError, ValueError, RecursionError) as error:
         raise unreadable(str(error)) from error

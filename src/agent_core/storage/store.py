@@ -656,27 +656,26 @@ class SessionStore:
 
         await self.writer.submit(lambda c: add_titles(c, titles))
 
-    async def nodes_like(
+    async def nodes_with(
         self,
-        patterns: Sequence[str],
+        words: Sequence[str],
         *,
         before: int | None = None,
         limit: int,
         project: str | None = None,
     ) -> list[tuple[int, Node]]:
-        """Return messages and summaries whose stored content is `LIKE` all patterns, newest first.
+        """Return messages and summaries whose content has all folded words, newest first.
 
-        `^` makes the next character of a pattern an ordinary one. Case is ignored. Reads the
-        content of all sessions until `limit` are found.
+        A few of them may lack a word: what is compared is the stored JSON. All content is read
+        until `limit` are found, where no index helps.
 
         Returns:
             Each with its number, which is the next call's `before`.
         """
-        from agent_core.storage.summaries import nodes_like  # noqa: PLC0415
+        from agent_core.storage.summaries import nodes_with  # noqa: PLC0415
 
-        likes = list(map(storable, patterns))
         folder = None if project is None else storable(project)
-        return await self.reader.read(lambda c: nodes_like(c, likes, before, limit, folder))
+        return await self.reader.read(lambda c: nodes_with(c, words, before, limit, folder))
 
     async def ids_beginning(
         self, kind: str, prefix: str, *, session_id: str | None = None, limit: int = 10

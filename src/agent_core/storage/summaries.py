@@ -7,6 +7,7 @@ from typing import Any
 from agent_core.storage.claims import find_session
 from agent_core.storage.rows import CONTENT, MAX_SEQ, OPEN_RUN, find, loads
 from agent_core.storage.sql import Connection
+from agent_core.text.folding import fold, pattern_in_json
 from agent_core.types import Node, SessionRecord, SessionSummary, Usage, words_of
 
 _LEAST = len("sess_") + 8
@@ -73,8 +74,8 @@ def summaries(
     forked_from: str | None,
 ) -> list[tuple[SessionSummary, Mapping[str, Any]]]:
     """Return sessions with metadata, the last used first: see `SessionStore.session_summaries`."""
-    words = (query or "").casefold().split()
-    # Words are compared with Python's case folding, so all sessions are read for them.
+    words = fold(query or "").split()
+    # Words are compared as Python folds them, so all sessions are read for them.
     most, first = (MAX_SEQ, 0) if words else (limit, offset)
     rows = connection.execute(
         _LISTED, {"project": project, "limit": most, "offset": first, "origin": forked_from}
@@ -88,7 +89,7 @@ def summaries(
 
 
 def _fits(words: Sequence[str], texts: Iterable[str | None]) -> bool:
-    text = "\n".join(text for text in texts if text).casefold()
+    text = fold("\n".join(text for text in texts if text))
     return all(word in text for word in words)
 
 
@@ -148,21 +149,22 @@ def _began_with(connection: Connection, session_id: str) -> str | None:
         return ""
 
 
-def nodes_like(
+def nodes_with(
     connection: Connection,
-    patterns: Sequence[str],
+    words: Sequence[str],
     before: int | None,
     limit: int,
     project: str | None,
 ) -> list[tuple[int, Node]]:
-    """Return messages and summaries whose content matches all patterns, the newest first."""
-    likes = " AND ".join(["content_json LIKE ? ESCAPE '^'"] * len(patterns))
+    """Return messages and summaries that may have all words: see `SessionStore.nodes_with`."""
+    fits = " AND ".join(["folded(content_json) LIKE ? ESCAPE '^'"] * len(words))
+    patterns = map(pattern_in_json, words)
     rows = connection.execute(
         f"""SELECT rowid, node_id FROM nodes
         WHERE (CAST(? AS BIGINT) IS NULL OR rowid < ?) AND node_type IN ('message', 'compaction')
         AND (CAST(? AS TEXT) IS NULL
             OR session_id IN (SELECT session_id FROM sessions WHERE cwd = ?))
-        AND {likes} ORDER BY rowid DESC LIMIT ?""",  # noqa: S608 - our own words
+        AND {fits} ORDER BY rowid DESC LIMIT ?""",  # noqa: S608 - our own words
         (before, before, project, project, *patterns, limit),
     )
     found = [(number, find(connection, Node, node_id)) for number, node_id in rows]

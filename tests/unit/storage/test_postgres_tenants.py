@@ -118,7 +118,7 @@ READS: dict[str, Callable[[SessionStore], Awaitable[object]]] = {
     "memory_backlog": lambda s: s.memory_backlog(10),
     "memory_terms": lambda s: s.memory_terms(["run_1"]),
     "untitled": lambda s: s.untitled(10),
-    "nodes_like": lambda s: s.nodes_like(["%I am%"], limit=10),
+    "nodes_with": lambda s: s.nodes_with(["i am"], limit=10),
     "ids_beginning": lambda s: s.ids_beginning("session", "s"),
     "agent": lambda s: s.agent("agent_s1"),
     "agents": lambda s: s.agents("s1"),

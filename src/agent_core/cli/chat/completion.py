@@ -12,6 +12,7 @@ from prompt_toolkit.document import Document
 
 from agent_core.errors import AgentCoreError
 from agent_core.text import short_line, visible
+from agent_core.text.folding import fold
 
 MOST_FILES = 200_000
 _SHOWN = 40
@@ -51,7 +52,7 @@ class Files:
             names = await _list_files(self._project)
             folders = {f"{name[: end + 1]}" for name in names for end in _slashes(name)}
             self._names = sorted([*names, *folders])
-            self._folded = [name.casefold() for name in self._names]
+            self._folded = [fold(name) for name in self._names]
         finally:
             self._listed_at, self._listing = time.monotonic(), None
 
@@ -98,7 +99,7 @@ async def _list_files(project: Path) -> list[str]:
 
 def _best(typed: str, names: Sequence[str], folded: Sequence[str]) -> list[str]:
     """Return names that begin with it, then files that do, then names with it, then its letters."""
-    typed = typed.casefold()
+    typed = fold(typed)
     ranks: list[list[str]] = [[], [], [], []]
     letters = re.compile(".*?".join(map(re.escape, typed))) if typed else None
     for name, plain in zip(names, folded, strict=True):

@@ -6,7 +6,7 @@ schema that is searched first.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import LiteralString
 
 import psycopg
@@ -16,6 +16,7 @@ from psycopg import Connection
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.storage.migrations import LEDGER, MIGRATIONS
 from agent_core.storage.postgres.faults import DATABASE
+from agent_core.storage.postgres.folding import FOLDED, folding_script
 from agent_core.storage.postgres.statements import Row
 from agent_core.storage.postgres.upgrades import newest_comment
 from agent_core.storage.rows import iso
@@ -159,12 +160,13 @@ END $$;
 """
 """The turns of tenants, and a function that takes the next job of the one whose turn it is."""
 
-_ADDED: tuple[tuple[LiteralString, LiteralString], ...] = (
-    ("last_commits", _LAST_COMMITS),
-    ("tenant_turns", _TURNS),
-)
-"""Tables added to a schema that has no new version: programs that do without them may run beside
-this one.
+_ADDED: Mapping[LiteralString, Callable[[], LiteralString]] = {
+    "last_commits": lambda: _LAST_COMMITS,
+    "tenant_turns": lambda: _TURNS,
+    FOLDED: folding_script,
+}
+"""Tables and a function added to a schema that has no new version: programs that do without them
+may run beside this one.
 """
 
 _ALONE: LiteralString = "SELECT pg_advisory_xact_lock(hashtext('soong-agent schema'))"
@@ -377,25 +379,27 @@ def migrate(connection: Connection[Row]) -> None:
     if not is_current:
         _migrate(connection)
     with connection.transaction():
-        for table, script in _ADDED:
-            if not is_table(connection, table):
+        for name, script in _ADDED.items():
+            if not is_there(connection, name):
                 try:
                     connection.execute(_ALONE)
-                    connection.execute(script, prepare=False)
+                    connection.execute(script(), prepare=False)
                 except psycopg.errors.InsufficientPrivilege as error:
-                    message = f"{DATABASE} lacks the table {table}"
+                    kind = "function" if name == FOLDED else "table"
+                    message = f"{DATABASE} lacks the {kind} {name}"
                     raise StorageError(ErrorCode.MIGRATION_FAILED, message + _CURE) from error
         connection.execute("DELETE FROM last_commits WHERE at < now() - interval '1 hour'")
 
 
 def is_complete(connection: Connection[Row]) -> bool:
-    """Return whether the tables that belong to no version are there."""
-    return all(is_table(connection, table) for table, _ in _ADDED)
+    """Return whether the tables and functions that belong to no version are there."""
+    return all(is_there(connection, name) for name in _ADDED)
 
 
-def is_table(connection: Connection[Row], name: str) -> bool:
-    """Return whether there is a table of this name."""
-    row = connection.execute("SELECT to_regclass($1) IS NOT NULL", (name,)).fetchone()
+def is_there(connection: Connection[Row], name: str) -> bool:
+    """Return whether there is a table of this name, or a function of this name and signature."""
+    find: LiteralString = "to_regprocedure" if name.endswith(")") else "to_regclass"
+    row = connection.execute(f"SELECT {find}($1) IS NOT NULL", (name,)).fetchone()
     return bool(row and row[0])
 
 

@@ -39,7 +39,6 @@ _REWRITTEN: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\bIS NOT (?=[?:])"), "IS DISTINCT FROM "),
     (re.compile(r"\bIS (?=[?:])"), "IS NOT DISTINCT FROM "),
     (re.compile(r"\bIN \(SELECT value FROM json_each\((\?|:\w+)\)\)"), r"= ANY (json_strings(\1))"),
-    (re.compile(r"\bLIKE\b"), "ILIKE"),
     (re.compile(re.escape(NEXT_USE)), "next_use()"),
     (re.compile(r"\blength\(CAST\((\w+) AS BLOB\)\)"), r"octet_length(\1)"),
 )

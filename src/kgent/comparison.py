@@ -376,6 +376,7 @@ def _has_same_content(one: _Side, other: _Side, name: str) -> bool:
 
 
 _FILE = "file"
+_NO_NEWLINE = "\\ No newline at end of file"
 
 
 def _files(side: _Side) -> dict[str, str]:
@@ -398,10 +399,17 @@ def _diff(one: Path | None, other: Path, name: str) -> list[str]:
         ]
         if any(len(content) > MAX_DIFF_BYTES for content in contents):
             return []
-        before, after = (content.decode("utf-8").splitlines() for content in contents)
+        before, after = (_ended_lines(content.decode("utf-8")) for content in contents)
     except (OSError, ValueError, AgentCoreError):
         return []
-    return _unified(before, after, readable_name(name))
+    lines = _unified(before, after, readable_name(name))
+    return [each for line in lines for each in line.split("\n")]
+
+
+def _ended_lines(text: str) -> list[str]:
+    """Return the lines of a text, the last one with a remark if it has no end."""
+    *lines, rest = text.split("\n")
+    return [*lines, f"{rest}\n{_NO_NEWLINE}"] if rest else lines
 
 
 def _unified(before: Sequence[str], after: Sequence[str], name: str) -> list[str]:

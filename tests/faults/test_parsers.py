@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -33,8 +34,9 @@ from agent_core.providers.failures import CallError
 from agent_core.redaction.redactor import Redactor
 from agent_core.tasks.log_format import read_log
 from agent_core.text.wildcards import Wildcards
-from agent_core.tools.patch import Patch, unified_diff
+from agent_core.tools.patch import Patch, changes_of, unified_diff
 from agent_core.tools.script import PLACEHOLDER, fill_argv, parse_script, placeholders
+from agent_core.tools.text import lines_of
 from faults.depth import Depth, Tally
 from faults.fuzzing import fuzz
 from kgent.errors import KgentError
@@ -303,12 +305,28 @@ def test_a_diff_applies_or_is_refused(tally: Tally, size: Depth) -> None:
 
 @pytest.mark.faults("parser: diffs")
 def test_a_diff_that_was_shown_makes_the_new_text(tally: Tally, size: Depth) -> None:
-    text = st.lists(st.sampled_from(["a\n", "b\n", "\n", "c c\n", "+x\n", "-- y\n"]), max_size=20)
+    lines = st.lists(st.sampled_from(["a\n", "b\n", "\n", "c\r\n", "+x\n", "-- y\n"]), max_size=20)
+    text = st.tuples(lines, st.sampled_from(["", "a", "\\ No newline", "\r"]))
 
-    def check(old: list[str], new: list[str]) -> None:
-        before, after = "".join(old), "".join(new)
-        if before != after:
-            diff = unified_diff(before, after, shown="x")
+    def check(old: tuple[list[str], str], new: tuple[list[str], str]) -> None:
+        before, after = ("".join([*lines, last]) for lines, last in (old, new))
+        if before == after:
+            return
+        diff = unified_diff(before, after, shown="x")
+        changes = changes_of(diff)
+        assert changes is not None
+        heads = [int(each) for each in re.findall(r"^@@ -(\d+)", diff, re.MULTILINE)]
+        done, rest, passed = "", lines_of(before), 0
+        for start, change in zip(heads, changes, strict=True):
+            assert change.before is not None
+            size = len(lines_of(change.before))
+            kept = start - (size > 0) - passed
+            done += "".join(rest[:kept]) + change.after
+            assert "".join(rest[kept : kept + size]) == change.before
+            rest = rest[kept + size :]
+            passed += kept + size
+        assert done + "".join(rest) == after
+        if "\r" not in before + after:  # a patch gives new lines the end of the others
             assert Patch.parse(diff).apply(before, newline="\n") == after
 
     fuzz(tally, size, check, text, text)

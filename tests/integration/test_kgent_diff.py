@@ -375,6 +375,23 @@ def test_no_difference_of_the_conversation_is_overlooked(
     assert found.diff
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "changed"),
+    [
+        ("one\n", "one", ["-one", "+one", "\\ No newline at end of file"]),
+        ("one\r\n", "one\n", ["-one\r", "+one"]),
+        ("a\u2028b\n", "a\nb\n", ["-a\u2028b", "+a", "+b"]),
+    ],
+)
+def test_a_changed_line_end_is_in_the_diff_of_a_file(
+    equal: tuple[Path, Path], before: str, after: str, changed: list[str]
+) -> None:
+    for root, text in zip(equal, (before, after), strict=True):
+        (root / "notes.txt").write_bytes(text.encode())
+    (found,) = (each for each in compare_runs(*equal) if each.path.endswith("notes.txt"))
+    assert found.diff[3:] == changed
+
+
 IRRELEVANT: dict[str, Callable[[Path], object]] = {
     "times and ids": edit_messages(
         lambda message: (

@@ -90,25 +90,26 @@ async def test_a_command_whose_time_was_up_has_its_output_and_no_code(
 
 
 async def test_a_change_shows_its_diff_with_a_true_count(home: Home, project: Path) -> None:
-    lines = "".join(f"{number}\n" for number in range(600))
+    lines = "".join(f"{number}\n" for number in range(3000))
     started, ended = await facts_of(
         home, project, calls("code.write_file", path="b.txt", content=lines)
     )
     assert started.payload["kind"] == "edit"
     assert started.payload["paths"] == [{"path": str(project / "b.txt"), "line": 1}]
     shown = ended.payload["diff"].splitlines()
-    assert shown[:4] == ["--- b.txt", "+++ b.txt", "@@ -0,0 +1,600 @@", "+0"]
-    assert len(shown) == 200
-    assert len(shown) + ended.payload["diff_hidden_lines"] == 603
+    assert shown[:4] == ["--- /dev/null", "+++ b.txt", "@@ -0,0 +1,3000 @@", "+0"]
+    assert len(shown) == 1000
+    assert len(shown) + ended.payload["diff_hidden_lines"] == 3003
+    assert ended.payload["diff_is_whole"] is False
 
 
 async def test_the_hidden_lines_of_a_diff_that_was_cut_before_are_counted_too(
     home: Home, project: Path
 ) -> None:
-    lines = "".join(f"{number:040}\n" for number in range(5000))
+    lines = "".join(f"{number:0400}\n" for number in range(5000))
     _, ended = await facts_of(home, project, calls("code.write_file", path="b.txt", content=lines))
     shown = ended.payload["diff"].splitlines()
-    assert len(ended.payload["diff"]) <= 16_000
+    assert len(ended.payload["diff"]) <= 64_000
     assert len(shown) + ended.payload["diff_hidden_lines"] == 5003
 
 

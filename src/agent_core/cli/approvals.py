@@ -15,7 +15,7 @@ from agent_core.cli.view import answer_hint, answers_of
 from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.permissions.request import coverage_of_rule, rule_of, wide_of
-from agent_core.text import visible
+from agent_core.text import lines_of_diff, visible
 from agent_core.types import ApprovalRecord, Decision, RunStatus
 
 _DECISIONS = {
@@ -87,7 +87,7 @@ def _show(question: ApprovalRecord, terminal: Terminal, clean: Clean) -> None:
             line(f"  {name} --always would add this rule{where}:")
             for each in rule.splitlines():
                 line(f"    {each}")
-    for each in str(request.metadata.get("diff") or "").splitlines():
+    for each in lines_of_diff(str(request.metadata.get("diff") or "")):
         line(f"    {each}")
     if question.decision is not None:
         said = f"  answer: {question.decision} by {question.decided_by} ({question.decider})"

@@ -26,7 +26,7 @@ from agent_core.permissions.request import (
     rule_of,
     wide_of,
 )
-from agent_core.text import plural, shortened, visible
+from agent_core.text import lines_of_diff, plural, shortened, visible
 from agent_core.types import Decision, PermissionDecision, PermissionRequest
 
 _ANSWERS = {
@@ -455,7 +455,7 @@ def _cut(parts: Sequence[Sequence[str]], most: int) -> list[list[str]]:
 
 
 def _diff_of(request: PermissionRequest) -> list[str]:
-    return str(request.metadata.get("diff") or "").splitlines()
+    return lines_of_diff(str(request.metadata.get("diff") or ""))
 
 
 def _count_hidden(diff: Sequence[str], shown: int) -> int:

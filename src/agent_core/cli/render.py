@@ -10,7 +10,7 @@ from agent_core.cli.figures import format_duration
 from agent_core.cli.layout import SIGNS, Signs, cells, fitted, wrapped
 from agent_core.cli.terminal import Part, Style
 from agent_core.events.projection import Call
-from agent_core.text import plural, printed, shortened, visible
+from agent_core.text import lines_of_diff, plural, printed, shortened, visible
 from agent_core.types import EFFECT_UNKNOWN
 from agent_core.types.event_details import ToolCompleted, ToolDenied, ToolEnded, ToolFailed
 
@@ -133,7 +133,7 @@ class CallLayout(Struct, frozen=True):
 
     def diff(self, ended: ToolEnded, *, most: int | None = LINES_OF_DIFF) -> Iterator[Line]:
         """Yield the numbered changes of a call, at most `most` lines; None: all known ones."""
-        lines = (ended.diff or "").splitlines()
+        lines = lines_of_diff(ended.diff or "")
         rows = list(_numbered(lines))
         hidden = ended.diff_hidden_lines + len(rows[most:] if most else ())
         digits = len(str(max((number for number, *_ in rows), default=0)))
@@ -232,6 +232,8 @@ def _numbered(lines: Sequence[str]) -> Iterator[tuple[int, str, str]]:
         elif line.startswith("+"):
             yield new, "+", line[1:]
             new += 1
+        elif line.startswith("\\"):  # the line before has no end
+            yield 0, "\\", line[2:]
         else:
             yield new, " ", line[1:]
             old, new = old + 1, new + 1

@@ -122,7 +122,7 @@ class _CallTiming(Struct):
         if is_command:
             facts |= command_facts(result, journal.clean)
         elif access.diff and not result.is_error:
-            facts |= shown_diff(journal.clean(access.diff))
+            facts |= shown_diff(access.diff, journal.clean)
         return facts
 
 

@@ -204,7 +204,8 @@ def build_request(
     if asked_by is not None:
         metadata["asked_by"] = line(asked_by)
     if access.diff is not None:
-        metadata["diff"] = shortened(visible(redactor.text(access.diff)), MAX_DIFF)
+        metadata["diff"] = shortened(_visible_diff(redactor.text(access.diff)), MAX_DIFF)
+        metadata["diff_is_whole"] = metadata["diff"] == access.diff
     hook_summary = access.hook_summary and {
         key: line(value) if isinstance(value, str) else value
         for key, value in access.hook_summary.items()
@@ -242,6 +243,13 @@ def _visible_lines(text: str) -> str:
     """Return a text of several lines with its other control characters spelled out."""
     lines = (visible(each, one_line=True) for each in text.split("\n"))
     return shortened("\n".join(lines), MAX_SUMMARY)
+
+
+def _visible_diff(diff: str) -> str:
+    """Return a diff with its control characters spelled out, apart from the ends of lines."""
+    if "\r\n" not in diff:
+        return visible(diff)
+    return "\r\n".join(map(visible, diff.split("\r\n")))
 
 
 def _agent_facts(run: RunIdentity, line: Callable[[str], str]) -> dict[str, Any]:
@@ -366,6 +374,7 @@ def event_payload(request: "PermissionRequest") -> dict[str, Any]:
     payload["args_summary"] = shortened(request.args_summary, _MAX_IN_EVENT)
     metadata = payload["metadata"]
     metadata.pop("diff", None)
+    metadata.pop("diff_is_whole", None)
     metadata.pop("lines", None)
     if "target" in metadata:
         metadata["target"] = shortened(metadata["target"], _MAX_IN_EVENT)

@@ -277,8 +277,11 @@ class Forks:
                 note = f"binary or large, {sizes[0]} -> {sizes[1]} bytes"
             else:
                 (old, was), (new, now) = (text or ("", "") for text in texts)
-                old, new = self._redactor.text(old), self._redactor.text(new)
-                diff = unified_diff(old, new, shown=path)
+                shown = [
+                    None if entry is None else self._redactor.text(text)
+                    for entry, text in ((change.before, old), (change.after, new))
+                ]
+                diff = unified_diff(*shown, shown=path)
                 if was and now and was != now:
                     note = f"encoding: {was} -> {now}"
         elif change.kind.value == "mode" and change.before and change.after:

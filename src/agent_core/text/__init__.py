@@ -182,6 +182,11 @@ def shortened(text: str, limit: int) -> str:
     return text if cut <= 0 else f"{text[:limit]}… (+{cut} {noun(cut, 'character')})"
 
 
+def lines_of_diff(diff: str) -> list[str]:
+    """Return the lines of a unified diff as people are shown them, without their ends."""
+    return [line.removesuffix("\r") for line in diff.removesuffix("\n").split("\n") if diff]
+
+
 def strict_json(
     value: object, *, default: Callable[[Any], object] | None = None, **layout: Any
 ) -> str:

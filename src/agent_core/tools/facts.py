@@ -9,8 +9,8 @@ from agent_core.types import JsonBlock, TextBlock, ToolResult
 
 OUTPUT_LINES = 20
 OUTPUT_CHARS = 4_000
-DIFF_LINES = 200
-DIFF_CHARS = 16_000
+DIFF_LINES = 1_000
+DIFF_CHARS = 64_000
 
 _CLEANED_CHARS = 65_536
 """So much of an output is looked at for secrets: one may begin before the lines that are shown."""
@@ -56,10 +56,11 @@ def command_facts(result: ToolResult, clean: Clean) -> dict[str, Any]:
     return facts
 
 
-def shown_diff(diff: str) -> dict[str, Any]:
-    """The beginning of a diff, and how many lines of it follow."""
-    lines, hidden = diff.splitlines(), 0
-    if lines and (cut := _CUT_DIFF.fullmatch(lines[-1])):
+def shown_diff(diff: str, clean: Clean) -> dict[str, Any]:
+    """The beginning of a diff, how many lines of it follow, and whether it is shown as it is."""
+    cleaned = str(clean(diff))
+    lines, hidden = cleaned.removesuffix("\n").split("\n"), 0
+    if cut := _CUT_DIFF.fullmatch(lines[-1]):
         lines.pop()
         hidden = int(cut[1])
     room = DIFF_CHARS
@@ -74,4 +75,5 @@ def shown_diff(diff: str) -> dict[str, Any]:
     facts: dict[str, Any] = {"diff": "\n".join(kept)}
     if hidden:
         facts["diff_hidden_lines"] = hidden
+    facts["diff_is_whole"] = facts["diff"] == diff.removesuffix("\n")
     return facts

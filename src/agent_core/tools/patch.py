@@ -15,7 +15,7 @@ from msgspec import Struct
 from pydantic import Field
 
 from agent_core.errors import ErrorCode, ToolError
-from agent_core.text import noun, plural, shortened
+from agent_core.text import noun, plural, shortened, visible
 from agent_core.tools.schema import Arguments
 from agent_core.tools.text import common_start, lines_of
 
@@ -29,6 +29,9 @@ _REFUSED = ("rename ", "copy ", "deleted file", "GIT binary patch", "Binary file
 _IGNORED = ("diff ", "index ", "new file mode", "old mode", "new mode", "Index: ", "====")
 _UNTERMINATED = "\\"
 """Begins the remark that the line before has no end of line."""
+_NO_NEWLINE = "\\ No newline at end of file\n"
+_NO_FILE = "/dev/null"
+"""Stands in a header for a file that does not exist before, or after."""
 
 _MAX_COMPARED = 1000
 _MAX_CHARACTERS = 40_000
@@ -230,7 +233,7 @@ def _read_header(line: str, hunks: int) -> str | None:
             message = "the diff changes several files; one call changes one file"
             raise ToolError(ErrorCode.PATCH_PATH_MISMATCH, message)
         path = line[4:].partition("\t")[0].strip().strip('"')
-        if line.startswith("+++ ") and path == "/dev/null":
+        if line.startswith("+++ ") and path == _NO_FILE:
             raise _patch_error("the diff deletes the file")
         return path
     if line.strip() and not line.startswith(_IGNORED):
@@ -275,13 +278,21 @@ def _quote(line: str) -> str:
     return repr(shortened(line, 100))
 
 
-def unified_diff(old: str, new: str, *, shown: str, most: int = _MAX_CHARACTERS) -> str:
+def unified_diff(
+    old: str | None, new: str | None, *, shown: str, most: int = _MAX_CHARACTERS
+) -> str:
     """Return a unified diff of two texts, of about `most` characters, marked where it is cut.
 
     Only what lies between the first and the last difference is compared line by line; where that
     is more than 1,000 lines, all of it is shown as replaced.
+
+    Args:
+        old: the text before; None: there was no file.
+        new: the text after; None: there is no file any more.
+        shown: the name of the file.
+        most: the number of characters.
     """
-    before, after = lines_of(old), lines_of(new)
+    before, after = lines_of(old or ""), lines_of(new or "")
     head = common_start(before, after)
     tail = common_start(before[head:][::-1], after[head:][::-1])
     start = max(head - _CONTEXT, 0)
@@ -289,7 +300,8 @@ def unified_diff(old: str, new: str, *, shown: str, most: int = _MAX_CHARACTERS)
     before, after = before[start : len(before) - keep], after[start : len(after) - keep]
     lines: list[str] = []
     if max(len(before), len(after)) > _MAX_COMPARED:
-        lines = [f"@@ -{start + 1},{len(before)} +{start + 1},{len(after)} @@\n"]
+        spans = (f"{start + (len(each) > 0)},{len(each)}" for each in (before, after))
+        lines = ["@@ -{} +{} @@\n".format(*spans)]
         lines += [*(f"-{line}" for line in before), *(f"+{line}" for line in after)]
     else:
         from difflib import SequenceMatcher  # noqa: PLC0415 - only to show a change
@@ -305,10 +317,85 @@ def unified_diff(old: str, new: str, *, shown: str, most: int = _MAX_CHARACTERS)
                 else:
                     lines += (f"-{line}" for line in before[i:j])
                     lines += (f"+{line}" for line in after[k:m])
-    text = "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
+    text = "".join(line if line.endswith("\n") else f"{line}\n{_NO_NEWLINE}" for line in lines)
     if len(text) > most:
         end = text.rfind("\n", 0, most) + 1 or most
         begin, rest = text[:end].removesuffix("\n"), text[end:]
         more = rest.count("\n")
         text = f"{begin}\n… {more} {noun(more, 'more line')} (+{len(rest)} characters)\n"
-    return f"--- {shown}\n+++ {shown}\n{text}"
+    name = visible(shown, one_line=True)
+    source, target = (_NO_FILE if each is None else name for each in (old, new))
+    return f"--- {source}\n+++ {target}\n{text}"
+
+
+class TextChange(Struct, frozen=True):
+    """One hunk of a diff: lines of a file before, and the lines in their place after.
+
+    Attributes:
+        path: of the file, as the diff names it.
+        before: the lines before; None: there was no file.
+        after: the lines after.
+    """
+
+    path: str
+    before: str | None
+    after: str
+
+
+def changes_of(diff: str) -> list[TextChange] | None:
+    """Return the changes that a diff makes to texts, hunk by hunk, with their line ends.
+
+    Returns None if it does not say exactly what is changed, or changes more than text: a part is
+    missing, a remark replaces it, or a file is deleted or renamed.
+    """
+    lines = deque(diff.removesuffix("\n").split("\n"))
+    changes: list[TextChange] = []
+    source = target = ""
+    is_git = False
+    while lines:
+        line = lines.popleft()
+        if line.startswith("--- ") and lines and lines[0].startswith("+++ "):
+            source, target = (each[4:].partition("\t")[0] for each in (line, lines.popleft()))
+            if (source, target) == (f"a/{target[2:]}", f"b/{target[2:]}"):
+                source = target = target[2:]
+            elif is_git and source == _NO_FILE:
+                target = target.removeprefix("b/")
+            if target == _NO_FILE or source not in {target, _NO_FILE}:
+                return None
+        elif target and (head := _HUNK.match(line)) is not None:
+            texts = _read_texts(lines, *(int(size or 1) for size in head.group(2, 3)))
+            if texts is None or (source == _NO_FILE and texts[0]):
+                return None
+            before, after = texts
+            changes.append(TextChange(target, None if source == _NO_FILE else before, after))
+        elif line.startswith(_IGNORED):
+            is_git = is_git or line.startswith("diff --git ")
+        else:
+            return None
+    return changes
+
+
+def _read_texts(lines: deque[str], old_left: int, new_left: int) -> tuple[str, str] | None:
+    """Take the lines of a hunk, and return its text before and after; None if lines are missing."""
+    before, after = list[str](), list[str]()
+    last = ""
+    while lines and (old_left or new_left or lines[0].startswith(_UNTERMINATED)):
+        line = lines.popleft()
+        kind = line[:1] or " "
+        if kind == _UNTERMINATED and last:
+            for marks, text in ((" -", before), (" +", after)):
+                if last in marks:
+                    text[-1] = text[-1].removesuffix("\n")
+            continue
+        if kind not in " -+":
+            return None
+        last = kind
+        if kind in " -":
+            before.append(f"{line[1:]}\n")
+            old_left -= 1
+        if kind in " +":
+            after.append(f"{line[1:]}\n")
+            new_left -= 1
+    if old_left or new_left:
+        return None
+    return "".join(before), "".join(after)

@@ -144,10 +144,11 @@ class DecodedText(Struct, frozen=True):
             raise ToolError(ErrorCode.PATCH_APPLY_FAILED, f"{shown} is a binary file")
         try:
             read = cls(content[len(encoding.mark) :].decode(encoding.name), encoding)
-            if read.encode(read.text) == content:
-                return read
         except UnicodeError:
             pass
+        else:
+            if read.stands_for(content):
+                return read
         message = f"{shown} is not clean {encoding.name} text: an edit could damage the rest of it"
         raise ToolError(ErrorCode.PATCH_APPLY_FAILED, message)
 
@@ -163,6 +164,13 @@ class DecodedText(Struct, frozen=True):
         body = content[len(encoding.mark) :]
         decoder = codecs.getincrementaldecoder(encoding.name)(errors="replace")
         return cls(decoder.decode(body, complete), encoding)
+
+    def stands_for(self, content: bytes | None) -> bool:
+        """Return whether writing the text back makes exactly these bytes."""
+        try:
+            return self.encode(self.text) == content
+        except UnicodeError:
+            return False
 
     @property
     def newline(self) -> str:

@@ -263,6 +263,7 @@ class ToolEnded(ToolEvent, frozen=True):
         output: its last lines, before which there are `output_hidden_lines`.
         output_truncated: the result of the call is incomplete, too.
         diff: the change of a file, followed by `diff_hidden_lines`.
+        diff_is_whole: nothing of the diff was cut or replaced.
         blocked_by_sandbox: what the sandbox has refused.
     """
 
@@ -275,6 +276,7 @@ class ToolEnded(ToolEvent, frozen=True):
     output_truncated: bool = False
     diff: str | None = None
     diff_hidden_lines: int = 0
+    diff_is_whole: bool = False
     blocked_by_sandbox: tuple[str, ...] = ()
 
 

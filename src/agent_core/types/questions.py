@@ -12,7 +12,10 @@ from agent_core.types.tools import Decision, ToolPermission
 
 
 class PermissionRequest(Frozen):
-    """A question to the user; `metadata.diff` holds a unified diff for writes and edits."""
+    """A question to the user; `metadata.diff` holds a unified diff for writes and edits.
+
+    With `metadata.diff_is_whole`, nothing of the diff was cut or replaced.
+    """
 
     request_id: SafeId
     session_id: SafeId

@@ -30,16 +30,15 @@ PROJECT = Path("/project")
 
 
 def edits(diff: str) -> list[tuple[str, str | None, str]]:
-    found = diff_content(diff, PROJECT)
+    found = diff_content(diff, PROJECT, is_whole=True)
     changes = [each for each in found if isinstance(each, FileEditToolCallContent)]
     return [(each.path, each.old_text, each.new_text) for each in changes]
 
 
-def remarks(diff: str) -> list[str]:
-    found = [
-        each for each in diff_content(diff, PROJECT) if isinstance(each, ContentToolCallContent)
-    ]
-    return [each.content.text for each in found if isinstance(each.content, TextContentBlock)]
+def remarks(diff: str, *, is_whole: bool = True) -> list[str]:
+    found = diff_content(diff, PROJECT, is_whole=is_whole)
+    texts = [each for each in found if isinstance(each, ContentToolCallContent)]
+    return [each.content.text for each in texts if isinstance(each.content, TextContentBlock)]
 
 
 def test_each_hunk_is_a_change_of_its_own() -> None:
@@ -52,8 +51,21 @@ def test_each_hunk_is_a_change_of_its_own() -> None:
     ]
 
 
-def test_a_new_file_has_no_text_before() -> None:
-    assert edits(unified_diff("", "x\n", shown="/elsewhere/a")) == [("/elsewhere/a", None, "x\n")]
+def test_only_a_file_that_did_not_exist_has_no_text_before() -> None:
+    assert edits(unified_diff(None, "x\n", shown="/elsewhere/a")) == [("/elsewhere/a", None, "x\n")]
+    assert edits(unified_diff("", "x\n", shown="a")) == [("/project/a", "", "x\n")]
+    assert edits(unified_diff("x\n", "", shown="a")) == [("/project/a", "x\n", "")]
+
+
+@pytest.mark.parametrize(
+    "before", ["one", "one\n", "one\r\n", "one\ntwo", "", "\n", "\r", "a\x0cb"]
+)
+@pytest.mark.parametrize(
+    "after", ["1", "1\n", "1\r\n", "one\n1", "one\r\n", "one", "\n\n", "\ufeff1"]
+)
+def test_a_diff_turns_the_text_before_into_the_text_after(before: str, after: str) -> None:
+    if before != after:
+        assert edits(unified_diff(before, after, shown="a")) == [("/project/a", before, after)]
 
 
 @pytest.mark.parametrize(
@@ -65,11 +77,40 @@ def test_lines_that_look_like_marks_are_text(line: str) -> None:
     assert edits(unified_diff(after, before, shown="a")) == [("/project/a", after, before)]
 
 
-def test_what_is_hidden_of_a_diff_is_said() -> None:
-    diff = unified_diff("".join(f"{n}\n" for n in range(20_000)), "", shown="a")
-    assert len(edits(diff)) == 1
-    (hidden,) = remarks(diff)
-    assert "more lines" in hidden
+INEXACT = {
+    "cut": unified_diff("".join(f"{n}\n" for n in range(20_000)), "", shown="a"),
+    "cut in a hunk": "--- a\n+++ a\n@@ -1,2 +1,2 @@\n-x\n+y\n",
+    "binary": "--- a\n+++ a\n(all of it is replaced)\n",
+    "with a remark": "--- a\n+++ a\n@@ -1 +1 @@\n-x\n+y\n(the text before is a guess)\n",
+    "deleted": unified_diff("x\n", None, shown="a"),
+    "renamed": "--- a\n+++ b\n@@ -1 +1 @@\n-x\n+y\n",
+    "renamed by git": "diff --git a/x b/y\nrename from x\nrename to y\n",
+    "no header": "@@ -1 +1 @@\n-x\n+y\n",
+    "no diff": "something else",
+}
+
+
+@pytest.mark.parametrize("diff", INEXACT.values(), ids=INEXACT.keys())
+def test_a_diff_that_is_not_exact_is_shown_as_text(diff: str) -> None:
+    assert edits(diff) == []
+    (said,) = remarks(diff)
+    assert said.startswith("An exact diff cannot be shown.")
+    assert diff.splitlines()[0] in said
+
+
+def test_a_diff_with_removed_secrets_is_not_exact() -> None:
+    diff = unified_diff("a\n", "b\n", shown="one")
+    assert remarks(diff) == []
+    (said,) = remarks(diff, is_whole=False)
+    assert "-a\n+b\n" in said
+
+
+def test_a_diff_of_git_names_its_file_without_prefixes() -> None:
+    new = "diff --git a/n b/n\nnew file mode 100644\n--- /dev/null\n+++ b/n\n@@ -0,0 +1 @@\n+x\n"
+    changed = (
+        "diff --git a/b/c b/b/c\nindex 1..2 100644\n--- a/b/c\n+++ b/b/c\n@@ -1 +1 @@\n-x\n+y\n"
+    )
+    assert edits(new + changed) == [("/project/n", None, "x\n"), ("/project/b/c", "x\n", "y\n")]
 
 
 def test_a_diff_of_several_files_names_each() -> None:

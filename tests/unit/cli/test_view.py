@@ -7,6 +7,7 @@ import pytest
 
 from agent_core.cli.terminal import Terminal
 from agent_core.cli.view import RunView
+from agent_core.tools.patch import unified_diff
 from agent_core.types import EventType, RuntimeEvent, Usage, utc_now
 
 
@@ -158,6 +159,18 @@ def test_a_diff_counts_what_it_hides() -> None:
     assert lines[1:3] == ["    1 + 0", "    2 + 1"]
     assert len(lines) == 42
     assert lines[-1] == "  ... 67 more lines of the diff"
+
+
+def test_a_diff_shows_line_ends_that_are_missing_and_no_others() -> None:
+    view, _, screen = on_screen()
+    diff = unified_diff("a\u2028b\r\none", "a\u2028b\r\n1\n", shown="a")
+    view.event(happens(EventType.TOOL_COMPLETED, {"tool_name": "t", "diff": diff}))
+    assert screen.getvalue().splitlines()[1:] == [
+        "  1   a\\u2028b",
+        "  2 - one",
+        "    \\ No newline at end of file",
+        "  2 + 1",
+    ]
 
 
 def test_what_is_said_before_a_call_and_the_tokens_keep_their_words_whole(

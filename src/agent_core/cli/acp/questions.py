@@ -43,7 +43,7 @@ def question_of(request: PermissionRequest, call_id: str, project: Path) -> Tool
         content=[
             text_content(fenced(facts)),
             *(text_content(f"A rule for all sessions:\n{fenced(rule)}") for rule in rules),
-            *diff_content(diff, project),
+            *diff_content(diff, project, is_whole=request.metadata.get("diff_is_whole") is True),
         ],
     )
 

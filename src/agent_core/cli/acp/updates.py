@@ -25,7 +25,8 @@ from acp.schema import (
 
 from agent_core.cli.words import meaning_of, objection_line, remark_line
 from agent_core.events.projection import Call, PlacedEvent, Projection
-from agent_core.text import plural, shortened, shown_json
+from agent_core.text import lines_of_diff, plural, shortened, shown_json
+from agent_core.tools.patch import changes_of
 from agent_core.types import (
     ContentBlock,
     EventType,
@@ -67,7 +68,7 @@ MAX_CONTENT = 16_000
 """Characters of one result that are shown; the model has read the whole of it."""
 
 _BEGIN_MESSAGES = {EventType.MODEL_STARTED, EventType.MODEL_RETRY}
-_HUNK = re.compile(r"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
+_NOT_EXACT = "An exact diff cannot be shown. Its text"
 _TICKS = re.compile("`+")
 _KINDS = frozenset(cast("tuple[str, ...]", get_args(ToolKind)))
 _SPEAK_FOR_THEMSELVES = {"delete", "edit", "execute", "move"}
@@ -274,10 +275,12 @@ class Translation:
 
     def _result(self, ended: ToolEnded, node: Node | None) -> ToolContent:
         content: ToolContent = []
-        if ended.diff:
-            content += diff_content(ended.diff, self._project)
-        if hidden := ended.diff_hidden_lines:
-            content.append(text_content(f"… {plural(hidden, 'more line')} of the diff"))
+        content += diff_content(
+            ended.diff or "",
+            self._project,
+            is_whole=ended.diff_is_whole,
+            hidden=ended.diff_hidden_lines,
+        )
         if ended.message:
             content.append(text_content(ended.message))
         if hidden := ended.output_hidden_lines:
@@ -293,44 +296,32 @@ class Translation:
         return content
 
 
-def diff_content(diff: str, project: Path) -> ToolContent:
-    """A unified diff, each of its hunks as the text before and the text after."""
-    content: ToolContent = []
-    path, hidden = "", list[str]()
-    before, after = list[str](), list[str]()
-    lines_before = lines_after = 0
+def diff_content(diff: str, project: Path, *, is_whole: bool, hidden: int = 0) -> ToolContent:
+    """Return a diff hunk by hunk, as texts before and after; as it is, if it is not exact.
 
-    def end_hunk() -> None:
-        if before or after:
-            edit = FileEditToolCallContent(
+    Args:
+        diff: a unified diff.
+        project: folder at which relative paths start.
+        is_whole: nothing of it was cut or replaced.
+        hidden: how many lines follow.
+    """
+    if not diff:
+        return []
+    changes = changes_of(diff) if is_whole else None
+    if changes is not None:
+        return [
+            FileEditToolCallContent(
                 type="diff",
-                path=str(project / path),
-                old_text="".join(before) if before else None,
-                new_text="".join(after),
+                path=str(project / each.path),
+                old_text=each.before,
+                new_text=each.after,
             )
-            content.append(edit)
-        before.clear()
-        after.clear()
-
-    for line in (f"{each}\n" for each in diff.removesuffix("\n").split("\n")):
-        mark, text = line[:1], line[1:]
-        if (lines_before or lines_after) and mark in {" ", "-", "+"}:
-            if mark != "+":
-                before.append(text)
-                lines_before -= 1
-            if mark != "-":
-                after.append(text)
-                lines_after -= 1
-        elif head := _HUNK.match(line):
-            end_hunk()
-            lines_before, lines_after = (int(count or 1) for count in head.groups())
-        elif line.startswith(("--- ", "+++ ")):
-            end_hunk()
-            path = line[4:].rstrip("\n")
-        elif line.strip():
-            hidden.append(line.strip())
-    end_hunk()
-    return [*content, *(text_content(line) for line in hidden)]
+            for each in changes
+        ]
+    lines = "\n".join(lines_of_diff(diff))
+    shown = fenced(shortened(lines, MAX_CONTENT))
+    more = f"\n… {plural(hidden, 'more line')} of the diff" if hidden else ""
+    return [text_content(f"{_NOT_EXACT}:\n{shown}{more}")]
 
 
 def fenced(text: str) -> str:

@@ -16,7 +16,7 @@ from agent_core.cli.terminal import Clean
 from agent_core.cli.tree import Branch, grow_tree
 from agent_core.cli.words import NOT_ACTIVE, SUMMARY, UNSEEN, outcome_word, remarks, speaker
 from agent_core.events.projection import Call
-from agent_core.text import plural, short_line, shortened, shown_json
+from agent_core.text import lines_of_diff, plural, short_line, shortened, shown_json
 from agent_core.text.pages import (
     facts_list,
     fold,
@@ -325,7 +325,7 @@ class _Page(HistoryWriter):
 
     def _diff(self, diff: str) -> str:
         lines: list[str] = []
-        for line in self._clean(diff).splitlines():
+        for line in lines_of_diff(self._clean(diff)):
             kind = {"+": "add", "-": "del", "@": "at"}.get(line[:1], "same")
             lines.append(f'<span class="{kind}">{plain(line)}</span>')
         return f'<pre class="diff">{"".join(lines)}</pre>'

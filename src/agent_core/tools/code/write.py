@@ -92,8 +92,10 @@ def _prepare_write(workspace: Workspace, arguments: WriteFile, context: ToolCont
     if before is not None and (source is None or before.content is None):
         diff = f"--- {place.shown}\n+++ {place.shown}\n(all of it is replaced)\n"
     else:
-        before_text = "" if source is None else source.text
+        before_text = None if source is None else source.text
         diff = unified_diff(before_text, text, shown=place.shown, most=_MAX_DIFF)
+        if source is not None and before is not None and not source.stands_for(before.content):
+            diff += "(the text before cannot be read exactly)\n"
     verb = "create" if before is None else "replace"
     return _replacement(
         workspace,
@@ -144,7 +146,9 @@ def _prepare_edit(workspace: Workspace, arguments: EditFile, context: ToolContex
         before,
         content,
         summary=f"edit {place.shown} ({count} change{'s' * (count != 1)})",
-        diff=unified_diff(source.text, text, shown=place.shown, most=_MAX_DIFF),
+        diff=unified_diff(
+            None if before is None else source.text, text, shown=place.shown, most=_MAX_DIFF
+        ),
         answer={"path": place.shown, "edits_applied": count, "bytes_written": len(content)},
     )
 

@@ -101,6 +101,14 @@ def examine_server(url: str, setup: Setup) -> list[Finding]:
         text = "the tables of the queue are older than the package procrastinate here"
         cure = "soong-agent store migrate, when every worker has this version"
         findings.append(Finding("queue", "remark", text, cure))
+    if found.search != "there" and found.version == found.newest:
+        text = (
+            "the messages have no index of their words: a rare word is searched for in all of them"
+        )
+        cure = "soong-agent store migrate builds it, in minutes, while runs continue"
+        if found.search == "impossible":
+            cure = "create the extensions pg_trgm and btree_gin, then run soong-agent store migrate"
+        findings.append(Finding("search", "remark", text, cure))
     if abs(found.clock_s) > setup.config.worker.lease_s / 3:
         ahead = "ahead of" if found.clock_s > 0 else "behind"
         text = f"its clock is {abs(found.clock_s):.1f} s {ahead} this machine's"

@@ -383,6 +383,7 @@ def migrate_store(address: StoreAddress) -> tuple[int, int]:
     before = health.examine(url).version
     with PostgresEnd.open(url, is_target=True) as rows:
         rows.upgrade_queue()
+        rows.index_search()
         return before, health.examine(url).version
 
 

@@ -21,8 +21,9 @@ async def measure(
         StorageError: the database or the snapshots cannot be read.
     """
     stored = await store.stored_sessions()
-    bytes_of = await store.session_bytes()
-    snapshots = await store.snapshots_by_session()
+    mine = [session_id for session_id, cwd, _ in stored if project in {None, cwd}]
+    bytes_of = await store.session_bytes(None if project is None else mine)
+    snapshots = await store.snapshots_by_session() if files.has_any else {}
     by_project: dict[str, set[str]] = {}
     for session_id, cwd, _ in stored:
         by_project.setdefault(cwd, set()).update(snapshots.get(session_id, ()))

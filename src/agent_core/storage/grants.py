@@ -44,11 +44,12 @@ def _select(
 ) -> "list[PermissionGrant]":
     from agent_core.types import PermissionGrant  # noqa: PLC0415 - few runs need it
 
+    given = {"session_id = ?": session_id, "key = ?": key}
+    asked = {name: value for name, value in given.items() if value is not None}
+    where = " AND ".join(asked) or "TRUE"
     rows = connection.execute(
-        f"""SELECT {_COLUMNS} FROM grants
-        WHERE session_id = coalesce(?, session_id) AND key = coalesce(?, key)
-        ORDER BY rowid""",  # noqa: S608 - a constant
-        (session_id, key),
+        f"SELECT {_COLUMNS} FROM grants WHERE {where} ORDER BY rowid",  # noqa: S608 - constants
+        tuple(asked.values()),
     )
     return [
         PermissionGrant(

@@ -266,6 +266,19 @@ USE_ORDER = (
 )
 """The order in which sessions were last used, which no clock decides."""
 
+_LOOKED_FOR = (
+    "CREATE INDEX sessions_by_project ON sessions (cwd, use_number)",
+    """CREATE INDEX sessions_by_origin ON sessions (parent_session_id, use_number)
+        WHERE parent_session_id IS NOT NULL""",
+    """CREATE INDEX runs_owned ON runs (session_id)
+        WHERE status IN ('queued', 'pending', 'running', 'waiting') AND status != 'waiting'
+        AND (lane IS NULL OR status != 'queued')""",
+    "CREATE INDEX artifacts_by_kind ON artifacts (kind, created_at)",
+    "CREATE INDEX node_snapshots_by_folder ON node_snapshots (folder)",
+    "DROP INDEX approvals_open",
+    "CREATE INDEX approvals_open ON approvals (state) WHERE state = 'open'",
+)
+
 MIGRATIONS: tuple[Migration, ...] = (
     Migration(1, "sessions, history and artifacts", _INITIAL),
     Migration(2, "messages of runs that have not begun", _PROMPTS),
@@ -280,6 +293,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration(11, "runs that workers carry out", _SCALE),
     Migration(12, "arguments of calls that are asked about, and changed ones", _ARGUMENTS),
     Migration(13, "the order in which sessions were last used", USE_ORDER),
+    Migration(14, "indexes for everything that is looked for", _LOOKED_FOR),
 )
 
 LEDGER = """CREATE TABLE schema_migrations (

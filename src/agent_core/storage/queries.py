@@ -71,9 +71,9 @@ _QUEUED = f"""SELECT 1 FROM runs WHERE runs.session_id = sessions.session_id
 """The unsent messages of a session."""
 
 _LAST_SESSION = f"""SELECT session_id FROM sessions
-    WHERE (CAST(:cwd AS TEXT) IS NULL OR cwd = :cwd)
-    AND (EXISTS ({_ANSWERS}) OR EXISTS ({_QUEUED}))
+    WHERE {{where}} AND coalesce(({_ANSWERS} LIMIT 1), ({_QUEUED} LIMIT 1)) IS NOT NULL
     ORDER BY use_number DESC LIMIT 1"""  # noqa: S608 - constants
+"""Looks into one session after the other; with EXISTS, PostgreSQL would read all nodes first."""
 
 _SCOPES = {None: MEMORY_SHARED, "1": MEMORY_SHARED, "0": MEMORY_OFF}
 """Scopes for stored values: runs without one, and values that version 0.3 stored."""
@@ -95,8 +95,8 @@ def last_session(connection: Connection, project: str | None = None) -> str | No
 
     Sessions without a completed reply and without a waiting message are skipped.
     """
-    folder = None if project is None else storable(project)
-    found = connection.execute(_LAST_SESSION, {"cwd": folder}).fetchone()
+    where, values = ("TRUE", ()) if project is None else ("cwd = ?", (storable(project),))
+    found = connection.execute(_LAST_SESSION.format(where=where), values).fetchone()
     return found[0] if found else None
 
 

@@ -14,9 +14,7 @@ _LEAST = len("sess_") + 8
 _LAST = "\U0010ffff"
 """Sorts after every character of an id."""
 
-_LISTED = """SELECT session_id, title, cwd FROM sessions
-    WHERE (CAST(:project AS TEXT) IS NULL OR cwd = :project)
-    AND (CAST(:origin AS TEXT) IS NULL OR parent_session_id = :origin)
+_LISTED = """SELECT session_id, title, cwd FROM sessions WHERE {where}
     ORDER BY use_number DESC LIMIT :limit OFFSET :offset"""
 
 _COUNTS = (
@@ -77,8 +75,14 @@ def summaries(
     words = fold(query or "").split()
     # Words are compared as Python folds them, so all sessions are read for them.
     most, first = (MAX_SEQ, 0) if words else (limit, offset)
+    values = {"project": project, "origin": forked_from}
+    asked = {
+        "cwd = :project": project is not None,
+        "parent_session_id = :origin": forked_from is not None,
+    }
+    where = " AND ".join(name for name, is_asked in asked.items() if is_asked) or "TRUE"
     rows = connection.execute(
-        _LISTED, {"project": project, "limit": most, "offset": first, "origin": forked_from}
+        _LISTED.format(where=where), {**values, "limit": most, "offset": first}
     )
     if words:
         fitting = (row for row in rows if _fits(words, row))
@@ -158,14 +162,15 @@ def nodes_with(
 ) -> list[tuple[int, Node]]:
     """Return messages and summaries that may have all words: see `SessionStore.nodes_with`."""
     fits = " AND ".join(["folded(content_json) LIKE ? ESCAPE '^'"] * len(words))
-    patterns = map(pattern_in_json, words)
+    values = [MAX_SEQ if before is None else before, *map(pattern_in_json, words)]
+    if project is not None:
+        fits += " AND session_id IN (SELECT session_id FROM sessions WHERE cwd = ?)"
+        values.append(project)
     rows = connection.execute(
         f"""SELECT rowid, node_id FROM nodes
-        WHERE (CAST(? AS BIGINT) IS NULL OR rowid < ?) AND node_type IN ('message', 'compaction')
-        AND (CAST(? AS TEXT) IS NULL
-            OR session_id IN (SELECT session_id FROM sessions WHERE cwd = ?))
+        WHERE rowid < ? AND node_type IN ('message', 'compaction')
         AND {fits} ORDER BY rowid DESC LIMIT ?""",  # noqa: S608 - our own words
-        (before, before, project, project, *patterns, limit),
+        (*values, limit),
     )
     found = [(number, find(connection, Node, node_id)) for number, node_id in rows]
     return [(number, node) for number, node in found if node is not None]
@@ -182,9 +187,9 @@ def ids_beginning(
 ) -> list[str]:
     """Return ids with this prefix, an exact match first."""
     table, column = _IDS[kind]
+    of_session = "" if session_id is None else "AND session_id = :session"
     rows = connection.execute(
-        f"""SELECT {column} FROM {table} WHERE {column} >= :first AND {column} < :end
-        AND (CAST(:session AS TEXT) IS NULL OR session_id = :session)
+        f"""SELECT {column} FROM {table} WHERE {column} >= :first AND {column} < :end {of_session}
         ORDER BY {column} LIMIT :limit""",  # noqa: S608 - our own names
         {"first": prefix, "end": prefix + _LAST, "session": session_id, "limit": limit},
     )

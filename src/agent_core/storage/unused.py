@@ -34,13 +34,12 @@ def unused_sessions(
         keep_last: this many of the last used ones, open or not, are left out.
     """
     values = {"cwd": project, "before": iso(before), "now": iso(utc_now()), "kept": keep_last}
+    there = "TRUE" if project is None else "cwd = :cwd"
     rows = connection.execute(
-        f"""SELECT session_id FROM sessions WHERE {UNUSED}
-        AND (CAST(:cwd AS TEXT) IS NULL OR cwd = :cwd)
+        f"""SELECT session_id FROM sessions WHERE {UNUSED} AND {there}
         AND NOT EXISTS (SELECT 1 FROM runs
             WHERE runs.session_id = sessions.session_id AND {OPEN_RUN})
-        AND session_id NOT IN (SELECT session_id FROM sessions
-            WHERE CAST(:cwd AS TEXT) IS NULL OR cwd = :cwd
+        AND session_id NOT IN (SELECT session_id FROM sessions WHERE {there}
             ORDER BY {USED_AT} DESC, use_number DESC LIMIT :kept)
         ORDER BY {USED_AT}, use_number""",  # noqa: S608 - constants
         values,

@@ -170,17 +170,25 @@ def changes_of(connection: Connection, run_id: str, folder: str) -> "RunChanges 
 
 def overlapping_changes(connection: Connection, run_id: str, folder: str) -> list[tuple[str, str]]:
     """Return the first and last snapshot of each overlapping run of other sessions."""
+    # A run that overlaps has made a snapshot since this one began: no earlier history is read.
     rows = connection.execute(
-        """WITH spans AS (
-            SELECT run_id, session_id, min(rowid) AS first, max(rowid) AS last
-            FROM node_snapshots WHERE folder = ? AND run_id IS NOT NULL GROUP BY run_id, session_id
-        ), mine AS (SELECT * FROM spans WHERE run_id = ?)
+        """WITH mine AS (
+            SELECT session_id, min(rowid) AS first, max(rowid) AS last FROM node_snapshots
+            WHERE run_id = :run AND folder = :folder GROUP BY session_id
+        ), later AS (
+            SELECT DISTINCT other.run_id, other.session_id FROM mine, node_snapshots AS other
+            WHERE other.folder = :folder AND other.rowid > mine.first
+            AND other.run_id IS NOT NULL AND other.session_id != mine.session_id
+        ), spans AS (
+            SELECT run_id, min(rowid) AS first, max(rowid) AS last
+            FROM later JOIN node_snapshots USING (run_id, session_id)
+            WHERE folder = :folder GROUP BY run_id, session_id
+        )
         SELECT begins.snapshot_id, ends.snapshot_id FROM mine, spans AS other
         JOIN node_snapshots AS begins ON begins.rowid = other.first
         JOIN node_snapshots AS ends ON ends.rowid = other.last
-        WHERE other.session_id != mine.session_id
-        AND other.first < mine.last AND mine.first < other.last""",
-        (storable(folder), run_id),
+        WHERE other.first < mine.last AND mine.first < other.last""",
+        {"run": run_id, "folder": storable(folder)},
     )
     return [(begin, end) for begin, end in rows]
 
@@ -288,11 +296,17 @@ def snapshots_of(connection: Connection, session_id: str) -> set[str]:
 
 def snapshots_by_session(connection: Connection) -> dict[str, set[str]]:
     """Return the snapshots that each session needs."""
-    sessions = connection.execute(
-        """SELECT session_id FROM node_snapshots UNION
-        SELECT session_id FROM workspaces WHERE snapshot_id IS NOT NULL"""
-    ).fetchall()
-    return {session_id: snapshots_of(connection, session_id) for (session_id,) in sessions}
+    found: dict[str, set[str]] = {}
+    named = connection.execute("SELECT session_id, snapshot_id, previous_id FROM node_snapshots")
+    for session_id, *snapshots in named:
+        found.setdefault(session_id, set()).update(_snapshots_in([snapshots], ()))
+    states = connection.execute(
+        """SELECT session_id, snapshot_id, undone_json, pending_json FROM workspaces
+        WHERE snapshot_id IS NOT NULL OR pending_json IS NOT NULL"""
+    )
+    for session_id, *state in states:
+        found.setdefault(session_id, set()).update(_snapshots_in((), [state]))
+    return found
 
 
 def _snapshots_in(named: Iterable[Sequence[Any]], states: Iterable[Sequence[Any]]) -> set[str]:

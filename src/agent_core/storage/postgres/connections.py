@@ -130,8 +130,8 @@ class Threads:
         patience: float = PATIENCE,
         idle_s: float = IDLE_S,
     ) -> None:
+        self.tenant = tenant
         self._url = url
-        self._tenant = tenant
         self._patience = patience
         self._idle_s = idle_s
         self._local = threading.local()
@@ -350,7 +350,7 @@ class Threads:
         made_at = time.monotonic()
         silence_s = getattr(self._local, "silence_s", SILENCE_S)
         connection = connect(
-            self._url, tenant=self._tenant, silence_s=silence_s, idle_s=self._idle_s
+            self._url, tenant=self.tenant, silence_s=silence_s, idle_s=self._idle_s
         )
         try:
             if link is not None and link.connection.process and connection.process:

@@ -14,6 +14,7 @@ from psycopg.sql import SQL, Identifier
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.storage.postgres.faults import DATABASE, explain
 from agent_core.storage.postgres.schema import IDENTITY, migrate, version_of
+from agent_core.storage.postgres.search import add_to_any
 from agent_core.storage.postgres.settings import READING, Answering, connect
 from agent_core.storage.postgres.upgrades import upgrade_queue
 
@@ -54,6 +55,11 @@ class PostgresEnd:
         """See `upgrades.upgrade_queue`."""
         with _explained():
             return upgrade_queue(self._connection)
+
+    def index_search(self) -> None:
+        """See `search.add_to_any`."""
+        with _explained():
+            add_to_any(self._connection)
 
     def identity(self) -> str:
         """See `PostgresSessionStore.identity`."""

@@ -9,6 +9,7 @@ from msgspec import Struct
 from agent_core.storage.migrations import MIGRATIONS
 from agent_core.storage.postgres.faults import explain
 from agent_core.storage.postgres.schema import is_complete, version_of
+from agent_core.storage.postgres.search import SearchIndex, search_index
 from agent_core.storage.postgres.settings import connect
 from agent_core.storage.postgres.upgrades import pending_upgrades
 
@@ -41,6 +42,7 @@ class ServerHealth(Struct, frozen=True, kw_only=True):
         upgrades: number of Procrastinate's upgrades that its tables lack.
         is_complete: whether the tables that belong to no version are there.
         is_pooled: whether the address leads to a pooler, which shares the server's connections.
+        search: whether search has its indexes.
         clock_s: seconds by which the server's clock is ahead of this machine's.
     """
 
@@ -56,6 +58,7 @@ class ServerHealth(Struct, frozen=True, kw_only=True):
     upgrades: int
     is_complete: bool
     is_pooled: bool
+    search: SearchIndex
     clock_s: float
 
 
@@ -87,6 +90,7 @@ def examine(url: str) -> ServerHealth:
                 upgrades=len(pending_upgrades(connection)),
                 is_complete=is_complete(connection),
                 is_pooled=connection.is_pooled,
+                search=search_index(connection),
                 clock_s=(now - before - passed / 2).total_seconds(),
             )
     except psycopg.Error as error:

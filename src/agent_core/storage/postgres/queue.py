@@ -65,7 +65,7 @@ _TAKE_OWN = _TAKE.replace("WHERE NOT EXISTS (SELECT 1 FROM unknown)", "")
 _ALONE = "SELECT pg_advisory_xact_lock(hashtext('soong-agent tenants'))"
 _UNDER_WAY = """SELECT queue_name, count(*) FROM procrastinate_jobs WHERE status = 'doing'
     GROUP BY queue_name"""
-_MINE = """WITH mine AS (SELECT id FROM procrastinate_jobs
+_MINE = """WITH mine AS (SELECT id, lock FROM procrastinate_jobs
     WHERE id = ? AND worker_id = ? AND status = 'doing' FOR UPDATE)"""
 _FINISH = f"{_MINE} SELECT procrastinate_finish_job_v1(id, 'succeeded', TRUE) FROM mine"  # noqa: S608
 _FINISH_UNBEGUN = """WITH mine AS (SELECT id FROM procrastinate_jobs
@@ -79,7 +79,7 @@ REMOVE_ENDED = """ended AS (SELECT id FROM procrastinate_jobs
 _GIVE_BACK = f"""{_MINE}, others AS (SELECT procrastinate_cancel_job_v1(jobs.id, FALSE, TRUE)
         FROM procrastinate_jobs AS jobs, mine
         WHERE (SELECT status = 'waiting' FROM runs WHERE run_id = ?)
-        AND jobs.status = 'todo' AND jobs.args ->> 'run_id' = ?)
+        AND jobs.status = 'todo' AND jobs.lock = mine.lock AND jobs.args ->> 'run_id' = ?)
     SELECT procrastinate_retry_job_v2(id,
         clock_timestamp() + make_interval(secs => CAST(? AS DOUBLE PRECISION)), NULL, NULL, NULL),
         (SELECT count(*) FROM others)
@@ -90,7 +90,8 @@ its session. No such job is searched for other runs.
 _LIVES = """SELECT id, procrastinate_update_heartbeat_v1(id)
     FROM procrastinate_workers WHERE id = ?"""
 _CANCEL = """SELECT procrastinate_cancel_job_v1(id, FALSE, TRUE) FROM procrastinate_jobs
-    WHERE status = 'todo' AND args ->> 'run_id' = ?"""
+    WHERE status = 'todo' AND args ->> 'run_id' = :run_id
+    AND lock = (SELECT session_id COLLATE "default" FROM runs WHERE run_id = :run_id)"""
 _REMOVE = "SELECT procrastinate_finish_job_v1(?, 'succeeded', TRUE)"
 _PUT_BACK = "SELECT procrastinate_retry_job_v2(?, NULL, NULL, NULL, NULL)"
 _PRUNE = """DELETE FROM procrastinate_workers AS seen
@@ -107,17 +108,24 @@ _LEFT = f"""SELECT jobs.id, jobs.args ->> 'run_id',
     coalesce(jobs.args ->> 'lease_s', CAST((SELECT max(lease_s) FROM workers
         WHERE extract(epoch FROM clock_timestamp()) - extract(epoch FROM heartbeat_at) < lease_s)
         AS TEXT))
-    FROM procrastinate_jobs AS jobs
+    FROM {{jobs}} AS jobs
     LEFT JOIN runs ON runs.run_id = jobs.args ->> 'run_id'
     LEFT JOIN sessions ON sessions.session_id = runs.session_id
-    WHERE (jobs.status = 'doing' OR (jobs.status = 'todo' AND {_PROCESS} IS NOT NULL))
-    AND (runs.run_id IS NOT NULL OR coalesce(current_setting('soong.tenant', TRUE), '') = '')"""  # noqa: S608
+    WHERE (runs.run_id IS NOT NULL OR coalesce(current_setting('soong.tenant', TRUE), '') = '')"""  # noqa: S608
 """The jobs in progress, and jobs that wait for the process that queued them.
 
 With each come the seconds for which its process was silent, and that process' lease: the stored
 one, or the longest lease of the living workers.
 """
-_LOCK_LEFT = f"{_LEFT} AND jobs.id = ? FOR UPDATE OF jobs SKIP LOCKED"
+_FIND_LEFT = _LEFT.format(
+    jobs="""(
+        SELECT * FROM procrastinate_jobs WHERE status = 'doing' UNION ALL
+        SELECT * FROM procrastinate_jobs WHERE status = 'todo' AND args ->> 'process' IS NOT NULL
+    )"""
+)
+_LOCK_LEFT = f"""{_LEFT.format(jobs="procrastinate_jobs")} AND jobs.id = ?
+    AND (jobs.status = 'doing' OR (jobs.status = 'todo' AND {_PROCESS} IS NOT NULL))
+    FOR UPDATE OF jobs SKIP LOCKED"""
 
 
 class Job(Struct, frozen=True):
@@ -160,7 +168,7 @@ def add_job(connection: Connection, run: RunRecord, opening: NewRun | None = Non
 
 def remove_job(connection: Connection, run_id: str) -> None:
     """Remove a queued run's job, in the connection's transaction."""
-    connection.execute(_CANCEL, (run_id,))
+    connection.execute(_CANCEL, {"run_id": run_id})
 
 
 class RunQueue:
@@ -338,7 +346,7 @@ def _full_tenants(connection: Connection, most: int) -> set[str | None]:
 def _find_left(connection: Connection, is_dead: OwnerIsDead, lease_s: float) -> list[int]:
     """Return the jobs that dead processes have left."""
     connection.execute(_PRUNE, (20 * lease_s,))
-    rows, left = connection.execute(_LEFT), list[int]()
+    rows, left = connection.execute(_FIND_LEFT), list[int]()
     now = read_clock(connection)
     for row in rows.fetchall():
         with skip_unreadable(f"job {row[0]}"):

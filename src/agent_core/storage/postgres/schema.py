@@ -17,6 +17,7 @@ from agent_core.errors import ErrorCode, StorageError
 from agent_core.storage.migrations import LEDGER, MIGRATIONS
 from agent_core.storage.postgres.faults import DATABASE
 from agent_core.storage.postgres.folding import FOLDED, folding_script
+from agent_core.storage.postgres.search import SEARCH_INDEX, TENANTS_OF_ROWS, add_to_small
 from agent_core.storage.postgres.statements import Row
 from agent_core.storage.postgres.upgrades import newest_comment
 from agent_core.storage.rows import iso
@@ -309,14 +310,37 @@ CREATE INDEX approvals_by_rowid ON approvals (rowid);
 _INSTEAD: Mapping[int, LiteralString] = {13: _USE_ORDER}
 """Scripts of migrations whose statements for SQLite cannot be translated."""
 
+_OF_TENANTS: LiteralString = f"""
+CREATE INDEX sessions_of_tenant ON sessions (tenant, use_number) WHERE tenant IS NOT NULL;
+CREATE INDEX sessions_of_tenant_by_project ON sessions (tenant, cwd, use_number)
+    WHERE tenant IS NOT NULL;
+CREATE INDEX sessions_of_tenant_by_id ON sessions (tenant, session_id) WHERE tenant IS NOT NULL;
+CREATE INDEX sessions_of_tenant_by_time ON sessions (tenant, updated_at) WHERE tenant IS NOT NULL;
+CREATE INDEX sessions_of_tenant_untitled ON sessions (tenant)
+    WHERE tenant IS NOT NULL AND title IS NULL;
+CREATE INDEX sessions_of_tenant_owned ON sessions (tenant)
+    WHERE tenant IS NOT NULL AND owner IS NOT NULL;
+{TENANTS_OF_ROWS}
+CREATE INDEX approvals_of_tenant ON approvals (tenant, rowid) WHERE tenant IS NOT NULL;
+CREATE INDEX approvals_of_tenant_open ON approvals (tenant, rowid)
+    WHERE tenant IS NOT NULL AND state = 'open';
+CREATE INDEX jobs_of_tenant ON procrastinate_jobs (split_part(queue_name, '/', 3))
+    WHERE status = 'todo';
+CREATE INDEX jobs_of_process ON procrastinate_jobs (id)
+    WHERE status = 'todo' AND args ->> 'process' IS NOT NULL;
+"""
+
+_BESIDES: Mapping[int, LiteralString] = {14: _OF_TENANTS}
+"""Scripts of migrations that go on where their statements for SQLite end."""
+
 _TENANT = "current_setting('soong.tenant')"
 _SESSION = f"sessions AS its WHERE its.tenant = {_TENANT} AND its.session_id"
 _OF_SESSION = (
-    *("agents", "runs", "nodes", "events", "artifacts", "budgets", "budget_holds", "approvals"),
+    *("agents", "runs", "nodes", "events", "artifacts", "budgets", "budget_holds"),
     *("node_snapshots", "workspaces", "grants", "memory_backlog"),
 )
 _SEEN: Mapping[str, str] = {
-    "sessions": f"tenant = {_TENANT}",
+    **dict.fromkeys(("sessions", "approvals"), f"tenant = {_TENANT}"),
     **{table: f"EXISTS (SELECT 1 FROM {_SESSION} = {table}.session_id)" for table in _OF_SESSION},  # noqa: S608
     "budget_agents": f"""EXISTS (SELECT 1 FROM budgets AS one, {_SESSION} = one.session_id
         AND one.scope_id = budget_agents.scope_id)""",  # noqa: S608 - our own names
@@ -388,6 +412,8 @@ def migrate(connection: Connection[Row]) -> None:
                     kind = "function" if name == FOLDED else "table"
                     message = f"{DATABASE} lacks the {kind} {name}"
                     raise StorageError(ErrorCode.MIGRATION_FAILED, message + _CURE) from error
+        if not is_there(connection, SEARCH_INDEX):
+            add_to_small(connection)
         connection.execute("DELETE FROM last_commits WHERE at < now() - interval '1 hour'")
 
 
@@ -449,8 +475,9 @@ def _steps_from(current: int) -> Iterator[tuple[int, str, str]]:
         )
     for one in MIGRATIONS:
         if one.version > max(current, FIRST):
-            translated = ";\n".join(map(_in_our_words, one.statements))
-            yield one.version, one.name, _INSTEAD.get(one.version, translated)
+            script = ";\n".join(map(_in_our_words, one.statements))
+            script = _INSTEAD.get(one.version, script)
+            yield one.version, one.name, f"{script};{_BESIDES.get(one.version, '')}"
 
 
 def _in_our_words(statement: str) -> str:

@@ -64,6 +64,7 @@ _LIMITS: Mapping[str, str | None] = {
     # read whole tables to join them.
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
+    "max_parallel_workers_per_gather": "0",  # it would read all sessions for those of a tenant
 }
 
 _OF_CONNECTION: Mapping[str, str | None] = {

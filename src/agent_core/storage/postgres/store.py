@@ -1,7 +1,7 @@
 """The session store on PostgreSQL, which many machines may share."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager, closing
 from datetime import datetime, timedelta
 from typing import Self, cast
@@ -16,13 +16,14 @@ from agent_core.storage.postgres.connections import PATIENCE, Threads
 from agent_core.storage.postgres.faults import explain
 from agent_core.storage.postgres.queue import RunQueue, add_job, remove_job
 from agent_core.storage.postgres.schema import IDENTITY, migrate
+from agent_core.storage.postgres.search import find_nodes
 from agent_core.storage.postgres.settings import IDLE_S, connect
 from agent_core.storage.postgres.statements import read_clock
 from agent_core.storage.postgres.workers import WorkerTable
-from agent_core.storage.rows import BatchRows, iso
+from agent_core.storage.rows import BatchRows, iso, storable
 from agent_core.storage.sql import Connection, Job
 from agent_core.storage.store import SessionStore
-from agent_core.types import LEASE, Batch, Heartbeat, NewRun, Position, RunRecord
+from agent_core.types import LEASE, Batch, Heartbeat, NewRun, Node, Position, RunRecord
 
 _FREE = """AND session_id IN
     (SELECT session_id FROM sessions WHERE owner = :owner FOR NO KEY UPDATE SKIP LOCKED)"""
@@ -116,6 +117,21 @@ class PostgresSessionStore(SessionStore):
     async def identity(self) -> str:
         """Return an identity of this database that does not depend on its address."""
         return await self.reader.read(lambda c: c.execute(IDENTITY).fetchone()[0])
+
+    async def nodes_with(
+        self,
+        words: Sequence[str],
+        *,
+        before: int | None = None,
+        limit: int,
+        project: str | None = None,
+    ) -> list[tuple[int, Node]]:
+        """See `SessionStore`."""
+        folder = None if project is None else storable(project)
+        is_bound = self._threads.tenant is not None
+        return await self.reader.read(
+            lambda c: find_nodes(c, words, before, limit, folder, is_bound=is_bound)
+        )
 
     def queue(self, lease_s: float) -> RunQueue:
         """Return the queue of runs; a process that is silent for `lease_s` is given up."""

@@ -11,7 +11,7 @@ from typing import Any
 from agent_core.storage.liveness import OwnerIsDead, by_lease
 from agent_core.storage.postgres.queue import read_lane
 from agent_core.storage.postgres.statements import read_clock
-from agent_core.storage.rows import skip_unreadable
+from agent_core.storage.rows import OPEN_RUN, skip_unreadable
 from agent_core.storage.sql import Connection, JobReader
 from agent_core.types import RunStatus
 from agent_core.types.lanes import PROTOCOL, Lane
@@ -30,21 +30,36 @@ ON CONFLICT (worker_id) DO UPDATE SET running = excluded.running,
 """
 _PRUNE = f"""DELETE FROM workers WHERE worker_id IN (SELECT worker_id FROM workers
     WHERE {_AGE_S} > 20 * lease_s FOR UPDATE SKIP LOCKED)"""  # noqa: S608 - constants
-_QUEUED = """
+_QUEUED = f"""
 SELECT runs.run_id, runs.session_id, runs.takeovers, runs.created_at, jobs.queue_name AS lane,
     jobs.status = 'doing' AS is_taken, sessions.owner
 FROM procrastinate_jobs AS jobs
 JOIN runs ON runs.run_id = jobs.args ->> 'run_id'
 JOIN sessions ON sessions.session_id = runs.session_id
-WHERE jobs.status IN ('todo', 'doing')
-    AND runs.status IN ('queued', 'pending', 'running', 'waiting')
-    AND (CAST(:session_id AS TEXT) IS NULL OR jobs.lock = :session_id)
+WHERE jobs.status IN ('todo', 'doing') AND runs.{OPEN_RUN}
 ORDER BY jobs.id LIMIT :most
-"""
+"""  # noqa: S608 - a constant
+_QUEUED_OF_SOME = f"""
+WITH open_runs AS MATERIALIZED (
+    SELECT run_id, session_id, session_id COLLATE "default" AS lock, takeovers, created_at,
+        (SELECT owner FROM sessions WHERE sessions.session_id = runs.session_id) AS owner
+    FROM runs WHERE {OPEN_RUN} {{only}}
+)
+SELECT open_runs.*, jobs.queue_name AS lane, jobs.is_taken
+FROM open_runs CROSS JOIN LATERAL (
+    SELECT id, queue_name, args, FALSE AS is_taken FROM procrastinate_jobs
+    WHERE status = 'todo' AND lock = open_runs.lock
+    UNION ALL
+    SELECT id, queue_name, args, TRUE FROM procrastinate_jobs
+    WHERE status = 'doing' AND lock = open_runs.lock
+) AS jobs
+WHERE jobs.args ->> 'run_id' = open_runs.run_id ORDER BY jobs.id LIMIT :most
+"""  # noqa: S608 - a constant
+"""The same, but for a tenant or one session: no other job is read."""
 _DEPTHS = """
 SELECT lanes.name, lanes.depth, runs.created_at FROM (
     SELECT queue_name AS name, count(*) AS depth, min(id) AS first_id
-    FROM procrastinate_jobs WHERE status = 'todo' GROUP BY queue_name
+    FROM procrastinate_jobs WHERE status = 'todo' {only} GROUP BY queue_name
 ) AS lanes
 JOIN procrastinate_jobs AS jobs ON jobs.id = lanes.first_id
 LEFT JOIN runs ON runs.run_id = jobs.args ->> 'run_id'
@@ -125,7 +140,10 @@ class WorkerTable:
     async def queued(self, limit: int, session_id: str | None = None) -> list[QueuedRun]:
         """Return queued runs and runs in progress, in the order of the queue."""
         values = {"most": limit, "session_id": session_id}
-        rows = await self._reader.read(lambda c: c.execute(_QUEUED, values).fetchall())
+        sql = _QUEUED if self._tenant is None else _QUEUED_OF_SOME.format(only="")
+        if session_id is not None:
+            sql = _QUEUED_OF_SOME.format(only="AND session_id = :session_id")
+        rows = await self._reader.read(lambda c: c.execute(sql, values).fetchall())
         alive = [worker for worker in await self.listed() if worker.is_alive]
         queued: list[QueuedRun] = []
         for row in rows:
@@ -135,12 +153,14 @@ class WorkerTable:
 
     async def depths(self) -> list[QueueDepth]:
         """Return the number of queued runs in each lane, without runs bound to a process."""
+        only = "" if self._tenant is None else "AND split_part(queue_name, '/', 3) = :tenant"
+        sql = _DEPTHS.format(only=only)
         now, rows = await self._reader.read(
-            lambda c: (read_clock(c), c.execute(_DEPTHS).fetchall())
+            lambda c: (read_clock(c), c.execute(sql, {"tenant": self._tenant}).fetchall())
         )
         depths: list[QueueDepth] = []
         for name, depth, since in rows:
-            if (lane := read_lane(name)) is None or self._tenant not in {None, lane.tenant}:
+            if (lane := read_lane(name)) is None:
                 continue
             age_s = 0.0
             with skip_unreadable(f"the time since which the first run of {name} waits"):

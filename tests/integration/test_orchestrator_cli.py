@@ -193,13 +193,25 @@ def test_what_cannot_be_shown_is_said(
     assert "Traceback" not in done.stderr
 
 
+def test_tasks_are_listed(home: Home, project: Path) -> None:
+    led(home, project)
+    done = soong(home, project, "tasks")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.split() == ["t1", "running", "1/2", "steps", "s1", "A", "wall"]
+    done = soong(home, project, "tasks", "--session-id", "s1", "--json")
+    listed = json.loads(done.stdout)
+    assert (listed["session_id"], listed["task_id"], listed["status"]) == ("s1", "t1", "running")
+    assert soong(home, project, "tasks", "list", "--session-id", "s2").stdout == ""
+
+
 def test_a_log_that_cannot_be_read_is_named(home: Home, project: Path) -> None:
     led(home, project)
     log = project / ".soong-agent" / "tasks" / "s1" / "wall.wal.jsonl"
     log.write_text("broken\n" + log.read_text(encoding="utf-8"), encoding="utf-8")
-    done = soong(home, project, "tasks", "show", "t1")
-    assert done.returncode == 1
-    assert "wall.wal.jsonl" in done.stderr
+    for words in (["show", "t1"], ["list"]):
+        done = soong(home, project, "tasks", *words)
+        assert done.returncode == 1
+        assert "wall.wal.jsonl" in done.stderr
 
 
 def test_tasks_are_shown_without_a_configuration(home: Home, project: Path) -> None:

@@ -57,7 +57,7 @@ def parse(argv: Sequence[str]) -> Options:
     else:
         parser = _parser_of([]) if first == "--version" and not rest else build_parser()
     options = Options(build_parser=build_parser)
-    before, after = split_words(argv)
+    before, after = split_words(_with_default_action(argv, parser))
     options, unknown = parser.parse_known_args(before, options)
     if options.command == "run":
         unknown = take_words(options, unknown, after)
@@ -79,6 +79,17 @@ def parse(argv: Sequence[str]) -> Options:
     if options.command == "run" and (problem := find_misuse(options)):
         parser.error(problem)
     return options
+
+
+def _with_default_action(argv: Sequence[str], parser: Parser) -> Sequence[str]:
+    """Add the default action of a command of which only options are given."""
+    first, *rest = argv or [""]
+    command = parser.commands.get(first)
+    if command is None or not command.default or rest[:1] in (["-h"], ["--help"]):
+        return argv
+    if any(word in command.commands for word in rest) or (rest and rest[0][:1] != "-"):
+        return argv
+    return [first, command.default, *rest]
 
 
 def build_parser() -> Parser:

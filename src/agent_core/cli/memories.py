@@ -1,11 +1,13 @@
 """`soong-agent memory`: shows a person the memories about them."""
 
+import json
 import sys
 from functools import partial
 
 from agent_core.cli.lines import InputLines
 from agent_core.cli.options import COMPLETED, FAILED, Options
 from agent_core.cli.setup import run_on_terminal
+from agent_core.cli.sheet import write_output
 from agent_core.cli.terminal import Clean, Style, Terminal
 from agent_core.config.load import check_tenant
 from agent_core.config.paths import Setup
@@ -33,8 +35,15 @@ async def _manage(options: Options, setup: Setup, terminal: Terminal, clean: Cle
         terminal.line(f"skipped: {clean(problem)}", Style.WARN)
     if options.action == "list":
         for memory in known.memories:
+            if options.json:
+                fields = ("memory_id", "category", "summary")
+                line = {name: clean(str(getattr(memory, name))) for name in fields}
+                write_output(json.dumps(line, ensure_ascii=False) + "\n")
+                continue
             start = f"{clean(memory.memory_id)}  {memory.category:<9}"
             terminal.text(f"{start}  {_summary(memory, clean)}\n")
+        if options.json:
+            return COMPLETED
         if not known.memories:
             terminal.line("nothing is remembered", Style.DIM)
         if options.scope == MEMORY_SHARED and (others := _name_others(options, setup)):

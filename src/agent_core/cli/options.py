@@ -140,6 +140,7 @@ class Parser(PlainParser):
     Attributes:
         what: purpose of its command, in a few words.
         commands: its subparsers, by name: the commands of the program, the actions of a command.
+        default: the action of a command that names none; empty if one has to be named.
         options: its options and arguments, in the order of the help.
     """
 
@@ -147,6 +148,7 @@ class Parser(PlainParser):
 
     def __init__(self, **settings: Any) -> None:
         self.what = ""
+        self.default = ""
         self.commands: dict[str, Parser] = {}
         self.options: list[argparse.Action] = []
         super().__init__(
@@ -181,7 +183,9 @@ class Parser(PlainParser):
             return text
         found = (_EXAMPLE.search(action.epilog or "") for action in self.commands.values())
         examples = "".join(f"\n{match[0]}" for match in found if match)
-        return f"{text}\nexamples:{examples}\n\n{self.prog} <action> --help shows details.\n"
+        alone = f"Without an action: {self.default}. " if self.default else ""
+        details = f"{self.prog} <action> --help shows details."
+        return f"{text}\nexamples:{examples}\n\n{alone}{details}\n"
 
     def error(self, message: str) -> NoReturn:
         """End the process: wrong usage."""
@@ -194,8 +198,9 @@ Commands: TypeAlias = "argparse._SubParsersAction[Parser]"  # noqa: SLF001  # py
 """Return type of `add_subparsers`; `argparse` has no public name for it."""
 
 
-def add_actions(parser: Parser) -> Commands:
-    """Give a command actions, one of which has to be named."""
+def add_actions(parser: Parser, default: str = "") -> Commands:
+    """Give a command actions; one has to be named, except where there is a default."""
+    parser.default = default
     actions = parser.add_subparsers(
         dest="action", metavar="action", required=True, parser_class=Parser
     )

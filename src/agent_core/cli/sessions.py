@@ -49,7 +49,7 @@ async def _manage(options: Options, setup: Setup, terminal: Terminal, clean: Cle
             case "search":
                 return await _search(runtime, options, setup, terminal)
             case "du":
-                return await _show_bytes(runtime, options, setup)
+                return await _show_bytes(runtime, options, setup, terminal)
             case "delete":
                 return await _delete(runtime, options, terminal)
             case "export":
@@ -113,11 +113,14 @@ async def _list(runtime: AgentRuntime, options: Options, setup: Setup, terminal:
         else:
             _list_one(summary, sheet)
     if not found and not options.json:
-        what = f" of {setup.project}" if options.here else ""
-        terminal.line(f"there are no sessions{what}", Style.DIM)
+        terminal.line(_there_are_none(options, setup), Style.DIM)
     if more and not options.json:
         terminal.line(f"only the newest {limit:,} are shown: --limit 0 shows all", Style.DIM)
     return COMPLETED
+
+
+def _there_are_none(options: Options, setup: Setup) -> str:
+    return f"there are no sessions{f' of {setup.project}' if options.here else ''}"
 
 
 def _list_one(summary: SessionSummary, sheet: Sheet) -> None:
@@ -183,7 +186,9 @@ async def _search(runtime: AgentRuntime, options: Options, setup: Setup, termina
     return COMPLETED if found else FAILED
 
 
-async def _show_bytes(runtime: AgentRuntime, options: Options, setup: Setup) -> int:
+async def _show_bytes(
+    runtime: AgentRuntime, options: Options, setup: Setup, terminal: Terminal
+) -> int:
     limit = options.limit or sys.maxsize
     if limit < 0:
         message = f"--limit takes 1 or more, or 0 for all, not {options.limit}"
@@ -191,6 +196,9 @@ async def _show_bytes(runtime: AgentRuntime, options: Options, setup: Setup) -> 
     found = await runtime.stored_bytes(setup.project if options.here else None)
     if options.json:
         write_output(f"{json.dumps(_bytes_in_json(found))}\n")
+        return COMPLETED
+    if not found.sessions:
+        terminal.line(_there_are_none(options, setup), Style.DIM)
         return COMPLETED
     sheet = Sheet()
     for heading, rows in (

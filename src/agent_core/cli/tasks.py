@@ -1,4 +1,4 @@
-"""Tasks of a project: `soong-agent tasks show`, and the live picture below a run's output."""
+"""Tasks of a project: `soong-agent tasks`, and the live picture below a run's output."""
 
 import asyncio
 import json
@@ -27,17 +27,39 @@ _PLAIN_LINES = str.maketrans("│├└─·…", "|+`--.")
 _REFRESH_S = 0.3
 
 
-def show_task(options: Options) -> int:
-    """Print the Task, or write its picture, and return the exit code."""
-    return run_on_terminal(options.path, partial(_show, options), asks_model=False)
+def show_tasks(options: Options) -> int:
+    """List the Tasks, print one, or write its picture, and return the exit code."""
+    show = _list if options.action == "list" else _show
+    return run_on_terminal(options.path, partial(show, options), asks_model=False)
 
 
-def _show(options: Options, setup: Setup, _: Terminal, clean: Clean) -> int:
-    tasks, problems = read_stored_tasks(
+def _list(options: Options, setup: Setup, _: Terminal, clean: Clean) -> int:
+    tasks, problems = _read(options, setup)
+    for each in tasks:
+        if options.json:
+            write_output(clean(json.dumps(_summary_in_json(each), ensure_ascii=False)) + "\n")
+            continue
+        task, counts = each.dag.task, each.dag.counts()
+        done = f"{counts.get(TaskStepStatus.COMPLETED, 0)}/{each.dag.count()} steps"
+        line = f"{task.task_id}  {task.status:<9}  {done:>11}  {each.session_id}  {task.title}"
+        write_output(visible(clean(line), one_line=True) + "\n")
+    for problem in problems:
+        _note(f"error: {clean(problem)}")
+    if not tasks and not problems and not options.json:
+        _note(f"there are no Tasks of {setup.project}")
+    return FAILED if problems else COMPLETED
+
+
+def _read(options: Options, setup: Setup) -> tuple[list[StoredTask], list[str]]:
+    return read_stored_tasks(
         setup.tasks_dir,
         project_dir=setup.project,
         session_id=_session_of(setup.tasks_dir, options.session_id),
     )
+
+
+def _show(options: Options, setup: Setup, _: Terminal, clean: Clean) -> int:
+    tasks, problems = _read(options, setup)
     ids = {each.task_id for each in tasks}
     begun = {task_id for task_id in ids if task_id.startswith(options.id)}
     if options.id not in ids and len(begun) > 1:
@@ -73,9 +95,16 @@ def _show(options: Options, setup: Setup, _: Terminal, clean: Clean) -> int:
     return COMPLETED
 
 
+def _summary_in_json(task: StoredTask) -> dict[str, Any]:
+    """Return a Task without its steps."""
+    from agent_core.tasks.tools import summarise_task  # noqa: PLC0415 - few ask for it
+
+    return {"session_id": task.session_id, **summarise_task(task.dag)}
+
+
 def _as_json(task: StoredTask) -> dict[str, Any]:
     """Return a Task with all its steps; a claimed step says whether its lease has ended."""
-    from agent_core.tasks.tools import summarise_task, view_step  # noqa: PLC0415 - few ask for it
+    from agent_core.tasks.tools import view_step  # noqa: PLC0415 - few ask for it
 
     dag, now = task.dag, utc_now()
     steps = [view_step(dag, step) for step in dag.steps()]
@@ -84,7 +113,7 @@ def _as_json(task: StoredTask) -> dict[str, Any]:
             view["lease_ended"] = step.has_ended_lease(now)
         elif step.status is TaskStepStatus.PENDING and (stuck := dag.obstacles(step.step_id)):
             view["stranded_by_step_ids"] = [each.step_id for each in stuck]
-    return {"session_id": task.session_id, **summarise_task(dag), "steps": steps}
+    return {**_summary_in_json(task), "steps": steps}
 
 
 def _note(text: str) -> None:

@@ -34,7 +34,7 @@ def add_parser(commands: Commands) -> None:
         commands, "approvals", "list and answer questions of runs", description=_WHAT
     )
     approvals.set_defaults(work="agent_core.cli.approvals:manage_approvals")
-    actions = add_actions(approvals)
+    actions = add_actions(approvals, "list")
     listing = add_command(actions, "list", "list open questions", epilog=_LIST)
     listing.add_argument("--all", action="store_true", help="include closed questions")
     listing.add_argument("--json", action="store_true", help="one JSON object per line")

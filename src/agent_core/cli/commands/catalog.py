@@ -31,7 +31,7 @@ def add_parser(commands: Commands) -> None:
         command = add_command(commands, name, what)
         command.set_defaults(work="agent_core.cli.catalog:list_catalog")
         action = add_command(
-            add_actions(command), "list", f"{listing} that runs have", epilog=examples
+            add_actions(command, "list"), "list", f"{listing} that runs have", epilog=examples
         )
         add_path(action)
         action.add_argument("--json", action="store_true", help="one JSON object per line")

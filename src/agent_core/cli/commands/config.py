@@ -23,7 +23,7 @@ def add_parser(commands: Commands) -> None:
     config = add_command(commands, "config", "show the settings")
     config.set_defaults(work="agent_core.cli.settings:show_settings")
     show = add_command(
-        add_actions(config),
+        add_actions(config, "show"),
         "show",
         "show every setting and its origin",
         description=_WHAT,

@@ -41,7 +41,7 @@ def add_parser(commands: Commands) -> None:
     """Add the command's arguments."""
     mcp = add_command(commands, "mcp", "list and test MCP servers, and log in to them")
     mcp.set_defaults(work="agent_core.cli.servers:manage_servers")
-    actions = add_actions(mcp)
+    actions = add_actions(mcp, "list")
     listing = add_command(actions, "list", "list the servers of mcp.json", epilog=_LIST)
     made = [listing]
     for action, what, epilog in (

@@ -8,7 +8,7 @@ _LIST = """\
 examples:
   soong-agent memory list
   soong-agent memory list --scope user:anna
-  soong-agent memory list --tenant acme
+  soong-agent memory list --tenant acme --json
 
 Each line has the id, the category and the first words of a memory. Memories are
 files in memory/ in the home directory, which you can read and edit. Those of
@@ -39,8 +39,9 @@ def add_parser(commands: Commands) -> None:
     """Add the command's arguments."""
     memory = add_command(commands, "memory", "list, show and delete memories")
     memory.set_defaults(work="agent_core.cli.memories:manage_memories")
-    actions = add_actions(memory)
+    actions = add_actions(memory, "list")
     listing = add_command(actions, "list", "list memories, newest first", epilog=_LIST)
+    listing.add_argument("--json", action="store_true", help="one JSON object per line")
     show = add_command(actions, "show", "show one memory", epilog=_SHOW)
     forget = add_command(actions, "forget", "delete one memory, after confirmation", epilog=_FORGET)
     forget.add_argument("--yes", action="store_true", help="do not ask")

@@ -38,7 +38,7 @@ def add_parser(commands: Commands) -> None:
     """Add the command's arguments."""
     permissions = add_command(commands, "permissions", "show rules and remembered answers")
     permissions.set_defaults(work="agent_core.cli.permissions:manage_permissions")
-    actions = add_actions(permissions)
+    actions = add_actions(permissions, "list")
     explain = add_command(
         actions,
         "explain",

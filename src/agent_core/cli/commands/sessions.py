@@ -140,7 +140,7 @@ def add_parser(commands: Commands) -> None:
         commands, "sessions", "list, show, search, change and export sessions", epilog=_ALL
     )
     sessions.set_defaults(work="agent_core.cli.sessions:manage_sessions")
-    actions = add_actions(sessions)
+    actions = add_actions(sessions, "list")
     listing = add_command(actions, "list", "list sessions, last used first", epilog=_LIST)
     listing.add_argument("words", nargs="*", metavar="word", help="words to match")
     search = add_command(actions, "search", "search messages, calls and results", epilog=_SEARCH)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,11 @@ def test_it_is_closed():
     import pytest
     with pytest.raises(AgentCoreError, match="closed"):
         asyncio.run(used.start("Hi"))
+"""
+METHOD = """
+async def test_it(self, agent_runtime):
+    agent_runtime.script.add("Hello.")
+    assert (await agent_runtime.run("Hi")).text == "Hello."
 """
 PLAIN_TEST = '''
 from pathlib import Path
@@ -78,12 +84,16 @@ def test_options_are_given(agent_runtime: ScriptedRuntime, tmp_path: Path) -> No
 '''
 
 
+WITHOUT = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-p", "no:xdist")
+"""Plugins that change nothing here, and take longer to load than all others."""
+
+
 def run_pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     (folder / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n", encoding="utf-8")
     if "no:asyncio" not in arguments:
         arguments = ("-o", "asyncio_default_fixture_loop_scope=function", *arguments)
     return subprocess.run(  # noqa: S603 - this interpreter, and a test of this file
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments, str(folder)],
+        [sys.executable, "-m", "pytest", "-q", *WITHOUT, *arguments, str(folder)],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -103,27 +113,17 @@ def run_pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str
 def test_an_async_test_has_a_runtime_that_is_closed_after_it(
     head: str, arguments: list[str], tmp_path: Path
 ) -> None:
-    (tmp_path / "test_one.py").write_text(head + ASYNC_TEST, encoding="utf-8")
+    method = textwrap.indent(head.rpartition("\n")[2] + METHOD, "    ")
+    text = f"{head}{ASYNC_TEST}\n\nclass TestIt:\n{method}"
+    (tmp_path / "test_one.py").write_text(text, encoding="utf-8")
     done = run_pytest(tmp_path, *arguments)
-    assert "2 passed" in done.stdout, done.stdout + done.stderr
+    assert "3 passed" in done.stdout, done.stdout + done.stderr
 
 
 def test_plain_tests_have_one_too_with_their_own_options(tmp_path: Path) -> None:
     (tmp_path / "test_one.py").write_text(PLAIN_TEST, encoding="utf-8")
     done = run_pytest(tmp_path, "-p", "no:anyio", "-p", "no:asyncio")
     assert "4 passed" in done.stdout, done.stdout + done.stderr
-
-
-def test_a_method_of_a_class_is_an_async_test_as_well(tmp_path: Path) -> None:
-    (tmp_path / "test_one.py").write_text(
-        "class TestIt:\n"
-        "    async def test_it(self, agent_runtime):\n"
-        "        agent_runtime.script.add('Hello.')\n"
-        "        assert (await agent_runtime.run('Hi')).text == 'Hello.'\n",
-        encoding="utf-8",
-    )
-    done = run_pytest(tmp_path, "--asyncio-mode=auto")
-    assert "1 passed" in done.stdout, done.stdout + done.stderr
 
 
 def test_a_test_run_that_does_not_use_it_imports_nothing_for_it(tmp_path: Path) -> None:

@@ -87,15 +87,16 @@ async def test_phase3_a_conversation_goes_on_after_a_restart(count: int, tmp_pat
 
 
 @pytest.mark.timeout(90)  # a hundred thousand writes
-async def test_phase3_it_stays_fast_at_100_000_messages() -> None:
+@pytest.mark.parametrize("count", [8_000, pytest.param(100_000, marks=pytest.mark.sweep)])
+async def test_phase3_it_stays_fast_at_100_000_messages(count: int) -> None:
     store = Counts()
     memory = ConversationMemory(store, "s1", WINDOW)
     first_s = await seconds_for(memory, 1000)
-    await seconds_for(memory, 98_000)
+    await seconds_for(memory, count - 2000)
     last_s = await seconds_for(memory, 1000)
     stored = await store.last("_conversation_s1:")
     assert stored is not None
-    assert stored.id.endswith("099999")
+    assert stored.id.endswith(f"{count - 1:06}")
     assert last_s < 5 * first_s + 0.2
 
     store.gets = 0
@@ -106,11 +107,11 @@ async def test_phase3_it_stays_fast_at_100_000_messages() -> None:
 
 async def seconds_for(memory: ConversationMemory, count: int) -> float:
     message = ChatMessage.user_text("x" * 100)
-    begun = time.perf_counter()
+    begun = time.process_time()
     for _ in range(count):
         await memory.add_message(message)
     assert len(await memory.get_history()) == 5
-    return time.perf_counter() - begun
+    return time.process_time() - begun
 
 
 async def test_sessions_do_not_see_one_another_and_forget_alone() -> None:

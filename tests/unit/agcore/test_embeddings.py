@@ -131,7 +131,7 @@ async def test_embeddings_that_are_none_are_an_error_that_says_so(
 async def test_many_pages_are_embedded_in_pieces() -> None:
     pages, meanings = KnowledgeStore(InMemoryStore()), Meanings()
     for number in range(250):
-        await pages.save_page(f"page {number}", "dog " * 10_000)
+        await pages.save_page(f"page {number}", "dog " * 2_500)
     await MemoryRetriever(pages, embed=meanings).search("dog")
     assert [len(texts) for texts in meanings.asked] == [100, 100, 50, 1]
     assert max(len(text) for texts in meanings.asked for text in texts) == 8000

@@ -8,6 +8,7 @@ from agent_core.providers.failures import Called, CallError
 from agent_core.providers.reply import ReplyAccumulator
 from agent_core.providers.responses_events import ResponsesEvents
 from agent_core.types import ModelCompleted, ModelEvent
+from sweeps import sampled
 
 ERROR = {"code": "server_error", "message": "Sorry."}
 FIXTURES: dict[str, bytes] = {
@@ -63,7 +64,7 @@ def test_a_response_is_the_same_wherever_it_is_split(name: str) -> None:
     whole = played(body)
     assert isinstance(whole[-1], ModelCompleted)
 
-    for at in range(1, len(body)):
+    for at in sampled(range(1, len(body)), keep=150):
         found = played(body[:at], body[at:])
         assert found[-1] == whole[-1], at
         assert shown(found) == shown(whole), at
@@ -75,7 +76,7 @@ def test_a_response_that_is_cut_is_never_finished(name: str) -> None:
     last = body.rindex(b"\n\n")
     assert isinstance(played(body[:last])[-1], ModelCompleted)  # all but the blank line
 
-    for at in range(last):
+    for at in sampled(range(last), keep=150):
         with pytest.raises(CallError) as caught:
             played(body[:at])
         assert caught.value.retryable, at
@@ -84,6 +85,6 @@ def test_a_response_that_is_cut_is_never_finished(name: str) -> None:
 def test_what_failed_is_a_failure_wherever_it_is_split() -> None:
     body = service.body(service.message("Half"), status="failed", error=ERROR)
 
-    for at in range(1, len(body)):
+    for at in sampled(range(1, len(body)), keep=100):
         with pytest.raises(CallError):
             played(body[:at], body[at:])

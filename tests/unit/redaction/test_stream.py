@@ -8,7 +8,7 @@ from hypothesis import example, given, settings, strategies as st
 
 from agent_core.redaction.redactor import Redactor
 from agent_core.redaction.shapes import KEY_LEAD, KEYWORDS, TOKEN_LEADS, Hit, judge
-from sweeps import examples
+from sweeps import examples, is_whole
 
 REDACTOR = Redactor({"A": "abcabcabd", "B": "abcd", "C": "toktoken=", "D": 'sk-abc"d'})
 
@@ -102,6 +102,8 @@ def test_what_only_looks_unfinished_is_released_after_a_bounded_stretch() -> Non
         assert len(stream._shapes._text) + len(stream._secrets._held) < 20_000
 
 
+SIZE = 1_000_000 if is_whole() else 250_000
+
 HOSTILE = {
     "pairs": "password=" * 110_000,
     "calls": "token:(token:(" * 70_000,
@@ -123,32 +125,32 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_megabyte_takes_linear_time(name: str) -> None:
-    text = HOSTILE[name]
-    start = time.perf_counter()
+def test_a_hostile_text_takes_linear_time(name: str) -> None:
+    text = HOSTILE[name][:SIZE]
+    start = time.process_time()
     whole = REDACTOR.text(text)
     stream = REDACTOR.stream()
     pieces = [stream.feed(text[at : at + 4099]) for at in range(0, len(text), 4099)]
     assert "".join([*pieces, stream.finish()]) == whole
-    assert time.perf_counter() - start < 8
+    assert time.process_time() - start < SIZE * 8e-6
 
 
 def test_ordinary_text_costs_microseconds() -> None:
     text = "the quick brown fox jumps over a lazy dog and sees: nothing, at all-or so " * 13_000
-    start = time.perf_counter()
+    start = time.process_time()
     assert REDACTOR.text(text) is text
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
 
 
 @pytest.mark.parametrize("lead", [*TOKEN_LEADS, KEY_LEAD, "bearer", "password", "api_key"])
-def test_a_megabyte_of_beginnings_costs_a_moment(lead: str) -> None:
-    text = f"{lead} " * (1_000_000 // (len(lead) + 1))
+def test_a_text_of_beginnings_costs_a_moment(lead: str) -> None:
+    text = f"{lead} " * (SIZE // (len(lead) + 1))
     start = time.process_time()
     assert REDACTOR.text(text) is not None
     stream = REDACTOR.stream()
     shown = [stream.feed(text[at : at + 1000]) for at in range(0, len(text), 1000)]
     assert "".join([*shown, stream.finish()]) == REDACTOR.text(text)
-    assert time.process_time() - start < 3
+    assert time.process_time() - start < SIZE * 3e-6
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ from agent_core.providers.scripted import (
 )
 from agent_core.types import Decision, EventType, Mode, ModelRequest, Role, TextBlock
 from casts import Cast, Line, together
+from faults.tracing import wait_for_tracer
 from kgent import RunOptions
 from kgent.engine.mock import MockAgentEngine, MockCall
 from kgent.runner import run as run_profile
@@ -392,6 +393,7 @@ PROGRAMS: dict[str, Callable[[str, str], Awaitable[None]]] = {
 
 
 def main(arguments: list[str]) -> Any:
+    wait_for_tracer()
     program, home, project = arguments
     logging.basicConfig(handlers=[Complaints()], level=logging.WARNING)
     if program == "command line":

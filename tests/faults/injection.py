@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from faults import drivers
+from faults.tracing import WAITS
 
 WRITES = ("write", "pwrite64", "ftruncate")
 SYNCS = ("fsync", "fdatasync")
@@ -74,10 +75,8 @@ class Fault:
         harm = "signal=SIGKILL" if self.what == "kill" else f"error={self.what}"
         when = f"when={self.at}{'+' if self.for_good else ''}"
         chosen = [part for path in self.paths for part in ("-P", str(path))]
-        # The quick way of tracing loses signals that are injected into threads.
-        quick = [] if self.what == "kill" else ["--seccomp-bpf"]
         injected = f"inject={self.call}:{harm}:{when}"
-        return [*quick, "-e", f"trace={self.call}", "-e", injected, *chosen]
+        return ["-e", f"trace={self.call}", "-e", injected, *chosen]
 
 
 @contextmanager
@@ -121,13 +120,13 @@ def run_driver(
     """Run a driver to its end, or to the end the fault makes of it."""
     log = home.parent / f"{home.name}.strace"
     command = command_of(program, home, project)
-    if fault is not None:
-        options = ["-f", "-qq", "-y", "-o", str(log), *fault.arguments]
-        command = ["strace", *options, *command]
     chosen = environment_of(home) | dict(environment or {})
-    done = subprocess.run(  # noqa: S603 - our own program
-        command, capture_output=True, timeout=90, check=False, env=chosen, cwd=project
-    )
+    if fault is not None:
+        done = run_traced(command, fault, log, cwd=project, environment=chosen)
+    else:
+        done = subprocess.run(  # noqa: S603 - our own program
+            command, capture_output=True, timeout=90, check=False, env=chosen, cwd=project
+        )
     said = [json.loads(line) for line in done.stdout.splitlines() if line.endswith(b"}")]
     calls = log.read_text(errors="replace") if log.exists() else ""
     log.unlink(missing_ok=True)
@@ -135,11 +134,36 @@ def run_driver(
     return Ended(done.returncode, said, errors, calls[-2000:], "(INJECTED)" in calls)
 
 
+def run_traced(
+    command: Sequence[str], fault: Fault, log: Path, *, cwd: Path, environment: Mapping[str, str]
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a program that calls `wait_for_tracer` first, with strace attached to it."""
+    with subprocess.Popen(  # noqa: S603 - our own program
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**environment, WAITS: "1"},
+        cwd=cwd,
+    ) as process:
+        tracing = ["strace", "-f", "-y", "-o", str(log), *fault.arguments, "-p", str(process.pid)]
+        with subprocess.Popen(tracing, stderr=subprocess.PIPE) as tracer:  # noqa: S603
+            assert tracer.stderr is not None
+            told = tracer.stderr.readline()
+            assert b"attached" in told, told
+            try:
+                out, errors = process.communicate(b"\n", timeout=90)
+            finally:
+                process.kill()
+            tracer.communicate(timeout=90)
+    return subprocess.CompletedProcess(command, process.returncode, out, errors)
+
+
 @cache
 def reason_to_skip() -> str | None:
     """Why no fault can be injected here; None if it can."""
     if shutil.which("strace") is None:
         return "needs strace (Debian: apt-get install strace)"
-    probe = ["strace", "-f", "-qq", "--seccomp-bpf", "-e", "trace=none", "true"]
+    probe = ["strace", "-f", "-qq", "-e", "trace=none", "true"]
     done = subprocess.run(probe, capture_output=True, text=True, check=False)  # noqa: S603
     return f"strace may not trace here: {done.stderr.strip()[:200]}" if done.returncode else None

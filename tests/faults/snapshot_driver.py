@@ -8,10 +8,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from agent_core.snapshots.store import SnapshotStore
+from faults.tracing import wait_for_tracer
 
 
 def main(what: str, store: str, work: str, *snapshot_ids: str) -> None:
     """Do one of them."""
+    wait_for_tracer()
     snapshots = SnapshotStore(Path(store))
     match what:
         case "record":

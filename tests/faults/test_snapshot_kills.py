@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -13,7 +12,7 @@ import pytest
 from agent_core.snapshots.store import SnapshotStore
 from faults import snapshot_driver
 from faults.depth import Depth, Tally
-from faults.injection import Fault
+from faults.injection import Fault, run_traced
 from workspaces import fingerprint
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("strace")]
@@ -136,12 +135,14 @@ def kill(example: Example, what: str, call: str, check: Callable[[Example], None
         for number in range(3):
             (one.work / f"new-{number}").write_bytes(os.urandom(2000))
     driver = [sys.executable, snapshot_driver.__file__, what, str(one.store), str(one.work)]
-    fault = Fault(call, "kill", at)
-    command = ["strace", "-f", "-qq", "-o", "/dev/null", *fault.arguments, *driver]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     environment["PYTHONDONTWRITEBYTECODE"] = "1"
-    done = subprocess.run(  # noqa: S603 - our own program
-        [*command, one.first], capture_output=True, text=True, check=False, env=environment
+    done = run_traced(
+        [*driver, one.first],
+        Fault(call, "kill", at),
+        Path("/dev/null"),
+        cwd=place,
+        environment=environment,
     )
     is_killed = done.returncode in {-9, 137}
     assert is_killed or done.returncode == 0, done.stderr

@@ -28,8 +28,8 @@ from postgres import (
     PostgresUnavailableError,
     Server,
     hold_session,
-    make_cluster,
     migrated_template,
+    shared_cluster,
     shared_server,
 )
 
@@ -132,7 +132,7 @@ def empty_database_url(shared_postgres: Server) -> Iterator[str]:
 def postgres_cluster() -> Cluster:
     """Makes servers for tests that stop or tune one: `postgres_cluster.new_server(FAST)`."""
     try:
-        return make_cluster(run_folder())
+        return shared_cluster(run_folder())
     except PostgresUnavailableError as error:
         pytest.skip(str(error))
 

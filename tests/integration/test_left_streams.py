@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from isolation import Home
+from isolation import Home, program_file
 
 PROGRAM = """
 import asyncio
@@ -125,7 +125,8 @@ print("ended")
 def test_a_run_goes_on_when_its_stream_is_left(home: Home, project: Path) -> None:
     home.path.mkdir(exist_ok=True)
     done = subprocess.run(  # noqa: S603 - our own program, in our own interpreter
-        [sys.executable, "-W", "error", "-c", PROGRAM, str(home.path), str(project)],
+        [sys.executable, program_file(PROGRAM), str(home.path), str(project)],
+        env=home.env(PYTHONWARNINGS="error"),
         capture_output=True,
         text=True,
         check=False,

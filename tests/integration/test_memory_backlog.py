@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agent_core.providers.scripted import Hangs
-from isolation import Home
+from isolation import Home, program_file
 from model_server import ModelServer, Received, Reply
 
 pytestmark = pytest.mark.timeout(300)
@@ -171,7 +171,7 @@ def test_words_said_to_a_program_without_memory_do_not_reach_the_users_own(
         model = f"openai:m@{server.base_url('openai')}"
         source = PROGRAM.format(project=str(project), model=model, wish=WISH)
         done = subprocess.run(  # noqa: S603 - our own program
-            [sys.executable, "-c", source], env=home.env(), capture_output=True, text=True
+            [sys.executable, program_file(source)], env=home.env(), capture_output=True, text=True
         )
         assert done.stdout == "done\n", done.stderr
         run(home, project, "something else")

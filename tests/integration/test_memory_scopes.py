@@ -25,7 +25,7 @@ from agent_core import (
 )
 from agent_core.providers.scripted import Hangs, ScriptedProvider, calls
 from agent_core.types import EventType, NodeType
-from isolation import Home
+from isolation import Home, program_file
 from memories import (
     OUTCOMES,
     WISH,
@@ -406,7 +406,10 @@ def test_what_a_killed_service_leaves_reaches_no_other_memory(home: Home, projec
         )
         source = SERVICE.format(project=str(project), home=str(home.path), wish=WISH)
         done = subprocess.run(  # noqa: S603 - our own program
-            [sys.executable, "-c", source], env=home.env(), capture_output=True, check=False
+            [sys.executable, program_file(source)],
+            env=home.env(),
+            capture_output=True,
+            check=False,
         )
         assert done.returncode == -signal.SIGKILL, done.stderr
         is_stuck = False

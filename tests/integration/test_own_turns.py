@@ -13,7 +13,7 @@ import pytest
 
 from agent_core import AgentRuntime
 from agent_core.providers.scripted import Hangs
-from isolation import Home
+from isolation import Home, program_file
 from model_server import ModelServer
 from worker_processes import URL_VARIABLE, Workers, end_process, workers, write_config
 
@@ -130,7 +130,7 @@ async def test_a_program_says_that_what_is_before_its_run_waits_itself(
         async with AgentRuntime(project_dir=project, home_dir=home.path) as runtime:
             first = await runtime.start("one", "s1", here=True)
             second = await runtime.start("two", "s1")
-            waiting = start("-c", PROGRAM, str(project))
+            waiting = start(program_file(PROGRAM), str(project))
             await asyncio.to_thread(waiting.wait_for, first.run_id, "executed by process ")
             await first.cancel()
             said = (second.run_id, "is still queued", "no worker is alive")

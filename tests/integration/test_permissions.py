@@ -17,7 +17,7 @@ from agent_core.permissions.saved_rules import read_rules
 from agent_core.process.confinement import Abilities
 from agent_core.providers.scripted import calls
 from agent_core.types import PermissionMode
-from isolation import Home
+from isolation import Home, program_file
 from runtimes import CONFIG, Asked, ask, runtime
 
 STORED = CONFIG + '[permissions]\nremember_scope = "session_stored"\n'
@@ -402,7 +402,7 @@ for number in range(20):
     tool = f"own.{sys.argv[2]}_{number}"
     saved.save(f'[[permissions.rules]]\\ndecision = "allow"\\ntool = "{tool}"\\n')
 """
-    words = [sys.executable, "-c", program, str(home.path)]
+    words = [sys.executable, program_file(program), str(home.path)]
     writers = [subprocess.Popen([*words, name]) for name in "abc"]  # noqa: ASYNC220, S603
     for writer in writers:
         assert await asyncio.to_thread(writer.wait) == 0

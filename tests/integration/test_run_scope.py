@@ -13,7 +13,7 @@ import pytest
 from agent_core import AgentRuntime, ModelRequest, RunOptions, RunStatus, TextBlock, tool
 from agent_core.config.models import ModelConfig
 from agent_core.providers.scripted import Calls, ScriptedProvider, calls
-from isolation import Home
+from isolation import Home, program_file
 from runtimes import Asked, ask, collect, runtime
 
 CONFIG = """
@@ -231,7 +231,7 @@ async def test_a_run_of_a_dead_process_has_no_context_variables_of_another_run(
         return "done"
 
     async with runtime(home, project, ScriptedProvider(answer), config=CONFIG) as made:
-        program = [sys.executable, "-c", LEFT, str(home.path), str(project)]
+        program = [sys.executable, program_file(LEFT), str(home.path), str(project)]
         await asyncio.to_thread(subprocess.run, program, check=True)
         user.set("bob")
         await ask(made, "mine", "s1")

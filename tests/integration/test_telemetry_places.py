@@ -10,7 +10,7 @@ import pytest
 
 from agent_core.installation import extra_command
 from agent_core.testing import calls
-from isolation import Home
+from isolation import Home, program_file
 from kgent_runs import profile
 from mcp_bench import SERVERS
 from model_server import ModelServer
@@ -28,7 +28,7 @@ def collector() -> Generator[OtlpReceiver]:
 
 def python(home: Home, program: str, *arguments: str, **more: str) -> str:
     done = subprocess.run(  # noqa: S603 - our own interpreter
-        [sys.executable, "-c", program, *arguments],
+        [sys.executable, program_file(program), *arguments],
         env=home.env(**more),
         capture_output=True,
         text=True,
@@ -252,6 +252,7 @@ def test_variables_that_cannot_be_used_are_named_and_the_run_goes_on(
     assert "OTEL_SDK_DISABLED=true" in done.stderr
 
 
+@pytest.mark.cold
 def test_without_the_extra_the_run_goes_on_and_says_how_to_get_it(
     home: Home, project: Path
 ) -> None:
@@ -285,6 +286,7 @@ def test_spans_on_the_console_leave_the_answer_alone(home: Home, project: Path) 
     assert '"name": "invoke_agent main"' in done.stderr
 
 
+@pytest.mark.cold
 async def test_nothing_of_it_is_loaded_while_it_is_off(home: Home, project: Path) -> None:
     program = """
 import asyncio, sys

@@ -38,7 +38,7 @@ from agent_core.config.models import ModelConfig
 from agent_core.providers.base import ProviderAdapter, ProviderRegistry
 from agent_core.providers.scripted import Hangs, ScriptedProvider, calls
 from agent_core.testing import ScriptedRuntime
-from isolation import Home
+from isolation import Home, program_file
 from model_server import ModelServer
 
 THREADS = 8
@@ -451,7 +451,8 @@ def is_busy():
 
 def program(home: Home, project: Path, code: str, *, seconds: float = LONG_S) -> Any:
     return subprocess.run(  # noqa: S603 - our own text, in our own interpreter
-        [sys.executable, "-W", "error", "-c", PROGRAM + code, str(home.path), str(project)],
+        [sys.executable, program_file(PROGRAM + code), str(home.path), str(project)],
+        env=home.env(PYTHONWARNINGS="error"),
         capture_output=True,
         text=True,
         check=False,

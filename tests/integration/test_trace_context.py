@@ -16,7 +16,7 @@ from aiohttp import web
 
 from agent_core import AgentRuntime, RunStatus
 from agent_core.testing import Calls, ScriptedCall, ScriptedProvider, calls
-from isolation import Home
+from isolation import Home, program_file
 from mcp_bench import SERVERS
 from model_server import ModelServer, Received, Reply
 from otlp_receiver import OtlpReceiver
@@ -334,7 +334,7 @@ async def killed(home: Home, project: Path, what: str, url: str) -> list[str]:
     """A process that is killed once its run waits, or is queued; what it has printed."""
     done = await asyncio.to_thread(
         subprocess.run,
-        [sys.executable, "-c", KILLED, str(project), what],
+        [sys.executable, program_file(KILLED), str(project), what],
         env=home.env(TRACEPARENT=f"00-{TRACE}-{CALLER}-01", OTEL_EXPORTER_OTLP_ENDPOINT=url),
         capture_output=True,
         text=True,

@@ -38,7 +38,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-_MODULES = ("agent_core.cli", "kgent")
+_MODULES = ("agent_core.cli", "kgent", "uvicorn")
 _PACKAGES = (
     "agcore",
     "agent_core",

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -322,7 +323,11 @@ async def test_tasks_that_are_over_can_be_cleaned_up(home: Home, project: Path) 
 def test_the_example_leads_its_workers_and_the_page_shows_what_it_prints() -> None:
     script = ROOT / "examples" / "orchestrator" / "lead_workers.py"
     done = subprocess.run(  # noqa: S603 - our own script, in our own interpreter
-        [sys.executable, "-W", "error", str(script)], capture_output=True, text=True, check=False
+        [sys.executable, str(script)],
+        env={**os.environ, "PYTHONWARNINGS": "error"},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     page = (ROOT / "docs" / "tasks.md").read_text(encoding="utf-8")

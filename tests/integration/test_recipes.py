@@ -37,9 +37,9 @@ def run(
     home: Home, server: ModelServer, program: str, *arguments: str, cwd: Path
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(  # noqa: S603 - our own script, in our own interpreter
-        [sys.executable, "-W", "error", str(RECIPES / f"{program}.py"), *arguments],
+        [sys.executable, str(RECIPES / f"{program}.py"), *arguments],
         cwd=cwd,
-        env=environment(home, server),
+        env={**environment(home, server), "PYTHONWARNINGS": "error"},
         capture_output=True,
         text=True,
         check=False,

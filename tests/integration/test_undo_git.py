@@ -16,6 +16,7 @@ from agent_core.types import new_id
 from isolation import Home
 from rights import as_anyone
 from runtimes import CONFIG, Asked, ask, runtime
+from sweeps import is_whole
 
 ON = f'{CONFIG}\n[workspace]\nsnapshots = "turn"\n\n[memory]\nenabled = false\n'
 GIT = "git -c user.name=a -c user.email=a@example.org -c protocol.file.allow=always"
@@ -173,7 +174,23 @@ STOPS: dict[str, tuple[str, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", STOPS)
+COMBINED = {  # of others in the table
+    "removed and committed",
+    "removed and committed, and built again",
+    "no longer tracked, and changed",
+    "another branch, with a build",
+    "the index is garbage",
+    "a submodule that stops tracking",
+    "a submodule is removed",
+    "a nested repository that stops tracking",
+    "a repository in an excluded folder",
+    "a work tree is removed",
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.sweep] * (n in COMBINED)) for n in STOPS]
+)
 async def test_what_was_recorded_is_undone(home: Home, project: Path, name: str) -> None:
     prepare, script = STOPS[name]
     shell(project, prepare)
@@ -422,7 +439,7 @@ CHANGES = st.one_of(
 
 
 @settings(
-    max_examples=int(os.environ.get("UNDO_EXAMPLES", "6")),
+    max_examples=int(os.environ.get("UNDO_EXAMPLES", "6" if is_whole() else "2")),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -27,8 +27,17 @@ def configure(home: Home, server: ModelServer) -> None:
     )
 
 
-@pytest.mark.parametrize("redirection", ["2>err", "2>&-", ">out 2>err", "2>&1 >out | cat >err"])
-@pytest.mark.parametrize("key", ["y", "n"])
+REDIRECTIONS = ("2>err", "2>&-", ">out 2>err", "2>&1 >out | cat >err")
+
+
+@pytest.mark.parametrize(
+    ("redirection", "key"),
+    [
+        *((each, "y") for each in REDIRECTIONS),
+        ("2>err", "n"),
+        *(pytest.param(each, "n", marks=pytest.mark.sweep) for each in REDIRECTIONS[1:]),
+    ],
+)
 def test_a_person_who_does_not_see_standard_error_is_asked_on_the_terminal(
     home: Home, project: Path, redirection: str, key: str
 ) -> None:
@@ -48,10 +57,10 @@ def test_a_person_who_does_not_see_standard_error_is_asked_on_the_terminal(
 @pytest.mark.parametrize(
     ("redirection", "is_made"),
     [
-        ("</dev/null", False),
+        pytest.param("</dev/null", False, marks=pytest.mark.sweep),
         ("</dev/null 2>err", False),
-        ("</dev/null >out 2>err", False),
-        ("<answers", True),
+        pytest.param("</dev/null >out 2>err", False, marks=pytest.mark.sweep),
+        pytest.param("<answers", True, marks=pytest.mark.sweep),
         ("<answers 2>err", True),
         ("<answers >out 2>err", True),
         ("--answers answers 2>err", True),

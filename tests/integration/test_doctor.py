@@ -1,22 +1,33 @@
 """`soong-agent doctor`: a line for everything a run needs, with what helps where it is missing."""
 
+import asyncio
+import errno
 import json
+import os
 import sqlite3
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import orjson
 import pytest
 
 from agent_core.cli.command import execute
+from agent_core.disk import trying
+from agent_core.disk.trying import try_file, try_folder
 from agent_core.errors import ErrorCode
 from agent_core.process.confinement import probe
-from agent_core.providers.scripted import Calls, Fails, ScriptedCall
+from agent_core.providers.scripted import Calls, Fails, ScriptedCall, calls
 from agent_core.storage.connections import open_writer
 from isolation import Home
 from model_server import ModelServer, Status
+from mounts import read_only_mount
+from rights import as_anyone
+from runtimes import CONFIG, Asked, ask, runtime
+from session_stories import SOONG
 
 SERVERS = Path(__file__).parents[1] / "mcp_servers"
 
@@ -330,6 +341,83 @@ def test_a_database_that_is_locked(home: Home, examine: Examine) -> None:
         connection.close()
     assert code == 0, checks
     assert "another process" in checks["database"]["text"]
+
+
+async def a_used_home(home: Home, project: Path) -> Path:
+    config = f'{CONFIG}\n[workspace]\nsnapshots = "turn"\n'
+    script = [calls("code.write_file", path="a.txt", content="a"), "done"]
+    answers = Asked("allow_once")
+    async with runtime(home, project, script, config=config, permission_callback=answers) as made:
+        await ask(made)
+    return database(home)
+
+
+BLAMED = (
+    *("sessions.sqlite", "sessions.sqlite-wal", ".", "sessions", "sessions/.owners"),
+    *("snapshots/*/lock", "snapshots/*/packs", "snapshots/locks/*"),
+)
+
+
+@pytest.mark.parametrize("name", BLAMED)
+def test_what_a_run_cannot_write_is_blamed(
+    home: Home, project: Path, examine: Examine, name: str
+) -> None:
+    asyncio.run(a_used_home(home, project))
+    (home.path / "sessions.sqlite-wal").touch(mode=0o600)
+    assert examine()[0] == 0
+    path = next(home.path.glob(name)) if name != "." else home.path
+    mode = path.stat().st_mode
+    path.chmod(mode & ~0o222)
+    try:
+        with as_anyone():
+            code, checks = examine()
+    finally:
+        path.chmod(mode)
+    blamed = checks["database" if name.startswith((".", "sessions.sqlite")) else "home"]
+    assert code == 1
+    assert blamed["state"] == "broken"
+    assert blamed["text"].startswith(f"{path} cannot be written: its mode is ")
+    assert blamed["cure"] == f"change its mode: chmod u+rwX '{path}'"
+    assert examine()[0] == 0
+
+
+def test_whose_file_it_is_and_where_a_disk_is_read_only_is_said(
+    home: Home, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = asyncio.run(a_used_home(home, project))
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    refused = PermissionError(errno.EACCES, "Permission denied")
+    with monkeypatch.context() as refusing:
+        refusing.setattr(trying, "open_descriptor", Mock(side_effect=refused))
+        fault = try_file(path)
+        assert fault is not None
+        assert fault.reason == f"it belongs to {path.owner()}"
+        assert fault.cure == f"make it yours: sudo chown -R user 12345 '{path}'"
+    full = OSError(errno.ENOSPC, "No space left on device")
+    with monkeypatch.context() as failing:
+        failing.setattr(os, "fsync", Mock(side_effect=full))
+        assert "its disk is full" in str(try_folder(home.path))
+    assert try_folder(home.path / "a" / "b") is None
+    assert "it is no folder" in str(try_folder(path / "b"))
+
+
+def test_a_home_that_is_mounted_read_only_is_blamed(home: Home, project: Path) -> None:
+    asyncio.run(a_used_home(home, project))
+    mount = read_only_mount(home.path)
+    done = subprocess.run(  # noqa: S603
+        [*mount, SOONG, "doctor", "--json"],
+        cwd=project,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
+    assert done.returncode == 1
+    for name in ("database", "home"):
+        assert checks[name]["state"] == "broken"
+        assert checks[name]["text"].startswith(f"{home.path} cannot be written")
+        assert "mounted read-only" in checks[name]["text"]
+        assert "writable" in checks[name]["cure"]
 
 
 def test_the_sandbox_that_is_on_is_described(home: Home, examine: Examine) -> None:

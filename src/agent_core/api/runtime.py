@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from agent_core.mcp import ElicitationCallback
     from agent_core.permissions import PermissionCallback
     from agent_core.providers.base import ProviderFactory, ProviderRegistry
+    from agent_core.runtime.services import Services
     from agent_core.telemetry.spans import Telemetry
     from agent_core.tools.base import Tool
     from agent_core.tools.registry import Handler, ToolRegistry
@@ -101,6 +102,7 @@ class AgentRuntime:
             the model of `config`. It is enough without any other configuration.
         home_dir: the home directory; default `$SOONG_AGENT_HOME`, or `~/.soong-agent`.
         persist: False keeps sessions, artifacts and Task logs in memory, and writes nothing.
+        read_only: True reads what is stored and changes nothing, so that it also works on a backup.
         session_db_path: a database to use instead of the configured one.
         database_url: `postgresql://user:password@host/database`, a database for several machines,
             instead of a file and of `[store] url_env`. Needs the extra `postgres`.
@@ -141,6 +143,7 @@ class AgentRuntime:
         config: "Config | Mapping[str, Any] | None" = None,
         model: "AnyModel | None" = None,
         persist: bool = True,
+        read_only: bool = False,
         toolsets: "Sequence[Toolset]" = (),
         extensions: "Sequence[Extension]" = (),
         default_snapshots: Literal["off", "turn"] = "off",
@@ -155,6 +158,7 @@ class AgentRuntime:
             config=config,
             model=model,
             persist=persist,
+            read_only=read_only,
             home_dir=home_dir,
             session_db_path=session_db_path,
             database_url=database_url,
@@ -790,7 +794,7 @@ class AgentRuntime:
             AgentCoreError: `validation_error`: the node is not visible to users, or there is no
                 snapshot.
         """
-        return await (await self._home.services()).sessions.moves.switch(
+        return await (await self._changeable()).sessions.moves.switch(
             session_id, node_id, restore_files=restore_files, force=force
         )
 
@@ -808,7 +812,7 @@ class AgentRuntime:
                 `details.reasons`, and nothing was done, unless `force`.
             AgentCoreError: `validation_error`: there is nothing to undo.
         """
-        services = await self._home.services()
+        services = await self._changeable()
         return await services.sessions.moves.undo(_checked_session_id(session_id), force=force)
 
     async def redo(self, session_id: str, force: bool = False) -> "SwitchResult":
@@ -818,7 +822,7 @@ class AgentRuntime:
             StorageError: as for `undo`.
             AgentCoreError: `validation_error`: there is nothing to redo; a new message ends redo.
         """
-        services = await self._home.services()
+        services = await self._changeable()
         return await services.sessions.moves.redo(_checked_session_id(session_id), force=force)
 
     async def fork(
@@ -844,7 +848,7 @@ class AgentRuntime:
                 not empty, or inside the project.
         """
         _require_text("node id", node_id)
-        services = await self._home.services()
+        services = await self._changeable()
         place = None if into is None else Path(into)
         return await services.sessions.forks.fork(session_id, node_id, into=place)
 
@@ -1078,7 +1082,7 @@ class AgentRuntime:
         Raises:
             StorageError: `artifact_not_found`, or the file cannot be deleted.
         """
-        await (await self._home.services()).artifacts.delete(artifact_id)
+        await (await self._changeable()).artifacts.delete(artifact_id)
 
     async def cleanup_artifacts(
         self,
@@ -1100,7 +1104,7 @@ class AgentRuntime:
         Raises:
             AgentCoreError: `validation_error`: `older_than` is naive, `max_bytes` negative.
         """
-        services = await self._home.services()
+        services = await self._changeable(is_dry=dry_run)
         return await services.artifacts.cleanup(
             session_id=session_id,
             dry_run=dry_run,
@@ -1132,7 +1136,7 @@ class AgentRuntime:
             ConfigError: there is no such project.
             AgentCoreError: `validation_error`: `older_than` is naive.
         """
-        services = await self._home.services()
+        services = await self._changeable(is_dry=dry_run)
         return await services.project.cleanup_tasks(
             project,
             dry_run=dry_run,
@@ -1140,6 +1144,17 @@ class AgentRuntime:
             include_cancelled=include_cancelled,
             older_than=older_than,
         )
+
+    async def _changeable(self, *, is_dry: bool = False) -> "Services":
+        """Return the services for something that may change files before it stores anything.
+
+        Raises:
+            StorageError: the runtime is read-only.
+        """
+        services = await self._home.services()
+        if not is_dry:
+            services.store.require_writable()
+        return services
 
 
 def _asked_options(options: object, fields: Mapping[str, Any]) -> "RunOptions[Any]":

@@ -51,7 +51,7 @@ def manage_approvals(options: Options) -> int:
 
 
 async def _list(options: Options, setup: Setup, terminal: Terminal, clean: Clean) -> int:
-    async with open_runtime(setup) as runtime:
+    async with open_runtime(setup, read_only=True) as runtime:
         session_id = options.session_id and await runtime.resolve_session_id(options.session_id)
         found = await runtime.approvals(session_id, is_open=not options.all, limit=options.limit)
     for question in found:

@@ -30,7 +30,7 @@ async def _show(options: Options, setup: Setup, terminal: Terminal, clean: Clean
     limit = options.limit or (_LONG if options.by else _SHORT)
     tables: dict[CostUnit, list[CostSummary]] = {}
     wanted: list[CostUnit] = ["all", *([options.by] if options.by else _TABLES)]
-    async with open_runtime(setup) as runtime:
+    async with open_runtime(setup, read_only=True) as runtime:
         for by in wanted:
             tables[by] = await runtime.costs(
                 by, since=options.since, project=options.path, limit=limit + 1

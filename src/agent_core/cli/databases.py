@@ -9,18 +9,26 @@ from pathlib import Path
 from agent_core.cli.figures import format_bytes
 from agent_core.cli.findings import Finding
 from agent_core.config.paths import Setup
+from agent_core.disk.trying import WriteFault, try_file, try_folder, try_tree
 from agent_core.errors import AgentCoreError
+from agent_core.opening import SIDE_FILES
 from agent_core.redaction.redactor import SHORTEST_SECRET
 from agent_core.runtime.stores import needing_postgres
 from agent_core.storage.health import examine
 
+_HELD = ("snapshots", "unfinished")
+"""Folders of the home whose files are all the program's own."""
 _LITTLE_SPACE = 200 * 2**20
 _ORDINARY = re.compile(r".{,7}|[A-Za-z_.-]{,11}|[0-9]{,11}", re.DOTALL).fullmatch
 
 
 def examine_file(path: Path) -> list[Finding]:
-    """Check that sessions can be read and stored in a file; nothing is written."""
+    """Check that sessions can be read and stored in a file; nothing is left behind."""
     name = "database"
+    files = [path, *(Path(f"{path}{end}") for end in SIDE_FILES)]
+    faults = [try_folder(path.parent), *map(try_file, files)]
+    if found := [fault for fault in faults if fault is not None]:
+        return [Finding(name, "broken", str(found[0]), found[0].cure)]
     try:
         health = examine(path)
     except (AgentCoreError, OSError) as error:
@@ -30,10 +38,6 @@ def examine_file(path: Path) -> list[Finding]:
     if health.free_bytes < _LITTLE_SPACE:
         return [Finding(name, "broken", f"{path}: only {free}", "free some space on its disk")]
     if health.version is None:
-        folder = next(folder for folder in path.parents if folder.exists())
-        if not os.access(folder, os.W_OK | os.X_OK):
-            cure = f"make {folder} writable for you, or set $SOONG_AGENT_HOME"
-            return [Finding(name, "broken", f"{path} cannot be created", cure)]
         return [Finding(name, "ok", f"{path} is created by the first run; {free}")]
     size = f"{format_bytes(health.size_bytes)}, {format_bytes(health.unused_bytes)} of it unused"
     text = f"{path}, version {health.version}, {size}, {free}"
@@ -46,7 +50,10 @@ def examine_file(path: Path) -> list[Finding]:
 
 
 def examine_home(home: Path) -> list[Finding]:
-    """Add up what the home holds, and name deletions that have not ended; nothing is written."""
+    """Add up what the home holds, and try to write what a run writes; nothing is left behind.
+
+    Also names deletions that have not ended.
+    """
     name = "home"
     sizes = {"artifacts": 0, "snapshots": 0, "everything else": 0}
     for folder, _, files in os.walk(home):
@@ -56,12 +63,29 @@ def examine_home(home: Path) -> list[Finding]:
             with suppress(OSError):
                 status = os.lstat(os.path.join(folder, each))  # noqa: PTH118 - many files
                 sizes[kind or "everything else"] += status.st_size
+    if faults := _write_faults(home):
+        first, *others = faults
+        more = f", nor can {len(others):,} more" if others else ""
+        return [Finding(name, "broken", f"{first}{more}", first.cure)]
     shown = ", ".join(f"{what} {format_bytes(size)}" for what, size in sizes.items())
     text = f"{home} takes {format_bytes(sum(sizes.values()))}: {shown}"
     if any(home.glob("unfinished/deleted-*/*")):
         text += "; a deletion of sessions has not ended"
         return [Finding(name, "remark", text, "the next start finishes it, if none is at work")]
     return [Finding(name, "ok", text)]
+
+
+def _write_faults(home: Path) -> list[WriteFault]:
+    """Return what a run could not write in the home."""
+    folders = [home, *(home / name for name in ("sessions", "sessions/.owners", *_HELD, "memory"))]
+    tried = [try_folder(folder) for folder in dict.fromkeys(map(_existing, folders))]
+    held = [fault for name in ("sessions", *_HELD) for fault in try_tree(home / name)]
+    found = {each.path: each for each in (*tried, *held) if each is not None}
+    return list(found.values())
+
+
+def _existing(folder: Path) -> Path:
+    return next(each for each in (folder, *folder.parents) if os.path.lexists(each))
 
 
 def examine_server(url: str, setup: Setup) -> list[Finding]:

@@ -1,6 +1,6 @@
 """`soong-agent doctor`: checks the needs of a run, and proposes a cure for each fault.
 
-Nothing is written, and no check waits for long: the checks of the model and of the servers run
+Nothing is left behind, and no check waits for long: the checks of the model and of the servers run
 side by side. Without a usable configuration, the checks that depend on it are skipped.
 """
 
@@ -437,7 +437,7 @@ def _cannot_write(holes: list[Hole]) -> bool:
 
 
 def _examine_database(setup: Setup | None) -> list[Finding]:
-    """Check that sessions can be read and stored; nothing is written."""
+    """Check that sessions can be read and stored."""
     if setup is None:
         return [_unknown("database")]
     try:
@@ -448,7 +448,7 @@ def _examine_database(setup: Setup | None) -> list[Finding]:
 
 
 def _examine_home(setup: Setup | None) -> list[Finding]:
-    """Add up what the home holds; nothing is written."""
+    """Add up what the home holds, and try what a run writes there."""
     return [_unknown("home")] if setup is None else examine_home(setup.home)
 
 

@@ -35,7 +35,7 @@ async def _explain(options: Options, setup: Setup, terminal: Terminal, clean: Cl
     if isinstance(call, str):
         terminal.line(f"error: {call}; see soong-agent permissions explain --help", Style.BAD)
         return MISUSED
-    async with open_runtime(setup, saves_rules=sys.stdin.isatty()) as runtime:
+    async with open_runtime(setup, saves_rules=sys.stdin.isatty(), read_only=True) as runtime:
         session_id = options.session_id and await runtime.resolve_session_id(options.session_id)
         found = await runtime.explain_permission(
             *call,
@@ -139,7 +139,7 @@ async def _list(options: Options, setup: Setup, terminal: Terminal, clean: Clean
     show_rules(setup, terminal, clean)
     if setup.config.permissions.remember_scope != "session_stored":
         terminal.line(_IN_MEMORY, Style.DIM)
-    async with open_runtime(setup) as runtime:
+    async with open_runtime(setup, read_only=True) as runtime:
         session_id = options.session_id and await runtime.resolve_session_id(options.session_id)
         show_grants(await runtime.permission_grants(session_id), terminal, clean)
     return COMPLETED

@@ -30,6 +30,9 @@ from agent_core.types import (
 _WIDE = 110
 """Columns from which on a session takes one line."""
 
+_SHOWS = {"list", "search", "du", "show", "tree", "export"}
+"""Actions that change nothing."""
+
 _STAYS = "what stays: Task logs and files in the project, memories, typed lines, saved rules"
 
 
@@ -42,7 +45,8 @@ def manage_sessions(options: Options) -> int:
 
 
 async def _manage(options: Options, setup: Setup, terminal: Terminal, clean: Clean) -> int:
-    async with open_runtime(setup) as runtime:
+    read_only = options.action in _SHOWS or (options.action == "delete" and options.dry_run)
+    async with open_runtime(setup, read_only=read_only) as runtime:
         match options.action:
             case "list":
                 return await _list(runtime, options, setup, terminal)

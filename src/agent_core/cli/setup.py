@@ -63,10 +63,17 @@ def open_runtime(
     elicitation_callback: "ElicitationCallback | None" = None,
     toolsets: "Sequence[McpToolset]" = (),
     saves_rules: bool = False,
+    read_only: bool = False,
 ) -> "AgentRuntime":
     """Return the runtime of a command; see `AgentRuntime`.
 
-    `saves_rules`: questions offer rules for all sessions, if the settings do not say otherwise.
+    Args:
+        setup: the settings of the command.
+        permission_callback: as for `AgentRuntime`.
+        elicitation_callback: as for `AgentRuntime`.
+        toolsets: as for `AgentRuntime`.
+        saves_rules: questions offer rules for all sessions, if the settings do not say otherwise.
+        read_only: the command only shows what is stored.
     """
     from agent_core.api import AgentRuntime  # noqa: PLC0415 - not every command needs one
 
@@ -79,6 +86,7 @@ def open_runtime(
         home_dir=setup.home,
         config=config,
         persist=setup.persist,
+        read_only=read_only,
         permission_callback=permission_callback,
         elicitation_callback=elicitation_callback,
         toolsets=toolsets,

@@ -23,7 +23,7 @@ def move_session(options: Options) -> int:
 
 
 async def _move(options: Options, setup: Setup, terminal: Terminal, clean: Clean) -> int:
-    async with open_runtime(setup) as runtime:
+    async with open_runtime(setup, read_only=options.command == "workspace") as runtime:
         if options.command == "workspace":
             states = [await _state(runtime, each) for each in (options.before, options.after)]
             show_diff(await runtime.diff_workspace(*states), terminal, clean)

@@ -22,7 +22,7 @@ def list_workers(options: Options) -> int:
 
 
 async def _list(options: Options, setup: Setup, terminal: Terminal, clean: Clean) -> int:
-    async with open_runtime(setup) as runtime:
+    async with open_runtime(setup, read_only=True) as runtime:
         if options.command == "workers":
             found = await runtime.workers()
         else:

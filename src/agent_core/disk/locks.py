@@ -10,22 +10,26 @@ from pathlib import Path
 from agent_core.opening import open_descriptor
 
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
 _LONGEST_WAIT = 0.05
 
 
 @contextmanager
-def locked(path: Path, *, check: Callable[[], None], shared: bool = False) -> Generator[None]:
+def locked(
+    path: Path, *, check: Callable[[], None], shared: bool = False, create: bool = True
+) -> Generator[None]:
     """Hold the lock of this file.
 
     Args:
         path: the lock file; its folder exists.
         check: called while waiting; raises to give up.
         shared: others may hold it as shared too.
+        create: make the file if it is missing; False opens it for reading alone.
 
     Raises:
-        OSError: the file cannot be made.
+        OSError: the file cannot be made, or opened.
     """
-    with closing_lock(open_descriptor(path, _OPEN, 0o600)) as descriptor:
+    with closing_lock(open_descriptor(path, _OPEN if create else _READ, 0o600)) as descriptor:
         wait = 0.001
         while not try_lock(descriptor, shared=shared):
             check()

@@ -50,6 +50,7 @@ class RuntimeOptions(Struct, kw_only=True, dict=True, weakref=True):
     model: "str | ModelConfig | ProviderAdapter | None" = None
     home_dir: str | Path | None = None
     persist: bool = True
+    read_only: bool = False
     session_db_path: str | Path | None = None
     database_url: str | None = None
     tenant: str | None = None

@@ -28,7 +28,7 @@ from agent_core.runtime.project import Project
 from agent_core.runtime.runs import Runs
 from agent_core.runtime.sessions import Sessions
 from agent_core.runtime.start_clock import StartClock
-from agent_core.runtime.stores import OpenedStore, open_store, rows_key
+from agent_core.runtime.stores import OpenedStore, open_read_only, open_store, rows_key
 from agent_core.runtime.workspaces import Workspaces
 from agent_core.storage.owners import Owner
 from agent_core.storage.store import SessionStore
@@ -108,12 +108,9 @@ async def open_services(
         )
         if setup.config.permissions.remember_scope == "session_stored":
             project.guard.grants = store
-        if setup.persist and (began := owner.find_dead()) is not None:
-            await store.add_to_memory_backlog(since=began)
-            owner.sweep()
-        if options.store is None:  # a worker does that itself, for all its projects
-            await store.close_lost_runs()
-        await artifacts.sweep()
+        if not options.read_only:
+            await _clean_up_after_dead(options, setup, opened)
+            await artifacts.sweep()
         traces = Traces(artifacts) if options.debug else None
         models = Models(
             options.providers,
@@ -150,9 +147,8 @@ async def open_services(
             keep=timedelta(days=setup.config.workspace.keep_days),
             forget_reads=project.toolboxes.forget_reads,
         )
-        await moves.recover()
         deletion_notes = None
-        if setup.persist:
+        if setup.persist and not options.read_only:
             key = rows_key(setup, opened.key)
             deletion_notes = Notes(setup.home / "unfinished" / f"deleted-{key}")
         sessions = Sessions(
@@ -166,6 +162,19 @@ async def open_services(
             workspaces=workspaces,
             deletion_notes=deletion_notes,
         )
+        services = Services(
+            project=project,
+            store=store,
+            artifacts=artifacts,
+            models=models,
+            runs=runs,
+            sessions=sessions,
+            workers=opened.workers,
+        )
+        if options.read_only:
+            yield services
+            return
+        await moves.recover()
         upkeep = await _begin_upkeep(sessions, setup, opened, deletion_notes)
         stack.push_async_callback(_finish_within, upkeep, _UPKEEP_S)
         stack.push_async_callback(runs.leases.give_back, is_shared=options.store is not None)
@@ -188,15 +197,16 @@ async def open_services(
             serving = asyncio.create_task(runs.serve(notices), name="control")
             stack.push_async_callback(stop_task, serving)
         stack.push_async_callback(runs.close)
-        yield Services(
-            project=project,
-            store=store,
-            artifacts=artifacts,
-            models=models,
-            runs=runs,
-            sessions=sessions,
-            workers=opened.workers,
-        )
+        yield services
+
+
+async def _clean_up_after_dead(options: RuntimeOptions, setup: Setup, opened: OpenedStore) -> None:
+    """End the runs of processes that have died."""
+    if setup.persist and (began := opened.owner.find_dead()) is not None:
+        await opened.store.add_to_memory_backlog(since=began)
+        opened.owner.sweep()
+    if options.store is None:  # a worker does that itself, for all its projects
+        await opened.store.close_lost_runs()
 
 
 async def _begin_upkeep(
@@ -239,7 +249,7 @@ async def _store_of(options: RuntimeOptions, setup: Setup) -> AsyncGenerator[Ope
     if options.store is not None:
         yield options.store
     elif setup.persist:
-        async with open_store(setup) as opened:
+        async with (open_read_only if options.read_only else open_store)(setup) as opened:
             yield opened
     else:
         owner = Owner.in_memory()

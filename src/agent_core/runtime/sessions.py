@@ -1,5 +1,6 @@
 """Sessions for people: their histories, where they continue, and their deletion."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -149,20 +150,29 @@ class Sessions:
         forked_from: str | None,
     ) -> "list[SessionSummary]":
         """Return sessions as shown in lists, the most recently used first."""
-        while begun := await self._store.untitled(_TITLES_AT_ONCE):  # by an earlier version
+        titles: dict[str, str] = {}
+        most = sys.maxsize if self._store.is_read_only else _TITLES_AT_ONCE
+        while begun := await self._store.untitled(most):  # by an earlier version
             titles = {key: first_words(self._redactor.text(each)) for key, each in begun.items()}
+            if self._store.is_read_only:
+                break
             await self._store.add_titles(titles)
         found = await self._store.session_summaries(
             limit=limit, offset=offset, project=project, query=query, forked_from=forked_from
         )
-        return [self._summary(summary, metadata) for summary, metadata in found]
+        return [
+            self._summary(summary, metadata, titles.get(summary.session_id))
+            for summary, metadata in found
+        ]
 
-    def _summary(self, summary: "SessionSummary", metadata: Mapping[str, Any]) -> "SessionSummary":
+    def _summary(
+        self, summary: "SessionSummary", metadata: Mapping[str, Any], words: str | None
+    ) -> "SessionSummary":
         usage = summary.usage
         for purpose, cost in read_background_usage(metadata).items():
             if purpose != PURPOSE:  # summaries of the history are runs, which are already counted
                 usage = usage.plus(cost)
-        title = summary.title and self._redactor.text(summary.title)
+        title = (summary.title and self._redactor.text(summary.title)) or words
         return summary.model_copy(update={"usage": usage, "title": title})
 
     async def search(self, query: str, *, limit: int, project: str | None) -> "list[SessionMatch]":

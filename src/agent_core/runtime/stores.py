@@ -70,6 +70,43 @@ async def open_store(setup: Setup) -> AsyncGenerator[OpenedStore]:
 
 
 @asynccontextmanager
+async def open_read_only(setup: Setup) -> AsyncGenerator[OpenedStore]:
+    """Open the database that the settings name for reading alone, until the end of the block.
+
+    Nothing is created in the home or in the database.
+
+    Raises:
+        ConfigError: as for `open_store`.
+        StorageError: the database cannot be read, or is of another schema.
+    """
+    url = find_database_url(setup, os.environ)
+    owner = await asyncio.to_thread(Owner.watching, setup.home)
+    if url is None:
+        from agent_core.storage.reading import open_unlocked  # noqa: PLC0415 - for few programs
+
+        key = database_key(setup.session_db)
+        async with open_unlocked(setup.session_db, owner) as store:
+            yield OpenedStore(
+                store=store.judged_by(owner), owner=owner, key=key, clock=StartClock()
+            )
+        return
+    with needing_postgres():
+        from agent_core.storage.postgres import PostgresSessionStore  # noqa: PLC0415
+    async with PostgresSessionStore.open(url, tenant=setup.tenant, read_only=True) as opened:
+        store = opened.judged_by(owner)
+        with closing(open_blobs(url, setup.config.store.blobs)) as blobs:
+            yield OpenedStore(
+                store=store,
+                owner=owner,
+                key=database_key(await store.identity()),
+                clock=StartClock(),
+                blobs=blobs,
+                queue=store.queue(setup.config.worker.lease_s),
+                workers=store.workers(setup.tenant),
+            )
+
+
+@asynccontextmanager
 async def _open_postgres(url: str, setup: Setup, owner: Owner) -> AsyncGenerator[OpenedStore]:
     with needing_postgres():  # only now are the packages for it loaded
         from agent_core.storage.postgres import PostgresSessionStore  # noqa: PLC0415

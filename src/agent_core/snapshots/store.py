@@ -11,7 +11,7 @@ sending/            packs on their way to another machine
 
 import secrets
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from threading import Event
@@ -185,7 +185,7 @@ class SnapshotStore:
         Raises:
             StorageError: one of them is missing or damaged.
         """
-        with self._working() as packs:
+        with self._reading() as packs:
             return list(changes_between(packs, self.get(before), self.get(after)))
 
     def read(self, entry: TreeEntry) -> bytes:
@@ -194,7 +194,7 @@ class SnapshotStore:
         Raises:
             StorageError: it is missing or damaged.
         """
-        with self._working() as packs:
+        with self._reading() as packs:
             return b"".join(pieces_of(packs, entry))
 
     def packed(self, snapshot_id: str, *, beyond: str | None) -> Generator[Path]:
@@ -363,7 +363,7 @@ class SnapshotStore:
         """
         if not self._folder.exists():
             return {}
-        with self._working() as packs:
+        with self._reading() as packs:
             trees: dict[str, list[bytes]] = {}
             for name, snapshot_ids in groups.items():
                 there = [each for each in snapshot_ids if self._catalogue.has(each)]
@@ -465,6 +465,15 @@ class SnapshotStore:
             lock = locked(self._folder / "lock", check=check, shared=True)
             with lock, Packs(self._folder / "packs") as packs:
                 yield packs
+
+    @contextmanager
+    def _reading(self) -> Generator[Packs]:
+        """Yield the packs, protected from sweeps; nothing is created."""
+        with _explained(self._folder), ExitStack() as stack:
+            with suppress(FileNotFoundError):  # a copy without the lock, which nothing sweeps
+                lock = locked(self._folder / "lock", check=lambda: None, shared=True, create=False)
+                stack.enter_context(lock)
+            yield stack.enter_context(Packs(self._folder / "packs"))
 
     @contextmanager
     def _recorder(self, root: Path, stop: Event | None) -> Generator[Recorder]:

@@ -181,6 +181,7 @@ def connect(
     *,
     timeout: float = BUSY_TIMEOUT,
     mode: Literal["ro", "rw"] = "rw",
+    more: str = "",
     cached_statements: int = 128,
 ) -> FileConnection:
     """Open a connection to an existing file, for one thread at a time; transactions are explicit.
@@ -189,6 +190,7 @@ def connect(
         path: the file, absolute.
         timeout: seconds that SQLite itself waits for a lock.
         mode: whether it may write.
+        more: further parameters of SQLite's address.
         cached_statements: how many prepared statements it keeps.
 
     Raises:
@@ -202,7 +204,7 @@ def connect(
             held = HeldDatabase(path)
             on_failure.callback(held.release)
         connection = sqlite3.connect(
-            f"{path.as_uri()}?mode={mode}",
+            f"{path.as_uri()}?mode={mode}{more}",
             uri=True,
             timeout=timeout,
             isolation_level=None,

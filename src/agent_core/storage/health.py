@@ -1,5 +1,6 @@
 """Examines a session database without changing it."""
 
+import os
 import shutil
 import sqlite3
 from contextlib import closing
@@ -10,7 +11,8 @@ from msgspec import Struct
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.storage import migrations
 from agent_core.storage.connections import connect, size_of_files
-from agent_core.storage.faults import explain, is_busy
+from agent_core.storage.faults import explain, is_busy, is_read_only
+from agent_core.storage.reading import UnlockedFile
 
 _WAIT_S = 1.0
 _CHECKED_STEPS = 2_000_000
@@ -41,19 +43,23 @@ def examine(path: Path) -> DatabaseHealth:
     """Examine a database and its disk; blocks.
 
     Raises:
-        StorageError: it cannot be used: it is damaged, of a newer version, or not writable for us.
+        StorageError: it cannot be read, is damaged, or of a newer version.
     """
+    path = path.absolute()
     folder = next(folder for folder in path.parents if folder.exists())
     free = shutil.disk_usage(folder).free
     newest = migrations.MIGRATIONS[-1].version
     size = path.stat().st_size if path.exists() else 0
     if not size:
         return DatabaseHealth(version=None, newest=newest, size_bytes=0, free_bytes=free)
+    file = UnlockedFile(path)
     try:
-        version, unused = _read(path)
+        version, unused = file.read(lambda connection: _read(connection, path))
         is_locked = _is_locked(path)
     except sqlite3.Error as error:
         raise explain(error, path) from error
+    finally:
+        file.close()
     return DatabaseHealth(
         version=version,
         newest=newest,
@@ -64,22 +70,23 @@ def examine(path: Path) -> DatabaseHealth:
     )
 
 
-def _read(path: Path) -> tuple[int, int]:
+def _read(connection: sqlite3.Connection, path: Path) -> tuple[int, int]:
     """Return the version of the schema, and the free bytes in the file."""
-    with closing(connect(path, timeout=_WAIT_S, mode="ro")) as connection:
-        version = migrations.version_of(connection, path)
-        unused, size = (
-            connection.execute(f"PRAGMA {name}").fetchone()[0]
-            for name in ("freelist_count", "page_size")
-        )
-        steps = iter(range(_CHECKED_STEPS // 1000))
-        connection.set_progress_handler(lambda: next(steps, None) is None, 1000)
-        try:
-            (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
-                raise
-            found = "ok"
+    version = migrations.version_of(connection, path)
+    unused, size = (
+        connection.execute(f"PRAGMA {name}").fetchone()[0]
+        for name in ("freelist_count", "page_size")
+    )
+    steps = iter(range(_CHECKED_STEPS // 1000))
+    connection.set_progress_handler(lambda: next(steps, None) is None, 1000)
+    try:
+        (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
+            raise
+        found = "ok"
+    finally:
+        connection.set_progress_handler(None, 0)
     if found != "ok":
         message = f"the session database {path} is damaged: {found}; restore it from a backup"
         raise StorageError(ErrorCode.STORAGE_ERROR, message, details={"path": str(path)})
@@ -87,12 +94,19 @@ def _read(path: Path) -> tuple[int, int]:
 
 
 def _is_locked(path: Path) -> bool:
-    """Return whether a write would have to wait; nothing is written."""
+    """Return whether a write would have to wait; nothing is written.
+
+    Without an index beside it, no process has the database open.
+    """
+    if not os.access(f"{path}-shm", os.R_OK | os.W_OK):
+        return False
     with closing(connect(path, timeout=_WAIT_S)) as connection:
         try:
             connection.execute("BEGIN IMMEDIATE")
             connection.execute("ROLLBACK")
         except sqlite3.OperationalError as error:
+            if is_read_only(error):
+                return False
             if not is_busy(error):
                 raise
             return True

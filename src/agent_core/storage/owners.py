@@ -86,6 +86,14 @@ class Owner:
             owner._give_up()
 
     @classmethod
+    def watching(cls, home: Path) -> "Owner":
+        """Return a judge of the owners in a home, which owns nothing and writes nothing."""
+        folder = home.resolve() / "sessions" / ".owners"
+        if not folder.is_dir():
+            return cls.in_memory()
+        return cls(f"{new_id('own')}.{_UNLOCKED}", folder)
+
+    @classmethod
     def in_memory(cls) -> "Owner":
         """Return an owner of sessions that no other process can see, without a lock file."""
         return cls(f"{new_id('own')}.{_UNLOCKED}", Path(os.devnull))

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeVar
 
+from agent_core.errors import ErrorCode, StorageError
+
 Result = TypeVar("Result")
 
 
@@ -100,3 +102,27 @@ class JobReader(Protocol):
             StorageError: the database cannot be read, or is closed.
         """
         ...
+
+
+class NoWriter:
+    """Refuses every write: the database stays as it is."""
+
+    def submit(
+        self,
+        job: Job[Result],  # noqa: ARG002 - it is refused
+        about: str | None = None,  # noqa: ARG002
+        /,
+        *,
+        by: Named = "session_id",  # noqa: ARG002
+        is_small: bool = False,  # noqa: ARG002
+    ) -> asyncio.Future[Result]:
+        """Refuse a job."""
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        future.set_exception(self.refusal())
+        return future
+
+    @staticmethod
+    def refusal() -> StorageError:
+        """Return the error for a change."""
+        message = "nothing can be changed: this runtime was opened with read_only=True"
+        return StorageError(ErrorCode.STORAGE_ERROR, message)

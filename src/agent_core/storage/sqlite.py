@@ -33,7 +33,14 @@ from agent_core.storage.connections import (
 )
 from agent_core.storage.faults import explain, is_busy, is_environmental
 from agent_core.storage.liveness import Liveness
-from agent_core.storage.sql import Connection as SqlConnection, Job, Named, Result
+from agent_core.storage.sql import (
+    Connection as SqlConnection,
+    Job,
+    JobReader,
+    JobWriter,
+    Named,
+    Result,
+)
 from agent_core.storage.store import SessionStore
 from agent_core.types import utc_now
 
@@ -482,6 +489,13 @@ class SqliteSessionStore(SessionStore):
                 await readers.close()
             finally:
                 await writer.close()
+
+    @classmethod
+    def of(cls, writer: JobWriter, reader: JobReader, path: Path) -> Self:
+        """Return the store of a file, or of its rows, with this writer and reader."""
+        store = cls(writer, reader, Liveness(lambda _: utc_now()))
+        store._path = path
+        return store
 
     @classmethod
     def in_memory(cls, *, clock: Callable[[], datetime] = utc_now) -> Self:

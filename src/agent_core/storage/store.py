@@ -47,7 +47,7 @@ from agent_core.storage.rows import (
     storable,
     unstorable,
 )
-from agent_core.storage.sql import Connection, Job, JobReader, JobWriter, Named
+from agent_core.storage.sql import Connection, Job, JobReader, JobWriter, Named, NoWriter
 from agent_core.types import (
     LEASE,
     Batch,
@@ -166,6 +166,20 @@ class SessionStore:
         self.reader = reader
         self.liveness = liveness
         self._epochs: dict[str, int] = {}  # of the sessions claimed through this store
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether every write is refused."""
+        return isinstance(self.writer, NoWriter)
+
+    def require_writable(self) -> None:
+        """Refuse a change that begins with files.
+
+        Raises:
+            StorageError: every write is refused.
+        """
+        if self.is_read_only:
+            raise NoWriter.refusal()
 
     def judged_by(self, judge: OwnerJudge) -> Self:
         """Return the same store with another judge of owners."""

@@ -8,20 +8,21 @@ from typing import Self, cast
 
 import psycopg
 
-from agent_core.errors import StorageError
+from agent_core.errors import ErrorCode, StorageError
 from agent_core.storage import claims
 from agent_core.storage.liveness import Liveness
+from agent_core.storage.migrations import MIGRATIONS
 from agent_core.storage.postgres.appends import Append
 from agent_core.storage.postgres.connections import PATIENCE, Threads
-from agent_core.storage.postgres.faults import explain
+from agent_core.storage.postgres.faults import DATABASE, explain
 from agent_core.storage.postgres.queue import RunQueue, add_job, remove_job
-from agent_core.storage.postgres.schema import IDENTITY, migrate
+from agent_core.storage.postgres.schema import IDENTITY, migrate, version_of
 from agent_core.storage.postgres.search import find_nodes
 from agent_core.storage.postgres.settings import IDLE_S, connect
 from agent_core.storage.postgres.statements import read_clock
 from agent_core.storage.postgres.workers import WorkerTable
 from agent_core.storage.rows import BatchRows, iso, storable
-from agent_core.storage.sql import Connection, Job
+from agent_core.storage.sql import Connection, Job, NoWriter
 from agent_core.storage.store import SessionStore
 from agent_core.types import LEASE, Batch, Heartbeat, NewRun, Node, Position, RunRecord
 
@@ -45,6 +46,7 @@ class PostgresSessionStore(SessionStore):
         patience: float = PATIENCE,
         lease_s: float = LEASE.total_seconds(),
         clock: Callable[[], datetime] | None = None,
+        read_only: bool = False,
     ) -> AsyncGenerator[Self]:
         """Open the database, creating or migrating its tables, until the end of the block.
 
@@ -56,19 +58,23 @@ class PostgresSessionStore(SessionStore):
                 it, and its locks, within a third of this. A heartbeat without an answer for as long
                 is sent again on another connection.
             clock: replaces the server's clock for judging leases, in tests.
+            read_only: change nothing, and refuse writes.
 
         Raises:
             StorageError: `migration_failed` for a newer database, which is left untouched;
                 `storage_error` if the database cannot be used.
         """
         try:
-            await asyncio.to_thread(_prepare, url)
+            await asyncio.to_thread(_require_current if read_only else _prepare, url)
         except psycopg.Error as error:
             raise explain(error) from None
         idle_s = min(IDLE_S, lease_s / 3)
         threads = Threads(url, tenant=tenant, patience=patience, idle_s=idle_s)
         try:
-            yield cls(threads, Liveness(read_clock if clock is None else lambda _: clock()))
+            store = cls(threads, Liveness(read_clock if clock is None else lambda _: clock()))
+            if read_only:
+                store.writer = NoWriter()
+            yield store
         finally:
             await threads.close()
 
@@ -160,3 +166,21 @@ class PostgresSessionStore(SessionStore):
 def _prepare(url: str) -> None:
     with closing(connect(url)) as connection:
         migrate(connection)
+
+
+def _require_current(url: str) -> None:
+    """Refuse a database whose tables are not of this version.
+
+    Raises:
+        StorageError: `migration_failed`.
+    """
+    with closing(connect(url)) as connection, connection.transaction():
+        version = version_of(connection)
+    if version != (newest := MIGRATIONS[-1].version):
+        message = f"{DATABASE} has no sessions yet"
+        if version:
+            message = (
+                f"{DATABASE} has schema {version}, and only {newest} can be read: the next run"
+            )
+            message += " upgrades it, or soong-agent store migrate"
+        raise StorageError(ErrorCode.MIGRATION_FAILED, message, details={"schema": version})

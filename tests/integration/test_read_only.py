@@ -1,0 +1,225 @@
+"""Commands that only show: they write nothing, and work on a home that cannot be written."""
+
+import asyncio
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_core import AgentRuntime, RunStatus, StorageError
+from agent_core.cli.command import execute
+from agent_core.providers.scripted import calls
+from agent_core.storage import connections, migrations
+from agent_core.storage.migrations import MIGRATIONS
+from agent_core.storage.sqlite import SqliteSessionStore
+from isolation import Home
+from mounts import read_only_mount
+from rows import a_batch, a_node, an_opening
+from runtimes import CONFIG, Asked, ask, runtime
+from session_stories import SOONG
+
+SHOWN = (
+    ("cost", "--json"),
+    ("sessions", "list", "--json"),
+    ("sessions", "show", "s1"),
+    ("sessions", "tree", "s1"),
+    ("sessions", "search", "hello"),
+    ("sessions", "du", "--json"),
+    ("sessions", "export", "s1", "--jsonl"),
+    ("sessions", "delete", "--older-than", "1d", "--dry-run"),
+    ("approvals", "list", "--all"),
+    ("permissions", "list"),
+    ("permissions", "explain", "--", "ls"),
+    ("memory", "list"),
+    ("agents", "list"),
+    ("skills", "list"),
+    ("config", "show"),
+    ("mcp", "list"),
+)
+SETTINGS = f'{CONFIG}\n[workspace]\nsnapshots = "turn"\n[memory]\nenabled = false\n'
+
+
+def command(home: Path, project: Path, *words: str, on: tuple[str, ...] = ()) -> Any:
+    return subprocess.run(  # noqa: S603
+        [*on, SOONG, *words],
+        cwd=project,
+        env={**os.environ, "SOONG_AGENT_HOME": str(home)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def state_of(folder: Path) -> dict[str, tuple[Any, ...]]:
+    found: dict[str, tuple[Any, ...]] = {}
+    for path in sorted([folder, *folder.rglob("*")]):
+        at = path.lstat()
+        content = b"" if path.is_dir() else path.read_bytes()
+        found[str(path.relative_to(folder))] = (at.st_ino, at.st_mode, at.st_mtime_ns, content)
+    return found
+
+
+async def a_home(home: Home, project: Path) -> None:
+    script = [calls("code.write_file", path="a.txt", content="a"), "hello there"]
+    answers = Asked("allow_once")
+    async with runtime(home, project, script, config=SETTINGS, permission_callback=answers) as made:
+        await ask(made)
+
+
+DRIVER = """
+import contextlib, io, json, sys
+from agent_core.cli.command import execute
+for words in json.loads(sys.argv[1]):
+    shown = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
+    with contextlib.redirect_stdout(shown):
+        code = execute(words)
+    print(json.dumps([code, shown.buffer.getvalue().decode()]))
+"""
+
+
+def test_showing_changes_nothing_and_needs_no_right_to_write(
+    home: Home, project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asyncio.run(a_home(home, project))
+    before, mount = state_of(home.path), read_only_mount(home.path)
+    monkeypatch.chdir(project)
+    there: list[list[Any]] = []
+    for words in SHOWN:
+        there.append([execute(list(words)), capsys.readouterr().out])
+        assert state_of(home.path) == before, words
+    assert {code for code, _ in there} == {0}
+    mounted = subprocess.run(  # noqa: S603
+        [*mount, sys.executable, "-c", DRIVER, json.dumps(SHOWN)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert mounted.returncode == 0, mounted.stderr
+    for words, expected, line in zip(SHOWN, there, mounted.stdout.splitlines(), strict=True):
+        assert json.loads(line) == expected, words
+
+
+def test_showing_creates_no_home(
+    home: Home, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = home.path / "missing"
+    monkeypatch.chdir(project)
+    monkeypatch.setenv("SOONG_AGENT_HOME", str(missing))
+    for words in SHOWN:
+        if "s1" not in words:
+            assert execute(list(words)) in {0, 1}, words
+            assert not missing.exists(), words
+
+
+async def test_what_is_still_in_the_log_is_shown_without_touching_it(
+    home: Home, project: Path, tmp_path: Path
+) -> None:
+    await a_home(home, project)
+    home.write("config.toml", SETTINGS)
+    async with runtime(home, project, ["and again"], config=SETTINGS) as made:
+        await ask(made, session_id="second")
+        assert (home.path / "sessions.sqlite-wal").stat().st_size
+        copies = {"whole": ("", "-wal", "-shm"), "without an index": ("", "-wal")}
+        for name, ends in copies.items():
+            copy = tmp_path / name
+            copy.mkdir()
+            shutil.copy(home.path / "config.toml", copy)
+            for end in ends:
+                shutil.copy(home.path / f"sessions.sqlite{end}", copy)
+        places = {"in use": home.path, **{name: tmp_path / name for name in copies}}
+        for name, place in places.items():
+            mount = read_only_mount(place)
+            before = state_of(place) if place != home.path else None
+            for on in ((), mount):
+                listed = await asyncio.to_thread(
+                    command, place, project, "sessions", "list", "--json", on=on
+                )
+                found = [json.loads(line)["session_id"] for line in listed.stdout.splitlines()]
+                assert found == ["second", "s1"], (name, listed.stderr)
+            assert before in (None, state_of(place)), name
+        await ask_nothing(made)
+
+
+async def ask_nothing(made: AgentRuntime) -> None:
+    """Use the runtime once more: a reader elsewhere has taken nothing from it."""
+    await made.rename_session("second", "another title")
+
+
+async def test_an_older_schema_is_read_as_the_next_run_would_make_it(
+    home: Home, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = home.path / "sessions.sqlite"
+    for released in (1, 8, 12):
+        path.unlink(missing_ok=True)
+        with monkeypatch.context() as old:
+            old.setattr(migrations, "MIGRATIONS", MIGRATIONS[:released])
+            with closing(connections.open_writer(path)) as writer:
+                for number, name in enumerate(("one", "two")):
+                    writer.execute(
+                        """INSERT INTO sessions
+                        (session_id, cwd, status, metadata_json, created_at, updated_at)
+                        VALUES (?, '/project', 'active', '{}', ?, ?)""",
+                        (name, *[f"2026-01-0{number + 1}T00:00:00.000000+00:00"] * 2),
+                    )
+        before = state_of(home.path)
+        async with AgentRuntime(
+            project, home_dir=home.path, model="ollama:x", read_only=True
+        ) as reading:
+            listed = await reading.list_sessions()
+            assert [each.session_id for each in listed] == ["two", "one"]
+            assert await reading.costs() == []
+        assert state_of(home.path) == before
+
+
+async def test_the_run_of_a_dead_process_is_shown_as_the_next_run_closes_it(
+    home: Home, project: Path
+) -> None:
+    home.write_config(SETTINGS)
+    async with SqliteSessionStore.open(home.path / "sessions.sqlite") as store:
+        opening = an_opening(cwd=str(project), owner="own_dead.elsewhere")
+        await store.open_run(opening)
+        await store.append(a_batch(a_node("n1"), owner="own_dead.elsewhere"))
+    with closing(sqlite3.connect(home.path / "sessions.sqlite")) as database, database:
+        database.execute(
+            "UPDATE sessions SET lease_expires_at = '2020-01-01T00:00:00.000000+00:00'"
+        )
+    before = state_of(home.path)
+    async with AgentRuntime(project, home_dir=home.path, model="ollama:x", read_only=True) as made:
+        (run,) = await made.session_runs("s1")
+        assert run.status is RunStatus.FAILED
+        assert run.metadata["reason"] == "owner_lost"
+    assert state_of(home.path) == before
+
+
+async def test_a_read_only_runtime_refuses_to_start_and_to_change(
+    home: Home, project: Path
+) -> None:
+    await a_home(home, project)
+    before = state_of(home.path), state_of(project)
+    async with AgentRuntime(project, home_dir=home.path, model="ollama:x", read_only=True) as made:
+        node = (await made.replay_session("s1")).nodes[0].node_id
+        for change in (
+            lambda: made.start("go", session_id="s1"),
+            lambda: made.rename_session("s1", "x"),
+            lambda: made.undo("s1"),
+            lambda: made.switch_node("s1", node, restore_files=True),
+            lambda: made.delete_session("s1"),
+            lambda: made.fork("s1", into=project.with_name("fork")),
+            lambda: made.compact_session("s1"),
+            lambda: made.delete_artifact("art_1"),
+            lambda: made.cleanup_artifacts(dry_run=False),
+            lambda: made.cleanup_project_tasks(project, dry_run=False),
+        ):
+            with pytest.raises(StorageError, match="read_only"):
+                await change()
+            assert (state_of(home.path), state_of(project)) == before
+        assert [each.session_id for each in await made.list_sessions()] == ["s1"]
+    assert (state_of(home.path), state_of(project)) == before

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from agent_core import AgentRuntime, RunStatus, StorageError
+from agent_core import AgentRuntime, ErrorCode, RunStatus, StorageError
 from agent_core.cli.command import execute
-from agent_core.providers.scripted import calls
+from agent_core.providers.scripted import ScriptedProvider, calls
 from agent_core.storage import connections, migrations
-from agent_core.storage.migrations import MIGRATIONS
+from agent_core.storage.migrations import MIGRATIONS, Migration
 from agent_core.storage.sqlite import SqliteSessionStore
 from isolation import Home
 from mounts import read_only_mount
@@ -223,3 +223,30 @@ async def test_a_read_only_runtime_refuses_to_start_and_to_change(
             assert (state_of(home.path), state_of(project)) == before
         assert [each.session_id for each in await made.list_sessions()] == ["s1"]
     assert (state_of(home.path), state_of(project)) == before
+
+
+async def test_a_server_is_read_without_a_lock_or_an_upgrade(
+    home: Home, project: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def opened(*, read_only: bool) -> AgentRuntime:
+        made = AgentRuntime(
+            project, home_dir=home.path, database_url=database_url, read_only=read_only
+        )
+        made.register_provider("custom", lambda _: ScriptedProvider(["yes"]))
+        return made
+
+    home.write_config(SETTINGS)
+    async with opened(read_only=False) as made:
+        await made.run("hello", "s1", here=True)
+    before = state_of(home.path)
+    async with opened(read_only=True) as reading:
+        assert [each.session_id for each in await reading.session_summaries(5)] == ["s1"]
+        assert await reading.queue() == []
+        with pytest.raises(StorageError, match="read_only"):
+            await reading.rename_session("s1", "x")
+    assert state_of(home.path) == before
+    newer = Migration(MIGRATIONS[-1].version + 1, "new", ("CREATE TABLE later (later_id TEXT)",))
+    monkeypatch.setattr("agent_core.storage.postgres.store.MIGRATIONS", (*MIGRATIONS, newer))
+    with pytest.raises(StorageError, match="soong-agent store migrate") as refused:
+        await opened(read_only=True).list_sessions()
+    assert refused.value.code is ErrorCode.MIGRATION_FAILED

@@ -267,7 +267,7 @@ def open_reader(path: Path) -> FileConnection:
     """Open a connection that never writes and, thanks to the log, never waits for the writer."""
     connection = _connect(path)
     connection.execute("PRAGMA query_only = ON")
-    _let_search(connection)
+    let_search(connection)
     return connection
 
 
@@ -276,12 +276,12 @@ def open_in_memory() -> sqlite3.Connection:
     connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
     connection.row_factory = sqlite3.Row
     connection.execute("PRAGMA foreign_keys = ON")
-    _let_search(connection)
+    let_search(connection)
     migrations.migrate(connection, Path(":memory:"))
     return connection
 
 
-def _let_search(connection: sqlite3.Connection) -> None:
+def let_search(connection: sqlite3.Connection) -> None:
     """Give the connection a function that folds JSON text as Python does."""
     connection.create_function("folded", 1, fold_json, deterministic=True)
 

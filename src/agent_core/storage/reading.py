@@ -24,7 +24,7 @@ from msgspec import Struct
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.storage import migrations
 from agent_core.storage.claims import lost_sessions
-from agent_core.storage.connections import FileConnection, connect, size_of_files
+from agent_core.storage.connections import FileConnection, connect, let_search, size_of_files
 from agent_core.storage.faults import is_busy
 from agent_core.storage.liveness import OwnerJudge
 from agent_core.storage.sql import Connection as SqlConnection, Job, NoWriter, Result
@@ -191,6 +191,7 @@ def _open(path: Path, files: _Files) -> _Opened:
 def _connect(path: Path, way: str) -> FileConnection:
     connection = connect(path, mode="ro", more=way, cached_statements=256)
     connection.row_factory = sqlite3.Row
+    let_search(connection)
     try:
         if way == _ALONE:
             connection.execute("PRAGMA locking_mode = EXCLUSIVE")
@@ -265,6 +266,7 @@ def _copy(connection: SqlConnection) -> sqlite3.Connection:
     copy = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
     _sqlite(connection).backup(copy)
     copy.row_factory = sqlite3.Row
+    let_search(copy)
     return copy
 
 

@@ -19,7 +19,7 @@ RARE = "kumquat"
 _GIVEN = re.compile(r":(sessions|tenants|step|question)\b")
 _WORDS = """CREATE TEMPORARY TABLE texts AS
     SELECT which, string_agg('word' || (which * 7919 + place * 104729) % 3001, ' ') AS text
-    FROM generate_series(0, 1999) AS which, generate_series(1, 12) AS place GROUP BY which;
+    FROM generate_series(0, 1999) AS which, generate_series(1, 8) AS place GROUP BY which;
 CREATE UNIQUE INDEX ON texts (which)"""
 
 _PLAN = """CREATE TEMPORARY TABLE plan AS SELECT n, n % :tenants AS of_tenant,
@@ -31,15 +31,15 @@ ANALYZE plan"""
 """The sessions; `place` is the number of a session among those of its tenant."""
 
 _WAITS, _QUEUED, _RUNS = "place % 10 = 3", "place % 20 = 5", "place % 50 = 7"
-_STATUS = f"""CASE WHEN number < 3 THEN 'completed' WHEN {_WAITS} THEN 'waiting'
+_STATUS = f"""CASE WHEN number = 1 THEN 'completed' WHEN {_WAITS} THEN 'waiting'
     WHEN {_QUEUED} THEN 'queued' WHEN {_RUNS} THEN 'running' ELSE 'completed' END"""
-_EACH_RUN = "FROM plan CROSS JOIN generate_series(1, 3) AS number"
+_EACH_RUN = "FROM plan CROSS JOIN generate_series(1, 2) AS number"
 _USAGE = """'{"input_tokens":1200,"output_tokens":300,"total_tokens":1500,"cost":0.0125}'"""
 
 # ruff: noqa: S608 - our own rows
 _ROWS: dict[str, str] = {
     "sessions": f"""SELECT 'sess_' || id AS session_id, '/project/' || place % 5 AS cwd,
-        'agent_' || id AS root_agent_id, 'node_' || id || '_3_4' AS active_node_id,
+        'agent_' || id AS root_agent_id, 'node_' || id || '_2_4' AS active_node_id,
         CASE WHEN place % 20 = 11 THEN 'sess_' || to_char(n - :tenants, 'FM00000000') END
             AS parent_session_id,
         'active' AS status, CASE WHEN {_RUNS} THEN 'own_' || of_tenant % 7 END AS owner,
@@ -47,7 +47,7 @@ _ROWS: dict[str, str] = {
         '{{}}' AS metadata_json, at AS created_at, at AS updated_at, 1 AS epoch,
         CASE WHEN place % 100 <> 99 THEN 'Task ' || place || ' about word' || place % 97 END
             AS title,
-        tenant, 'host:a' AS place, 36 AS last_seq, 12 AS last_node_seq FROM plan""",
+        tenant, 'host:a' AS place, 16 AS last_seq, 8 AS last_node_seq FROM plan""",
     "agents": """SELECT 'agent_' || id AS agent_id, 'sess_' || id AS session_id,
         'main' AS agent_type, 'idle' AS status, '{}' AS metadata_json, at AS created_at,
         at AS updated_at FROM plan""",
@@ -62,7 +62,7 @@ _ROWS: dict[str, str] = {
         CASE WHEN {_STATUS} = 'queued' THEN
             '{{"content":[{{"type":"text","text":"more of it"}}]}}' END
             AS prompt_json,
-        12 AS last_run_seq {_EACH_RUN}""",
+        8 AS last_run_seq {_EACH_RUN}""",
     "nodes": f"""SELECT 'node_' || id || '_' || number || '_' || step AS node_id,
         'sess_' || id AS session_id, (number - 1) * 4 + step AS node_seq,
         CASE WHEN step > 1 THEN 'node_' || id || '_' || number || '_' || step - 1
@@ -75,16 +75,16 @@ _ROWS: dict[str, str] = {
         {_EACH_RUN} CROSS JOIN generate_series(1, 4) AS step
         JOIN texts ON which = (n * 31 + number * 7 + step) % 2000""",
     "events": f"""SELECT 'evt_' || id || '_' || number || '_' || step AS event_id,
-        (number - 1) * 12 + step AS seq, step AS run_seq, 'sess_' || id AS session_id,
+        (number - 1) * 8 + step AS seq, step AS run_seq, 'sess_' || id AS session_id,
         'agent_' || id AS agent_id, 'run_' || id || '_' || number AS run_id, 'info' AS level,
-        CASE WHEN step % 3 = 1 THEN 'message_created' WHEN step = 12 THEN 'run_completed'
-            WHEN step = 5 THEN 'tool_started' WHEN step = 6 THEN 'tool_completed'
+        CASE WHEN step % 2 = 1 THEN 'message_created' WHEN step = 8 THEN 'run_completed'
+            WHEN step = 4 THEN 'tool_started' WHEN step = 6 THEN 'tool_completed'
             ELSE 'model_started' END AS event_type,
-        CASE WHEN step % 3 = 1 THEN
-            'node_' || id || '_' || number || '_' || (step + 2) / 3 END AS node_id,
-        CASE WHEN step IN (5, 6) THEN 'call_' || number END AS tool_call_id,
+        CASE WHEN step % 2 = 1 THEN
+            'node_' || id || '_' || number || '_' || (step + 1) / 2 END AS node_id,
+        CASE WHEN step IN (4, 6) THEN 'call_' || number END AS tool_call_id,
         '{{}}' AS payload_json, at AS created_at
-        {_EACH_RUN} CROSS JOIN generate_series(1, 12) AS step""",
+        {_EACH_RUN} CROSS JOIN generate_series(1, 8) AS step""",
     "artifacts": """SELECT 'art_' || id AS artifact_id, 'sess_' || id AS session_id,
         'agent_' || id AS agent_id, 'run_' || id || '_1' AS run_id,
         'node_' || id || '_1_3' AS node_id, CASE WHEN place % 2 = 0 THEN 'tool_result'
@@ -95,8 +95,8 @@ _ROWS: dict[str, str] = {
         '{"turns":50}' AS limits_json, '{"turns":6}' AS spent_json, '{}' AS held_json FROM plan""",
     "budget_agents": """SELECT 'sess_' || id AS scope_id, 'agent_' || id AS agent_id,
         '{"turns":6}' AS spent_json FROM plan""",
-    "node_snapshots": """SELECT 'node_' || id || '_3_' || step AS node_id,
-        'sess_' || id AS session_id, 'run_' || id || '_3' AS run_id,
+    "node_snapshots": """SELECT 'node_' || id || '_2_' || step AS node_id,
+        'sess_' || id AS session_id, 'run_' || id || '_2' AS run_id,
         '/project/' || place % 5 AS folder, md5(id || step) AS snapshot_id,
         md5(id || step - 1) AS previous_id, step = 1 AS is_begin
         FROM plan CROSS JOIN generate_series(1, 2) AS step WHERE place % 4 = 0""",
@@ -107,8 +107,8 @@ _ROWS: dict[str, str] = {
         'run_' || id || '_' || number AS root_run_id, 'agent_' || id AS agent_id,
         '["agent_' || id || '"]' AS agent_path_json, 'call_9' AS tool_call_id,
         'code.write_file' AS tool_name, 'same' AS access_hash, TRUE AS keeps_run,
-        :question AS request_json, CASE WHEN number = 3 THEN 'open' ELSE 'answered' END AS state,
-        CASE WHEN number = 3 THEN NULL ELSE 'deny' END AS decision, at AS asked_at
+        :question AS request_json, CASE WHEN number = 2 THEN 'open' ELSE 'answered' END AS state,
+        CASE WHEN number = 2 THEN NULL ELSE 'deny' END AS decision, at AS asked_at
         {_EACH_RUN} WHERE {_WAITS}""",
     "grants": """SELECT 'grant_' || id AS grant_id, 'sess_' || id AS session_id,
         'shell.run' AS tool_name, 'all' AS covers, 'key' AS key, at AS created_at
@@ -116,7 +116,7 @@ _ROWS: dict[str, str] = {
     "memory_backlog": "SELECT 'sess_' || id AS session_id FROM plan WHERE place % 20 = 9",
     "procrastinate_jobs": f"""SELECT 'default/host:a/' || tenant || '/1' AS queue_name,
         'run' AS task_name, 0 AS priority, 'sess_' || id AS lock,
-        jsonb_build_object('run_id', 'run_' || id || '_3') AS args,
+        jsonb_build_object('run_id', 'run_' || id || '_2') AS args,
         CAST(CASE WHEN {_RUNS} THEN 'doing' ELSE 'todo' END AS procrastinate_job_status) AS status
         FROM plan WHERE {_QUEUED} OR {_RUNS}""",
     "blobs": """SELECT md5(id) || md5(id) AS blob, 1000 AS size_bytes, TRUE AS is_whole

@@ -69,16 +69,28 @@ def session_bytes(
         connection: of the database.
         session_ids: the sessions; None for all.
     """
-    only, values = "", ()
+    only, values = "TRUE", ()
     if session_ids is not None:
-        only = "WHERE session_id IN (SELECT value FROM json_each(?))"
+        only = "session_id IN (SELECT value FROM json_each(?))"
         values = (dumps(list(session_ids)),)
-    texts: dict[str, int] = {}
-    for table, columns in _TEXTS.items():
-        each = " + ".join(f"coalesce(length(CAST({name} AS BLOB)), 0)" for name in columns)
-        sql = f"SELECT session_id, sum({each}) FROM {table} {only} GROUP BY session_id"  # noqa: S608
-        for session_id, size in connection.execute(sql, values):
-            texts[session_id] = texts.get(session_id, 0) + int(size)
-    sql = f"SELECT session_id, sum(size_bytes) FROM artifacts {only} GROUP BY session_id"  # noqa: S608
-    files = {session_id: int(size) for session_id, size in connection.execute(sql, values)}
-    return {session_id: (size, files.get(session_id, 0)) for session_id, size in texts.items()}
+    own = _length(_TEXTS["sessions"])
+    others = [
+        _sum(table, _length(columns)) for table, columns in _TEXTS.items() if table != "sessions"
+    ]
+    rows = connection.execute(
+        f"""SELECT session_id, {" + ".join([own, *others])}, {_sum("artifacts", "size_bytes")}
+        FROM sessions WHERE {only}""",  # noqa: S608 - our own names
+        values,
+    )
+    return {session_id: (int(texts), int(files)) for session_id, texts, files in rows}
+
+
+def _length(columns: Sequence[str]) -> str:
+    """Return an expression for the bytes of the texts in a row."""
+    return " + ".join(f"coalesce(length(CAST({name} AS BLOB)), 0)" for name in columns)
+
+
+def _sum(table: str, each: str) -> str:
+    """Return an expression for the sum over a session's rows."""
+    rows = f"FROM {table} WHERE {table}.session_id = sessions.session_id"
+    return f"coalesce((SELECT sum({each}) {rows}), 0)"

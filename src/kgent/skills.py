@@ -279,7 +279,7 @@ def _list_files(folder: Path) -> str | None:
             shown = file.relative_to(folder.parent).as_posix()
             try:
                 size = file.stat().st_size
-                head = read_text_file(file, _FIRST_LINE_BYTES).decode("utf-8", "ignore")
+                head = read_text_file(file, _FIRST_LINE_BYTES).decode("utf-8-sig", "ignore")
             except OSError:
                 lines.append(f"- {shown} (cannot be read)")
                 continue

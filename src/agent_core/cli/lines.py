@@ -6,6 +6,7 @@ import os
 import select
 import signal
 import termios
+from codecs import BOM_UTF8
 from collections.abc import Callable, Generator
 
 _LONGEST_LINE = 65_536
@@ -204,7 +205,7 @@ class InputLines:
         self.last_line_at = asyncio.get_running_loop().time()
         line, _, rest = bytes(self._buffer).partition(b"\n")
         self._buffer[:] = rest
-        return line.decode(errors="replace")
+        return line.removeprefix(BOM_UTF8).decode(errors="replace")  # of a file or a pipe
 
     async def _read(self) -> None:
         try:

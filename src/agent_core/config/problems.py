@@ -21,7 +21,8 @@ from agent_core.opening import open_binary
 
 MAX_FILE_BYTES = 1_000_000
 
-_BYTE_ORDER_MARKS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
+_BOM = b"\xef\xbb\xbf"
+_BOMS_OF_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 _TOML_TYPES: dict[type, str] = {
     str: "a string",
@@ -116,10 +117,10 @@ def unusable(path: Path, what: str, reason: str) -> ConfigError:
 
 
 def read_text(path: Path) -> str | None:
-    """Read a regular UTF-8 file; None if there is no such file.
+    """Read a regular UTF-8 file, without its byte order mark; None if there is no such file.
 
     Raises:
-        ValueError: it cannot be read, is not a regular file, is too large, or is not plain UTF-8.
+        ValueError: it cannot be read, is not a regular file, is too large, or is not UTF-8.
     """
     try:
         if not stat.S_ISREG(path.stat().st_mode):
@@ -132,13 +133,14 @@ def read_text(path: Path) -> str | None:
         raise ValueError(f"it cannot be read: {error.strerror or error}") from error
     if len(raw) > MAX_FILE_BYTES:
         raise ValueError(f"it is larger than {MAX_FILE_BYTES:,} bytes")
-    if raw.startswith(_BYTE_ORDER_MARKS):
-        raise ValueError("it begins with a byte order mark; save it as plain UTF-8")
+    if raw.startswith(_BOMS_OF_UTF_16):
+        raise ValueError("it is UTF-16; save it as UTF-8")
+    raw = raw.removeprefix(_BOM)
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise ValueError(f"line {line} is not UTF-8; save it as plain UTF-8") from None
+        raise ValueError(f"line {line} is not UTF-8; save it as UTF-8") from None
 
 
 def _suggest_key(loc: list[int | str], root: type[Section]) -> str:

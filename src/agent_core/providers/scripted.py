@@ -12,6 +12,7 @@ The same in a file, as `[model] provider = "scripted"`, `path = "replies.json"` 
 
 import asyncio
 import inspect
+from codecs import BOM_UTF8
 from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
@@ -221,7 +222,7 @@ class ScriptedProvider:
             ConfigError: the file is missing, or is not such an array.
         """
         try:
-            raw = read_bytes(expand_home(path))
+            raw = read_bytes(expand_home(path)).removeprefix(BOM_UTF8)
             return cls(TypeAdapter(list[str | Reply]).validate_json(raw))
         except OSError as error:
             raise ConfigError(

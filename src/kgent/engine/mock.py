@@ -1,6 +1,7 @@
 """An engine without a model that plays a script, for tests and for trying a profile out."""
 
 import asyncio
+from codecs import BOM_UTF8
 from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any
@@ -179,7 +180,7 @@ def _load_script(config: KgentConfig) -> list[MockStep]:
         return [_DEFAULT]
     path = config.place(config.model.path)
     try:
-        content = read_text_file(path, MAX_SCRIPT_BYTES)
+        content = read_text_file(path, MAX_SCRIPT_BYTES).removeprefix(BOM_UTF8)
         return TypeAdapter(list[MockStep]).validate_json(content)
     except (OSError, ValidationError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no list of mock steps"

@@ -177,9 +177,9 @@ def test_a_key_pasted_into_the_file_is_never_repeated(home: Path, key: str) -> N
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        (b"\xef\xbb\xbf" + MINIMAL.encode(), "byte order mark"),
-        (MINIMAL.encode("utf-16"), "byte order mark"),
+        (MINIMAL.encode("utf-16"), "it is UTF-16; save it as UTF-8"),
         (MINIMAL.encode() + b"# caf\xe9\n", "line 4 is not UTF-8"),
+        (b"\xef\xbb\xbf\n\n\xe9", "line 3 is not UTF-8"),
         (b"#" * (MAX_FILE_BYTES + 1), "larger than 1,000,000 bytes"),
         (b"a = " + b"[" * 100_000, "nested too deeply"),
         (b"a = " + b"9" * 5_000, "not valid TOML"),

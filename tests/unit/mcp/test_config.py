@@ -87,7 +87,7 @@ def test_nothing_is_expanded_in_the_environment(folders: tuple[Path, Path]) -> N
         (b'{"servers": {}}', '"servers" is not a known key'),
         (b'{"mcpServers": {"a": {"command": "x"},}}', "line 1, column"),
         (b'{"mcpServers": {"a": {"command": "x"}, "a": {"command": "y"}}}', '"a" is given twice'),
-        (b"\xef\xbb\xbf{}", "byte order mark"),
+        (b"\xef\xbb\xbf{", "line 1, column 2"),
         (b'{"mcpServers":\n"\xff"}', "line 2 is not UTF-8"),
         (b"[" * 200_000, "nested too deeply"),
         (b'{"mcpServers": ' + b"1" * 5000 + b"}", "digits"),

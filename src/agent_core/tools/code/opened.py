@@ -207,7 +207,7 @@ class _Walk:
             self._has_hidden = True
         if len(content) > _MAX_IGNORE_FILE:
             self._has_hidden = True
-        text = content[:_MAX_IGNORE_FILE].decode("utf-8", "replace")
+        text = content[:_MAX_IGNORE_FILE].decode("utf-8-sig", "replace")
         lines = [line.strip() for line in text.splitlines()]
         shown = [part for line in lines if line[:1] == "!" for part in _name_parts(line[1:])]
         self._shown += [_any_of(shown)] if shown else []

@@ -9,6 +9,7 @@ locks, so it would write without any. A fork therefore waits until no thread use
 """
 
 import errno
+import logging
 import os
 import sqlite3
 import threading
@@ -28,6 +29,8 @@ from agent_core.storage import migrations
 from agent_core.storage.faults import is_busy, is_read_only
 from agent_core.text.folding import fold_json
 
+logger = logging.getLogger(__name__)
+
 Result = TypeVar("Result")
 
 BUSY_TIMEOUT = 2.0
@@ -35,6 +38,9 @@ BUSY_TIMEOUT = 2.0
 
 PATIENCE = 60.0
 """Seconds that a write waits for other processes before it fails."""
+
+_MANY_RUNS, _RUNS_A_SECOND = 50_000, 10_000
+"""Runs of which an upgrade is worth a line in the log, and how many it takes up in a second."""
 
 _FORK_WAIT_S = 5.0
 """Seconds that a fork waits for the threads that use a connection."""
@@ -277,7 +283,8 @@ def open_in_memory() -> sqlite3.Connection:
     connection.row_factory = sqlite3.Row
     connection.execute("PRAGMA foreign_keys = ON")
     let_search(connection)
-    migrations.migrate(connection, Path(":memory:"))
+    for _ in migrations.migrate(connection, Path(":memory:")):
+        pass
     return connection
 
 
@@ -343,11 +350,36 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     _set_up(connection)
     if migrations.version_of(connection, path) == migrations.MIGRATIONS[-1].version:
         return
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        migrations.migrate(connection, path)
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
+    is_told = False
+    steps = migrations.migrate(connection, path)
+    while True:
+        patiently(partial(connection.execute, "BEGIN IMMEDIATE"))
+        try:
+            if migrations.version_of(connection, path) == migrations.MIGRATIONS[-1].version:
+                steps.close()  # another process was faster
+            is_done = next(steps, True)
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+        if is_done:
+            return
+        if not is_told:
+            is_told = True
+            _announce(connection, path)
+        # The log must not become as large as everything that is added.
+        connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+
+def _announce(connection: sqlite3.Connection, path: Path) -> None:
+    """Say that an upgrade takes a while, if it does."""
+    (runs,) = connection.execute("SELECT count(*) FROM runs").fetchone()
+    if runs >= _MANY_RUNS:
+        logger.warning(
+            "%s: the spending of %s earlier runs is being added up, once; this may take %s s or"
+            " more, and other programs can use the database meanwhile",
+            path,
+            f"{runs:,}",
+            f"{-(-runs // _RUNS_A_SECOND):,}",
+        )

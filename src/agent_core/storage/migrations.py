@@ -1,22 +1,34 @@
 """The schema, as the ordered list of migrations that lead to it."""
 
 import sqlite3
+from collections.abc import Generator
+from contextlib import contextmanager
+from itertools import takewhile
 from pathlib import Path
 
 from msgspec import Struct
 
 from agent_core.errors import ErrorCode, StorageError
+from agent_core.storage import spending
 from agent_core.storage.faults import is_environmental
 from agent_core.storage.rows import iso
 from agent_core.types import utc_now
 
 
 class Migration(Struct, frozen=True):
-    """One migration. A released migration never changes; a new version is a new migration."""
+    """One migration. A released migration never changes; a new version is a new migration.
+
+    Attributes:
+        version: the version of the schema that has it.
+        name: what it brings.
+        statements: its statements, which are applied in one transaction with those before it.
+        is_filled: it has no statements: `spending.fill` adds rows, in many transactions.
+    """
 
     version: int
     name: str
     statements: tuple[str, ...]
+    is_filled: bool = False
 
 
 _OPEN = "status IN ('queued', 'pending', 'running')"
@@ -294,6 +306,8 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration(12, "arguments of calls that are asked about, and changed ones", _ARGUMENTS),
     Migration(13, "the order in which sessions were last used", USE_ORDER),
     Migration(14, "indexes for everything that is looked for", _LOOKED_FOR),
+    Migration(15, "spending of runs, in numbers", spending.SCHEMA),
+    Migration(16, "spending of earlier runs", (), is_filled=True),
 )
 
 LEDGER = """CREATE TABLE schema_migrations (
@@ -329,29 +343,52 @@ def version_of(connection: sqlite3.Connection, path: Path) -> int:
     return version or 0
 
 
-def migrate(connection: sqlite3.Connection, path: Path) -> None:
-    """Bring the database up to date inside the caller's transaction.
+def migrate(connection: sqlite3.Connection, path: Path) -> Generator[None]:
+    """Bring the database up to date, in steps of the iteration; each needs its own transaction.
+
+    A new database takes one step. If a process dies between two steps, the next one continues.
 
     Raises:
         StorageError: `migration_failed`.
         sqlite3.Error: the file or the machine failed, not a migration.
     """
-    current = version_of(connection, path)
-    if current == 0:
+    is_new = version_of(connection, path) == 0
+    if is_new:
         connection.execute(LEDGER)
-    for migration in (one for one in MIGRATIONS if one.version > current):
-        try:
-            for statement in migration.statements:
-                connection.execute(statement)
-            connection.execute(
-                "INSERT INTO schema_migrations (version, name, applied_at) VALUES (?, ?, ?)",
-                (migration.version, migration.name, iso(utc_now())),
-            )
-        except sqlite3.Error as error:
-            if is_environmental(error):
-                raise
-            raise StorageError(
-                ErrorCode.MIGRATION_FAILED,
-                f"{path} could not be brought to schema {migration.version} ({migration.name}):"
-                f" {error}. It is as it was; keep a copy of it and report this",
-            ) from error
+    while True:
+        current = version_of(connection, path)
+        pending = [one for one in MIGRATIONS if one.version > current]
+        together = pending if is_new else [*takewhile(lambda one: not one.is_filled, pending)]
+        for migration in together:
+            with _explained(migration, path):
+                for statement in migration.statements:
+                    connection.execute(statement)
+                _record(connection, migration)
+        if len(together) == len(pending):
+            return
+        yield
+        filled = pending[len(together)]
+        with _explained(filled, path):
+            yield from spending.fill(connection)
+            _record(connection, filled)
+
+
+def _record(connection: sqlite3.Connection, migration: Migration) -> None:
+    connection.execute(
+        "INSERT OR IGNORE INTO schema_migrations (version, name, applied_at) VALUES (?, ?, ?)",
+        (migration.version, migration.name, iso(utc_now())),
+    )
+
+
+@contextmanager
+def _explained(migration: Migration, path: Path) -> Generator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        if is_environmental(error):
+            raise
+        raise StorageError(
+            ErrorCode.MIGRATION_FAILED,
+            f"{path} could not be brought to schema {migration.version} ({migration.name}):"
+            f" {error}. It is as it was; keep a copy of it and report this",
+        ) from error

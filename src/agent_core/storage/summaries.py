@@ -6,6 +6,7 @@ from typing import Any
 
 from agent_core.storage.claims import find_session
 from agent_core.storage.rows import CONTENT, MAX_SEQ, OPEN_RUN, find, loads
+from agent_core.storage.spending import COUNTS, UNPRICED
 from agent_core.storage.sql import Connection
 from agent_core.text.folding import fold, pattern_in_json
 from agent_core.types import Node, SessionRecord, SessionSummary, Usage, words_of
@@ -17,35 +18,10 @@ _LAST = "\U0010ffff"
 _LISTED = """SELECT session_id, title, cwd FROM sessions WHERE {where}
     ORDER BY use_number DESC LIMIT :limit OFFSET :offset"""
 
-_COUNTS = (
-    "input_tokens",
-    "output_tokens",
-    "total_tokens",
-    "cache_read_tokens",
-    "cache_write_tokens",
-    "reasoning_tokens",
-)
-_SUMS = ", ".join(
-    f"coalesce(sum(CAST(json_extract(usage, '$.{name}') AS BIGINT)), 0)" for name in _COUNTS
-)
-
-# A run of no turns has summarised the history: its cost is counted with the summary's own run.
-_SPENT = f"""WITH spent AS (
-    SELECT usage_json AS usage, parent_run_id, turn_count FROM runs WHERE session_id = ?
-    AND (parent_run_id IS NOT NULL OR turn_count > 0)
-), counted AS (
-    SELECT *, CAST(json_extract(usage, '$.cost') AS DOUBLE PRECISION) AS cost,
-        coalesce(CAST(json_extract(usage, '$.is_estimated') AS BIGINT), 0) AS is_estimated,
-        coalesce(CAST(json_extract(usage, '$.total_tokens') AS BIGINT), 0) AS total
-    FROM spent
-)
-SELECT coalesce(sum(turn_count) FILTER (WHERE parent_run_id IS NULL), 0) AS turns,
-    {_SUMS},
-    CASE WHEN count(cost) FILTER (WHERE total + is_estimated > 0)
-        = count(*) FILTER (WHERE total + is_estimated > 0)
-        THEN sum(cost) FILTER (WHERE total + is_estimated > 0) END AS cost,
-    coalesce(max(is_estimated), 0)
-FROM counted"""  # noqa: S608 - our own names
+_SPENT = f"""SELECT coalesce(sum(turns), 0),
+    {", ".join(f"coalesce(sum({name}), 0)" for name in COUNTS)}, sum(CAST(cost AS NUMERIC)),
+    count(*) FILTER (WHERE {UNPRICED}), count(*) FILTER (WHERE is_estimated)
+FROM spending WHERE session_id = ? AND begun_at IS NOT NULL"""  # noqa: S608 - our own names
 
 _LAST_STATUS = """SELECT status FROM runs WHERE session_id = ? AND parent_run_id IS NULL
     ORDER BY rowid DESC LIMIT 1"""
@@ -99,7 +75,7 @@ def _fits(words: Sequence[str], texts: Iterable[str | None]) -> bool:
 
 def _summary(connection: Connection, session: SessionRecord) -> SessionSummary:
     session_id = session.session_id
-    turns, *counts, cost, is_estimated = connection.execute(_SPENT, (session_id,)).fetchone()
+    turns, *counts, cost, unpriced, estimated = connection.execute(_SPENT, (session_id,)).fetchone()
     last = connection.execute(_LAST_STATUS, (session_id,)).fetchone()
     (is_waiting,) = connection.execute(_WAITS, (session_id,)).fetchone()
     return SessionSummary(
@@ -110,7 +86,9 @@ def _summary(connection: Connection, session: SessionRecord) -> SessionSummary:
         status=last[0] if last else None,
         turns=turns,
         usage=Usage(
-            **dict(zip(_COUNTS, counts, strict=True)), cost=cost, is_estimated=bool(is_estimated)
+            **dict(zip(COUNTS, counts, strict=True)),
+            cost=None if cost is None or unpriced else round(float(cost), 9),
+            is_estimated=estimated > 0,
         ),
         is_waiting=bool(is_waiting),
         parent_session_id=session.parent_session_id,

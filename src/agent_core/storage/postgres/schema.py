@@ -5,6 +5,7 @@ the rows of sessions and runs. A connection bound to a tenant sees views of the 
 schema that is searched first.
 """
 
+import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import LiteralString
@@ -14,14 +15,21 @@ from procrastinate.schema import SchemaManager
 from psycopg import Connection
 
 from agent_core.errors import ErrorCode, StorageError
-from agent_core.storage.migrations import LEDGER, MIGRATIONS
+from agent_core.storage.migrations import LEDGER, MIGRATIONS, Migration
 from agent_core.storage.postgres.faults import DATABASE
 from agent_core.storage.postgres.folding import FOLDED, folding_script
 from agent_core.storage.postgres.search import SEARCH_INDEX, TENANTS_OF_ROWS, add_to_small
-from agent_core.storage.postgres.statements import Row
+from agent_core.storage.postgres.spending import FILL, SCHEMA as SPENDING
+from agent_core.storage.postgres.statements import Row, Statements
 from agent_core.storage.postgres.upgrades import newest_comment
 from agent_core.storage.rows import iso
+from agent_core.storage.spending import fill
 from agent_core.types import utc_now
+
+logger = logging.getLogger(__name__)
+
+_MANY_RUNS, _RUNS_A_SECOND = 50_000, 10_000
+"""Runs of which an upgrade is worth a line in the log, and how many it takes up in a second."""
 
 FIRST = 11
 """Version with which a Postgres database begins; it contains all earlier ones."""
@@ -307,7 +315,7 @@ CREATE INDEX sessions_in_order ON sessions (use_number);
 CREATE INDEX approvals_by_rowid ON approvals (rowid);
 """
 
-_INSTEAD: Mapping[int, LiteralString] = {13: _USE_ORDER}
+_INSTEAD: Mapping[int, str] = {13: _USE_ORDER, 15: SPENDING}
 """Scripts of migrations whose statements for SQLite cannot be translated."""
 
 _OF_TENANTS: LiteralString = f"""
@@ -340,7 +348,7 @@ _OF_SESSION = (
     *("node_snapshots", "workspaces", "grants", "memory_backlog"),
 )
 _SEEN: Mapping[str, str] = {
-    **dict.fromkeys(("sessions", "approvals"), f"tenant = {_TENANT}"),
+    **dict.fromkeys(("sessions", "approvals", "spending"), f"tenant = {_TENANT}"),
     **{table: f"EXISTS (SELECT 1 FROM {_SESSION} = {table}.session_id)" for table in _OF_SESSION},  # noqa: S608
     "budget_agents": f"""EXISTS (SELECT 1 FROM budgets AS one, {_SESSION} = one.session_id
         AND one.scope_id = budget_agents.scope_id)""",  # noqa: S608 - our own names
@@ -430,39 +438,80 @@ def is_there(connection: Connection[Row], name: str) -> bool:
 
 
 def _migrate(connection: Connection[Row]) -> None:
+    while True:
+        with connection.transaction():
+            connection.execute(_ALONE)
+            filled = _apply(connection)
+        if filled is None:
+            return
+        _fill(connection, filled)
+
+
+def _apply(connection: Connection[Row]) -> Migration | None:
+    """Apply the migrations up to the next one that fills a table, and return that one."""
+    current = version = version_of(connection)
+    encoding = connection.info.parameter_status("server_encoding")
+    if not current and encoding != "UTF8":
+        raise StorageError(
+            ErrorCode.MIGRATION_FAILED,
+            f"{DATABASE} is in {encoding}, and has to be in UTF8: make another one with"
+            " createdb --encoding UTF8 --template template0",
+            details={"encoding": encoding},
+        )
+    try:
+        for version, name, script in _steps_from(current):
+            connection.execute(script.encode(), prepare=False)
+            _record(connection, version, name)
+        _make_views(connection)
+    except psycopg.OperationalError:
+        raise
+    except psycopg.Error as error:
+        is_refused = isinstance(error, psycopg.errors.InsufficientPrivilege)
+        cure = _CURE if is_refused else ""
+        raise StorageError(
+            ErrorCode.MIGRATION_FAILED,
+            f"{DATABASE} could not be brought to schema {version} ({type(error).__name__}:"
+            f" {error.diag.message_primary}). It is as it was{cure}",
+        ) from error
+    version = version_of(connection)
+    return next((one for one in MIGRATIONS if one.version > version), None)
+
+
+def _fill(connection: Connection[Row], filled: Migration) -> None:
+    """Add rows in many small transactions, so that others can work meanwhile."""
     with connection.transaction():
-        connection.execute(_ALONE)
-        current = version = version_of(connection)
-        encoding = connection.info.parameter_status("server_encoding")
-        if not current and encoding != "UTF8":
-            raise StorageError(
-                ErrorCode.MIGRATION_FAILED,
-                f"{DATABASE} is in {encoding}, and has to be in UTF8: make another one with"
-                " createdb --encoding UTF8 --template template0",
-                details={"encoding": encoding},
-            )
-        try:
-            for version, name, script in _steps_from(current):
-                connection.execute(script.encode(), prepare=False)
-                connection.execute(
-                    "INSERT INTO schema_migrations (version, name, applied_at) VALUES ($1, $2, $3)",
-                    (version, name, iso(utc_now())),
-                )
-            _make_views(connection)
-        except psycopg.OperationalError:
-            raise
-        except psycopg.Error as error:
-            is_refused = isinstance(error, psycopg.errors.InsufficientPrivilege)
-            cure = _CURE if is_refused else ""
-            raise StorageError(
-                ErrorCode.MIGRATION_FAILED,
-                f"{DATABASE} could not be brought to schema {version} ({type(error).__name__}:"
-                f" {error.diag.message_primary}). It is as it was{cure}",
-            ) from error
+        sql = "SELECT CAST(reltuples AS BIGINT) FROM pg_class WHERE oid = 'runs'::regclass"
+        row = connection.execute(sql).fetchone()
+    if row and row[0] >= _MANY_RUNS:
+        logger.warning(
+            "%s: the spending of %s earlier runs is being added up, once; this may take %s s or"
+            " more, and other programs can use the database meanwhile",
+            DATABASE,
+            f"{row[0]:,}",
+            f"{-(-row[0] // _RUNS_A_SECOND):,}",
+        )
+    steps, is_done = fill(Statements(connection), FILL), False
+    while not is_done:
+        with connection.transaction():
+            connection.execute(_ALONE)
+            is_done = version_of(connection) >= filled.version or next(steps, True) is True
+            if is_done:
+                _record(connection, filled.version, filled.name)
+
+
+def _record(connection: Connection[Row], version: int, name: str) -> None:
+    connection.execute(
+        """INSERT INTO schema_migrations (version, name, applied_at) VALUES ($1, $2, $3)
+        ON CONFLICT DO NOTHING""",
+        (version, name, iso(utc_now())),
+    )
 
 
 def _steps_from(current: int) -> Iterator[tuple[int, str, str]]:
-    """Yield the migrations to apply, as scripts; the first one creates all tables."""
+    """Yield the migrations to apply, as scripts; the first one creates all tables.
+
+    An existing database gets those before the next one that fills a table.
+    """
     if not current:
         begin = [one for one in MIGRATIONS if one.version <= FIRST]
         tables = [_in_our_words(each) for one in begin for each in one.statements]
@@ -475,6 +524,8 @@ def _steps_from(current: int) -> Iterator[tuple[int, str, str]]:
         )
     for one in MIGRATIONS:
         if one.version > max(current, FIRST):
+            if one.is_filled and current:
+                return
             script = ";\n".join(map(_in_our_words, one.statements))
             script = _INSTEAD.get(one.version, script)
             yield one.version, one.name, f"{script};{_BESIDES.get(one.version, '')}"
@@ -496,6 +547,7 @@ def _make_views(connection: Connection[Row]) -> None:
     views = [
         f"CREATE VIEW {schema}.{table} AS SELECT * FROM {table} WHERE {condition} WITH CHECK OPTION"  # noqa: S608
         for table, condition in _SEEN.items()
+        if is_there(connection, table)
     ]
     default = f"ALTER VIEW {schema}.sessions ALTER COLUMN tenant SET DEFAULT {_TENANT}"
     begin = f"DROP SCHEMA IF EXISTS {schema} CASCADE; CREATE SCHEMA {schema}"

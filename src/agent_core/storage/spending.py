@@ -4,9 +4,13 @@
 there into this table within the same transaction, whoever writes. A run has a row once it counts:
 a child from its start, a user's run from its first turn (a run of no turns has summarised the
 history, and its cost counts with the summary's own run). Background work has a row per purpose.
+
+`source` is the run or the purpose; `begun_at` is when the run began, in microseconds since 1970,
+and NULL for background work; `turns` is 0 for children. The last changed row has the highest rowid.
 """
 
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 
 from agent_core.storage.sql import Connection
 
@@ -27,6 +31,8 @@ COLUMNS = (
     *("cost", "is_estimated"),
 )
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
 MOST_TOKENS, MOST_DOLLARS = 10**12, 10**12
 """Larger figures of a run count as these, so that no sum is too large for a number."""
 
@@ -38,7 +44,7 @@ TABLE = f"""CREATE TABLE spending (
     source TEXT NOT NULL,
     tenant TEXT,
     model TEXT,
-    begun_at TEXT,
+    begun_at INTEGER,
     turns INTEGER NOT NULL,
     {", ".join(f"{name} INTEGER NOT NULL" for name in COUNTS)},
     cost DOUBLE PRECISION,
@@ -51,6 +57,10 @@ COUNTING = "(r.parent_run_id IS NOT NULL OR r.turn_count > 0)"
 """Condition for runs that count."""
 UNPRICED = "cost IS NULL AND (total_tokens > 0 OR is_estimated)"
 """Condition for spending whose price is not known."""
+
+MISSING = """NOT EXISTS (SELECT 1 FROM spending AS p
+    WHERE p.session_id = r.session_id AND p.source = r.run_id)"""
+"""Condition for runs without a row: a fill that was broken off continues soon."""
 
 TURNS = "CASE WHEN r.parent_run_id IS NULL THEN r.turn_count ELSE 0 END"
 
@@ -65,13 +75,22 @@ _FIGURES = f"""{", ".join(map(_count, COUNTS))},
     coalesce(CAST(json_extract(usage, '$.is_estimated') AS INTEGER), 0) > 0"""
 
 
+def microseconds(moment: datetime) -> int:
+    """Return a time as `begun_at` has it."""
+    return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
 def _valid(column: str) -> str:
     return f"CASE WHEN json_valid({column}) THEN {column} ELSE '{{}}' END"
 
 
+# Times are stored with six digits after the point.
+_BEGUN = """CAST(strftime('%s', r.created_at) AS INTEGER) * 1000000
+        + CAST(substr(r.created_at, 21, 6) AS INTEGER)"""
+
 _ADD_RUNS = f"""REPLACE INTO spending ({", ".join(COLUMNS)})
     SELECT r.session_id, r.run_id, s.tenant, json_extract({_valid("r.metadata_json")}, '$.model'),
-        r.created_at, {TURNS}, {_FIGURES}
+        {_BEGUN}, {TURNS}, {_FIGURES}
     FROM (SELECT *, {_valid("usage_json")} AS usage FROM runs) AS r
         JOIN sessions s USING (session_id)
     WHERE {COUNTING}"""  # noqa: S608 - our own names
@@ -102,14 +121,20 @@ SCHEMA = (
         {_ADD_BACKGROUND} session_id = new.session_id;
     END""",
     f"""CREATE TRIGGER change_spending_of_session AFTER UPDATE OF metadata_json ON sessions
-        WHEN new.{_HAS_BACKGROUND} AND new.metadata_json IS NOT old.metadata_json BEGIN
+        WHEN new.metadata_json IS NOT old.metadata_json
+            AND (new.{_HAS_BACKGROUND} OR old.{_HAS_BACKGROUND}) BEGIN
+        DELETE FROM spending WHERE session_id = new.session_id AND begun_at IS NULL;
         {_ADD_BACKGROUND} session_id = new.session_id;
     END""",
 )
 """The table and what keeps it up to date, in SQLite."""
 
 FILL: tuple[tuple[str, str, str], ...] = (
-    ("runs", "run_id", f"{_ADD_RUNS} AND r.run_id > :after AND r.run_id <= :last"),
+    (
+        "runs",
+        "run_id",
+        f"""{_ADD_RUNS} AND r.run_id > :after AND r.run_id <= :last AND {MISSING}""",
+    ),
     ("sessions", "session_id", f"{_ADD_BACKGROUND} session_id > :after AND session_id <= :last"),
 )
 """Table, id, and the statement that adds the spending of its rows between two ids, in SQLite."""
@@ -118,7 +143,7 @@ FILL: tuple[tuple[str, str, str], ...] = (
 def fill(connection: Connection, steps: tuple[tuple[str, str, str], ...] = FILL) -> Iterator[None]:
     """Add the spending in earlier rows; each step of the iteration needs its own transaction.
 
-    Rows that are there already are written again, or left as they are: it may be repeated.
+    It may be repeated: what is there is left as it is, or is written again from the same figures.
     """
     for table, key, statement in steps:
         after = ""

@@ -41,7 +41,6 @@ from agent_core.storage.rows import (
     append,
     clamp,
     find,
-    iso,
     rows_of,
     skip_unreadable,
     storable,
@@ -650,8 +649,9 @@ class SessionStore:
             limit: largest number of rows.
         """
         from agent_core.storage.costs import costs  # noqa: PLC0415
+        from agent_core.storage.spending import microseconds  # noqa: PLC0415
 
-        begin = None if since is None else iso(since)
+        begin = None if since is None else microseconds(since)
         folder = None if project is None else storable(project)
         most = clamp(limit, 0)
         return await self.reader.read(

@@ -1,10 +1,20 @@
 """Nothing costs more because there is more history: counted in steps of SQLite's machine."""
 
+import sqlite3
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from agent_core.storage.sqlite import InlineConnection, SqliteSessionStore
-from agent_core.types import BudgetHold, BudgetScope, EventType, RunChange, RunStatus
+from agent_core.types import (
+    BudgetHold,
+    BudgetScope,
+    CostUnit,
+    EventType,
+    RunChange,
+    RunStatus,
+    Usage,
+    utc_now,
+)
 from rows import a_batch, a_child, a_child_run, a_node, an_event, an_opening
 
 Work = Callable[[SqliteSessionStore], Awaitable[object]]
@@ -118,6 +128,35 @@ async def test_the_cost_does_not_grow_with_the_number_of_sessions() -> None:
     later = [await steps(store, lambda s: s.sessions(limit=20, offset=30))
              for store in (few_sessions, many_sessions)]  # fmt: skip
     assert later[1] <= later[0] * 1.1 + 10
+
+
+UNITS: tuple[CostUnit, ...] = ("all", "day", "model", "project", "session")
+
+
+async def test_sums_of_what_was_spent_read_numbers_and_no_json() -> None:
+    store = SqliteSessionStore.in_memory()
+    end = RunChange(status=RunStatus.COMPLETED, turn_count=1, usage=Usage(total_tokens=5, cost=0.1))
+    for i in range(300):
+        await store.open_run(an_opening(f"s{i}", f"run_{i}"))
+        batch = a_batch(session_id=f"s{i}", run_id=f"run_{i}", run=end, release="me")
+        await store.append(batch)
+    executor = store.writer
+    assert isinstance(executor, InlineConnection)
+    read: set[tuple[str | None, str | None]] = set()
+
+    def note(action: int, table: str | None, column: str | None, *_: str | None) -> int:
+        if action == sqlite3.SQLITE_READ:
+            read.add((table, column))
+        return sqlite3.SQLITE_OK
+
+    executor._connection.set_authorizer(note)
+    for by in UNITS:
+        for since in (None, utc_now()):
+            await store.costs(by, since=since, project="/project")
+    assert {table for table, _ in read} <= {"spending", "sessions", "json_each", "", None}
+    assert not [column for _, column in read if column and column.endswith("_json")]
+    assert await steps(store, lambda s: s.costs("session", limit=10)) <= 5000
+    assert await steps(store, lambda s: s.costs("day", since=utc_now())) <= 1000
 
 
 async def test_short_processes_beside_an_idle_one_leave_no_endless_log(tmp_path: Path) -> None:

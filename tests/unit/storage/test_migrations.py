@@ -1,9 +1,13 @@
 """The schema: made in one step, recorded, and never touched by a program that is too old for it."""
 
 import asyncio
+import json
 import os
+import signal
 import sqlite3
 import stat
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -11,12 +15,12 @@ from typing import Any
 import pytest
 
 from agent_core.errors import ErrorCode, StorageError
-from agent_core.storage import migrations
-from agent_core.storage.connections import open_writer
+from agent_core.storage import migrations, spending
+from agent_core.storage.connections import connect, open_writer
 from agent_core.storage.migrations import MIGRATIONS, Migration
 from agent_core.storage.rows import OPEN_RUN
 from agent_core.storage.sqlite import SqliteSessionStore
-from agent_core.types import new_id
+from agent_core.types import CostSummary, new_id
 from judging import judged, owners_are_dead
 from rows import an_opening
 
@@ -39,6 +43,9 @@ COLUMNS = {
     "budgets": "scope_id session_id kind limits_json spent_json held_json",
     "budget_agents": "scope_id agent_id spent_json",
     "budget_holds": "hold_id session_id run_id agent_id scopes_json amounts_json",
+    "spending": "session_id source tenant model begun_at turns input_tokens output_tokens"
+    " total_tokens cache_read_tokens cache_write_tokens cache_write_1h_tokens reasoning_tokens cost"
+    " is_estimated",
 }
 NEXT = Migration(
     MIGRATIONS[-1].version + 1,
@@ -220,6 +227,101 @@ def test_an_older_database_keeps_the_order_in_which_its_sessions_were_used(
             assert [each.session_id for each in await store.sessions()] == ordered
 
     asyncio.run(go_on())
+
+
+BEFORE_SPENDING = next(one.version for one in MIGRATIONS if "in numbers" in one.name) - 1
+
+
+def store_earlier_runs(database: Path, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """Make a database of the schema before spending was kept in numbers."""
+    with monkeypatch.context() as old:
+        old.setattr(migrations, "MIGRATIONS", MIGRATIONS[:BEFORE_SPENDING])
+        with closing(open_writer(database)) as writer:
+            writer.execute(
+                "INSERT INTO sessions (session_id, cwd, status, metadata_json, created_at,"
+                " updated_at) VALUES ('s1', '/project', 'active', ?, ?, ?)",
+                (json.dumps({"background_usage": {"recall": USAGE, "compact": USAGE}}), *[NOW] * 2),
+            )
+            for number in range(count):
+                writer.execute(EARLIER_RUN, (f"run_{number}", json.dumps(USAGE)))
+            writer.execute(EARLIER_RUN, ("run_damaged", "{"))
+
+
+NOW = "2026-01-01T00:00:00.000000+00:00"
+USAGE = {"input_tokens": 10, "output_tokens": 5, "total_tokens": 15, "cost": 0.1}
+EARLIER_RUN = f"""INSERT INTO runs (run_id, session_id, agent_id, mode, status, turn_count,
+    usage_json, metadata_json, created_at, updated_at)
+    VALUES (?, 's1', 'agent_1', 'normal', 'completed', 1, ?, '{{}}', '{NOW}', '{NOW}')"""  # noqa: S608 - a constant
+
+
+async def spent(database: Path) -> CostSummary:
+    async with SqliteSessionStore.open(database) as store:
+        (total,) = await store.costs("all")
+    return total
+
+
+def test_spending_of_earlier_runs_is_summed(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store_earlier_runs(database, monkeypatch, 7)
+    monkeypatch.setattr(spending, "AT_ONCE", 2)
+    total = asyncio.run(spent(database))
+    assert (total.runs, total.usage.total_tokens, total.known_cost) == (8, 8 * 15, 0.8)
+
+
+def test_others_use_a_database_while_spending_is_added(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store_earlier_runs(database, monkeypatch, 7)
+    monkeypatch.setattr(spending, "AT_ONCE", 2)
+    changed = json.dumps(USAGE | {"total_tokens": 115})
+    with closing(connect(database)) as upgrading, closing(connect(database)) as other:
+        steps, count = migrations.migrate(upgrading, database), 0
+        for count in range(100):
+            upgrading.execute("BEGIN IMMEDIATE")
+            is_done = next(steps, True)
+            upgrading.execute("COMMIT")
+            if is_done:
+                break
+            update = "UPDATE runs SET usage_json = ? WHERE run_id = ?"
+            other.execute(update, (changed, f"run_{count}"))
+    assert count >= 4
+    total = asyncio.run(spent(database))
+    assert (total.runs, total.usage.total_tokens) == (8, 8 * 15 + min(count, 7) * 100)
+
+
+DIES = """
+import os, sys
+from pathlib import Path
+from agent_core.storage import connections, spending
+
+spending.AT_ONCE = 2
+fill = spending.fill
+
+def dying(connection):
+    for number, _ in enumerate(fill(connection)):
+        if number == 2:
+            os.kill(os.getpid(), 9)
+        yield
+
+spending.fill = dying
+connections.open_writer(Path(sys.argv[1]))
+"""
+
+
+def test_an_upgrade_that_is_killed_in_the_middle_is_finished_by_the_next_start(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store_earlier_runs(database, monkeypatch, 7)
+    command = [sys.executable, "-c", DIES, str(database)]
+    killed = subprocess.run(command, check=False)  # noqa: S603 - our own interpreter
+    assert killed.returncode == -signal.SIGKILL
+    with closing(sqlite3.connect(database)) as between:
+        (version,) = between.execute("SELECT max(version) FROM schema_migrations").fetchone()
+        (rows,) = between.execute("SELECT count(*) FROM spending").fetchone()
+    assert (version, rows) == (BEFORE_SPENDING + 1, 4)
+    total = asyncio.run(spent(database))
+    assert (total.runs, total.usage.total_tokens, total.known_cost) == (8, 8 * 15, 0.8)
 
 
 def test_runs_that_wait_are_found_by_the_index_of_open_runs(database: Path) -> None:

@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 from agent_core.errors import ErrorCode, StorageError
+from agent_core.storage import spending
 from agent_core.storage.migrations import MIGRATIONS, Migration
 from agent_core.storage.postgres import PostgresSessionStore, schema
 from agent_core.storage.postgres.health import examine
@@ -103,6 +104,47 @@ async def test_an_older_database_keeps_the_order_in_which_its_sessions_were_used
         await store.open_run(an_opening("new", "run_new"))
         ordered = ["new", "a", "c", "b"]
         assert [each.session_id for each in await store.sessions()] == ordered
+
+
+async def test_an_upgrade_that_breaks_off_while_it_adds_spending_is_finished_later(
+    empty_database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = next(one.version for one in MIGRATIONS if "in numbers" in one.name) - 1
+    usage = '{"total_tokens": 15, "cost": 0.1}'
+    with known(monkeypatch, *MIGRATIONS[:before]), connect(empty_database_url) as connection:
+        schema.migrate(connection)
+        connection.execute(
+            """INSERT INTO sessions
+            (session_id, cwd, status, metadata_json, created_at, updated_at, tenant)
+            VALUES ('s1', '/project', 'active', $1, '2026-01-01', '2026-01-01', 'acme')""",
+            (f'{{"background_usage": {{"recall": {usage}, "compact": {usage}}}}}',),
+        )
+        for number in range(7):
+            connection.execute(
+                """INSERT INTO runs (run_id, session_id, agent_id, mode, status, turn_count,
+                usage_json, metadata_json, created_at, updated_at)
+                VALUES ($1, 's1', 'a', 'normal', 'completed', 1, $2, $3, $4, $4)""",
+                (f"run_{number}", usage if number else "{", "{}", "2026-01-01T00:00:00+00:00"),
+            )
+
+    def breaking(*given: Any) -> Generator[None]:
+        for number, _ in enumerate(spending.fill(*given)):
+            if number == 2:
+                raise psycopg.OperationalError("the connection is lost")
+            yield
+
+    monkeypatch.setattr(spending, "AT_ONCE", 2)
+    with monkeypatch.context() as patched:
+        patched.setattr(schema, "fill", breaking)
+        with pytest.raises(StorageError):
+            async with PostgresSessionStore.open(empty_database_url):
+                pass
+    assert selected(empty_database_url, "SELECT count(*) FROM spending") == [(4,)]
+    for tenant, runs in ((None, 7), ("acme", 7), ("other", 0)):
+        async with PostgresSessionStore.open(empty_database_url, tenant=tenant) as store:
+            totals = await store.costs("all")
+            found = [(each.runs, each.usage.total_tokens, each.known_cost) for each in totals]
+            assert found == ([(7, 7 * 15, 0.7)] if runs else [])
 
 
 async def test_a_user_with_rights_to_tables_alone_uses_sessions(

@@ -283,8 +283,7 @@ def open_in_memory() -> sqlite3.Connection:
     connection.row_factory = sqlite3.Row
     connection.execute("PRAGMA foreign_keys = ON")
     let_search(connection)
-    for _ in migrations.migrate(connection, Path(":memory:")):
-        pass
+    migrations.migrate_at_once(connection, Path(":memory:"))
     return connection
 
 

@@ -255,7 +255,7 @@ async def _up_to_date(
     """Yield a store of the rows in memory, upgraded, and without runs of dead processes."""
     rows = InlineConnection(await readers.read(_copy))
     try:
-        await rows.submit(lambda c: migrations.migrate(_sqlite(c), path))
+        await rows.submit(lambda c: migrations.migrate_at_once(_sqlite(c), path))
         await SqliteSessionStore.of(rows, rows, path).judged_by(judge).close_lost_runs()
         yield SqliteSessionStore.of(NoWriter(), rows, path)
     finally:

@@ -125,7 +125,7 @@ SCHEMA = (
             AND (new.{_HAS_BACKGROUND} OR old.{_HAS_BACKGROUND}) BEGIN
         DELETE FROM spending WHERE session_id = new.session_id AND begun_at IS NULL;
         {_ADD_BACKGROUND} session_id = new.session_id;
-    END""",
+    END""",  # noqa: S608 - our own names
 )
 """The table and what keeps it up to date, in SQLite."""
 

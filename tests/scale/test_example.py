@@ -59,6 +59,23 @@ class Terminals:
         assert done.returncode == 0, done.stdout
         return done.stdout
 
+    def ask(self, *words: str) -> str:
+        """Run a command of ours that is not on the page; what it prints, on both streams."""
+        home = {"SOONG_AGENT_HOME": str(self.folder / "home"), "SCALE_MODEL_KEY": "no-key-needed"}
+        done = subprocess.run(  # noqa: S603 - our own command
+            [sys.executable, "-m", "agent_core.cli", *words],
+            cwd=self.folder / "project",
+            env=self.environment | home,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stdout
+        return done.stdout
+
     @contextmanager
     def running(self, commands: str) -> Generator[subprocess.Popen[bytes]]:
         """A block that goes on until Ctrl-C."""
@@ -119,22 +136,22 @@ def test_the_page_does_what_it_says(terminals: Terminals) -> None:
         terminals.running(next_of("model")),
         terminals.running(next_of("first worker").replace("9464", str(free_port()))) as first,
     ):
-        eventually(lambda: "host:" in terminals.run("soong-agent workers"))  # it has migrated
+        eventually(lambda: "host:" in terminals.ask("workers"))  # it has migrated
         with terminals.running(next_of("second worker")) as second:
-            eventually(lambda: "2" in terminals.run("soong-agent workers --json | wc -l"))
+            eventually(lambda: len(terminals.ask("workers", "--json").splitlines()) == 2)
             started = terminals.run(next_of("yours"))
             assert "host:" in started
             watched = terminals.run(next_of("a colleague's"))
             assert "waiting for an answer to req_" in watched
-            assert "example answers" in terminals.run("soong-agent doctor")
+            assert "example answers" in terminals.ask("doctor")
             answered = terminals.run(next_of("yours"))
             assert "The report is in report.md" in answered
             report = terminals.folder / "project" / "report.md"
             assert report.read_text(encoding="utf-8") == "# Report\n\nAll is well.\n"
             terminals.run(next_of("yours"))
             run_id = (terminals.folder / "counting").read_text(encoding="utf-8").strip()
-            eventually(lambda: run_id not in terminals.run("soong-agent queue --json"))
-            shown = terminals.run("soong-agent sessions list --json")
+            eventually(lambda: run_id not in terminals.ask("queue", "--json"))
+            shown = terminals.ask("sessions", "list", "--json")
             assert "cancelled" in shown
             terminals.run(next_of("yours, with containers"))
             copy = terminals.folder / "result" / report.name

@@ -25,6 +25,7 @@ import pkgutil
 import platform
 import runpy
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -153,11 +154,76 @@ def wait() -> None:
 
 def end() -> None:
     """End the process that is copied."""
+    while _doors:
+        with _doors.pop() as door:
+            door.shutdown(socket.SHUT_RDWR)
     while _stock:
         _stock.pop().end()
 
 
+def arguments(*words: str) -> list[str]:
+    """Return arguments for Python with which a program is copied, whoever starts it."""
+    if sys.platform != "linux" or _CLONE is None:
+        return list(words)
+    if not _doors:
+        _doors.append(_open_door())
+    address: str = _doors[0].getsockname()
+    return ["-S", "-E", str(_TESTS / "warm_client.py"), address, *words]
+
+
+def _open_door() -> socket.socket:
+    """Listen for `warm_client` until the end."""
+    folder = tempfile.mkdtemp(prefix="soong-agent-warm-")
+    door = socket.socket(socket.AF_UNIX)
+    door.bind(f"{folder}/door")
+    door.listen()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+
+    def receive() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                asked, _ = door.accept()
+                threading.Thread(target=_run_for, args=(asked,), daemon=True).start()
+
+    threading.Thread(target=receive, daemon=True).start()
+    return door
+
+
+def _run_for(asked: socket.socket) -> None:
+    """Run a program for another process: with its streams, and not longer than it lives."""
+    with asked:
+        size, streams, _, _ = socket.recv_fds(asked, 4, 3)
+        job = json.loads(asked.recv(int.from_bytes(size, "big"), socket.MSG_WAITALL))
+        environ: dict[str, str] = job["environ"]
+        given = {name: value for name, value in environ.items() if not _is_heeded(name)}
+        try:
+            process = subprocess.Popen(  # noqa: S603 - a program of a test
+                [sys.executable, *job["words"]],
+                stdin=streams[0],
+                stdout=streams[1],
+                stderr=streams[2],
+                cwd=job["folder"],
+                env={**given, **_decisive(os.environ)},
+            )
+        finally:
+            for each in streams:
+                os.close(each)
+        is_over = os.pidfd_open(process.pid)
+        try:
+            while is_over not in select.select([asked, is_over], [], [])[0]:
+                told = asked.recv(1)
+                process.send_signal(told[0] if told else signal.SIGKILL)
+                if not told:
+                    break
+        finally:
+            os.close(is_over)
+        code = process.wait()
+        with contextlib.suppress(OSError):
+            asked.sendall(code.to_bytes(4, "big", signed=True))
+
+
 _stock: list[Stock] = []
+_doors: list[socket.socket] = []
 
 
 def _opened() -> Stock:
@@ -221,8 +287,13 @@ def _decisive(environ: Mapping[str, str]) -> Mapping[str, str]:
     return {
         name: value
         for name, value in environ.items()
-        if name.startswith(_AT_START) and name not in _HEEDED and f"{name}={value}" not in _HEEDED
+        if _is_heeded(name) and f"{name}={value}" not in _HEEDED
     }
+
+
+def _is_heeded(name: str) -> bool:
+    """Return whether a process heeds the variable only while it begins."""
+    return name.startswith(_AT_START) and name not in _HEEDED
 
 
 def _path(environ: Mapping[str, str]) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import warm
 from isolation import Home
 
 LIBRARY = str(Path(__file__).parents[1] / "mcp_servers" / "library.py")
@@ -16,7 +17,7 @@ LIBRARY = str(Path(__file__).parents[1] / "mcp_servers" / "library.py")
 @pytest.fixture
 def servers(home: Home) -> dict[str, Any]:
     found: dict[str, Any] = {
-        "lib": {"command": sys.executable, "args": [LIBRARY]},
+        "lib": {"command": sys.executable, "args": warm.arguments(LIBRARY)},
         "off": {"command": "never-started", "disabled": True},
         "far": {"url": "http://127.0.0.1:9/mcp"},
         "broken": {"command": sys.executable, "args": ["-c", "raise SystemExit('no luck')"]},

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import warm
 from agent_core import AgentCoreError, ModelRequest, RunStatus
 from agent_core.context.messages import plain_text
 from agent_core.errors import ErrorCode
@@ -23,7 +24,7 @@ LIBRARY = Path(__file__).parents[1] / "mcp_servers" / "library.py"
 
 @pytest.fixture(autouse=True)
 def server(home: Home) -> None:
-    entry = {"command": sys.executable, "args": [str(LIBRARY)]}
+    entry = {"command": sys.executable, "args": warm.arguments(str(LIBRARY))}
     home.write("mcp.json", json.dumps({"mcpServers": {"lib": entry}}))
 
 

@@ -4,6 +4,7 @@ import asyncio
 import sys
 from pathlib import Path
 
+import warm
 from agent_core.mcp.config import StdioServer
 from agent_core.types import (
     ArtifactRefBlock,
@@ -17,7 +18,7 @@ from mcp_bench import SERVERS, bench
 
 def workshop(folder: Path) -> StdioServer:
     script = str(SERVERS / "workshop.py")
-    return StdioServer(command=sys.executable, args=[script], cwd=str(folder))
+    return StdioServer(command=sys.executable, args=warm.arguments(script), cwd=str(folder))
 
 
 async def test_the_answer_of_a_server_reaches_the_model(tmp_path: Path) -> None:

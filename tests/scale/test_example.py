@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
+import warm
 from agent_core.cli.command import build_parser
 from agent_core.config.load import read_setup
 
@@ -111,8 +112,12 @@ def terminals(project: Path, database_url: str) -> Terminals:
         text = (folder / file).read_text(encoding="utf-8")
         assert old in text
         (folder / file).write_text(text.replace(old, new), encoding="utf-8")
-    tools = str(Path(sys.executable).parent)
-    path = f"{tools}{os.pathsep}{os.environ['PATH']}"
+    tools = folder / "bin"
+    tools.mkdir()
+    words = shlex.join([sys.executable, *warm.arguments("-m", "agent_core.cli")])
+    (tools / "soong-agent").write_text(f'#!/bin/sh\nexec {words} "$@"\n', encoding="utf-8")
+    (tools / "soong-agent").chmod(0o755)
+    path = os.pathsep.join([str(tools), str(Path(sys.executable).parent), os.environ["PATH"]])
     return Terminals(folder, {**os.environ, "PATH": path, "SCALE_DATABASE_URL": database_url})
 
 

@@ -170,3 +170,36 @@ def test_a_test_marked_cold_starts_its_programs_from_scratch(copies: list[int]) 
 def test_a_folder_that_is_missing_is_told_as_ever(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         subprocess.run([*PROBE, "nothing"], cwd=tmp_path / "missing", check=False)  # noqa: S603
+
+
+@pytest.mark.parametrize("end", ["nothing", "words", "number", "error"])
+def test_a_program_that_another_starts_is_a_copy_too(copies: list[int], end: str) -> None:
+    """As `sh`, a keeper of commands, or any program does that knows nothing of copies."""
+    words = [sys.executable, *warm.arguments(start_probe.__file__, end, "ä")]
+    found = subprocess.run(  # noqa: S603
+        words, capture_output=True, text=True, check=False, input="said", env={"A": "b", "C": "d"}
+    )
+    again = subprocess.run([*PROBE, end], capture_output=True, text=True, check=False, input="said")  # noqa: S603
+    assert (found.returncode, found.stderr) == (again.returncode, again.stderr)
+    assert len(copies) == 2
+    if found.stdout:
+        assert json.loads(found.stdout)["input"] == "said"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_to_who_asked_for_a_copy_reaches_it(
+    copies: list[int], tmp_path: Path, number: signal.Signals
+) -> None:
+    script = tmp_path / "waits.py"
+    script.write_text("import time\nprint('here', flush=True)\ntime.sleep(60)\n", encoding="utf-8")
+    with subprocess.Popen(  # noqa: S603
+        [sys.executable, *warm.arguments(str(script))],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as asking:
+        assert asking.stdout is not None
+        assert asking.stdout.readline() == b"here\n"
+        asking.send_signal(number)
+        assert asking.wait(30) == -number
+        assert asking.stdout.read() == b""  # the copy has ended as well
+    assert len(copies) == 1

@@ -8,6 +8,7 @@ import pytest
 
 from agent_core import AgentRuntime, RunStatus
 from agent_core.providers.scripted import Calls, calls
+from agent_core.tasks.log_store import read_stored_tasks
 from agent_core.types import ModelRequest
 from casts import Cast, Line, data_of, results
 from isolation import Home
@@ -169,3 +170,45 @@ async def test_a_damaged_log_stays_behind_and_the_session_is_forked(
         forked = await made.fork("lead")
         assert "The fork lacks a Task" in forked.remarks[0]
         assert "t1.wal.jsonl" in forked.remarks[0]
+
+
+@pytest.mark.parametrize("how", ["deleted", "database lost"])
+async def test_a_session_under_an_earlier_id_begins_without_tasks(
+    home: Home, project: Path, how: str
+) -> None:
+    listing = calls("agent.task_list")
+    parts: dict[str, list[Line]] = {
+        "plan": [create("t1"), create("t2"), "planned"],
+        "again": [listing, LOOK, create("t1"), listing, "planned again"],
+        "go on": [LOOK, "went on"],
+        "look": [listing, "looked"],
+    }
+    async with opened(home, project, parts) as made:
+        await lead(made, "plan", "s1")
+        if how == "deleted":
+            await made.delete_session("s1")
+    if how == "database lost":
+        (home.path / "sessions.sqlite").unlink()
+    before = log_of(project, "s1").read_bytes()
+    async with opened(home, project, parts) as made:
+        again = await lead(made, "again", "s1")
+        first, second = (data_of(each)["tasks"] for each in results(again, "agent.task_list"))
+        assert first == []
+        assert [task["task_id"] for task in second] == ["t1"]
+        (missing,) = results(again, "agent.task_get")
+        assert missing.is_error
+        assert [log_of(project, "s1").read_bytes(), await titles(made, "go on", "s1")] == [
+            before,
+            ["A"],
+        ]
+        assert log_of(project, "s1", "t1-2").exists()
+        fork = (await made.fork("s1")).session.session_id
+        looked = await lead(made, "look", fork)
+        (tasks,) = (data_of(each)["tasks"] for each in results(looked, "agent.task_list"))
+        assert [task["task_id"] for task in tasks] == ["t1"]
+        runs = {run.run_id for run in await made.session_runs("s1")}
+    stored, problems = read_stored_tasks(
+        project / ".soong-agent" / "tasks", project_dir=project, session_id="s1", runs=runs
+    )
+    assert [each.dag.task.created_by_run_id in runs for each in stored] == [True]
+    assert not problems

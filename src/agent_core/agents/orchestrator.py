@@ -45,6 +45,7 @@ from agent_core.tasks import (
     open_board,
     render_board,
 )
+from agent_core.tasks.ownership import logs_of_others
 from agent_core.tasks.tools import list_stranded
 from agent_core.tools.base import Concurrency, CutCallError, Tool, ToolContext, ToolReturn
 from agent_core.types import (
@@ -88,6 +89,8 @@ async def open_orchestrator_spawner(
         step_lease_timeout_ms=config.task.step_lease_timeout_ms,
         child_cancel_timeout_ms=config.agents.child_cancel_timeout_ms,
     )
+    others = await logs_of_others(settings.open_logs(), deps.store)
+    settings = structs.replace(settings, others=others)
     actor = Actor(run.agent_id, run.run_id, parent)
     is_working = deps.children.is_working
     async with open_board(settings, actor, redactor=deps.redactor, is_working=is_working) as board:

@@ -246,9 +246,10 @@ async def _run(scene: Scene) -> int:
             await _warn_of_unknown_price(options, shown.terminal)
         tasks = None
         if handle.mode is RunMode.ORCHESTRATOR:
-            from agent_core.cli.tasks import LiveTasks  # noqa: PLC0415 - others have no Tasks
+            from agent_core.cli.tasks import LiveTasks, own_runs  # noqa: PLC0415 - others have none
 
-            tasks = LiveTasks.of(options, handle.session_id, shown.terminal)
+            runs = await own_runs(runtime, handle.session_id)
+            tasks = LiveTasks.of(options, handle.session_id, shown.terminal, runs)
         watching = asyncio.create_task(watch(handle, shown, tasks))
         try:
             await asyncio.shield(watching)

@@ -5,9 +5,10 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Collection
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agent_core.cli.options import COMPLETED, FAILED, MISUSED, Options
 from agent_core.cli.pictures import build_tree, render_svg, render_tree, summary_lines
@@ -15,12 +16,15 @@ from agent_core.cli.setup import build_terminal_redactor, read_command_setup, ru
 from agent_core.cli.sheet import write_output
 from agent_core.cli.terminal import Clean, Style, Terminal
 from agent_core.config.paths import Setup
-from agent_core.errors import ConfigError
+from agent_core.errors import ConfigError, ErrorCode, StorageError
 from agent_core.opening import write_text
 from agent_core.tasks.log_store import StoredTask, read_stored_tasks
 from agent_core.tasks.model import TaskStepStatus
 from agent_core.text import visible
 from agent_core.types import utc_now
+
+if TYPE_CHECKING:
+    from agent_core.api import AgentRuntime
 
 _PIPE_WIDTH = 120
 _PLAIN_LINES = str.maketrans("│├└─·…", "|+`--.")
@@ -134,13 +138,32 @@ def _session_of(folder: Path, prefix: str | None) -> str | None:
     return found[0] if len(found) == 1 else prefix
 
 
+async def own_runs(runtime: "AgentRuntime", session_id: str) -> set[str] | None:
+    """Return the runs that may have begun a session's Tasks; None for a fork, which has copies.
+
+    Other Tasks under its id belong to an earlier session, which was deleted.
+    """
+    try:
+        page = await runtime.replay_session(session_id, from_seq=1, to_seq=0)
+    except StorageError as error:
+        if error.code is not ErrorCode.SESSION_NOT_FOUND:
+            raise
+        return set()  # it has not begun
+    if page.session.parent_session_id is not None:
+        return None
+    return {run.run_id for run in await runtime.session_runs(session_id)}
+
+
 class LiveTasks:
     """The present Tasks of one session, as a picture that stays below the output.
 
     It is read from the logs, so it shows the Tasks of every process.
     """
 
-    def __init__(self, setup: Setup, session_id: str, terminal: Terminal) -> None:
+    def __init__(
+        self, setup: Setup, session_id: str, terminal: Terminal, runs: Collection[str] | None
+    ) -> None:
+        self._runs = runs
         self._setup = setup
         self._session_id = session_id
         self._terminal = terminal
@@ -149,10 +172,17 @@ class LiveTasks:
         self._picture = ""
 
     @classmethod
-    def of(cls, options: Options, session_id: str, terminal: Terminal) -> "LiveTasks | None":
-        """Return the Tasks of a session; None if there is no project to look at."""
+    def of(
+        cls,
+        options: Options,
+        session_id: str,
+        terminal: Terminal,
+        runs: Collection[str] | None,
+    ) -> "LiveTasks | None":
+        """Return the Tasks of a session that these runs have begun, or None without a project."""
         try:
-            return cls(read_command_setup(options.path, options.model), session_id, terminal)
+            setup = read_command_setup(options.path, options.model)
+            return cls(setup, session_id, terminal, runs)
         except ConfigError:
             return None  # a runtime that is not of this home
 
@@ -188,7 +218,10 @@ class LiveTasks:
 
     def _tasks(self) -> list[StoredTask]:
         folder, project = self._setup.tasks_dir, self._setup.project
-        return read_stored_tasks(folder, project_dir=project, session_id=self._session_id)[0]
+        tasks, _ = read_stored_tasks(
+            folder, project_dir=project, session_id=self._session_id, runs=self._runs
+        )
+        return tasks
 
     def _log_state(self) -> object:
         """Return a value that changes whenever a log is written."""

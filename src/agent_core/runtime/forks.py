@@ -184,6 +184,7 @@ class Forks:
         from agent_core.tasks.forks import list_writers, read_logs, write_logs  # noqa: PLC0415
         from agent_core.tasks.log_store import TaskLogStore  # noqa: PLC0415
         from agent_core.tasks.memory_logs import InMemoryTaskLogStore  # noqa: PLC0415
+        from agent_core.tasks.ownership import logs_of_others  # noqa: PLC0415
 
         if self._task_logs is not None:
             logs: TaskLogStore = InMemoryTaskLogStore(self._task_logs[origin], origin)
@@ -194,7 +195,8 @@ class Forks:
             folder, root = (after, place) if is_copied else (before, files.root)
             logs = TaskLogStore(folder, origin, project_dir=root)
             own = TaskLogStore(after, fork.new_session_id, project_dir=place)
-        contents, problems = await asyncio.to_thread(read_logs, logs)
+        others = await logs_of_others(logs, self._store)
+        contents, problems = await asyncio.to_thread(read_logs, logs, others)
         runs = None
         if fork.node_id != session.active_node_id:
             runs = await self._runs_before(fork.node_id, list_writers(contents.values()))

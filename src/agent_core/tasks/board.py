@@ -81,15 +81,23 @@ The board limits the wait, and cancels the call when it takes too long; the requ
 class BoardSettings(Struct, frozen=True, kw_only=True):
     """Place of a session's logs, and time limits.
 
-    With `logs`, the logs are kept there, and nothing is written to disk.
+    With `logs`, the logs are kept there, and nothing is written to disk. The logs named in `others`
+    belong to an earlier session with the same id: they are neither read nor written.
     """
 
     session_id: str
     project_dir: Path
     wal_dir: Path
     logs: TaskLogs | None = None
+    others: frozenset[str] = frozenset()
     step_lease_timeout_ms: int = 300_000
     child_cancel_timeout_ms: int = 30_000
+
+    def open_logs(self) -> TaskLogStore:
+        """Return the store of the logs."""
+        if self.logs is not None:
+            return InMemoryTaskLogStore(self.logs, self.session_id)
+        return TaskLogStore(self.wal_dir, self.session_id, project_dir=self.project_dir)
 
 
 class Written(Struct, frozen=True):
@@ -199,12 +207,9 @@ class TaskBoard:
         now: Callable[[], datetime],
     ) -> None:
         self.turn = asyncio.Lock()
-        self._session_id = session_id = settings.session_id
-        self._store = (
-            TaskLogStore(settings.wal_dir, session_id, project_dir=settings.project_dir)
-            if settings.logs is None
-            else InMemoryTaskLogStore(settings.logs, session_id)
-        )
+        self._session_id = settings.session_id
+        self._store = settings.open_logs()
+        self._others = settings.others
         self._redactor = redactor
         self._leases = leases
         self._now = now
@@ -232,6 +237,8 @@ class TaskBoard:
             note_failure(by, error)
             return
         for name in names:
+            if name in self._others:
+                continue
             self._place(await asyncio.to_thread(self._store.look_at, name), by)
         for task in list(self._open.values()):
             await self._settle(task, by)
@@ -261,6 +268,8 @@ class TaskBoard:
             raise task_error(ErrorCode.VALIDATION_ERROR, message, task_id=new.task_id)
         now = self._now()
         name = new.wal_name if new.wal_name.endswith(SUFFIX) else new.wal_name + SUFFIX
+        if name in self._others:
+            name = await asyncio.to_thread(self._store.free_name, name, self._others)
         header = Task(
             task_id=new.task_id,
             wal_path=str(self._store.path(name)),

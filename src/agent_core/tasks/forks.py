@@ -9,12 +9,14 @@ from agent_core.errors import TaskError
 from agent_core.tasks.log_store import TaskLogStore
 
 
-def read_logs(logs: TaskLogStore) -> tuple[dict[str, bytes], list[str]]:
-    """Return the contents of logs by name, and messages about the unreadable ones."""
+def read_logs(
+    logs: TaskLogStore, others: Collection[str] = ()
+) -> tuple[dict[str, bytes], list[str]]:
+    """Return the contents of all logs but `others`, and messages about the unreadable ones."""
     found: dict[str, bytes] = {}
     problems: list[str] = []
     try:
-        for name in logs.names():
+        for name in sorted({*logs.names()}.difference(others)):
             try:
                 found[name] = logs.content(name)
             except TaskError as error:

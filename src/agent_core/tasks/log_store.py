@@ -237,6 +237,24 @@ class TaskLogStore:
         except FileNotFoundError:
             return []
 
+    def writers(self) -> dict[str, str]:
+        """Return the run that began each log, by the log's name, as far as it can be read.
+
+        Raises:
+            TaskError: `task_wal_unavailable`: the folder cannot be used.
+        """
+        found = ((name, self._find_first(name, "actor_run_id")) for name in self.names())
+        return {name: run_id for name, run_id in found if run_id is not None}
+
+    def free_name(self, name: str, taken: Collection[str]) -> str:
+        """Return a name for a log: this one, or if it is `taken`, one like it that is not used."""
+        used, number = {*taken, *self.names()} if name in taken else set[str](), 2
+        free = name
+        while free in used:
+            free = f"{name.removesuffix(SUFFIX)}-{number}{SUFFIX}"
+            number += 1
+        return free
+
     def look_at(self, name: str) -> AnyLog | None:
         """Open a log if its Task is active; of an ended one only the end is read.
 
@@ -316,7 +334,7 @@ class TaskLogStore:
         """Describe a log that cannot be used for this reason."""
         failure = self._as_unavailable(name, error)
         state = None if failure.retryable else self._state(name)
-        return UnreadableLog(name, failure, self._find_task_id(name), state)
+        return UnreadableLog(name, failure, self._find_first(name, "task_id"), state)
 
     def is_unchanged(self, log: UnreadableLog) -> bool:
         """Return whether the file of an unreadable log is unchanged since it was read."""
@@ -366,8 +384,8 @@ class TaskLogStore:
             return None
         return found.st_mtime_ns, found.st_size
 
-    def _find_task_id(self, name: str) -> str | None:
-        """Return the Task of a log, from the first line that names one."""
+    def _find_first(self, name: str, key: str) -> str | None:
+        """Return a value from the first line of a log that has it."""
         try:
             with self._opened_file(name) as descriptor:
                 head = os.pread(descriptor, _HEAD, 0)
@@ -375,11 +393,11 @@ class TaskLogStore:
             return None
         for raw in head.splitlines():
             try:
-                task_id = orjson.loads(raw)["task_id"]
+                value = orjson.loads(raw)[key]
             except (orjson.JSONDecodeError, KeyError, TypeError):
                 continue
-            if isinstance(task_id, str):
-                return task_id
+            if isinstance(value, str):
+                return value
         return None
 
     @contextmanager
@@ -447,7 +465,11 @@ class StoredTask(Struct, frozen=True):
 
 
 def read_stored_tasks(
-    wal_dir: Path, *, project_dir: Path, session_id: str | None = None
+    wal_dir: Path,
+    *,
+    project_dir: Path,
+    session_id: str | None = None,
+    runs: Collection[str] | None = None,
 ) -> tuple[list[StoredTask], list[str]]:
     """Read the Tasks of a session, or all Tasks, the last changed first. Locks nothing.
 
@@ -457,6 +479,7 @@ def read_stored_tasks(
         wal_dir: folder of the logs of all sessions.
         project_dir: the resolved project.
         session_id: the only session to read; None for all.
+        runs: only Tasks that one of these runs has begun, as far as that is known; None for all.
     """
     tasks: list[StoredTask] = []
     problems: list[str] = []
@@ -464,6 +487,9 @@ def read_stored_tasks(
         store = TaskLogStore(wal_dir, each, project_dir=project_dir)
         try:
             names = store.names()
+            if runs is not None:
+                others = {name for name, run_id in store.writers().items() if run_id not in runs}
+                names = [name for name in names if name not in others]
         except (OSError, TaskError) as error:
             problems.append(str(error))
             continue

@@ -322,7 +322,7 @@ class EditorSession:
                     await self._translate(event, translation)
 
     async def _show_plan(self) -> None:
-        plan = await asyncio.to_thread(plan_of, self.setup, self.session_id, self._clean)
+        plan = await plan_of(self.runtime, self.setup, self.session_id, self._clean)
         if plan is not None and plan != self._plan:
             self._plan = plan
             await self.show(plan)

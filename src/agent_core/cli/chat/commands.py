@@ -294,6 +294,7 @@ async def _permissions(chat: Chat, words: Sequence[str]) -> None:
 
 async def _tasks(chat: Chat, words: Sequence[str]) -> None:
     from agent_core.cli.pictures import summary_lines  # noqa: PLC0415 - few sessions have Tasks
+    from agent_core.cli.tasks import own_runs  # noqa: PLC0415
     from agent_core.tasks.log_store import read_stored_tasks  # noqa: PLC0415
 
     if words:
@@ -304,6 +305,7 @@ async def _tasks(chat: Chat, words: Sequence[str]) -> None:
         chat.setup.tasks_dir,
         project_dir=chat.setup.project,
         session_id=chat.session_id,
+        runs=await own_runs(chat.runtime, chat.session_id) if chat.session_id else None,
     )
     for task in tasks:
         for line in summary_lines(task.dag, clean=chat.clean):

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from agent_core.errors import ErrorCode, StorageError
 from agent_core.storage import rows
 from agent_core.storage.liveness import OwnerIsDead
 from agent_core.storage.postgres import PostgresSessionStore
+from agent_core.storage.postgres.blobs import PostgresBlobs
 from agent_core.storage.sqlite import SqliteSessionStore
 from agent_core.storage.store import SessionStore
 from agent_core.storage.workspaces import MovedMeanwhileError
@@ -2009,3 +2011,18 @@ async def test_odd_text_in_a_column_is_kept_or_refused_and_breaks_nothing(
         assert set(texts) <= escapes, texts
     assert (await session.append(a_batch(an_event()))).seq > 0
     assert await session.session("s1") is not None
+
+
+async def test_snapshots_that_every_machine_can_have_go_with_their_session(
+    database_url: str,
+) -> None:
+    async with PostgresSessionStore.open(database_url) as opened:
+        store = judged(opened, owners_are_dead)
+        for name in ("s1", "s2"):
+            await store.open_run(an_opening(name, f"run_{name}"))
+        with closing(PostgresBlobs(database_url, None)) as blobs:
+            for name in ("s1", "s2"):
+                blobs.share_snapshot(name, "snap_1", about="{}", blobs=[])
+            await store.delete_session("s1")
+            assert blobs.last_shared("s1") is None
+            assert blobs.last_shared("s2") == ("snap_1", "{}")

@@ -264,3 +264,21 @@ async def test_free_space_that_an_earlier_version_left_is_given_back_by_a_start(
     async with opened(home, project) as made:
         assert [each.session_id for each in await made.list_sessions()] == ["kept"]
     assert size_of(home.path) < 1_000_000
+
+
+async def test_a_session_under_an_earlier_id_asks_again_in_a_process_that_remembers_answers(
+    home: Home, project: Path
+) -> None:
+    write = calls("code.write_file", path="a.txt", content="a", overwrite=True)
+    answers = Asked("allow_for_session", "deny")
+    config = f"{CONFIG}\n[memory]\nenabled = false\n"
+    script = [write, "done", write, "done", write, "refused"]
+    made = runtime(home, project, script, config=config, permission_callback=answers)
+    async with made:
+        await ask(made, session_id="s1")
+        await ask(made, session_id="s1")
+        assert len(answers.requests) == 1
+        async with runtime(home, project, config=config) as another:
+            await another.delete_session("s1")
+        await ask(made, session_id="s1")
+        assert len(answers.requests) == 2

@@ -25,6 +25,10 @@ class SessionGrants:
         chosen = self._grants.values() if session_id is None else [self._grants.get(session_id, {})]
         return [grant for of_session in chosen for grant in of_session.values()]
 
+    def drop(self, session_id: str) -> None:
+        """Remove all grants of a session."""
+        self._grants.pop(session_id, None)
+
     async def forget_grants(self, grant_or_session_id: str) -> int:
         """Remove one grant, or all of a session; return their number."""
         if (of_session := self._grants.pop(grant_or_session_id, None)) is not None:

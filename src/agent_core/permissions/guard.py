@@ -438,6 +438,14 @@ class PermissionGuard(Extension):
         except StorageError as error:
             logger.warning("an answer for the session is not remembered: %s", error.message)
 
+    def begin_session(self, session_id: str) -> None:
+        """Drop what this process remembers of an earlier session with this id.
+
+        Another process has deleted that session; answers in a store are deleted with it.
+        """
+        if isinstance(self.grants, SessionGrants):
+            self.grants.drop(session_id)
+
     async def forget(self, grant_or_session_id: str) -> int:
         """Drop an answer, or all of a session, and return how many there were."""
         return await self.grants.forget_grants(grant_or_session_id)

@@ -80,6 +80,7 @@ class RunPipeline:
         aside: SideTasks,
     ) -> None:
         self._questions = project.guard.questions
+        self._begin_session = project.guard.begin_session
         self._cwd = str(project.setup.project)
         self._max_takeovers = project.setup.config.worker.max_takeovers
         self._table = table
@@ -123,6 +124,8 @@ class RunPipeline:
                         run.leave()
                 raise
             self._contexts.session_opened(opened.session)
+            if not opened.resumed:
+                self._begin_session(session_id)
             self._adopt(opened)
             record = opened.run.model_copy(update={"prompt": request.prompt})
             parked = self._warnings(session_id) if request.prompt is not None else []
@@ -237,6 +240,8 @@ class RunPipeline:
     def _admit_taken(self, record: RunRecord, taken: ClaimedRun, caller: Caller) -> Run:
         """Admit a run from the workers' queue, begun or not."""
         self._contexts.session_opened(taken.session)
+        if taken.session.active_node_id is None:
+            self._begin_session(record.session_id)
         if taken.waiting is not None:
             self._table.parked[taken.waiting.session_id] = self._table.parked_as(taken.waiting)
         return self._admit(

@@ -529,6 +529,9 @@ class SessionStore:
     def _add_job(self, connection: Connection, run: RunRecord, opening: NewRun | None) -> None:
         """Put a run into the workers' queue, if there is one."""
 
+    def _remove_snapshots(self, connection: Connection, session_id: str) -> None:
+        """Remove the snapshots of a session that every machine can have, if there are such."""
+
     def _remove_job(self, connection: Connection, run_id: str) -> None:
         """Remove a run from the workers' queue, if there is one."""
 
@@ -541,9 +544,12 @@ class SessionStore:
             StorageError: `session_not_found`; `session_active` while a run of it is open and
                 its owner lives, or if it was used since `unused_since` or has any open run.
         """
-        await self.writer.submit(
-            lambda c: claims.delete_session(c, self.liveness, session_id, unused_since), session_id
-        )
+
+        def delete(connection: Connection) -> None:
+            claims.delete_session(connection, self.liveness, session_id, unused_since)
+            self._remove_snapshots(connection, session_id)
+
+        await self.writer.submit(delete, session_id)
         self._epochs.pop(session_id, None)
 
     async def unused_sessions(

@@ -159,6 +159,10 @@ class PostgresSessionStore(SessionStore):
         if opening is None or opening.dispatch is not None:
             add_job(connection, run, opening)
 
+    def _remove_snapshots(self, connection: Connection, session_id: str) -> None:
+        # With the session: another one with its id would begin with its files.
+        connection.execute("DELETE FROM shared_snapshots WHERE session_id = ?", (session_id,))
+
     def _remove_job(self, connection: Connection, run_id: str) -> None:
         remove_job(connection, run_id)
 

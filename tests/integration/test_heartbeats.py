@@ -16,16 +16,18 @@ from agent_core.aio import stop_task
 from agent_core.config.models import RunWorkerConfig
 from agent_core.errors import StorageError
 from agent_core.providers.scripted import Hangs
+from agent_core.runtime import recovery
 from agent_core.runtime.fence import SessionLease
 from agent_core.runtime.recovery import SessionLeases
 from agent_core.storage.liveness import OwnerIsDead
 from agent_core.storage.owners import Owner, now
 from agent_core.storage.postgres import PostgresSessionStore
-from agent_core.types import Heartbeat, RunStatus, utc_now
+from agent_core.storage.sqlite import SqliteSessionStore
+from agent_core.types import Heartbeat, RunChange, RunStatus, utc_now
 from isolation import Home, fresh_folder
 from judging import judged
 from model_server import ModelServer
-from rows import an_opening
+from rows import a_batch, an_opening
 from worker_processes import workers, write_config
 
 LEASE_S = 2.0
@@ -317,3 +319,24 @@ async def test_a_process_that_is_paused_in_a_transaction_loses_it_before_its_lea
         assert time.monotonic() - began < 3
         with pytest.raises(StorageError, match="s1"):
             await paused
+
+
+async def test_a_session_whose_last_work_ends_before_its_run_has_left_is_given_back(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cancelled run takes its summary with it: both end at the same moment."""
+    monkeypatch.setattr(recovery, "HEARTBEAT", timedelta(seconds=0.05))
+    busy = {"s1"}
+    async with SqliteSessionStore.open(home.path / "sessions.sqlite") as store:
+        with Owner.open(home.path) as owner:
+            leases = SessionLeases(
+                store, owner, is_busy=busy.__contains__, on_cancel=lambda _: None
+            )
+            await store.open_run(an_opening(owner=owner.owner_id))
+            await store.append(a_batch(run=RunChange(status=RunStatus.CANCELLED)))
+            await leases.release("s1")
+            busy.clear()
+            beating = asyncio.create_task(leases.keep_alive())
+            while (session := await store.session("s1")) is None or session.owner:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+            await stop_task(beating)

@@ -447,11 +447,16 @@ class SessionLeases:
                 await finish_uncancelled(self._close(self._unclosed[0]))
 
     async def release(self, session_id: str) -> None:
-        """Release a session once its last background work is over, if nothing runs."""
+        """Release a session once its last background work is over, if nothing runs.
+
+        A run whose end is stored may be busy here for a moment: then it is tried again later.
+        """
         self._unreleased.discard(session_id)
         try:
             still_open = await self._store.active_run_ids(session_id)
-            if not still_open and not self._is_busy(session_id):
+            if not still_open and self._is_busy(session_id):
+                self._unreleased.add(session_id)
+            elif not still_open:
                 await self._store.release(session_id, self._owner.owner_id)
         except StorageError as error:
             self._unreleased.add(session_id)

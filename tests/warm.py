@@ -421,6 +421,8 @@ def _run(words: list[str]) -> None:
     except BaseException as error:  # noqa: BLE001 - it is shown as Python shows it
         _show(error)
         code = -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
+    if sys.warnoptions == ["error"]:
+        gc.collect()  # what was left open is reported
     python: Any = (threading, atexit)
     python[0]._shutdown()
     python[1]._run_exitfuncs()

@@ -1,6 +1,7 @@
 """Agents of the toolkit against model services on a socket: what is sent, retried, hung up on."""
 
 import asyncio
+import os
 import subprocess
 import sys
 
@@ -24,6 +25,7 @@ from agent_core.errors import ErrorCode
 from agent_core.providers.scripted import Fails, Hangs, calls
 from agent_core.types import ImageBlock, TextBlock
 from agent_parts import Watches, bundle
+from isolation import program_file
 from model_server import ModelServer, Silence, Status
 
 QUICK = CycleConfig(retry=RetryConfig(initial_backoff_ms=0, max_backoff_ms=1))
@@ -151,11 +153,12 @@ print("ended")
 """
 
 
-@pytest.mark.parametrize("service", ["openai", "gemini"])
+@pytest.mark.parametrize("service", ["openai", pytest.param("gemini", marks=pytest.mark.sweep)])
 def test_nothing_is_printed_about_a_stream_that_was_left(service: str) -> None:
     with ModelServer.in_thread(lambda _: Hangs(text="Let me think")) as server:
         done = subprocess.run(  # noqa: S603 - our own program, in our own interpreter
-            [sys.executable, "-W", "error", "-c", PROGRAM, service, server.base_url(service)],
+            [sys.executable, program_file(PROGRAM), service, server.base_url(service)],
+            env={**os.environ, "PYTHONWARNINGS": "error"},
             capture_output=True,
             text=True,
             check=False,

@@ -23,7 +23,7 @@ from agent_core.loop.guards import on_tool_call
 from agent_core.providers.scripted import Calls, ScriptedCall, ScriptedProvider, calls
 from agent_core.tools.toolsets import Toolset
 from agent_core.types import ApprovalState, Decision, RunStatus, ToolCall
-from isolation import Home
+from isolation import Home, program_file
 from model_server import ModelServer
 from runtimes import CONFIG, Asked, runtime
 
@@ -658,7 +658,8 @@ async def test_a_run_whose_process_was_killed_over_the_question_is_answered_by_a
         configure(home, server)
         async with AgentRuntime(project_dir=project, home_dir=home.path) as made:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-c", ASKING),
+                sys.executable,
+                program_file(ASKING),
                 stdout=subprocess.PIPE,
                 cwd=project,
                 env=home.env(),
@@ -705,7 +706,7 @@ def configure(home: Home, server: ModelServer) -> None:
 
 def run_in(home: Home, project: Path, *command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(  # noqa: S603 - our own programs
-        [sys.executable, *command],
+        command,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -716,13 +717,19 @@ def run_in(home: Home, project: Path, *command: str) -> subprocess.CompletedProc
     )
 
 
+def run_program(home: Home, project: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return run_in(home, project, sys.executable, program_file(PROGRAM), *words)
+
+
 def test_commands_refuse_at_once_and_the_program_continues(home: Home, project: Path) -> None:
     replies = [calls("deploy", version="1"), "deployed it", "the next answer"]
     with ModelServer.in_thread(replies) as server:
         configure(home, server)
-        status, request_id = run_in(home, project, "-c", PROGRAM, "start", "").stdout.split()
+        status, request_id = run_in(
+            home, project, sys.executable, program_file(PROGRAM), "start", ""
+        ).stdout.split()
         assert status == "waiting"
-        command = ("-m", "agent_core.cli")
+        command = (sys.executable, "-m", "agent_core.cli")
         refused = run_in(home, project, *command, "approvals", "answer", request_id, "allow")
         assert (refused.returncode, refused.stdout) == (2, "")
         assert "the tool deploy" in refused.stderr
@@ -733,7 +740,9 @@ def test_commands_refuse_at_once_and_the_program_continues(home: Home, project: 
         seen = run_in(home, project, *command, "attach", question["root_run_id"])
         assert seen.returncode == 0, seen.stderr
         assert request_id in seen.stderr
-        answered = run_in(home, project, "-c", PROGRAM, "answer", request_id)
+        answered = run_in(
+            home, project, sys.executable, program_file(PROGRAM), "answer", request_id
+        )
         assert answered.stdout == "deployed it\n", answered.stderr
         assert (project / "deployed").read_text() == "1"
         late = run_in(home, project, *command, "approvals", "answer", request_id, "allow")
@@ -758,7 +767,15 @@ async def test_a_command_whose_run_another_process_has_says_so_and_ends(
                 services.runs.leases.claim(),
                 cwd=str(project),
             )
-            command = ("-m", "agent_core.cli", "approvals", "answer", request_id, "allow")
+            command = (
+                sys.executable,
+                "-m",
+                "agent_core.cli",
+                "approvals",
+                "answer",
+                request_id,
+                "allow",
+            )
             done = await asyncio.to_thread(run_in, home, project, *command)
         assert done.returncode == 0
         assert "continues with the next message to the session s1" in done.stderr
@@ -769,8 +786,9 @@ def test_a_message_from_the_command_line_is_answered_while_such_a_run_waits(
 ) -> None:
     with ModelServer.in_thread([calls("deploy", version="1"), "the next answer"]) as server:
         configure(home, server)
-        run_in(home, project, "-c", PROGRAM, "start", "")
-        following = run_in(home, project, "-m", "agent_core.cli", "run", "--continue", "and now?")
+        command = (sys.executable, "-m", "agent_core.cli")
+        run_program(home, project, "start", "")
+        following = run_in(home, project, *command, "run", "--continue", "and now?")
         assert (following.returncode, following.stdout) == (0, "the next answer\n")
         assert "ends with this message: it was started with tools" in following.stderr
     assert not (project / "deployed").exists()

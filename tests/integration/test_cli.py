@@ -14,8 +14,6 @@ from agent_core.providers.scripted import calls
 from isolation import Home
 from model_server import ModelServer
 
-pytestmark = pytest.mark.cold
-
 
 def soong_agent(home: Home, *arguments: str, answers: str = "") -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "agent_core.cli", *arguments]
@@ -38,6 +36,7 @@ def configured(home: Home, server: ModelServer, more: str = "") -> Home:
     return home
 
 
+@pytest.mark.cold
 def test_o2_a_folder_is_the_project_and_the_answer_is_the_output(home: Home, project: Path) -> None:
     with ModelServer.in_thread(["hello from the model"]) as server:
         done = soong_agent(configured(home, server), "run", "--path", str(project), "hi")
@@ -89,6 +88,7 @@ def test_o3_a_file_means_its_folder_and_is_not_read(home: Home, project: Path) -
     assert "src" not in listed
 
 
+@pytest.mark.cold
 def test_a_session_is_resumed_by_its_id_in_another_process(home: Home, project: Path) -> None:
     with ModelServer.in_thread(["one", "two"]) as server:
         configured(home, server)
@@ -169,6 +169,7 @@ def test_a_picture_that_cannot_be_sent_ends_before_anything_is_asked(
     assert server.requests == []
 
 
+@pytest.mark.cold
 def test_a_piped_answer_allows_one_write(home: Home, project: Path) -> None:
     script = [calls("code.write_file", path="a.txt", content="x"), "written"]
     with ModelServer.in_thread(script) as server:

@@ -12,7 +12,7 @@ from agent_core import AgentRuntime, ErrorCode, EventType, ModelRequest, RunStat
 from agent_core.providers.scripted import Calls, Fails, Hangs, Says, ScriptedProvider, calls
 from agent_core.text import estimate_text
 from agent_core.types import AgentType, ModelEvent, NodeType, RuntimeEvent, TextBlock, Usage
-from isolation import Home
+from isolation import Home, program_file
 from runtimes import ask, collect, runtime
 
 CONFIG = """
@@ -72,11 +72,9 @@ def of_type(events: list[RuntimeEvent], *types: EventType) -> list[RuntimeEvent]
 
 
 async def until_told(made: AgentRuntime, kind: EventType, count: int = 1) -> list[RuntimeEvent]:
-    for _ in range(300):
-        if len(found := of_type(await events_of(made), kind)) >= count:
-            return found
+    while len(found := of_type(await events_of(made), kind)) < count:  # noqa: ASYNC110 - rows
         await asyncio.sleep(0.02)
-    raise AssertionError(f"no {kind} came")
+    return found
 
 
 async def grown(made: AgentRuntime, turns: int = 12) -> None:
@@ -255,17 +253,13 @@ async def test_a_cancelled_run_takes_its_summary_with_it(home: Home, project: Pa
         await grown(made, 9)
         assert not any(map(is_compact, provider.requests))
         handle = await made.start("stop here " + "word " * 800, session_id="s1")
-        await until_told(made, EventType.COMPACT_STARTED)
+        while not any(map(is_compact, provider.requests)):  # noqa: ASYNC110 - a request
+            await asyncio.sleep(0.02)
         await handle.cancel()
-        sessions = await made.list_sessions()
-        for _ in range(200):
-            sessions = await made.list_sessions()
-            if sessions[0].owner is None:
-                break
+        while (await made.list_sessions())[0].owner is not None:  # noqa: ASYNC110 - a row
             await asyncio.sleep(0.02)
         (told,) = of_type(await events_of(made), EventType.COMPACT_STARTED)
         inside = await handle.inspect_child(str(told.payload["child_run_id"]))
-    assert sessions[0].owner is None
     assert inside.run.status is RunStatus.CANCELLED
     assert not of_type(inside.events, EventType.COMPACT_COMPLETED)
 
@@ -296,7 +290,7 @@ async def test_a_summary_whose_process_is_killed_leaves_only_its_run(
 ) -> None:
     home.write_config(SMALL)
     victim = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", _VICTIM, str(project), env=home.env()
+        sys.executable, program_file(_VICTIM), str(project), env=home.env()
     )
     assert await victim.wait() == -9
     async with runtime(home, project, split(long_answer, summarised), config=SMALL) as made:
@@ -311,12 +305,13 @@ async def test_a_summary_whose_process_is_killed_leaves_only_its_run(
 
 
 @pytest.mark.timeout(120)
-async def test_three_hundred_turns_on_a_small_window_lose_neither_goal_nor_rule(
-    home: Home, project: Path
+@pytest.mark.parametrize("turns", [100, pytest.param(300, marks=pytest.mark.sweep)])
+async def test_many_turns_on_a_small_window_lose_neither_goal_nor_rule(
+    home: Home, project: Path, turns: int
 ) -> None:
     (project / "a.txt").write_text("line of text\n" * 150, encoding="utf-8")
     goal = "Build a boat that floats."
-    rules = [f"Rule {number}: never forget number {number}." for number in range(0, 300, 20)]
+    rules = [f"Rule {number}: never forget number {number}." for number in range(0, turns, 20)]
 
     def main(request: ModelRequest) -> Reply:
         last = request.messages[-1]
@@ -327,7 +322,7 @@ async def test_three_hundred_turns_on_a_small_window_lose_neither_goal_nor_rule(
     provider = split(main, summarised)
     config = CONFIG.replace("16384", "8192")
     async with runtime(home, project, provider, config=config) as made:
-        for turn in range(300):
+        for turn in range(turns):
             text = f"turn {turn}: " + ("a question" if turn % 3 == 0 else "please go on")
             if turn == 0:
                 text = goal
@@ -342,12 +337,12 @@ async def test_three_hundred_turns_on_a_small_window_lose_neither_goal_nor_rule(
             if artifact.kind == "compaction"
         ]
     built = of_type(events, EventType.CONTEXT_BUILT)
-    assert len(built) > 390
+    assert len(built) > 1.3 * turns
     over = [e.payload for e in built if e.payload["use"]["total"] > e.payload["budget"]["prompt"]]
     assert over == []
     assert [e.payload["dropped_node_ids"] for e in built if e.payload["dropped_node_ids"]] == []
     done = [e for e in of_type(events, EventType.COMPACT_COMPLETED) if not e.payload["stale"]]
-    assert len(done) > 10
+    assert len(done) > turns / 30
     for request in filter(is_compact, provider.requests):
         instructions = "".join(block.content for block in request.system)
         assert estimate_text(instructions + said(request)) < 8192 - 2048

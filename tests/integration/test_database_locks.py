@@ -25,7 +25,7 @@ from agent_core.providers.scripted import ScriptedProvider, calls
 from agent_core.types import ReplayResult
 from captures import Session, open_terminal
 from casts import results
-from isolation import Home
+from isolation import Home, program_file
 from model_server import ModelServer
 from posix_locks import locks_of, needs_locks
 from runtimes import CONFIG, Asked, ask, runtime
@@ -364,10 +364,10 @@ made.__exit__()
 @pytest.mark.parametrize("way", ["the same runtime", "another runtime"])
 def test_a_forked_process_has_locks_of_its_own(home: Home, project: Path, way: str) -> None:
     """It inherits SQLite's count of the locks, and none of them."""
-    program = [sys.executable, "-c", FORKED, str(home.path), str(project), way]
+    words = [sys.executable, program_file(FORKED), str(home.path), str(project), way]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(  # noqa: S603 - our own text; it ends when the child has closed the pipe
-        program, env=env, check=False, timeout=60, capture_output=True, text=True
+        words, env=env, check=False, timeout=60, capture_output=True, text=True
     )
     assert (done.stderr, done.returncode) == ("", 0)
     with closing(sqlite3.connect(database_of(home))) as rows:

@@ -16,7 +16,7 @@ from agent_core.providers.scripted import calls
 from agent_core.snapshots.packs import Packs
 from agent_core.storage import erasing
 from agent_core.storage.sqlite import SqliteSessionStore
-from isolation import Home
+from isolation import Home, program_file
 from runtimes import CONFIG, Asked, ask, runtime
 
 MARK = "zanzibar"
@@ -175,7 +175,7 @@ async def test_a_recording_under_way_is_waited_for(home: Home, project: Path) ->
             "lock = open(sys.argv[1]); fcntl.flock(lock, fcntl.LOCK_SH)\n"
             "print(flush=True); sys.stdin.read()"
         )
-        command = [sys.executable, "-c", script, str(lock)]
+        command = [sys.executable, program_file(script), str(lock)]
         pipe = subprocess.PIPE
         with subprocess.Popen(command, stdin=pipe, stdout=pipe) as holder:  # noqa: ASYNC220, S603
             assert holder.stdin is not None
@@ -238,7 +238,7 @@ async def test_a_deletion_that_was_killed_is_finished_by_the_next_start(
         await ask(made, session_id="gone")
         await ask(made, session_id="kept")
     (project / "a.txt").unlink()
-    command = [sys.executable, "-c", KILLED, str(home.path), str(project)]
+    command = [sys.executable, program_file(KILLED), str(home.path), str(project)]
     ended = subprocess.run(command, capture_output=True, check=False)  # noqa: ASYNC221, S603
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     assert marked(home.path)

@@ -2,11 +2,13 @@
 
 import asyncio
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
@@ -232,29 +234,38 @@ def test_a_detached_run_is_watched_and_cancelled_from_the_command_line(
         assert command(home, database_url, "attach", run_id, *place).returncode == 130
 
 
-@pytest.mark.parametrize("output", [">&-", "> /dev/full", "| true"])
+@contextmanager
+def output(kind: str) -> Iterator[int]:
+    """A standard output that takes nothing: a full disk, or a pipe without a reader."""
+    if kind == "full":
+        taken = os.open("/dev/full", os.O_WRONLY)
+    else:
+        read, taken = os.pipe()
+        os.close(read)
+    yield taken
+    os.close(taken)
+
+
+@pytest.mark.parametrize(("kind", "code"), [("closed", 141), ("full", 1), ("a pipe", 141)])
 def test_the_id_of_a_detached_run_that_cannot_be_written_is_said_on_standard_error(
-    home: Home, project: Path, database_url: str, output: str
+    home: Home, project: Path, database_url: str, kind: str, code: int
 ) -> None:
-    with ModelServer.in_thread([]) as server:
+    words = [sys.executable, "-m", "agent_core.cli", "run", "--detach", "--path", str(project)]
+    if kind == "closed":  # only a shell starts a program without the descriptor
+        words = ["bash", "-c", 'exec "$@" >&-', "-", *words]
+    with ModelServer.in_thread([]) as server, output(kind) as taken:
         write_config(home, server)
-        cli = f'"{sys.executable}" -m agent_core.cli'
         done = subprocess.run(  # noqa: S603 - our own program
-            [  # noqa: S607
-                "bash",
-                "-c",
-                f'{cli} run --detach --path "$1" go {output}; exit ${{PIPESTATUS[0]}}',
-                "-",
-                str(project),
-            ],
+            [*words, "go"],
             env=home.env(**{URL_VARIABLE: database_url}),
             stdin=subprocess.DEVNULL,
-            capture_output=True,
+            stdout=taken,
+            stderr=subprocess.PIPE,
             text=True,
             check=False,
             timeout=60,
         )
-        assert done.returncode == (1 if output == "> /dev/full" else 141), done.stderr
+        assert done.returncode == code, done.stderr
         (queued,) = command(home, database_url, "queue", "--json").stdout.splitlines()
     (said,) = (line for line in done.stderr.splitlines() if "cannot be written (" in line)
     assert said.endswith(f"): {json.loads(queued)['run_id']}")

@@ -86,9 +86,9 @@ async def test_another_process_reads_a_run_along(home: Home, project: Path) -> N
         handle = await made.start("go", session_id="s1")
         program = ROOT / "examples" / "sessions" / "follow_run.py"
         reader = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-W", "error", str(program), handle.run_id),
+            *(sys.executable, str(program), handle.run_id),
             cwd=project,
-            env=home.env(),
+            env=home.env(PYTHONWARNINGS="error"),
             stdout=asyncio.subprocess.PIPE,
         )
         assert reader.stdout is not None

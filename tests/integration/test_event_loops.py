@@ -26,7 +26,7 @@ from agent_core.aio.loops import LoopLock
 from agent_core.providers.scripted import Hangs, ScriptedProvider
 from agent_core.storage.connections import open_writer
 from agent_core.storage.sqlite import Writer
-from isolation import Home
+from isolation import Home, program_file
 
 ARGUMENTS: dict[str, Any] = {
     "arguments": {},
@@ -172,7 +172,7 @@ async def entered(made: AgentRuntime) -> str:
 
 
 def test_a_runtime_that_is_not_entered_ends_with_its_event_loop(home: Home, project: Path) -> None:
-    program = """
+    text = """
 import asyncio, sys
 from agent_core import AgentRuntime
 from agent_core.providers.scripted import ScriptedProvider
@@ -190,7 +190,8 @@ async def main():
 asyncio.run(main())
 """
     done = subprocess.run(  # noqa: S603 - our own text, in our own interpreter
-        [sys.executable, "-W", "error", "-c", program, str(home.path), str(project)],
+        [sys.executable, program_file(text), str(home.path), str(project)],
+        env=home.env(PYTHONWARNINGS="error"),
         capture_output=True,
         text=True,
         check=False,

@@ -16,19 +16,23 @@ SECTION = (
     .partition("### Exercises in tampering")[2]
     .partition("\n**Status.**")[0]
 )
+NAMES = ("audit", "clean-csv", "letter")
 SCRIPTS = re.findall(r"```sh\n(.*?)```", SECTION, re.DOTALL)
 
 
 def test_there_is_an_exercise_for_every_example() -> None:
     examples = (ROOT / "examples" / "kgent").glob("*/kgent.yaml")
     assert {file.parent.name for file in examples} == {
-        name for name in ("audit", "clean-csv", "letter") if f"examples/kgent/{name}/" in SECTION
+        name for name in NAMES if f"examples/kgent/{name}/" in SECTION
     }
     assert len(SCRIPTS) == 3
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=("audit", "clean-csv", "letter"))
-def test_an_exercise_comes_out_as_the_page_says(tmp_path: Path, script: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["audit", pytest.param("clean-csv", marks=pytest.mark.sweep), "letter"]
+)
+def test_an_exercise_comes_out_as_the_page_says(tmp_path: Path, name: str) -> None:
+    script = SCRIPTS[NAMES.index(name)]
     if "ssh-keygen" in script and shutil.which("ssh-keygen") is None:
         pytest.skip("there is no ssh-keygen on this machine")
     shutil.copytree(ROOT / "examples", tmp_path / "examples")

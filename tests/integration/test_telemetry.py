@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Generator
+from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,7 @@ async def test_a_run_is_a_tree_of_spans(home: Home, project: Path, collector: Ot
     run = collector.named("invoke_agent main")
     assert (run.kind, run.status, run.scope) == ("internal", "unset", "soong-agent")
     assert run.resource["service.name"] == "soong-agent"
+    assert run.resource["service.version"] == version("soong-agent")
     assert run.attributes["gen_ai.operation.name"] == "invoke_agent"
     assert run.attributes["gen_ai.agent.name"] == "main"
     assert run.attributes["gen_ai.conversation.id"] == "s1"

@@ -195,7 +195,7 @@ def test_the_command_line_exports_before_it_ends(
             server,
             OTEL_EXPORTER_OTLP_ENDPOINT=collector.url,
             OTEL_SERVICE_NAME="mine",
-            OTEL_RESOURCE_ATTRIBUTES="deployment.environment=test",
+            OTEL_RESOURCE_ATTRIBUTES="deployment.environment=test,service.version=7",
             TRACEPARENT=f"00-{TRACE}-{CALLER}-01",
         )
     assert (done.returncode, done.stdout.strip()) == (0, "hello")
@@ -204,6 +204,7 @@ def test_the_command_line_exports_before_it_ends(
     run = collector.named("invoke_agent main")
     assert (run.trace_id, run.parent_id) == (TRACE, CALLER)
     assert run.resource["service.name"] == "mine"
+    assert run.resource["service.version"] == "7"
     assert run.resource["deployment.environment"] == "test"
     assert collector.measured("soong_agent.run.duration")
 

@@ -416,7 +416,7 @@ def _open(path: Path) -> tuple[Path, FileConnection]:
     create_database_file(path)
     connection = connect(path)
     try:
-        patiently(lambda: _prepare(connection, path))
+        patiently(lambda: _prepare(connection, path), beside=path)
         connection.settle()
     except BaseException:
         connection.close()

@@ -14,6 +14,7 @@ from agent_core.errors import AgentCoreError
 from agent_core.opening import SIDE_FILES
 from agent_core.redaction.redactor import SHORTEST_SECRET
 from agent_core.runtime.stores import needing_postgres
+from agent_core.storage.connections import try_to_lock
 from agent_core.storage.health import examine
 
 _HELD = ("snapshots", "unfinished")
@@ -29,6 +30,11 @@ def examine_file(path: Path) -> list[Finding]:
     faults = [try_folder(path.parent), *map(try_file, files)]
     if found := [fault for fault in faults if fault is not None]:
         return [Finding(name, "broken", str(found[0]), found[0].cure)]
+    try:
+        try_to_lock(path)
+    except AgentCoreError as error:
+        text, _, cure = error.message.partition("; ")
+        return [Finding(name, "broken", text, cure)]
     try:
         health = examine(path)
     except (AgentCoreError, OSError) as error:

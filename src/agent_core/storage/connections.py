@@ -9,6 +9,7 @@ locks, so it would write without any. A fork therefore waits until no thread use
 """
 
 import errno
+import fcntl
 import logging
 import os
 import sqlite3
@@ -26,7 +27,7 @@ from agent_core.disk.folders import make_private
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.opening import HeldDatabase, open_descriptor
 from agent_core.storage import migrations
-from agent_core.storage.faults import is_busy, is_read_only
+from agent_core.storage.faults import is_busy, is_read_only, not_lockable
 from agent_core.text.folding import fold_json
 
 logger = logging.getLogger(__name__)
@@ -41,6 +42,9 @@ PATIENCE = 60.0
 
 _MANY_RUNS, _RUNS_A_SECOND = 50_000, 10_000
 """Runs of which an upgrade is worth a line in the log, and how many it takes up in a second."""
+
+_TRIES_LOCKS_AFTER_S = 0.5
+"""Seconds of waiting for a lock after which it is tried whether files can be locked at all."""
 
 _FORK_WAIT_S = 5.0
 """Seconds that a fork waits for the threads that use a connection."""
@@ -245,7 +249,7 @@ def open_writer(path: Path, patience: float = PATIENCE) -> FileConnection:
     _refuse_newer(path, patience)
     connection = _connect(path, timeout=0)
     try:
-        patiently(lambda: _prepare(connection, path), patience)
+        patiently(lambda: _prepare(connection, path), patience, beside=path)
         connection.settle()
     except BaseException:
         connection.close()
@@ -292,22 +296,54 @@ def let_search(connection: sqlite3.Connection) -> None:
     connection.create_function("folded", 1, fold_json, deterministic=True)
 
 
-def patiently(step: Callable[[], Result], patience: float = PATIENCE) -> Result:
+def patiently(
+    step: Callable[[], Result], patience: float = PATIENCE, *, beside: Path | None = None
+) -> Result:
     """Run `step`, and repeat it while another process holds the lock.
+
+    Args:
+        step: what is run.
+        patience: seconds after which it is given up.
+        beside: the database, where it may be in a folder whose files cannot be locked: SQLite
+            takes that for the lock of another process, too.
 
     Raises:
         sqlite3.Error: another failure, or the lock was still held after `patience` seconds.
+        StorageError: files beside the database cannot be locked.
     """
-    deadline = time.monotonic() + patience
+    begun = time.monotonic()
     pause = 0.002
     while True:
         try:
             return step()
         except sqlite3.OperationalError as error:
-            if not is_busy(error) or time.monotonic() + pause > deadline:
+            if not is_busy(error) or time.monotonic() + pause > begun + patience:
                 raise
+        if beside is not None and time.monotonic() > begun + _TRIES_LOCKS_AFTER_S:
+            try_to_lock(beside)
+            beside = None
         time.sleep(pause)
         pause = min(pause * 2, 0.1)
+
+
+def try_to_lock(path: Path) -> None:
+    """Lock a temporary file in the folder of a database, or where the folder will be.
+
+    Raises:
+        StorageError: it cannot be locked.
+    """
+    from tempfile import TemporaryFile  # noqa: PLC0415 - rarely needed
+
+    folder = next(each for each in path.parents if each.is_dir())
+    with ExitStack() as stack:
+        try:
+            file = stack.enter_context(TemporaryFile(dir=folder))
+        except OSError:
+            return  # the folder cannot be written, and the other process may be there
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise not_lockable(path, error) from error
 
 
 def _refuse_newer(path: Path, patience: float) -> None:
@@ -316,7 +352,7 @@ def _refuse_newer(path: Path, patience: float) -> None:
     for mode in ("ro", "rw"):
         connection = connect(path, timeout=min(patience, BUSY_TIMEOUT), mode=mode)
         try:
-            patiently(partial(migrations.version_of, connection, path), patience)
+            patiently(partial(migrations.version_of, connection, path), patience, beside=path)
             return
         except sqlite3.OperationalError as error:
             # A process died in the middle of a change; only a writer may roll it back.

@@ -6,6 +6,10 @@ from pathlib import Path
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.storage.rows import unstorable
 
+_NOT_LOCKABLE = (
+    "cannot be locked, as on some network file systems; keep the home directory on a local disk,"
+    " or mount its file system with locks"
+)
 _ENVIRONMENT = {
     sqlite3.SQLITE_BUSY: "is held by another process; wait for it to finish, or end it",
     sqlite3.SQLITE_LOCKED: "is held by another process; wait for it to finish, or end it",
@@ -20,8 +24,15 @@ _ENVIRONMENT = {
     sqlite3.SQLITE_NOMEM: "cannot be used, memory is short",
     sqlite3.SQLITE_CORRUPT: "is damaged; restore it from a backup, or move it away",
     sqlite3.SQLITE_NOTADB: "is not a session database; restore it from a backup, or move it away",
-    sqlite3.SQLITE_PROTOCOL: "cannot be locked; keep it on a local disk",
+    sqlite3.SQLITE_PROTOCOL: _NOT_LOCKABLE,
 }
+_REFUSED_LOCKS = {
+    sqlite3.SQLITE_IOERR_LOCK,
+    sqlite3.SQLITE_IOERR_RDLOCK,
+    sqlite3.SQLITE_IOERR_SHMLOCK,
+    sqlite3.SQLITE_IOERR_CHECKRESERVEDLOCK,
+}
+"""Kinds of `SQLITE_IOERR`: it is not the disk that fails."""
 _LASTING = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _PASSING = _ENVIRONMENT.keys() - _LASTING
 
@@ -47,7 +58,8 @@ def explain(error: Exception, path: Path) -> Exception:
         return unstorable(error)
     code = _primary_code(error)
     name = getattr(error, "sqlite_errorname", type(error).__name__)
-    meaning = _ENVIRONMENT.get(code)
+    extended = getattr(error, "sqlite_errorcode", 0)
+    meaning = _NOT_LOCKABLE if extended in _REFUSED_LOCKS else _ENVIRONMENT.get(code)
     text = (
         f"the session database {path} {meaning}"
         if meaning
@@ -61,6 +73,15 @@ def explain(error: Exception, path: Path) -> Exception:
     )
     explanation.__cause__ = error
     return explanation
+
+
+def not_lockable(path: Path, error: OSError) -> StorageError:
+    """Return the error for a database in a folder whose files cannot be locked."""
+    return StorageError(
+        ErrorCode.STORAGE_ERROR,
+        f"the session database {path} {_NOT_LOCKABLE} ({error.strerror})",
+        details={"path": str(path)},
+    )
 
 
 def _primary_code(error: sqlite3.Error) -> int:

@@ -292,7 +292,7 @@ class ReaderThreads:
 
     def _run(self, query: Job[Result]) -> Result:
         try:
-            return patiently(lambda: self._on_snapshot(query))
+            return patiently(lambda: self._on_snapshot(query), beside=self._path)
         except (sqlite3.Error, UnicodeEncodeError, OverflowError) as error:
             raise explain(error, self._path) from error
 

@@ -13,6 +13,7 @@ from opentelemetry import metrics, trace
 from opentelemetry.context import Context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from agent_core.loading import installed_version
 from agent_core.telemetry.spans import Telemetry
 from agent_core.text import shortened
 
@@ -70,13 +71,19 @@ class ExportingTelemetry(Telemetry):
     def __init__(self, signals: frozenset[str], environ: Mapping[str, str]) -> None:
         from opentelemetry.sdk.metrics import MeterProvider  # noqa: PLC0415 - of the extra
         from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader  # noqa: PLC0415
-        from opentelemetry.sdk.resources import SERVICE_NAME, Resource  # noqa: PLC0415
+        from opentelemetry.sdk.resources import (  # noqa: PLC0415
+            SERVICE_NAME,
+            SERVICE_VERSION,
+            Resource,
+        )
         from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
         from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
 
         resource = Resource.create()
         if str(resource.attributes.get(SERVICE_NAME, "")).startswith("unknown_service"):
             resource = resource.merge(Resource({SERVICE_NAME: _SERVICE}))
+        if SERVICE_VERSION not in resource.attributes and (version := installed_version()):
+            resource = resource.merge(Resource({SERVICE_VERSION: version}))
         made = {signal: _exporters(signal, environ) for signal in signals}
         self._shutdowns: list[Callable[[], None]] = []
         tracers: trace.TracerProvider = trace.NoOpTracerProvider()

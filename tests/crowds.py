@@ -6,15 +6,24 @@ each tenant's sessions, one in ten waits for an answer, one in twenty is queued,
 """
 
 import re
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import psycopg
 
+from agent_core import AgentRuntime
 from agent_core.types import PermissionRequest, ToolPermission
 
+Reads = Mapping[str, Callable[[], Awaitable[object]]]
+"""Reads by what they are called."""
+
+TENANT = "tenant_0"
 RARE = "kumquat"
 """A word in one message of every tenant."""
+LONG_AGO = datetime(2026, 1, 10, tzinfo=UTC)
+"""A time soon after which most sessions were used."""
 
 _GIVEN = re.compile(r":(sessions|tenants|step|question)\b")
 _WORDS = """CREATE TEMPORARY TABLE texts AS
@@ -71,7 +80,7 @@ _ROWS: dict[str, str] = {
         (ARRAY['user', 'assistant', 'tool', 'assistant'])[step] AS role, 'message' AS node_type,
         '[{{"type":"text","text":"' || texts.text || CASE WHEN place = 40 AND number = 2
             AND step = 4 THEN ' {RARE}' ELSE '' END || '"}}]' AS content_json,
-        '{{}}' AS metadata_json, 60 AS token_count, at AS created_at
+        '{{}}' AS metadata_json, 60 AS token_count, at AS created_at, tenant
         {_EACH_RUN} CROSS JOIN generate_series(1, 4) AS step
         JOIN texts ON which = (n * 31 + number * 7 + step) % 2000""",
     "events": f"""SELECT 'evt_' || id || '_' || number || '_' || step AS event_id,
@@ -108,7 +117,7 @@ _ROWS: dict[str, str] = {
         '["agent_' || id || '"]' AS agent_path_json, 'call_9' AS tool_call_id,
         'code.write_file' AS tool_name, 'same' AS access_hash, TRUE AS keeps_run,
         :question AS request_json, CASE WHEN number = 2 THEN 'open' ELSE 'answered' END AS state,
-        CASE WHEN number = 2 THEN NULL ELSE 'deny' END AS decision, at AS asked_at
+        CASE WHEN number = 2 THEN NULL ELSE 'deny' END AS decision, at AS asked_at, tenant
         {_EACH_RUN} WHERE {_WAITS}""",
     "grants": """SELECT 'grant_' || id AS grant_id, 'sess_' || id AS session_id,
         'shell.run' AS tool_name, 'all' AS covers, 'key' AS key, at AS created_at
@@ -135,6 +144,54 @@ class Crowd:
 
     sessions: int
     tenants: int
+
+    @property
+    def names(self) -> dict[str, str]:
+        """The ids in a session of `TENANT`."""
+        number = f"{40 * self.tenants:08d}"
+        return {
+            "session": f"sess_{number}",
+            "run": f"run_{number}_2",
+            "node": f"node_{number}_2_4",
+        }
+
+    def reads(self, runtime: AgentRuntime) -> Reads:
+        """Every public method of a runtime that reads rows."""
+        session, run, node = self.names.values()
+        return {
+            "session": lambda: _now(runtime.session(session)),
+            "attach": lambda: runtime.attach(run),
+            "approvals": runtime.approvals,
+            "permission_grants": runtime.permission_grants,
+            "context_report": lambda: runtime.context_report(session),
+            "replay_session": lambda: runtime.replay_session(session),
+            "session_runs": lambda: runtime.session_runs(session),
+            "replay_run": lambda: runtime.replay_run(run),
+            "inspect_run": lambda: runtime.inspect_run(run),
+            "get_node_path": lambda: runtime.get_node_path(node),
+            "workers": runtime.workers,
+            "queue": runtime.queue,
+            "list_sessions": runtime.list_sessions,
+            "session_summaries": runtime.session_summaries,
+            "session_summaries of a project": lambda: runtime.session_summaries(
+                project="/project/1"
+            ),
+            "session_summaries with words": lambda: runtime.session_summaries(query="word40"),
+            "session_summaries of forks": lambda: runtime.session_summaries(forked_from=session),
+            "costs": runtime.costs,
+            "costs by day": lambda: runtime.costs("day"),
+            "costs since": lambda: runtime.costs("model", since=LONG_AGO),
+            "costs of a project": lambda: runtime.costs("session", project="/project/1"),
+            "search_sessions": lambda: runtime.search_sessions(RARE),
+            "last_session": runtime.last_session,
+            "resolve_session_id": lambda: runtime.resolve_session_id(session[:-1]),
+            "resolve_run_id": lambda: runtime.resolve_run_id(run),
+            "resolve_node_id": lambda: runtime.resolve_node_id(node),
+            "stored_bytes": runtime.stored_bytes,
+            "stored_bytes of a project": lambda: runtime.stored_bytes("/project/1"),
+            "delete_sessions": lambda: runtime.delete_sessions(older_than=LONG_AGO),
+            "cleanup_artifacts": runtime.cleanup_artifacts,
+        }
 
     def fill(self, url: str) -> None:
         """Add the sessions to a database that has the tables of this version, and none of them."""
@@ -190,3 +247,7 @@ def _question() -> str:
         cwd="/project",
     )
     return request.model_dump_json()
+
+
+async def _now(found: object) -> object:
+    return found

@@ -7,7 +7,6 @@ for its own values, and with plans for any values, between which the server choo
 that lives long.
 """
 
-import asyncio
 import inspect
 import os
 import subprocess
@@ -23,17 +22,13 @@ import pytest
 import sweeps
 from agent_core import AgentRuntime
 from agent_core.storage.postgres import PostgresSessionStore
-from crowds import RARE, Crowd
+from crowds import LONG_AGO, RARE, TENANT, Crowd, Reads
 from explained import Explained, PlanLog, Scan
 from isolation import Home, run_folder
 from postgres import Server, migrated_template
 from runtimes import CONFIG
 from unit.storage.test_postgres_tenants import READS, fill
 
-TENANT = "tenant_0"
-PLACE = 40
-"""Number of the tenant's session that is read."""
-LONG_AGO = datetime(2026, 1, 10, tzinfo=UTC)
 SMALL = Crowd(sessions=1_000, tenants=10)
 LARGE = Crowd(100_000, 1_000) if sweeps.is_whole() else Crowd(10_000, 100)
 SPARE_ROWS, SPARE_BLOCKS = 300, 120
@@ -52,14 +47,6 @@ class House:
     log: PlanLog
     rows: Mapping[str, int]
     mine: Mapping[str, int]
-
-    @property
-    def names(self) -> dict[str, str]:
-        """The ids in the session that is read."""
-        number = f"{PLACE * self.crowd.tenants:08d}"
-        run_id = f"run_{number}_2"
-        node_id = f"node_{number}_2_4"
-        return {"session": f"sess_{number}", "run": run_id, "node": node_id}
 
     def set(self, name: str, value: str) -> None:
         """Change a setting for later connections."""
@@ -104,16 +91,13 @@ def houses(shared_postgres: Server) -> Generator[list[House]]:
         shared_postgres.drop_database(house.url.rpartition("/")[2])
 
 
-Reads = Mapping[str, Callable[[], Awaitable[object]]]
-
-
 def of_store(store: PostgresSessionStore, house: House) -> Reads:
     """Every reading operation, with ids of a small session; the queue; and searches."""
     reads: dict[str, Callable[[], Awaitable[object]]] = {
         f"store.{name}": lambda read=read: read(store) for name, read in READS.items()
     }
     workers, queue = store.workers(TENANT), store.queue(30)
-    run_id = house.names["run"]
+    run_id = house.crowd.names["run"]
     return reads | {
         "store.last_session of a project": lambda: store.last_session("/project/3"),
         "store.last_session of no project": lambda: store.last_session("/nowhere"),
@@ -152,43 +136,6 @@ NO_READS = {
 """Methods of a runtime that change something, or read no rows."""
 
 
-def of_runtime(runtime: AgentRuntime, house: House) -> Reads:
-    """Every public method that reads."""
-    session, run, node = house.names.values()
-    return {
-        "session": lambda: asyncio.to_thread(runtime.session, session),
-        "attach": lambda: runtime.attach(run),
-        "approvals": runtime.approvals,
-        "permission_grants": runtime.permission_grants,
-        "context_report": lambda: runtime.context_report("s1"),
-        "replay_session": lambda: runtime.replay_session(session),
-        "session_runs": lambda: runtime.session_runs(session),
-        "replay_run": lambda: runtime.replay_run(run),
-        "inspect_run": lambda: runtime.inspect_run(run),
-        "get_node_path": lambda: runtime.get_node_path(node),
-        "workers": runtime.workers,
-        "queue": runtime.queue,
-        "list_sessions": runtime.list_sessions,
-        "session_summaries": runtime.session_summaries,
-        "session_summaries of a project": lambda: runtime.session_summaries(project="/project/1"),
-        "session_summaries with words": lambda: runtime.session_summaries(query="word40"),
-        "session_summaries of forks": lambda: runtime.session_summaries(forked_from=session),
-        "costs": runtime.costs,
-        "costs by day": lambda: runtime.costs("day"),
-        "costs since": lambda: runtime.costs("model", since=LONG_AGO),
-        "costs of a project": lambda: runtime.costs("session", project="/project/1"),
-        "search_sessions": lambda: runtime.search_sessions(RARE),
-        "last_session": runtime.last_session,
-        "resolve_session_id": lambda: runtime.resolve_session_id(session[:-1]),
-        "resolve_run_id": lambda: runtime.resolve_run_id(run),
-        "resolve_node_id": lambda: runtime.resolve_node_id(node),
-        "stored_bytes": runtime.stored_bytes,
-        "stored_bytes of a project": lambda: runtime.stored_bytes("/project/1"),
-        "delete_sessions": lambda: runtime.delete_sessions(older_than=LONG_AGO),
-        "cleanup_artifacts": runtime.cleanup_artifacts,
-    }
-
-
 COMMANDS = (
     "sessions list",
     "sessions list --here",
@@ -214,11 +161,8 @@ COMMANDS = (
 
 def test_every_public_method_is_tried_or_reads_nothing() -> None:
     methods = {name for name, _ in inspect.getmembers(AgentRuntime, inspect.isfunction)}
-    reads = {name.split(" ")[0] for name in of_runtime(AgentRuntime.__new__(AgentRuntime), HOUSE)}
+    reads = {name.split(" ")[0] for name in SMALL.reads(AgentRuntime.__new__(AgentRuntime))}
     assert {name for name in methods if not name.startswith("_")} == reads | NO_READS
-
-
-HOUSE = House(SMALL, "", PlanLog.__new__(PlanLog), {}, {})
 
 
 async def explained(house: House, home: Home, project: Path) -> dict[str, Explained]:
@@ -226,12 +170,16 @@ async def explained(house: House, home: Home, project: Path) -> dict[str, Explai
     found: dict[str, Explained] = {}
     home.write_config(CONFIG)
     async with PostgresSessionStore.open(house.url, tenant=TENANT) as store:
+        assert [node.session_id for _, node in await store.nodes_with([RARE], limit=9)] == [
+            house.crowd.names["session"]
+        ]
+        assert len(await store.approvals()) == house.mine["approvals"] / 2
         await fill(store)
     for kind in ("force_custom_plan", "force_generic_plan"):
         house.set("plan_cache_mode", kind)
         runtime = AgentRuntime(project, home_dir=home.path, database_url=house.url, tenant=TENANT)
         async with PostgresSessionStore.open(house.url, tenant=TENANT) as store, runtime:
-            for name, read in {**of_store(store, house), **of_runtime(runtime, house)}.items():
+            for name, read in {**of_store(store, house), **house.crowd.reads(runtime)}.items():
                 house.log.take()
                 await read()
                 found[f"{name}, {kind}"] = house.log.take()
@@ -264,7 +212,7 @@ def test_no_command_reads_a_table_that_grows(
     """A command sees the sessions of all tenants; it may read as much as one of them has."""
     _, large = houses
     home.write_config(CONFIG + '[store]\nurl_env = "CROWD"\n')
-    words = command.format(**large.names).split()
+    words = command.format(**large.crowd.names).split()
     large.log.take()
     done = subprocess.run(  # noqa: S603 - our own command
         (sys.executable, "-m", "agent_core.cli", *words),

@@ -18,7 +18,12 @@ from agent_core.errors import ErrorCode, StorageError
 from agent_core.storage.migrations import LEDGER, MIGRATIONS, Migration
 from agent_core.storage.postgres.faults import DATABASE
 from agent_core.storage.postgres.folding import FOLDED, folding_script
-from agent_core.storage.postgres.search import SEARCH_INDEX, TENANTS_OF_ROWS, add_to_small
+from agent_core.storage.postgres.search import (
+    NAMED_NODES,
+    SEARCH_INDEX,
+    TENANTS_OF_ROWS,
+    add_to_small,
+)
 from agent_core.storage.postgres.spending import FILL, SCHEMA as SPENDING
 from agent_core.storage.postgres.statements import Row, Statements
 from agent_core.storage.postgres.upgrades import newest_comment
@@ -354,6 +359,15 @@ _SEEN: Mapping[str, str] = {
         AND one.scope_id = budget_agents.scope_id)""",  # noqa: S608 - our own names
 }
 """The rows of each table that a tenant sees."""
+_VIEWS: Mapping[str, str] = {
+    **{
+        table: f"SELECT * FROM {table} WHERE {condition} WITH CHECK OPTION"  # noqa: S608
+        for table, condition in _SEEN.items()
+    },
+    # For search, which reads many: no session is looked up for each.
+    NAMED_NODES: f"SELECT * FROM nodes WHERE tenant = {_TENANT}",  # noqa: S608
+}
+"""The views of a tenant: one for each table, and one of the nodes with the tenant's name."""
 
 _CURE = (
     ". Give the user of the address the right to create schemas and tables in the database, or run"
@@ -545,9 +559,9 @@ def _make_views(connection: Connection[Row]) -> None:
     """Create the views for a tenant in place of the tables, replacing an older schema's."""
     schema = views_of(connection)
     views = [
-        f"CREATE VIEW {schema}.{table} AS SELECT * FROM {table} WHERE {condition} WITH CHECK OPTION"  # noqa: S608
-        for table, condition in _SEEN.items()
-        if is_there(connection, table)
+        f"CREATE VIEW {schema}.{name} AS {select}"
+        for name, select in _VIEWS.items()
+        if name == NAMED_NODES or is_there(connection, name)
     ]
     default = f"ALTER VIEW {schema}.sessions ALTER COLUMN tenant SET DEFAULT {_TENANT}"
     begin = f"DROP SCHEMA IF EXISTS {schema} CASCADE; CREATE SCHEMA {schema}"

@@ -42,6 +42,7 @@ CREATE TRIGGER set_tenant BEFORE INSERT ON approvals FOR EACH ROW EXECUTE FUNCTI
 Earlier nodes get it before their index is built.
 """
 
+NAMED_NODES = "named_nodes"
 SEARCH_INDEX = _OF_TENANT = "nodes_of_tenant"
 _WORDS = "nodes_words"
 _INDEXES: Mapping[str, LiteralString] = {
@@ -132,9 +133,9 @@ def find_nodes(
     valid = {name for (name,) in connection.execute(_VALID)}
     if is_bound and _OF_TENANT not in valid:
         return nodes_with(connection, words, before, limit, project)
-    of_tenant = " AND tenant = current_setting('soong.tenant')" if is_bound else ""
-    nodes = f"""SELECT rowid, node_id, session_id, content_json FROM nodes
-        WHERE rowid < ? AND node_type IN ('message', 'compaction'){of_tenant}"""  # noqa: S608
+    nodes = f"""SELECT rowid, node_id, session_id, content_json
+        FROM {NAMED_NODES if is_bound else "nodes"}
+        WHERE rowid < ? AND node_type IN ('message', 'compaction')"""  # noqa: S608
     fits = " AND ".join(["folded(content_json) LIKE ? ESCAPE '^'"] * len(words))
     values = [MAX_SEQ if before is None else before, *map(pattern_in_json, words)]
     if project is not None:
@@ -146,7 +147,8 @@ def find_nodes(
         return connection.execute(sql, (*values, limit)).fetchall()
 
     if _WORDS not in valid or not any(map(_HAS_TRIGRAM, words)):
-        rows = select(f"({nodes}) AS every WHERE {fits}")
+        # OFFSET: words without a trigram would read the whole index.
+        rows = select(f"({nodes} ORDER BY rowid DESC OFFSET 0) AS every WHERE {fits}")
     else:
         newest = f"({nodes} ORDER BY rowid DESC LIMIT {{}}) AS newest WHERE {fits}"
         rows = select(newest.format(_FEW))

@@ -52,9 +52,13 @@ def known(monkeypatch: pytest.MonkeyPatch, *migrations: Migration) -> Generator[
     with monkeypatch.context() as patched:
         patched.setattr(schema, "MIGRATIONS", migrations)
         if migrations[-1].version < WITH_TENANTS:
-            of_session = schema._SEEN["grants"].replace("grants.", "approvals.")
-            patched.setattr(schema, "_SEEN", {**schema._SEEN, "approvals": of_session})
-            patched.setattr(schema, "add_to_small", lambda _: None)
+            views = {
+                **schema._VIEWS,
+                "approvals": schema._VIEWS["grants"].replace("grants", "approvals"),
+            }
+            del views["named_nodes"]
+            patched.setattr(schema, "_VIEWS", views)
+            patched.setattr(schema, "add_to_small", id)
         yield
 
 

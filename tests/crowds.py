@@ -72,6 +72,12 @@ _ROWS: dict[str, str] = {
             '{{"content":[{{"type":"text","text":"more of it"}}]}}' END
             AS prompt_json,
         8 AS last_run_seq {_EACH_RUN}""",
+    "spending": f"""SELECT 'sess_' || id AS session_id, 'run_' || id || '_' || number AS source,
+        tenant, 'openai:gpt-' || n % 3 AS model,
+        CAST(extract(epoch FROM CAST(at AS TIMESTAMPTZ)) * 1000000 AS BIGINT) AS begun_at,
+        2 AS turns, 1200 AS input_tokens, 300 AS output_tokens, 1500 AS total_tokens,
+        0 AS cache_read_tokens, 0 AS cache_write_tokens, 0 AS cache_write_1h_tokens,
+        0 AS reasoning_tokens, 0.0125 AS cost, FALSE AS is_estimated {_EACH_RUN}""",
     "nodes": f"""SELECT 'node_' || id || '_' || number || '_' || step AS node_id,
         'sess_' || id AS session_id, (number - 1) * 4 + step AS node_seq,
         CASE WHEN step > 1 THEN 'node_' || id || '_' || number || '_' || step - 1
@@ -184,7 +190,7 @@ class Crowd:
             "costs of a project": lambda: runtime.costs("session", project="/project/1"),
             "search_sessions": lambda: runtime.search_sessions(RARE),
             "last_session": runtime.last_session,
-            "resolve_session_id": lambda: runtime.resolve_session_id(session[:-1]),
+            "resolve_session_id": lambda: runtime.resolve_session_id(session),
             "resolve_run_id": lambda: runtime.resolve_run_id(run),
             "resolve_node_id": lambda: runtime.resolve_node_id(node),
             "stored_bytes": runtime.stored_bytes,

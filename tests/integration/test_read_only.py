@@ -21,6 +21,7 @@ from agent_core.storage.migrations import MIGRATIONS, Migration
 from agent_core.storage.sqlite import SqliteSessionStore
 from isolation import Home
 from mounts import read_only_mount
+from posix_locks import locks_of, needs_locks
 from rows import a_batch, a_node, an_opening
 from runtimes import CONFIG, Asked, ask, runtime
 from session_stories import SOONG
@@ -250,3 +251,28 @@ async def test_a_server_is_read_without_a_lock_or_an_upgrade(
     with pytest.raises(StorageError, match="soong-agent store migrate") as refused:
         await opened(read_only=True).list_sessions()
     assert refused.value.code is ErrorCode.MIGRATION_FAILED
+
+
+@needs_locks
+@pytest.mark.parametrize("is_log_empty", [False, True])
+async def test_reading_takes_no_lock_from_a_runtime_of_the_same_process(
+    home: Home, project: Path, is_log_empty: bool
+) -> None:
+    path = home.path / "sessions.sqlite"
+    async with runtime(home, project, ["yes", "again"], config=SETTINGS) as made:
+        await ask(made)
+        if is_log_empty:
+            with closing(connections.reopen_writer(path)) as writer:
+                writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        assert bool(Path(f"{path}-wal").stat().st_size) is not is_log_empty
+        before = locks_of(path, pid=os.getpid())
+        assert before
+        async with AgentRuntime(
+            project, home_dir=home.path, model="ollama:x", read_only=True
+        ) as reading:
+            assert [each.session_id for each in await reading.list_sessions()] == ["s1"]
+            await ask(made, session_id="s2")
+            listed = await reading.list_sessions()
+            assert [each.session_id for each in listed] == ["s2", "s1"]
+        assert before <= locks_of(path, pid=os.getpid())
+    assert not Path(f"{path}-wal").exists()

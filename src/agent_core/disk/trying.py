@@ -11,7 +11,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from agent_core.opening import open_descriptor
+from agent_core.opening import DatabaseInUseError, open_descriptor
 
 _TRIED_BYTES = 1 << 16
 _TRIED = os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -50,7 +50,7 @@ def try_file(path: Path) -> WriteFault | None:
     """Open a file for reading and writing, without changing it; a missing file is fine."""
     try:
         os.close(open_descriptor(path, _TRIED))
-    except FileNotFoundError:
+    except (FileNotFoundError, DatabaseInUseError):  # this process has opened it for writing
         return None
     except OSError as error:
         return _fault(path, error)

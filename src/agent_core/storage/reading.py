@@ -12,6 +12,7 @@ files have changed is therefore repeated.
 """
 
 import asyncio
+import os
 import sqlite3
 import time
 from collections.abc import AsyncGenerator, Callable
@@ -22,6 +23,7 @@ from typing import cast
 from msgspec import Struct
 
 from agent_core.errors import ErrorCode, StorageError
+from agent_core.opening import open_database_paths
 from agent_core.storage import migrations
 from agent_core.storage.claims import lost_sessions
 from agent_core.storage.connections import FileConnection, connect, let_search, size_of_files
@@ -183,7 +185,9 @@ def _open(path: Path, files: _Files) -> _Opened:
         try:
             return _Opened(_connect(path, files.way), files, files.way == _SHARED)
         except sqlite3.OperationalError as error:
-            if files.way != _SHARED or is_busy(error):
+            # Without locks of its own, closing the file would release those of this process.
+            is_used_here = os.path.realpath(path) in open_database_paths()
+            if files.way != _SHARED or is_busy(error) or is_used_here:
                 raise
     return _Opened(_connect(path, _ALONE), files, is_locked=False)
 

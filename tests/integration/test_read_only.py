@@ -35,6 +35,7 @@ SHOWN = (
     ("sessions", "du", "--json"),
     ("sessions", "export", "s1", "--jsonl"),
     ("sessions", "delete", "--older-than", "1d", "--dry-run"),
+    ("tasks", "list"),
     ("approvals", "list", "--all"),
     ("permissions", "list"),
     ("permissions", "explain", "--", "ls"),
@@ -97,6 +98,8 @@ def test_showing_changes_nothing_and_needs_no_right_to_write(
         there.append([execute(list(words)), capsys.readouterr().out])
         assert state_of(home.path) == before, words
     assert {code for code, _ in there} == {0}
+    execute(["doctor"])
+    assert state_of(home.path) == before
     mounted = subprocess.run(  # noqa: S603
         [*mount, sys.executable, "-c", DRIVER, json.dumps(SHOWN)],
         capture_output=True,

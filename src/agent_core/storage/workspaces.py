@@ -330,10 +330,9 @@ def drop_snapshots(connection: Connection, before: datetime) -> bool:
     """
     unused = connection.execute(
         f"""SELECT session_id FROM sessions
-        WHERE {UNUSED} AND coalesce(place, '') <> :elsewhere AND (
-            EXISTS (SELECT 1 FROM node_snapshots WHERE session_id = sessions.session_id)
-            OR EXISTS (SELECT 1 FROM workspaces
-                WHERE session_id = sessions.session_id AND snapshot_id IS NOT NULL))""",  # noqa: S608
+        WHERE {UNUSED} AND coalesce(place, '') <> :elsewhere AND session_id IN (
+            SELECT session_id FROM node_snapshots
+            UNION SELECT session_id FROM workspaces WHERE snapshot_id IS NOT NULL)""",  # noqa: S608
         {"before": iso(before), "now": iso(utc_now()), "elsewhere": SNAPSHOT},
     ).fetchall()
     connection.executemany("DELETE FROM node_snapshots WHERE session_id = ?", unused)

@@ -158,6 +158,7 @@ class Editor:
         self._early: dict[int, dict[str, Any]] = {}
         self._number = 0
         self._incoming: Queue[dict[str, Any] | None] = Queue()
+        self.is_gone = False
         self._reads = threading.Event()
         self._reads.set()
         self._readers = [
@@ -190,7 +191,9 @@ class Editor:
         return self._wait()
 
     def kill(self) -> None:
-        """End the agent as a crash would."""
+        """End the agent as a crash would; what was not read is not read any more."""
+        self.is_gone = True
+        self.read_on()
         self.process.kill()
         self._wait()
 
@@ -339,6 +342,8 @@ class Editor:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self._reads.wait()
+            if self.is_gone:
+                return
             message = json.loads(line)
             assert message["jsonrpc"] == "2.0"
             self._incoming.put(message)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agent_core.providers.scripted import Calls, Hangs, Says, ScriptedCall, calls
-from editors import Editor, EditorError, text_of
+from editors import WAIT_S, Editor, EditorError, text_of
 from isolation import Home
 from model_server import ModelServer, Received, Reply, Status
 
@@ -127,6 +127,68 @@ def test_a_cancellation_ends_everything_that_was_asked_for(home: Home, project: 
         assert it.prompt(session_id, "after").text == "again"
     assert reasons == ["cancelled"] * 4
     assert len(server.requests) == 2
+
+
+def test_a_cancelled_request_is_shown_to_its_end_and_cancels_no_other(
+    home: Home, project: Path
+) -> None:
+    run = calls("code.run_command", argv=["sleep", "60"])
+    with (
+        ModelServer.in_thread([run, "after"]) as server,
+        Editor(configured(home, server)) as it,
+    ):
+        session_id = it.open(project)
+        numbers = [it.begin(session_id, text) for text in ("run it", "never begins", "go on")]
+        until(it, lambda: "in_progress" in statuses(it))
+        for number in (numbers[1], numbers[0]):
+            it.notify("$/cancel_request", requestId=number)
+            with pytest.raises(EditorError, match="cancelled") as error:
+                it.finish(number)
+            assert error.value.code == -32800
+        assert statuses(it)[-1] == "failed"
+        assert it.finish(numbers[2]).text == "after"
+
+
+def statuses(editor: Editor) -> list[str]:
+    return [each["status"] for each in of_kind(editor.updates, "tool_call_update")]
+
+
+def test_a_question_comes_after_the_answer_to_the_prompt_before(home: Home, project: Path) -> None:
+    run = calls("code.run_command", argv=["touch", "made"])
+    with (
+        ModelServer.in_thread([LONG, run, "done"]) as server,
+        Editor(configured(home, server)) as it,
+    ):
+        session_id = it.open(project)
+        it.stop_reading()
+        numbers = [it.begin(session_id, text) for text in ("first", "second")]
+        wait_for(it, lambda: len(server.requests) == 2)
+        it.read_on()
+        assert [it.finish(number).stop_reason for number in numbers] == ["end_turn"] * 2
+        (asked,) = it.asked
+    answered = next(at for at, each in enumerate(it.messages) if each.get("id") == numbers[0])
+    begun = [
+        at
+        for at, each in enumerate(it.messages)
+        if each.get("params", {}).get("update", {}).get("sessionUpdate") == "tool_call"
+    ]
+    assert answered < begun[0] < it.messages.index(asked)
+
+
+def test_an_editor_that_reads_nothing_can_leave_with_prompts_in_the_queue(
+    home: Home, project: Path
+) -> None:
+    with ModelServer.in_thread([LONG] * 20) as server:
+        it = Editor(configured(home, server))
+        session_id = it.open(project)
+        it.stop_reading()
+        for number in range(20):
+            it.begin(session_id, f"number {number}")
+        wait_for(it, lambda: len(server.requests) >= 2)
+        assert it.process.stdin is not None
+        it.process.stdin.close()
+        assert it.process.wait(WAIT_S) == 0
+        it.kill()
 
 
 @pytest.mark.parametrize("method", ["close", "delete", "load", "resume"])

@@ -275,11 +275,12 @@ class EditorAgent:
         with session.prompts.take() as turn:
             match message.content:
                 case [TextBlock(text=text)] if text.rstrip() == "/compact":
-                    return await session.summarise(turn)
+                    answering = session.summarise(turn)
                 case [TextBlock(text=text)] if text.rstrip() in {"/undo", "/redo"}:
-                    return await session.move(turn, back=text.rstrip() == "/undo")
+                    answering = session.move(turn, back=text.rstrip() == "/undo")
                 case _:
-                    return await session.answer(turn, message)
+                    answering = session.answer(turn, message)
+            return await turn.finish(answering)
 
     async def cancel(self, asked: CancelNotification) -> None:
         """Cancel the present work of a session."""
@@ -291,8 +292,8 @@ class EditorAgent:
         self.connection.lose()
         await asyncio.gather(*(session.leave() for session in self._sessions.values()))
         await self.connection.settle(_SETTLE_S)
-        for session in [*self._sessions.values()]:
-            await self._close(session)
+        for session in self._sessions.values():
+            self._end(session, 0)
         if self._catalogue is not None:
             self._tasks.add(asyncio.create_task(_close_catalogue(self._catalogue)))
         if self._tasks:

@@ -74,9 +74,9 @@ class Lines:
 
     async def close(self) -> None:
         """Stop writing; drop messages that were not written."""
-        self._drop()
         self._writing.cancel()
         await asyncio.wait([self._writing])
+        self._drop()
 
     async def _next_line(self) -> bytes | None:
         while True:
@@ -127,8 +127,8 @@ class Lines:
                 while rest:
                     await _wait_for(self._sink, select.POLLOUT)
                     rest = rest[os.write(self._sink, rest[:_PIECE]) :]
-            except OSError as error:
-                self.failure = error
+            except (OSError, asyncio.CancelledError) as error:
+                self.failure = error if isinstance(error, OSError) else None
                 self._outbox.put_nowait((line, written))
                 self._drop()
                 return

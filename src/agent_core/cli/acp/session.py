@@ -31,7 +31,7 @@ from agent_core.api import AgentRuntime, RunHandle
 from agent_core.cli.acp.connection import EditorConnection, request_error
 from agent_core.cli.acp.plans import plan_of
 from agent_core.cli.acp.questions import answers_of, decision_of, question_of
-from agent_core.cli.acp.turns import Begin, PromptQueue, PromptTurn
+from agent_core.cli.acp.turns import Answering, Begin, PromptQueue, PromptTurn
 from agent_core.cli.acp.updates import Screen, Translation, Update
 from agent_core.cli.run import MCP_PROMPT
 from agent_core.cli.view import answer_hints
@@ -147,8 +147,8 @@ class EditorSession:
         note = SessionNotification(session_id=self.session_id, update=update)
         await self._connection.send_notification("session/update", serialize_params(note))
 
-    async def answer(self, turn: PromptTurn, message: UserMessage) -> PromptResponse:
-        """Run a message to its end, with the choices of now, and show its events.
+    def answer(self, turn: PromptTurn, message: UserMessage) -> Answering:
+        """Begin to run a message, with the choices of now; returns the rest of the work.
 
         `/server:prompt words` is a prompt of an MCP server.
 
@@ -165,18 +165,14 @@ class EditorSession:
                 await self._expanded(message), self.session_id, lead, options=options, here=True
             )
 
-        return await self._carry_out(turn, partial(self._start, turn, start))
+        return self._carry_out(turn, turn.begin(partial(self._start, turn, start)))
 
-    async def summarise(self, turn: PromptTurn) -> PromptResponse:
-        """Summarise the history, as `/compact` asks.
-
-        Raises:
-            RequestError, AgentCoreError, ConnectionError: as `answer`.
-        """
+    def summarise(self, turn: PromptTurn) -> Answering:
+        """Begin to summarise the history, as `/compact` asks; as `answer`."""
         start = partial(self.runtime.compact_session, self.session_id)
-        return await self._carry_out(turn, partial(self._start, turn, start))
+        return self._carry_out(turn, turn.begin(partial(self._start, turn, start)))
 
-    async def move(self, turn: PromptTurn, *, back: bool) -> PromptResponse:
+    def move(self, turn: PromptTurn, *, back: bool) -> Answering:
         """Revert the last message, or return to the state before that, and say what was restored.
 
         Raises:
@@ -193,7 +189,7 @@ class EditorSession:
             lines = [done, *(f"- {path}" for path in files), *moved.remarks]
             await self.say("\n".join(lines))
 
-        return await self._carry_out(turn, begin)
+        return self._carry_out(turn, turn.begin(begin))
 
     async def _expanded(self, message: UserMessage) -> UserMessage:
         match message.content:
@@ -208,10 +204,11 @@ class EditorSession:
         turn.in_front |= {each.root_run_id for each in waiting} - mine
         return await start()
 
-    async def _carry_out(self, turn: PromptTurn, begin: Begin) -> PromptResponse:
+    async def _carry_out(
+        self, turn: PromptTurn, beginning: "asyncio.Task[RunHandle[Any] | None]"
+    ) -> PromptResponse:
         """Answer a prompt. Whatever ends its run, a cancelled prompt is answered `cancelled`."""
         try:
-            beginning = turn.begin(begin)
             await turn.comes()
             handle = await beginning
             if handle is not None:

@@ -2,12 +2,19 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias
 
+from acp.schema import PromptResponse
+
 from agent_core.api import RunHandle
+from agent_core.errors import AgentCoreError
 from agent_core.types import RunStatus, RuntimeEvent
 
+_END_S = 5.0
+"""Seconds for the end of a run to be shown whose request was cancelled."""
+
+Answering: TypeAlias = Coroutine[Any, Any, PromptResponse]
 Begin: TypeAlias = Callable[[], Awaitable[RunHandle[Any] | None]]
 
 
@@ -33,6 +40,7 @@ class PromptTurn:
         self.is_cancelled = False
         self.end_reason: str | None = None
         self._before = [*before]
+        self._has_come = False
         self._beginning: asyncio.Task[RunHandle[Any] | None] | None = None
         self._events: AsyncGenerator[RuntimeEvent] | None = None
         self._first: RuntimeEvent | None = None
@@ -42,6 +50,7 @@ class PromptTurn:
         """Wait until the prompts before this one are answered: only then is anything shown."""
         if self._before:
             await asyncio.wait(self._before)
+        self._has_come = True
 
     def begin(self, begin: Begin) -> "asyncio.Task[RunHandle[Any] | None]":
         """Start its run, if it has one, even while the prompts before it are being answered."""
@@ -59,6 +68,21 @@ class PromptTurn:
         # From its first step on a reader is waited for, so a run behind the screen is slowed down.
         self._first = await anext(self._events, None)
         return handle
+
+    async def finish(self, answering: Answering) -> PromptResponse:
+        """Return the answer. If the request is cancelled, the end of a shown run is shown first."""
+        work = asyncio.create_task(answering)
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            if not work.done():
+                with suppress(AgentCoreError):
+                    await self.cancel()
+                if self._has_come:
+                    await asyncio.wait([work], timeout=_END_S)
+            raise
+        finally:
+            work.cancel()
 
     async def events(self) -> AsyncGenerator[RuntimeEvent]:
         """Yield the events of its run."""
@@ -130,8 +154,12 @@ class PromptQueue:
         return None
 
     async def cancel(self) -> None:
-        """Cancel all prompts, the last one first, so that no run begins in between."""
-        await asyncio.gather(*(turn.cancel() for turn in reversed(self._turns)))
+        """Cancel all prompts, the last one first, so that no run begins in between.
+
+        A run whose cancellation cannot be stored ends with its runtime.
+        """
+        cancelling = (turn.cancel() for turn in reversed(self._turns))
+        await asyncio.gather(*cancelling, return_exceptions=True)
 
     async def answered(self, timeout_s: float | None = None) -> None:
         """Wait until the present prompts are answered, but no longer than `timeout_s`."""

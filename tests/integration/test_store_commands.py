@@ -188,12 +188,12 @@ def test_an_address_that_leads_nowhere_is_told_from_a_server_that_is_away(
     ("password", "said"),
     [
         ("soong", "THERE_password is short, or an ordinary word"),
-        ("postgres", "ordinary word"),
-        ("12345678901", "ordinary word"),
+        pytest.param("postgres", "ordinary word", marks=pytest.mark.sweep),
+        pytest.param("12345678901", "ordinary word", marks=pytest.mark.sweep),
         ("x1y%40", "ordinary word"),
         ("abc", "too short"),
         ("x8Kw2mPq", ""),
-        ("only-for-trying", ""),
+        pytest.param("only-for-trying", "", marks=pytest.mark.sweep),
     ],
 )
 def test_a_password_that_stands_in_ordinary_texts_is_named_with_the_cure(

@@ -29,6 +29,7 @@ from casts import Cast
 from isolation import Home
 from judging import machine_is_ahead
 from runtimes import CONFIG, Asked, ask, runtime
+from sweeps import is_whole
 
 ON = f'{CONFIG}\n[workspace]\nsnapshots = "turn"\n\n[memory]\nenabled = false\n'
 
@@ -520,7 +521,7 @@ SHELL = {
 
 
 @settings(
-    max_examples=8,
+    max_examples=8 if is_whole() else 3,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -69,8 +69,16 @@ async def at_once(*moves: Awaitable[SwitchResult]) -> list[SwitchResult]:
     return [each for each in done if isinstance(each, SwitchResult)]
 
 
-@pytest.mark.parametrize("count", [2, MESSAGES, MESSAGES + 2])
-@pytest.mark.parametrize("runtimes", [1, 2])
+@pytest.mark.parametrize(
+    ("count", "runtimes"),
+    [
+        (2, 1),
+        (MESSAGES, 2),
+        (MESSAGES + 2, 2),
+        *(pytest.param(*each, marks=pytest.mark.sweep) for each in ((2, 2), (MESSAGES, 1))),
+        pytest.param(MESSAGES + 2, 1, marks=pytest.mark.sweep),
+    ],
+)
 async def test_undos_at_once_undo_one_message_each(
     home: Home, project: Path, count: int, runtimes: int
 ) -> None:

@@ -102,7 +102,9 @@ async def test_a_drained_worker_lets_its_run_end(home: Home, project: Path, crew
             assert waiting.status is RunStatus.QUEUED
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=str)
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.sweep)], ids=str
+)
 async def test_what_is_left_after_the_drain_goes_to_another_worker(
     number: signal.Signals, home: Home, project: Path, crew: Workers
 ) -> None:

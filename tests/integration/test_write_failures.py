@@ -86,8 +86,20 @@ async def check_goes_on(made: AgentRuntime) -> None:
     await check_agreement(made, handle, events)
 
 
-@pytest.mark.parametrize("failures", [1, 2, 3])
-@pytest.mark.parametrize("code", [sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR])
+@pytest.mark.parametrize(
+    ("code", "failures"),
+    [
+        (sqlite3.SQLITE_FULL, 1),
+        (sqlite3.SQLITE_IOERR, 3),
+        *(
+            pytest.param(code, failures, marks=pytest.mark.sweep)
+            for code, failures in (
+                *((sqlite3.SQLITE_FULL, n) for n in (2, 3)),
+                *((sqlite3.SQLITE_IOERR, n) for n in (1, 2)),
+            )
+        ),
+    ],
+)
 async def test_whichever_write_fails_the_run_ends_on_what_is_stored_and_the_session_goes_on(
     home: Home, project: Path, disk: Disk, code: int, failures: int
 ) -> None:

@@ -369,7 +369,11 @@ async def _session_id(runtime: "AgentRuntime", options: Options) -> str | None:
     if not options.continues_last:
         return options.session_id
     if (session_id := await runtime.last_session(options.path or Path.cwd())) is None:
-        message = "no session of this project has an answer yet; run it without --continue"
+        from agent_core.cli.nearby import name_nearby  # noqa: PLC0415 - rarely needed
+
+        nearby = await name_nearby(runtime, options.path or Path.cwd())
+        message = "no session of this project has an answer yet"
+        message += nearby or "; run it without --continue"
         raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
     return session_id
 

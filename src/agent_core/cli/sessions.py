@@ -11,6 +11,7 @@ from agent_core.api import AgentRuntime
 from agent_core.cli.figures import format_age, format_bytes, format_cost, format_tokens
 from agent_core.cli.layout import fitted
 from agent_core.cli.lines import InputLines
+from agent_core.cli.nearby import name_nearby
 from agent_core.cli.options import COMPLETED, FAILED, MISUSED, Options
 from agent_core.cli.setup import open_runtime, run_on_terminal
 from agent_core.cli.sheet import Sheet, status_of, style_of, title_of, write_output
@@ -117,14 +118,17 @@ async def _list(runtime: AgentRuntime, options: Options, setup: Setup, terminal:
         else:
             _list_one(summary, sheet)
     if not found and not options.json:
-        terminal.line(_there_are_none(options, setup), Style.DIM)
+        terminal.line(await _there_are_none(runtime, options, setup), Style.DIM)
     if more and not options.json:
         terminal.line(f"only the newest {limit:,} are shown: --limit 0 shows all", Style.DIM)
     return COMPLETED
 
 
-def _there_are_none(options: Options, setup: Setup) -> str:
-    return f"there are no sessions{f' of {setup.project}' if options.here else ''}"
+async def _there_are_none(runtime: AgentRuntime, options: Options, setup: Setup) -> str:
+    if not options.here:
+        return "there are no sessions"
+    nearby = "" if options.words else await name_nearby(runtime, setup.project)
+    return f"there are no sessions of {visible(str(setup.project), one_line=True)}{nearby}"
 
 
 def _list_one(summary: SessionSummary, sheet: Sheet) -> None:
@@ -202,7 +206,7 @@ async def _show_bytes(
         write_output(f"{json.dumps(_bytes_in_json(found))}\n")
         return COMPLETED
     if not found.sessions:
-        terminal.line(_there_are_none(options, setup), Style.DIM)
+        terminal.line(await _there_are_none(runtime, options, setup), Style.DIM)
         return COMPLETED
     sheet = Sheet()
     for heading, rows in (

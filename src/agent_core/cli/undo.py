@@ -5,6 +5,7 @@ from functools import partial
 from itertools import groupby
 
 from agent_core.api import AgentRuntime
+from agent_core.cli.nearby import name_nearby
 from agent_core.cli.options import COMPLETED, FAILED, Options
 from agent_core.cli.setup import open_runtime, run_on_terminal
 from agent_core.cli.terminal import Clean, Style, Terminal, exit_code_of
@@ -33,10 +34,9 @@ async def _move(options: Options, setup: Setup, terminal: Terminal, clean: Clean
         else:
             session_id = await runtime.last_session(setup.project)
         if session_id is None:
-            text = (
-                f"no session of {setup.project} has an answer yet; name one, or its project with"
-                " --path"
-            )
+            text = f"no session of {setup.project} has an answer yet"
+            nearby = await name_nearby(runtime, setup.project)
+            text += nearby or "; name one, or its project with --path"
             terminal.line(f"error: {text}", Style.BAD)
             return FAILED
         change = runtime.undo if options.command == "undo" else runtime.redo

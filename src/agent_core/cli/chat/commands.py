@@ -150,7 +150,12 @@ async def _resume(chat: Chat, words: Sequence[str]) -> None:
         found = await chat.runtime.session_summaries(limit=_LISTED, project=chat.setup.project)
         for summary in found:
             chat.terminal.line(f"{summary.short_id}  {_describe(chat, summary)}")
-        hint = "/resume ID continues one" if found else "this project has no session yet"
+        hint = "/resume ID continues one"
+        if not found:
+            from agent_core.cli.nearby import name_nearby  # noqa: PLC0415 - rarely needed
+
+            nearby = await name_nearby(chat.runtime, chat.setup.project)
+            hint = f"this project has no session yet{nearby}"
         chat.terminal.line(hint, Style.DIM)
         return
     if words[0] == "last":

@@ -132,7 +132,11 @@ async def _choose_session(conversation: Chat, options: Options) -> None:
     if options.continues_last:
         session_id = await runtime.last_session(conversation.setup.project)
         if session_id is None:
-            message = "no session of this project has an answer yet; begin one without --continue"
+            from agent_core.cli.nearby import name_nearby  # noqa: PLC0415 - rarely needed
+
+            message = "no session of this project has an answer yet"
+            nearby = await name_nearby(runtime, conversation.setup.project)
+            message += nearby or "; begin one without --continue"
             raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
     elif session_id is not None:
         runtime.session(session_id)  # checks the id

@@ -1,0 +1,74 @@
+"""A folder without sessions names those of the folders above and below it."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from agent_core import AgentRuntime
+from agent_core.testing import ScriptedProvider
+from isolation import Home
+from session_stories import SOONG
+
+pytestmark = pytest.mark.timeout(120)
+
+
+async def fill(folder: Path, home: Home, sessions: int) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    model = ScriptedProvider(["done"] * sessions)
+    async with AgentRuntime(folder, home_dir=home.path, model=model) as runtime:
+        for _ in range(sessions):
+            await runtime.run("go")
+
+
+def said(home: Home, folder: Path, *words: str, code: int) -> str:
+    done = subprocess.run(  # noqa: S603 - our own command
+        [SOONG, *words],
+        cwd=folder,
+        env=home.env(OPENAI_API_KEY="none"),
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    assert done.stdout == ""
+    return done.stderr
+
+
+async def test_sessions_of_other_folders_are_named(home: Home, project: Path) -> None:
+    here = project / "here"
+    await fill(project, home, 2)
+    await fill(here / "deep" / "down", home, 1)
+    await fill(project / "here-too", home, 1)  # neither above nor below
+    named = (
+        f"; there are 2 sessions in {project}, 1 session in {here / 'deep' / 'down'}:"
+        f" --path {project} chooses that folder"
+    )
+    listed = said(home, here, "sessions", "list", "--here", code=0)
+    assert listed.strip() == f"there are no sessions of {here}{named}"
+    assert said(home, here, "sessions", "--here", "--json", code=0) == ""
+    missing = "no session of this project has an answer yet"
+    model = ["--model", "openai:x@http://127.0.0.1:9/v1"]
+    run = said(home, here, "run", "--continue", *model, "and?", code=2)
+    assert f"{missing}{named}" in run
+    assert f"no session of {here} has an answer yet{named}" in said(home, here, "undo", code=1)
+    below = said(home, here / "deep", "sessions", "list", "--here", "--path", str(here), code=0)
+    assert named in below
+
+
+async def test_folders_apart_are_not_named(home: Home, project: Path) -> None:
+    await fill(project / "one", home, 1)
+    two = project / "two"
+    two.mkdir()
+    listed = said(home, two, "sessions", "--here", code=0)
+    assert listed.strip() == f"there are no sessions of {two}"
+
+
+async def test_many_folders_are_counted(home: Home, project: Path) -> None:
+    for name in "abcdef":
+        await fill(project / name, home, 1)
+    listed = said(home, project, "sessions", "--here", code=0)
+    assert f"there is 1 session in {project / 'f'}, 1 session in {project / 'e'}" in listed
+    assert "more in 2 other folders" in listed

@@ -473,7 +473,10 @@ def _apply(connection: Connection[Row]) -> Migration | None:
             details={"encoding": encoding},
         )
     try:
-        for version, name, script in _steps_from(current):
+        steps = list(_steps_from(current))
+        if current and steps:  # writers begin with this table, too: neither locks the other out
+            connection.execute("LOCK TABLE sessions IN ACCESS EXCLUSIVE MODE")
+        for version, name, script in steps:
             connection.execute(script.encode(), prepare=False)
             _record(connection, version, name)
         _make_views(connection)

@@ -1,7 +1,9 @@
 """The tables on PostgreSQL: how text is ordered in them, and how older ones go on."""
 
+import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from typing import Any
 
 import psycopg
@@ -190,3 +192,34 @@ async def test_a_user_who_cannot_add_a_missing_table_is_told_who_can(
     assert not examine(url).is_complete
     async with PostgresSessionStore.open(database_url):
         assert examine(database_url).is_complete
+
+
+def test_an_upgrade_waits_for_writers_and_they_for_it(
+    empty_database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A writer of the earlier version locks its session, adds a node, and changes the session."""
+    with known(monkeypatch, *MIGRATIONS[: WITH_TENANTS - 1]), connect(empty_database_url) as old:
+        schema.migrate(old)
+    insert = """INSERT INTO sessions (session_id, cwd, status, metadata_json, created_at,
+        updated_at) VALUES ('s1', '/', 'active', '{}', '2026', '2026')"""
+    node = """INSERT INTO nodes (node_seq, node_id, session_id, agent_id, role, node_type,
+        content_json, metadata_json, token_count, created_at)
+        VALUES (1, 'n1', 's1', 'a', 'user', 'message', '[]', '{}', 1, '2026')"""
+    waits = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+    with psycopg.connect(empty_database_url) as writer, ThreadPoolExecutor() as threads:
+        writer.execute(insert)
+        writer.commit()
+        writer.execute("SELECT FROM sessions WHERE session_id = 's1' FOR NO KEY UPDATE")
+        writer.execute(node)
+        upgrade = threads.submit(migrate, empty_database_url)
+        while selected(empty_database_url, waits) == [(0,)]:
+            time.sleep(0.01)
+        writer.execute("UPDATE sessions SET last_node_seq = 1")
+        writer.commit()
+        upgrade.result()
+    assert selected(empty_database_url, "SELECT node_id FROM nodes") == [("n1",)]
+
+
+def migrate(url: str) -> None:
+    with closing(connect(url)) as connection:
+        schema.migrate(connection)

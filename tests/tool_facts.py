@@ -1,13 +1,16 @@
 """Calling tools as a run would, and looking at what their context was given."""
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Any
 
+from agent_core.config.models import DEFAULT_SENSITIVE_PATHS
+from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.tools import Action, Toolbox, ToolContext, ToolOutput
 from agent_core.tools.code import code_tools
-from agent_core.tools.workspace import Workspace
-from agent_core.types import ArtifactSource, ToolCall
+from agent_core.tools.workspace import PathPolicy, Workspace
+from agent_core.types import ArtifactSource, RunIdentity, ToolCall
 
 
 class Kept:
@@ -57,3 +60,52 @@ class Code:
         answer = answer.answer if isinstance(answer, ToolOutput) else answer
         assert isinstance(answer, dict)
         return answer
+
+
+def a_project(folder: Path) -> Path:
+    """Make an empty project."""
+    project = folder / "project"
+    project.mkdir()
+    return project
+
+
+def a_home(folder: Path) -> Path:
+    """Make a home of the program, with a configuration that nobody may read."""
+    home = folder / "home"
+    home.mkdir()
+    (home / "config.toml").write_text("secret", encoding="utf-8")
+    return home
+
+
+def a_boundary(project: Path, home: Path) -> PathPolicy:
+    """Return the rules about the paths of a project."""
+    return PathPolicy(
+        project,
+        protected=[home, project / ".soong-agent" / "tasks"],
+        sensitive=DEFAULT_SENSITIVE_PATHS,
+    )
+
+
+def a_workspace(boundaries: PathPolicy, home: Path) -> Workspace:
+    """Return what the code tools of a project work with."""
+    return Workspace(
+        boundaries=boundaries,
+        env={"PATH": os.environ["PATH"]},
+        unfinished=UnfinishedWrites.at(home),
+    )
+
+
+def a_context(project: Path, kept: Kept) -> ToolContext:
+    """Return what a call is given, which remembers what it is told."""
+    return ToolContext(
+        run=RunIdentity(session_id="sess_1", agent_id="agent_1", run_id="run_1"),
+        tool_call_id="call_1",
+        project_dir=project,
+        progress=kept.lines.append,
+        artifact=kept,
+        is_cancelled=_never,
+    )
+
+
+def _never() -> bool:
+    return False

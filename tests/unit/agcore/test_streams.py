@@ -22,6 +22,13 @@ from agent_core.types import ModelEvent, ModelRequest, StopReason
 from isolation import program_file
 
 
+@pytest.fixture(scope="module", autouse=True)
+def little_to_search() -> None:
+    """Keep what other tests have left out of the searches for garbage of this file."""
+    gc.collect()
+    gc.freeze()
+
+
 class Trip(BaseModel):
     city: str
     days: int = 3

@@ -15,6 +15,8 @@ from typing import IO, Any
 
 import pytest
 
+from sweeps import sampled
+
 STAGED = str(Path(__file__).with_name("staged.py"))
 SOURCE = str(Path(__file__).parents[3] / "src")
 ENVIRON = {
@@ -458,7 +460,9 @@ def test_a_reader_of_the_help_that_goes_away_is_no_error() -> None:
     assert process.returncode == 141
 
 
-@pytest.mark.parametrize("arguments", ["--help", "--version", "schema events", "completion bash"])
+@pytest.mark.parametrize(
+    "arguments", sampled(["schema events", "--version", "completion bash", "--help"], keep=2)
+)
 def test_a_command_that_only_prints_says_by_its_code_that_standard_output_is_closed(
     arguments: str,
 ) -> None:

@@ -357,7 +357,7 @@ def test_the_prefix_is_the_same_in_every_process() -> None:
             capture_output=True,
             env={**os.environ, "PYTHONHASHSEED": seed},
         ).stdout
-        for seed in ("1", "2", "3")
+        for seed in ("1", "2")
     }
     assert len(seen) == 1
 

@@ -79,7 +79,9 @@ def imported_modules(source: str) -> Iterator[str]:
                     waiting += inner if isinstance(inner, list) else ()
 
 
-_IMPORTED = re.compile(r"(?:\b(?:from|import) |import_module\([\"']|find_spec\([\"'])(\w+)")
+_IMPORTED = re.compile(
+    r"(?:^ *(?:from|import) |import_module\([\"']|find_spec\([\"'])(\w+)", re.MULTILINE
+)
 
 
 def imports() -> dict[str, set[str]]:
@@ -88,15 +90,10 @@ def imports() -> dict[str, set[str]]:
     for path in SOURCE.rglob("*.py"):
         name = path.relative_to(SOURCE).as_posix()
         text = path.read_text(encoding="utf-8")
-        found[name] = set()
-        if {*_IMPORTED.findall(text)} <= OWN | sys.stdlib_module_names:
-            continue  # to parse all files takes seconds
-        modules = imported_modules(text)
-        others = (
-            each
-            for each in modules
-            if (top := each.partition(".")[0]) not in OWN and top not in sys.stdlib_module_names
-        )
+        others = {*_IMPORTED.findall(text)} - OWN - sys.stdlib_module_names
+        if not others <= owners().keys():  # to parse all files takes seconds
+            modules = imported_modules(text)
+            others = {each for each in modules if each.partition(".")[0] in others}
         found[name] = {owner_of(each) for each in others} - {LOADED_BY.get(name)}
     return found
 

@@ -4,6 +4,7 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
 from hypothesis import given, seed, settings, strategies as st
 from msgspec.structs import replace
 
@@ -318,6 +319,7 @@ def test_a_log_torn_between_the_lines_of_one_write_is_mended_at_resume(
         assert_state_is_allowed(dag)
 
 
+@pytest.mark.sweep
 def test_random_histories_reach_every_kind_of_change() -> None:
     missing = {event_type.value for event_type in PAYLOADS}
 

@@ -1,23 +1,17 @@
 """What the tests of tools share: a project, and a context that remembers what it was given."""
 
-import os
 from pathlib import Path
 
 import pytest
 
-from agent_core.config.models import DEFAULT_SENSITIVE_PATHS
-from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.tools import ToolContext
 from agent_core.tools.workspace import PathPolicy, Workspace
-from agent_core.types import RunIdentity
-from tool_facts import Code, Kept
+from tool_facts import Code, Kept, a_boundary, a_context, a_home, a_project, a_workspace
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    folder = tmp_path / "project"
-    folder.mkdir()
-    return folder
+    return a_project(tmp_path)
 
 
 @pytest.fixture
@@ -27,44 +21,22 @@ def kept() -> Kept:
 
 @pytest.fixture
 def context(project: Path, kept: Kept) -> ToolContext:
-    return ToolContext(
-        run=RunIdentity(session_id="sess_1", agent_id="agent_1", run_id="run_1"),
-        tool_call_id="call_1",
-        project_dir=project,
-        progress=kept.lines.append,
-        artifact=kept,
-        is_cancelled=_never,
-    )
-
-
-def _never() -> bool:
-    return False
+    return a_context(project, kept)
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    folder = tmp_path / "home"
-    folder.mkdir()
-    (folder / "config.toml").write_text("secret", encoding="utf-8")
-    return folder
+    return a_home(tmp_path)
 
 
 @pytest.fixture
 def boundaries(project: Path, home: Path) -> PathPolicy:
-    return PathPolicy(
-        project,
-        protected=[home, project / ".soong-agent" / "tasks"],
-        sensitive=DEFAULT_SENSITIVE_PATHS,
-    )
+    return a_boundary(project, home)
 
 
 @pytest.fixture
 def workspace(boundaries: PathPolicy, home: Path) -> Workspace:
-    return Workspace(
-        boundaries=boundaries,
-        env={"PATH": os.environ["PATH"]},
-        unfinished=UnfinishedWrites.at(home),
-    )
+    return a_workspace(boundaries, home)
 
 
 @pytest.fixture

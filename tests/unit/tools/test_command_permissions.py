@@ -12,7 +12,7 @@ from agent_core.permissions import PermissionGuard
 from agent_core.tools import ToolContext
 from agent_core.tools.workspace import Workspace
 from agent_core.types import Access, RunIdentity, ToolCall, ToolDefinition
-from tool_facts import Code
+from tool_facts import Code, Kept, a_boundary, a_context, a_home, a_project, a_workspace
 
 PROGRAMS = """
     ls cat head tail wc grep egrep rg pwd git sh bash env xargs find awk sed tar zip setarch prlimit
@@ -50,7 +50,11 @@ def own_programs(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def repository(project: Path) -> Path:
-    """A project as `git init` and a clone leave it, with files, folders and links."""
+    return lay_out(project)
+
+
+def lay_out(project: Path) -> Path:
+    """Make a project as `git init` and a clone leave it, with files and folders."""
     settings = (
         "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = false\n"
         '[remote "origin"]\n\turl = https://example.org/x.git\n'
@@ -75,10 +79,26 @@ def repository(project: Path) -> Path:
 def commands(
     workspace: Workspace, context: ToolContext, programs: Path, repository: Path, home: Path
 ) -> Code:
+    add_links(repository, home)
+    return Code(replace(workspace, env={"PATH": str(programs)}), context)
+
+
+@pytest.fixture(scope="module")
+def unchanged(tmp_path_factory: pytest.TempPathFactory, programs: Path) -> Code:
+    """The commands of a project and a home in which no test changes anything."""
+    folder = tmp_path_factory.mktemp("unchanged")
+    home, project = a_home(folder), a_project(folder)
+    add_links(lay_out(project), home)
+    (home / "tools").mkdir()
+    program(home / "tools" / "x.sh")
+    workspace = a_workspace(a_boundary(project, home), home)
+    return Code(replace(workspace, env={"PATH": str(programs)}), a_context(project, Kept()))
+
+
+def add_links(repository: Path, home: Path) -> None:
     (repository / "out").symlink_to(repository.parent)
     (repository / "to-home").symlink_to(home)
     (repository / "own").hardlink_to(home / "config.toml")
-    return Code(replace(workspace, env={"PATH": str(programs)}), context)
 
 
 async def access(commands: Code, line: str | list[str], cwd: str = ".") -> Access:
@@ -410,26 +430,26 @@ REFUSED = [
 
 @pytest.mark.parametrize("line", HARMLESS)
 async def test_a_command_known_to_read_only_is_remembered_by_its_program(
-    commands: Code, line: str
+    unchanged: Code, line: str
 ) -> None:
-    seen = await access(commands, line)
+    seen = await access(unchanged, line)
     assert seen.asks
     assert seen.reason is None
     assert "with options that only read" in seen.scope
     line = line.replace(" --no-pager", "")
     words = shlex.split(line)[: 2 if line.startswith("git") else 1]
     words += ["p"] if words == ["sed"] else []
-    assert (await access(commands, words)).scope.split()[1:] == seen.scope.split()[1:]
+    assert (await access(unchanged, words)).scope.split()[1:] == seen.scope.split()[1:]
 
 
 @pytest.mark.parametrize("line", EXACT)
-async def test_any_other_command_is_remembered_word_for_word(commands: Code, line: str) -> None:
-    seen = await access(commands, line)
+async def test_any_other_command_is_remembered_word_for_word(unchanged: Code, line: str) -> None:
+    seen = await access(unchanged, line)
     assert seen.asks
     assert seen.reason is None
     assert f" as exactly: {shlex.join(shlex.split(line))} in " in seen.scope
-    assert (await access(commands, line)).scope == seen.scope
-    assert (await access(commands, [*shlex.split(line), "more"])).scope != seen.scope
+    assert (await access(unchanged, line)).scope == seen.scope
+    assert (await access(unchanged, [*shlex.split(line), "more"])).scope != seen.scope
 
 
 @pytest.mark.parametrize(
@@ -455,9 +475,9 @@ async def test_any_other_command_is_remembered_word_for_word(commands: Code, lin
     ],
 )
 async def test_reading_elsewhere_is_named_and_has_no_reason_of_its_own(
-    commands: Code, tmp_path: Path, line: str
+    unchanged: Code, tmp_path: Path, line: str
 ) -> None:
-    seen = await access(commands, line.format(outside=tmp_path / "elsewhere"))
+    seen = await access(unchanged, line.format(outside=tmp_path / "elsewhere"))
     assert seen.asks
     assert seen.reason is None
     assert seen.reads
@@ -481,17 +501,17 @@ async def test_reading_elsewhere_is_named_and_has_no_reason_of_its_own(
         "grep --unknown x /etc",
     ],
 )
-async def test_other_places_and_programs_keep_their_reason(commands: Code, line: str) -> None:
-    seen = await access(commands, line)
+async def test_other_places_and_programs_keep_their_reason(unchanged: Code, line: str) -> None:
+    seen = await access(unchanged, line)
     assert seen.reason == "outside_roots"
     assert not seen.reads
 
 
 @pytest.mark.parametrize(("line", "reason"), ASKS)
 async def test_a_command_that_names_a_place_elsewhere_has_a_reason_of_its_own(
-    commands: Code, tmp_path: Path, line: str, reason: str
+    unchanged: Code, tmp_path: Path, line: str, reason: str
 ) -> None:
-    seen = await access(commands, line.format(outside=tmp_path / "elsewhere"))
+    seen = await access(unchanged, line.format(outside=tmp_path / "elsewhere"))
     assert seen.asks
     assert seen.reason == reason
     assert seen.places
@@ -500,11 +520,11 @@ async def test_a_command_that_names_a_place_elsewhere_has_a_reason_of_its_own(
 
 @pytest.mark.parametrize("line", REFUSED)
 async def test_a_command_that_names_the_programs_own_files_is_refused(
-    commands: Code, home: Path, line: str
+    unchanged: Code, line: str
 ) -> None:
-    (home / "tools").mkdir()
-    program(home / "tools" / "x.sh")
-    seen = await access(commands, line.format(home=home))
+    seen = await access(
+        unchanged, line.format(home=unchanged.context.project_dir.with_name("home"))
+    )
     assert seen.reason == "program_home"
     call = ToolCall(tool_call_id="c1", name="code.run_command")
     definition = ToolDefinition(name=call.name, description="")
@@ -526,8 +546,8 @@ async def test_a_command_that_names_the_programs_own_files_is_refused(
         "git clone https://example.org/x.git",
     ],
 )
-async def test_streams_and_addresses_are_no_places(commands: Code, line: str) -> None:
-    assert (await access(commands, line)).places == ()
+async def test_streams_and_addresses_are_no_places(unchanged: Code, line: str) -> None:
+    assert (await access(unchanged, line)).places == ()
 
 
 async def test_a_script_of_the_project_is_no_known_program(

@@ -36,6 +36,19 @@ def installed() -> Path:
 @pytest.fixture
 def folders(tmp_path: Path) -> Path:
     """A project with secrets, links out of it and a home of a user, beside each other."""
+    return lay_out(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def unchanged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same, for tests that change nothing in it."""
+    folders = lay_out(tmp_path_factory.mktemp("unchanged"))
+    for name in ("pytest", "curl", "docker", "kubectl", "gh", "go", "npx", "uv"):
+        make_program(folders / "bin" / name)
+    return folders
+
+
+def lay_out(folders: Path) -> Path:
     for name in (
         "project/src/deep",
         "project/cfg",
@@ -47,7 +60,7 @@ def folders(tmp_path: Path) -> Path:
         "outside",
         "bin",
     ):
-        (tmp_path / name).mkdir(parents=True)
+        (folders / name).mkdir(parents=True)
     texts = {
         "project/a.txt": "a\n",
         "project/src/b.py": "b\n",
@@ -59,9 +72,9 @@ def folders(tmp_path: Path) -> Path:
         "user/.ssh/id_rsa": "key",
     }
     for name, text in texts.items():
-        (tmp_path / name).write_text(text, encoding="utf-8")
-    (tmp_path / "project/links/outside").symlink_to(tmp_path / "outside")
-    return tmp_path
+        (folders / name).write_text(text, encoding="utf-8")
+    (folders / "project/links/outside").symlink_to(folders / "outside")
+    return folders
 
 
 def lines(
@@ -154,8 +167,8 @@ def reason(judged: Judged) -> str | None:
         "git show 'HEAD^{/a:b}:.env'",
     ],
 )
-async def test_a_secret_that_a_reader_opens_is_asked_for_always(folders: Path, line: str) -> None:
-    judged = await judge(folders, line, [{"decision": "allow", "command": "*"}])
+async def test_a_secret_that_a_reader_opens_is_asked_for_always(unchanged: Path, line: str) -> None:
+    judged = await judge(unchanged, line, [{"decision": "allow", "command": "*"}])
     assert (judged.decision, reason(judged)) == ("ask", "sensitive")
     assert judged.action is not None
     assert any(place.endswith(".env") for place in judged.action.access.places)
@@ -182,9 +195,9 @@ async def test_a_secret_that_a_reader_opens_is_asked_for_always(folders: Path, l
     ],
 )
 async def test_links_that_a_reader_follows_are_judged_by_where_they_lead(
-    folders: Path, line: str
+    unchanged: Path, line: str
 ) -> None:
-    judged = await judge(folders, line, [{"decision": "allow", "command": "*"}])
+    judged = await judge(unchanged, line, [{"decision": "allow", "command": "*"}])
     writes = line.startswith(("cp", "tar", "zip"))
     expected = "outside_roots" if writes or "--no-index" in line else None
     assert (judged.decision, reason(judged)) == ("ask", expected)
@@ -194,20 +207,20 @@ async def test_links_that_a_reader_follows_are_judged_by_where_they_lead(
 
 @pytest.mark.parametrize("line", ["cat /etc/os-release", "sh -c 'ls /usr | head -2'", "ls -la .."])
 async def test_reading_outside_is_covered_by_what_covers_all_that_only_reads(
-    folders: Path, line: str
+    unchanged: Path, line: str
 ) -> None:
     words = shlex.split(line)
     settings = '[permissions]\nreaders = "allow"\n'
-    assert (await lines(folders, settings=settings).judge(words)).decision == "allow"
+    assert (await lines(unchanged, settings=settings).judge(words)).decision == "allow"
     assert (
-        await judge(folders, line, [{"decision": "allow", "only": "reads"}])
+        await judge(unchanged, line, [{"decision": "allow", "only": "reads"}])
     ).decision == "allow"
-    assert (await judge(folders, line, [{"decision": "allow", "command": "*"}])).decision == "ask"
+    assert (await judge(unchanged, line, [{"decision": "allow", "command": "*"}])).decision == "ask"
     below = {"decision": "allow", "only": "reads", "path": ["**"]}
-    assert (await judge(folders, line, [below])).decision == "ask"
-    judged = await judge(folders, line)
+    assert (await judge(unchanged, line, [below])).decision == "ask"
+    judged = await judge(unchanged, line)
     assert judged.action is not None
-    wide = build_wide_grant(judged.action.access, folders / "project")
+    wide = build_wide_grant(judged.action.access, unchanged / "project")
     assert wide is not None
     assert wide.decision is Decision.ALLOW_READS
 
@@ -288,10 +301,8 @@ async def test_a_link_that_a_project_ships_to_a_folder_of_keys_is_sensitive(fold
         "python3 -c 'print(10 / 3)'",
     ],
 )
-async def test_words_that_a_program_does_not_open_are_no_paths(folders: Path, line: str) -> None:
-    for name in ("pytest", "curl", "docker", "kubectl", "gh", "go", "npx", "uv"):
-        make_program(folders / "bin" / name)
-    judged = await judge(folders, line)
+async def test_words_that_a_program_does_not_open_are_no_paths(unchanged: Path, line: str) -> None:
+    judged = await judge(unchanged, line)
     assert (judged.decision, reason(judged)) == ("ask", None)
 
 
@@ -378,8 +389,8 @@ DENIES = [
         "sed -n p secrets/deep/key.txt",
     ],
 )
-async def test_a_rule_that_denies_paths_denies_their_readers(folders: Path, line: str) -> None:
-    assert (await judge(folders, line, DENIES)).decision == "deny"
+async def test_a_rule_that_denies_paths_denies_their_readers(unchanged: Path, line: str) -> None:
+    assert (await judge(unchanged, line, DENIES)).decision == "deny"
 
 
 @pytest.mark.parametrize(
@@ -394,8 +405,8 @@ async def test_a_rule_that_denies_paths_denies_their_readers(folders: Path, line
         "diff -r src empty",
     ],
 )
-async def test_other_readers_stay_allowed(folders: Path, line: str) -> None:
-    assert (await judge(folders, line, DENIES)).decision == "allow"
+async def test_other_readers_stay_allowed(unchanged: Path, line: str) -> None:
+    assert (await judge(unchanged, line, DENIES)).decision == "allow"
 
 
 @pytest.mark.parametrize(
@@ -421,12 +432,12 @@ async def test_other_readers_stay_allowed(folders: Path, line: str) -> None:
     ],
 )
 async def test_a_reader_of_which_nothing_is_known_is_asked_for_where_paths_are_denied(
-    folders: Path, line: str
+    unchanged: Path, line: str
 ) -> None:
-    judged = await judge(folders, line, DENIES)
+    judged = await judge(unchanged, line, DENIES)
     assert judged.decision == "ask"
     assert "only read" not in judged.scope
-    allowed = await judge(folders, line, [{"decision": "allow", "command": ["*"]}])
+    allowed = await judge(unchanged, line, [{"decision": "allow", "command": ["*"]}])
     assert allowed.decision == "allow"
 
 
@@ -472,8 +483,8 @@ async def test_ignore_files_decide_what_ripgrep_opens(folders: Path) -> None:
 @pytest.mark.parametrize(
     "line", ["strings -o cfg/.env", "od -w cfg/.env", "ag --after PASS cfg --hidden"]
 )
-async def test_an_option_without_a_value_takes_no_path_for_one(folders: Path, line: str) -> None:
-    assert reason(await judge(folders, line)) == "sensitive"
+async def test_an_option_without_a_value_takes_no_path_for_one(unchanged: Path, line: str) -> None:
+    assert reason(await judge(unchanged, line)) == "sensitive"
 
 
 @pytest.mark.parametrize(
@@ -607,9 +618,13 @@ async def test_what_git_shows_of_tracked_files_is_judged_by_rules(
     assert (await judge(folders, "git show HEAD:src/b.py", DENIES)).decision == "allow"
 
 
-@pytest.fixture
-def history(folders: Path) -> Path:
-    """A repository of which a commit has a file in `secrets` that is tracked no more."""
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository of which a commit has a file in `secrets` that is tracked no more.
+
+    No test changes anything in it.
+    """
+    folders = lay_out(tmp_path_factory.mktemp("history"))
     project = folders / "project"
     environ = {"PATH": os.environ["PATH"], "HOME": str(folders / "user")}
     author = ["-c", "user.name=a", "-c", "user.email=a@example.com"]

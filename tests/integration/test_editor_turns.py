@@ -373,6 +373,33 @@ def test_undo_waits_for_the_message_that_it_reverts(home: Home, project: Path) -
     assert not (project / "a.txt").exists()
 
 
+def test_a_run_that_has_waited_is_shown_whole_before_the_next_message(
+    home: Home, project: Path
+) -> None:
+    run = calls("code.run_command", argv=["touch", "made"])
+    thought = "hm " * 50_000
+    with ModelServer.in_thread([run, Says(text=LONG, reasoning=thought), "more"]) as server:
+        first = Editor(configured(home, server, '[permissions]\nunattended = "park"\n'))
+        session_id = first.open(project)
+        first.begin(session_id, "run it")
+        first.until_asked()
+        first.close()
+        with Editor(home) as second:
+            second.load(session_id, project)
+            number = second.begin(session_id, "and more")
+            asked = second.until_asked()
+            second.stop_reading()
+            second.decide(asked, "allow_once")
+            wait_for(second, lambda: len(server.requests) == 3)
+            second.read_on()
+            reply = second.finish(number)
+            spoken = messages(reply.updates, "agent_message_chunk")
+            shown = messages(second.load(session_id, project), "agent_message_chunk")
+    assert [*spoken.values()] == [LONG, "more"]
+    assert spoken == shown
+    assert text_of(reply.updates, "agent_thought_chunk") == thought
+
+
 def test_a_choice_holds_for_the_prompts_after_it(home: Home, project: Path) -> None:
     write = calls("code.write_file", path="a.txt", content="x")
     with (

@@ -144,12 +144,8 @@ def event(kind: EventType, number: int, **payload: Any) -> RuntimeEvent:
     )
 
 
-@pytest.mark.parametrize(
-    "between", [EventType.HOOK_FAILED, EventType.MCP_SERVER_FAILED, EventType.COMPACT_FAILED]
-)
-def test_a_remark_within_a_text_does_not_repeat_the_text(between: EventType) -> None:
-    translation = Translation(PROJECT)
-    reply = Node.of_checked(
+def reply_of(*content: TextBlock | ReasoningBlock) -> Node:
+    return Node.of_checked(
         node_id="node_1",
         session_id="s1",
         node_seq=1,
@@ -158,11 +154,33 @@ def test_a_remark_within_a_text_does_not_repeat_the_text(between: EventType) -> 
         run_id="run_1",
         role=Role.ASSISTANT,
         node_type=NodeType.MESSAGE,
-        content=[ReasoningBlock(text="why"), TextBlock(text="one two")],
+        content=[*content],
         metadata={},
         token_count=1,
         created_at=utc_now(),
     )
+
+
+def told(
+    translation: Translation, events: list[RuntimeEvent], reply: Node
+) -> dict[tuple[str, str | None], str]:
+    """The texts of messages and thoughts, by kind and id."""
+    found: dict[tuple[str, str | None], str] = {}
+    for one in events:
+        for each in translation.updates(one, reply if one.node_id else None):
+            if isinstance(each, AgentMessageChunk | AgentThoughtChunk):
+                assert isinstance(each.content, TextContentBlock)
+                key = (each.session_update, each.message_id)
+                found[key] = found.get(key, "") + each.content.text
+    return found
+
+
+@pytest.mark.parametrize(
+    "between", [EventType.HOOK_FAILED, EventType.MCP_SERVER_FAILED, EventType.COMPACT_FAILED]
+)
+def test_a_remark_within_a_text_does_not_repeat_the_text(between: EventType) -> None:
+    translation = Translation(PROJECT)
+    reply = reply_of(ReasoningBlock(text="why"), TextBlock(text="one two"))
     events = [
         event(EventType.MODEL_STARTED, 1),
         event(EventType.MODEL_REASONING_DELTA, 2, text="why"),
@@ -171,22 +189,26 @@ def test_a_remark_within_a_text_does_not_repeat_the_text(between: EventType) -> 
         event(EventType.MODEL_TEXT_DELTA, 5, text="two"),
         event(EventType.MESSAGE_COMPLETED, 6),
     ]
-    shown = [
-        (each.session_update, each.message_id, each.content)
-        for one in events
-        for each in translation.updates(one, reply if one.node_id else None)
-        if isinstance(each, AgentMessageChunk | AgentThoughtChunk)
-    ]
-    said = {
-        key: "".join(
-            content.text
-            for kind, number, content in shown
-            if (kind, number) == key and isinstance(content, TextContentBlock)
-        )
-        for key in {(kind, number) for kind, number, _ in shown}
-    }
+    said = told(translation, events, reply)
     assert said.pop(("agent_thought_chunk", "evt_4")).endswith("it broke\n")
     assert said == {
         ("agent_message_chunk", "evt_1"): "one two",
         ("agent_thought_chunk", "evt_1-thought"): "why",
+    }
+
+
+@pytest.mark.parametrize("seen", ["", "one ", "one two "])
+@pytest.mark.parametrize("again", [False, True])
+def test_pieces_that_were_missed_or_come_again_are_shown_once(seen: str, *, again: bool) -> None:
+    translation = Translation(PROJECT)
+    kinds = (EventType.MODEL_REASONING_DELTA, EventType.MODEL_TEXT_DELTA)
+    events = [event(EventType.MODEL_STARTED, 1)]
+    events += [event(kind, 2, text=seen) for kind in kinds]
+    more = "one two three"[: len(seen) + 1]
+    events += [event(kind, 2, text=more, from_start=True) for kind in kinds if again]
+    events.append(event(EventType.MESSAGE_COMPLETED, 3))
+    reply = reply_of(ReasoningBlock(text="one two three"), TextBlock(text="one two three"))
+    assert told(translation, events, reply) == {
+        ("agent_message_chunk", "evt_1"): "one two three",
+        ("agent_thought_chunk", "evt_1-thought"): "one two three",
     }

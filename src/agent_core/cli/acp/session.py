@@ -169,8 +169,8 @@ class EditorSession:
 
     def summarise(self, turn: PromptTurn) -> Answering:
         """Begin to summarise the history, as `/compact` asks; as `answer`."""
-        start = partial(self.runtime.compact_session, self.session_id)
-        return self._carry_out(turn, turn.begin(partial(self._start, turn, start)))
+        begin = partial(self.runtime.compact_session, self.session_id)
+        return self._carry_out(turn, turn.begin(begin))
 
     def move(self, turn: PromptTurn, *, back: bool) -> Answering:
         """Revert the last message, or return to the state before that, and say what was restored.
@@ -267,8 +267,8 @@ class EditorSession:
         children: list[asyncio.Task[None]] = []
         async with aclosing(turn.events()) as events:
             async for event in events:
-                if in_front and not isinstance(event.details, RunQueued):
-                    await asyncio.wait(in_front, timeout=_IN_FRONT_S)
+                if not isinstance(event.details, RunQueued):
+                    await self._until_ended(in_front)
                     in_front.clear()
                 await self._translate(event, translation)
                 match event.details:
@@ -285,6 +285,13 @@ class EditorSession:
         if children:  # each ends with its child, and no child outlives its run
             await asyncio.wait(children)
         await self._show_plan()
+
+    async def _until_ended(self, following: "list[asyncio.Task[None]]") -> None:
+        """Wait for the end of runs in front to be shown, however slowly the editor reads."""
+        is_open = bool(following)
+        while is_open:
+            _, left = await asyncio.wait(following, timeout=_IN_FRONT_S)
+            is_open = bool(left) and self._connection.is_behind
 
     async def _translate(self, event: RuntimeEvent, translation: Translation) -> None:
         """Show a live event."""

@@ -22,6 +22,7 @@ from acp.schema import (
     UsageUpdate,
     UserMessageChunk,
 )
+from msgspec import Struct, field
 
 from agent_core.cli.words import meaning_of, objection_line, remark_line
 from agent_core.events.projection import Call, PlacedEvent, Projection
@@ -38,11 +39,11 @@ from agent_core.types import (
     Role,
     RuntimeEvent,
     TextBlock,
-    ToolCallBlock,
     new_id,
 )
 from agent_core.types.event_details import (
     ContextBuilt,
+    Delta,
     ReasoningDelta,
     RunEnded,
     TextDelta,
@@ -107,6 +108,24 @@ class Screen:
                 yield _progress(call.call_id, status="failed")
 
 
+class _Streamed(Struct):
+    """The text of a message so far, as it arrived in pieces."""
+
+    pieces: list[str] = field(default_factory=list[str])
+    characters: int = 0
+
+    def add(self, delta: Delta) -> str:
+        """Add a piece, which may begin at the start again; returns what is new of it."""
+        text = delta.text[self.characters :] if delta.from_start else delta.text
+        self.pieces.append(text)
+        self.characters += len(text)
+        return text
+
+    def rest(self, text: str) -> str:
+        """Return the part of the complete text that did not arrive: a slow reader misses pieces."""
+        return text[self.characters :] if text.startswith("".join(self.pieces)) else ""
+
+
 class Translation:
     """Makes updates of the events of one run, in their order.
 
@@ -126,8 +145,7 @@ class Translation:
         self._screen = screen or Screen()
         self._is_child = is_child
         self._begun = ""
-        self._shown = 0
-        self._has_thought = False
+        self._said, self._thought = _Streamed(), _Streamed()
 
     def needs_node(self, event: RuntimeEvent) -> bool:
         """Return whether a live event has to be shown with its node."""
@@ -140,8 +158,7 @@ class Translation:
         """Take note of an event that was shown before."""
         if event.event_type in _BEGIN_MESSAGES:
             self._begun = event.event_id
-            self._shown = 0
-            self._has_thought = False
+            self._said, self._thought = _Streamed(), _Streamed()
 
     def updates(self, event: RuntimeEvent, node: Node | None = None) -> Iterator[Update]:
         """Yield the updates that show a live event."""
@@ -192,10 +209,9 @@ class Translation:
             yield _thought(f"{remark_line(placed)}\n", event.event_id)
             return
         match placed.details:
-            case TextDelta() as delta if text := self._unseen(delta):
+            case TextDelta() as delta if text := self._said.add(delta):
                 yield _said(text, self._message_id())
-            case ReasoningDelta(text=text) if text:
-                self._has_thought = True
+            case ReasoningDelta() as delta if text := self._thought.add(delta):
                 yield _thought(text, f"{self._message_id()}-thought")
             case ContextBuilt(use=use, budget=budget):
                 self._screen.window = use.total, budget.window
@@ -211,26 +227,19 @@ class Translation:
         self._begun = self._begun or node_id or new_id("msg")
         return self._begun
 
-    def _unseen(self, delta: TextDelta) -> str:
-        """Return the part of a piece that is not on the screen; it may begin at the start."""
-        text = delta.text[self._shown :] if delta.from_start else delta.text
-        self._shown += len(text)
-        return text
-
     def _of_reply(self, node: Node) -> Iterator[Update]:
         """The parts of a reply that were not streamed, and its calls."""
-        for block in node.content:
-            match block:
-                case TextBlock(text=text) if text and not self._shown:
-                    yield _said(text, self._message_id(node.node_id))
-                case ReasoningBlock(text=text) if text and not self._has_thought:
-                    yield _thought(text, f"{self._message_id(node.node_id)}-thought")
-                case ToolCallBlock(tool_call_id=tool_call_id):
-                    if call := self._screen.calls.call(node.agent_id, tool_call_id):
-                        yield self._begin(call)
-                case _:
-                    pass
-        self._begun, self._shown, self._has_thought = "", 0, False
+        message_id = self._message_id(node.node_id)
+        thoughts = (block.text for block in node.content if isinstance(block, ReasoningBlock))
+        if text := self._thought.rest("".join(thoughts)):
+            yield _thought(text, f"{message_id}-thought")
+        texts = (block.text for block in node.content if isinstance(block, TextBlock))
+        if text := self._said.rest("".join(texts)):
+            yield _said(text, message_id)
+        for block in node.calls:
+            if call := self._screen.calls.call(node.agent_id, block.tool_call_id):
+                yield self._begin(call)
+        self._begun, self._said, self._thought = "", _Streamed(), _Streamed()
 
     def _begin(self, call: Call) -> ToolCallStart:
         return ToolCallStart(

@@ -357,14 +357,22 @@ async def test_gemini(reports: list[dict[str, Any]], expected: Counts) -> None:
     assert usage.total_tokens == usage.input_tokens + usage.output_tokens
 
 
-async def test_bedrock_says_what_is_kept_for_an_hour() -> None:
+CACHE_DETAILS = [{"ttl": "1h", "inputTokens": 15}, {"ttl": "5m", "inputTokens": 5}]
+
+
+@pytest.mark.parametrize(
+    ("total", "taken"),
+    [(60, 7), (10, 7), (360, 307)],
+    ids=["of all parts", "without the cache", "with thoughts that are not named"],
+)
+async def test_bedrock_says_what_is_kept_for_an_hour(total: int, taken: int) -> None:
     report = {
         "inputTokens": 3,
         "outputTokens": 7,
-        "totalTokens": 60,
+        "totalTokens": total,
         "cacheReadInputTokens": 30,
         "cacheWriteInputTokens": 20,
-        "cacheDetails": [{"ttl": "1h", "inputTokens": 15}, {"ttl": "5m", "inputTokens": 5}],
+        "cacheDetails": CACHE_DETAILS,
     }
     sent = [
         frame("contentBlockDelta", {"contentBlockIndex": 0, "delta": {"text": "hi"}}),
@@ -372,7 +380,8 @@ async def test_bedrock_says_what_is_kept_for_an_hour() -> None:
         frame("metadata", {"usage": report}),
     ]
     usage = await usage_in("bedrock", sent)
-    assert counts_of(usage) == Counts(53, 7, read=30, written=20, written_1h=15)
+    assert counts_of(usage) == Counts(53, taken, read=30, written=20, written_1h=15)
+    assert usage.total_tokens == usage.input_tokens + usage.output_tokens
 
 
 async def test_ollama_counts_what_it_evaluated() -> None:

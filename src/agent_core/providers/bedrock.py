@@ -148,6 +148,7 @@ class ConverseEvents(ChunkParser):
             read=count(raw.get("cacheReadInputTokens")),
             written=max(count(raw.get("cacheWriteInputTokens")), hour),
             written_1h=hour,
+            total=count(raw.get("totalTokens")),
         )
 
     def _read_delta(self, index: Any, delta: dict[str, Any]) -> None:

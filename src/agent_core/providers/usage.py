@@ -48,14 +48,21 @@ def _is_nothing(value: Any) -> bool:
 
 
 def cached_usage(
-    raw: dict[str, Any], *, given: int, taken: int, read: int, written: int, written_1h: int
+    raw: dict[str, Any],
+    *,
+    given: int,
+    taken: int,
+    read: int,
+    written: int,
+    written_1h: int,
+    total: int = 0,
 ) -> Usage:
     """Return the usage of a service whose prompt count (`given`) excludes the cached part."""
     prompt = given + read + written
     return Usage(
         input_tokens=prompt,
         output_tokens=taken,
-        total_tokens=prompt + taken,
+        total_tokens=max(total, prompt + taken),
         cache_read_tokens=read,
         cache_write_tokens=written,
         cache_write_1h_tokens=written_1h,

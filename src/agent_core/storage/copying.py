@@ -33,7 +33,10 @@ SESSION_TABLES = (
     "grants",
     "memory_backlog",
 )
-"""Every table with rows of a session; referenced tables come before those that refer to them."""
+"""Every table with rows of a session; referenced tables come before those that refer to them.
+
+`spending` is missing: the target makes its rows from those of sessions and runs.
+"""
 
 _KEPT_BY_TARGET = {
     "rowid",

@@ -172,7 +172,7 @@ class Sessions:
         for purpose, cost in read_background_usage(metadata).items():
             if purpose != PURPOSE:  # summaries of the history are runs, which are already counted
                 usage = usage.plus(cost)
-        title = (summary.title and self._redactor.text(summary.title)) or words
+        title = (summary.title and self._redactor.text(summary.title)) or words or None
         return summary.model_copy(update={"usage": usage, "title": title})
 
     async def search(self, query: str, *, limit: int, project: str | None) -> "list[SessionMatch]":

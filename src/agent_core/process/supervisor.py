@@ -51,6 +51,9 @@ _LOOK_S = 0.5
 """Seconds between looks at the clock by a keeper with a deadline: waits do not end in sleep."""
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _SHELL = b"/bin/sh"
+_IGNORED = 27
+"""Place of the ignored signals in `/proc/<pid>/stat`, counted from the field after the group."""
+_INTERRUPTS = 1 << signal.SIGINT - 1 | 1 << signal.SIGQUIT - 1
 _DEFAULT_AGAIN = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
@@ -109,9 +112,13 @@ def _parent_of(pid: int) -> int | None:
 def left_running(program: int, own_line: bytes) -> list[bytes]:
     """Return the command lines of the living descendants of this process, apart from a program.
 
-    A subshell of the program that waits for others of them is left out: they say more.
+    Leaves out what the program itself waits for: descendants in its group that an interrupt from
+    the keyboard would end. A shell lets those in the background ignore it, and all below them; a
+    process that ignores it without its children waits for one of them, as `system` does. A subshell
+    of the program that waits for others of them is left out: they say more.
     """
     below, lines = dict[int, list[int]](), dict[int, bytes]()
+    groups, ignoring = dict[int, int](), set[int]()
     try:
         names = os.listdir("/proc")  # noqa: PTH208
     except OSError:  # another system
@@ -119,18 +126,24 @@ def left_running(program: int, own_line: bytes) -> list[bytes]:
     for name in filter(str.isdigit, names):
         with contextlib.suppress(OSError, IndexError, ValueError):
             before, _, rest = Path(f"/proc/{name}/stat").read_bytes().rpartition(b")")
-            state, parent = rest.split()[:2]
+            state, parent, group, *others = rest.split()
+            groups[int(name)] = int(group)
+            if int(others[_IGNORED]) & _INTERRUPTS:
+                ignoring.add(int(name))
             below.setdefault(int(parent), []).append(int(name))
             if state not in b"ZX":
                 words = Path(f"/proc/{name}/cmdline").read_bytes().rstrip(FIELD_END)
                 line = words.replace(FIELD_END, b" ") or before.partition(b"(")[2]
                 lines[int(name)] = line
-    pending, found = [os.getpid()], list[bytes]()
-    for pid in pending:  # it grows meanwhile
+    pending, found = [(os.getpid(), False)], list[bytes]()
+    for pid, is_awaited in pending:  # it grows meanwhile
         inner = below.get(pid, [])
-        pending += inner
+        for each in inner:
+            is_behind = each in ignoring and ignoring.issuperset(below.get(each, ()))
+            awaits = (pid == program or is_awaited) and groups.get(each) == program
+            pending.append((each, awaits and not is_behind))
         is_waiting = lines.get(pid, b"").endswith(own_line) and any(map(lines.get, inner))
-        if pid in lines and pid not in {os.getpid(), program} and not is_waiting:
+        if pid in lines and pid not in {os.getpid(), program} and not (is_waiting or is_awaited):
             found.append(_cut(lines[pid]))
     return found
 

@@ -92,7 +92,15 @@ async def test_a_result_names_what_was_left_running(tmp_path: Path) -> None:
     for script, left in LEAVING.items():
         found = await left_by(bash(script), {*left})
         assert not any("started" in line for line in found)
-    assert await left_by(bash("sleep 71 & sleep 72"), {"sleep 71", "sleep 72"}, 0.5)
+    for script in (
+        "sleep 71 & sleep 72",
+        "sleep 71 & (sleep 72; :); :",
+        "sleep 71 & sleep 72 | cat | cat",
+        "sleep 71 & python3 -c 'import os; os.system(\"sleep 72; :\")'; :",
+    ):
+        assert await left_by(bash(script), {"sleep 71"}, 0.5) == {"sleep 71"}, script
+    assert await left_by(bash("setsid sleep 73 | cat"), {"sleep 73"}, 0.5) == {"sleep 73"}
+    assert not (await run(bash("sleep 74; :"), launcher=launcher, timeout_s=0.5)).left_running
     daemons = await run(python(DAEMON, "0", cwd=tmp_path), launcher=launcher, timeout_s=50)
     assert len(daemons.left_running) == len(NAMES)
     assert all("sleep(60)" in line for line in daemons.left_running)

@@ -220,6 +220,7 @@ class Crowd:
             database.execute(given(_PLAN))
             for table, select in _ROWS.items():
                 _insert(database, table, given(select))
+            database.execute("INSERT INTO sweeps VALUES ('blobs', now())")
             database.execute("VACUUM (ANALYZE)")
 
 

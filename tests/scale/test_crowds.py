@@ -178,11 +178,14 @@ async def explained(house: House, home: Home, project: Path) -> dict[str, Explai
     for kind in ("force_custom_plan", "force_generic_plan"):
         house.set("plan_cache_mode", kind)
         runtime = AgentRuntime(project, home_dir=home.path, database_url=house.url, tenant=TENANT)
-        async with PostgresSessionStore.open(house.url, tenant=TENANT) as store, runtime:
-            for name, read in {**of_store(store, house), **house.crowd.reads(runtime)}.items():
-                house.log.take()
-                await read()
-                found[f"{name}, {kind}"] = house.log.take()
+        async with PostgresSessionStore.open(house.url, tenant=TENANT) as store:
+            house.log.take()
+            async with runtime:
+                found[f"opening, {kind}"] = house.log.take()
+                for name, read in {**of_store(store, house), **house.crowd.reads(runtime)}.items():
+                    house.log.take()
+                    await read()
+                    found[f"{name}, {kind}"] = house.log.take()
     house.set("plan_cache_mode", "auto")
     return found
 
@@ -192,8 +195,8 @@ async def test_no_read_of_a_tenant_grows_with_the_sessions_of_others(
     houses: list[House], home: Home, project: Path
 ) -> None:
     small, large = houses
-    few = await explained(small, home, project)
-    many = await explained(large, home, project)
+    few = await explained(small, Home(home.path / "small"), project)
+    many = await explained(large, Home(home.path / "large"), project)
     problems: list[str] = []
     for name, one in many.items():
         if name.startswith(tuple(EXCUSED)):

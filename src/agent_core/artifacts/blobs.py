@@ -36,8 +36,8 @@ class ArtifactBlobs(Protocol):
         """End the use by one artifact, or by all artifacts of a session."""
         ...
 
-    def sweep(self) -> None:
-        """Remove blobs that nothing uses."""
+    def sweep_daily(self) -> None:
+        """Remove blobs that nothing uses, unless that was done within a day."""
         ...
 
 
@@ -141,5 +141,5 @@ class BlobArtifactStore(ArtifactStore):
     def _sweep_if_due(self) -> None:
         if is_due(self._swept):
             with suppress(OSError, StorageError):  # tried again later
-                self._blobs.sweep()
+                self._blobs.sweep_daily()
                 mark_done(self._swept)

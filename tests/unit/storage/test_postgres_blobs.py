@@ -87,6 +87,27 @@ def test_what_a_killed_writer_has_left_is_swept(blobs: PostgresBlobs, url: str) 
     assert is_gone(blobs, digest)
 
 
+@pytest.mark.parametrize("later", ["- interval '2 days'", "+ interval '2 years'"])
+def test_one_process_a_day_sweeps_and_a_wrong_clock_does_not_end_that(
+    database_url: str, later: str
+) -> None:
+    one, other = PostgresBlobs(database_url), PostgresBlobs(database_url)
+    digest = keep(one, b"never named", by="art_1")
+    made_long_ago(database_url)
+    one.sweep_daily()
+    assert is_gone(one, digest)
+    keep(one, b"never named", by="art_1")
+    made_long_ago(database_url)
+    other.sweep_daily()
+    assert content_of(one, digest) == b"never named"
+    with psycopg.connect(database_url) as connection:
+        connection.execute(f"UPDATE sweeps SET at = now() {later}".encode())  # noqa: S608
+    other.sweep_daily()
+    assert is_gone(one, digest)
+    one.close()
+    other.close()
+
+
 def test_what_is_named_stays_however_old_it_is(blobs: PostgresBlobs, url: str) -> None:
     digest = keep(blobs, b"of a snapshot", by="snap_1", session="s9")
     blobs.share_snapshot("s9", "snap_1", about="{}", blobs=[digest])

@@ -245,6 +245,15 @@ class PostgresBlobs:
 
         self._remove_unused(dict.fromkeys(self._connections.do(end)))
 
+    def sweep_daily(self) -> None:
+        """Sweep, unless a process has done so within a day: it reads all uses of blobs.
+
+        Raises:
+            StorageError: the database fails.
+        """
+        if self._connections.do(lambda c: c.execute(_TURN).fetchone()) is not None:
+            self.sweep()
+
     def sweep(self) -> None:
         """Remove what dead processes left: uses without an owner for a day, blobs without a use.
 
@@ -253,6 +262,7 @@ class PostgresBlobs:
         """
 
         def find(connection: _Rows) -> list[str]:
+            connection.execute("SET LOCAL enable_hashjoin = on")  # everything is looked up
             connection.execute(
                 """DELETE FROM shared_snapshots AS shared
                 WHERE made_at < now() - interval '1 day' AND NOT EXISTS
@@ -373,3 +383,8 @@ class PostgresBlobs:
 
 _USE: LiteralString = """INSERT INTO blob_uses (session_id, used_by, blob) VALUES ($1, $2, $3)
     ON CONFLICT DO NOTHING"""
+
+_TURN: LiteralString = """INSERT INTO sweeps (of_what, at) VALUES ('blobs', now())
+    ON CONFLICT (of_what) DO UPDATE SET at = now()
+    WHERE sweeps.at NOT BETWEEN now() - interval '1 day' AND now() RETURNING 1"""
+"""Takes the turn to sweep, unless a process has had it within a day."""

@@ -341,6 +341,7 @@ CREATE INDEX jobs_of_tenant ON procrastinate_jobs (split_part(queue_name, '/', 3
     WHERE status = 'todo';
 CREATE INDEX jobs_of_process ON procrastinate_jobs (id)
     WHERE status = 'todo' AND args ->> 'process' IS NOT NULL;
+CREATE TABLE sweeps (of_what TEXT COLLATE "C" PRIMARY KEY, at TIMESTAMPTZ NOT NULL);
 """
 
 _BESIDES: Mapping[int, LiteralString] = {14: _OF_TENANTS}

@@ -1,5 +1,6 @@
 """Whole sessions from one database to another: every row and file, and then the work goes on."""
 
+import asyncio
 import json
 import os
 import shutil
@@ -22,6 +23,7 @@ from agent_core.storage.migrations import LEDGER, MIGRATIONS
 from agent_core.storage.workspaces import drop_snapshots
 from agent_core.types import RunStatus, utc_now
 from isolation import Home
+from mounts import read_only_mount
 from zoo import (
     PARKING,
     SOONG,
@@ -94,6 +96,26 @@ async def test_a_copy_in_another_home_has_every_row_and_every_file(
         services = await made._home.services()
         for artifact in await services.store.artifacts():
             assert await services.artifacts.read(artifact.artifact_id)
+
+
+async def test_a_backup_that_cannot_be_written_is_copied(
+    home: Home, project: Path, zoo: Path, tmp_path: Path
+) -> None:
+    other, mount = another_home(home, tmp_path / "other"), read_only_mount(home.path)
+    copy = other.path / "sessions.sqlite"
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [*mount, SOONG, "store", "copy", "--from", f"sqlite:{zoo}", "--to", f"sqlite:{copy}"],
+        env={**os.environ, "SOONG_AGENT_HOME": str(other.path)},
+        cwd=project,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert rows_in(other, copy) == rows_in(home, zoo)
+    named = {name for row in rows_of(zoo)["node_snapshots"] for name in (row[4], row[5])}
+    assert named <= set(snapshots_of(other.path, copy))
 
 
 @pytest.mark.timeout(120)  # whole processes, on a machine that may be busy

@@ -297,7 +297,7 @@ class SnapshotStore:
             except StorageError:
                 unusable.append(snapshot_id)
         theirs = other._catalogue  # noqa: SLF001 - of another store of this class
-        with self._working() as packs, other._working() as copies:  # noqa: SLF001
+        with self._reading() as packs, other._working() as copies:  # noqa: SLF001
             damaged: set[bytes] = set()
             for digest in needed_by(packs, (bytes.fromhex(each.tree) for each in found.values())):
                 if not copies.has(digest):

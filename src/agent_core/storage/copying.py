@@ -1,5 +1,6 @@
 """Copies sessions between databases: every row, in order, in one transaction per session."""
 
+import os
 import sqlite3
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
@@ -13,6 +14,7 @@ from agent_core.storage.connections import open_reader, open_writer, patiently
 from agent_core.storage.faults import explain
 from agent_core.storage.liveness import OwnerIsDead
 from agent_core.storage.migrations import version_of
+from agent_core.storage.reading import open_unchanging
 from agent_core.storage.rows import ACTIVE_RUN, loads, session_not_found
 from agent_core.types import UndoneMessage, utc_now
 from agent_core.types.lanes import Lane
@@ -223,8 +225,10 @@ class SqliteEnd:
             elif not path.is_file():
                 message = f"there is no session database {path}"
                 raise StorageError(ErrorCode.FILE_NOT_FOUND, message, details={"path": str(path)})
-            else:
+            elif os.access(path.parent, os.W_OK):
                 connection = open_reader(path)
+            else:  # a backup, or a mount that cannot be written
+                connection = open_unchanging(path)
         with closing(connection), _explained(path):
             if not is_target and not patiently(partial(version_of, connection, path)):
                 message = f"{path} holds no sessions: it is empty"

@@ -192,6 +192,17 @@ def _open(path: Path, files: _Files) -> _Opened:
     return _Opened(_connect(path, _ALONE), files, is_locked=False)
 
 
+def open_unchanging(path: Path) -> FileConnection:
+    """Open a database that nobody can write, and create nothing beside it.
+
+    Raises:
+        sqlite3.Error: it cannot be read.
+        StorageError: a process died while it changed the database.
+    """
+    path = path.absolute()
+    return _open(path, _Files.of(path)).connection
+
+
 def _connect(path: Path, way: str) -> FileConnection:
     connection = connect(path, mode="ro", more=way, cached_statements=256)
     connection.row_factory = sqlite3.Row

@@ -4,10 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from agent_core.storage.claims import find_session
-from agent_core.storage.rows import CONTENT, MAX_SEQ, OPEN_RUN, find, loads
+from agent_core.storage.rows import CONTENT, MAX_SEQ, OPEN_RUN, find, loads, read
 from agent_core.storage.spending import COUNTS, UNPRICED
-from agent_core.storage.sql import Connection
+from agent_core.storage.sql import Connection, Cursor
 from agent_core.text.folding import fold, pattern_in_json
 from agent_core.types import Node, SessionRecord, SessionSummary, Usage, words_of
 
@@ -21,13 +20,26 @@ _LISTED = """SELECT session_id, title, cwd FROM sessions WHERE {where}
 _SPENT = f"""SELECT coalesce(sum(turns), 0),
     {", ".join(f"coalesce(sum({name}), 0)" for name in COUNTS)}, sum(CAST(cost AS NUMERIC)),
     count(*) FILTER (WHERE {UNPRICED}), count(*) FILTER (WHERE is_estimated)
-FROM spending WHERE session_id = ? AND begun_at IS NOT NULL"""  # noqa: S608 - our own names
+FROM spending WHERE session_id = :id AND begun_at IS NOT NULL"""  # noqa: S608 - our own names
 
-_LAST_STATUS = """SELECT status FROM runs WHERE session_id = ? AND parent_run_id IS NULL
+_LAST_STATUS = """SELECT status FROM runs WHERE session_id = :id AND parent_run_id IS NULL
     ORDER BY rowid DESC LIMIT 1"""
 
-_WAITS = f"""SELECT EXISTS (SELECT 1 FROM runs WHERE session_id = ? AND {OPEN_RUN}
+_WAITS = f"""SELECT EXISTS (SELECT 1 FROM runs WHERE session_id = :id AND {OPEN_RUN}
     AND status = 'waiting')"""  # noqa: S608 - a constant
+
+_NEIGHBOURS = """SELECT (SELECT max(session_id) FROM sessions WHERE session_id < :id),
+    (SELECT min(session_id) FROM sessions WHERE session_id > :id)"""
+
+_OF_SESSION = (
+    "SELECT * FROM sessions WHERE session_id = :id",
+    _SPENT,
+    _LAST_STATUS,
+    _WAITS,
+    _NEIGHBOURS,
+)
+"""What is asked about each session of a list."""
+_AT_ONCE = 100
 
 _FIRST_MESSAGE = """SELECT content_json FROM nodes
     WHERE session_id = ? AND role = 'user' AND node_type = 'message' ORDER BY node_seq LIMIT 1"""
@@ -64,8 +76,12 @@ def summaries(
         fitting = (row for row in rows if _fits(words, row))
         rows = islice(islice(fitting, offset, None), limit)
     ids = [session_id for session_id, *_ in rows]
-    found = [find_session(connection, session_id) for session_id in ids]
-    return [(_summary(connection, session), session.metadata) for session in found]
+    found: list[tuple[SessionSummary, Mapping[str, Any]]] = []
+    for begin in range(0, len(ids), _AT_ONCE):
+        # All are sent before an answer is waited for.
+        answers = [_ask(connection, session_id) for session_id in ids[begin : begin + _AT_ONCE]]
+        found += map(_summary, answers)
+    return found
 
 
 def _fits(words: Sequence[str], texts: Iterable[str | None]) -> bool:
@@ -73,14 +89,17 @@ def _fits(words: Sequence[str], texts: Iterable[str | None]) -> bool:
     return all(word in text for word in words)
 
 
-def _summary(connection: Connection, session: SessionRecord) -> SessionSummary:
-    session_id = session.session_id
-    turns, *counts, cost, unpriced, estimated = connection.execute(_SPENT, (session_id,)).fetchone()
-    last = connection.execute(_LAST_STATUS, (session_id,)).fetchone()
-    (is_waiting,) = connection.execute(_WAITS, (session_id,)).fetchone()
-    return SessionSummary(
-        session_id=session_id,
-        short_id=_short(connection, session_id),
+def _ask(connection: Connection, session_id: str) -> list[Cursor]:
+    return [connection.execute(sql, {"id": session_id}) for sql in _OF_SESSION]
+
+
+def _summary(answers: Sequence[Cursor]) -> tuple[SessionSummary, Mapping[str, Any]]:
+    row, spent, last, waits, neighbours = (answer.fetchone() for answer in answers)
+    session = read(SessionRecord, row)
+    turns, *counts, cost, unpriced, estimated = spent
+    summary = SessionSummary(
+        session_id=session.session_id,
+        short_id=_short(session.session_id, neighbours),
         title=session.title or None,
         cwd=session.cwd,
         status=last[0] if last else None,
@@ -90,23 +109,19 @@ def _summary(connection: Connection, session: SessionRecord) -> SessionSummary:
             cost=None if cost is None or unpriced else round(float(cost), 9),
             is_estimated=estimated > 0,
         ),
-        is_waiting=bool(is_waiting),
+        is_waiting=bool(waits[0]),
         parent_session_id=session.parent_session_id,
         created_at=session.created_at,
         updated_at=session.updated_at,
     )
+    return summary, session.metadata
 
 
-def _short(connection: Connection, session_id: str) -> str:
+def _short(session_id: str, neighbours: Iterable[str | None]) -> str:
     """Return the shortest prefix of the id that no other id has."""
-    before, after = connection.execute(
-        """SELECT (SELECT max(session_id) FROM sessions WHERE session_id < :id),
-        (SELECT min(session_id) FROM sessions WHERE session_id > :id)""",
-        {"id": session_id},
-    ).fetchone()
     length = _LEAST
-    for other in (before or "", after or ""):
-        while session_id[:length] == other[:length] and length < len(session_id):
+    for other in neighbours:
+        while other and session_id[:length] == other[:length] and length < len(session_id):
             length += 1
     return session_id[:length]
 

@@ -20,6 +20,7 @@ from agent_core.providers.scripted import ScriptedProvider, calls
 from agent_core.storage.rows import iso
 from agent_core.storage.store import SessionStore
 from isolation import Home
+from judging import machine_is_ahead
 from runtimes import CONFIG, Asked, ask, runtime
 from session_stories import soong
 
@@ -287,3 +288,21 @@ async def test_a_worker_deletes_at_its_start_what_the_settings_no_longer_keep(
     assert await working
     with psycopg.connect(database_url) as connection:
         assert connection.execute("SELECT session_id FROM sessions").fetchall() == [("new",)]
+
+
+async def test_the_last_session_is_the_one_used_last_whatever_its_clock_said(
+    home: Home, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await talk(home, project, "first")
+    with monkeypatch.context() as wrong:
+        machine_is_ahead(wrong, timedelta(days=5000))
+        await talk(home, project, "ahead")
+    async with runtime(home, project, ["yes"], config=KEPT) as made:
+        assert await made.last_session() == "ahead"
+        await ask(made, session_id="first")
+        assert await made.last_session(project) == "first"
+        kept = await made.delete_sessions(older_than=timedelta(0), keep_last=1)
+        assert kept.candidates == ["ahead"]
+    listed = await asyncio.to_thread(soong, home, project, "list", "--json")
+    found = [json.loads(line)["session_id"] for line in listed.stdout.splitlines()]
+    assert found == ["first", "ahead"]

@@ -172,16 +172,14 @@ async def open_services(
             workers=opened.workers,
         )
         if options.read_only:
+            _close_at_end(stack, models, project)
             yield services
             return
         await moves.recover()
         upkeep = await _begin_upkeep(sessions, setup, opened, deletion_notes)
         stack.push_async_callback(_finish_within, upkeep, _UPKEEP_S)
         stack.push_async_callback(runs.leases.give_back, is_shared=options.store is not None)
-        stack.push_async_callback(models.close)
-        if project.mcp:
-            stack.push_async_callback(project.mcp.aclose)
-        stack.push_async_callback(project.close_toolsets)
+        _close_at_end(stack, models, project)
         if files.has_any:
             sweeping = asyncio.create_task(
                 moves.sweep(opened.clock, only_if_due=True), name="sweep"
@@ -198,6 +196,14 @@ async def open_services(
             stack.push_async_callback(stop_task, serving)
         stack.push_async_callback(runs.close)
         yield services
+
+
+def _close_at_end(stack: AsyncExitStack, models: Models, project: Project) -> None:
+    """Close toolsets, servers and providers with the stack, in this order."""
+    stack.push_async_callback(models.close)
+    if project.mcp:
+        stack.push_async_callback(project.mcp.aclose)
+    stack.push_async_callback(project.close_toolsets)
 
 
 async def _clean_up_after_dead(options: RuntimeOptions, setup: Setup, opened: OpenedStore) -> None:

@@ -32,7 +32,7 @@ from agent_core.opening import open_descriptor
 from agent_core.text import content_hash, fit_lines, one_line
 from agent_core.text.wildcards import Wildcards
 from agent_core.tools.base import LoadedTexts, ToolContext, View
-from agent_core.tools.workspace import Reading
+from agent_core.tools.workspace import Reading, path_to_read
 from agent_core.types import NodeType, user_text
 
 logger = logging.getLogger(__name__)
@@ -173,7 +173,7 @@ class _Walk:
             self.cut_short = entries > _MOST_ENTRIES or thread_time() > end
             own = _own_file(self._root / below, names, root=self._root) if names else None
             if own and not self._is_closed(own[0]):
-                yield f"{below}{own[1]}", own[0]
+                yield path_to_read(f"{below}{own[1]}"), own[0]
             if ".gitignore" in names and (rule := _read_ignore_file(self._root, below)):
                 rules = (*rules, rule)
             for name in folders:

@@ -58,6 +58,15 @@ _SYSTEM = ("/bin/", "/lib/", "/lib32/", "/lib64/", "/nix/store/", "/sbin/", "/sn
 """Folders that package managers of the system fill."""
 
 
+ARTIFACT = "artifact:"
+"""Prefix of the path of an artifact; a file of such a name is read as `./artifact:…`."""
+
+
+def path_to_read(name: str) -> str:
+    """Return a relative path as a tool reads it: `./` begins a name that would mean another."""
+    return f"./{name}" if name.startswith((ARTIFACT, "~")) else name
+
+
 class ResolvedPath(Struct, frozen=True, kw_only=True):
     """A resolved path and the facts known about it.
 
@@ -166,7 +175,7 @@ class PathPolicy:
         try:
             if len(os.fsencode(given)) > _LONGEST_PATH:
                 raise _no_path(given, "it is longer than any path")
-            named = (base or self.project) / Path(given).expanduser()
+            named = (base or self.project) / os.path.expanduser(given)  # noqa: PTH111 - it keeps ./~
             path = Path(os.path.realpath(named))
         except (OSError, ValueError, RuntimeError) as error:
             raise _no_path(given, str(error)) from error
@@ -187,11 +196,11 @@ class PathPolicy:
         return next((root for root in self._write_roots if path.is_relative_to(root)), None)
 
     def shown(self, path: Path) -> str:
-        """The path as people read it: relative inside the project."""
+        """Return the path as people read it, and as `resolve` takes it: relative in the project."""
         text, project = str(path), str(self.project)
         if text == project:
             return "."
-        return text.removeprefix(project.rstrip("/") + "/") if path.is_absolute() else text
+        return path_to_read(text.removeprefix(project.rstrip("/") + "/"))
 
     def is_sensitive(self, path: Path) -> bool:
         """Return whether the name or folder of an absolute path is one that secrets have."""

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from agent_core.config.load import read_setup
+from agent_core.context.instructions import find_instructions
 from agent_core.errors import ErrorCode, PermissionDeniedError, ToolError
 from agent_core.tools.workspace import PathPolicy
 from tool_facts import Code
@@ -353,3 +354,26 @@ async def test_every_file_tool_says_which_path_it_names_with_links_followed(
     name = "link" if tool in {"list_dir", "search"} else "link/a.txt"
     access = (await code.prepare(tool, path=name, **arguments)).access
     assert access.paths == (str(target.parent if name == "link" else target),)
+
+
+async def test_tools_read_each_path_that_they_name(code: Code, project: Path) -> None:
+    names = ["artifact:notes.txt", "artifact:folder/a.txt", "~draft.txt", "~", "in/artifact:x.txt"]
+    for name in names:
+        file = project / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("a needle\n", encoding="utf-8")
+    (project / "artifact:folder" / "CLAUDE.md").write_text("Be kind.\n", encoding="utf-8")
+    listed = await code("list_dir", path=".", recursive=True)
+    found = await code("search", query="needle")
+    paths = {entry["path"] for entry in listed["entries"] if entry["type"] == "file"}
+    assert {match["path"] for match in found["matches"]} == {
+        path for path in paths if not path.endswith("CLAUDE.md")
+    }
+    catalog = find_instructions(project / "home", project, is_closed=lambda _: False)
+    assert {file.shown for file in catalog.files} <= paths
+    for path in sorted(paths):
+        page = await code("read_file", path=path)
+        assert (page["path"], page["content"][-2:]) in {(path, "e\n"), (path, ".\n")}
+    written = await code("write_file", path="./artifact:new.txt", content="a needle\n")
+    assert (await code("read_file", path=written["path"]))["content"] == "a needle\n"
+    assert (await code("list_dir", path="./artifact:folder"))["entries"][0]["path"] in paths

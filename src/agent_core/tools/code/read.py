@@ -18,12 +18,10 @@ from agent_core.tools.base import Action, Tool, ToolContext, ToolOutput, ToolRet
 from agent_core.tools.files import Version, disk_errors, open_below, open_file, version_of
 from agent_core.tools.schema import Arguments
 from agent_core.tools.text import SAMPLE_BYTES, Encoding, encoding_of
-from agent_core.tools.workspace import ResolvedPath, Workspace, code_tool
+from agent_core.tools.workspace import ARTIFACT, ResolvedPath, Workspace, code_tool, path_to_read
 from agent_core.types import Access
 
 MAX_LINE_BYTES = 4096
-ARTIFACT = "artifact:"
-"""Prefix of the path of an artifact; a file of such a name is read as ./artifact:…"""
 _COUNTED_BYTES = 4 * 2**20
 _CHUNK = 2**18
 _ASCII = bytes(range(128))
@@ -337,7 +335,7 @@ def _entries(
             kind = "file"
             with suppress(OSError):
                 size = entry.stat(follow_symlinks=False).st_size
-        below = f"{prefix}{entry.name}"
+        below = path_to_read(f"{prefix}{entry.name}")
         yield {"name": entry.name, "path": below, "type": kind, "size": size}
         if depth and kind == "dir" and enters(path / entry.name):
             # A folder that may not be read, or has just gone, is listed and not entered.

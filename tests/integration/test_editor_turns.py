@@ -4,6 +4,7 @@ import json
 import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -398,6 +399,35 @@ def test_a_run_that_has_waited_is_shown_whole_before_the_next_message(
     assert [*spoken.values()] == [LONG, "more"]
     assert spoken == shown
     assert text_of(reply.updates, "agent_thought_chunk") == thought
+
+
+def count_queued(home: Home) -> int:
+    with closing(sqlite3.connect(home.path / "sessions.sqlite")) as database:
+        rows = database.execute("SELECT count(*) FROM runs WHERE status = 'queued'")
+        return int(rows.fetchone()[0])
+
+
+def test_prompts_that_a_killed_process_had_queued_are_shown_with_their_answers(
+    home: Home, project: Path
+) -> None:
+    with ModelServer.in_thread([Hangs(text="so far"), "to two", "to three"]) as server:
+        first = Editor(configured(home, server))
+        session_id = first.open(project)
+        first.begin(session_id, "one")
+        first.begin(session_id, "two")
+        until(first, lambda: text_of(first.updates))
+        wait_for(first, lambda: count_queued(home) == 1)
+        first.kill()
+        with Editor(home) as second:
+            second.load(session_id, project)
+            reply = second.prompt(session_id, "three")
+            shown = second.load(session_id, project)
+    kinds = ("user_message_chunk", "agent_message_chunk")
+    said = [each for each in reply.updates if each["sessionUpdate"] in kinds]
+    assert text_of(said, "user_message_chunk") == "two"
+    assert text_of(said) == "to twoto three"
+    assert said[0]["sessionUpdate"] == "user_message_chunk"
+    assert said[0]["messageId"] in messages(shown, "user_message_chunk")
 
 
 def test_a_choice_holds_for_the_prompts_after_it(home: Home, project: Path) -> None:

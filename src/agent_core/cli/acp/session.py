@@ -73,6 +73,8 @@ _KNOWN_S = 2.0
 """Seconds without an update after which a question no longer waits for its call to be shown."""
 _IN_FRONT_S = 5.0
 """Seconds for the last events of the runs in front to arrive, once the prompt's own run begins."""
+_LAST_USED = 3
+"""Sessions of the project among which one is that was just used: a search reads all of them."""
 _END_REASONS: dict[str | None, StopReason] = {
     EndReason.MAX_TURNS: "max_turn_requests",
     EndReason.MAX_OUTPUT_TOKENS_RECOVERY: "max_tokens",
@@ -148,7 +150,7 @@ class EditorSession:
         await self._connection.send_notification("session/update", serialize_params(note))
 
     def answer(self, turn: PromptTurn, message: UserMessage) -> Answering:
-        """Begin to run a message, with the choices of now; returns the rest of the work.
+        """Begin to run a message with the present choices; return the work that answers it.
 
         `/server:prompt words` is a prompt of an MCP server.
 
@@ -168,7 +170,7 @@ class EditorSession:
         return self._carry_out(turn, turn.begin(partial(self._start, turn, start)))
 
     def summarise(self, turn: PromptTurn) -> Answering:
-        """Begin to summarise the history, as `/compact` asks; as `answer`."""
+        """Begin to summarise the history, as `/compact` asks; return the work that answers it."""
         begin = partial(self.runtime.compact_session, self.session_id)
         return self._carry_out(turn, turn.begin(begin))
 
@@ -314,7 +316,7 @@ class EditorSession:
 
     async def _follow_other(self, run_id: str) -> None:
         """Show the events of a run in front: it waited for an answer, or its process died."""
-        translation = Translation(self.setup.project, self._screen)
+        translation = Translation(self.setup.project, self._screen, shows_prompt=True)
         with suppress(ConnectionError, AgentCoreError):
             stored = await self.runtime.replay_run(run_id)
             for event in stored.events:
@@ -333,7 +335,9 @@ class EditorSession:
 
     async def _show_state(self) -> None:
         """Show the session's title and cost."""
-        found = await self.runtime.session_summaries(10, query=self.session_id)
+        found = await self.runtime.session_summaries(_LAST_USED, project=self.setup.project)
+        if all(each.session_id != self.session_id for each in found):  # others were used since
+            found = await self.runtime.session_summaries(10, query=self.session_id)
         for summary in [each for each in found if each.session_id == self.session_id]:
             await self.show(
                 SessionInfoUpdate(

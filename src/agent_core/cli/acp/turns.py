@@ -12,7 +12,7 @@ from agent_core.errors import AgentCoreError
 from agent_core.types import RunStatus, RuntimeEvent
 
 _END_S = 5.0
-"""Seconds for the end of a run to be shown whose request was cancelled."""
+"""Seconds in which the end of a run is shown whose request was cancelled."""
 
 Answering: TypeAlias = Coroutine[Any, Any, PromptResponse]
 Begin: TypeAlias = Callable[[], Awaitable[RunHandle[Any] | None]]

@@ -136,14 +136,21 @@ class Translation:
         project: folder at which relative paths start.
         screen: what the editor has been shown; all runs of a session share it.
         is_child: show the calls only.
+        shows_prompt: show the user's message, too, because it was not sent in this editor.
     """
 
     def __init__(
-        self, project: Path, screen: Screen | None = None, *, is_child: bool = False
+        self,
+        project: Path,
+        screen: Screen | None = None,
+        *,
+        is_child: bool = False,
+        shows_prompt: bool = False,
     ) -> None:
         self._project = project
         self._screen = screen or Screen()
         self._is_child = is_child
+        self._shows_prompt = shows_prompt
         self._begun = ""
         self._said, self._thought = _Streamed(), _Streamed()
 
@@ -151,8 +158,9 @@ class Translation:
         """Return whether a live event has to be shown with its node."""
         if self._is_child or event.node_id is None:
             return False
+        is_prompt = self._shows_prompt and event.event_type is EventType.MESSAGE_CREATED
         is_reply = event.event_type is EventType.MESSAGE_COMPLETED
-        return is_reply or isinstance(event.details, ToolEnded)
+        return is_prompt or is_reply or isinstance(event.details, ToolEnded)
 
     def note(self, event: RuntimeEvent) -> None:
         """Take note of an event that was shown before."""
@@ -180,14 +188,9 @@ class Translation:
             deque(self._of_placed(placed), maxlen=0)  # only the last one is shown, in the end
         elif node is None or event.event_type is not EventType.MESSAGE_CREATED:
             yield from self._of_placed(placed)
-        elif node.node_type is not NodeType.MESSAGE:
-            return
-        elif node.role is Role.USER:
-            for block in _shown(node.content):
-                yield UserMessageChunk(
-                    session_update="user_message_chunk", content=block, message_id=node.node_id
-                )
-        elif node.role is Role.ASSISTANT:
+        elif _is_prompt(node):
+            yield from _of_prompt(node)
+        elif node.node_type is NodeType.MESSAGE and node.role is Role.ASSISTANT:
             yield from self._of_reply(node)
         for call in placed.answered:  # of a session that was forked, without events of its calls
             is_error = call.result is not None and call.result.is_error
@@ -220,6 +223,8 @@ class Translation:
                 yield _said(f"\n\n{objection_line(objection)}", event.event_id)
             case _ if placed.kind is EventType.MESSAGE_COMPLETED and placed.node is not None:
                 yield from self._of_reply(placed.node)
+            case _ if self._shows_prompt and placed.node is not None and _is_prompt(placed.node):
+                yield from _of_prompt(placed.node)
             case _:
                 pass
 
@@ -366,6 +371,17 @@ def _thought(text: str, message_id: str) -> AgentThoughtChunk:
     return AgentThoughtChunk(
         session_update="agent_thought_chunk", content=block, message_id=message_id
     )
+
+
+def _is_prompt(node: Node) -> bool:
+    return node.node_type is NodeType.MESSAGE and node.role is Role.USER
+
+
+def _of_prompt(node: Node) -> Iterator[UserMessageChunk]:
+    for block in _shown(node.content):
+        yield UserMessageChunk(
+            session_update="user_message_chunk", content=block, message_id=node.node_id
+        )
 
 
 def _shown(content: Sequence[ContentBlock]) -> Iterator[TextContentBlock | ImageContentBlock]:

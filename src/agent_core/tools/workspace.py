@@ -175,7 +175,8 @@ class PathPolicy:
         try:
             if len(os.fsencode(given)) > _LONGEST_PATH:
                 raise _no_path(given, "it is longer than any path")
-            named = (base or self.project) / os.path.expanduser(given)  # noqa: PTH111 - it keeps ./~
+            named = Path(given).expanduser() if given.startswith("~") else Path(given)  # not ./~
+            named = (base or self.project) / named
             path = Path(os.path.realpath(named))
         except (OSError, ValueError, RuntimeError) as error:
             raise _no_path(given, str(error)) from error

@@ -25,6 +25,12 @@ RARE = "kumquat"
 LONG_AGO = datetime(2026, 1, 10, tzinfo=UTC)
 """A time soon after which most sessions were used."""
 
+STORED_GRANTS = """
+[permissions]
+remember_scope = "session_stored"
+"""
+"""Settings with which remembered answers are rows."""
+
 _GIVEN = re.compile(r":(sessions|tenants|step|question)\b")
 _WORDS = """CREATE TEMPORARY TABLE texts AS
     SELECT which, string_agg('word' || (which * 7919 + place * 104729) % 3001, ' ') AS text
@@ -165,7 +171,6 @@ class Crowd:
         """Every public method of a runtime that reads rows."""
         session, run, node = self.names.values()
         return {
-            "session": lambda: _now(runtime.session(session)),
             "attach": lambda: runtime.attach(run),
             "approvals": runtime.approvals,
             "permission_grants": runtime.permission_grants,
@@ -254,7 +259,3 @@ def _question() -> str:
         cwd="/project",
     )
     return request.model_dump_json()
-
-
-async def _now(found: object) -> object:
-    return found

@@ -50,7 +50,8 @@ _TAKE = f"""WITH RECURSIVE lanes(name) AS (
         WHERE NOT EXISTS (SELECT 1 FROM unknown)
     )
     SELECT ARRAY(SELECT name FROM unknown), job.id, job.run_id,
-        NOT EXISTS (SELECT 1 FROM procrastinate_jobs WHERE status = 'todo' AND id <> job.id),
+        CASE WHEN job.id IS NOT NULL THEN NOT EXISTS
+            (SELECT 1 FROM procrastinate_jobs WHERE status = 'todo' AND id <> job.id) END,
         {list_columns(RunRecord)}, {list_columns(SessionRecord)}
     FROM (SELECT 1) AS once LEFT JOIN job ON TRUE
     LEFT JOIN runs ON runs.run_id = job.run_id

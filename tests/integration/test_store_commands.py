@@ -92,6 +92,18 @@ def test_the_tables_of_the_queue_are_upgraded_when_that_is_asked_for(
     )
 
 
+def test_a_missing_index_of_words_is_named_and_built(home: Home, database_url: str) -> None:
+    home.write_config(HERE)
+    execute(database_url, "DROP INDEX nodes_words")
+    found = store(home, "check", "--json", THERE=database_url)
+    assert found.returncode == 0
+    (check,) = [each for each in json.loads(found.stdout)["checks"] if each["name"] == "search"]
+    assert check["state"] == "remark"
+    assert "store migrate" in check["cure"]
+    assert store(home, "migrate", THERE=database_url).returncode == 0
+    assert "search" not in store(home, "check", THERE=database_url).stdout
+
+
 def test_what_keeps_runs_from_a_server_is_found(home: Home, database_url: str) -> None:
     home.write_config(HERE)
     server, _, name = database_url.rpartition("/")

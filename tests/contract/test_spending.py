@@ -256,3 +256,24 @@ async def test_no_figure_keeps_a_run_from_being_stored_or_sums_from_being_read(
     for by in UNITS:
         rows = await store.costs(by)
         assert sum(row.runs for row in rows) == 3
+
+
+async def test_a_tenant_sums_its_own_spending(database_url: str) -> None:
+    chance = random.Random(3)  # noqa: S311 - no secret
+    for tenant in ("acme", "other"):
+        async with PostgresSessionStore.open(database_url, tenant=tenant) as bound:
+            await bound.open_run(an_opening(f"s_{tenant}", f"run_{tenant}"))
+            batch = a_batch(
+                session_id=f"s_{tenant}", run_id=f"run_{tenant}", run=ended(a_usage(chance), 1)
+            )
+            await bound.append(batch)
+            usages = {"recall": a_usage(chance).model_dump(exclude={"raw_usage"})}
+            note = SessionNote(session_id=f"s_{tenant}", metadata={"background_usage": usages})
+            await bound.note(note)
+    for tenant in ("acme", "other", "nobody", None):
+        async with PostgresSessionStore.open(database_url, tenant=tenant) as bound:
+            all_spent = await everything(bound)
+            assert len(all_spent) == {"nobody": 0, None: 4}.get(tenant, 2)
+            for by in UNITS:
+                rows = await bound.costs(by)
+                assert {row.key: shown(row) for row in rows} == summed(by, all_spent)

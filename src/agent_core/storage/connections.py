@@ -249,7 +249,8 @@ def open_writer(path: Path, patience: float = PATIENCE) -> FileConnection:
     _refuse_newer(path, patience)
     connection = _connect(path, timeout=0)
     try:
-        patiently(lambda: _prepare(connection, path), patience, beside=path)
+        patiently(lambda: _set_up(connection), patience, beside=path)
+        _bring_up_to_date(connection, path, partial(patiently, patience=patience, beside=path))
         connection.settle()
     except BaseException:
         connection.close()
@@ -381,16 +382,18 @@ def _set_up(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA secure_delete = ON")
 
 
-def _prepare(connection: sqlite3.Connection, path: Path) -> None:
-    _set_up(connection)
-    if migrations.version_of(connection, path) == migrations.MIGRATIONS[-1].version:
+def _bring_up_to_date(
+    connection: sqlite3.Connection, path: Path, retried: Callable[[Callable[[], Any]], Any]
+) -> None:
+    """Migrate a database; `retried` runs what may have to wait for another process."""
+    if retried(partial(_is_current, connection, path)):
         return
     is_told = False
     steps = migrations.migrate(connection, path)
     while True:
-        patiently(partial(connection.execute, "BEGIN IMMEDIATE"))
+        retried(partial(connection.execute, "BEGIN IMMEDIATE"))
         try:
-            if migrations.version_of(connection, path) == migrations.MIGRATIONS[-1].version:
+            if _is_current(connection, path):
                 steps.close()  # another process was faster
             is_done = next(steps, True)
             connection.execute("COMMIT")
@@ -405,6 +408,10 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
             _announce(connection, path)
         # The log must not become as large as everything that is added.
         connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+
+def _is_current(connection: sqlite3.Connection, path: Path) -> bool:
+    return migrations.version_of(connection, path) == migrations.MIGRATIONS[-1].version
 
 
 def _announce(connection: sqlite3.Connection, path: Path) -> None:

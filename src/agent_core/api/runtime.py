@@ -947,8 +947,9 @@ class AgentRuntime:
     ) -> "list[SessionMatch]":
         """Find the newest messages, tool calls and results with every word of `query`.
 
-        Case is ignored, and text in double quotes is one word. Loaded texts, such as skills and
-        instructions, are not searched.
+        Case is ignored as `str.casefold` does it, and accents match however they are composed. Text
+        in double quotes is one word. Loaded texts, such as skills and instructions, are not
+        searched.
 
         Args:
             query: the words.

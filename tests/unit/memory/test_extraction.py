@@ -367,4 +367,7 @@ def test_words_rank_memories_in_any_script() -> None:
     assert ranked("自行车", memories) == [city]
     assert ranked("compiler", memories) == [work]
     assert ranked("zebra", memories) == []
+    street = a_memory("mem_4", summary="Lives in the Große Straße", content="by the bu\u0308ro")
+    for words in ("GROSSE", "strasse", "büro", "BU\u0308RO"):
+        assert ranked(words, [*memories, street]) == [street], words
     assert ranked("tea", []) == []

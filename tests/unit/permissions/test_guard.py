@@ -469,6 +469,7 @@ async def test_i10_the_request_tells_who_asks_for_what() -> None:
         "agent_path": ["a1", "a2"],
         "target": "/usr/bin/make all",
         "diff": "--- a\n+++ b\n",
+        "diff_is_whole": True,
     }
 
 

@@ -34,6 +34,7 @@ from agent_core.cli.acp.questions import answers_of, decision_of, question_of
 from agent_core.cli.acp.turns import Answering, Begin, PromptQueue, PromptTurn
 from agent_core.cli.acp.updates import Screen, Translation, Update
 from agent_core.cli.run import MCP_PROMPT
+from agent_core.cli.tasks import own_runs
 from agent_core.cli.view import answer_hints
 from agent_core.config.load import resolve_model
 from agent_core.config.models import ModelConfig
@@ -120,6 +121,8 @@ class EditorSession:
         self._clean = clean
         self._screen = Screen()
         self._plan: object = None
+        self._planning_run: str | None = None
+        self._planning_runs: set[str] | None = None
         self._told: set[str] = set()
         self._unanswered: set[str] = set()
         self._shown = asyncio.Event()
@@ -281,12 +284,12 @@ class EditorSession:
                     case RunEnded(end_reason=reason):
                         turn.end_reason = reason
                     case _ if event.event_type.startswith("task_"):
-                        await self._show_plan()
+                        await self._show_plan(handle.run_id)
                     case _:
                         pass
         if children:  # each ends with its child, and no child outlives its run
             await asyncio.wait(children)
-        await self._show_plan()
+        await self._show_plan(handle.run_id)
 
     async def _until_ended(self, following: "list[asyncio.Task[None]]") -> None:
         """Wait for the end of runs in front to be shown, however slowly the editor reads."""
@@ -327,8 +330,17 @@ class EditorSession:
                 async for event in events:
                     await self._translate(event, translation)
 
-    async def _show_plan(self) -> None:
-        plan = await plan_of(self.runtime, self.setup, self.session_id, self._clean)
+    async def _show_plan(self, run_id: str | None = None) -> None:
+        """Show the session's Tasks, if it has any, during this run or between two."""
+        setup, session_id = self.setup, self.session_id
+        if not await asyncio.to_thread((setup.tasks_dir / session_id).is_dir):
+            return
+        if run_id is None or run_id != self._planning_run:
+            self._planning_run = run_id
+            self._planning_runs = await own_runs(self.runtime, session_id)
+        plan = await asyncio.to_thread(
+            plan_of, setup, session_id, self._clean, runs=self._planning_runs
+        )
         if plan is not None and plan != self._plan:
             self._plan = plan
             await self.show(plan)

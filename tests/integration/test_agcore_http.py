@@ -131,7 +131,7 @@ STREAMS = [
 
 async def leave(make, is_kept, is_cancelled):
     # Several at once: the event loop closes generators in no particular order.
-    await asyncio.gather(*(leave_one(make, is_kept, is_cancelled) for _ in range(6)))
+    await asyncio.gather(*(leave_one(make, is_kept, is_cancelled) for _ in range(3)))
 
 
 async def leave_one(make, is_kept, is_cancelled):

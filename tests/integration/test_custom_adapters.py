@@ -156,6 +156,7 @@ import asyncio, sys
 from agent_core import AgentRuntime
 
 async def main():
+    sys.path.append(sys.argv[3])
     async with AgentRuntime(sys.argv[1], home_dir=sys.argv[2]) as runtime:
         handle = await runtime.start("hello")
         await handle.wait()
@@ -181,8 +182,8 @@ def output(home: Home, project: Path, site: Path, provider: str) -> str:
     home.write_config(f'[model]\nprovider = "{provider}"\nname = "m"\n')
     program = home.write("program.py", PROGRAM)
     done = subprocess.run(  # noqa: S603 - this interpreter, and a program of this file
-        [sys.executable, str(program), str(project), str(home.path)],
-        env=home.env(PYTHONPATH=str(site)),
+        [sys.executable, str(program), str(project), str(home.path), str(site)],
+        env=home.env(),
         capture_output=True,
         text=True,
         timeout=120,
@@ -238,5 +239,6 @@ def test_what_is_installed_is_named_for_an_unknown_key(
     site = tmp_path / "site"
     install(site, "echo-adapter", {"echo": "echo_adapter:Echo"})
 
-    assert "anthropic, " in output(home, project, site, "ehco")
-    assert "echo, " in output(home, project, site, "ehco")
+    shown = output(home, project, site, "ehco")
+    assert "anthropic, " in shown
+    assert "echo, " in shown

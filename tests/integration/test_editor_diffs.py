@@ -41,10 +41,16 @@ def configured(home: Home, server: ModelServer) -> Home:
 def contents(home: Home, project: Path, call: Calls) -> tuple[list[dict[str, Any]], ...]:
     """The content of a call in its question, in its result, and in the loaded session."""
     with ModelServer.in_thread([call, "done"]) as server, Editor(configured(home, server)) as it:
-        session_id = it.open(project)
-        live = it.prompt(session_id, "change it").updates
-        (asked,) = it.asked
-        loaded = it.load(session_id, project)
+        return contents_in(it, project)
+
+
+def contents_in(editor: Editor, project: Path) -> tuple[list[dict[str, Any]], ...]:
+    """The same of the next call, in a new session."""
+    before = len(editor.asked)
+    session_id = editor.open(project)
+    live = editor.prompt(session_id, "change it").updates
+    (asked,) = editor.asked[before:]
+    loaded = editor.load(session_id, project)
     return (asked["params"]["toolCall"]["content"], *(result_of(each) for each in (live, loaded)))
 
 
@@ -95,27 +101,28 @@ CHANGES: dict[str, tuple[bytes | None, Calls]] = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
-def test_a_diff_turns_the_text_before_into_the_text_after(
-    home: Home, project: Path, change: tuple[bytes | None, Calls]
-) -> None:
-    content, call = change
-    file = project / "a.txt"
-    before = None
-    if content is not None:
-        file.write_bytes(content)
-        before = text_of(content)
-    shown = contents(home, project, call)
-    after = text_of(file.read_bytes())
-    for each in shown:
-        if diffs(each):
-            assert applied(before, diffs(each)) == after
-            assert LEFT_OUT not in texts(each)
-        else:
-            assert LEFT_OUT in texts(each)
-            spelled_out = each is shown[0] and not set("\r\f").isdisjoint(after)
-            assert spelled_out or len(after) > 4000
-    assert diffs(shown[1]) == diffs(shown[2])
+@pytest.mark.timeout(180)
+def test_a_diff_turns_the_text_before_into_the_text_after(home: Home, project: Path) -> None:
+    script = [reply for _, call in CHANGES.values() for reply in (call, "done")]
+    with ModelServer.in_thread(script) as server, Editor(configured(home, server)) as it:
+        for name, (content, _) in CHANGES.items():
+            file = project / name / "a.txt"
+            file.parent.mkdir()
+            before = None
+            if content is not None:
+                file.write_bytes(content)
+                before = text_of(content)
+            shown = contents_in(it, file.parent)
+            after = text_of(file.read_bytes())
+            for each in shown:
+                if diffs(each):
+                    assert applied(before, diffs(each)) == after, name
+                    assert LEFT_OUT not in texts(each), name
+                else:
+                    assert LEFT_OUT in texts(each), name
+                    spelled_out = each is shown[0] and not set("\r\f").isdisjoint(after)
+                    assert spelled_out or len(after) > 4000, name
+            assert diffs(shown[1]) == diffs(shown[2]), name
 
 
 def text_of(content: bytes) -> str:

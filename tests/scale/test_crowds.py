@@ -27,7 +27,7 @@ from explained import Explained, PlanLog, Scan
 from isolation import Home, run_folder
 from postgres import Server, migrated_template
 from runtimes import CONFIG
-from unit.storage.test_postgres_tenants import READS, fill
+from unit.storage.test_postgres_tenants import READS, WRITES, fill, outcome
 
 SMALL = Crowd(sessions=1_000, tenants=10)
 LARGE = Crowd(100_000, 1_000) if sweeps.is_whole() else Crowd(5_000, 50)
@@ -59,6 +59,8 @@ class House:
         known = (scan for scan in scans if scan.table in most)
         return [scan for scan in known if scan.rows > 2 * most[scan.table] + SPARE_ROWS]
 
+
+pytestmark = pytest.mark.timeout(1800 if sweeps.is_whole() else 180)  # the first one fills
 
 GROWING = (
     *("sessions", "agents", "runs", "nodes", "events", "artifacts", "budgets", "approvals"),
@@ -166,7 +168,7 @@ def test_every_public_method_is_tried_or_reads_nothing() -> None:
 
 
 async def explained(house: House, home: Home, project: Path) -> dict[str, Explained]:
-    """What each read of the tenant has executed, with either kind of plan."""
+    """What each operation of the tenant has executed, and each read with either kind of plan."""
     found: dict[str, Explained] = {}
     home.write_config(CONFIG + STORED_GRANTS)
     async with PostgresSessionStore.open(house.url, tenant=TENANT) as store:
@@ -187,11 +189,15 @@ async def explained(house: House, home: Home, project: Path) -> dict[str, Explai
                     await read()
                     found[f"{name}, {kind}"] = house.log.take()
     house.set("plan_cache_mode", "auto")
+    async with PostgresSessionStore.open(house.url, tenant=TENANT) as store:
+        for name, write in sorted(WRITES.items(), key=lambda each: each[0] == "delete_session"):
+            house.log.take()
+            await outcome(write(store))
+            found[f"store.{name}"] = house.log.take()
     return found
 
 
-@pytest.mark.timeout(900 if sweeps.is_whole() else 60)
-async def test_no_read_of_a_tenant_grows_with_the_sessions_of_others(
+async def test_nothing_that_a_tenant_does_grows_with_the_sessions_of_others(
     houses: list[House], home: Home, project: Path
 ) -> None:
     small, large = houses

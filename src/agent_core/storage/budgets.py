@@ -175,9 +175,10 @@ def settle_time(connection: Connection, run_id: str, *, is_continued: bool = Fal
     Its session pays for it, and so does the run, if it `is_continued`.
     """
     scopes = connection.execute(
-        """SELECT scope_id, limits_json, spent_json FROM budgets WHERE scope_id IN
-        (SELECT session_id FROM runs WHERE run_id = :run AND parent_run_id IS NULL)
-        OR (scope_id = :run AND kind = 'run' AND :is_continued = 1)""",
+        """SELECT scope_id, limits_json, spent_json FROM budgets WHERE scope_id IN (
+            SELECT session_id FROM runs WHERE run_id = :run AND parent_run_id IS NULL
+            UNION ALL SELECT CAST(:run AS TEXT)
+        ) AND (scope_id != :run OR (kind = 'run' AND :is_continued = 1))""",
         {"run": run_id, "is_continued": int(is_continued)},
     ).fetchall()
     scopes = [scope for scope in scopes if _TIME in loads(scope[1])]

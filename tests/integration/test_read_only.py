@@ -18,10 +18,13 @@ from agent_core.cli.command import execute
 from agent_core.providers.scripted import ScriptedProvider, calls
 from agent_core.storage import connections, migrations
 from agent_core.storage.migrations import MIGRATIONS, Migration
+from agent_core.storage.owners import Owner
+from agent_core.storage.reading import open_unlocked
 from agent_core.storage.sqlite import SqliteSessionStore
 from isolation import Home
 from mounts import read_only_mount
 from posix_locks import locks_of, needs_locks
+from rights import as_anyone
 from rows import a_batch, a_node, an_opening
 from runtimes import CONFIG, Asked, ask, runtime
 from session_stories import SOONG
@@ -279,3 +282,21 @@ async def test_reading_takes_no_lock_from_a_runtime_of_the_same_process(
             assert [each.session_id for each in listed] == ["s2", "s1"]
         assert before <= locks_of(path, pid=os.getpid())
     assert not Path(f"{path}-wal").exists()
+
+
+async def test_a_home_that_cannot_be_read_is_no_home_without_sessions(
+    home: Home, project: Path
+) -> None:
+    await a_home(home, project)
+    store = home.path / "store"
+    store.mkdir()
+    (home.path / "sessions.sqlite").rename(store / "sessions.sqlite")
+    store.chmod(0)
+    try:
+        with as_anyone(), pytest.raises(StorageError, match="Permission denied"):
+            async with open_unlocked(store / "sessions.sqlite", Owner.in_memory()) as found:
+                await found.sessions()
+    finally:
+        store.chmod(0o700)
+    async with open_unlocked(store / "sessions.sqlite", Owner.in_memory()) as found:
+        assert len(await found.sessions()) == 1

@@ -89,9 +89,10 @@ class Owner:
     def watching(cls, home: Path) -> "Owner":
         """Return a judge of the owners in a home, which owns nothing and writes nothing."""
         folder = home.resolve() / "sessions" / ".owners"
-        if not folder.is_dir():
+        try:
+            return cls(f"{new_id('own')}.{_UNLOCKED}", folder)
+        except OSError:  # the home has had no runtime yet, or cannot be read
             return cls.in_memory()
-        return cls(f"{new_id('own')}.{_UNLOCKED}", folder)
 
     @classmethod
     def in_memory(cls) -> "Owner":

@@ -16,7 +16,7 @@ import os
 import sqlite3
 import time
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import cast
 
@@ -60,7 +60,7 @@ class _Files(Struct, frozen=True):
             database=_status(path),
             log=_status(Path(f"{path}-wal")),
             journal=_status(Path(f"{path}-journal")),
-            has_index=Path(f"{path}-shm").exists(),
+            has_index=os.path.lexists(f"{path}-shm"),
         )
 
     @property
@@ -72,10 +72,21 @@ class _Files(Struct, frozen=True):
 
 
 def _status(path: Path) -> _Status:
-    with suppress(OSError):
+    """Return what changes with a file; None if it is missing or empty.
+
+    Raises:
+        StorageError: its folder cannot be entered.
+    """
+    try:
         found = path.stat()
-        return (found.st_ino, found.st_size, found.st_mtime_ns) if found.st_size else None
-    return None
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        message = f"the session database {path} cannot be read: {error.strerror}"
+        message += "; make its folder readable for you"
+        details = {"path": str(path)}
+        raise StorageError(ErrorCode.STORAGE_ERROR, message, details=details) from error
+    return (found.st_ino, found.st_size, found.st_mtime_ns) if found.st_size else None
 
 
 class _Opened(Struct, frozen=True):
@@ -233,7 +244,7 @@ async def open_unlocked(path: Path, judge: OwnerJudge) -> AsyncGenerator[SqliteS
         StorageError: `migration_failed`: it is from a newer version of the program, or another
             program's; `storage_error`: it cannot be read.
     """
-    path = path.absolute()  # noqa: ASYNC240 - reads no file
+    path = Path(await asyncio.to_thread(os.path.realpath, path))
     if await asyncio.to_thread(_status, path) is None:
         yield SqliteSessionStore.in_memory()
         return

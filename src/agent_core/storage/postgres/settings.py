@@ -65,6 +65,7 @@ _LIMITS: Mapping[str, str | None] = {
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
     "max_parallel_workers_per_gather": "0",  # it would read all sessions for those of a tenant
+    "jit": "off",  # compiling takes longer than these statements
 }
 
 _OF_CONNECTION: Mapping[str, str | None] = {

@@ -436,6 +436,7 @@ def migrate(connection: Connection[Row]) -> None:
                     message = f"{DATABASE} lacks the {kind} {name}"
                     raise StorageError(ErrorCode.MIGRATION_FAILED, message + _CURE) from error
         if not is_there(connection, SEARCH_INDEX):
+            connection.execute(_ALONE)
             add_to_small(connection)
         connection.execute("DELETE FROM last_commits WHERE at < now() - interval '1 hour'")
 

@@ -84,7 +84,7 @@ def search_index(connection: ServerConnection[Row]) -> SearchIndex:
 
 
 def add_to_small(connection: ServerConnection[Row]) -> None:
-    """Build the indexes within a transaction, unless there are many nodes."""
+    """Build missing indexes within a transaction, unless there are many nodes."""
     row = connection.execute(_IS_SMALL).fetchone()
     if row and row[0]:
         with suppress(psycopg.errors.InsufficientPrivilege), connection.transaction():

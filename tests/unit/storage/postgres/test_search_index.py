@@ -1,5 +1,6 @@
 """The indexes of search: who builds them and when, and that search does without them."""
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -91,6 +92,13 @@ async def test_a_small_database_gets_them_when_it_is_opened(database_url: str) -
     await fill(database_url)
     execute(database_url, *WITHOUT)
     await require_search(database_url)
+    assert examine(database_url).search == "there"
+
+
+async def test_processes_that_open_it_at_once_build_them_once(database_url: str) -> None:
+    execute(database_url, *WITHOUT, "DROP EXTENSION pg_trgm, btree_gin")
+    results = await asyncio.gather(*(found(database_url, None, "anything") for _ in range(6)))
+    assert results == [[]] * 6
     assert examine(database_url).search == "there"
 
 

@@ -6,7 +6,9 @@ from typing import Any
 import orjson
 import pytest
 
-from agent_core import AgentRuntime, Budget
+import runtimes
+from agent_core import AgentRuntime, Budget, Usage
+from agent_core.providers.scripted import Says
 from isolation import Home
 from model_server import ModelServer, Sends
 
@@ -101,3 +103,19 @@ async def test_all_that_is_billed_counts_everywhere(
         assert usage.cost == pytest.approx(dollars)
     assert (use.spent["input_tokens"], use.spent["output_tokens"]) == counts[:2]
     assert use.spent["usd"] == pytest.approx(dollars)
+
+
+async def test_an_adapter_of_the_program_is_read_like_a_service(home: Home, project: Path) -> None:
+    """Its usage may leave out of the output what the total has, as services do."""
+    usage = Usage(input_tokens=100, output_tokens=10, reasoning_tokens=300, total_tokens=410)
+    config = runtimes.CONFIG + "[model.price]\ninput = 1.0\noutput = 10.0\n"
+    script = [Says(text="Hello.", usage=usage)] * 2
+    async with runtimes.runtime(home, project, script, config=config) as made:
+        plain = await made.run("hello")
+        limited = await made.run("hello", budget=Budget(usd=1))
+        (use,) = (await made.replay_session(limited.session_id)).budgets
+    for result in (plain, limited):
+        assert (result.usage.input_tokens, result.usage.output_tokens) == (100, 310)
+        assert result.cost == pytest.approx((100 + 310 * 10) / 1e6)
+    assert use.spent["output_tokens"] == 310
+    assert use.spent["usd"] == pytest.approx((100 + 310 * 10) / 1e6)

@@ -20,6 +20,7 @@ from agent_core.providers.adapter_faults import open_stream
 from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.estimates import PromptEstimates, estimate_blocks
 from agent_core.providers.tally import CallTally, CountedStart, size_of
+from agent_core.providers.usage import completed_usage
 from agent_core.types import (
     Amounts,
     Budget,
@@ -497,9 +498,11 @@ class _PaidCall:
 
     async def settle(self, completed: ModelCompleted) -> ModelCompleted:
         """Settle a whole reply by the reported usage, or by the estimate if there is none."""
-        usage = completed.usage
-        if not _is_reported(completed):
-            usage = _completed_usage(usage, self._prompt, estimate_blocks(completed.content))
+        if _is_reported(completed):
+            usage = completed_usage(completed.usage)
+        else:
+            output = estimate_blocks(completed.content)
+            usage = _estimated_usage(completed.usage, self._prompt, output)
         completed = _with_cost(completed, usage, self._price)
         self.tally.take(completed)
         await self._settle(usage)
@@ -545,7 +548,7 @@ def _is_reported(completed: ModelCompleted) -> bool:
     return usage.input_tokens > 0 and (usage.output_tokens > 0 or not completed.content)
 
 
-def _completed_usage(reported: Usage, prompt: int, output: int) -> Usage:
+def _estimated_usage(reported: Usage, prompt: int, output: int) -> Usage:
     """Return the reported usage, completed from the total or by the estimates."""
     given, taken = max(reported.input_tokens, 0), max(reported.output_tokens, 0)
     total = max(reported.total_tokens, 0)
@@ -568,7 +571,7 @@ def _cost_at(price: Price | None) -> Callable[[Usage], float] | None:
 def _priced_reply(completed: ModelCompleted, price: Price | None) -> ModelCompleted:
     """Return a reply with its cost; if usage was not reported, flagged and without cost."""
     if _is_reported(completed):
-        return _with_cost(completed, completed.usage, price)
+        return _with_cost(completed, completed_usage(completed.usage), price)
     usage = completed.usage.model_copy(update={"is_estimated": True})
     return _with_cost(completed, usage, None)
 

@@ -97,20 +97,27 @@ def test_showing_changes_nothing_and_needs_no_right_to_write(
     before, mount = state_of(home.path), read_only_mount(home.path)
     monkeypatch.chdir(project)
     there: list[list[Any]] = []
-    for words in SHOWN:
+    with closing(
+        sqlite3.connect(f"file:{home.path}/sessions.sqlite?immutable=1", uri=True)
+    ) as rows:
+        named = rows.execute("SELECT previous_id, snapshot_id FROM node_snapshots ORDER BY rowid")
+        (begun, _), *_, (_, ended) = named.fetchall()
+    shown = (*SHOWN, ("workspace", "diff", begun, ended))
+    for words in shown:
         there.append([execute(list(words)), capsys.readouterr().out])
         assert state_of(home.path) == before, words
     assert {code for code, _ in there} == {0}
     execute(["doctor"])
     assert state_of(home.path) == before
     mounted = subprocess.run(  # noqa: S603
-        [*mount, sys.executable, "-c", DRIVER, json.dumps(SHOWN)],
+        [*mount, sys.executable, "-c", DRIVER, json.dumps(shown)],
         capture_output=True,
         text=True,
         check=False,
     )
     assert mounted.returncode == 0, mounted.stderr
-    for words, expected, line in zip(SHOWN, there, mounted.stdout.splitlines(), strict=True):
+    assert "a.txt" in there[-1][1]
+    for words, expected, line in zip(shown, there, mounted.stdout.splitlines(), strict=True):
         assert json.loads(line) == expected, words
 
 

@@ -1,6 +1,5 @@
 """The hint for a missing extra fits the way the program was installed."""
 
-import ensurepip
 import json
 import os
 import re
@@ -8,13 +7,13 @@ import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tomllib
 import venv
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
-from zipfile import ZipFile
 
 import pytest
 
@@ -43,16 +42,16 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The interpreter of an environment with pip, and with what builds a wheel."""
     place = tmp_path_factory.mktemp("environment") / "soong-agent"
-    bundled = [*Path(ensurepip.__file__).parent.glob("_bundled/pip-*.whl")]
-    venv.create(place, with_pip=not bundled, symlinks=True)
+    pip = Path(sysconfig.get_path("purelib", vars={"base": sys.base_prefix})) / "pip"
+    venv.create(place, with_pip=not pip.is_dir(), symlinks=True)  # its own pip takes seconds
     python = place / "bin" / "python"
     packages = Path(
         call(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip()
     )
-    for name in ("hatchling", "packaging", "pathspec", "pluggy", "trove_classifiers"):
-        shutil.copytree(Path(import_module(name).__file__ or "").parent, packages / name)
-    for wheel in bundled:  # unpacked, pip is there at once; the installer compiles all of it
-        ZipFile(wheel).extractall(packages)
+    builders = ("hatchling", "packaging", "pathspec", "pluggy", "trove_classifiers")
+    for path in (pip, *(Path(import_module(name).__file__ or "").parent for name in builders)):
+        if not (packages / path.name).exists():
+            (packages / path.name).symlink_to(path)
     return python
 
 
@@ -88,19 +87,18 @@ def works(python: Path, command: str) -> None:
     call(python, *words[1:], "--dry-run", "--no-deps", "--no-build-isolation")
 
 
-def test_the_command_names_what_the_program_was_installed_from(
-    checkout: Path, python: Path
+@pytest.fixture(scope="module")
+def wheel(checkout: Path) -> Path:
+    command = (sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", "dist")
+    subprocess.run(command, cwd=checkout, check=True, capture_output=True)  # noqa: S603
+    (wheel,) = (checkout / "dist").iterdir()
+    return wheel
+
+
+def test_the_command_names_the_wheel_that_the_program_was_installed_from(
+    python: Path, wheel: Path
 ) -> None:
     pip = f"{python} -m pip install"
-
-    install(python, str(checkout))
-    folder = hint(python)
-    assert folder == f"{pip} '{checkout}[acp]'"
-    works(python, folder)
-
-    call(python, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation",
-         "-w", str(checkout / "dist"), str(checkout))  # fmt: skip
-    (wheel,) = (checkout / "dist").iterdir()
     install(python, "--force-reinstall", str(wheel))
     file = hint(python)
     assert file == f"{pip} '{wheel}[acp]'"
@@ -108,6 +106,18 @@ def test_the_command_names_what_the_program_was_installed_from(
     gone = wheel.rename(wheel.with_name("moved"))
     assert hint(python) == f"{pip} {ACP}"
     gone.rename(wheel)
+
+
+@pytest.mark.sweep  # as the wheel, and what pip writes is known: see below
+def test_the_command_names_the_folder_or_what_an_index_has(
+    checkout: Path, python: Path, wheel: Path
+) -> None:
+    pip = f"{python} -m pip install"
+
+    install(python, "--force-reinstall", str(checkout))
+    folder = hint(python)
+    assert folder == f"{pip} '{checkout}[acp]'"
+    works(python, folder)
 
     # As from an index: there is no record of where it came from.
     install(python, "--force-reinstall", "--find-links", str(wheel.parent), "soong-agent")

@@ -4,13 +4,15 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).parents[3]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+FIRST = sorted(ROOT.glob("*.md"))
+PAGES = sorted([*FIRST, *ROOT.glob("docs/**/*.md")])
 WORDS = re.compile(r"\W+")
 SETTINGS = {
     "typeCheckingMode": "strict",
@@ -19,11 +21,11 @@ SETTINGS = {
 }
 
 
-def blocks() -> dict[str, str]:
-    """The Python of every page by a name; what the reference shows are no programs."""
+def blocks(pages: Sequence[Path]) -> dict[str, str]:
+    """The Python of pages by a name; what the reference shows are no programs."""
     return {
         f"{WORDS.sub('_', page.relative_to(ROOT).as_posix())}_{number}": block
-        for page in PAGES
+        for page in pages
         if page.parent.name != "reference"
         for number, block in enumerate(
             re.findall(r"^```python\n(.+?)^```$", page.read_text("utf-8"), re.S | re.M), start=1
@@ -51,14 +53,23 @@ def errors_of(report: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.timeout(180)
-def test_every_block_passes_as_it_stands_or_as_a_part_of_its_example(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("pages", "count"),
+    [
+        pytest.param(FIRST, 2, id="first"),
+        pytest.param(PAGES, 30, id="all", marks=pytest.mark.sweep),
+    ],
+)
+def test_every_block_passes_as_it_stands_or_as_a_part_of_its_example(
+    tmp_path: Path, pages: Sequence[Path], count: int
+) -> None:
     """Beside a program with names that the packages do not have, which are errors."""
     examples = {
         WORDS.sub("_", path.relative_to(ROOT).as_posix()): path.read_text("utf-8")
         for path in sorted(ROOT.glob("examples/**/*.py"))
     }
-    found = blocks()
-    assert len(found) > 30
+    found = blocks(pages)
+    assert len(found) > count
     checked: dict[str, str] = {}
     for name, block in found.items():
         example = next((known for known, text in examples.items() if block in text), None)

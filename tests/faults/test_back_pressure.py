@@ -63,7 +63,7 @@ CONSUMERS = [reads_all, sleeps, never_comes, leaves, forgets]
 async def test_text_is_exact_and_memory_bounded_whatever_the_consumer_does(
     home: Home, project: Path, tally: Tally, size: Depth
 ) -> None:
-    deltas = size.some(100_000, 4_000)
+    deltas = size.some(100_000, 1_600)
     text = "".join(f"word {n:06d} " for n in range(deltas))
     provider = ScriptedProvider(lambda request: Says(text=text, chunks=deltas))
     async with runtime(home, project, provider) as made:

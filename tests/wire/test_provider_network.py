@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -52,26 +53,22 @@ def port(server: ModelServer) -> int:
     return int(server.url.rpartition(":")[2])
 
 
-async def openssl(*arguments: str, folder: Path) -> None:
-    process = await asyncio.create_subprocess_exec(
-        "openssl", *arguments, cwd=folder, stderr=asyncio.subprocess.DEVNULL
-    )
-    assert await process.wait() == 0
+def openssl(*arguments: str, folder: Path) -> None:
+    subprocess.run(["openssl", *arguments], cwd=folder, stderr=subprocess.DEVNULL, check=True)  # noqa: S603, S607
 
 
-@pytest.fixture
-async def authority(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with `ca.pem`, and `server.pem` and `server.key` that it has signed."""
+    folder = tmp_path_factory.mktemp("authority")
     names = "subjectAltName=DNS:model.test,IP:127.0.0.1"
-    (tmp_path / "names").write_text(names)
+    (folder / "names").write_text(names)
     new: Sequence[str] = ("req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=made for a test")
-    await openssl(*new, "-x509", "-keyout", "ca.key", "-out", "ca.pem", folder=tmp_path)
-    await openssl(*new, "-keyout", "server.key", "-out", "server.csr", folder=tmp_path)
+    openssl(*new, "-x509", "-keyout", "ca.key", "-out", "ca.pem", folder=folder)
+    openssl(*new, "-keyout", "server.key", "-out", "server.csr", folder=folder)
     sign = ("x509", "-req", "-in", "server.csr", "-CA", "ca.pem", "-CAkey", "ca.key")
-    await openssl(
-        *sign, "-CAcreateserial", "-extfile", "names", "-out", "server.pem", folder=tmp_path
-    )
-    return tmp_path
+    openssl(*sign, "-CAcreateserial", "-extfile", "names", "-out", "server.pem", folder=folder)
+    return folder
 
 
 def served(authority: Path) -> ssl.SSLContext:
@@ -230,12 +227,12 @@ async def test_a_server_without_tls_is_not_mistaken_for_one_with_a_strange_certi
 
 
 async def test_a_folder_of_authorities_is_trusted(
-    authority: Path, monkeypatch: pytest.MonkeyPatch
+    authority: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = authority / "folder"
+    folder = tmp_path / "folder"
     folder.mkdir()
     (folder / "ca.pem").write_bytes((authority / "ca.pem").read_bytes())
-    await openssl("rehash", str(folder), folder=authority)
+    openssl("rehash", str(folder), folder=authority)
     monkeypatch.setenv("SSL_CERT_DIR", str(folder))
 
     async with ModelServer(["hi"], tls=served(authority)) as server:

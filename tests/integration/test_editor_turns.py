@@ -501,3 +501,18 @@ def test_hooks_that_do_not_run_are_mentioned_once(
     assert "hooks do not run here" in replies[0]
     assert replies[0].endswith("\n\none")
     assert replies[1] == "two"
+
+
+def test_what_a_terminal_warns_of_is_said_in_the_editor(home: Home, project: Path) -> None:
+    unmet = {"matcher": "Edit", "hooks": [{"type": "command", "command": "true"}]}
+    home.write("hooks.json", json.dumps({"version": 1, "hooks": {"PreToolUse": [unmet]}}))
+    with (
+        ModelServer.in_thread(["one", "two"]) as server,
+        Editor(configured(home, server)) as it,
+    ):
+        session_id = it.open(project)
+        first = it.prompt(session_id, "first")
+        assert it.prompt(session_id, "second").text == "two"
+    assert "hooks.PreToolUse[0].matcher" in first.text
+    assert "its hooks do not run" in first.text
+    assert first.text.endswith("\n\none")

@@ -1,7 +1,7 @@
 """The methods of the Agent Client Protocol, with which an editor uses this agent."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from importlib.metadata import version
 
@@ -286,6 +286,12 @@ class EditorAgent:
         """Cancel the present work of a session."""
         if (session := self._sessions.get(asked.session_id)) is not None:
             await session.prompts.cancel()
+
+    def warn(self, run_ids: Collection[str], warning: str) -> None:
+        """Tell the user a warning about one of these runs, with the next update of its prompt."""
+        for session in self._sessions.values():
+            if (turn := session.prompts.turn_of(*run_ids)) is not None:
+                turn.warnings.append(warning)
 
     async def close(self) -> None:
         """End all sessions, because the editor is gone, and answer its open requests."""

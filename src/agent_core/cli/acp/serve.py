@@ -1,10 +1,11 @@
 """`soong-agent acp`: keeps standard output for the protocol alone, and ends in order."""
 
 import asyncio
+import logging
 import os
 import signal
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 from agent_core.cli.options import COMPLETED, MISUSED, OUTPUT_CLOSED, Options
@@ -69,6 +70,28 @@ def private_streams() -> Generator[tuple[int, int]]:
         os.close(sink)
 
 
+class _WarningsOfRuns(logging.Handler):
+    """Passes on warnings that are logged while a run works: an editor hides standard error.
+
+    Args:
+        warn: gets the ids of the run and of those around it, and the warning; called in the loop.
+        redactor: removes secrets.
+    """
+
+    def __init__(self, warn: Callable[[list[str], str], object], redactor: Redactor) -> None:
+        super().__init__(logging.WARNING)
+        self._warn = warn
+        self._redactor = redactor
+        self._loop = asyncio.get_running_loop()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        from agent_core.loop.inside import enclosing_runs  # noqa: PLC0415 - loaded by then
+
+        if run_ids := [each.run_id for each in enclosing_runs()]:
+            text = self._redactor.text(record.getMessage())
+            self._loop.call_soon_threadsafe(self._warn, run_ids, text)
+
+
 def _to_standard_error(text: str) -> None:
     print(visible(text, one_line=True), file=sys.stderr, flush=True)
 
@@ -79,6 +102,7 @@ async def _serve(options: Options, source: int, sink: int, redactor: Redactor) -
 
     lines = Lines(source, sink)
     agent = EditorAgent(lines, model=options.model, clean=redactor.text)
+    warnings = _WarningsOfRuns(agent.warn, redactor)
     loop = asyncio.get_running_loop()
     listening = asyncio.create_task(agent.connection.main_loop())
     received: list[signal.Signals] = []
@@ -87,9 +111,13 @@ async def _serve(options: Options, source: int, sink: int, redactor: Redactor) -
         received.append(number)
         loop.call_soon_threadsafe(listening.cancel)
 
-    with catch_signals(stop):
-        await asyncio.wait([listening])
-        await agent.close()
+    logging.getLogger().addHandler(warnings)
+    try:
+        with catch_signals(stop):
+            await asyncio.wait([listening])
+            await agent.close()
+    finally:
+        logging.getLogger().removeHandler(warnings)
     if received:
         return 128 + received[0]
     if lines.failure is not None and not is_gone(lines.failure):  # an editor that left has ended it

@@ -232,12 +232,10 @@ class EditorSession:
             await turn.stop()
 
     async def _show_run(self, turn: PromptTurn, handle: RunHandle[Any]) -> PromptResponse:
-        for warning in handle.warnings:
-            if warning not in self._told:
-                self._told.add(warning)
-                await self.say(f"{visible(warning)}\n\n")
+        turn.warnings[:0] = handle.warnings
         await self._follow(turn, handle)
         status = await handle.wait()
+        await self._warn(turn)
         await self._show_state()
         if status is RunStatus.WAITING:
             for hint in (await answer_hints(self.runtime, handle)).values():
@@ -250,6 +248,13 @@ class EditorSession:
             error = AgentCoreError(handle.error.code, handle.error.message)
             raise request_error(error, clean=self._clean)
         return _DONE
+
+    async def _warn(self, turn: PromptTurn) -> None:
+        """Say each warning about a run, once in this session."""
+        while turn.warnings:
+            if (warning := turn.warnings.pop(0)) not in self._told:
+                self._told.add(warning)
+                await self.say(f"\n\n{visible(warning)}\n\n")
 
     async def say(self, text: str) -> None:
         """Say something that no model has said.
@@ -275,6 +280,7 @@ class EditorSession:
                 if not isinstance(event.details, RunQueued):
                     await self._until_ended(in_front)
                     in_front.clear()
+                await self._warn(turn)
                 await self._translate(event, translation)
                 match event.details:
                     case ChildCreated(child_run_id=run_id):

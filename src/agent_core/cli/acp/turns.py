@@ -29,6 +29,7 @@ class PromptTurn:
         order: as given.
         handle: its run, once it is started.
         in_front: ids of runs that are carried out, and shown, before its own.
+        warnings: about its run, which the user has not been told.
         is_cancelled: the answer is `cancelled`, however its run ends.
         end_reason: why its run has ended.
     """
@@ -37,6 +38,7 @@ class PromptTurn:
         self.order = order
         self.handle: RunHandle[Any] | None = None
         self.in_front: set[str] = set()
+        self.warnings: list[str] = []
         self.is_cancelled = False
         self.end_reason: str | None = None
         self._before = [*before]

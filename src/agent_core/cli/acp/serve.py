@@ -71,7 +71,7 @@ def private_streams() -> Generator[tuple[int, int]]:
 
 
 class _WarningsOfRuns(logging.Handler):
-    """Passes on warnings that are logged while a run works: an editor hides standard error.
+    """Passes on what this program logs as a warning while a run works: editors hide their logs.
 
     Args:
         warn: gets the ids of the run and of those around it, and the warning; called in the loop.
@@ -111,13 +111,14 @@ async def _serve(options: Options, source: int, sink: int, redactor: Redactor) -
         received.append(number)
         loop.call_soon_threadsafe(listening.cancel)
 
-    logging.getLogger().addHandler(warnings)
+    ours = logging.getLogger("agent_core")
+    ours.addHandler(warnings)
     try:
         with catch_signals(stop):
             await asyncio.wait([listening])
             await agent.close()
     finally:
-        logging.getLogger().removeHandler(warnings)
+        ours.removeHandler(warnings)
     if received:
         return 128 + received[0]
     if lines.failure is not None and not is_gone(lines.failure):  # an editor that left has ended it

@@ -2,7 +2,8 @@
 
 Session number `n` is that of tenant `n % tenants`, so each tenant's rows lie between everybody
 else's. The rows of one tenant are the same in number and kind, however many tenants there are. Of
-each tenant's sessions, one in ten waits for an answer, one in twenty is queued, one in fifty runs.
+each tenant's sessions, one in ten waits for an answer and one in twenty is queued; of the first
+tenants' also one in fifty runs, because a house has only so many workers.
 """
 
 import re
@@ -45,7 +46,7 @@ _PLAN = """CREATE TEMPORARY TABLE plan AS SELECT n, n % :tenants AS of_tenant,
 ANALYZE plan"""
 """The sessions; `place` is the number of a session among those of its tenant."""
 
-_WAITS, _QUEUED, _RUNS = "place % 10 = 3", "place % 20 = 5", "place % 50 = 7"
+_WAITS, _QUEUED, _RUNS = "place % 10 = 3", "place % 20 = 5", "place % 50 = 7 AND of_tenant < 20"
 _STATUS = f"""CASE WHEN number = 1 THEN 'completed' WHEN {_WAITS} THEN 'waiting'
     WHEN {_QUEUED} THEN 'queued' WHEN {_RUNS} THEN 'running' ELSE 'completed' END"""
 _EACH_RUN = "FROM plan CROSS JOIN generate_series(1, 2) AS number"
@@ -60,8 +61,7 @@ _ROWS: dict[str, str] = {
         'active' AS status, CASE WHEN {_RUNS} THEN 'own_' || of_tenant % 7 END AS owner,
         CASE WHEN {_RUNS} THEN '2099-01-01T00:00:00.000000+00:00' END AS lease_expires_at,
         '{{}}' AS metadata_json, at AS created_at, at AS updated_at, 1 AS epoch,
-        CASE WHEN place % 100 <> 99 THEN 'Task ' || place || ' about word' || place % 97 END
-            AS title,
+        'Task ' || place || ' about word' || place % 97 AS title,
         tenant, 'host:a' AS place, 16 AS last_seq, 8 AS last_node_seq FROM plan""",
     "agents": """SELECT 'agent_' || id AS agent_id, 'sess_' || id AS session_id,
         'main' AS agent_type, 'idle' AS status, '{}' AS metadata_json, at AS created_at,

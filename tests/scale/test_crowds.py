@@ -140,7 +140,6 @@ NO_READS = {
 
 COMMANDS = (
     "sessions list",
-    "sessions list --here",
     f"sessions search {RARE}",
     "sessions search word1 word2",
     "sessions show {session}",
@@ -153,12 +152,15 @@ COMMANDS = (
     "attach {run}",
     "queue",
     "workers",
-    "tasks list",
-    "memory list",
     "store check",
     "doctor",
 )
-"""Commands that read; `sessions du` and `cost` add up all there is."""
+"""Commands that read rows; `sessions du` and `cost` add up all there is.
+
+So does `sessions list --here` in a folder without sessions, to name those of other folders.
+"""
+NEWEST = 4_000
+"""The newest messages of all tenants, in which a word is looked for first."""
 
 
 def test_every_public_method_is_tried_or_reads_nothing() -> None:
@@ -236,4 +238,4 @@ def test_no_command_reads_a_table_that_grows(
     assert done.returncode in {0, 1}, done.stderr
     assert "database" not in done.stderr, done.stderr
     assert seen.plans
-    assert not large.excess(seen.scans(), large.mine)
+    assert not large.excess(seen.scans(), {**large.mine, "nodes": NEWEST})

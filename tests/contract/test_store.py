@@ -1234,27 +1234,28 @@ async def test_the_order_of_sessions_is_that_of_their_use_whatever_the_clocks_sa
     assert await store.last_session("/project") == "s0"
 
 
-async def test_a_time_that_has_not_come_counts_as_the_next_use(
-    store: SessionStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("days", [5000, -20_000])
+async def test_a_time_that_cannot_be_right_counts_as_the_next_use(
+    store: SessionStore, clock: Clock, monkeypatch: pytest.MonkeyPatch, days: int
 ) -> None:
     await used(store, "old", "run_old")
     with monkeypatch.context() as wrong:
-        clock.ahead = timedelta(days=5000)
+        clock.ahead = timedelta(days=days)
         wrong.setattr(rows, "utc_now", clock.now)
-        await used(store, "ahead", "run_1")
+        await used(store, "wrong", "run_1")
     clock.ahead = timedelta(0)
     now = utc_now()
     assert await store.unused_sessions(now) == ["old"]
     with pytest.raises(StorageError) as used_now:
-        await store.delete_session("ahead", unused_since=now)
+        await store.delete_session("wrong", unused_since=now)
     assert used_now.value.code is ErrorCode.SESSION_ACTIVE
 
     await used(store, "new", "run_2")
     soon = utc_now() + timedelta(minutes=1)
-    assert await store.unused_sessions(soon) == ["old", "ahead", "new"]
-    assert await store.unused_sessions(soon, keep_last=1) == ["old", "ahead"]
-    await store.delete_session("ahead", unused_since=soon)
-    assert await store.session("ahead") is None
+    assert await store.unused_sessions(soon) == ["old", "wrong", "new"]
+    assert await store.unused_sessions(soon, keep_last=1) == ["old", "wrong"]
+    await store.delete_session("wrong", unused_since=soon)
+    assert await store.session("wrong") is None
     assert await store.last_use() is not None
 
 

@@ -388,17 +388,22 @@ ACTIVE_RUN = f"{OPEN_RUN} AND status != 'waiting'"
 OWNED_RUN = f"{ACTIVE_RUN} AND (lane IS NULL OR status != 'queued')"
 """The same without runs queued for workers, which need no owner either."""
 
-_NEXT_USE_AT = """(SELECT later.updated_at FROM sessions AS later
-    WHERE later.use_number > sessions.use_number AND later.updated_at <= :now
-    ORDER BY later.use_number LIMIT 1)"""
+_CAN_BE_RIGHT = "{}updated_at BETWEEN '2020' AND :now"
+"""Condition for times that lie behind us, and not before the program was written."""
 
-USED_AT = f"CASE WHEN updated_at <= :now THEN updated_at ELSE coalesce({_NEXT_USE_AT}, :now) END"
+_NEXT_USE_AT = f"""(SELECT later.updated_at FROM sessions AS later
+    WHERE later.use_number > sessions.use_number AND {_CAN_BE_RIGHT.format("later.")}
+    ORDER BY later.use_number LIMIT 1)"""  # noqa: S608 - constants
+
+USED_AT = f"""CASE WHEN {_CAN_BE_RIGHT.format("")} THEN updated_at
+    ELSE coalesce({_NEXT_USE_AT}, :now) END"""
 """The time when a session was last used.
 
-A time that has not come yet is a wrong clock's: the next use of any session replaces it, or now.
+A time that a wrong clock has left is replaced by that of the next use of any session, or by now.
 """
 
-UNUSED = f"(updated_at < :before OR (updated_at > :now AND {_NEXT_USE_AT} < :before))"
+UNUSED = f"""((updated_at >= '2020' AND updated_at < :before)
+    OR (NOT {_CAN_BE_RIGHT.format("")} AND {_NEXT_USE_AT} < :before))"""
 """Condition for sessions that were last used before then, with `USED_AT`."""
 
 OWNER_LOST = "owner_lost"

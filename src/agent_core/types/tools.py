@@ -109,8 +109,8 @@ class Access:
         met: resolved paths that a command reads below the folders that it names, for rules that
             deny paths or ask for them.
         line: the first line that is read or changed, if there is one file.
-        diff: a unified diff of the change, if there is one; editors show it as a diff if it consists
-            of whole hunks, with `/dev/null` in place of a file that did not exist.
+        diff: a unified diff of the change, if there is one. Editors show it as one if it consists
+            of whole hunks; `/dev/null` stands for a file that did not exist.
         confined: description of the sandbox's effect on this call; None if it is not confined.
         no_network: why a confined command has no network, and what grants it; None if it has.
         asked_by: the setting that makes a command ask, or the reason why an edit does even where

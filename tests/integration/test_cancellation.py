@@ -161,7 +161,8 @@ async def test_a_cancelled_command_is_answered_with_its_output(home: Home, proje
             await asyncio.sleep(0.01)
         assert not (await handle.cancel()).timed_out
         await made.run("what has it said?", session_id="s1")
-    sent = [block for message in provider.requests[-1].messages for block in message.content]
+    of_runs = [request for request in provider.requests if "run_id" in request.metadata]
+    sent = [block for message in of_runs[-1].messages for block in message.content]
     (result,) = [block for block in sent if isinstance(block, ToolResultBlock)]
     assert result.error is not None
     assert result.error.code is ErrorCode.CANCELLED

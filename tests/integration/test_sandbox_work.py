@@ -572,9 +572,10 @@ async def test_a_folder_that_a_script_enters_is_where_its_paths_start(
 
 
 async def test_a_refused_network_is_told_whatever_ends_the_pipe(home: Home, project: Path) -> None:
-    install = f"{sys.executable} -m pip install --disable-pip-version-check nosuchproject"
+    pip = f"{sys.executable} {wheel_of_pip()}/pip"  # as an environment may be without it
+    install = f"{pip} install --disable-pip-version-check nosuchproject"
     scripts = (
-        f"{install} | tail -n 1",
+        f"PIP_RETRIES=1 {install} | tail -n 1",
         f"PIP_RETRIES=0 {install} 2>&1 | tail -n 1",
         "curl -sS https://example.org 2>&1 | cat; true",
         "echo 'ERROR: No matching distribution found for x' > log",

@@ -83,6 +83,25 @@ async def until_written(project: Path, count: int) -> None:
             await asyncio.sleep(0.02)
 
 
+OPEN = """SELECT pid, xact_start FROM pg_stat_activity WHERE datname = current_database()
+    AND pid <> pg_backend_pid() AND xact_start IS NOT NULL"""
+
+
+async def pause(worker: subprocess.Popen[str], url: str) -> None:
+    """Stop a process between two transactions: within one it may hold the session for minutes."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        while True:
+            worker.send_signal(signal.SIGSTOP)
+            open_ones = {*connection.execute(OPEN)}
+            if open_ones:  # a transaction of this process ends meanwhile
+                await asyncio.sleep(0.3)
+                open_ones &= {*connection.execute(OPEN)}
+            if not open_ones:
+                return
+            worker.send_signal(signal.SIGCONT)
+            await asyncio.sleep(0.02)
+
+
 async def take_over(services: Services) -> Any:
     """Take the run up as soon as its owner's lease is over."""
     async with asyncio.timeout(30):
@@ -124,7 +143,7 @@ async def test_a_paused_process_does_nothing_after_its_run_was_taken_over(
         await queue(services)
         with paused_worker(home, project, database_url) as worker:
             await until_written(project, 3)
-            worker.send_signal(signal.SIGSTOP)
+            await pause(worker, database_url)
             run = await take_over(services)
             await run.ended.wait()
             before = lines(project)

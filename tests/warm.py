@@ -25,6 +25,7 @@ import pkgutil
 import platform
 import runpy
 import select
+import shlex
 import shutil
 import signal
 import socket
@@ -169,6 +170,14 @@ def arguments(*words: str) -> list[str]:
         _doors.append(_open_door())
     address: str = _doors[0].getsockname()
     return ["-S", "-E", str(_TESTS / "warm_client.py"), address, *words]
+
+
+def write_command(folder: Path) -> None:
+    """Write `soong-agent` into a folder for `PATH`, so that a shell starts copies of it."""
+    folder.mkdir(exist_ok=True)
+    words = shlex.join([sys.executable, *arguments("-m", "agent_core.cli")])
+    (folder / "soong-agent").write_text(f'#!/bin/sh\nexec {words} "$@"\n', encoding="utf-8")
+    (folder / "soong-agent").chmod(0o755)
 
 
 def _open_door() -> socket.socket:

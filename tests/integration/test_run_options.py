@@ -423,7 +423,7 @@ async def test_options_of_an_earlier_schema_are_none(home: Home, project: Path) 
     connection = sqlite3.connect(database, isolation_level=None)
     newer = " ".join(each for one in MIGRATIONS if one.version >= 5 for each in one.statements)
     for kind, name in re.findall(r"CREATE (?:UNIQUE )?(INDEX|TRIGGER) (\w+)", newer):
-        connection.execute(f"DROP {kind} {name}")
+        connection.execute(f"DROP {kind} IF EXISTS {name}")
     tables = re.findall(r"CREATE TABLE (\w+)", newer)
     for table in tables:
         connection.execute(f"DROP TABLE {table}")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import warm
 from isolation import Home
 from model_server import ModelServer, Received, Reply
 
@@ -39,7 +40,8 @@ def test_every_recipe_does_what_it_says(home: Home, project: Path) -> None:
             f'[model]\nprovider = "openai"\nname = "m"\nbase_url = "{server.base_url("openai")}"\n'
             "[model.price]\ninput = 1.0\noutput = 1.0\n[memory]\nenabled = false\n"
         )
-        path = f"{Path(sys.executable).parent}:{home.env()['PATH']}"
+        warm.write_command(home.path / "bin")
+        path = f"{home.path / 'bin'}:{Path(sys.executable).parent}:{home.env()['PATH']}"
         for recipe in RECIPES:
             done = subprocess.run(  # noqa: S603 - our own page
                 ["bash", "-euc", recipe],  # noqa: S607

@@ -113,10 +113,7 @@ def terminals(project: Path, database_url: str) -> Terminals:
         assert old in text
         (folder / file).write_text(text.replace(old, new), encoding="utf-8")
     tools = folder / "bin"
-    tools.mkdir()
-    words = shlex.join([sys.executable, *warm.arguments("-m", "agent_core.cli")])
-    (tools / "soong-agent").write_text(f'#!/bin/sh\nexec {words} "$@"\n', encoding="utf-8")
-    (tools / "soong-agent").chmod(0o755)
+    warm.write_command(tools)
     path = os.pathsep.join([str(tools), str(Path(sys.executable).parent), os.environ["PATH"]])
     return Terminals(folder, {**os.environ, "PATH": path, "SCALE_DATABASE_URL": database_url})
 

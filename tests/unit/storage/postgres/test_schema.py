@@ -17,7 +17,7 @@ from agent_core.storage.postgres.health import examine
 from agent_core.storage.postgres.settings import connect
 from agent_core.types import Dispatch, new_id
 from postgres import Server
-from rows import a_batch, a_node, an_event, an_opening
+from rows import a_batch, a_node, a_question, an_event, an_opening
 
 FREE_TEXT = {
     *("workers.host", "workers.version", "workers.tenant"),  # never compared with an id of SQLite's
@@ -223,3 +223,26 @@ def test_an_upgrade_waits_for_writers_and_they_for_it(
 def migrate(url: str) -> None:
     with closing(connect(url)) as connection:
         schema.migrate(connection)
+
+
+async def test_an_upgrade_keeps_the_questions_of_each_tenant(
+    empty_database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with known(monkeypatch, *MIGRATIONS[: WITH_TENANTS - 1]), connect(empty_database_url) as old:
+        schema.migrate(old)
+        for tenant in ("acme", "bolt"):
+            old.execute(
+                """INSERT INTO sessions (session_id, tenant, cwd, status, metadata_json, created_at,
+                updated_at) VALUES ($1, $1, '/', 'active', '{}', '2026', '2026')""",
+                (tenant,),
+            )
+            old.execute(
+                """INSERT INTO approvals (request_id, session_id, run_id, root_run_id, agent_id,
+                agent_path_json, tool_call_id, tool_name, access_hash, keeps_run, request_json,
+                state, asked_at) VALUES ($1, $2, 'r', 'r', 'a', '["a"]', 'c', 'code.write_file',
+                'same', TRUE, $3, 'open', '2026-01-01T00:00:00.000000+00:00')""",
+                (f"req_{tenant}", tenant, a_question().request.model_dump_json()),
+            )
+    for tenant in ("acme", "bolt"):
+        async with PostgresSessionStore.open(empty_database_url, tenant=tenant) as store:
+            assert [each.request_id for each in await store.approvals()] == [f"req_{tenant}"]

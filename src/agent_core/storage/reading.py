@@ -65,7 +65,7 @@ class _Files(Struct, frozen=True):
 
     @property
     def way(self) -> str:
-        """How they are read, as a part of SQLite's address."""
+        """The part of SQLite's address that says how they are read."""
         if self.log is None:
             return _UNCHANGING
         return _SHARED if self.has_index else _ALONE

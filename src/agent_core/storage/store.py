@@ -168,7 +168,7 @@ class SessionStore:
 
     @property
     def is_read_only(self) -> bool:
-        """Whether every write is refused."""
+        """Return whether every write is refused."""
         return isinstance(self.writer, NoWriter)
 
     def require_writable(self) -> None:

@@ -17,7 +17,8 @@ _ESCAPES = re.compile(f"(?:{ESCAPED})+")
 def fold(text: str) -> str:
     """Return text without case, as `str.casefold` does it, with its accents composed.
 
-    Folding may change the length: `ß` becomes `ss`, and `İ` an `i` and a dot.
+    It may change the length: `ß` becomes `ss`, and `İ` an `i` and a dot. All spellings that some
+    file system takes for one name become the same.
     """
     if text.isascii():
         return text.lower()

@@ -15,6 +15,7 @@ from pydantic import BeforeValidator, Field, ValidationError
 
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.text import content_hash, estimate_text, fit_lines, shortened
+from agent_core.text.folding import fold
 from agent_core.tools.base import Action, LoadedTexts, Tool, ToolContext, ToolOutput, View
 from agent_core.tools.registry import AnyCall, Renew, Toolbox, model_tool
 from agent_core.tools.schema import Arguments
@@ -208,7 +209,7 @@ def _version(tool: Tool) -> str:
 
 def _search(query: str, tools: Iterable[Tool]) -> list[Tool]:
     """Return the matching tools, best first: those named, else those that share the most words."""
-    words = set(_WORD.findall(query.casefold()))
+    words = set(_WORD.findall(fold(query)))
     named = set(query.replace(",", " ").split())
 
     def scored() -> Iterator[tuple[int, str, Tool]]:
@@ -216,8 +217,8 @@ def _search(query: str, tools: Iterable[Tool]) -> list[Tool]:
             if tool.name in named:
                 yield -1000, tool.name, tool
                 continue
-            text = tool.definition.description[:_SEARCHED_CHARS].casefold()
-            in_name = words.intersection(_WORD.findall(tool.name.casefold()))
+            text = fold(tool.definition.description[:_SEARCHED_CHARS])
+            in_name = words.intersection(_WORD.findall(fold(tool.name)))
             score = 3 * len(in_name) + sum(word in text for word in words - in_name)
             if score:
                 yield -score, tool.name, tool

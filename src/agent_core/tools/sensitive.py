@@ -2,12 +2,12 @@
 
 import os
 import re
-import unicodedata
 from collections.abc import Iterable, Sequence
 from fnmatch import translate
 from functools import lru_cache
 from pathlib import Path
 
+from agent_core.text.folding import fold
 from agent_core.tools.shells import words_of
 
 _TEMPLATES = (".dist", ".example", ".sample", ".template")
@@ -86,8 +86,8 @@ class SensitivePaths:
     ) -> None:
         everything = [".*"] if "/" in entries else []
         entries = [entry for entry in entries if entry.strip("/")]
-        self.names = [same(entry) for entry in entries if "/" not in entry]
-        folders = [same(entry[:-1]) for entry in entries if entry.find("/") == len(entry) - 1]
+        self.names = [fold(entry) for entry in entries if "/" not in entry]
+        folders = [fold(entry[:-1]) for entry in entries if entry.find("/") == len(entry) - 1]
         paths = [entry for entry in entries if "/" in entry.rstrip("/")]
         self.folders = folders
         self._is_name = _any_of(map(translate, self.names))
@@ -98,11 +98,11 @@ class SensitivePaths:
         self._is_path = _any_of([*everything, *found])
         self._project = f"{project}".rstrip("/") + "/"
         spellings = {spelt for home in homes for spelt in (str(home), os.path.realpath(home))}
-        self._homes = tuple(f"{same(home).rstrip('/')}/" for home in spellings if home != os.sep)
+        self._homes = tuple(f"{fold(home).rstrip('/')}/" for home in spellings if home != os.sep)
         above = tuple(f"{home}x" for home in self._homes)
         self._roots = tuple(
             root
-            for root in (f"{same(str(each)).rstrip('/')}/" for each in roots)
+            for root in (f"{fold(str(each)).rstrip('/')}/" for each in roots)
             if not any(path.startswith(root) for path in above)
         )
         # The same few names are in all the paths of a walk.
@@ -126,17 +126,17 @@ class SensitivePaths:
 
     def hold_place(self, text: str) -> bool:
         """Return whether a path is sensitive by where it is, whatever the names in it."""
-        folded = same(text)
+        folded = fold(text)
         return self._is_path.match(folded) is not None or self._is_hidden(folded)
 
     def _fits_name(self, name: str) -> bool:
-        folded = same(name)
+        folded = fold(name)
         if folded.endswith(_TEMPLATES):
             return self._is_template.match(folded) is not None
         return self._is_name.match(folded) is not None
 
     def _fits_folder(self, name: str) -> bool:
-        return self._is_folder.match(same(name)) is not None
+        return self._is_folder.match(fold(name)) is not None
 
     def _is_hidden(self, path: str) -> bool:
         """Return whether a path is below a hidden entry of a home that is not known as harmless."""
@@ -166,13 +166,6 @@ def user_homes(home: str | None) -> list[Path]:
     return [each for each in found if each.is_absolute()]
 
 
-def same(text: str) -> str:
-    """Return the same text for all spellings that some file system takes for one name."""
-    if text.isascii():
-        return text.lower()
-    return unicodedata.normalize("NFC", unicodedata.normalize("NFD", text).casefold())
-
-
 def _expressions(entry: str, project: Path) -> Iterable[str]:
     """Yield expressions for a path and all below it, with links in its fixed part followed."""
     expanded = os.path.expanduser(entry)  # noqa: PTH111 - a `~` without a user stays as it is
@@ -194,13 +187,13 @@ def _expressions(entry: str, project: Path) -> Iterable[str]:
             wild_project = below.count("/") + 1
             fixed, rest = (below, parts[wild_project:]) if wild < wild_project else (fixed, rest)
         for base in dict.fromkeys((os.path.normpath(fixed), os.path.realpath(fixed))):
-            yield re.escape(same(base).rstrip("/")) + "".join(map(_part, rest)) + r"(?:/.*)?\Z"
+            yield re.escape(fold(base).rstrip("/")) + "".join(map(_part, rest)) + r"(?:/.*)?\Z"
 
 
 def _part(part: str) -> str:
     if part == "**":
         return "(?:/[^/]*)*"
-    text = translate(same(part)).replace(".*", "[^/]*")
+    text = translate(fold(part)).replace(".*", "[^/]*")
     return "/" + text.removesuffix(r"\Z").removesuffix(r"\z")
 
 

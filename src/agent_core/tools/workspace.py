@@ -25,11 +25,12 @@ from agent_core.process import Launcher
 from agent_core.process.environment import command_environment
 from agent_core.process.repository_watch import RepositoryWatch
 from agent_core.text import shortened
+from agent_core.text.folding import fold
 from agent_core.tools.base import ArtifactWriter, Prepare, Tool, ToolContext
 from agent_core.tools.files import FileVersionTracker
 from agent_core.tools.registry import model_tool
 from agent_core.tools.schema import Arguments
-from agent_core.tools.sensitive import SensitivePaths, same, user_homes
+from agent_core.tools.sensitive import SensitivePaths, user_homes
 from agent_core.tools.values import storable_text
 from agent_core.types import (
     Access,
@@ -300,7 +301,7 @@ class PathPolicy:
 
     def _is_own(self, path: Path, *, is_same: bool = False) -> bool:
         text = str(path)
-        return not self._readable.hold(text) and (is_same or self._own_folded.hold(same(text)))
+        return not self._readable.hold(text) and (is_same or self._own_folded.hold(fold(text)))
 
 
 def _filled(patterns: Iterable[str], setup: Setup) -> list[str]:
@@ -346,7 +347,7 @@ def _no_path(given: str, reason: str) -> ToolError:
 
 
 def _fold(path: Path) -> Path:
-    return Path(same(str(path)))
+    return Path(fold(str(path)))
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

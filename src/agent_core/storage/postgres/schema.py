@@ -24,7 +24,7 @@ from agent_core.storage.postgres.search import (
     TENANTS_OF_ROWS,
     add_to_small,
 )
-from agent_core.storage.postgres.spending import FILL, SCHEMA as SPENDING
+from agent_core.storage.postgres.spending import FILL, SCHEMA as SPENDING, only_own_schema
 from agent_core.storage.postgres.statements import Row, Statements
 from agent_core.storage.postgres.upgrades import newest_comment
 from agent_core.storage.rows import iso
@@ -304,12 +304,14 @@ BEGIN
 END $$;
 """
 
-_USE_ORDER: LiteralString = """
+_USE_ORDER = f"""
 ALTER TABLE sessions ADD COLUMN use_number BIGINT;
 CREATE SEQUENCE session_uses OWNED BY sessions.use_number;
 -- Users that may write to the table need no right to its sequence.
-CREATE FUNCTION next_use() RETURNS BIGINT LANGUAGE sql VOLATILE SECURITY DEFINER
-SET search_path FROM CURRENT AS $$ SELECT nextval('session_uses') $$;
+CREATE FUNCTION next_use() RETURNS BIGINT LANGUAGE sql VOLATILE SECURITY DEFINER AS $$
+    SELECT nextval('session_uses')
+$$;
+{only_own_schema("next_use")}
 UPDATE sessions SET use_number = ordered.number FROM (
     SELECT session_id, row_number() OVER (ORDER BY updated_at, rowid) AS number FROM sessions
 ) AS ordered WHERE ordered.session_id = sessions.session_id;
@@ -318,7 +320,7 @@ ALTER TABLE sessions ALTER COLUMN use_number SET DEFAULT next_use(),
     ALTER COLUMN use_number SET NOT NULL;
 CREATE INDEX sessions_in_order ON sessions (use_number);
 CREATE INDEX approvals_by_rowid ON approvals (rowid);
-"""
+"""  # noqa: S608 - our own names
 
 _INSTEAD: Mapping[int, str] = {13: _USE_ORDER, 15: SPENDING}
 """Scripts of migrations whose statements for SQLite cannot be translated."""

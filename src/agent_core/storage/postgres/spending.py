@@ -28,6 +28,16 @@ _OF_BACKGROUND = f"""SELECT s.session_id, b.purpose, s.tenant, NULL, NULL, 0,
     WHERE s.metadata_json LIKE '%"background_usage"%'"""  # noqa: S608 - our own names
 
 
+def only_own_schema(function: str) -> str:
+    """Return a statement that lets a function see the schema it is in, and no other.
+
+    A function with its owner's rights must not use a table of the same name that its caller has
+    made: temporary tables come first unless they are named last.
+    """
+    change = f"ALTER FUNCTION {function}() SET search_path = %I, pg_temp"
+    return f"DO $$ BEGIN EXECUTE format('{change}', current_schema()); END $$;"
+
+
 def _count(name: str) -> str:
     found = f"trunc(coalesce(number_in(usage, '{name}'), 0))"
     return f"{name} := least(greatest({found}, -{MOST_TOKENS}), {MOST_TOKENS})"
@@ -104,7 +114,7 @@ END $$;
 
 -- A user with rights to the tables of sessions alone stores their spending, too.
 CREATE FUNCTION keep_spending_of_run() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
     {_INSERT} {_OF_RUNS} AND r.run_id = NEW.run_id {_REPLACE};
     RETURN NULL;
@@ -115,7 +125,7 @@ CREATE TRIGGER change_spending_of_run
     AFTER UPDATE OF turn_count, usage_json, metadata_json ON runs FOR EACH ROW
     WHEN ({COUNTING.replace("r.", "NEW.")}) EXECUTE FUNCTION keep_spending_of_run();
 CREATE FUNCTION keep_spending_of_session() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
     DELETE FROM spending WHERE session_id = NEW.session_id AND begun_at IS NULL;
     {_INSERT} {_OF_BACKGROUND} AND s.session_id = NEW.session_id {_REPLACE};
@@ -129,6 +139,8 @@ CREATE TRIGGER change_spending_of_session AFTER UPDATE OF metadata_json ON sessi
         AND (NEW.metadata_json LIKE '%"background_usage"%'
             OR OLD.metadata_json LIKE '%"background_usage"%'))
     EXECUTE FUNCTION keep_spending_of_session();
+{only_own_schema("keep_spending_of_run")}
+{only_own_schema("keep_spending_of_session")}
 """  # noqa: S608 - our own names
 """The table and what keeps it up to date."""
 

@@ -171,6 +171,42 @@ async def test_a_user_with_rights_to_tables_alone_uses_sessions(
             assert (first.session_id, second.session_id) == (f"{tenant}_one", f"{tenant}_two")
 
 
+async def test_nothing_a_user_has_made_is_used_with_the_rights_of_the_owner(
+    shared_postgres: Server, database_url: str
+) -> None:
+    name = database_url.rpartition("/")[2]
+    user = f"user_{name}"
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE {user} LOGIN PASSWORD 'secret'".encode())
+        connection.execute(f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {user}".encode())
+        connection.execute(f"GRANT CREATE ON DATABASE {name} TO {user}".encode())
+    url = f"postgresql://{user}:secret@{database_url.rpartition('@')[2]}"
+    with_rights = selected(database_url, "SELECT proname FROM pg_proc WHERE prosecdef ORDER BY 1")
+    assert with_rights == [("keep_spending_of_run",), ("keep_spending_of_session",), ("next_use",)]
+    ((owner,),) = selected(database_url, "SELECT current_user")
+    with psycopg.connect(url, autocommit=True) as connection:
+        # Both would be searched before the schema of the tables.
+        connection.execute(f"CREATE SCHEMA {owner}".encode())
+        connection.execute(f"GRANT USAGE ON SCHEMA {owner} TO public".encode())
+        for decoys in ("pg_temp", owner):
+            for table in ("spending", "runs", "sessions"):
+                connection.execute(f"CREATE TABLE {decoys}.{table} (LIKE public.{table})".encode())
+            connection.execute(f"CREATE SEQUENCE {decoys}.session_uses START 900".encode())
+        connection.execute(
+            b"""INSERT INTO public.sessions (session_id, cwd, status, metadata_json, created_at,
+            updated_at) VALUES ('s1', '/', 'active', '{"background_usage": {"title": {}}}', '2026',
+            '2026')"""
+        )
+        connection.execute(
+            b"""INSERT INTO public.runs (run_id, session_id, agent_id, mode, status, turn_count,
+            usage_json, metadata_json, created_at, updated_at) VALUES ('r1', 's1', 'a', 'normal',
+            'completed', 1, '{"total_tokens": 7}', '{}', '2026-01-01', '2026-01-01')"""
+        )
+    spent = "SELECT source, total_tokens FROM public.spending ORDER BY 1"
+    assert selected(database_url, spent) == [("r1", 7), ("title", 0)]
+    assert selected(database_url, "SELECT use_number < 900 FROM public.sessions") == [(True,)]
+
+
 def selected(url: str, statement: Any) -> list[Any]:
     with psycopg.connect(url) as connection:
         return connection.execute(statement).fetchall()

@@ -16,7 +16,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -298,11 +298,15 @@ class Editor:
         """Wait for the next question, which is left open, and return it."""
         self.answers = [None]
         seen = len(self.asked)
-        while len(self.asked) == seen:
+        self.until(lambda: len(self.asked) > seen)
+        return self.asked[-1]
+
+    def until(self, happened: Callable[[], object]) -> None:
+        """Read messages until something has happened."""
+        while not happened():
             message = self.take()
             assert message is not None, f"the agent has ended: {self.errors}"
             self.handle(message)
-        return self.asked[-1]
 
     def _send_checked(self, message: dict[str, Any]) -> None:
         check(TAKES[message["method"]], message["params"])

@@ -398,7 +398,7 @@ def test_whose_file_it_is_and_where_a_disk_is_read_only_is_said(
         failing.setattr(os, "fsync", Mock(side_effect=full))
         assert "its disk is full" in str(try_folder(home.path))
     assert try_folder(home.path / "a" / "b") is None
-    assert "it is no folder" in str(try_folder(path / "b"))
+    assert "it is not a folder" in str(try_folder(path / "b"))
 
 
 def test_a_home_that_is_mounted_read_only_is_blamed(home: Home, project: Path) -> None:

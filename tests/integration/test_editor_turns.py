@@ -31,14 +31,6 @@ def of_kind(updates: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
     return [each for each in updates if each["sessionUpdate"] == kind]
 
 
-def until(editor: Editor, happened: Callable[[], object]) -> None:
-    """Read until something has happened."""
-    while not happened():
-        message = editor.take()
-        assert message is not None, editor.errors
-        editor.handle(message)
-
-
 def wait_for(editor: Editor, happened: Callable[[], bool]) -> None:
     """Wait without reading until something has happened elsewhere."""
     while not happened():
@@ -106,7 +98,7 @@ def test_a_prompt_after_a_cancellation_is_not_cancelled(home: Home, project: Pat
     ):
         session_id = it.open(project)
         first = it.begin(session_id, "slow")
-        until(it, lambda: text_of(it.updates))
+        it.until(lambda: text_of(it.updates))
         it.notify("session/cancel", sessionId=session_id)
         second = it.begin(session_id, "more")
         assert it.finish(first).stop_reason == "cancelled"
@@ -122,7 +114,7 @@ def test_a_cancellation_ends_everything_that_was_asked_for(home: Home, project: 
     ):
         session_id = it.open(project)
         numbers = [it.begin(session_id, text) for text in ("slow", "more", "/undo", "/compact")]
-        until(it, lambda: text_of(it.updates))
+        it.until(lambda: text_of(it.updates))
         it.notify("session/cancel", sessionId=session_id)
         reasons = [it.finish(number).stop_reason for number in numbers]
         assert it.prompt(session_id, "after").text == "again"
@@ -140,7 +132,7 @@ def test_a_cancelled_request_is_shown_to_its_end_and_cancels_no_other(
     ):
         session_id = it.open(project)
         numbers = [it.begin(session_id, text) for text in ("run it", "never begins", "go on")]
-        until(it, lambda: "in_progress" in statuses(it))
+        it.until(lambda: "in_progress" in statuses(it))
         for number in (numbers[1], numbers[0]):
             it.notify("$/cancel_request", requestId=number)
             with pytest.raises(EditorError, match="cancelled") as error:
@@ -234,7 +226,7 @@ def test_a_loaded_session_is_shown_whole_after_the_end_of_its_run(
         session_id = it.open(project)
         it.prompt(session_id, "stored")
         number = it.begin(session_id, "slow")
-        until(it, lambda: "so fa" in text_of(it.updates))
+        it.until(lambda: "so fa" in text_of(it.updates))
         asked = it.ask(
             "session/load", sessionId=session_id, cwd=str(project), mcpServers=list[str]()
         )
@@ -304,7 +296,7 @@ def test_a_message_has_one_id_live_and_loaded(home: Home, project: Path) -> None
         it.prompt(session_id, "second")
         live = list(it.updates)
         number = it.begin(session_id, "third")
-        until(it, lambda: "cut of" in text_of(it.updates))
+        it.until(lambda: "cut of" in text_of(it.updates))
         it.notify("session/cancel", sessionId=session_id)
         it.finish(number)
         loaded = [it.load(session_id, project) for _ in range(2)]
@@ -415,7 +407,7 @@ def test_prompts_that_a_killed_process_had_queued_are_shown_with_their_answers(
         session_id = first.open(project)
         first.begin(session_id, "one")
         first.begin(session_id, "two")
-        until(first, lambda: text_of(first.updates))
+        first.until(lambda: text_of(first.updates))
         wait_for(first, lambda: count_queued(home) == 1)
         first.kill()
         with Editor(home) as second:

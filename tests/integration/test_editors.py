@@ -534,10 +534,7 @@ def test_a_signal_ends_it_in_order(home: Home, project: Path, number: signal.Sig
         editor = Editor(configured(home, server))
         session_id = editor.open(project)
         prompt = editor.begin(session_id, "slow")
-        while not text_of(editor.updates):
-            message = editor.take()
-            assert message is not None
-            editor.handle(message)
+        editor.until(lambda: text_of(editor.updates))
         editor.process.send_signal(number)
         assert editor.finish(prompt).stop_reason == "cancelled"
         assert editor.close() == 128 + number

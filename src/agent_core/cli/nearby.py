@@ -1,4 +1,4 @@
-"""Names sessions of the folders above and below one that has none."""
+"""Names the sessions above and below a folder that has none."""
 
 import asyncio
 import shlex
@@ -13,9 +13,9 @@ _MOST_NAMED = 4
 
 
 async def name_nearby(runtime: AgentRuntime, project: str | Path) -> str:
-    """Return the number of sessions in each folder above, the nearest first, and below.
+    """Return the end of a message: the sessions of the folders above, the nearest first, and below.
 
-    It ends with the option that chooses the first of them; empty if there are none.
+    It names the option that chooses the first folder; it is empty if no folder has sessions.
     """
     used = await runtime.costs("project", limit=_MOST_FOLDERS)
     counts = {Path(each.key): each.sessions for each in used}

@@ -12,7 +12,7 @@ _DAY_S = 24 * 3600
 def is_due(mark: Path) -> bool:
     """Return whether the work was done more than a day ago, or never.
 
-    A time in the future, which a wrong clock has left, is no reason to wait for it.
+    A time more than a day in the future was left by a wrong clock, and is not waited for.
     """
     try:
         return abs(time.time() - mark.stat().st_mtime) > _DAY_S

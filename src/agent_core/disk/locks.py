@@ -24,7 +24,7 @@ def locked(
         path: the lock file; its folder exists.
         check: called while waiting; raises to give up.
         shared: others may hold it as shared too.
-        create: make the file if it is missing; False opens it for reading alone.
+        create: make the file if it is missing; False opens it read-only.
 
     Raises:
         OSError: the file cannot be made, or opened.

@@ -34,7 +34,7 @@ def try_folder(folder: Path) -> WriteFault | None:
     """Write a file without a name into a folder, or into the nearest one that exists."""
     there = next(each for each in (folder, *folder.parents) if os.path.lexists(each))
     if not there.is_dir():
-        return WriteFault(there, "it is no folder", f"move {there} away")
+        return WriteFault(there, "it is not a folder", f"move {there} away")
     try:
         # The first kind of file never has a name; not every file system has it.
         with tempfile.TemporaryFile(dir=there) as file:

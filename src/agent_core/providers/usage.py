@@ -10,7 +10,7 @@ from typing import Any, cast
 from agent_core.types import Usage
 
 MAX_TOKENS = 10**12
-"""A larger count is no count of tokens."""
+"""Larger counts are not believed."""
 
 _WAYS = sorted(product((False, True), repeat=3), key=lambda way: (sum(way), not way[0]))
 """Whether reasoning, tokens read from a cache and tokens written to one come on top."""
@@ -24,10 +24,10 @@ def count(value: Any) -> int:
 
 
 def merge_reports(known: dict[str, Any], report: Any) -> dict[str, Any]:
-    """Return what several reports of one stream say together.
+    """Merge a report into the earlier ones of the same stream.
 
-    Counts grow while a reply streams, and a report may leave out what an earlier one had: the last
-    figure counts, but nothing, zero and negative numbers replace no figure.
+    Counts grow while a reply streams, and a report may leave out what an earlier one had: a figure
+    replaces an earlier one unless it is empty, zero or negative.
     """
     if report.__class__ is not dict or not report:
         return known
@@ -73,10 +73,10 @@ def cached_usage(
 def completed_usage(reported: Usage) -> Usage:
     """Return the reported usage with parts that add up to its total; a total of 0 is unknown.
 
-    What the total has beyond prompt and output is the reasoning or the cached part of the prompt,
-    alone or together, if that is what is missing. A figure that is larger than the count of which
-    it should be a part comes on top of it in any case. Whatever else is missing belongs to the
-    part that was not reported, or else to the output: services leave out what a model has thought.
+    If the total exceeds prompt and output by exactly the reasoning, the cached part of the prompt,
+    or both, these come on top. So does a figure that is larger than the count that should include
+    it. Any other difference belongs to the count that was not reported, or else to the output:
+    services leave out what a model has thought.
     """
     given, taken, total = reported.input_tokens, reported.output_tokens, reported.total_tokens
     thought, read = reported.reasoning_tokens, reported.cache_read_tokens

@@ -17,12 +17,12 @@ class StartClock:
     """The time by which a process judges how old things are.
 
     If its clock is more than a day past the last use of the store, it may be wrong: the process
-    deletes nothing by age, and leaves a mark. For a process that starts later, ages end a day after
-    the last use or the mark.
+    deletes nothing by age, and leaves a mark. A later process measures ages until now, or until a
+    day after the last use or the mark, if that is earlier.
 
     Args:
-        store: of the sessions; None if nothing is stored.
-        mark: the file whose time is when a process last found its clock too far ahead.
+        store: the sessions; None if nothing is stored.
+        mark: a file, whose time says when a process last found its clock too far ahead.
     """
 
     def __init__(self, store: SessionStore | None = None, mark: Path | None = None) -> None:
@@ -33,7 +33,7 @@ class StartClock:
         self._behind: timedelta | None = timedelta()
 
     async def now(self) -> datetime | None:
-        """Return the time for ages; None if nothing counts as old in this process.
+        """Return the time until which ages are measured; None to delete nothing by age.
 
         Raises:
             StorageError: the store cannot be read.
@@ -45,7 +45,7 @@ class StartClock:
         return None if self._behind is None else utc_now() - self._behind
 
     async def _judge(self, store: SessionStore, mark: Path) -> timedelta | None:
-        """Return how much later the clock is than the time for ages; None if it is not trusted."""
+        """Return how far the clock is past the time for ages; None if it is not trusted."""
         last, now = await store.last_use(), utc_now()
         seen = await asyncio.to_thread(_read, mark)
         is_trusted = last is None or now - last <= DAY

@@ -71,7 +71,7 @@ async def open_store(setup: Setup) -> AsyncGenerator[OpenedStore]:
 
 @asynccontextmanager
 async def open_read_only(setup: Setup) -> AsyncGenerator[OpenedStore]:
-    """Open the database that the settings name for reading alone, until the end of the block.
+    """Open the database of the settings read-only, until the end of the block.
 
     Nothing is created in the home or in the database.
 

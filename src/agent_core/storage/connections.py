@@ -41,10 +41,10 @@ PATIENCE = 60.0
 """Seconds that a write waits for other processes before it fails."""
 
 _MANY_RUNS, _RUNS_A_SECOND = 50_000, 10_000
-"""Runs of which an upgrade is worth a line in the log, and how many it takes up in a second."""
+"""Runs from which on an upgrade is announced in the log, and how many it reads in a second."""
 
 _TRIES_LOCKS_AFTER_S = 0.5
-"""Seconds of waiting for a lock after which it is tried whether files can be locked at all."""
+"""Seconds of waiting for a lock before testing whether files can be locked at all."""
 
 _FORK_WAIT_S = 5.0
 """Seconds that a fork waits for the threads that use a connection."""
@@ -200,7 +200,7 @@ def connect(
         path: the file, absolute.
         timeout: seconds that SQLite itself waits for a lock.
         mode: whether it may write.
-        more: further parameters of SQLite's address.
+        more: further parameters of SQLite's URI.
         cached_statements: how many prepared statements it keeps.
 
     Raises:
@@ -284,10 +284,8 @@ def open_reader(path: Path) -> FileConnection:
 
 def open_in_memory() -> sqlite3.Connection:
     """Open a connection to an empty database in memory."""
-    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-    connection.row_factory = sqlite3.Row
+    connection = connect_in_memory()
     connection.execute("PRAGMA foreign_keys = ON")
-    let_search(connection)
     migrations.migrate_at_once(connection, Path(":memory:"))
     return connection
 
@@ -295,6 +293,14 @@ def open_in_memory() -> sqlite3.Connection:
 def let_search(connection: sqlite3.Connection) -> None:
     """Give the connection a function that folds JSON text as Python does."""
     connection.create_function("folded", 1, fold_json, deterministic=True)
+
+
+def connect_in_memory() -> sqlite3.Connection:
+    """Open a connection to an empty database in memory, without the schema."""
+    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    connection.row_factory = sqlite3.Row
+    let_search(connection)
+    return connection
 
 
 def patiently(
@@ -305,8 +311,8 @@ def patiently(
     Args:
         step: what is run.
         patience: seconds after which it is given up.
-        beside: the database, where it may be in a folder whose files cannot be locked: SQLite
-            takes that for the lock of another process, too.
+        beside: the database, if its folder may be on a file system without locks: SQLite reports
+            that as the lock of another process, too.
 
     Raises:
         sqlite3.Error: another failure, or the lock was still held after `patience` seconds.
@@ -415,12 +421,12 @@ def _is_current(connection: sqlite3.Connection, path: Path) -> bool:
 
 
 def _announce(connection: sqlite3.Connection, path: Path) -> None:
-    """Say that an upgrade takes a while, if it does."""
+    """Log that an upgrade takes a while, if it does."""
     (runs,) = connection.execute("SELECT count(*) FROM runs").fetchone()
     if runs >= _MANY_RUNS:
         logger.warning(
-            "%s: the spending of %s earlier runs is being added up, once; this may take %s s or"
-            " more, and other programs can use the database meanwhile",
+            "%s: adding up the spending of %s earlier runs, once; this may take %s s or more, and"
+            " other programs can use the database meanwhile",
             path,
             f"{runs:,}",
             f"{-(-runs // _RUNS_A_SECOND):,}",

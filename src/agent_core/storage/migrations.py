@@ -19,10 +19,10 @@ class Migration(Struct, frozen=True):
     """One migration. A released migration never changes; a new version is a new migration.
 
     Attributes:
-        version: the version of the schema that has it.
-        name: what it brings.
-        statements: its statements, which are applied in one transaction with those before it.
-        is_filled: it has no statements: `spending.fill` adds rows, in many transactions.
+        version: the version of the schema after it.
+        name: what it adds.
+        statements: applied in one transaction with the migrations before it.
+        is_filled: it has no statements; `spending.fill` adds rows, in many transactions.
     """
 
     version: int
@@ -344,7 +344,7 @@ def version_of(connection: sqlite3.Connection, path: Path) -> int:
 
 
 def migrate(connection: sqlite3.Connection, path: Path) -> Generator[None]:
-    """Bring the database up to date, in steps of the iteration; each needs its own transaction.
+    """Upgrade the database; each step of the iteration needs its own transaction.
 
     A new database takes one step. If a process dies between two steps, the next one continues.
 

@@ -1,14 +1,14 @@
 """Reads a database file without changing or creating any file, in a folder that may be read-only.
 
-SQLite creates files beside a database even for a connection that only reads. There are three ways
-around that, by what lies beside the database:
+SQLite creates files beside a database even for a connection that only reads. How to prevent that
+depends on what is beside the database:
 
-- no log: the file is complete. It is opened as one that never changes.
+- no log: the file is complete. It is opened as immutable.
 - a log and its index: a process uses the database, or died. SQLite reads both, and creates nothing.
 - a log alone, as in a copy: the index is built in memory.
 
-In the first and the last way nothing keeps other processes from writing. A read during which the
-files have changed is therefore repeated.
+In the first and the last case, nothing keeps other processes from writing. A read is therefore
+repeated if the files have changed meanwhile.
 """
 
 import asyncio
@@ -26,14 +26,20 @@ from agent_core.errors import ErrorCode, StorageError
 from agent_core.opening import open_database_paths
 from agent_core.storage import migrations
 from agent_core.storage.claims import lost_sessions
-from agent_core.storage.connections import FileConnection, connect, let_search, size_of_files
+from agent_core.storage.connections import (
+    FileConnection,
+    connect,
+    connect_in_memory,
+    let_search,
+    size_of_files,
+)
 from agent_core.storage.faults import is_busy
 from agent_core.storage.liveness import OwnerJudge
 from agent_core.storage.sql import Connection as SqlConnection, Job, NoWriter, Result
 from agent_core.storage.sqlite import InlineConnection, ReaderThreads, SqliteSessionStore
 
 _MOST_COPIED = 2**30
-"""Size in bytes from which on runs of dead processes are shown as they were left."""
+"""Bytes of the largest database that is copied to close the runs of dead processes in the copy."""
 
 _ATTEMPTS = 50
 _PAUSE_S = 0.02
@@ -65,14 +71,14 @@ class _Files(Struct, frozen=True):
 
     @property
     def way(self) -> str:
-        """The part of SQLite's address that says how they are read."""
+        """The parameter of SQLite's URI that selects how the files are read."""
         if self.log is None:
             return _UNCHANGING
         return _SHARED if self.has_index else _ALONE
 
 
 def _status(path: Path) -> _Status:
-    """Return what changes with a file; None if it is missing or empty.
+    """Return the inode, size and time of a file; None if it is missing or empty.
 
     Raises:
         StorageError: its folder cannot be entered.
@@ -83,7 +89,7 @@ def _status(path: Path) -> _Status:
         return None
     except OSError as error:
         message = f"the session database {path} cannot be read: {error.strerror}"
-        message += "; make its folder readable for you"
+        message += "; make its folder readable"
         details = {"path": str(path)}
         raise StorageError(ErrorCode.STORAGE_ERROR, message, details=details) from error
     return (found.st_ino, found.st_size, found.st_mtime_ns) if found.st_size else None
@@ -94,7 +100,7 @@ class _Opened(Struct, frozen=True):
 
     connection: FileConnection
     files: _Files
-    is_locked: bool  # SQLite's own locks keep what is read from changing
+    is_locked: bool  # SQLite's locks keep the rows from changing during a read
 
 
 class UnlockedFile:
@@ -113,7 +119,7 @@ class UnlockedFile:
 
         Raises:
             sqlite3.Error: the file cannot be read.
-            StorageError: it is written without pause.
+            StorageError: the file changed during every attempt.
         """
         for _ in range(_ATTEMPTS):
             files = _Files.of(self._path)
@@ -126,7 +132,7 @@ class UnlockedFile:
                 if self._is_unchanged(files):
                     return result
             time.sleep(_PAUSE_S)
-        message = f"{self._path} is being written without pause; try again when that has ended"
+        message = f"{self._path} keeps changing while it is read; try again when it is less busy"
         raise StorageError(ErrorCode.STORAGE_ERROR, message, retryable=True)
 
     def close(self) -> None:
@@ -146,7 +152,7 @@ class UnlockedFile:
                     connection.execute("ROLLBACK")
 
     def _connection(self, files: _Files) -> FileConnection:
-        """Return a connection for these files: the last one, or another if they have changed."""
+        """Return a connection for these files: the last one, or a new one if they have changed."""
         opened = self._opened
         is_shared = opened is not None and opened.is_locked and files.way == _SHARED
         if opened is not None and opened.files != files and not is_shared:
@@ -231,10 +237,10 @@ def _connect(path: Path, way: str) -> FileConnection:
 
 @asynccontextmanager
 async def open_unlocked(path: Path, judge: OwnerJudge) -> AsyncGenerator[SqliteSessionStore]:
-    """Open a database for reading alone; without one, the store is empty.
+    """Open a database read-only; if there is none, the store is empty.
 
     If its schema is older, or a process died during a run, its rows are copied into memory, and
-    there become what the next run would make of them.
+    upgraded and closed there as the next run would do it.
 
     Args:
         path: the file.
@@ -289,13 +295,11 @@ async def _up_to_date(
 
 
 def _copy(connection: SqlConnection) -> sqlite3.Connection:
-    copy = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    copy = connect_in_memory()
     _sqlite(connection).backup(copy)
-    copy.row_factory = sqlite3.Row
-    let_search(copy)
     return copy
 
 
 def _sqlite(connection: SqlConnection) -> sqlite3.Connection:
-    """Return the connection as one of SQLite, which it is here."""
+    """Narrow the type of a connection: a file has only SQLite's."""
     return cast("sqlite3.Connection", connection)

@@ -57,7 +57,7 @@ _TABLES: Mapping[str, tuple[str, str]] = {
 _ORDERING = {"use_number"}
 """Columns by which rows are sorted; no record has them."""
 NEXT_USE = "(SELECT max(use_number) + 1 FROM sessions)"
-"""The number that makes a session the one used last, whatever the clocks of its users say."""
+"""The number of the next use of any session; clocks have no part in it."""
 _PLAIN = {str, int}
 _JSON_FIELDS = {
     "metadata",
@@ -389,7 +389,7 @@ OWNED_RUN = f"{ACTIVE_RUN} AND (lane IS NULL OR status != 'queued')"
 """The same without runs queued for workers, which need no owner either."""
 
 _CAN_BE_RIGHT = "{}updated_at BETWEEN '2020' AND :now"
-"""Condition for times that lie behind us, and not before the program was written."""
+"""Condition for times that are not in the future, nor before the program was written."""
 
 _NEXT_USE_AT = f"""(SELECT later.updated_at FROM sessions AS later
     WHERE later.use_number > sessions.use_number AND {_CAN_BE_RIGHT.format("later.")}
@@ -399,7 +399,7 @@ USED_AT = f"""CASE WHEN {_CAN_BE_RIGHT.format("")} THEN updated_at
     ELSE coalesce({_NEXT_USE_AT}, :now) END"""
 """The time when a session was last used.
 
-A time that a wrong clock has left is replaced by that of the next use of any session, or by now.
+A time from a wrong clock is replaced by the time of the next use of any session, or by now.
 """
 
 UNUSED = f"""((updated_at >= '2020' AND updated_at < :before)

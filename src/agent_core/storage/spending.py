@@ -34,10 +34,10 @@ COLUMNS = (
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 MOST_TOKENS, MOST_DOLLARS = 10**12, 10**12
-"""Larger figures of a run count as these, so that no sum is too large for a number."""
+"""The largest figures that a run can count, so that no sum overflows."""
 
 AT_ONCE = 2000
-"""Runs or sessions that one transaction adds."""
+"""Runs or sessions that one transaction of a fill adds."""
 
 TABLE = f"""CREATE TABLE spending (
     session_id TEXT NOT NULL REFERENCES sessions ON DELETE CASCADE,
@@ -60,7 +60,7 @@ UNPRICED = "cost IS NULL AND (total_tokens > 0 OR is_estimated)"
 
 MISSING = """NOT EXISTS (SELECT 1 FROM spending AS p
     WHERE p.session_id = r.session_id AND p.source = r.run_id)"""
-"""Condition for runs without a row: a fill that was broken off continues soon."""
+"""Condition for runs without a row: an interrupted fill skips those that it had added."""
 
 TURNS = "CASE WHEN r.parent_run_id IS NULL THEN r.turn_count ELSE 0 END"
 
@@ -76,7 +76,7 @@ _FIGURES = f"""{", ".join(map(_count, COUNTS))},
 
 
 def microseconds(moment: datetime) -> int:
-    """Return a time as `begun_at` has it."""
+    """Return a time in the unit of `begun_at`."""
     return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
@@ -127,7 +127,7 @@ SCHEMA = (
         {_ADD_BACKGROUND} session_id = new.session_id;
     END""",  # noqa: S608 - our own names
 )
-"""The table and what keeps it up to date, in SQLite."""
+"""The table, and the triggers that keep it up to date, in SQLite."""
 
 FILL: tuple[tuple[str, str, str], ...] = (
     (
@@ -143,7 +143,7 @@ FILL: tuple[tuple[str, str, str], ...] = (
 def fill(connection: Connection, steps: tuple[tuple[str, str, str], ...] = FILL) -> Iterator[None]:
     """Add the spending in earlier rows; each step of the iteration needs its own transaction.
 
-    It may be repeated: what is there is left as it is, or is written again from the same figures.
+    It is safe to repeat: an existing row is kept, or written again with the same figures.
     """
     for table, key, statement in steps:
         after = ""

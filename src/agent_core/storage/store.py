@@ -530,7 +530,7 @@ class SessionStore:
         """Put a run into the workers' queue, if there is one."""
 
     def _remove_snapshots(self, connection: Connection, session_id: str) -> None:
-        """Remove the snapshots of a session that every machine can have, if there are such."""
+        """Remove the snapshots of a session that every machine can have, if there are any."""
 
     def _remove_job(self, connection: Connection, run_id: str) -> None:
         """Remove a run from the workers' queue, if there is one."""

@@ -154,17 +154,30 @@ def nodes_with(
     project: str | None,
 ) -> list[tuple[int, Node]]:
     """Return messages and summaries that may have all words: see `SessionStore.nodes_with`."""
-    fits = " AND ".join(["folded(content_json) LIKE ? ESCAPE '^'"] * len(words))
-    values = [MAX_SEQ if before is None else before, *map(pattern_in_json, words)]
-    if project is not None:
-        fits += " AND session_id IN (SELECT session_id FROM sessions WHERE cwd = ?)"
-        values.append(project)
+    condition, values = words_condition(words, before, project)
     rows = connection.execute(
         f"""SELECT rowid, node_id FROM nodes
         WHERE rowid < ? AND node_type IN ('message', 'compaction')
-        AND {fits} ORDER BY rowid DESC LIMIT ?""",  # noqa: S608 - our own words
+        AND {condition} ORDER BY rowid DESC LIMIT ?""",  # noqa: S608 - our own words
         (*values, limit),
     )
+    return numbered_nodes(connection, rows)
+
+
+def words_condition(
+    words: Sequence[str], before: int | None, project: str | None
+) -> tuple[str, list[Any]]:
+    """Return the condition for nodes with these words, and the values of `rowid < ?` and of it."""
+    condition = " AND ".join(["folded(content_json) LIKE ? ESCAPE '^'"] * len(words))
+    values: list[Any] = [MAX_SEQ if before is None else before, *map(pattern_in_json, words)]
+    if project is not None:
+        condition += " AND session_id IN (SELECT session_id FROM sessions WHERE cwd = ?)"
+        values.append(project)
+    return condition, values
+
+
+def numbered_nodes(connection: Connection, rows: Iterable[Any]) -> list[tuple[int, Node]]:
+    """Return the nodes with these numbers and ids that are still there."""
     found = [(number, find(connection, Node, node_id)) for number, node_id in rows]
     return [(number, node) for number, node in found if node is not None]
 

@@ -1,7 +1,7 @@
 """Measures the leases on claimed steps.
 
-A lease is written to the log as wall time, and measured by the monotonic clock: one that is found
-in a log lasts from now on, at most for its full length, however the wall clock has jumped.
+The log has the wall time at which a lease ends; this process measures it by the monotonic clock. A
+lease read from a log lasts at most its full length from then on, however the wall clock has jumped.
 """
 
 from collections.abc import Callable
@@ -60,7 +60,7 @@ class StepLeases:
         task.deadlines[step_id] = self._monotonic() + self._duration.total_seconds()
 
     def end_if_over(self, task: OpenTask, step_id: str) -> bool:
-        """Return whether the time of a lease is over; no work of its holder keeps it alive then."""
+        """Return whether the time of a lease is over; if so, no work keeps it alive any longer."""
         if task.deadlines.get(step_id, inf) > self._monotonic():
             return False
         task.deadlines[step_id] = _ENDED
@@ -77,12 +77,12 @@ class StepLeases:
         return is_alive and run_id is not None and self._is_working(run_id)
 
     def is_written(self, step: TaskStep) -> bool:
-        """Return whether the log says nearly the same of a lease that begins now."""
+        """Return whether the end in the log is about the end of a lease that begins now."""
         written = step.lease_expires_at
         return written is not None and abs(self.next_end() - written) <= self._duration / 10
 
     def expired(self, task: OpenTask) -> list[str]:
-        """Return the steps whose leases are over; measure those that a log has brought."""
+        """Return the steps whose leases are over; begin to measure leases read from a log."""
         over: list[str] = []
         for step in task.dag.steps(*CLAIMS):
             if step.step_id not in task.deadlines:

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from unicodedata import normalize
 
 IOTA = "[\u0345\u1f80-\u1fff]"
-"""Matches an iota below a letter, also as a part of another character."""
+"""Matches an iota below a letter, also as part of another character."""
 ESCAPED = r"\\u(?!00[01])[0-9a-f]{4}"
-"""Matches the escape of a character in JSON that is no control character."""
+"""Matches a JSON escape, except of a control character."""
 _has_iota = re.compile(IOTA).search
 _ESCAPES = re.compile(f"(?:{ESCAPED})+")
 
@@ -22,7 +22,7 @@ def fold(text: str) -> str:
     """
     if text.isascii():
         return text.lower()
-    if _has_iota(text):  # it becomes a letter, so accents after it must be moved before it
+    if _has_iota(text):  # folding makes it a letter, and accents after it belong before it
         text = normalize("NFD", text)
     return normalize("NFC", text.casefold())
 
@@ -40,7 +40,7 @@ def find_folded(text: str, words: Iterable[str]) -> int | None:
 
 
 def fold_json(stored: str) -> str:
-    """Return stored JSON text folded; letters that are escapes are added as such, too.
+    """Return stored JSON text folded; if letters are escaped, add the text without the escapes.
 
     Earlier versions escaped all letters of a text with a lone surrogate or a huge number.
     """

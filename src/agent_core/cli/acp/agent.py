@@ -228,7 +228,7 @@ class EditorAgent:
             await session.prompts.cancel()
             async with turn.order:  # no other prompt begins any more
                 await session.prompts.cancel()
-                await turn.comes()
+                await turn.wait_for_turn()
                 if await session.is_stored():
                     await session.runtime.delete_session(asked.session_id)
                 await self._close(session)

@@ -26,7 +26,7 @@ _DECISIONS = {
     "deny": Decision.DENY,
 }
 _ALWAYS = "+rule"
-"""Ends the id of an option that saves a rule, too."""
+"""Suffix of the id of an option that also saves a rule."""
 
 
 def question_of(request: PermissionRequest, call_id: str, project: Path) -> ToolCallUpdate:

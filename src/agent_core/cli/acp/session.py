@@ -186,7 +186,7 @@ class EditorSession:
         """
 
         async def begin() -> None:
-            await turn.comes()  # the message that is meant may still be at work
+            await turn.wait_for_turn()  # the message that is meant may still be at work
             work = self.runtime.undo if back else self.runtime.redo
             moved = await end_uncancelled(work(self.session_id))
             done = "Taken back." if back else "Restored."
@@ -214,7 +214,7 @@ class EditorSession:
     ) -> PromptResponse:
         """Answer a prompt. Whatever ends its run, a cancelled prompt is answered `cancelled`."""
         try:
-            await turn.comes()
+            await turn.wait_for_turn()
             handle = await beginning
             if handle is not None:
                 return await self._show_run(turn, handle)
@@ -481,7 +481,7 @@ class EditorSession:
         """Wait until the editor knows the call that a question is about, if it will."""
         turn = self.prompts.turn_of(request.run_id, request.parent_run_id)
         if turn is not None:
-            await turn.comes()
+            await turn.wait_for_turn()
         while self._id_of(request) is None:
             try:
                 async with asyncio.timeout(_KNOWN_S):

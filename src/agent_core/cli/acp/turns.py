@@ -1,4 +1,4 @@
-"""The prompts of a session: begun in the order in which they came, and answered in that order."""
+"""The prompts of a session, which are begun and answered in the order in which they arrive."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterable
@@ -12,7 +12,7 @@ from agent_core.errors import AgentCoreError
 from agent_core.types import RunStatus, RuntimeEvent
 
 _END_S = 5.0
-"""Seconds in which the end of a run is shown whose request was cancelled."""
+"""Seconds to show the end of a run whose request was cancelled."""
 
 Answering: TypeAlias = Coroutine[Any, Any, PromptResponse]
 Begin: TypeAlias = Callable[[], Awaitable[RunHandle[Any] | None]]
@@ -22,16 +22,16 @@ class PromptTurn:
     """One prompt, from its arrival to its answer.
 
     Args:
-        order: held by a prompt that begins; the next one begins when it is free.
-        before: the tasks that answer the prompts before this one.
+        order: the lock that a prompt holds while it starts its run.
+        before: the tasks that answer the earlier prompts.
 
     Attributes:
         order: as given.
         handle: its run, once it is started.
-        in_front: ids of runs that are carried out, and shown, before its own.
-        warnings: about its run, which the user has not been told.
+        in_front: ids of runs that execute, and are shown, before its own.
+        warnings: about its run, which the user has not seen yet.
         is_cancelled: the answer is `cancelled`, however its run ends.
-        end_reason: why its run has ended.
+        end_reason: why its run ended.
     """
 
     def __init__(self, order: asyncio.Lock, before: Iterable[asyncio.Task[Any]]) -> None:
@@ -42,20 +42,20 @@ class PromptTurn:
         self.is_cancelled = False
         self.end_reason: str | None = None
         self._before = [*before]
-        self._has_come = False
+        self._is_its_turn = False
         self._beginning: asyncio.Task[RunHandle[Any] | None] | None = None
         self._events: AsyncGenerator[RuntimeEvent] | None = None
         self._first: RuntimeEvent | None = None
         self._watching: list[asyncio.Task[None]] = []
 
-    async def comes(self) -> None:
-        """Wait until the prompts before this one are answered: only then is anything shown."""
+    async def wait_for_turn(self) -> None:
+        """Wait until the earlier prompts are answered; nothing of this one is shown before."""
         if self._before:
             await asyncio.wait(self._before)
-        self._has_come = True
+        self._is_its_turn = True
 
     def begin(self, begin: Begin) -> "asyncio.Task[RunHandle[Any] | None]":
-        """Start its run, if it has one, even while the prompts before it are being answered."""
+        """Start its run, if it has one, even while earlier prompts are being answered."""
         self._beginning = asyncio.create_task(self._begin(begin))
         return self._beginning
 
@@ -67,7 +67,7 @@ class PromptTurn:
             self._events = handle.events()
         if self.is_cancelled:
             await handle.cancel()
-        # From its first step on a reader is waited for, so a run behind the screen is slowed down.
+        # From its first event on, the run waits for its reader: it stays close to the screen.
         self._first = await anext(self._events, None)
         return handle
 
@@ -80,7 +80,7 @@ class PromptTurn:
             if not work.done():
                 with suppress(AgentCoreError):
                     await self.cancel()
-                if self._has_come:
+                if self._is_its_turn:
                     await asyncio.wait([work], timeout=_END_S)
             raise
         finally:
@@ -145,7 +145,7 @@ class PromptQueue:
 
     @property
     def handles(self) -> list[RunHandle[Any]]:
-        """The runs of the prompts, as far as they are started."""
+        """The runs that were started for the prompts."""
         return [turn.handle for turn in self._turns if turn.handle is not None]
 
     def turn_of(self, *run_ids: str | None) -> PromptTurn | None:

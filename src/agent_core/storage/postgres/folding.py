@@ -12,7 +12,7 @@ from typing import LiteralString, cast
 from agent_core.text.folding import ESCAPED, IOTA
 
 FOLDED: LiteralString = "folded(text)"
-"""Names the function."""
+"""The function's signature."""
 
 _NO_CASE = 0x20000
 """No character from here on has a case."""
@@ -22,7 +22,7 @@ def folding_script() -> LiteralString:
     """Return the statement that creates the function `folded`."""
     signs = [sign for sign in map(chr, range(0x80, _NO_CASE)) if sign.casefold() != sign]
     folds = json.dumps({sign: sign.casefold() for sign in signs}, ensure_ascii=False)
-    escape = ESCAPED.replace("00[01]", "00[01]|d[89a-f]")  # half a character is none here
+    escape = ESCAPED.replace("00[01]", "00[01]|d[89a-f]")  # Postgres has no lone surrogates
     script = f"""CREATE OR REPLACE FUNCTION folded(given TEXT) RETURNS TEXT
 LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE AS $$
 DECLARE

@@ -1,4 +1,4 @@
-"""Search of messages by an index of their trigrams, where the database can have one.
+"""Search of messages by an index of their trigrams, if the database supports one.
 
 The index begins with the tenant, so that a tenant's search reads only that tenant's rows. It needs
 the extensions `pg_trgm` and `btree_gin`. A small database gets it with its tables, a filled one by
@@ -15,14 +15,12 @@ from psycopg import Connection as ServerConnection
 
 from agent_core.storage.postgres.settings import Answering
 from agent_core.storage.postgres.statements import Row
-from agent_core.storage.rows import MAX_SEQ, find
 from agent_core.storage.sql import Connection
-from agent_core.storage.summaries import nodes_with
-from agent_core.text.folding import pattern_in_json
+from agent_core.storage.summaries import nodes_with, numbered_nodes, words_condition
 from agent_core.types import Node
 
 SearchIndex = Literal["there", "missing", "impossible"]
-"""Whether search has its indexes; `missing` ones can be added, by `store migrate`."""
+"""Whether search has its indexes; `store migrate` adds `missing` ones."""
 
 TENANTS_OF_ROWS: LiteralString = """
 ALTER TABLE nodes ADD COLUMN tenant TEXT COLLATE "C";
@@ -72,7 +70,7 @@ _NAME_TENANTS: LiteralString = """WITH batch AS MATERIALIZED (
 
 _HAS_TRIGRAM = re.compile("[a-z0-9]{3}").search
 _FEW, _MANY = 4_000, 64_000
-"""Numbers of the newest nodes that are read for frequent words: the index would find too many."""
+"""How many of the newest nodes are read first: of a frequent word, the index finds too many."""
 
 
 def search_index(connection: ServerConnection[Row]) -> SearchIndex:
@@ -92,10 +90,10 @@ def add_to_small(connection: ServerConnection[Row]) -> None:
 
 
 def add_to_any(connection: Answering) -> None:
-    """Build missing indexes while others read and write; continues where a killed process ended.
+    """Build missing indexes while others read and write; continue where a killed process stopped.
 
-    Does nothing if another process is doing it, if the user does not own the tables, or behind a
-    pooler.
+    Do nothing if another process is building them, if the user does not own the tables, or behind
+    a pooler.
     """
     if connection.is_pooled:
         return
@@ -136,11 +134,7 @@ def find_nodes(
     nodes = f"""SELECT rowid, node_id, session_id, content_json
         FROM {NAMED_NODES if is_bound else "nodes"}
         WHERE rowid < ? AND node_type IN ('message', 'compaction')"""  # noqa: S608
-    fits = " AND ".join(["folded(content_json) LIKE ? ESCAPE '^'"] * len(words))
-    values = [MAX_SEQ if before is None else before, *map(pattern_in_json, words)]
-    if project is not None:
-        fits += " AND session_id IN (SELECT session_id FROM sessions WHERE cwd = ?)"
-        values.append(project)
+    fits, values = words_condition(words, before, project)
 
     def select(source: str) -> list[Any]:
         sql = f"SELECT rowid, node_id FROM {source} ORDER BY rowid DESC LIMIT ?"  # noqa: S608
@@ -156,12 +150,11 @@ def find_nodes(
             rows = select(newest.format(_MANY))
         if len(rows) < limit:  # OFFSET: all are found before the newest are chosen
             rows = select(f"({nodes} AND {fits} OFFSET 0) AS found")
-    found = [(number, find(connection, Node, node_id)) for number, node_id in rows]
-    return [(number, node) for number, node in found if node is not None]
+    return numbered_nodes(connection, rows)
 
 
 def _build(connection: ServerConnection[Row], how: LiteralString) -> None:
-    """Build the missing indexes; that of words only if the extensions can be created."""
+    """Build the missing indexes; `nodes_words` only if the extensions can be created."""
     missing = _wanted(connection) - _valid(connection)
     if _WORDS in missing and not _add_extensions(connection):
         missing.remove(_WORDS)

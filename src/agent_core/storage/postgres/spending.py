@@ -15,7 +15,6 @@ _INSERT = f"INSERT INTO spending ({', '.join(COLUMNS)})"
 _RENEWED = ", ".join(("rowid = DEFAULT", *(f"{name} = excluded.{name}" for name in COLUMNS[2:])))
 _REPLACE = f"ON CONFLICT (session_id, source) DO UPDATE SET {_RENEWED}"
 
-# A session that is being deleted is waited for, and then has no spending.
 _OF_RUNS = f"""SELECT r.session_id, r.run_id, s.tenant, text_in(r.metadata_json, 'model'),
         microseconds(r.created_at), {TURNS}, {_FIGURES}
     FROM runs AS r JOIN sessions AS s USING (session_id),
@@ -142,8 +141,9 @@ CREATE TRIGGER change_spending_of_session AFTER UPDATE OF metadata_json ON sessi
 {only_own_schema("keep_spending_of_run")}
 {only_own_schema("keep_spending_of_session")}
 """  # noqa: S608 - our own names
-"""The table and what keeps it up to date."""
+"""The table, and the triggers that keep it up to date."""
 
+# `FOR KEY SHARE` waits for a session that is being deleted, which then gets no spending.
 FILL: tuple[tuple[str, str, str], ...] = (
     (
         "runs",

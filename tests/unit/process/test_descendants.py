@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -70,46 +71,106 @@ LEAVING = {
     "(sleep 63; :) & echo started": ["sleep 63"],
     "sleep 64 | tee /dev/null & echo started": ["sleep 64", "tee /dev/null"],
     "coproc sleep 65; echo started": ["sleep 65"],
-    "for n in {100..124}; do sleep $n & done; echo started": ["sleep 100", "5 more"],
+    "for n in {100..124}; do sleep $n & done; echo started": [
+        f"sleep {n}" for n in range(100, 125)
+    ],
 }
+"""Scripts, and the programs that each leaves running."""
+
+WAITING = {
+    "sleep 71 & sleep 72": ["sleep 71", "sleep 72"],
+    "sleep 71 & (sleep 72; :); :": ["sleep 71", "sleep 72"],
+    "sleep 71 & sleep 72 | cat | cat": ["sleep 71", "sleep 72", "cat", "cat"],
+    "sleep 71 & python3 -c 'import os; os.system(\"sleep 72; :\")'; :": ["sleep 71", "sleep 72"],
+    "setsid sleep 71 | cat": ["sleep 71", "cat"],
+    "sleep 74; :": ["sleep 74"],
+}
+"""Scripts that wait for some of their programs, but never for `sleep 71`."""
 
 
-async def test_a_result_names_what_was_left_running(tmp_path: Path) -> None:
-    launcher = Launcher()
+def bash(script: str, *, cwd: Path) -> Command:
+    return Command(argv=["/bin/bash", "-c", script], cwd=cwd, env=ENV)
 
-    async def left_by(
-        command: Command, expected: set[str], timeout_s: float = 30, *, is_all: bool = False
-    ) -> set[str]:
-        """What is left running; a busy machine may start some of it late."""
-        for factor in range(1, 30):
-            done = await run(command, launcher=launcher, timeout_s=timeout_s * factor)
-            if expected <= {*done.left_running} and not (
-                is_all and {*done.left_running} > expected
-            ):
-                assert done.timed_out or (done.exit_code, done.stdout.text) == (0, "started\n")
-                return {*done.left_running}
-        raise AssertionError(command.argv)
 
-    def bash(script: str) -> Command:
-        return Command(argv=["/bin/bash", "-c", script], cwd=tmp_path, env=ENV)
+def running_in(folder: Path) -> Counter[str]:
+    """The command lines of the processes that work in a folder."""
+    lines = Counter[str]()
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if (process / "cwd").readlink() == folder:
+                words = (process / "cmdline").read_text(encoding="utf-8").rstrip("\0")
+                lines[words.replace("\0", " ")] += 1
+    return lines
 
-    for script, left in LEAVING.items():
-        found = await left_by(bash(script), {*left})
-        assert not any("started" in line for line in found)
-    for script in (
-        "sleep 71 & sleep 72",
-        "sleep 71 & (sleep 72; :); :",
-        "sleep 71 & sleep 72 | cat | cat",
-        "sleep 71 & python3 -c 'import os; os.system(\"sleep 72; :\")'; :",
-    ):
-        assert await left_by(bash(script), {"sleep 71"}, 0.5, is_all=True)
-    assert await left_by(bash("setsid sleep 73 | cat"), {"sleep 73"}, 0.5, is_all=True)
-    assert not await left_by(bash("sleep 74; :"), set(), 0.5, is_all=True)
-    daemons = await run(python(DAEMON, "0", cwd=tmp_path), launcher=launcher, timeout_s=50)
-    assert len(daemons.left_running) == len(NAMES)
-    assert all("sleep(60)" in line for line in daemons.left_running)
-    assert not (await run(bash("true & wait"), launcher=launcher, timeout_s=50)).left_running
-    launcher.close()
+
+def has_let_go(fifo: Path) -> bool:
+    """Let the shell that waits for a line of a pipe continue, if it waits already."""
+    try:
+        writer = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError:
+        return False
+    os.write(writer, b"\n")
+    os.close(writer)
+    return True
+
+
+@pytest.mark.parametrize("script", LEAVING)
+async def test_a_result_names_what_was_left_running(
+    tmp_path: Path, launcher: Launcher, script: str
+) -> None:
+    fifo = tmp_path / "end"
+    os.mkfifo(fifo)
+    left = LEAVING[script]
+    command = bash(f"{script}; read <end", cwd=tmp_path)  # until then, all of them can start
+    calling = asyncio.create_task(run(command, launcher=launcher, timeout_s=600))
+    assert await eventually(lambda: Counter(left) <= running_in(tmp_path))
+    assert await eventually(lambda: has_let_go(fifo))
+    done = await calling
+    assert (done.exit_code, done.stdout.text) == (0, "started\n")
+    if len(left) > 20:
+        assert done.left_running[-1] == f"{len(left) - 20} more"
+        assert len(set(done.left_running) & set(left)) == len(done.left_running) - 1 == 20
+    else:
+        assert sorted(done.left_running) == left
+
+
+@pytest.mark.parametrize("script", WAITING)
+async def test_what_a_stopped_program_waited_for_was_not_left_running(
+    tmp_path: Path, launcher: Launcher, script: str
+) -> None:
+    command = bash(script, cwd=tmp_path)
+    calling = asyncio.create_task(run(command, launcher=launcher, timeout_s=600, takes_cut=True))
+    assert await eventually(lambda: Counter(WAITING[script]) <= running_in(tmp_path))
+    calling.cancel()
+    done = await calling
+    assert done.cancelled
+    assert [*done.left_running] == [line for line in WAITING[script] if line == "sleep 71"]
+
+
+async def test_daemons_are_left_running_and_what_has_ended_is_not(
+    tmp_path: Path, launcher: Launcher
+) -> None:
+    command = python(DAEMON, "600", cwd=tmp_path)
+    calling = asyncio.create_task(run(command, launcher=launcher, timeout_s=600, takes_cut=True))
+
+    def are_daemons() -> bool:
+        """All run their own program, and have lost the parents that started them."""
+        try:
+            folders = [Path(f"/proc/{pid}") for pid in written(tmp_path, *NAMES)]
+            lines = [(each / "cmdline").read_text(encoding="ascii") for each in folders]
+            status = [(each / "stat").read_text(encoding="ascii") for each in folders]
+        except (OSError, ValueError):
+            return False
+        parents = {each.rpartition(")")[2].split()[1] for each in status}
+        return len(parents) == 1 and all(line.startswith("kworker") for line in lines)
+
+    assert await eventually(are_daemons)
+    calling.cancel()
+    lines = (await calling).left_running
+    assert len(lines) == len(NAMES)
+    assert all(line.startswith("kworker") and "sleep(60)" in line for line in lines)
+    ended = await run(bash("true & wait", cwd=tmp_path), launcher=launcher, timeout_s=600)
+    assert not ended.left_running
 
 
 def written(folder: Path, *names: str) -> list[int]:

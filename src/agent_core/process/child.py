@@ -163,8 +163,8 @@ async def run(
         timeout_s: after this it is stopped, and `timed_out` is set.
         stdout_limit_bytes: bytes of its output kept in memory.
         stderr_limit_bytes: likewise for its standard error.
-        takes_cut: if it is cancelled, the output so far is returned, with `cancelled` set; the
-            caller has to raise the cancellation.
+        takes_cut: if it is cancelled after its start, the output so far is returned, with
+            `cancelled` set; the caller has to raise the cancellation.
 
     Raises:
         ToolError: `validation_error` or `internal_error`; the system would not start it, or it was
@@ -173,27 +173,33 @@ async def run(
     with Capture(stdout_limit_bytes) as stdout, Capture(stderr_limit_bytes) as stderr:
         timed_out = False
         cancelled: asyncio.CancelledError | None = None
-        async with open_child(command, launcher=launcher) as child, asyncio.TaskGroup() as group:
-            pumps = [
-                group.create_task(_pump(child.stdout, stdout)),
-                group.create_task(_pump(child.stderr, stderr)),
-            ]
+        async with _request(command, launcher=launcher) as child:
             try:
-                async with asyncio.timeout(timeout_s):
-                    await child.exited()
-            except TimeoutError:
-                timed_out = True
-            except asyncio.CancelledError as error:
+                await _started(child, command)
+            except asyncio.CancelledError as error:  # it may run already, before that is reported
                 cancelled = error
-            try:
-                await child.stop()
-            except asyncio.CancelledError as error:  # it has only skipped the grace
-                cancelled = error
-            try:
-                await finish_uncancelled(_drain(pumps))
-            except asyncio.CancelledError as error:
-                cancelled = error
-        if cancelled is not None and not takes_cut:
+            async with asyncio.TaskGroup() as group:
+                pumps = [
+                    group.create_task(_pump(child.stdout, stdout)),
+                    group.create_task(_pump(child.stderr, stderr)),
+                ]
+                try:
+                    if cancelled is None:
+                        async with asyncio.timeout(timeout_s):
+                            await child.exited()
+                except TimeoutError:
+                    timed_out = True
+                except asyncio.CancelledError as error:
+                    cancelled = error
+                try:
+                    await child.stop()
+                except asyncio.CancelledError as error:  # it has only skipped the grace
+                    cancelled = error
+                try:
+                    await finish_uncancelled(_drain(pumps))
+                except asyncio.CancelledError as error:
+                    cancelled = error
+        if cancelled is not None and not (takes_cut and child.has_started):
             raise cancelled
         if child.was_late:
             raise ToolError(ErrorCode.INTERNAL_ERROR, _LATE)
@@ -229,6 +235,14 @@ async def open_child(command: Command, *, launcher: Launcher) -> AsyncGenerator[
         ToolError: `validation_error`, `file_not_found` or `internal_error`; the system would not
             start it, or `tool_not_available`; it cannot hold it to a rule that is required.
     """
+    async with _request(command, launcher=launcher) as child:
+        await _started(child, command)
+        yield child
+
+
+@asynccontextmanager
+async def _request(command: Command, *, launcher: Launcher) -> AsyncGenerator["Child"]:
+    """Like `open_child`, without waiting for the start."""
     program = command.argv[0]
     check_start(program, cwd=command.cwd, env=command.env)
     jail = b""
@@ -243,13 +257,16 @@ async def open_child(command: Command, *, launcher: Launcher) -> AsyncGenerator[
         except (OSError, ValueError) as error:
             raise not_started(error, program) from error
         try:
-            try:
-                await child.started()
-            except OSError as error:
-                raise not_started(error, program, child.failed_step) from error
             yield child
         finally:
             await child.stop()
+
+
+async def _started(child: "Child", command: Command) -> None:
+    try:
+        await child.started()
+    except OSError as error:
+        raise not_started(error, command.argv[0], child.failed_step) from error
 
 
 class Child:
@@ -322,6 +339,11 @@ class Child:
     def stderr(self) -> AsyncGenerator[bytes]:
         """Yield its standard error as it comes."""
         return _chunks(self._stderr)
+
+    @property
+    def has_started(self) -> bool:
+        """Return whether the program is known to have run."""
+        return self._keeper != 0
 
     @property
     def exit_code(self) -> int | None:

@@ -437,3 +437,43 @@ async def test_output_survives_a_cancellation_at_the_end(
     result = await task
     assert result.cancelled
     assert result.stdout.text == "precious\n"
+
+
+async def test_output_survives_a_cancellation_before_the_start_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = tmp_path / "said"
+    receive = Child._receive
+
+    async def cancelled(self: Child) -> None:
+        """The program has written, and its caller is cancelled before it reads any report."""
+        monkeypatch.undo()
+        while not said.exists():  # noqa: ASYNC110 - nothing signals a new file
+            await asyncio.sleep(0.01)
+        task.cancel()
+        await receive(self)
+
+    monkeypatch.setattr(Child, "_receive", cancelled)
+    command = sh("echo precious; touch said; sleep 600", cwd=tmp_path)
+    task = asyncio.create_task(run_with(command, launcher=LAUNCHER, timeout_s=600, takes_cut=True))
+    result = await task
+    assert result.cancelled
+    assert result.stdout.text == "precious\n"
+
+
+async def test_a_call_cancelled_before_its_request_is_sent_has_no_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = Child.started
+
+    async def cancelled(self: Child) -> None:
+        task.cancel()
+        await asyncio.sleep(0)
+        await started(self)
+
+    monkeypatch.setattr(Child, "started", cancelled)
+    command = sh("touch ran", cwd=tmp_path)
+    task = asyncio.create_task(run_with(command, launcher=LAUNCHER, timeout_s=600, takes_cut=True))
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not (tmp_path / "ran").exists()

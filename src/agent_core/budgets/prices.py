@@ -188,9 +188,9 @@ def _is_public(url: str) -> bool:
 
 
 def _parts(usage: Usage) -> tuple[int, int, int, int]:
-    """Return the tokens of the prompt, and those of it read from and written to a cache.
+    """Return the tokens of a prompt: all, read from a cache, written to one, written for an hour.
 
-    The last number are those written for an hour, which are among those written.
+    The last are part of those written.
     """
     given = max(usage.input_tokens, 0)
     read = min(max(usage.cache_read_tokens, 0), given)

@@ -9,7 +9,7 @@ from pathlib import Path
 from agent_core.cli.figures import format_bytes
 from agent_core.cli.findings import Finding
 from agent_core.config.paths import Setup
-from agent_core.disk.trying import WriteFault, try_file, try_folder, try_tree
+from agent_core.disk.trying import WriteFault, nearest_existing, try_file, try_folder, try_tree
 from agent_core.errors import AgentCoreError
 from agent_core.opening import SIDE_FILES
 from agent_core.redaction.redactor import SHORTEST_SECRET
@@ -84,14 +84,10 @@ def examine_home(home: Path) -> list[Finding]:
 def _write_faults(home: Path) -> list[WriteFault]:
     """Return what a run could not write in the home."""
     folders = [home, *(home / name for name in ("sessions", "sessions/.owners", *_HELD, "memory"))]
-    tried = [try_folder(folder) for folder in dict.fromkeys(map(_existing, folders))]
+    tried = [try_folder(folder) for folder in dict.fromkeys(map(nearest_existing, folders))]
     held = [fault for name in ("sessions", *_HELD) for fault in try_tree(home / name)]
     found = {each.path: each for each in (*tried, *held) if each is not None}
     return list(found.values())
-
-
-def _existing(folder: Path) -> Path:
-    return next(each for each in (folder, *folder.parents) if os.path.lexists(each))
 
 
 def examine_server(url: str, setup: Setup) -> list[Finding]:
@@ -132,9 +128,7 @@ def examine_server(url: str, setup: Setup) -> list[Finding]:
         cure = "soong-agent store migrate, when every worker has this version"
         findings.append(Finding("queue", "remark", text, cure))
     if found.search != "there" and found.version == found.newest:
-        text = (
-            "the messages have no index of their words: a rare word is searched for in all of them"
-        )
+        text = "search has no index, and reads all messages to find a rare word"
         cure = "soong-agent store migrate builds it, in minutes, while runs continue"
         if found.search == "impossible":
             cure = "create the extensions pg_trgm and btree_gin, then run soong-agent store migrate"

@@ -32,7 +32,7 @@ class WriteFault(Struct, frozen=True):
 
 def try_folder(folder: Path) -> WriteFault | None:
     """Write a file without a name into a folder, or into the nearest one that exists."""
-    there = next(each for each in (folder, *folder.parents) if os.path.lexists(each))
+    there = nearest_existing(folder)
     if not there.is_dir():
         return WriteFault(there, "it is not a folder", f"move {there} away")
     try:
@@ -44,6 +44,11 @@ def try_folder(folder: Path) -> WriteFault | None:
     except OSError as error:
         return _fault(there, error)
     return None
+
+
+def nearest_existing(folder: Path) -> Path:
+    """Return a folder, or the nearest one above it that exists."""
+    return next(each for each in (folder, *folder.parents) if os.path.lexists(each))
 
 
 def try_file(path: Path) -> WriteFault | None:

@@ -10,7 +10,6 @@ locks, so it would write without any. A fork therefore waits until no thread use
 
 import errno
 import fcntl
-import logging
 import os
 import sqlite3
 import threading
@@ -28,9 +27,8 @@ from agent_core.errors import ErrorCode, StorageError
 from agent_core.opening import HeldDatabase, open_descriptor
 from agent_core.storage import migrations
 from agent_core.storage.faults import is_busy, is_read_only, not_lockable
+from agent_core.storage.spending import announce_fill
 from agent_core.text.folding import fold_json
-
-logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
@@ -39,9 +37,6 @@ BUSY_TIMEOUT = 2.0
 
 PATIENCE = 60.0
 """Seconds that a write waits for other processes before it fails."""
-
-_MANY_RUNS, _RUNS_A_SECOND = 50_000, 10_000
-"""Runs from which on an upgrade is announced in the log, and how many it reads in a second."""
 
 _TRIES_LOCKS_AFTER_S = 0.5
 """Seconds of waiting for a lock before testing whether files can be locked at all."""
@@ -411,23 +406,11 @@ def _bring_up_to_date(
             return
         if not is_told:
             is_told = True
-            _announce(connection, path)
+            (runs,) = connection.execute("SELECT count(*) FROM runs").fetchone()
+            announce_fill(str(path), runs)
         # The log must not become as large as everything that is added.
         connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
 
 def _is_current(connection: sqlite3.Connection, path: Path) -> bool:
     return migrations.version_of(connection, path) == migrations.MIGRATIONS[-1].version
-
-
-def _announce(connection: sqlite3.Connection, path: Path) -> None:
-    """Log that an upgrade takes a while, if it does."""
-    (runs,) = connection.execute("SELECT count(*) FROM runs").fetchone()
-    if runs >= _MANY_RUNS:
-        logger.warning(
-            "%s: adding up the spending of %s earlier runs, once; this may take %s s or more, and"
-            " other programs can use the database meanwhile",
-            path,
-            f"{runs:,}",
-            f"{-(-runs // _RUNS_A_SECOND):,}",
-        )

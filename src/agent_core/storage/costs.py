@@ -23,7 +23,7 @@ _KEYS: Mapping[CostUnit, tuple[str, str]] = {
     "day": ("date(begun_at / 1000000, 'unixepoch', 'localtime')", "1 DESC NULLS LAST"),
     "model": (_MODEL, "max(rowid) DESC"),
 }
-"""What spending is added up by, and the order of the sums; background work has no day."""
+"""Key of each unit, and the order of its sums; background work has no day."""
 
 _SPENT = f"""SELECT {{key}} AS key, {_FIGURES} FROM spending WHERE {{chosen}}
     GROUP BY 1 ORDER BY {{order}} LIMIT :limit"""  # noqa: S608 - our own names
@@ -44,7 +44,7 @@ _CHOSEN: Mapping[CostUnit, tuple[str, str]] = {
         ORDER BY use_number DESC LIMIT :limit""",  # noqa: S608 - our own names
     ),
 }
-"""Their keys in what is spent, and how they are chosen: key, number of sessions, title."""
+"""Key of each unit whose rows are chosen first, and how: key, number of sessions, title."""
 
 _SPENT_BY_CHOSEN = f"""SELECT {{key}} AS key, {_FIGURES}
     FROM spending JOIN sessions AS s USING (session_id)

@@ -9,6 +9,7 @@ history, and its cost counts with the summary's own run). Background work has a 
 and NULL for background work; `turns` is 0 for children. The last changed row has the highest rowid.
 """
 
+import logging
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
@@ -31,6 +32,8 @@ COLUMNS = (
     *("cost", "is_estimated"),
 )
 
+logger = logging.getLogger(__name__)
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 MOST_TOKENS, MOST_DOLLARS = 10**12, 10**12
@@ -38,6 +41,9 @@ MOST_TOKENS, MOST_DOLLARS = 10**12, 10**12
 
 AT_ONCE = 2000
 """Runs or sessions that one transaction of a fill adds."""
+
+_MANY_RUNS, _RUNS_A_SECOND = 50_000, 10_000
+"""Runs from which on a fill is announced in the log, and how many it reads in a second."""
 
 TABLE = f"""CREATE TABLE spending (
     session_id TEXT NOT NULL REFERENCES sessions ON DELETE CASCADE,
@@ -138,6 +144,18 @@ FILL: tuple[tuple[str, str, str], ...] = (
     ("sessions", "session_id", f"{_ADD_BACKGROUND} session_id > :after AND session_id <= :last"),
 )
 """Table, id, and the statement that adds the spending of its rows between two ids, in SQLite."""
+
+
+def announce_fill(database: str, runs: int) -> None:
+    """Log that a fill takes a while, if there are many runs."""
+    if runs >= _MANY_RUNS:
+        logger.warning(
+            "%s: adding up the spending of %s earlier runs, once; this may take %s s or more, and"
+            " other programs can use the database meanwhile",
+            database,
+            f"{runs:,}",
+            f"{-(-runs // _RUNS_A_SECOND):,}",
+        )
 
 
 def fill(connection: Connection, steps: tuple[tuple[str, str, str], ...] = FILL) -> Iterator[None]:

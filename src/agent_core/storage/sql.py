@@ -124,5 +124,7 @@ class NoWriter:
     @staticmethod
     def refusal() -> StorageError:
         """Return the error for a change."""
-        message = "nothing can be changed: this runtime was opened with read_only=True"
+        message = (
+            "this runtime was opened with read_only=True; open one without it to change anything"
+        )
         return StorageError(ErrorCode.STORAGE_ERROR, message)

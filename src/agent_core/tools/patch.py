@@ -31,7 +31,7 @@ _UNTERMINATED = "\\"
 """Begins the remark that the line before has no end of line."""
 _NO_NEWLINE = "\\ No newline at end of file\n"
 _NO_FILE = "/dev/null"
-"""Stands in a header for a file that does not exist before, or after."""
+"""The name in the header of a diff for a file that does not exist before, or after."""
 
 _MAX_COMPARED = 1000
 _MAX_CHARACTERS = 40_000

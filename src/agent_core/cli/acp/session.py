@@ -73,9 +73,9 @@ _PARK_S = 5.0
 _KNOWN_S = 2.0
 """Seconds without an update after which a question no longer waits for its call to be shown."""
 _IN_FRONT_S = 5.0
-"""Seconds for the last events of the runs in front to arrive, once the prompt's own run begins."""
+"""Seconds to wait for the last events of the runs in front, once the prompt's own run begins."""
 _LAST_USED = 3
-"""Sessions of the project among which one is that was just used: a search reads all of them."""
+"""How many of the last used sessions are looked through before a search, which reads all."""
 _END_REASONS: dict[str | None, StopReason] = {
     EndReason.MAX_TURNS: "max_turn_requests",
     EndReason.MAX_OUTPUT_TOKENS_RECOVERY: "max_tokens",

@@ -109,13 +109,13 @@ class Screen:
 
 
 class _Streamed(Struct):
-    """The text of a message so far, as it arrived in pieces."""
+    """The text of a message so far, which arrives in pieces."""
 
     pieces: list[str] = field(default_factory=list[str])
     characters: int = 0
 
     def add(self, delta: Delta) -> str:
-        """Add a piece, which may begin at the start again; returns what is new of it."""
+        """Add a piece, which may repeat the text from its start; return the new part of it."""
         text = delta.text[self.characters :] if delta.from_start else delta.text
         self.pieces.append(text)
         self.characters += len(text)
@@ -163,7 +163,7 @@ class Translation:
         return is_prompt or is_reply or isinstance(event.details, ToolEnded)
 
     def note(self, event: RuntimeEvent) -> None:
-        """Take note of an event that was shown before."""
+        """Remember an event that was shown before."""
         if event.event_type in _BEGIN_MESSAGES:
             self._begun = event.event_id
             self._said, self._thought = _Streamed(), _Streamed()

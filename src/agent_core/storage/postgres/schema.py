@@ -5,7 +5,6 @@ the rows of sessions and runs. A connection bound to a tenant sees views of the 
 schema that is searched first.
 """
 
-import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import LiteralString
@@ -28,13 +27,8 @@ from agent_core.storage.postgres.spending import FILL, SCHEMA as SPENDING, only_
 from agent_core.storage.postgres.statements import Row, Statements
 from agent_core.storage.postgres.upgrades import newest_comment
 from agent_core.storage.rows import iso
-from agent_core.storage.spending import fill
+from agent_core.storage.spending import announce_fill, fill
 from agent_core.types import utc_now
-
-logger = logging.getLogger(__name__)
-
-_MANY_RUNS, _RUNS_A_SECOND = 50_000, 10_000
-"""Runs of which an upgrade is worth a line in the log, and how many it takes up in a second."""
 
 FIRST = 11
 """Version with which a Postgres database begins; it contains all earlier ones."""
@@ -323,7 +317,7 @@ CREATE INDEX approvals_by_rowid ON approvals (rowid);
 """  # noqa: S608 - our own names
 
 _INSTEAD: Mapping[int, str] = {13: _USE_ORDER, 15: SPENDING}
-"""Scripts of migrations whose statements for SQLite cannot be translated."""
+"""Scripts that replace a migration's statements for SQLite, which cannot be translated."""
 
 _OF_TENANTS: LiteralString = f"""
 CREATE INDEX sessions_of_tenant ON sessions (tenant, use_number) WHERE tenant IS NOT NULL;
@@ -347,7 +341,7 @@ CREATE TABLE sweeps (of_what TEXT COLLATE "C" PRIMARY KEY, at TIMESTAMPTZ NOT NU
 """
 
 _BESIDES: Mapping[int, LiteralString] = {14: _OF_TENANTS}
-"""Scripts of migrations that go on where their statements for SQLite end."""
+"""Scripts that run after a migration's statements for SQLite."""
 
 _TENANT = "current_setting('soong.tenant')"
 _SESSION = f"sessions AS its WHERE its.tenant = {_TENANT} AND its.session_id"
@@ -503,14 +497,7 @@ def _fill(connection: Connection[Row], filled: Migration) -> None:
     with connection.transaction():
         sql = "SELECT CAST(reltuples AS BIGINT) FROM pg_class WHERE oid = 'runs'::regclass"
         row = connection.execute(sql).fetchone()
-    if row and row[0] >= _MANY_RUNS:
-        logger.warning(
-            "%s: the spending of %s earlier runs is being added up, once; this may take %s s or"
-            " more, and other programs can use the database meanwhile",
-            DATABASE,
-            f"{row[0]:,}",
-            f"{-(-row[0] // _RUNS_A_SECOND):,}",
-        )
+    announce_fill(DATABASE, row[0] if row else 0)
     steps, is_done = fill(Statements(connection), FILL), False
     while not is_done:
         with connection.transaction():

@@ -121,10 +121,16 @@ class Server:
         lines = (self.folder / "log").read_text("utf-8", "replace").splitlines()
         return [line for line in lines if line.startswith(f"{database}: ")]
 
-    def create_database(self, template: str = "template1", name: str = "") -> str:
-        """Clone a database and return the name of the new one."""
+    def create_database(
+        self, template: str = "template1", name: str = "", *, letters: str = ""
+    ) -> str:
+        """Clone a database and return the name of the new one.
+
+        `letters` is the locale that says which signs are letters; only `template0` takes any.
+        """
         name = name or f"t_{secrets.token_hex(6)}"
-        self.sql(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
+        locale = f"LC_CTYPE '{letters}'" if letters else ""
+        self.sql(f'CREATE DATABASE "{name}" TEMPLATE "{template}" {locale}')
         return name
 
     def drop_database(self, name: str) -> None:

@@ -17,6 +17,7 @@ from agent_core.storage.postgres.settings import Answering
 from agent_core.storage.postgres.statements import Row
 from agent_core.storage.sql import Connection
 from agent_core.storage.summaries import nodes_with, numbered_nodes, words_condition
+from agent_core.text.folding import pattern_in_json
 from agent_core.types import Node
 
 SearchIndex = Literal["there", "missing", "impossible"]
@@ -68,7 +69,10 @@ _NAME_TENANTS: LiteralString = """WITH batch AS MATERIALIZED (
         WHERE nodes.session_id = batch.session_id AND nodes.tenant IS NULL
     ) SELECT max(session_id) FROM batch"""
 
-_HAS_TRIGRAM = re.compile("[a-z0-9]{3}").search
+_CAN_SHOW: LiteralString = """SELECT 1
+    WHERE has_function_privilege(to_regprocedure('show_trgm(text)'), 'EXECUTE')"""
+_LETTERS: LiteralString = """SELECT sign FROM unnest(string_to_array(CAST(? AS TEXT), NULL)) AS sign
+    WHERE show_trgm(sign) <> '{}'"""
 _FEW, _MANY = 4_000, 64_000
 """How many of the newest nodes are read first: of a frequent word, the index finds too many."""
 
@@ -140,7 +144,7 @@ def find_nodes(
         sql = f"SELECT rowid, node_id FROM {source} ORDER BY rowid DESC LIMIT ?"  # noqa: S608
         return connection.execute(sql, (*values, limit)).fetchall()
 
-    if _WORDS not in valid or not any(map(_HAS_TRIGRAM, words)):
+    if _WORDS not in valid or not _has_trigram(connection, words):
         # OFFSET: words without a trigram would read the whole index.
         rows = select(f"({nodes} ORDER BY rowid DESC OFFSET 0) AS every WHERE {fits}")
     else:
@@ -151,6 +155,21 @@ def find_nodes(
         if len(rows) < limit:  # OFFSET: all are found before the newest are chosen
             rows = select(f"({nodes} AND {fits} OFFSET 0) AS found")
     return numbered_nodes(connection, rows)
+
+
+def _has_trigram(connection: Connection, words: Sequence[str]) -> bool:
+    """Return whether a word has three letters or digits in a row, as the index knows them.
+
+    Which signs other than those of English are letters depends on the locale of the database.
+    """
+    text = " ".join(map(pattern_in_json, words))
+    if re.search("[a-z0-9]{3}", text):
+        return True
+    if text.isascii() or connection.execute(_CAN_SHOW).fetchone() is None:
+        return False
+    signs = "".join({sign for sign in text if not sign.isascii()})
+    letters = "".join(sign for (sign,) in connection.execute(_LETTERS, (signs,)))
+    return re.search(f"[a-z0-9{re.escape(letters)}]{{3}}", text) is not None
 
 
 def _build(connection: ServerConnection[Row], how: LiteralString) -> None:

@@ -1,6 +1,8 @@
 """The indexes of search: who builds them and when, and that search does without them."""
 
 import asyncio
+import json
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +16,7 @@ from agent_core.runtime.copying import StoreAddress, migrate_store
 from agent_core.storage.postgres import PostgresSessionStore, search
 from agent_core.storage.postgres.health import examine
 from agent_core.types import Dispatch, TextBlock
+from explained import PlanLog
 from isolation import run_folder
 from postgres import Server, migrated_template
 from rows import a_batch, a_node, an_opening
@@ -168,3 +171,43 @@ async def test_search_does_without_the_extensions_and_says_so(database_url: str)
         assert examine(url).search == "there"
     finally:
         execute(database_url, f"DROP OWNED BY {guest}", f"DROP ROLE {guest}")
+
+
+UTF8 = "en_US.UTF-8" if sys.platform == "darwin" else "C.UTF-8"
+STORY = "Мой Дом, a1é, 图书馆, 1→→→2, cd-图书馆xyz"
+
+
+@pytest.mark.parametrize(
+    ("letters", "by_index", "without"),
+    [
+        (UTF8, ["дом", "图书馆", "a1é", "d-图书馆"], ["до", "书馆", "й д", "→→→"]),
+        ("C", ["馆xyz"], ["дом", "图书馆", "a1é", "до", "→→→"]),
+    ],
+)
+async def test_a_word_of_any_script_is_found_by_the_index_if_it_knows_its_letters(
+    shared_postgres: Server, letters: str, by_index: list[str], without: list[str]
+) -> None:
+    name = shared_postgres.create_database("template0", letters=letters)
+    url = shared_postgres.url(name)
+    columns = "session_id, agent_id, role, node_type, content_json, metadata_json, token_count"
+    try:
+        await fill(url)
+        execute(
+            url,
+            f"""INSERT INTO nodes ({columns}, created_at, node_id, node_seq)
+                SELECT {columns}, created_at, 'other' || number, 100 + number
+                FROM nodes, generate_series(1, 1000) AS number WHERE node_id = 'acme0'""",  # noqa: S608
+            f"""UPDATE nodes SET content_json = '[{{"type": "text", "text": "{STORY}"}}]'
+                WHERE node_id = 'bolt2'""",  # noqa: S608
+            "VACUUM ANALYZE nodes",
+        )
+        plans = PlanLog(shared_postgres, name)
+        execute(url, f"ALTER DATABASE {name} SET auto_explain.log_nested_statements = off")
+        for word in (*by_index, *without):
+            assert await found(url, None, word) == ["bolt2"], word
+            read = json.dumps([each["Plan"] for each in plans.take().plans])
+            assert ('"nodes_words"' in read) is (word in by_index), word
+        execute(url, "CREATE SCHEMA hidden", "ALTER EXTENSION pg_trgm SET SCHEMA hidden")
+        assert await found(url, None, "дом") == ["bolt2"]
+    finally:
+        shared_postgres.drop_database(name)

@@ -103,6 +103,11 @@ class Silence:
     """The request is read and never answered."""
 
 
+def sse(*chunks: Any) -> bytes:
+    """Return JSON values as the server-sent events of a body."""
+    return b"".join(b"data: " + orjson.dumps(chunk) + b"\n\n" for chunk in chunks)
+
+
 Reply = str | Says | Calls | Fails | Hangs | Pauses | Status | Sends | Silence
 Answer = Callable[[Received], Reply]
 

@@ -1,16 +1,14 @@
 """What a service bills is what a run costs: in its result, its budget, its replay and in sums."""
 
 from pathlib import Path
-from typing import Any
 
-import orjson
 import pytest
 
 import runtimes
 from agent_core import AgentRuntime, Budget, Usage
 from agent_core.providers.scripted import Says
 from isolation import Home
-from model_server import ModelServer, Sends
+from model_server import ModelServer, Sends, sse
 
 CONFIG = """[model]
 provider = "{provider}"
@@ -23,10 +21,6 @@ cache_read = 0.1
 cache_write = 1.25
 cache_write_hour = 2.0
 """
-
-
-def sse(*chunks: Any) -> bytes:
-    return b"".join(b"data: " + orjson.dumps(chunk) + b"\n\n" for chunk in chunks)
 
 
 REASONING_ON_TOP = {

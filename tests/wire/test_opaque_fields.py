@@ -22,13 +22,9 @@ from agent_core.types import (
     ToolResultBlock,
 )
 from isolation import Home
-from model_server import ModelServer, Received, Reply, Sends
+from model_server import ModelServer, Received, Reply, Sends, sse
 
 TOKEN = "sk-proj-" + "A1b2C3d4" * 8
-
-
-def sse(*chunks: dict[str, Any]) -> bytes:
-    return b"".join(b"data: " + orjson.dumps(chunk) + b"\n\n" for chunk in chunks)
 
 
 def chat(*deltas: dict[str, Any]) -> bytes:

@@ -22,7 +22,7 @@ from agent_core.types import (
     ToolDefinition,
     Usage,
 )
-from model_server import ModelServer, Sends
+from model_server import ModelServer, Sends, sse
 
 TOOLS = [
     ToolDefinition(name="code.list_dir", description=""),
@@ -45,10 +45,6 @@ async def completed(protocol: str, body: bytes, **more: Any) -> ModelCompleted:
     last = (await played(protocol, body, **more))[-1]
     assert isinstance(last, ModelCompleted), last
     return last
-
-
-def sse(*events: Any) -> bytes:
-    return b"".join(b"data: " + orjson.dumps(event) + b"\n\n" for event in events)
 
 
 def chunk(delta: dict[str, Any] | None = None, finish: str | None = None) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from agent_core.types import (
     TextBlock,
     Usage,
 )
-from model_server import ModelServer, Sends
+from model_server import ModelServer, Sends, sse
 from model_server_wire import frame
 from responses_events import events_of, message, response, sse as events
 
@@ -65,10 +65,6 @@ async def usage_in(provider: str, sent: Any) -> Usage:
         await adapter.close()
     assert isinstance(last, ModelCompleted), last
     return last.usage
-
-
-def sse(*chunks: Any) -> bytes:
-    return b"".join(b"data: " + orjson.dumps(chunk) + b"\n\n" for chunk in chunks)
 
 
 def choice(text: str = "", finish: str | None = None, **more: Any) -> dict[str, Any]:

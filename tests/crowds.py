@@ -195,6 +195,7 @@ class Crowd:
             "costs of a project": lambda: runtime.costs("session", project="/project/1"),
             "search_sessions": lambda: runtime.search_sessions(RARE),
             "last_session": runtime.last_session,
+            "sessions_nearby": lambda: runtime.sessions_nearby("/"),
             "resolve_session_id": lambda: runtime.resolve_session_id(session),
             "resolve_run_id": lambda: runtime.resolve_run_id(run),
             "resolve_node_id": lambda: runtime.resolve_node_id(node),

@@ -1947,6 +1947,20 @@ async def _text_of_grant(store: SessionStore, odd: str) -> list[str | None]:
     return [found.tool_name, found.covers]
 
 
+async def test_sessions_of_folders_above_and_below_are_counted(store: SessionStore) -> None:
+    folders = ["/", "/a", "/a/b/z", "/a/b", "/a/b/c/d", "/a/b-c", "/a/b0", "/é", "/a/b/c/d", "/ab"]
+    for number, folder in enumerate(folders):
+        await store.open_run(an_opening(f"s{number}", f"run_{number}", cwd=folder))
+    near = await store.sessions_nearby("/a/b", limit=9)
+    assert list(near.items()) == [("/a", 1), ("/", 1), ("/a/b/c/d", 2), ("/a/b/z", 1)]
+    assert list(await store.sessions_nearby("/a/b", limit=3)) == ["/a", "/", "/a/b/c/d"]
+    assert await store.sessions_nearby("/a/b", limit=0) == {}
+    assert list(await store.sessions_nearby("/é/\udcff\0", limit=9)) == ["/é", "/"]
+    everywhere = list(await store.sessions_nearby("/", limit=99))
+    assert everywhere == ["/ab", "/a/b/c/d", "/é", "/a/b0", "/a/b-c", "/a/b", "/a/b/z", "/a"]
+    assert list(await store.sessions_nearby("/", limit=2)) == ["/a/b", "/a"]
+
+
 async def test_the_last_session_is_the_last_one_with_a_complete_reply(
     store: SessionStore,
 ) -> None:

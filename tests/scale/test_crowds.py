@@ -103,6 +103,8 @@ def of_store(store: PostgresSessionStore, house: House) -> Reads:
     return reads | {
         "store.last_session of a project": lambda: store.last_session("/project/3"),
         "store.last_session of no project": lambda: store.last_session("/nowhere"),
+        "store.sessions_nearby above": lambda: store.sessions_nearby("/project", limit=10),
+        "store.sessions_nearby below": lambda: store.sessions_nearby("/project/3/x", limit=10),
         "store.nodes_with a rare word": lambda: store.nodes_with([RARE], limit=64),
         "store.nodes_with a frequent word": lambda: store.nodes_with(["word"], limit=64),
         "store.nodes_with no word": lambda: store.nodes_with(["rhubarb"], limit=64),
@@ -140,6 +142,7 @@ NO_READS = {
 
 COMMANDS = (
     "sessions list",
+    "sessions list --here",
     f"sessions search {RARE}",
     "sessions search word1 word2",
     "sessions show {session}",
@@ -155,10 +158,7 @@ COMMANDS = (
     "store check",
     "doctor",
 )
-"""Commands that read rows; `sessions du` and `cost` add up all there is.
-
-So does `sessions list --here` in a folder without sessions, to name those of other folders.
-"""
+"""Commands that read rows; `sessions du` and `cost` add up all there is."""
 NEWEST = 4_000
 """The newest messages of all tenants, in which a word is looked for first."""
 

@@ -981,6 +981,20 @@ class AgentRuntime:
         folder = await asyncio.to_thread(_folder, project)
         return await (await self._home.services()).store.last_session(folder)
 
+    async def sessions_nearby(self, project: str | Path, *, limit: int = 100) -> dict[str, int]:
+        """Return the number of sessions of each folder above and below a project.
+
+        The folders above are first, the nearest before the others. Of those below, the first
+        `limit` by path are found; the last used of them is first. At most 1,000 sessions are
+        counted in each.
+
+        Args:
+            project: the folder; its own sessions are not counted.
+            limit: the maximum number of folders.
+        """
+        folder = await asyncio.to_thread(_folder, project) or ""
+        return await (await self._home.services()).store.sessions_nearby(folder, limit=limit)
+
     async def resolve_session_id(self, prefix: str) -> str:
         """Return the unique session whose id is, or begins with, `prefix`; `sess_` may be omitted.
 

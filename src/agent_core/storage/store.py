@@ -664,6 +664,21 @@ class SessionStore:
             lambda c: costs(c, by, since=begin, project=folder, limit=most)
         )
 
+    async def sessions_nearby(self, folder: str, *, limit: int) -> dict[str, int]:
+        """Return the number of sessions, up to 1,000, of each folder above and below this one.
+
+        The folders above are first, the nearest before the others. Of those below, the first
+        `limit` by path are found; the last used of them is first.
+
+        Args:
+            folder: an absolute path; its own sessions are not counted.
+            limit: largest number of folders.
+        """
+        from agent_core.storage.nearby import sessions_nearby  # noqa: PLC0415
+
+        path = storable(folder)
+        return await self.reader.read(lambda c: sessions_nearby(c, path, clamp(limit, 0)))
+
     async def untitled(self, limit: int) -> dict[str, str]:
         """Return the first words of sessions without a title, by session id."""
         from agent_core.storage.summaries import untitled  # noqa: PLC0415

@@ -130,6 +130,22 @@ async def test_the_cost_does_not_grow_with_the_number_of_sessions() -> None:
     assert later[1] <= later[0] * 1.1 + 10
 
 
+async def test_folders_nearby_are_found_without_reading_those_of_others() -> None:
+    """The first of many folders, and the first sessions in a folder of many."""
+    counts: list[int] = []
+    for folders in (1_100, 2_200):
+        store = SqliteSessionStore.in_memory()
+        for i in range(folders):
+            await store.open_run(an_opening(f"s{i}", f"run_{i}", cwd=f"/many/{i:04}"))
+            await store.open_run(an_opening(f"t{i}", f"run_t{i}", cwd="/few"))
+        assert await store.sessions_nearby("/few/x", limit=10) == {"/few": 1000}
+        assert len(await store.sessions_nearby("/many", limit=10)) == 10
+        counts.append(await steps(store, lambda s: s.sessions_nearby("/few/x", limit=10)))
+        counts.append(await steps(store, lambda s: s.sessions_nearby("/many", limit=10)))
+    assert counts[2] <= counts[0] * 1.1 + 10
+    assert counts[3] <= counts[1] * 1.1 + 10 <= 2_000
+
+
 UNITS: tuple[CostUnit, ...] = ("all", "day", "model", "project", "session")
 
 

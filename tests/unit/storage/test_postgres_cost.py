@@ -6,6 +6,8 @@ import psycopg
 
 from agent_core.storage.postgres import PostgresSessionStore
 from agent_core.types import BudgetHold, BudgetScope, EventType, RunChange, RunStatus
+from explained import PlanLog
+from postgres import Server
 from rows import a_batch, a_child, a_child_run, a_node, a_question, an_event, an_opening
 
 OTHERS = 10_000
@@ -104,3 +106,28 @@ async def test_ten_thousand_other_sessions_cost_nothing(
 
     assert alone > len(WORK)
     assert among_others < alone + OTHERS / 10, (alone, among_others)
+
+
+async def test_a_folder_above_or_below_is_counted_in_an_index(
+    shared_postgres: Server, database_url: str
+) -> None:
+    async with PostgresSessionStore.open(database_url):
+        pass
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute("""
+            INSERT INTO sessions (session_id, tenant, cwd, status, metadata_json, created_at,
+                updated_at, epoch)
+            SELECT 'x' || n, CASE n % 2 WHEN 0 THEN 'mine' END,
+                CASE WHEN n <= 20000 THEN '/home/' || n % 5000 ELSE '/' END, 'active', '{}', '2020',
+                '2020', 1 FROM generate_series(1, 30000) AS n""")
+        connection.execute("VACUUM (ANALYZE) sessions")
+    log = PlanLog(shared_postgres, database_url.rpartition("/")[2])
+    for tenant in (None, "mine"):
+        async with PostgresSessionStore.open(database_url, tenant=tenant) as store:
+            log.take()
+            found = await store.sessions_nearby("/home", limit=50)
+        assert len(found) == 50
+        assert found["/"] == 1000
+        scans = [scan for scan in log.take().scans() if scan.table == "sessions"]
+        assert {scan.kind for scan in scans} == {"Index Only Scan"}
+        assert sum(scan.rows for scan in scans) <= 1000 + 50 * 10

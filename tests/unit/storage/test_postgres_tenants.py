@@ -115,6 +115,7 @@ READS: dict[str, Callable[[SessionStore], Awaitable[object]]] = {
     "session_summaries": lambda s: s.session_summaries(limit=10),
     "costs": lambda s: s.costs("session"),
     "last_session": lambda s: s.last_session(),
+    "sessions_nearby": lambda s: s.sessions_nearby("/", limit=10),
     "memory_backlog": lambda s: s.memory_backlog(10),
     "memory_terms": lambda s: s.memory_terms(["run_1"]),
     "untitled": lambda s: s.untitled(10),

@@ -35,7 +35,9 @@ _NO_FILE = "/dev/null"
 
 _MAX_COMPARED = 1000
 _MAX_CHARACTERS = 40_000
-_CONTEXT = 3
+_MAX_EXAMINED = 50_000_000
+_CONTEXTS = (3, 6, 12, 24, 48)
+"""Numbers of lines around a change, of which the first one that makes its place clear is used."""
 
 
 class TextEdit(Arguments):
@@ -284,7 +286,8 @@ def unified_diff(
     """Return a unified diff of two texts, of about `most` characters, marked where it is cut.
 
     Only what lies between the first and the last difference is compared line by line; where that
-    is more than 1,000 lines, all of it is shown as replaced.
+    is more than 1,000 lines, all of it is shown as replaced. Around each change are 3 lines, or up
+    to 48 if the same lines are elsewhere in the text, too.
 
     Args:
         old: the text before; None: there was no file.
@@ -293,30 +296,11 @@ def unified_diff(
         most: the number of characters.
     """
     before, after = lines_of(old or ""), lines_of(new or "")
-    head = common_start(before, after)
-    tail = common_start(before[head:][::-1], after[head:][::-1])
-    start = max(head - _CONTEXT, 0)
-    keep = max(tail - _CONTEXT, 0)
-    before, after = before[start : len(before) - keep], after[start : len(after) - keep]
-    lines: list[str] = []
-    if max(len(before), len(after)) > _MAX_COMPARED:
-        spans = (f"{start + (len(each) > 0)},{len(each)}" for each in (before, after))
-        lines = ["@@ -{} +{} @@\n".format(*spans)]
-        lines += [*(f"-{line}" for line in before), *(f"+{line}" for line in after)]
-    else:
-        from difflib import SequenceMatcher  # noqa: PLC0415 - only to show a change
-
-        matcher = SequenceMatcher(None, before, after, autojunk=False)
-        for group in matcher.get_grouped_opcodes(_CONTEXT):
-            (_, a, _, b, _), (_, _, c, _, d) = group[0], group[-1]
-            spans = (f"{start + i + (j > i)},{j - i}" for i, j in ((a, c), (b, d)))
-            lines.append("@@ -{} +{} @@\n".format(*spans))
-            for kind, i, j, k, m in group:
-                if kind == "equal":
-                    lines += (f" {line}" for line in before[i:j])
-                else:
-                    lines += (f"-{line}" for line in before[i:j])
-                    lines += (f"+{line}" for line in after[k:m])
+    widths = (_hunks_of(before, after, context) for context in _CONTEXTS)
+    hunks = next((each for each in widths if _is_unambiguous(each, old or "")), None)
+    if hunks is None:
+        hunks = _hunks_of(before, after, _CONTEXTS[0])
+    lines = [line for hunk in hunks for line in hunk]
     text = "".join(line if line.endswith("\n") else f"{line}\n{_NO_NEWLINE}" for line in lines)
     if len(text) > most:
         end = text.rfind("\n", 0, most) + 1 or most
@@ -326,6 +310,53 @@ def unified_diff(
     name = visible(shown, one_line=True)
     source, target = (_NO_FILE if each is None else name for each in (old, new))
     return f"--- {source}\n+++ {target}\n{text}"
+
+
+def _hunks_of(before: list[str], after: list[str], context: int) -> list[list[str]]:
+    """Return the hunks of a diff, each with its header, and with so many lines around a change."""
+    head = common_start(before, after)
+    tail = common_start(before[head:][::-1], after[head:][::-1])
+    is_long = max(len(before), len(after)) - head - tail > _MAX_COMPARED
+    start, keep = max(head - context, 0), max(tail - context, 0)
+    before, after = before[start : len(before) - keep], after[start : len(after) - keep]
+    if is_long:
+        spans = (f"{start + (len(each) > 0)},{len(each)}" for each in (before, after))
+        header = "@@ -{} +{} @@\n".format(*spans)
+        return [[header, *(f"-{line}" for line in before), *(f"+{line}" for line in after)]]
+    from difflib import SequenceMatcher  # noqa: PLC0415 - only to show a change
+
+    hunks: list[list[str]] = []
+    matcher = SequenceMatcher(None, before, after, autojunk=False)
+    for group in matcher.get_grouped_opcodes(context):
+        (_, a, _, b, _), (_, _, c, _, d) = group[0], group[-1]
+        spans = (f"{start + i + (j > i)},{j - i}" for i, j in ((a, c), (b, d)))
+        hunk = ["@@ -{} +{} @@\n".format(*spans)]
+        for kind, i, j, k, m in group:
+            if kind == "equal":
+                hunk += (f" {line}" for line in before[i:j])
+            else:
+                hunk += (f"-{line}" for line in before[i:j])
+                hunk += (f"+{line}" for line in after[k:m])
+        hunks.append(hunk)
+    return hunks
+
+
+def _is_unambiguous(hunks: Sequence[Sequence[str]], text: str) -> bool:
+    """Return whether each hunk fits in one place only, once those before it are applied.
+
+    Not examined for many hunks of a long text.
+    """
+    if len(hunks) * len(text) > _MAX_EXAMINED:
+        return True
+    for _, *lines in hunks:
+        old, new = (
+            "".join(line[1:] for line in lines if line[0] in kinds) for kinds in (" -", " +")
+        )
+        place = text.find(old)
+        if old and text.find(old, place + 1) != -1:
+            return False
+        text = text[:place] + new + text[place + len(old) :]
+    return True
 
 
 class TextChange(Struct, frozen=True):

@@ -22,9 +22,12 @@ def fold(text: str) -> str:
     """
     if text.isascii():
         return text.lower()
-    if _has_iota(text):  # folding makes it a letter, and accents after it belong before it
-        text = normalize("NFD", text)
-    return normalize("NFC", text.casefold())
+    folded = text.casefold()
+    if "\u03b9" in folded and _has_iota(
+        text
+    ):  # it is a letter now, and accents after it belong before
+        folded = normalize("NFD", text).casefold()
+    return normalize("NFC", folded)
 
 
 def find_folded(text: str, words: Iterable[str]) -> int | None:

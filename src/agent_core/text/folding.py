@@ -23,9 +23,8 @@ def fold(text: str) -> str:
     if text.isascii():
         return text.lower()
     folded = text.casefold()
-    if "\u03b9" in folded and _has_iota(
-        text
-    ):  # it is a letter now, and accents after it belong before
+    if "\u03b9" in folded and _has_iota(text):
+        # It is a letter now, and accents after it belong before it.
         folded = normalize("NFD", text).casefold()
     return normalize("NFC", folded)
 

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis.strategies import integers, lists, one_of, sampled_from
 
 from agent_core.budgets.prices import ConfiguredPrice
@@ -401,6 +401,7 @@ TOKENS = one_of(integers(-5, 2000), sampled_from((-(2**70), 2**70, 10**12, 0)))
 
 @settings(max_examples=300, deadline=None)
 @given(lists(TOKENS, min_size=7, max_size=7))
+@example([100, 0, 100, 0, 0, 1, 0])  # kept for an hour, but not written
 def test_no_report_costs_less_than_nothing(numbers: list[int]) -> None:
     usage = completed_usage(Usage(**dict(zip(FIGURES, map(count, numbers), strict=True))))
     assert min(counts_of(usage)) >= 0

@@ -81,7 +81,8 @@ def completed_usage(reported: Usage) -> Usage:
     given, taken, total = reported.input_tokens, reported.output_tokens, reported.total_tokens
     thought, read = reported.reasoning_tokens, reported.cache_read_tokens
     written = max(reported.cache_write_tokens, reported.cache_write_1h_tokens)
-    if total == given + taken and thought <= taken and read + written <= given:
+    fits = total == given + taken and thought <= taken and read + written <= given
+    if fits and written == reported.cache_write_tokens:
         return reported
     with_thought, with_read, with_written = _on_top(given, taken, total, thought, read, written)
     given += read * with_read + written * with_written

@@ -8,6 +8,7 @@ bounded before values are built, and an unreadable head is reported in `problem`
 import json
 import math
 import re
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,6 @@ MAX_HEAD_BYTES = 8192
 MAX_DEPTH = 5
 """Deepest nesting of tables and lists, counting the head itself."""
 
-_BOM = b"\xef\xbb\xbf"
 _HEAD = re.compile(
     rb"---[ \t]*\r?\n(.*?)^(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE
 )
@@ -67,7 +67,7 @@ def parse_front_matter(content: str | bytes) -> FrontMatter:
     a head with either is not read.
     """
     raw = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
-    raw = raw.removeprefix(_BOM)
+    raw = raw.removeprefix(BOM_UTF8)
     if not raw.startswith(b"---"):
         return FrontMatter(body=_decode_body(raw))
     match = _HEAD.match(raw, 0, MAX_HEAD_BYTES)

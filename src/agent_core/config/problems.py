@@ -6,6 +6,7 @@ number or a truth value: it may be a secret put in the wrong place.
 
 import json
 import stat
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterable, Iterator
 from datetime import date, time
 from pathlib import Path
@@ -21,8 +22,7 @@ from agent_core.opening import open_binary
 
 MAX_FILE_BYTES = 1_000_000
 
-_BOM = b"\xef\xbb\xbf"
-_BOMS_OF_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+_BOMS_OF_UTF_16 = (BOM_UTF16_LE, BOM_UTF16_BE)
 
 _TOML_TYPES: dict[type, str] = {
     str: "a string",
@@ -135,7 +135,7 @@ def read_text(path: Path) -> str | None:
         raise ValueError(f"it is larger than {MAX_FILE_BYTES:,} bytes")
     if raw.startswith(_BOMS_OF_UTF_16):
         raise ValueError("it is UTF-16; save it as UTF-8")
-    raw = raw.removeprefix(_BOM)
+    raw = raw.removeprefix(BOM_UTF8)
     try:
         return raw.decode()
     except UnicodeDecodeError as error:

@@ -7,6 +7,7 @@ LF, in the middle of the byte order mark. They work in linear time and hold at m
 import struct
 import zlib
 from abc import ABC, abstractmethod
+from codecs import BOM_UTF8
 
 import orjson
 
@@ -14,7 +15,6 @@ from agent_core.errors import ErrorCode
 from agent_core.providers.failures import CallError
 
 MAX_PAYLOAD_BYTES = 32 * 1024 * 1024
-_BOM = b"\xef\xbb\xbf"
 
 
 class Decoder(ABC):
@@ -66,7 +66,7 @@ class _LineDecoder(Decoder):
                 self._rest.clear()
                 self._rest_size = 0
             if self._at_start:
-                lines[0] = lines[0].removeprefix(_BOM)
+                lines[0] = lines[0].removeprefix(BOM_UTF8)
                 self._at_start = False
         if rest:
             self._rest.append(rest)

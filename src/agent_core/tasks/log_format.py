@@ -2,6 +2,7 @@
 
 import json
 import re
+from codecs import BOM_UTF8
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -20,7 +21,6 @@ from agent_core.types import EventType, Frozen, SafeId, UtcDatetime
 
 PADDING = b"\0 \t\r\n"
 """Bytes that editors and crashes leave after a line; they have no meaning."""
-_BOM = b"\xef\xbb\xbf"
 _LINE = re.compile(rb"[^\n]*\n|[^\n]+")
 _CUT = re.compile(rb"([^\0\r\n]*)(?:\0*|\0{2,}[\0\s]*)")
 _UNFINISHED = re.compile(rb'\s*:?\s*(?:"[0-9T:.+Z-]*(?:"\s*(?:,.*)?)?)?', re.DOTALL)
@@ -119,7 +119,7 @@ def read_log(log: bytes) -> Replayed:
     dag: Dag | None = None
     owner: tuple[str, str] | None = None
     changes: list[Change] = []
-    start = end = len(_BOM) if log.startswith(_BOM) else 0
+    start = end = len(BOM_UTF8) if log.startswith(BOM_UTF8) else 0
     is_terminated = True
     for number, match in enumerate(_LINE.finditer(log, start), 1):
         raw = match[0]
@@ -157,7 +157,9 @@ def last_line(tail: bytes) -> LogLine | None:
     """Return the line at the end of a log; None if it cannot be read."""
     kept = tail.rstrip(PADDING)
     try:
-        return LogLine.model_validate(_load_json(kept[kept.rfind(b"\n") + 1 :].removeprefix(_BOM)))
+        return LogLine.model_validate(
+            _load_json(kept[kept.rfind(b"\n") + 1 :].removeprefix(BOM_UTF8))
+        )
     except ValueError:
         return None
 

@@ -10,6 +10,7 @@ pattern times the length of the path.
 import os
 import re
 import string
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, cached_property
 from itertools import groupby
@@ -79,7 +80,7 @@ class Wildcards(Struct, frozen=True):
         """
         patterns: list[tuple[bool, bytes, bool]] = []  # (is inclusion, glob, is anchored)
         room = MAX_WILDCARD_BYTES
-        for raw in content.removeprefix(b"\xef\xbb\xbf").split(b"\n"):
+        for raw in content.removeprefix(BOM_UTF8).split(b"\n"):
             line = raw.removesuffix(b"\r")
             bare = line.rstrip(b" ")
             backslashes = len(bare) - len(bare.rstrip(b"\\"))

@@ -242,6 +242,8 @@ def _insert(database: psycopg.Connection[Any], table: str, select: bytes) -> Non
     ).fetchall()
     for name, _ in indexes:
         database.execute(f"DROP INDEX {name}".encode())
+    # The statistics of plans are those of the filled database, whatever else the server does.
+    database.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = false)".encode())
     database.execute(f"INSERT INTO {table} ({names}) ".encode() + select)
     for _, definition in indexes:
         database.execute(definition.encode())

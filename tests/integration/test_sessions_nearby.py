@@ -1,6 +1,8 @@
 """A folder without sessions names those of the folders above and below it."""
 
+import sqlite3
 import subprocess
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -72,3 +74,23 @@ async def test_many_folders_are_counted(home: Home, project: Path) -> None:
     listed = said(home, project, "sessions", "--here", code=0)
     assert f"there is 1 session in {project / 'f'}, 1 session in {project / 'e'}" in listed
     assert "more in 2 other folders" in listed
+
+
+async def test_very_many_folders_and_sessions_are_not_counted_to_the_last(
+    home: Home, project: Path
+) -> None:
+    await fill(project, home, 1)
+    here = project / "here"
+    here.mkdir()
+    with closing(sqlite3.connect(home.path / "sessions.sqlite")) as database, database:
+        for number in range(1_000):
+            for folder in (project, here / f"{number:03}"):
+                database.execute(
+                    """INSERT INTO sessions (session_id, cwd, status, metadata_json, created_at,
+                        updated_at, epoch) SELECT hex(randomblob(8)), ?, status, metadata_json,
+                        created_at, updated_at, epoch FROM sessions LIMIT 1""",
+                    (str(folder),),
+                )
+    listed = said(home, here, "sessions", "--here", code=0)
+    assert f"there are 1,000 or more sessions in {project}, 1 session in {here / '099'}," in listed
+    assert "more in 96 or more other folders" in listed

@@ -57,7 +57,7 @@ def command_facts(result: ToolResult, clean: Clean) -> dict[str, Any]:
 
 
 def shown_diff(diff: str, clean: Clean) -> dict[str, Any]:
-    """The beginning of a diff, how many lines of it follow, and whether it is shown as it is."""
+    """Return the beginning of a diff, how many lines follow, and whether it is shown as it is."""
     cleaned = str(clean(diff))
     lines, hidden = cleaned.removesuffix("\n").split("\n"), 0
     if cut := _CUT_DIFF.fullmatch(lines[-1]):

@@ -19,7 +19,7 @@ from agent_core.storage.postgres.faults import DATABASE
 from agent_core.storage.postgres.folding import FOLDED, folding_script
 from agent_core.storage.postgres.search import (
     NAMED_NODES,
-    SEARCH_INDEX,
+    NODES_OF_TENANT,
     TENANTS_OF_ROWS,
     add_to_small,
 )
@@ -431,7 +431,7 @@ def migrate(connection: Connection[Row]) -> None:
                     kind = "function" if name == FOLDED else "table"
                     message = f"{DATABASE} lacks the {kind} {name}"
                     raise StorageError(ErrorCode.MIGRATION_FAILED, message + _CURE) from error
-        if not is_there(connection, SEARCH_INDEX):
+        if not is_there(connection, NODES_OF_TENANT):
             connection.execute(_ALONE)
             add_to_small(connection)
         connection.execute("DELETE FROM last_commits WHERE at < now() - interval '1 hour'")

@@ -42,10 +42,10 @@ Earlier nodes get it before their index is built.
 """
 
 NAMED_NODES = "named_nodes"
-SEARCH_INDEX = _OF_TENANT = "nodes_of_tenant"
+NODES_OF_TENANT = "nodes_of_tenant"
 _WORDS = "nodes_words"
 _INDEXES: Mapping[str, LiteralString] = {
-    _OF_TENANT: "nodes_of_tenant ON nodes (tenant, rowid) WHERE tenant IS NOT NULL",
+    NODES_OF_TENANT: "nodes_of_tenant ON nodes (tenant, rowid) WHERE tenant IS NOT NULL",
     _WORDS: """nodes_words ON nodes USING gin (tenant, folded(content_json) gin_trgm_ops)
         WHERE node_type IN ('message', 'compaction')""",
 }
@@ -133,7 +133,7 @@ def find_nodes(
         is_bound: the connection is bound to a tenant.
     """
     valid = {name for (name,) in connection.execute(_VALID)}
-    if is_bound and _OF_TENANT not in valid:
+    if is_bound and NODES_OF_TENANT not in valid:
         return nodes_with(connection, words, before, limit, project)
     nodes = f"""SELECT rowid, node_id, session_id, content_json
         FROM {NAMED_NODES if is_bound else "nodes"}
@@ -206,7 +206,7 @@ def _name_tenants(connection: ServerConnection[Row]) -> None:
 
 def _wanted(connection: ServerConnection[Row]) -> set[str]:
     row = connection.execute(_CAN_HAVE_WORDS).fetchone()
-    return set(_INDEXES) if row and row[0] else {_OF_TENANT}
+    return set(_INDEXES) if row and row[0] else {NODES_OF_TENANT}
 
 
 def _valid(connection: ServerConnection[Row]) -> set[str]:

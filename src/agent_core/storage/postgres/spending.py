@@ -84,6 +84,7 @@ BEGIN
 EXCEPTION WHEN data_exception THEN
     RETURN 0;
 END $$;
+-- As in SQLite, with 'unixepoch' and 'localtime'.
 CREATE FUNCTION date(given BIGINT, unit TEXT, zone TEXT) RETURNS DATE
 LANGUAGE sql STABLE PARALLEL SAFE AS $$
     SELECT CAST(to_timestamp(given) AS DATE)

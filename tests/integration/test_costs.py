@@ -136,6 +136,8 @@ def test_the_command_needs_no_configuration_and_refuses_what_is_no_time(
     empty = command(home, project)
     assert (empty.returncode, empty.stdout) == (0, "")
     assert "no run has been stored" in empty.stderr
+    of_one = command(home, project, "--path", str(project))
+    assert of_one.stderr.strip() == f"no run of {project} has been stored"
     assert json.loads(command(home, project, "--json").stdout)["total"] is None
     for since in ("yesterday", "99999999d", "-1d"):
         refused = command(home, project, f"--since={since}")

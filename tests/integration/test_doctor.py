@@ -327,6 +327,7 @@ def test_a_database_of_a_newer_program(home: Home, examine: Examine) -> None:
     code, checks = examine()
     assert code == 1, checks
     assert "9999" in checks["database"]["text"]
+    assert checks["database"]["cure"].startswith("upgrade the program, or use another database")
 
 
 def test_a_database_that_is_locked(home: Home, examine: Examine) -> None:

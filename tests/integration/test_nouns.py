@@ -45,6 +45,17 @@ def test_an_empty_list_is_one_sentence(home: Home, project: Path, noun: str) -> 
     assert (done.returncode, done.stdout) == (0, "")
 
 
+@pytest.mark.parametrize("noun", ["sessions", "config", "cost", "doctor"])
+def test_a_home_that_cannot_be_looked_into_is_named(home: Home, project: Path, noun: str) -> None:
+    home.path.mkdir(parents=True, exist_ok=True)
+    home.path.rmdir()
+    home.path.write_text("not a folder")  # closed to the superuser as well
+    done = soong(home, project, noun)
+    assert done.returncode != 0
+    said = f"the configuration {home.path / 'config.toml'} cannot be used: it cannot be read: Not a"
+    assert said in " ".join((done.stdout + done.stderr).split())
+
+
 @pytest.mark.parametrize("noun", [*NOTHING, "agents", "permissions", "config"])
 def test_options_alone_belong_to_the_list(noun: str) -> None:
     action = "show" if noun == "config" else "list"

@@ -56,6 +56,13 @@ async def test_sessions_of_other_folders_are_named(home: Home, project: Path) ->
     run = said(home, here, "run", "--continue", *model, "and?", code=2)
     assert f"{missing}{named}" in run
     assert f"no session of {here} has an answer yet{named}" in said(home, here, "undo", code=1)
+    for words, of in (
+        (["sessions", "list", "nowhere"], ""),
+        (["sessions", "--here", "it"], f" of {here}"),
+    ):
+        assert said(home, here, *words, code=0).strip() == (
+            f"no session{of} has these words in its title, project or id"
+        )
     below = said(home, here / "deep", "sessions", "list", "--here", "--path", str(here), code=0)
     assert named in below
 

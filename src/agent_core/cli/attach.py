@@ -18,7 +18,7 @@ from agent_core.cli.run import (
 )
 from agent_core.cli.setup import NO_MODEL, open_runtime, read_command_setup, run_on_terminal
 from agent_core.cli.terminal import Clean, OutputClosedError, Style, Terminal
-from agent_core.config.load import CONFIG_NAME, MODEL_VARIABLE
+from agent_core.config.load import MODEL_VARIABLE, has_config
 from agent_core.config.paths import Setup, resolve_home
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.permissions.questions import UnattendedError
@@ -40,7 +40,7 @@ _STEP_S = 0.02
 def attach_run(options: Options) -> int:
     """Watch a run to its end and return the exit code; every error has been shown."""
     home = resolve_home()
-    if not os.environ.get(MODEL_VARIABLE) and not os.path.lexists(home / CONFIG_NAME):
+    if not os.environ.get(MODEL_VARIABLE) and not has_config(home):
         options.model = NO_MODEL  # this command asks no model
 
     async def begin(runtime: AgentRuntime) -> RunHandle:

@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 
 from agent_core.cli.figures import format_dollars, format_tokens
 from agent_core.cli.layout import cells, fitted
@@ -44,7 +45,7 @@ async def _show(options: Options, setup: Setup, terminal: Terminal, clean: Clean
         return COMPLETED
     (*totals,) = tables.pop("all")
     if not totals:
-        terminal.line("no run has been stored" if not options.since else "no run since then")
+        terminal.line(_there_are_none(options, clean))
         return COMPLETED
     for by, rows in tables.items():
         terminal.text(f"by {by}\n")
@@ -65,6 +66,14 @@ async def _show(options: Options, setup: Setup, terminal: Terminal, clean: Clean
         for line in terminal.wrap(remark):
             terminal.line(line, Style.DIM)
     return COMPLETED
+
+
+def _there_are_none(options: Options, clean: Clean) -> str:
+    when = "since then" if options.since else "has been stored"
+    if not options.path:
+        return f"no run {when}"
+    project = str(Path(options.path).expanduser().resolve())
+    return f"no run of {visible(clean(project), one_line=True)} {when}"
 
 
 def _line(name: str, row: CostSummary, clean: Clean) -> str:

@@ -37,7 +37,10 @@ def examine_file(path: Path) -> list[Finding]:
         return [Finding(name, "broken", text, cure)]
     try:
         health = examine(path)
-    except (AgentCoreError, OSError) as error:
+    except AgentCoreError as error:
+        text, _, cure = error.message.partition("; ")
+        return [Finding(name, "broken", text, cure)]
+    except OSError as error:
         cure = f"make {path} readable and writable for you, or restore it from a backup"
         return [Finding(name, "broken", str(error), cure)]
     free = f"{health.free_bytes / 2**30:.1f} GiB free"

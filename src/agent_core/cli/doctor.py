@@ -22,7 +22,7 @@ from agent_core.cli.options import INTERRUPTED, Options
 from agent_core.cli.setup import NO_MODEL, build_terminal_redactor, read_command_setup
 from agent_core.cli.terminal import OutputClosedError, Terminal, report_closed_output
 from agent_core.config.databases import find_database_url
-from agent_core.config.load import CONFIG_NAME, config_secrets, read_setup, resolve_model
+from agent_core.config.load import config_secrets, has_config, read_setup, resolve_model
 from agent_core.config.models import ModelConfig, RetryConfig
 from agent_core.config.paths import Setup, resolve_home
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode, ProviderError
@@ -123,7 +123,7 @@ def _open_project(options: Options, launcher: Launcher) -> _Opened:
         if setup is None:
             cure += "; the template config_default.toml of the package has every key"
         with suppress(AgentCoreError):
-            if setup is None and not (resolve_home() / "config.toml").exists():
+            if setup is None and not has_config(resolve_home()):
                 cure = cure_of(asyncio.run(find_models(options.path)))
             if options.path is not None and not Path(options.path).exists():
                 cure = "name a folder or file that exists with --path"
@@ -133,7 +133,7 @@ def _open_project(options: Options, launcher: Launcher) -> _Opened:
         )
         with suppress(AgentCoreError, OSError, ValueError):
             home = resolve_home()
-            if setup is None and not os.path.lexists(home / CONFIG_NAME):
+            if setup is None and not has_config(home):
                 # Checks that ask no model use the defaults.
                 bare = read_setup(options.path, home_dir=home, model=NO_MODEL)
                 project = Project(bare, RuntimeOptions(), redactor=redactor, launcher=launcher)

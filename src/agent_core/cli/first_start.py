@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from agent_core.cli.options import MISUSED, Options
 from agent_core.cli.terminal import Style, Terminal
-from agent_core.config.load import CONFIG_NAME, MODEL_VARIABLE
+from agent_core.config.load import CONFIG_NAME, MODEL_VARIABLE, has_config
 from agent_core.config.model_names import public_service
 from agent_core.config.models import ModelConfig
 from agent_core.config.paths import resolve_home, resolve_project
@@ -81,7 +81,7 @@ def is_first_start(options: Options) -> bool:
     if options.model is not None or os.environ.get(MODEL_VARIABLE):
         return False
     try:
-        return not os.path.lexists(resolve_home() / CONFIG_NAME)
+        return not has_config(resolve_home())
     except AgentCoreError:
         return False
 

@@ -125,10 +125,11 @@ async def _list(runtime: AgentRuntime, options: Options, setup: Setup, terminal:
 
 
 async def _there_are_none(runtime: AgentRuntime, options: Options, setup: Setup) -> str:
-    if not options.here:
-        return "there are no sessions"
-    nearby = "" if options.words else await name_nearby(runtime, setup.project)
-    return f"there are no sessions of {visible(str(setup.project), one_line=True)}{nearby}"
+    of = f" of {visible(str(setup.project), one_line=True)}" if options.here else ""
+    if options.words:
+        return f"no session{of} has these words in its title, project or id"
+    nearby = await name_nearby(runtime, setup.project) if options.here else ""
+    return f"there are no sessions{of}{nearby}"
 
 
 def _list_one(summary: SessionSummary, sheet: Sheet) -> None:

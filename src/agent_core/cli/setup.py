@@ -20,9 +20,9 @@ from agent_core.cli.terminal import (
     report_closed_output,
 )
 from agent_core.config.load import (
-    CONFIG_NAME,
     MODEL_VARIABLE,
     config_secrets,
+    has_config,
     load_config,
     read_setup,
 )
@@ -112,7 +112,7 @@ def run_on_terminal(
     clean = build_terminal_redactor(os.environ).text
     try:
         home = resolve_home()
-        is_configured = os.environ.get(MODEL_VARIABLE) or os.path.lexists(home / CONFIG_NAME)
+        is_configured = os.environ.get(MODEL_VARIABLE) or has_config(home)
         if asks_model or is_configured:
             setup = read_setup(path)
         else:  # the model of `run --model` is not known here

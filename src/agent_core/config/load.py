@@ -52,6 +52,20 @@ Profile = str | ModelProfile | Mapping[str, Any] | None
 """The name of a `[model_overrides.<name>]` table, a model string, a partial model, or nothing."""
 
 
+def has_config(home: Path) -> bool:
+    """Return whether the home has a `config.toml`.
+
+    It may have one if the home cannot be looked into; reading it then says why.
+    """
+    try:
+        (home / CONFIG_NAME).lstat()
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
 def read_setup(
     project_dir: str | Path | None = None,
     config_path: str | Path | None = None,

@@ -181,7 +181,9 @@ def _require_current(url: str) -> None:
     with closing(connect(url)) as connection, connection.transaction():
         version = version_of(connection)
     if version != (newest := MIGRATIONS[-1].version):
-        message = f"{DATABASE} has no sessions yet"
+        message = (
+            f"{DATABASE} has no tables yet: the next run creates them, or soong-agent store migrate"
+        )
         if version:
             message = (
                 f"{DATABASE} has schema {version}, and only {newest} can be read: the next run"

@@ -156,7 +156,7 @@ def wait() -> None:
 def end() -> None:
     """End the process that is copied."""
     while _doors:
-        with _doors.pop() as door:
+        with _doors.pop() as door, contextlib.suppress(OSError):  # its other end may be gone
             door.shutdown(socket.SHUT_RDWR)
     while _stock:
         _stock.pop().end()

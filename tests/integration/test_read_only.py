@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import rights
 from agent_core import AgentRuntime, ErrorCode, RunStatus, StorageError
 from agent_core.cli.command import execute
 from agent_core.providers.scripted import ScriptedProvider, calls
@@ -307,3 +308,26 @@ async def test_a_home_that_cannot_be_read_is_no_home_without_sessions(
         store.chmod(0o700)
     async with open_unlocked(store / "sessions.sqlite", Owner.in_memory()) as found:
         assert len(await found.sessions()) == 1
+
+
+@pytest.mark.parametrize("ending", ["", "-wal"])
+def test_the_file_of_a_database_that_may_not_be_read_is_named(
+    home: Home, project: Path, ending: str
+) -> None:
+    asyncio.run(a_home(home, project))
+    closed = home.path / f"sessions.sqlite{ending}"
+    with closed.open("ab") as file:
+        file.write(b"x")
+    closed.chmod(0)
+    for words in (["sessions"], ["run", "--model", "openai:x@http://127.0.0.1:9/v1", "hi"]):
+        done = subprocess.run(  # noqa: S603 - our own command
+            [sys.executable, rights.__file__, "agent_core.cli", *words],
+            cwd=project,
+            env=home.env(OPENAI_API_KEY="none"),
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+        assert done.returncode == 1
+        assert f"you may not read {closed}; make it readable for you" in done.stderr

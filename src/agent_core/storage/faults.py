@@ -1,9 +1,11 @@
 """Translates SQLite's errors into messages that say what a person can do."""
 
+import os
 import sqlite3
 from pathlib import Path
 
 from agent_core.errors import ErrorCode, StorageError
+from agent_core.opening import SIDE_FILES
 from agent_core.storage.rows import unstorable
 
 _NOT_LOCKABLE = (
@@ -60,6 +62,8 @@ def explain(error: Exception, path: Path) -> Exception:
     name = getattr(error, "sqlite_errorname", type(error).__name__)
     extended = getattr(error, "sqlite_errorcode", 0)
     meaning = _NOT_LOCKABLE if extended in _REFUSED_LOCKS else _ENVIRONMENT.get(code)
+    if code == sqlite3.SQLITE_CANTOPEN and (closed := _closed_file(path)):
+        meaning = f"cannot be opened: you may not read {closed}; make it readable for you"
     text = (
         f"the session database {path} {meaning}"
         if meaning
@@ -82,6 +86,17 @@ def not_lockable(path: Path, error: OSError) -> StorageError:
         f"the session database {path} {_NOT_LOCKABLE} ({error.strerror})",
         details={"path": str(path)},
     )
+
+
+def _closed_file(path: Path) -> Path | None:
+    """Return a file of the database that exists and that this user may not read."""
+    files = (path, *(Path(f"{path}{end}") for end in SIDE_FILES))
+    return next((each for each in files if os.path.lexists(each) and not _may_read(each)), None)
+
+
+def _may_read(path: Path) -> bool:
+    # Opening and closing the file would release this process's locks on it.
+    return os.access(path, os.R_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
 def _primary_code(error: sqlite3.Error) -> int:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -235,7 +235,7 @@ def test_a_detached_run_is_watched_and_cancelled_from_the_command_line(
 
 
 @contextmanager
-def output(kind: str) -> Iterator[int]:
+def output(kind: str) -> Generator[int]:
     """A standard output that takes nothing: a full disk, or a pipe without a reader."""
     if kind == "full":
         taken = os.open("/dev/full", os.O_WRONLY)

@@ -1,6 +1,7 @@
 """A search finds words however their letters are written."""
 
 from pathlib import Path
+from typing import Literal
 from unicodedata import normalize
 
 import pytest
@@ -33,7 +34,7 @@ async def test_a_word_is_found_however_it_is_written(
     project: Path,
     database: str,
     is_result: bool,
-    form: str,
+    form: Literal["NFC", "NFD"],
 ) -> None:
     url = request.getfixturevalue("database_url") if database == "server" else None
     model = ScriptedProvider([calls("look") if is_result else TEXT, "ended"])

@@ -104,16 +104,18 @@ CREATE INDEX IF NOT EXISTS jobs_of_lane ON procrastinate_jobs (queue_name, prior
     WHERE status = 'todo';
 CREATE INDEX IF NOT EXISTS jobs_of_session ON procrastinate_jobs (lock, id) WHERE status = 'todo';
 
+-- With OFFSET 0 the other jobs of a session are looked up by its lock. As a join, they would all be
+-- read where the last statistics are from a time without a backlog.
 CREATE OR REPLACE FUNCTION next_job(of_lanes TEXT[]) RETURNS BIGINT LANGUAGE sql AS $$
     SELECT job.id FROM unnest(of_lanes) AS lane (name) CROSS JOIN LATERAL (
         SELECT jobs.id, jobs.priority FROM procrastinate_jobs AS jobs
         WHERE jobs.queue_name = lane.name AND jobs.status = 'todo'
             AND (jobs.scheduled_at IS NULL OR jobs.scheduled_at <= now())
             AND NOT EXISTS (SELECT FROM procrastinate_jobs AS others
-                WHERE others.lock = jobs.lock AND others.status = 'doing')
+                WHERE others.lock = jobs.lock AND others.status = 'doing' OFFSET 0)
             AND NOT EXISTS (SELECT FROM procrastinate_jobs AS others
                 WHERE others.lock = jobs.lock AND others.status = 'todo'
-                AND (others.priority, -others.id) > (jobs.priority, -jobs.id))
+                AND (others.priority, -others.id) > (jobs.priority, -jobs.id) OFFSET 0)
         ORDER BY jobs.priority DESC, jobs.id LIMIT 1 FOR UPDATE OF jobs SKIP LOCKED
     ) AS job ORDER BY job.priority DESC, job.id LIMIT 1
 $$;

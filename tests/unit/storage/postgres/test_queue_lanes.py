@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from agent_core.storage.postgres import PostgresSessionStore
 from agent_core.storage.postgres.queue import RunQueue
 from agent_core.storage.postgres.settings import connect
@@ -86,7 +88,13 @@ async def test_processes_that_fetch_at_once_take_runs_of_different_tenants(
         assert "run_1" in taken
 
 
-async def test_a_turn_does_not_read_the_backlog_of_others(database_url: str) -> None:
+@pytest.mark.parametrize("statistics", ["none", "old"])
+async def test_a_turn_does_not_read_the_backlog_of_others(
+    database_url: str, statistics: str
+) -> None:
+    under_way = """INSERT INTO procrastinate_jobs (queue_name, task_name, lock, args, status)
+        SELECT 'q/host:a/a/1', 'run', 'old' || number, '{}', 'doing'
+        FROM generate_series(1, 5) AS number"""
     jobs = """INSERT INTO procrastinate_jobs (queue_name, task_name, lock, args)
         SELECT $1, 'run', $1 || number, '{}' FROM generate_series(1, CAST($2 AS INTEGER)) AS number
         """
@@ -95,6 +103,10 @@ async def test_a_turn_does_not_read_the_backlog_of_others(database_url: str) -> 
     with connect(database_url) as connection:
         row = connection.execute("SELECT * FROM procrastinate_register_worker_v1()").fetchone()
         assert row is not None
+        if statistics == "old":  # from a time in which no job waited
+            connection.execute(under_way)
+            connection.execute("ANALYZE procrastinate_jobs")
+            connection.execute("DELETE FROM procrastinate_jobs")
         connection.execute(jobs, ("q/host:a/a/1", 20_000))
         connection.execute(jobs, ("q/host:a/b/1", 3))
         connection.execute("INSERT INTO tenant_turns (tenant) VALUES ('b'), ('a')")

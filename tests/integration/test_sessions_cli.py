@@ -170,13 +170,17 @@ def test_deleting_asks_on_a_terminal_and_needs_yes_elsewhere(home: Home, project
     ambiguous = soong(home, project, "delete", "sess_18ab", "18a", "--yes")
     assert ambiguous.returncode == 2
     assert "sess_18aa, sess_18ab" in ambiguous.stderr
+    elsewhere = soong(home, project, "delete", "18ab", "--project", str(home.path), "--yes")
+    assert elsewhere.returncode == 2
+    assert "sess_18ab is a session of another project" in elsewhere.stderr
     unknown = soong(home, project, "delete", "18ab", "nothing", "--yes")
     assert unknown.returncode == 1
     assert len(soong(home, project, "list").stdout.splitlines()) == 2
     gone = on_a_terminal(home, project, "delete", "18ab", columns=80, keys=b"y\n")
     assert "deleted sess_18ab" in gone
     assert "what stays: Task logs" in gone
-    assert soong(home, project, "delete", "18aa", "sess_18aa", "--yes").returncode == 0
+    last = soong(home, project, "delete", "18aa", "sess_18aa", "--path", str(project), "--yes")
+    assert last.returncode == 0
     assert soong(home, project, "list").stdout == ""
 
 

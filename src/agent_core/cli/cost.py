@@ -50,7 +50,7 @@ async def _show(options: Options, setup: Setup, terminal: Terminal, clean: Clean
     for by, rows in tables.items():
         terminal.text(f"by {by}\n")
         for row in rows[:limit]:
-            name = row.key if row.title is None else f"{row.title}  {row.key}"
+            name = row.key if row.title is None else f"{row.key}  {row.title}"
             terminal.text(_line(name, row, clean))
         if len(rows) > limit:
             terminal.text(f"  … more: soong-agent cost --by {by} --limit {10 * limit}\n")

@@ -249,10 +249,16 @@ async def _delete(runtime: AgentRuntime, options: Options, terminal: Terminal) -
     older_than, keep_last = options.older_than, options.keep_last
     if bool(options.ids) == (older_than is not None) or (options.ids and keep_last):
         message = "name sessions, or add --older-than with an age such as 90d, and not both"
+        if options.ids and older_than is None:
+            message = "--keep-last belongs to --older-than; it does not go with ids"
         terminal.line(f"error: {message}. Nothing was deleted", Style.BAD)
         return MISUSED
     if options.ids:
         ids = [await runtime.resolve_session_id(each) for each in options.ids]
+        if options.path is not None and (other := await _of_another(runtime, ids, options.path)):
+            message = f"{other} is a session of another project than {visible(options.path)}"
+            terminal.line(f"error: {message}. Nothing was deleted", Style.BAD)
+            return MISUSED
         select = partial(runtime.delete_sessions, session_ids=ids)
     else:
         select = partial(
@@ -284,6 +290,16 @@ async def _delete(runtime: AgentRuntime, options: Options, terminal: Terminal) -
             terminal.line("nothing was deleted")
             return FAILED
     return _report(await select(dry_run=False), terminal)
+
+
+async def _of_another(runtime: AgentRuntime, ids: Sequence[str], project: str) -> str | None:
+    """Return the first of these sessions that works in another folder, or None."""
+    folder = await asyncio.to_thread(Path(project).resolve)
+    for session_id in ids:
+        page = await runtime.replay_session(session_id, from_seq=1, to_seq=0)
+        if Path(page.session.cwd) != folder:
+            return session_id
+    return None
 
 
 async def _list_candidates(

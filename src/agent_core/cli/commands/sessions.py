@@ -198,7 +198,7 @@ def _add_deletion(delete: Parser) -> None:
         "--path",
         "--project",
         metavar="<dir-or-file>",
-        help="with --older-than: only sessions of this project (default: all)",
+        help="only sessions of this project (default: all)",
     )
     delete.add_argument(
         "--keep-last", type=positive, metavar="<n>", help="keep the last used ones of these"

@@ -48,11 +48,11 @@ VIOLATIONS = pytest.StashKey[list[Path]]()
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Start one worker more than there are processors: many tests wait for processes.
+    """Start two workers for each processor: half of the time, tests wait for programs and disks.
 
     A few tests chosen by name run here: each worker would import all the others first.
     """
-    return 0 if config.option.keyword else (os.cpu_count() or 1) + 1
+    return 0 if config.option.keyword else 2 * (os.cpu_count() or 1)
 
 
 def pytest_collection() -> None:

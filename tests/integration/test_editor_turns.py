@@ -411,11 +411,12 @@ def test_prompts_that_a_killed_process_had_queued_are_shown_with_their_answers(
         wait_for(first, lambda: count_queued(home) == 1)
         first.kill()
         with Editor(home) as second:
-            second.load(session_id, project)
-            reply = second.prompt(session_id, "three")
+            loaded = len(second.load(session_id, project))
+            second.prompt(session_id, "three")
+            updates = second.updates[loaded:]
             shown = second.load(session_id, project)
     kinds = ("user_message_chunk", "agent_message_chunk")
-    said = [each for each in reply.updates if each["sessionUpdate"] in kinds]
+    said = [each for each in updates if each["sessionUpdate"] in kinds]
     assert text_of(said, "user_message_chunk") == "two"
     assert text_of(said) == "to twoto three"
     assert said[0]["sessionUpdate"] == "user_message_chunk"

@@ -54,7 +54,8 @@ _SHELL = b"/bin/sh"
 _IGNORED = 27
 """Place of the ignored signals in `/proc/<pid>/stat`, counted from the field after the group."""
 _INTERRUPTS = 1 << signal.SIGINT - 1 | 1 << signal.SIGQUIT - 1
-_DEFAULT_AGAIN = (signal.SIGPIPE, signal.SIGXFSZ)
+_DEFAULT_AGAIN = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGQUIT)
+"""Signals that no program is started to ignore, whatever the starter of this one ignores."""
 
 
 def message(kind: bytes, number: int = 0) -> bytes:

@@ -147,6 +147,28 @@ async def test_what_a_stopped_program_waited_for_was_not_left_running(
     assert [*done.left_running] == [line for line in WAITING[script] if line == "sleep 71"]
 
 
+IGNORED = """
+import signal
+interrupts = signal.SIGINT, signal.SIGQUIT
+print([each for each in interrupts if signal.getsignal(each) is signal.SIG_IGN])
+"""
+
+
+async def test_a_program_does_not_ignore_an_interrupt_that_its_starter_ignores(
+    tmp_path: Path,
+) -> None:
+    """A shell starts what runs in the background in this way, and `nohup` and `cron` may."""
+    before = {each: signal.signal(each, signal.SIG_IGN) for each in (signal.SIGINT, signal.SIGQUIT)}
+    try:
+        with contextlib.closing(Launcher()) as launcher:
+            command = python(IGNORED, cwd=tmp_path)
+            done = await run(command, launcher=launcher, timeout_s=600)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert done.stdout.text == "[]\n"
+
+
 async def test_daemons_are_left_running_and_what_has_ended_is_not(
     tmp_path: Path, launcher: Launcher
 ) -> None:

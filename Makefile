@@ -55,10 +55,10 @@ demo: $(if $(MODEL),$(READY_LOCAL),$(READY))
 	@$(BIN)/python examples/demo.py $(if $(MODEL),--model '$(MODEL)') $(if $(DEMO_HOME),--home '$(DEMO_HOME)')
 
 test: $(READY)
-	$(BIN)/pytest -n auto --maxprocesses 4 $(ARGS)
+	$(BIN)/pytest -n auto --maxprocesses 4 --dist worksteal $(ARGS)
 
 test-all: $(READY)
-	$(BIN)/pytest -n auto --maxprocesses 4 --whole $(ARGS)
+	$(BIN)/pytest -n auto --maxprocesses 4 --dist worksteal --whole $(ARGS)
 
 # What differs between versions: event loops, processes, SQLite, annotations, and whole runs.
 PYTHONS ?= python3.11 python3.12 python3.13 python3.14

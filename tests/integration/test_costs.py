@@ -117,7 +117,7 @@ async def test_the_command_says_what_is_not_known(home: Home, project: Path) -> 
     models = shown.stdout.split("by model\n")[1].split("\n\n")[0].splitlines()
     assert models[0].split() == ["free:small", "1", "run", "1,500", "tokens", "unknown"]
     assert models[1].split() == ["custom:script", "1", "run", "1,500", "tokens", "$0.002000"]
-    assert "hello there  s1" in shown.stdout
+    assert "s1  hello there" in shown.stdout
     assert "$0.002000 + ?" in shown.stdout.splitlines()[-1]
     assert "[model] price" in shown.stderr
     assert max(map(len, shown.stdout.splitlines())) <= 80

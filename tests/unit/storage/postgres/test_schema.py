@@ -282,3 +282,23 @@ async def test_an_upgrade_keeps_the_questions_of_each_tenant(
     for tenant in ("acme", "bolt"):
         async with PostgresSessionStore.open(empty_database_url, tenant=tenant) as store:
             assert [each.request_id for each in await store.approvals()] == [f"req_{tenant}"]
+
+
+def test_a_process_that_waited_for_another_sees_the_tables_that_this_one_made(
+    empty_database_url: str,
+) -> None:
+    blocked = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    with (
+        connect(empty_database_url) as first,
+        connect(empty_database_url) as waiting,
+        connect(empty_database_url) as watching,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        with first.transaction():
+            first.execute("SELECT pg_advisory_xact_lock(hashtext('soong-agent schema'))")
+            second = pool.submit(schema.migrate, waiting)
+            while not any(count for (count,) in watching.execute(blocked).fetchall()):
+                time.sleep(0.01)
+            schema.migrate(first)
+        second.result()
+        assert schema.version_of(waiting) == MIGRATIONS[-1].version

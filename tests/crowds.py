@@ -15,7 +15,7 @@ from typing import Any
 import psycopg
 
 from agent_core import AgentRuntime
-from agent_core.types import PermissionRequest, ToolPermission
+from rows import a_question
 
 Reads = Mapping[str, Callable[[], Awaitable[object]]]
 """Reads by what they are called."""
@@ -211,7 +211,7 @@ class Crowd:
             "sessions": str(self.sessions),
             "tenants": str(self.tenants),
             "step": str(20_000_000 / self.sessions),
-            "question": f"'{_question()}'",
+            "question": f"'{a_question().request.model_dump_json()}'",
         }
 
         def given(statement: str) -> bytes:
@@ -247,18 +247,3 @@ def _insert(database: psycopg.Connection[Any], table: str, select: bytes) -> Non
     database.execute(f"INSERT INTO {table} ({names}) ".encode() + select)
     for _, definition in indexes:
         database.execute(definition.encode())
-
-
-def _question() -> str:
-    request = PermissionRequest(
-        request_id="req_1",
-        session_id="s1",
-        agent_id="agent_s1",
-        run_id="run_1",
-        agent_role="main",
-        tool_name="code.write_file",
-        permission=ToolPermission.WRITE,
-        args_summary="a.txt",
-        cwd="/project",
-    )
-    return request.model_dump_json()

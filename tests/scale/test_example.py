@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,36 +46,13 @@ class Terminals:
 
     def run(self, commands: str) -> str:
         """Run a block to its end; what it prints, on both streams."""
-        done = subprocess.run(  # noqa: S603 - the page of this repository
-            self.command(commands),
-            cwd=self.folder,
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-            timeout=60,
-        )
-        assert done.returncode == 0, done.stdout
-        return done.stdout
+        return _printed(self.command(commands), self.folder, self.environment)
 
     def ask(self, *words: str) -> str:
         """Run a command of ours that is not on the page; what it prints, on both streams."""
         home = {"SOONG_AGENT_HOME": str(self.folder / "home"), "SCALE_MODEL_KEY": "no-key-needed"}
-        done = subprocess.run(  # noqa: S603 - our own command
-            [sys.executable, "-m", "agent_core.cli", *words],
-            cwd=self.folder / "project",
-            env=self.environment | home,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-            timeout=60,
-        )
-        assert done.returncode == 0, done.stdout
-        return done.stdout
+        command = [sys.executable, "-m", "agent_core.cli", *words]
+        return _printed(command, self.folder / "project", self.environment | home)
 
     @contextmanager
     def running(self, commands: str) -> Generator[subprocess.Popen[bytes]]:
@@ -92,6 +69,23 @@ class Terminals:
             finally:
                 os.killpg(process.pid, signal.SIGINT)
                 process.wait(timeout=60)
+
+
+def _printed(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> str:
+    """Run a command that has to succeed, and return what it prints on both streams."""
+    done = subprocess.run(  # noqa: S603 - of the page, or our own
+        command,
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
 
 
 def free_port() -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agcore.agent import Agent
-from agcore.errors import AgentError
+from agcore.agent.error import AgentError
 from agcore.memory import ConversationMemory, InMemoryStore
 from agent_core import AgentCoreError, AgentRuntime, ConfigError, ModelConfig, ToolContext, tool
 from agent_core.providers.scripted import Fails, ScriptedProvider, calls

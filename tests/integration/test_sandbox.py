@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from agcore.memory.stores import SqliteStore
+from agcore.memory.store import SqliteStore
 from agent_core.config.load import read_setup
 from agent_core.errors import ConfigError
 from agent_core.process.confinement import Abilities, missing, probe

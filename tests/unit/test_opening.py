@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agcore.memory.stores import SqliteStore
+from agcore.memory.store import SqliteStore
 from agent_core.opening import (
     DatabaseInUseError,
     open_binary,

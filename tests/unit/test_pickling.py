@@ -25,7 +25,7 @@ import pytest
 from pydantic import AwareDatetime, BaseModel, ValidationError
 
 from agcore.agent import AgentError
-from agcore.agent.plans import Plan, Step
+from agcore.agent.task import Plan, Step
 from agcore.llm import CostTracker, LlmError
 from agent_core import (
     AgentCoreError,
@@ -71,7 +71,7 @@ MAPPINGS = (dict, Mapping)
 CONTAINERS = (*SEQUENCES, *SETS, *MAPPINGS, tuple)
 
 PROCESS_BOUND = {
-    *("agcore.agent.bundle.RuntimeBundle", "agcore.llm.calls.HookedProvider"),
+    *("agcore.agent.runtime.RuntimeBundle", "agcore.llm.calls.HookedProvider"),
     *("agent_core.extensions.JudgedCall", "agent_core.loop.guards.RunGuard"),
     "agent_core.testing.tools.FakeToolContext",
     *(f"agent_core.tools.base.{name}" for name in ("Action", "Tool", "ToolContext")),

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, Unpack, cast, overload
 from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypeVar
 
-from agcore.agent.bundle import AgentBuilder, AgentConfig
+from agcore.agent.builder import AgentBuilder
+from agcore.agent.error import AgentConfigError, raise_as_agent_error
+from agcore.agent.runtime import AgentConfig
 from agcore.agent.session import AgentSession
 from agcore.agent.spec import AgentSpec, DepsT, RunSettings, Usable, named_tools
 from agcore.agent.streams import AgentStream
-from agcore.errors import AgentConfigError, raise_as_agent_error
 from agcore.llm import (
     AdapterProvider,
     AgentSettings,

@@ -2,17 +2,12 @@
 
 from typing import Any
 
-from agcore.agent.bundle import RuntimeBundle
+from agcore.agent.error import AgentConfigError, OtherAgentError, raise_as_agent_error
+from agcore.agent.runtime import RuntimeBundle
 from agcore.agent.session import AgentSession, PromptLayers
 from agcore.agent.session_memory import SessionMemory, wrap_in_tag
 from agcore.agent.spec import AgentSpec
-from agcore.errors import AgentConfigError, OtherAgentError, raise_as_agent_error
-from agcore.memory import (
-    ConversationMemory,
-    ConversationMemoryConfig,
-    InMemoryStore,
-    MemoryStore,
-)
+from agcore.memory import ConversationMemory, ConversationMemoryConfig, InMemoryStore, MemoryStore
 
 MAX_BRIDGED_CHARS = 4000
 """Characters of a context's last answer that `bridge` copies, counted from its end."""

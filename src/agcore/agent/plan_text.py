@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, cast
 
-from agcore.errors import PlanParseError
+from agcore.agent.error import PlanParseError
 from agent_core.providers.jsontext import parse
 from agent_core.text import join_surrogates
 

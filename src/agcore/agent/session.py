@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any, Generic, Self, Unpack, cast, overload
 
 from typing_extensions import TypeVar
 
-from agcore.agent.bundle import RuntimeBundle
+from agcore.agent.error import (
+    AgentConfigError,
+    HookBlockedError,
+    LimitExceededError,
+    raise_as_agent_error,
+)
+from agcore.agent.runtime import RuntimeBundle
 from agcore.agent.session_memory import SessionMemory, session_memory_set_tool, wrap_in_tag
 from agcore.agent.spec import (
     AgentSpec,
@@ -21,12 +27,6 @@ from agcore.agent.spec import (
     toolsets_of,
 )
 from agcore.agent.streams import AgentStream
-from agcore.errors import (
-    AgentConfigError,
-    HookBlockedError,
-    LimitExceededError,
-    raise_as_agent_error,
-)
 from agcore.llm import (
     AdapterProvider,
     ChatMessage,

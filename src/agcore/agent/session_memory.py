@@ -7,15 +7,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from agcore.errors import (
-    AgentConfigError,
-    AgentMemoryError,
-    InvalidMemoryError,
-    MemoryError,  # noqa: A004 - the toolkit's own
-    raise_as_agent_error,
-    raise_as_memory_error,
-)
+from agcore.agent.error import AgentConfigError, AgentMemoryError, raise_as_agent_error
 from agcore.memory import MemoryFilter, MemoryItem, MemoryStore, session_prefix
+from agcore.memory.error import InvalidMemoryError, MemoryError, raise_as_memory_error  # noqa: A004 - the toolkit's own
 from agcore.tools import Tool, tool
 from agent_core.redaction import Redactor
 from agent_core.types import ToolPermission

@@ -5,8 +5,8 @@ from typing import Any, Generic
 
 from typing_extensions import TypeVar
 
-from agcore.agent.bundle import RuntimeBundle
-from agcore.errors import AgentConfigError, raise_as_agent_error
+from agcore.agent.error import AgentConfigError, raise_as_agent_error
+from agcore.agent.runtime import RuntimeBundle
 from agcore.llm import AgentSettings, TurnSettings
 from agcore.tools import AnyTool, Toolset, make_tool
 from agent_core.tools.registry import Handler

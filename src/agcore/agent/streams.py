@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Generic
 
-from agcore.errors import raise_as_agent_error
+from agcore.agent.error import raise_as_agent_error
 from agcore.llm import (
     AssistantTextDelta,
     CostUpdate,

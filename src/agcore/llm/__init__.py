@@ -1,11 +1,11 @@
 """Models: requests and replies, their costs, and their errors."""
 
-from agcore.errors import LlmError, RequestBlockedError, ToolTurnLimitError
-from agcore.llm.context import CompactConfig
+from agcore.llm.compact import CompactConfig
 from agcore.llm.cycle import CycleConfig, LlmCycle, RunTools, ToolRunner
+from agcore.llm.error import LlmError, RequestBlockedError, ToolTurnLimitError
 from agcore.llm.history import ChatRedactor
 from agcore.llm.hooks import Hook, HookContext, HookEvent, HookExecutor, HookResult
-from agcore.llm.providers import (
+from agcore.llm.provider import (
     AdapterProvider,
     LlmProvider,
     MockProvider,
@@ -13,26 +13,30 @@ from agcore.llm.providers import (
     SecretSource,
     tool_call_reply,
 )
-from agcore.llm.types import (
-    AgentSettings,
+from agcore.llm.stream import (
     AssistantTextDelta,
-    CallSettings,
     ChatChunk,
-    ChatMessage,
-    ChatRequest,
-    ChatResponse,
-    ChatRole,
-    CostTracker,
     CostUpdate,
     Error,
-    FinishReason,
-    Prompt,
-    RequestSettings,
     StreamEvent,
     ToolCallChunk,
     ToolExecutionCompleted,
     ToolExecutionStarted,
     TurnComplete,
+)
+from agcore.llm.types import (
+    AgentSettings,
+    CallSettings,
+    ChatMessage,
+    ChatRequest,
+    ChatResponse,
+    ChatRole,
+    ContentField,
+    CostTracker,
+    FinishReason,
+    OpenaiChatMessage,
+    Prompt,
+    RequestSettings,
     TurnSettings,
 )
 from agent_core.config.models import ModelConfig, RetryConfig
@@ -50,6 +54,7 @@ __all__ = [
     "ChatResponse",
     "ChatRole",
     "CompactConfig",
+    "ContentField",
     "CostTracker",
     "CostUpdate",
     "CycleConfig",
@@ -65,6 +70,7 @@ __all__ = [
     "LlmProvider",
     "MockProvider",
     "ModelConfig",
+    "OpenaiChatMessage",
     "Prompt",
     "ProviderRegistry",
     "RequestBlockedError",

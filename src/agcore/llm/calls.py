@@ -6,7 +6,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from agcore.errors import (
+from agcore.llm.error import (
     AuthenticationError,
     ContextLengthError,
     LlmError,
@@ -14,31 +14,25 @@ from agcore.errors import (
     RequestBlockedError,
     RequestError,
     StreamBrokenError,
-    ToolPermissionError,
     ToolTurnLimitError,
     raise_as_llm_error,
 )
 from agcore.llm.history import ChatHistory, ChatRedactor
 from agcore.llm.hooks import HookContext, HookEvent, HookExecutor, HookResult
-from agcore.llm.providers import (
+from agcore.llm.provider import (
     AdapterProvider,
     LlmProvider,
     SecretSource,
     model_request,
     response_of,
 )
-from agcore.llm.types import (
-    ChatChunk,
-    ChatMessage,
-    ChatRequest,
-    ChatResponse,
-    CostTracker,
-    FinishReason,
-)
+from agcore.llm.stream import ChatChunk
+from agcore.llm.types import ChatMessage, ChatRequest, ChatResponse, CostTracker, FinishReason
 from agent_core.aio import TaskStream
 from agent_core.budgets.meter import Meter, MeteredAdapter
 from agent_core.budgets.prices import Prices, may_have_price
 from agent_core.config.models import ModelConfig, RetryConfig
+from agent_core.errors import ErrorCode, PermissionDeniedError
 from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.estimates import PromptEstimates
 from agent_core.providers.failures import Called, CallError, pause_before_retry_s
@@ -244,13 +238,16 @@ class HookedProvider:
         """Call the hooks before a tool runs.
 
         Raises:
-            ToolError: `PermissionDenied`; a hook blocked the call.
+            PermissionDeniedError: a hook blocked the call.
         """
         verdict = await self._call_hooks(
             self.turn, HookContext(event=HookEvent.PRE_TOOL, tool_call=call)
         )
         if verdict.blocked:
-            raise ToolPermissionError(call.name, f"a hook blocked the call: {verdict.reason}")
+            message = f"{call.name}: a hook blocked the call: {verdict.reason}"
+            raise PermissionDeniedError(
+                ErrorCode.PERMISSION_DENIED, message, details={"tool_name": call.name}
+            )
 
     async def after_tool(self, call: ToolCall, result: ToolResult) -> None:
         """Call the hooks after a call has been answered."""

@@ -9,26 +9,28 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, Unpack
 
 from msgspec import structs
 
-from agcore.errors import ContextLengthError, LlmError, StreamBrokenError, llm_error_from_payload
 from agcore.llm.calls import CallTurn, HookedProvider
-from agcore.llm.context import ChatContext, CompactConfig
+from agcore.llm.compact import ChatContext, CompactConfig
+from agcore.llm.error import ContextLengthError, LlmError, StreamBrokenError, llm_error_from_payload
 from agcore.llm.history import ChatHistory, ChatRedactor
 from agcore.llm.hooks import HookExecutor
-from agcore.llm.providers import LlmProvider
-from agcore.llm.types import (
+from agcore.llm.provider import LlmProvider
+from agcore.llm.stream import (
     AssistantTextDelta,
+    CostUpdate,
+    Error,
+    StreamEvent,
+    ToolExecutionCompleted,
+    ToolExecutionStarted,
+    TurnComplete,
+)
+from agcore.llm.types import (
     CallSettings,
     ChatMessage,
     ChatRequest,
     ChatResponse,
     CostTracker,
-    CostUpdate,
-    Error,
     Prompt,
-    StreamEvent,
-    ToolExecutionCompleted,
-    ToolExecutionStarted,
-    TurnComplete,
     TurnSettings,
 )
 from agent_core.aio import TaskStream, finish_uncancelled, stop_if_cancelled
@@ -82,6 +84,15 @@ from agent_core.types import (
 if TYPE_CHECKING:
     from agent_core.telemetry.spans import RunTrace
     from agent_core.tools.output import ExpectedOutput
+
+__all__ = [
+    "CostTracker",
+    "CycleConfig",
+    "LlmCycle",
+    "RunTools",
+    "ToolRunner",
+    "Tools",
+]
 
 _OPTIONS = TurnSettings.__annotations__.keys() - CallSettings.__annotations__.keys()
 

@@ -6,7 +6,7 @@ from itertools import chain, takewhile
 from typing import Any
 from weakref import WeakValueDictionary
 
-from agcore.errors import LlmError
+from agcore.llm.error import LlmError
 from agcore.llm.types import ChatMessage, ChatRequest, ChatRole
 from agent_core.providers.estimates import estimate_blocks
 from agent_core.providers.requests import IdentityCache

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Protocol, Self
 
-from agcore.errors import LlmError
+from agcore.llm.error import LlmError
 from agcore.llm.types import ChatRequest, ChatResponse
 from agent_core.redaction import Redactor, log_failure
 from agent_core.types import ToolCall, ToolResult, Usage

@@ -1,4 +1,4 @@
-"""Messages, requests, replies and stream events of the toolkit.
+"""Messages, requests and replies of the toolkit.
 
 A message is made of the engine's content blocks. It adds the roles `system` and `developer`, which
 the engine keeps apart from the conversation, and an author's name.
@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from agcore.errors import LlmError
 from agent_core.types import (
     Budget,
     ContentBlock,
@@ -30,6 +29,27 @@ from agent_core.types import (
 if TYPE_CHECKING:
     from agent_core.extensions import Extension
     from agent_core.loop.guards import RunGuard
+
+
+__all__ = [
+    "AgentSettings",
+    "CallSettings",
+    "ChatMessage",
+    "ChatRequest",
+    "ChatResponse",
+    "ChatRole",
+    "ContentField",
+    "CostTracker",
+    "FinishReason",
+    "OpenaiChatMessage",
+    "Prompt",
+    "RequestSettings",
+    "ToolCall",
+    "ToolDefinition",
+    "ToolResult",
+    "TurnSettings",
+    "Usage",
+]
 
 
 class ChatRole(StrEnum):
@@ -103,6 +123,13 @@ class ChatMessage(Frozen):
         """The tools it calls."""
         calls = (block for block in self.content if isinstance(block, ToolCallBlock))
         return [ToolCall(**block.model_dump(exclude={"type"})) for block in calls]
+
+
+OpenaiChatMessage = ChatMessage
+"""`ChatMessage`, by the name that it has in AG Core."""
+
+ContentField = list[ContentBlock]
+"""The content of a message: blocks of text, images, tool calls and their results."""
 
 
 class FinishReason(StrEnum):
@@ -213,89 +240,6 @@ class ChatResponse:
     def tool_calls(self) -> list[ToolCall]:
         """The tools the model calls."""
         return self.message.tool_calls
-
-
-@dataclass(frozen=True, slots=True)
-class ToolCallChunk:
-    """A piece of a tool call. Pieces with the same index belong together.
-
-    The id and the name come with the first piece, the arguments are JSON cut anywhere.
-    """
-
-    index: int
-    tool_call_id: str | None = None
-    name: str = ""
-    arguments: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ChatChunk:
-    """A piece of a reply while it streams in. The last one has the finish reason."""
-
-    text: str = ""
-    tool_calls: Sequence[ToolCallChunk] = ()
-    usage: Usage | None = None
-    finish_reason: FinishReason | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class AssistantTextDelta:
-    """More of the answer; pieces that wait for a slow reader are joined."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class ToolExecutionStarted:
-    """A tool the model asked for begins to run."""
-
-    tool_call_id: str
-    tool_name: str
-    arguments: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class ToolExecutionCompleted:
-    """A call has its result; `result.is_error` if it failed or was not run."""
-
-    tool_call_id: str
-    tool_name: str
-    result: ToolResult
-
-
-@dataclass(frozen=True, slots=True)
-class CostUpdate:
-    """One model call has ended: `usage` of the call, and `total` of the whole cycle."""
-
-    usage: Usage
-    total: Usage
-
-
-@dataclass(frozen=True, slots=True)
-class TurnComplete:
-    """The turn has ended well; always the last event then."""
-
-    reason: FinishReason | None
-    response: ChatResponse
-
-
-@dataclass(frozen=True, slots=True)
-class Error:
-    """The turn has failed; always the last event then."""
-
-    message: str
-    error: LlmError
-
-
-StreamEvent = (
-    AssistantTextDelta
-    | ToolExecutionStarted
-    | ToolExecutionCompleted
-    | CostUpdate
-    | TurnComplete
-    | Error
-)
-"""Events of a streamed submission; `TurnComplete` or `Error` is the last one."""
 
 
 class CostTracker:

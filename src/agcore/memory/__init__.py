@@ -1,30 +1,23 @@
 """Memory: stores, conversations, knowledge pages and how they are found again."""
 
-from agcore.errors import MemoryError  # noqa: A004 - the toolkit's own
 from agcore.memory.conversation import ConversationMemory, ConversationMemoryConfig, MemoryStrategy
 from agcore.memory.embeddings import Embed
-from agcore.memory.knowledge import (
-    KnowledgePage,
-    KnowledgeStore,
-    MemoryRetriever,
-    PageIndexEntry,
-    RetrievalResult,
-    RetrieverConfig,
-    ScoredItem,
-)
-from agcore.memory.stores import (
+from agcore.memory.error import MemoryError  # noqa: A004 - the toolkit's own
+from agcore.memory.knowledge import KnowledgePage, KnowledgeStore, PageIndexEntry, ScoredItem
+from agcore.memory.page_index import KNOWLEDGE_PREFIX
+from agcore.memory.retriever import MemoryRetriever, RetrievalResult, RetrieverConfig
+from agcore.memory.store import InMemoryStore, MemoryStore, SqliteStore
+from agcore.memory.types import (
     EvictionConfig,
     EvictionPolicy,
-    InMemoryStore,
     MemoryFilter,
     MemoryItem,
-    MemoryStore,
-    SqliteStore,
     session_prefix,
 )
 from agcore.memory.words import dice, words_of
 
 __all__ = [
+    "KNOWLEDGE_PREFIX",
     "ConversationMemory",
     "ConversationMemoryConfig",
     "Embed",

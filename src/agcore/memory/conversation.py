@@ -9,12 +9,10 @@ from datetime import datetime
 from enum import StrEnum
 from urllib.parse import quote
 
-from agcore.errors import (
-    MemoryError,  # noqa: A004 - the toolkit's own
-    raise_as_memory_error,
-)
 from agcore.llm import ChatMessage, ChatRedactor, ChatRole
-from agcore.memory.stores import MemoryFilter, MemoryItem, MemoryStore, session_prefix
+from agcore.memory.error import MemoryError, raise_as_memory_error  # noqa: A004 - the toolkit's own
+from agcore.memory.store import MemoryStore
+from agcore.memory.types import MemoryFilter, MemoryItem, session_prefix
 from agent_core.aio.loops import LoopLock
 from agent_core.providers.jsontext import dump_text, parse
 from agent_core.redaction import Redactor

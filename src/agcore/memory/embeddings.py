@@ -10,8 +10,9 @@ from hashlib import sha256
 from operator import mul
 from typing import Any
 
-from agcore.errors import InvalidMemoryError, MemoryStorageError
-from agcore.memory.stores import MemoryFilter, MemoryItem, MemoryStore
+from agcore.memory.error import InvalidMemoryError, MemoryStorageError
+from agcore.memory.store import MemoryStore
+from agcore.memory.types import MemoryFilter, MemoryItem
 from agent_core.aio.loops import LoopLock
 
 Embed = Callable[[list[str]], Any]

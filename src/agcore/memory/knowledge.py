@@ -9,16 +9,10 @@ from typing import Annotated, Any, cast
 
 from pydantic import Field, ValidationError
 
-from agcore.errors import InvalidMemoryError, MemoryNotFoundError, raise_as_memory_error
-from agcore.memory.embeddings import Embed, PageVectors
-from agcore.memory.page_index import PAGE_PREFIX
-from agcore.memory.stores import (
-    InMemoryStore,
-    MemoryFilter,
-    MemoryItem,
-    MemoryStore,
-    SqliteStore,
-)
+from agcore.memory.error import InvalidMemoryError, MemoryNotFoundError
+from agcore.memory.page_index import KNOWLEDGE_PREFIX
+from agcore.memory.store import InMemoryStore, MemoryStore, SqliteStore
+from agcore.memory.types import MemoryFilter, MemoryItem
 from agcore.memory.words import Words, dice, words_of
 from agent_core.providers.jsontext import dump_text, parse
 from agent_core.types import Frozen, UtcDatetime, new_id, utc_now
@@ -116,16 +110,16 @@ class KnowledgeStore:
 
     async def get_page(self, page_id: str) -> KnowledgePage | None:
         """Return the page with this id, if there is one."""
-        item = await self._store.get(PAGE_PREFIX + page_id)
+        item = await self._store.get(KNOWLEDGE_PREFIX + page_id)
         return _page(item) if item is not None else None
 
     async def delete_page(self, page_id: str) -> None:
         """Delete a page; nothing happens if there is none."""
-        await self._store.delete(PAGE_PREFIX + page_id)
+        await self._store.delete(KNOWLEDGE_PREFIX + page_id)
 
     async def pages(self) -> list[KnowledgePage]:
         """Return every page, oldest first."""
-        items = await self._store.list(MemoryFilter(prefix=PAGE_PREFIX))
+        items = await self._store.list(MemoryFilter(prefix=KNOWLEDGE_PREFIX))
         return await asyncio.to_thread(lambda: [_page(item) for item in items])
 
     async def index(self) -> list[PageIndexEntry]:
@@ -180,7 +174,7 @@ class KnowledgeStore:
 
     async def _compare_all(self) -> "list[_Compared]":
         """Return every page with its words, recomputed only for pages that have changed."""
-        items = await self._store.list(MemoryFilter(prefix=PAGE_PREFIX))
+        items = await self._store.list(MemoryFilter(prefix=KNOWLEDGE_PREFIX))
         before = self._compared
 
         def compare(item: MemoryItem) -> _Compared:
@@ -199,7 +193,7 @@ class KnowledgeStore:
             lambda: (dump_text(page.model_dump(mode="json")), _parts(page))
         )
         item = MemoryItem(
-            id=PAGE_PREFIX + page.page_id, content=content, created_at=page.created_at
+            id=KNOWLEDGE_PREFIX + page.page_id, content=content, created_at=page.created_at
         )
         if self._ours is not None and await self._ours.has_page_index():
             await self._ours.save_page(item, parts)
@@ -224,7 +218,7 @@ def _page(item: MemoryItem) -> KnowledgePage:
     try:
         return KnowledgePage.model_validate(parse(item.content))
     except (ValueError, ValidationError) as error:
-        message = f"the page {item.id.removeprefix(PAGE_PREFIX)!r} cannot be read: {error}"
+        message = f"the page {item.id.removeprefix(KNOWLEDGE_PREFIX)!r} cannot be read: {error}"
         raise InvalidMemoryError(message) from error
 
 
@@ -248,89 +242,9 @@ def _tag_word(tag: str) -> str:
     return f"#{tag.casefold().encode('utf-8', 'replace').hex()}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetrieverConfig:
-    """Limits of search results.
-
-    Attributes:
-        top_k: the largest number of pages.
-        min_score: pages below this are left out; from 0 to 1.
-    """
-
-    top_k: int = 5
-    min_score: float = 0.1
-
-
 @dataclass(frozen=True, slots=True)
 class ScoredItem:
     """A page, and how well it fits: from 0 to 1."""
 
     page: KnowledgePage
     score: float
-
-
-@dataclass(frozen=True, slots=True)
-class RetrievalResult:
-    """Search results, best first; pages that fit equally well are oldest first."""
-
-    query: str
-    items: list[ScoredItem]
-
-
-class MemoryRetriever:
-    """Searches a knowledge store.
-
-    A page's score is the Dice overlap of the query's words with those of its title, its summary,
-    its tags or its best sentence, whichever is highest: a long page is not punished for the rest.
-    With embeddings it is the cosine of the vectors of query and page, if that is higher: a page
-    may be found that shares no word with the query.
-
-    Args:
-        knowledge: the pages.
-        config: limits of the results.
-        embed: gives a vector for each of some texts, for example by a model's embeddings.
-        vectors: keeps the vectors of pages; without it they are asked for anew in each process.
-    """
-
-    def __init__(
-        self,
-        knowledge: KnowledgeStore,
-        config: RetrieverConfig | None = None,
-        *,
-        embed: Embed | None = None,
-        vectors: MemoryStore | None = None,
-    ) -> None:
-        self._knowledge = knowledge
-        self._config = config or RetrieverConfig()
-        self._vectors = None if embed is None else PageVectors(embed, vectors)
-
-    async def search(self, query: str) -> RetrievalResult:
-        """Return the pages that match a query best.
-
-        Raises:
-            MemoryError: the store cannot be read, or the embeddings failed.
-        """
-        with raise_as_memory_error():
-            return await self._search(query)
-
-    async def _search(self, query: str) -> RetrievalResult:
-        least, most = self._config.min_score, self._config.top_k
-        if self._vectors is None:
-            found = await self._knowledge.best(query, min_score=least, limit=most)
-            return RetrievalResult(query, found)
-        pages = await self._knowledge.pages()
-        texts = ((page.page_id, f"{page.title}\n{page.summary}\n{page.content}") for page in pages)
-        near = await self._vectors.nearness(query, texts)
-        alike = await self._knowledge.best(query, min_score=least, limit=len(pages))
-
-        def rank() -> list[ScoredItem]:
-            by_words = {item.page.page_id: item.score for item in alike}
-            scored = [
-                ScoredItem(page, max(score, by_words.get(page.page_id, 0.0)))
-                for page, score in zip(pages, near, strict=True)
-            ]
-            fitting = [item for item in scored if item.score and item.score >= least]
-            fitting.sort(key=lambda item: -item.score)  # stable: the pages came oldest first
-            return fitting[:most]
-
-        return RetrievalResult(query, await asyncio.to_thread(rank))

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 
 from agent_core.providers.jsontext import dump_text
 
-PAGE_PREFIX = "_knowledge:"
+KNOWLEDGE_PREFIX = "_knowledge:"
 """Prefix of the item ids of pages."""
 
 Words = Collection[str]

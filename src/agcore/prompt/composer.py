@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import Self
 
-from agcore.errors import PromptError
 from agcore.llm import ChatMessage, ChatRole
+from agcore.prompt.error import PromptError
 from agcore.prompt.templates import PromptTemplate, PromptTemplateRegistry, Values
 from agent_core.types import ContentBlock, TextBlock, ToolResultBlock
 

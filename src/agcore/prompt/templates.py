@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self, cast
 
-from agcore.errors import PromptDepthError, PromptError
+from agcore.prompt.error import PromptDepthError, PromptError
 from agent_core.opening import read_text
 from agent_core.providers.jsontext import dump_text
 

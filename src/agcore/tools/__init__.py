@@ -1,11 +1,12 @@
 """Tools: definitions, permissions, calls and results."""
 
-from agcore.errors import ToolError
+from agcore.tools.error import ToolError
 from agcore.tools.mcp import McpClient, open_toolset
 from agcore.tools.permissions import Permission, PermissionChecker, PermissionConfig
 from agcore.tools.registry import (
     AnyTool,
     BaseTool,
+    ToolEntry,
     ToolInvocation,
     ToolOutcome,
     ToolRegistry,
@@ -23,6 +24,7 @@ __all__ = [
     "PermissionConfig",
     "Tool",
     "ToolContext",
+    "ToolEntry",
     "ToolError",
     "ToolInvocation",
     "ToolOutcome",

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from pydantic import ValidationError
 
-from agcore.errors import McpToolError, tool_error_from
+from agcore.tools.error import McpToolError, tool_error_from
 from agcore.tools.registry import ToolRegistry
 from agent_core.config.models import ToolsConfig
 from agent_core.config.problems import problems_of

@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agcore.errors import ToolPermissionError
+from agcore.tools.error import ToolPermissionError
 from agent_core.config.models import PermissionsConfig
 from agent_core.config.paths import resolve_home
 from agent_core.permissions import PermissionCallback, PermissionGuard

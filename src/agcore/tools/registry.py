@@ -8,8 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self, cast
 
-from agcore.errors import ToolError, ToolExecutionError, ToolTimeoutError, tool_error_from
 from agcore.llm import RunTools
+from agcore.tools.error import ToolError, ToolExecutionError, ToolTimeoutError, tool_error_from
 from agcore.tools.permissions import Permission, PermissionChecker, PermissionConfig
 from agent_core.aio import is_cancelled
 from agent_core.errors import (
@@ -95,6 +95,10 @@ class BaseTool(ABC):
 
 
 AnyTool = BaseTool | Tool
+"""A tool written as a class, or one of the engine's."""
+
+ToolEntry = AnyTool
+"""A tool as `ToolRegistry.register` takes it, by the name that it has in AG Core."""
 
 
 def make_tool(given: object) -> AnyTool:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from agcore.agent import Agent
-from agcore.errors import AgentError
+from agcore.agent.error import AgentError
 from agcore.llm import LlmCycle, MockProvider, tool_call_reply
 from agent_core import (
     AskModel,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from agcore.memory.stores import SqliteStore
+from agcore.memory.store import SqliteStore
 from agent_core.storage import connections
 from agent_core.storage.connections import create_database_file, open_writer
 from posix_locks import locks_of, needs_locks

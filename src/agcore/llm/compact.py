@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from agcore.errors import ContextLengthError
+from agcore.llm.error import ContextLengthError
 from agent_core.assets import load_asset
 from agent_core.compact.compactor import HistoryCompactor, Limits, Summarise
 from agent_core.compact.cut import choose_cut, visible_tokens

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
+from agcore.agent.error import AgentError, OtherAgentError, PlanParseError
 from agcore.agent.plan_text import read_steps
 from agcore.agent.session import AgentSession
-from agcore.errors import AgentError, OtherAgentError, PlanParseError
 from agcore.llm import ChatResponse, HookContext, HookEvent
 from agcore.prompt import PromptTemplate
 from agent_core.types import new_id

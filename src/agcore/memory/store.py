@@ -4,19 +4,15 @@ The engine supplies threads, waiting for other processes, and explanations of SQ
 """
 
 import asyncio
-import re
 import sqlite3
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Protocol, Self, TypeVar, cast
+from typing import Any, Protocol, Self, TypeVar, cast
 from weakref import finalize
 
-from pydantic import Field
-
-from agcore.errors import InvalidMemoryError, MemoryStorageError
+from agcore.memory.error import InvalidMemoryError, MemoryStorageError
 from agcore.memory.page_index import (
     UNINDEXED,
     add_page,
@@ -24,6 +20,13 @@ from agcore.memory.page_index import (
     list_unindexed,
     pages_with_all,
     prepare_index,
+)
+from agcore.memory.types import (
+    EVERYTHING,
+    EvictionConfig,
+    EvictionPolicy,
+    MemoryFilter,
+    MemoryItem,
 )
 from agent_core.aio.loops import running_loop
 from agent_core.disk.folders import make_private
@@ -38,7 +41,7 @@ from agent_core.storage.connections import (
 from agent_core.storage.sql import Job
 from agent_core.storage.sqlite import InlineConnection, ReaderThreads, Writer
 from agent_core.tools.values import storable_text
-from agent_core.types import SESSION_ID_PATTERN, Frozen, UtcDatetime, utc_now
+from agent_core.types import utc_now
 
 T = TypeVar("T")
 
@@ -87,58 +90,6 @@ _LIST = """
 SELECT id, content, metadata, created_at FROM item
 WHERE id >= ? AND id < ? AND created_at >= ? ORDER BY created_at, id LIMIT ?
 """
-
-
-class MemoryItem(Frozen):
-    """Something remembered, under an id of the caller's choice. Saving an id again replaces it."""
-
-    id: Annotated[str, Field(min_length=1)]
-    content: str
-    metadata: dict[str, Any] = {}
-    created_at: UtcDatetime = Field(default_factory=utc_now)
-
-
-class MemoryFilter(Frozen):
-    """Selects the items to list: ids with `prefix`, not before `since`, at most `limit`."""
-
-    prefix: str | None = None
-    since: UtcDatetime | None = None
-    limit: Annotated[int, Field(ge=0)] | None = None
-
-
-class EvictionPolicy(StrEnum):
-    """Order in which a full store removes items."""
-
-    OLDEST = "oldest"
-    LEAST_RECENTLY_USED = "least_recently_used"
-
-
-class EvictionConfig(Frozen):
-    """Limits beyond which a store removes items.
-
-    `ttl` counts from an item's `created_at`; `capacity` is a number of items.
-    """
-
-    policy: EvictionPolicy = EvictionPolicy.OLDEST
-    ttl: timedelta | None = None
-    capacity: Annotated[int, Field(gt=0)] | None = None
-
-
-def session_prefix(kind: str, session_id: str) -> str:
-    """Return the prefix of the ids of one session's items; no two sessions share one.
-
-    Raises:
-        MemoryError: `Invalid`; the session id could be mistaken for another one.
-    """
-    if not re.fullmatch(SESSION_ID_PATTERN, session_id):
-        raise InvalidMemoryError(
-            f"the session id {session_id[:80]!r} is not usable; it must be 1 to 64 letters, digits,"
-            " '_' or '-'"
-        )
-    return f"_{kind}_{session_id}:"
-
-
-EVERYTHING = MemoryFilter()
 
 
 class MemoryStore(Protocol):

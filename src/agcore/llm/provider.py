@@ -6,7 +6,7 @@ from contextlib import aclosing
 from itertools import groupby
 from typing import Any, Protocol, Self, runtime_checkable
 
-from agcore.errors import (
+from agcore.llm.error import (
     LlmError,
     OtherLlmError,
     StreamBrokenError,
@@ -14,15 +14,8 @@ from agcore.errors import (
     llm_error_from_payload,
 )
 from agcore.llm.history import INSTRUCTION_ROLES
-from agcore.llm.types import (
-    ChatChunk,
-    ChatMessage,
-    ChatRequest,
-    ChatResponse,
-    ChatRole,
-    FinishReason,
-    ToolCallChunk,
-)
+from agcore.llm.stream import ChatChunk, ToolCallChunk
+from agcore.llm.types import ChatMessage, ChatRequest, ChatResponse, ChatRole, FinishReason
 from agent_core.aio import TaskStream
 from agent_core.config.models import ModelConfig
 from agent_core.errors import AgentCoreError

@@ -48,8 +48,8 @@ class Home:
     path: Path
 
     def write_config(self, toml: str) -> Path:
-        """Write `config.toml` and return its path."""
-        return self.write("config.toml", toml)
+        """Write `config.toml` at once, as a process may be reading it, and return its path."""
+        return self.write("config.toml.new", toml).replace(self.path / "config.toml")
 
     def write(self, name: str, text: str) -> Path:
         """Write any file below the home, its folders included."""

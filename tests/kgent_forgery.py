@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kgent.state import state_hash, state_text
+from kgent.runtime.state import state_hash, state_text
 from kgent_runs import lines, state
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from agent_core.providers.scripted import Calls, Says, ScriptedCall, calls
 from kgent import RunOptions
-from kgent.runner import run
+from kgent.runtime.runner import run
 from kgent_runs import profile, skill
 from model_server import ModelServer, Reply
 

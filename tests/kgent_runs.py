@@ -10,20 +10,23 @@ import yaml
 from agent_core.process import Launcher
 from agent_core.redaction import Redactor
 from agent_core.tools.base import Tool
-from agent_core.types import JsonBlock, ToolResult
+from agent_core.types import JsonBlock, ToolResult as CoreResult
 from kgent import RunOptions, RunResult
-from kgent.cancellation import Cancellation, run_in_loop
+from kgent.config.loader import fingerprint_config, load_config
 from kgent.engine.base import AgentEngine
 from kgent.engine.mock import MockAgentEngine, MockCall, MockStep
-from kgent.memory import MemoryClient, NoMemory
-from kgent.profile import fingerprint_config, load_config
-from kgent.records import RunEnvironment, RunRecords
-from kgent.run_folder import create_run_folder
-from kgent.runner import run
-from kgent.skills import SkillRegistry
-from kgent.state import RunIds
-from kgent.tool_calls import ToolAnswer, call_tool
-from kgent.tools import build_tools
+from kgent.memory.client import NoMemory
+from kgent.memory.contract import MemoryClient
+from kgent.records.context import RunRecords
+from kgent.runtime.cancellation import Cancellation, run_in_loop
+from kgent.runtime.context import RunContext
+from kgent.runtime.ids import RunIds
+from kgent.runtime.runner import run
+from kgent.sandbox.workspace import create_run_folder
+from kgent.skills.registry import SkillRegistry
+from kgent.tools.calls import call_tool
+from kgent.tools.registry import build_toolsets
+from kgent.tools.results import ToolResult
 
 IDS = RunIds("sess_1", "task_1", "run_1")
 SKILL = """---
@@ -74,11 +77,11 @@ def a_run(
     )
 
 
-def a_context(tmp_path: Path, **sections: Any) -> RunEnvironment:
+def a_context(tmp_path: Path, **sections: Any) -> RunContext:
     """A run context whose run folder has been made."""
     config = load_config(profile(tmp_path, **sections))
     root = (tmp_path / "run").resolve()
-    context = RunEnvironment(
+    context = RunContext(
         ids=IDS,
         config_fingerprint=fingerprint_config(config),
         sandbox_root=root,
@@ -91,35 +94,37 @@ def a_context(tmp_path: Path, **sections: Any) -> RunEnvironment:
 
 
 def toolset(
-    context: RunEnvironment,
+    context: RunContext,
     *,
     skills: SkillRegistry | None = None,
     memory: MemoryClient | None = None,
     denied: Sequence[str] = (),
 ) -> dict[str, Tool]:
     """The tools of a run, by name."""
-    found = build_tools(context, skills or SkillRegistry([]), memory or NoMemory(), denied=denied)
+    found = build_toolsets(
+        context, skills or SkillRegistry([]), memory or NoMemory(), denied=denied
+    )
     return {tool.name: tool for tool in found}
 
 
 def answer(
     tool: Tool,
-    context: RunEnvironment,
+    context: RunContext,
     /,
     *,
     call_id: str = "call_1",
     cancellation: Cancellation | None = None,
     **args: Any,
-) -> ToolAnswer:
+) -> ToolResult:
     """Call a tool as an engine does, and return what the model reads."""
 
-    async def call() -> ToolResult:
+    async def call() -> CoreResult:
         return await call_tool(tool, args, context, call_id=call_id)
 
     result = run_in_loop(call, cancellation=cancellation or Cancellation())
     (block,) = result.content
     assert isinstance(block, JsonBlock)
-    found = ToolAnswer.model_validate(block.data)
+    found = ToolResult.model_validate(block.data)
     assert result.is_error is not found.ok
     return found
 

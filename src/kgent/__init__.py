@@ -6,29 +6,26 @@ Names are imported when they are first used, so that `import kgent` itself is fa
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kgent.config import KgentConfig
+    from kgent.config.loader import fingerprint_config, load_config
+    from kgent.config.models import KgentConfig
     from kgent.errors import ErrorCategory, ErrorInfo, KgentError
-    from kgent.profile import fingerprint_config, load_config
-    from kgent.runner import run
-    from kgent.state import (
-        RunFolderResult as RunResult,
-        RunFolderStatus as RunStatus,
-        RunOverrides as RunOptions,
-    )
+    from kgent.runtime.options import RunOptions, RunResult
+    from kgent.runtime.runner import run
+    from kgent.runtime.state import RunStatus
 else:
     from agent_core.loading import lazy_names
 
 _HOMES = {
     "ErrorCategory": "kgent.errors",
     "ErrorInfo": "kgent.errors",
-    "KgentConfig": "kgent.config",
+    "KgentConfig": "kgent.config.models",
     "KgentError": "kgent.errors",
-    "RunStatus": "kgent.state:RunFolderStatus",
-    "RunOptions": "kgent.state:RunOverrides",
-    "RunResult": "kgent.state:RunFolderResult",
-    "fingerprint_config": "kgent.profile",
-    "load_config": "kgent.profile",
-    "run": "kgent.runner",
+    "RunStatus": "kgent.runtime.state",
+    "RunOptions": "kgent.runtime.options",
+    "RunResult": "kgent.runtime.options",
+    "fingerprint_config": "kgent.config.loader",
+    "load_config": "kgent.config.loader",
+    "run": "kgent.runtime.runner",
 }
 
 __all__ = [

@@ -29,7 +29,7 @@ from agent_core.text import visible
 
 if TYPE_CHECKING:
     from kgent.engine.base import EngineEvent
-    from kgent.state import RunFolderResult, RunOverrides
+    from kgent.runtime.options import RunOptions, RunResult
 
 COMPLETED, FAILED, USAGE, INCOMPLETE = 0, 1, 2, 3
 INTERRUPTED = 130
@@ -307,19 +307,19 @@ def _parse_parameter(text: str) -> tuple[str, str]:
     return name.strip(), value
 
 
-def build_options(arguments: argparse.Namespace) -> "RunOverrides":
+def build_options(arguments: argparse.Namespace) -> "RunOptions":
     """Build the options that replace values of the profile."""
     from pydantic import ValidationError  # noqa: PLC0415 - one command
 
-    from kgent.state import RunOverrides  # noqa: PLC0415
+    from kgent.runtime.options import RunOptions  # noqa: PLC0415
 
-    given = {name: getattr(arguments, name) for name in RunOverrides.model_fields}
+    given = {name: getattr(arguments, name) for name in RunOptions.model_fields}
     if pairs := given["parameters"]:
         given["parameters"] = dict(pairs)
         if len(given["parameters"]) < len(pairs):
             raise UsageError("--param: a name is given twice")
     try:
-        return RunOverrides.model_validate(given)
+        return RunOptions.model_validate(given)
     except ValidationError as error:
         problem = error.errors()[0]
         where = ".".join(map(str, problem["loc"]))
@@ -329,7 +329,7 @@ def build_options(arguments: argparse.Namespace) -> "RunOverrides":
 
 def _run(arguments: argparse.Namespace) -> int:
     from agent_core.disk.reading import read_text_file  # noqa: PLC0415
-    from kgent.runner import run  # noqa: PLC0415 - brings the engine
+    from kgent.runtime.runner import run  # noqa: PLC0415 - brings the engine
 
     prompt, file = arguments.prompt or "", arguments.prompt_file
     if file is not None:
@@ -344,22 +344,17 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.matrix is not None or arguments.config.is_dir():
         return _run_batch(arguments, prompt, options)
 
-    def start(**more: Any) -> "RunFolderResult":
+    def start(**more: Any) -> "RunResult":
         return run(arguments.config, prompt, options, **more)
 
     return _conduct(arguments, start)
 
 
-def _run_batch(arguments: argparse.Namespace, prompt: str, options: "RunOverrides") -> int:
+def _run_batch(arguments: argparse.Namespace, prompt: str, options: "RunOptions") -> int:
     """Run a batch, and print a table of its runs."""
-    from kgent.batch import (  # noqa: PLC0415 - one command
-        INDEX_PAGE,
-        BatchRun,
-        plan_batch,
-        run_batch,
-    )
-    from kgent.cancellation import Cancellation  # noqa: PLC0415
     from kgent.errors import expand_home  # noqa: PLC0415
+    from kgent.runtime.batch import INDEX_PAGE, BatchRun, plan_batch, run_batch  # noqa: PLC0415 - one command
+    from kgent.runtime.cancellation import Cancellation  # noqa: PLC0415
 
     if options.run_id is not None:
         raise UsageError("--run-id names one run; these are many")
@@ -400,16 +395,16 @@ def _run_batch(arguments: argparse.Namespace, prompt: str, options: "RunOverride
     return code
 
 
-def _code_of(result: "RunFolderResult") -> int:
+def _code_of(result: "RunResult") -> int:
     return USAGE if result.is_blocked else _EXIT_CODES.get(result.status, FAILED)
 
 
 def _rerun(arguments: argparse.Namespace) -> int:
-    from kgent.reruns import rerun  # noqa: PLC0415 - brings the engine
-    from kgent.state import RunOverrides  # noqa: PLC0415
+    from kgent.runtime.options import RunOptions  # noqa: PLC0415
+    from kgent.runtime.rerun import rerun  # noqa: PLC0415 - brings the engine
 
-    def start(**more: Any) -> "RunFolderResult":
-        again = rerun(arguments.run_dir, RunOverrides(sandbox=arguments.sandbox), **more)
+    def start(**more: Any) -> "RunResult":
+        again = rerun(arguments.run_dir, RunOptions(sandbox=arguments.sandbox), **more)
         for reason in again.reasons:
             _complain(f"differs  {reason}")
         return again.result
@@ -417,12 +412,12 @@ def _rerun(arguments: argparse.Namespace) -> int:
     return _conduct(arguments, start)
 
 
-def _conduct(arguments: argparse.Namespace, start: "Callable[..., RunFolderResult]") -> int:
+def _conduct(arguments: argparse.Namespace, start: "Callable[..., RunResult]") -> int:
     """Start a run, let signals stop it, and print its result."""
-    from kgent.cancellation import Cancellation  # noqa: PLC0415
+    from kgent.runtime.cancellation import Cancellation  # noqa: PLC0415
 
     if arguments.sign is not None:
-        from kgent.signing import sign_text  # noqa: PLC0415 - few runs are signed
+        from kgent.review.signing import sign_text  # noqa: PLC0415 - few runs are signed
 
         sign_text("", arguments.sign)  # finds a key that cannot sign before the run starts
     cancellation, is_json = Cancellation(), arguments.output_format == "json"
@@ -443,10 +438,10 @@ def _conduct(arguments: argparse.Namespace, start: "Callable[..., RunFolderResul
     return code
 
 
-def _sign(result: "RunFolderResult", key: Path) -> bool:
+def _sign(result: "RunResult", key: Path) -> bool:
     """Sign a finished run; print the reason and return False if it cannot be signed."""
     from kgent.errors import KgentError  # noqa: PLC0415
-    from kgent.signing import write_signature  # noqa: PLC0415
+    from kgent.review.signing import write_signature  # noqa: PLC0415
 
     if result.sandbox_root is None or result.seal is None:
         _complain("kgent: the run has no seal, and is not signed")
@@ -460,10 +455,10 @@ def _sign(result: "RunFolderResult", key: Path) -> bool:
 
 
 def _validate(arguments: argparse.Namespace) -> int:
+    from kgent.config.loader import fingerprint_config, load_config  # noqa: PLC0415
     from kgent.errors import KgentError  # noqa: PLC0415 - one command
-    from kgent.preflight import validate_profile  # noqa: PLC0415
-    from kgent.profile import fingerprint_config, load_config  # noqa: PLC0415
-    from kgent.runner import select_engine  # noqa: PLC0415
+    from kgent.runtime.preflight import validate_profile  # noqa: PLC0415
+    from kgent.runtime.runner import select_engine  # noqa: PLC0415
 
     file = arguments.config
     config = load_config(file)
@@ -495,10 +490,10 @@ def _validate(arguments: argparse.Namespace) -> int:
 def _show(arguments: argparse.Namespace) -> int:
     from rich.console import Console  # noqa: PLC0415 - only this command draws tables
 
-    from kgent.page import render_page  # noqa: PLC0415
-    from kgent.render import print_report  # noqa: PLC0415
-    from kgent.review import read_report  # noqa: PLC0415
-    from kgent.verification import verify  # noqa: PLC0415
+    from kgent.review.page import render_page  # noqa: PLC0415
+    from kgent.review.report import read_report  # noqa: PLC0415
+    from kgent.review.terminal import print_report  # noqa: PLC0415
+    from kgent.review.verification import verify  # noqa: PLC0415
 
     report = read_report(arguments.run_dir)
     if arguments.html is None:
@@ -514,7 +509,7 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    from kgent.verification import has_signature, verify  # noqa: PLC0415 - one command
+    from kgent.review.verification import has_signature, verify  # noqa: PLC0415 - one command
 
     if arguments.signer is not None and arguments.allowed_signers is None:
         raise UsageError("--signer needs --allowed-signers, which says whose key is whose")
@@ -548,7 +543,7 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 
 def _diff(arguments: argparse.Namespace) -> int:
-    from kgent.comparison import compare_runs, text_of  # noqa: PLC0415 - one command
+    from kgent.review.comparison import compare_runs, text_of  # noqa: PLC0415 - one command
 
     found = compare_runs(arguments.run_dir, arguments.other_dir)
     if arguments.output_format == "json":
@@ -583,7 +578,7 @@ class _Version(argparse.Action):
     """Prints the version and ends the process."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from kgent.state import program_version  # noqa: PLC0415 - one option
+        from kgent.runtime.state import program_version  # noqa: PLC0415 - one option
 
         _print(program_version())
         parser.exit()
@@ -615,7 +610,7 @@ class _LiveText:
         self._is_mid_line = False
 
 
-def _print_result(result: "RunFolderResult", *, with_text: bool) -> None:
+def _print_result(result: "RunResult", *, with_text: bool) -> None:
     if with_text and result.final_text:
         _print(result.final_text)
     _print(f"status   {result.status}")

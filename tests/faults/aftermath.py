@@ -16,8 +16,8 @@ from casts import Cast, data_of, results
 from faults.drivers import opened
 from faults.injection import Ended
 from isolation import Home
-from kgent.review import read_report
-from kgent.verification import verify
+from kgent.review.report import read_report
+from kgent.review.verification import verify
 
 CLOSING = {EventType.RUN_COMPLETED, EventType.RUN_FAILED, EventType.RUN_CANCELLED}
 _LOOK = calls("agent.task_get", task_id="t1")

@@ -32,7 +32,7 @@ from casts import Cast, Line, together
 from faults.tracing import wait_for_tracer
 from kgent import RunOptions
 from kgent.engine.mock import MockAgentEngine, MockCall
-from kgent.runner import run as run_profile
+from kgent.runtime.runner import run as run_profile
 from rights import as_anyone
 
 BIG = 200_000

@@ -39,8 +39,8 @@ from agent_core.tools.script import PLACEHOLDER, fill_argv, parse_script, placeh
 from agent_core.tools.text import lines_of
 from faults.depth import Depth, Tally
 from faults.fuzzing import fuzz
+from kgent.config.loader import load_config as load_profile
 from kgent.errors import KgentError
-from kgent.profile import load_config as load_profile
 from task_boards import created, desk_in, step
 
 pytestmark = pytest.mark.timeout(900)

@@ -10,9 +10,9 @@ import pytest
 
 from kgent import RunOptions, RunResult
 from kgent.engine.mock import MockAgentEngine
-from kgent.runner import run
-from kgent.state import RunFolderStatus
-from kgent.verification import verify
+from kgent.review.verification import verify
+from kgent.runtime.runner import run
+from kgent.runtime.state import RunStatus
 from kgent_forgery import edit_state, forge, rewrite, write_events
 from kgent_runs import calls, lines, profile, skill, state
 
@@ -55,7 +55,7 @@ def conduct(tmp_path: Path, script: str = "ln -s notes.md link; mkdir empty") ->
 def original(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
     """A finished run, which tests copy."""
     result = conduct(tmp_path_factory.mktemp("original"))
-    assert (result.status, result.seal is None) == (RunFolderStatus.COMPLETED, False)
+    assert (result.status, result.seal is None) == (RunStatus.COMPLETED, False)
     return result
 
 

@@ -9,10 +9,10 @@ from agent_core.providers.scripted import Fails, Says, calls as model_calls
 from kgent import RunOptions
 from kgent.cli import main
 from kgent.engine.mock import MockAgentEngine, MockContinuation, MockFailure, MockStep
-from kgent.page import render_page
-from kgent.records import find_answer
-from kgent.review import read_answer, read_report
-from kgent.runner import run
+from kgent.records.transcript import find_answer
+from kgent.review.page import render_page
+from kgent.review.report import read_answer, read_report
+from kgent.runtime.runner import run
 from kgent_forgery import edit_state
 from kgent_runs import a_run, calls, profile
 from model_server import ModelServer, Reply
@@ -93,7 +93,7 @@ def test_show_says_that_a_lost_run_and_a_running_one_have_no_answer(
     def is_held(_: Path) -> bool:
         return True
 
-    monkeypatch.setattr("kgent.review.is_held", is_held)
+    monkeypatch.setattr("kgent.review.report.is_held", is_held)
     assert "none yet: the run is under way" in shown(root, capsys)
 
 

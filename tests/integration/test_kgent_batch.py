@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from kgent import RunOptions
-from kgent.batch import plan_batch, read_matrix, run_batch
-from kgent.cancellation import Cancellation
 from kgent.cli import main
 from kgent.errors import KgentError
-from kgent.verification import verify
+from kgent.review.verification import verify
+from kgent.runtime.batch import plan_batch, read_matrix, run_batch
+from kgent.runtime.cancellation import Cancellation
 from kgent_runs import profile, state
 
 STEPS = '[{"tool": "write_file", "args": {"path": "deliverables/a.md", "content": "x"}}, "Done."]'

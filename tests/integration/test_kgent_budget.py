@@ -9,12 +9,12 @@ from agent_core.errors import ErrorCode
 from agent_core.providers.scripted import Calls, Hangs, Says, ScriptedCall
 from agent_core.types import Usage
 from kgent import RunOptions, RunResult
-from kgent.cancellation import Cancellation
 from kgent.cli import main
 from kgent.engine.base import EngineEvent
 from kgent.engine.mock import MockPause
-from kgent.runner import run
-from kgent.verification import verify
+from kgent.review.verification import verify
+from kgent.runtime.cancellation import Cancellation
+from kgent.runtime.runner import run
 from kgent_runs import a_run, calls, lines, profile, state
 from model_server import ModelServer, Reply
 

@@ -13,9 +13,9 @@ from agent_core.providers.scripted import Calls, Says, ScriptedCall, calls
 from agent_core.types import Usage
 from kgent import RunOptions
 from kgent.cli import main
-from kgent.comparison import compare_runs
 from kgent.engine.mock import MockAgentEngine, MockStep
-from kgent.runner import run
+from kgent.review.comparison import compare_runs
+from kgent.runtime.runner import run
 from kgent_runs import calls as mock_call, profile, skill
 from model_server import ModelServer, Reply
 from sweeps import sampled

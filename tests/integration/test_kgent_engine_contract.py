@@ -9,9 +9,9 @@ import pytest
 
 from agent_core.providers.scripted import Calls, Hangs, Says, ScriptedCall, calls
 from kgent import RunOptions
-from kgent.runner import run
-from kgent.state import RunFolderStatus
-from kgent.verification import verify
+from kgent.review.verification import verify
+from kgent.runtime.runner import run
+from kgent.runtime.state import RunStatus
 from kgent_runs import events, lines, profile, skill, state
 from model_server import ModelServer, Reply, Status
 
@@ -103,7 +103,7 @@ def records(root: Path) -> dict[str, Any]:
 def test_both_engines_leave_the_same_records(tmp_path: Path) -> None:
     core = conduct(tmp_path / "a", "core", CONVERSATION)
     other = conduct(tmp_path / "b", "pydantic_ai", CONVERSATION)
-    assert state(core)["status"] == RunFolderStatus.COMPLETED
+    assert state(core)["status"] == RunStatus.COMPLETED
     one, two = records(core), records(other)
     for name, found in one.items():
         assert two[name] == found, name

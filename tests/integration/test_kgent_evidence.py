@@ -13,9 +13,9 @@ import pytest
 from kgent import RunOptions, RunResult
 from kgent.cli import main
 from kgent.engine.mock import MockAgentEngine
-from kgent.runner import run
-from kgent.state import RunFolderStatus
-from kgent.verification import verify
+from kgent.review.verification import verify
+from kgent.runtime.runner import run
+from kgent.runtime.state import RunStatus
 from kgent_forgery import edit_state, forge, rewrite, write_events
 from kgent_runs import a_run, calls, lines, profile, skill, state
 
@@ -37,7 +37,7 @@ def finish(tmp_path: Path, *, more: str = "") -> RunResult:
         deliverables={"required": ["deliverables/report.md"]},
         tools={"shell": {"enabled": True, "allowed_commands": ["sh"]}},
     )
-    assert result.status is RunFolderStatus.COMPLETED
+    assert result.status is RunStatus.COMPLETED
     assert result.sandbox_root is not None
     return result
 
@@ -413,7 +413,7 @@ def test_ctrl_c_ends_a_check_with_130_and_no_traceback(
         os.kill(os.getpid(), signal.SIGINT)
         signal.sigtimedwait([], 5)
 
-    monkeypatch.setattr("kgent.verification.describe_file", interrupted)
+    monkeypatch.setattr("kgent.review.verification.describe_file", interrupted)
     assert main(["verify", str(root)]) == 130
     assert capsys.readouterr().err == "kgent: interrupted\n"
 
@@ -421,7 +421,7 @@ def test_ctrl_c_ends_a_check_with_130_and_no_traceback(
 def test_a_run_with_more_events_than_are_shown_is_sound(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kgent.review.MAX_LINES", 4)
+    monkeypatch.setattr("kgent.review.report.MAX_LINES", 4)
     assert verify(root).problems == []
     drop_last_event(root)
     assert "one closing event must end it; there are 0" in "\n".join(verify(root).problems)
@@ -431,10 +431,10 @@ def test_a_run_that_owes_very_much_is_sound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The profile in the run folder has defaults filled in: it is larger than the one given."""
-    monkeypatch.setattr("kgent.profile._MAX_NODES", 500)
+    monkeypatch.setattr("kgent.config.loader._MAX_NODES", 500)
     owed = [f"deliverables/{number}.md" for number in range(100)]
     result = a_run(tmp_path, "Done.", deliverables={"required": owed})
-    assert result.status is RunFolderStatus.INCOMPLETE
+    assert result.status is RunStatus.INCOMPLETE
     assert result.sandbox_root is not None
     assert verify(result.sandbox_root).problems == []
 
@@ -443,7 +443,7 @@ def test_a_run_that_owes_very_much_is_sound(
 def test_a_run_folder_of_any_name_is_sound(tmp_path: Path, name: bytes) -> None:
     place = tmp_path / os.fsdecode(name)
     result = run(profile(tmp_path), "Work.", RunOptions(sandbox=place), engine=MockAgentEngine())
-    assert (result.status, result.error) == (RunFolderStatus.COMPLETED, None)
+    assert (result.status, result.error) == (RunStatus.COMPLETED, None)
     assert verify(place, seal=result.seal).problems == []
 
 
@@ -452,7 +452,7 @@ def test_a_profile_in_a_folder_of_any_name_is_sound(tmp_path: Path) -> None:
     skill(folder / "skills")
     path = profile(folder, skills={"paths": ["skills"]})
     result = run(path, "Work.", RunOptions(sandbox=tmp_path / "run"), engine=MockAgentEngine())
-    assert (result.status, result.error) == (RunFolderStatus.COMPLETED, None)
+    assert (result.status, result.error) == (RunStatus.COMPLETED, None)
     assert verify(tmp_path / "run").problems == []
 
 
@@ -465,7 +465,7 @@ def test_a_run_folder_of_any_size_is_sound(tmp_path: Path) -> None:
         "Done.",
         tools={"shell": {"enabled": True, "allowed_commands": ["sh"]}},
     )
-    assert result.status is RunFolderStatus.COMPLETED
+    assert result.status is RunStatus.COMPLETED
     assert result.sandbox_root is not None
     assert verify(result.sandbox_root).problems == []
     assert verify(result.sandbox_root).checked > 4000

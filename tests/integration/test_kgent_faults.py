@@ -8,26 +8,26 @@ from typing import Any
 import pytest
 
 from kgent.cli import main
-from kgent.state import RunFolderStatus
+from kgent.runtime.state import RunStatus
 from kgent_runs import a_run, calls, profile, skill, state
 
 PLACES = (
-    "kgent.executor.dump_config",
-    "kgent.executor.relocated",
-    "kgent.executor.list_skill_files",
-    "kgent.executor.render_sandbox_rules",
-    "kgent.executor.render_system_prompt",
-    "kgent.executor.build_tools",
+    "kgent.runtime.executor.dump_config",
+    "kgent.runtime.executor.relocated",
+    "kgent.runtime.executor.list_skill_files",
+    "kgent.runtime.executor.render_sandbox_rules",
+    "kgent.runtime.executor.render_system_prompt",
+    "kgent.runtime.executor.build_toolsets",
     "kgent.engine.mock.run_engine",
-    "kgent.executor.check_deliverables",
-    "kgent.executor.write_artifact_manifest",
-    "kgent.executor.state_hash",
-    "kgent.skills.SkillRegistry.copied",
-    "kgent.records.RunRecords.hold",
-    "kgent.records.RunRecords.finish_transcript",
-    "kgent.run_files.RunFiles.find_changed",
-    "kgent.run_files.RunFiles.restore",
-    "kgent.run_folder.SandboxManifest.write",
+    "kgent.runtime.executor.check_deliverables",
+    "kgent.runtime.executor.write_artifact_manifest",
+    "kgent.runtime.executor.state_hash",
+    "kgent.skills.registry.SkillRegistry.copied",
+    "kgent.records.context.RunRecords.hold",
+    "kgent.records.context.RunRecords.finish_transcript",
+    "kgent.sandbox.files.RunFiles.find_changed",
+    "kgent.sandbox.files.RunFiles.restore",
+    "kgent.sandbox.manifest.SandboxManifest.write",
 )
 FAULTS = (RuntimeError, MemoryError, RecursionError, OSError)
 
@@ -52,7 +52,7 @@ def run_and_check(tmp_path: Path) -> None:
         "Done.",
         skills={"paths": ["skills"]},
     )
-    assert result.status is RunFolderStatus.FAILED
+    assert result.status is RunStatus.FAILED
     assert result.error is not None
     assert "it broke" in result.error.message
     written = state(tmp_path / "run")
@@ -80,7 +80,7 @@ def test_a_fault_ends_the_run_as_failed_and_internal(
 def test_records_that_break_at_any_moment_end_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, writes: int
 ) -> None:
-    from kgent.run_files import RunFiles  # noqa: PLC0415 - patched below
+    from kgent.sandbox.files import RunFiles  # noqa: PLC0415 - patched below
 
     with monkeypatch.context() as patched:
         fails = broken(OSError, after=writes, real=getattr(RunFiles, name))
@@ -95,15 +95,15 @@ def test_records_that_break_at_any_moment_end_the_run(
 def test_a_fault_before_there_is_a_folder_is_a_result_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kgent.runner.fingerprint_config", broken(RuntimeError))
+    monkeypatch.setattr("kgent.runtime.runner.fingerprint_config", broken(RuntimeError))
     result = a_run(tmp_path)
-    assert (result.status, result.sandbox_root) == (RunFolderStatus.FAILED, None)
+    assert (result.status, result.sandbox_root) == (RunStatus.FAILED, None)
     assert result.error is not None
     assert result.error.category == "internal"
 
 
 def test_a_run_that_broke_is_exit_code_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kgent.executor.render_system_prompt", broken(SystemExit))
+    monkeypatch.setattr("kgent.runtime.executor.render_system_prompt", broken(SystemExit))
     arguments = ["run", "--config", str(profile(tmp_path)), "--prompt", "x"]
     assert main([*arguments, "--sandbox", str(tmp_path / "run")]) == 1
     assert state(tmp_path / "run")["status"] == "failed"

@@ -10,8 +10,8 @@ import pytest
 
 from kgent import RunOptions
 from kgent.cli import main
-from kgent.runner import run
-from kgent.verification import verify
+from kgent.review.verification import verify
+from kgent.runtime.runner import run
 from kgent_runs import a_run, calls, events, lines, profile, state
 
 

@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from kgent.cli import main
-from kgent.verification import verify
+from kgent.review.verification import verify
 from kgent_runs import a_run, calls, state
 
 HOSTILE = '<script>alert(1)</script>\x1b[31m"'

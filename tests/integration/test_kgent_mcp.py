@@ -13,12 +13,12 @@ import pytest
 
 from agent_core.providers.scripted import calls as model_calls
 from kgent import RunOptions, RunResult
-from kgent.cancellation import Cancellation
 from kgent.cli import main
 from kgent.engine.base import EventCallback
 from kgent.engine.mock import MockAgentEngine, MockFailure, MockStep
-from kgent.runner import run
-from kgent.verification import verify
+from kgent.review.verification import verify
+from kgent.runtime.cancellation import Cancellation
+from kgent.runtime.runner import run
 from kgent_runs import a_run, calls, lines, profile, state
 from mcp_bench import SERVERS
 from model_server import ModelServer

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from agcore.memory import InMemoryStore
 from kgent.engine.mock import MockAgentEngine
-from kgent.runner import run
-from kgent.state import RunFolderStatus
+from kgent.runtime.runner import run
+from kgent.runtime.state import RunStatus
 from kgent_runs import a_run, calls, lines, profile, types
 
 REMEMBERS = calls("write_memory", content="Reports are short.", scope="style", tags=["a"])
@@ -27,7 +27,7 @@ def test_a_store_of_the_toolkit_remembers_between_runs(tmp_path: Path) -> None:
         tmp_path, memory={"write_mode": "external", "provider": "sqlite:memory/notes.sqlite"}
     )
     first = run(path, "Write.", engine=MockAgentEngine([REMEMBERS]))
-    assert first.status is RunFolderStatus.COMPLETED
+    assert first.status is RunStatus.COMPLETED
     second = run(path, "How long are reports?", engine=MockAgentEngine())
     assert second.sandbox_root is not None
     system = (second.sandbox_root / "effective-system-prompt.md").read_text()

@@ -5,11 +5,11 @@ from pathlib import Path
 import yaml
 
 from kgent import RunOptions
+from kgent.config.loader import fingerprint_config, load_config
 from kgent.errors import ErrorCategory
-from kgent.memory import MemoryWriteResult, RecalledItem
-from kgent.profile import fingerprint_config, load_config
-from kgent.runner import run
-from kgent.state import RunFolderStatus
+from kgent.memory.contract import MemoryItem, MemoryWriteResult
+from kgent.runtime.runner import run
+from kgent.runtime.state import RunStatus
 from kgent_runs import a_run, calls, events, lines, profile, skill, state, types
 
 OWED = {"required": ["deliverables/report.md"]}
@@ -28,7 +28,7 @@ def test_a_minimal_run_leaves_a_complete_folder(tmp_path: Path) -> None:
     )
     root = result.sandbox_root
     assert root is not None
-    assert (result.status, result.final_text) == (RunFolderStatus.COMPLETED, "Done.")
+    assert (result.status, result.final_text) == (RunStatus.COMPLETED, "Done.")
     assert result.found == ["deliverables/report.md"]
 
     config = load_config(root / "config.yaml")
@@ -72,7 +72,7 @@ def test_a_minimal_run_leaves_a_complete_folder(tmp_path: Path) -> None:
 def test_a_run_that_owes_something_is_incomplete(tmp_path: Path) -> None:
     result = a_run(tmp_path, "I forgot.", deliverables=OWED)
     assert (result.status, result.missing) == (
-        RunFolderStatus.INCOMPLETE,
+        RunStatus.INCOMPLETE,
         ["deliverables/report.md"],
     )
     assert types(result.sandbox_root)[-3:] == [
@@ -129,10 +129,10 @@ class Notebook:
     def __init__(self, *, breaks: bool = False) -> None:
         self._breaks = breaks
 
-    def recall_memory(self, query: str, scope: str, limit: int) -> list[RecalledItem]:
+    def recall_memory(self, query: str, scope: str, limit: int) -> list[MemoryItem]:
         if self._breaks:
             raise ConnectionError("nobody answers")
-        return [RecalledItem(content="Reports are short.")]
+        return [MemoryItem(content="Reports are short.")]
 
     def write_memory(self, content: str, scope: str, tags: list[str]) -> MemoryWriteResult:
         return MemoryWriteResult(accepted=True)
@@ -148,7 +148,7 @@ def test_what_is_remembered_stands_in_the_system_prompt(tmp_path: Path) -> None:
 
 def test_a_memory_that_fails_costs_the_run_nothing_else(tmp_path: Path) -> None:
     result = run(profile(tmp_path), "x", memory=Notebook(breaks=True))
-    assert result.status is RunFolderStatus.COMPLETED
+    assert result.status is RunStatus.COMPLETED
     assert result.sandbox_root is not None
     (error,) = lines(result.sandbox_root / "logs" / "errors.jsonl")
     assert error["category"] == "memory"
@@ -157,7 +157,7 @@ def test_a_memory_that_fails_costs_the_run_nothing_else(tmp_path: Path) -> None:
 def test_external_memory_without_one_is_a_fault_of_the_profile(tmp_path: Path) -> None:
     path = profile(tmp_path, memory={"write_mode": "external"})
     assert run(path, "x").is_blocked
-    assert run(path, "x", memory=Notebook()).status is RunFolderStatus.COMPLETED
+    assert run(path, "x", memory=Notebook()).status is RunStatus.COMPLETED
     named = {"provider": "somebody's"}
     assert run(profile(tmp_path, memory={**named, "write_mode": "external"}), "x").is_blocked
-    assert run(profile(tmp_path, memory=named), "x").status is RunFolderStatus.COMPLETED
+    assert run(profile(tmp_path, memory=named), "x").status is RunStatus.COMPLETED

@@ -11,8 +11,8 @@ from agent_core.providers.scripted import Fails, calls as model_calls
 from kgent import RunOptions, RunResult
 from kgent.cli import main
 from kgent.engine.mock import MockContinuation
-from kgent.runner import run
-from kgent.verification import verify
+from kgent.review.verification import verify
+from kgent.runtime.runner import run
 from kgent_runs import a_run, calls, events, lines, profile, state, types
 from model_server import ModelServer, Reply
 

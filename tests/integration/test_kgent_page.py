@@ -12,10 +12,10 @@ import pytest
 
 from agent_core.text.pages import render_markdown
 from kgent.cli import main
-from kgent.documents import render_document
-from kgent.page import render_page
-from kgent.review import read_report
-from kgent.verification import verify
+from kgent.review.documents import render_document
+from kgent.review.page import render_page
+from kgent.review.report import read_report
+from kgent.review.verification import verify
 from kgent_forgery import edit_state
 from kgent_pages import a_full_run, picture
 from kgent_runs import a_run, calls

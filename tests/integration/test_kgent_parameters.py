@@ -8,9 +8,9 @@ import yaml
 
 from kgent import RunOptions
 from kgent.cli import main
-from kgent.profile import fingerprint_config, load_config
-from kgent.runner import run
-from kgent.verification import verify
+from kgent.config.loader import fingerprint_config, load_config
+from kgent.review.verification import verify
+from kgent.runtime.runner import run
 from kgent_runs import a_run, profile, state
 
 PARAMETERS: dict[str, Any] = {

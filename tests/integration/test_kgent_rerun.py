@@ -10,12 +10,12 @@ import pytest
 
 from kgent import RunOptions, RunResult
 from kgent.cli import main
-from kgent.comparison import compare_runs
-from kgent.profile import fingerprint_config, load_config
-from kgent.reruns import rerun
-from kgent.runner import run
-from kgent.state import RunFolderStatus
-from kgent.verification import verify
+from kgent.config.loader import fingerprint_config, load_config
+from kgent.review.comparison import compare_runs
+from kgent.review.verification import verify
+from kgent.runtime.rerun import rerun
+from kgent.runtime.runner import run
+from kgent.runtime.state import RunStatus
 from kgent_runs import a_run, calls, events, lines, profile, skill, state
 
 STEPS = [
@@ -49,7 +49,7 @@ def prepared(folder: Path) -> Path:
 def first_run(tmp_path: Path) -> RunResult:
     path = prepared(tmp_path / "profile")
     result = run(path, "Write it.", RunOptions(sandbox=tmp_path / "runs" / "first"))
-    assert (result.status, result.error) == (RunFolderStatus.COMPLETED, None)
+    assert (result.status, result.error) == (RunStatus.COMPLETED, None)
     return result
 
 
@@ -73,7 +73,7 @@ def test_skills_are_kept_in_the_run_folder_and_read_from_there(tmp_path: Path) -
 def test_a_skill_that_is_too_large_to_keep_blocks_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kgent.skills.MAX_SKILL_BYTES", 200)
+    monkeypatch.setattr("kgent.skills.loader.MAX_SKILL_BYTES", 200)
     path = prepared(tmp_path)
     (tmp_path / "skills" / "reporting" / "big").write_bytes(b"x" * 201)
     result = run(path, "x", RunOptions(sandbox=tmp_path / "run"))
@@ -145,7 +145,7 @@ def test_rerun_says_why_the_fingerprint_differs(tmp_path: Path) -> None:
     config = root / "config.yaml"
     config.write_text(config.read_text().replace("max_steps: 20", "max_steps: 7"))
     again = rerun(root)
-    assert again.result.status is RunFolderStatus.COMPLETED
+    assert again.result.status is RunStatus.COMPLETED
     assert again.reasons[0].startswith("the fingerprint is ")
     assert verify(root).problems != []
 

@@ -16,11 +16,11 @@ import pytest
 from kgent import RunOptions
 from kgent.cli import main
 from kgent.engine.mock import MockAgentEngine
-from kgent.page import render_page
-from kgent.review import read_report
-from kgent.runner import run
-from kgent.state import RunFolderStatus
-from kgent.verification import FolderCheck, verify
+from kgent.review.page import render_page
+from kgent.review.report import read_report
+from kgent.review.verification import FolderCheck, verify
+from kgent.runtime.runner import run
+from kgent.runtime.state import RunStatus
 from kgent_forgery import rewrite
 from kgent_runs import calls, profile, skill
 
@@ -78,7 +78,7 @@ def conduct(folder: Path, more: str) -> Path:
     ]
     options = RunOptions(sandbox=folder / "run")
     result = run(path, "Write.", options, engine=MockAgentEngine(steps))
-    assert (result.status, result.error) == (RunFolderStatus.COMPLETED, None)
+    assert (result.status, result.error) == (RunStatus.COMPLETED, None)
     assert result.sandbox_root is not None
     assert verify(result.sandbox_root, seal=result.seal) == verify(result.sandbox_root)
     assert verify(result.sandbox_root).remarks == []

@@ -11,10 +11,10 @@ from agent_core.providers.base import ProviderRegistry
 from agent_core.providers.scripted import ScriptedProvider
 from kgent import RunOptions
 from kgent.cli import main
-from kgent.config import KgentConfig
+from kgent.config.loader import fingerprint_config, load_config
+from kgent.config.models import KgentConfig
 from kgent.engine.core import CoreAgentEngine
-from kgent.profile import fingerprint_config, load_config
-from kgent.runner import run
+from kgent.runtime.runner import run
 from kgent_runs import profile, skill, state
 from model_server import ModelServer
 
@@ -164,7 +164,7 @@ def listing(folder: Path) -> list[str]:
 def test_validate_and_run_refuse(
     tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kgent.skills.MAX_SKILL_BYTES", 500)
+    monkeypatch.setattr("kgent.skills.loader.MAX_SKILL_BYTES", 500)
     sections, reason = REFUSED[name]
     config = prepared(tmp_path / "profile", **sections)
     before = listing(tmp_path / "profile")

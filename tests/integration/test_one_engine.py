@@ -20,7 +20,7 @@ from agent_core.types import ModelEvent, RunMode, ToolCallBlock
 from isolation import Home
 from kgent import RunOptions
 from kgent.engine.core import CoreAgentEngine
-from kgent.runner import run
+from kgent.runtime.runner import run
 from kgent_runs import profile
 from runtimes import CONFIG, Asked, ask, runtime
 

@@ -76,8 +76,8 @@ PROCESS_BOUND = {
     "agent_core.testing.tools.FakeToolContext",
     *(f"agent_core.tools.base.{name}" for name in ("Action", "Tool", "ToolContext")),
     "agent_core.tools.decorator.FunctionTool",
-    *("kgent.engine.base.AgentRunRequest", "kgent.tool_calls.ToolCallScope"),
-    "kgent.records.RunEnvironment",
+    *("kgent.engine.base.AgentRunRequest", "kgent.tools.calls.ToolCallScope"),
+    "kgent.runtime.context.RunContext",
 }
 """Classes whose values belong to one process: they hold functions, connections or locks."""
 

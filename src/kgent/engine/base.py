@@ -12,8 +12,7 @@ from agent_core.config.models import ModelConfig
 from agent_core.errors import ErrorCode
 from agent_core.text import plural
 from agent_core.tools.base import Tool
-from kgent.cancellation import Cancellation, run_in_loop
-from kgent.config import KgentConfig
+from kgent.config.models import KgentConfig
 from kgent.errors import (
     ErrorCategory,
     ErrorInfo,
@@ -23,7 +22,8 @@ from kgent.errors import (
     engine_error,
     error_info,
 )
-from kgent.records import RunEnvironment
+from kgent.runtime.cancellation import Cancellation, run_in_loop
+from kgent.runtime.context import RunContext
 
 
 class EngineStatus(StrEnum):
@@ -75,7 +75,7 @@ class AgentRunRequest:
           next message of the conversation; None ends the run.
     """
 
-    env: RunEnvironment
+    env: RunContext
     prompt: str
     system_prompt: str
     tools: list[Tool] = field(default_factory=list[Tool])

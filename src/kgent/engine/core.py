@@ -30,9 +30,7 @@ from agent_core.types import (
     new_id,
     user_text,
 )
-from kgent.cancellation import Cancellation, run_in_loop
-from kgent.config import KgentConfig
-from kgent.conversation import CONVERSATION, messages_of
+from kgent.config.models import KgentConfig
 from kgent.engine.base import (
     AgentResult,
     AgentRunRequest,
@@ -45,8 +43,10 @@ from kgent.engine.base import (
     out_of_steps,
     run_engine,
 )
+from kgent.engine.conversation import CONVERSATION, messages_of
 from kgent.errors import config_error, engine_error
-from kgent.tool_calls import record_rejected_call
+from kgent.runtime.cancellation import Cancellation, run_in_loop
+from kgent.tools.calls import record_rejected_call
 
 _REPORTED = {
     EventType.MODEL_STARTED: EngineEventKind.STEP,

@@ -12,7 +12,7 @@ from agent_core.config.models import RetryConfig
 from agent_core.disk.reading import read_text_file
 from agent_core.errors import ErrorCode
 from agent_core.types import Frozen, new_id
-from kgent.config import KgentConfig
+from kgent.config.models import KgentConfig
 from kgent.engine.base import (
     AgentResult,
     AgentRunRequest,
@@ -24,7 +24,7 @@ from kgent.engine.base import (
     run_engine,
 )
 from kgent.errors import config_error, engine_error
-from kgent.tool_calls import call_tool, record_rejected_call
+from kgent.tools.calls import call_tool, record_rejected_call
 
 MAX_SCRIPT_BYTES = 1_000_000
 _DEFAULT = "The mock engine has nothing to add."

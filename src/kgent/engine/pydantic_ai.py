@@ -31,16 +31,7 @@ from agent_core.providers.estimates import estimate_tools
 from agent_core.text import estimate_text
 from agent_core.tools.base import Concurrency, Tool
 from agent_core.types import JsonBlock, Usage, new_id
-from kgent.cancellation import Cancellation, run_in_loop
-from kgent.config import KgentConfig
-from kgent.conversation import (
-    CONVERSATION,
-    call_block,
-    in_call_order,
-    message,
-    result_block,
-    text_block,
-)
+from kgent.config.models import KgentConfig
 from kgent.engine.base import (
     AgentResult,
     AgentRunRequest,
@@ -54,8 +45,17 @@ from kgent.engine.base import (
     require_model,
     run_engine,
 )
+from kgent.engine.conversation import (
+    CONVERSATION,
+    call_block,
+    in_call_order,
+    message,
+    result_block,
+    text_block,
+)
 from kgent.errors import config_error, engine_error
-from kgent.tool_calls import call_tool, explain_rejection, record_rejected_call
+from kgent.runtime.cancellation import Cancellation, run_in_loop
+from kgent.tools.calls import call_tool, explain_rejection, record_rejected_call
 
 _NO_KEY = "not-needed"  # local servers accept any key, but the client requires one
 _CODES: tuple[tuple[type[Exception], ErrorCode, bool], ...] = (

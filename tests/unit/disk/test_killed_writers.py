@@ -119,7 +119,7 @@ KGENT = """
 from agent_core.redaction import Redactor
 from kgent.engine.mock import MockAgentEngine, MockCall
 from kgent import RunOptions
-from kgent.runner import run
+from kgent.runtime.runner import run
 from kgent_runs import profile
 
 runs = here / "runs"

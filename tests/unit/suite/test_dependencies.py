@@ -136,7 +136,8 @@ import agcore, agent_core, kgent
 for package in (agcore, agent_core, kgent):
     for name in package.__all__:
         getattr(package, name)
-import agent_core.cli.command, agent_core.mcp, agent_core.api.worker, kgent.cli, kgent.runner
+import agent_core.cli.command, agent_core.mcp, agent_core.api.worker
+import kgent.cli, kgent.runtime.runner
 """
     done = subprocess.run(  # noqa: S603 - our own program
         [sys.executable, "-c", program], capture_output=True, text=True, check=False

@@ -11,7 +11,7 @@ import pytest
 
 from kgent import KgentError, RunOptions, run
 from kgent.cli import build_options, build_parser, main
-from kgent.reruns import rerun
+from kgent.runtime.rerun import rerun
 from kgent_runs import profile, skill, state
 
 

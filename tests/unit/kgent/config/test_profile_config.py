@@ -8,15 +8,10 @@ from typing import Any
 import pytest
 
 from kgent import RunOptions
+from kgent.config.loader import apply_options, dump_config, fingerprint_config, load_config
+from kgent.config.prompts import render_system_prompt
 from kgent.errors import ErrorCategory, KgentError
-from kgent.profile import (
-    apply_options,
-    dump_config,
-    fingerprint_config,
-    load_config,
-    render_system_prompt,
-)
-from kgent.skills import SkillSummary
+from kgent.skills.models import SkillSummary
 from kgent_runs import profile
 
 MINIMAL = "kgent: {schema_version: 1}\nprofile: {id: writer, role: You write.}\n"
@@ -223,7 +218,7 @@ def test_a_different_profile_has_another_fingerprint(tmp_path: Path) -> None:
 def test_a_fingerprint_is_the_same_in_every_process(tmp_path: Path) -> None:
     path = profile(tmp_path, tools={"shell": {"enabled": True, "allowed_commands": ["ls", "wc"]}})
     program = (
-        "import sys; from kgent.profile import *;"
+        "import sys; from kgent.config.loader import *;"
         "print(fingerprint_config(load_config(sys.argv[1])))"
     )
     found = {

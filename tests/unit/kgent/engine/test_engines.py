@@ -12,7 +12,7 @@ from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.providers.base import ProviderAdapter, ProviderRegistry
 from agent_core.providers.scripted import Fails, Hangs, Says, ScriptedProvider, calls
 from kgent import RunOptions
-from kgent.cancellation import Cancellation
+from kgent.config.loader import load_config
 from kgent.engine.base import (
     AgentResult,
     AgentRunRequest,
@@ -24,24 +24,24 @@ from kgent.engine.core import CoreAgentEngine
 from kgent.engine.mock import MockAgentEngine, MockCall, MockFailure, MockPause, MockStep
 from kgent.engine.pydantic_ai import PydanticAIAgentEngine, build_http_client, build_model
 from kgent.errors import ErrorCategory, ErrorInfo, KgentError, error_info
-from kgent.memory import NoMemory
-from kgent.profile import load_config
-from kgent.records import RunEnvironment
-from kgent.runner import run, select_engine
-from kgent.skills import SkillRegistry
-from kgent.state import RunFolderStatus
-from kgent.tools import build_tools
+from kgent.memory.client import NoMemory
+from kgent.runtime.cancellation import Cancellation
+from kgent.runtime.context import RunContext
+from kgent.runtime.runner import run, select_engine
+from kgent.runtime.state import RunStatus
+from kgent.skills.registry import SkillRegistry
+from kgent.tools.registry import build_toolsets
 from kgent_runs import a_context, a_run, events, lines, profile, toolset
 
 SCRIPTED = {"provider": "custom", "name": "script"}
 
 
 @pytest.fixture
-def context(tmp_path: Path) -> RunEnvironment:
+def context(tmp_path: Path) -> RunContext:
     return a_context(tmp_path, model=SCRIPTED)
 
 
-def request(context: RunEnvironment, **more: Any) -> AgentRunRequest:
+def request(context: RunContext, **more: Any) -> AgentRunRequest:
     settings: dict[str, Any] = {
         "env": context,
         "prompt": "Do it.",
@@ -67,7 +67,7 @@ def core(*script: Any) -> tuple[CoreAgentEngine, ScriptedProvider]:
 # --- every engine ---------------------------------------------------------------------------------
 
 
-def test_an_engine_can_be_mocked(context: RunEnvironment) -> None:
+def test_an_engine_can_be_mocked(context: RunContext) -> None:
     class Fixed:
         def run(self, request: AgentRunRequest) -> AgentResult:
             return AgentResult(status=EngineStatus.COMPLETED, final_text="fixed")
@@ -78,7 +78,7 @@ def test_an_engine_can_be_mocked(context: RunEnvironment) -> None:
         RunOptions(sandbox=context.sandbox_root.parent / "other"),
         engine=Fixed(),
     )
-    assert (result.status, result.final_text) == (RunFolderStatus.COMPLETED, "fixed")
+    assert (result.status, result.final_text) == (RunStatus.COMPLETED, "fixed")
 
 
 def test_a_request_has_time_steps_cancellation_and_callback(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_errors_of_every_kind_become_one_structure() -> None:
 
 def test_a_failing_engine_fails_the_run_with_its_error(tmp_path: Path) -> None:
     result = a_run(tmp_path, MockFailure(fail="no model", code="provider_error", retryable=True))
-    assert result.status is RunFolderStatus.FAILED
+    assert result.status is RunStatus.FAILED
     assert result.error == ErrorInfo(
         code="provider_error", message="no model", category=ErrorCategory.ENGINE, retryable=True
     )
@@ -128,7 +128,7 @@ def test_an_engine_that_breaks_fails_the_run(tmp_path: Path) -> None:
             raise RuntimeError("boom")
 
     result = a_run(tmp_path, engine=Broken())
-    assert result.status is RunFolderStatus.FAILED
+    assert result.status is RunStatus.FAILED
     assert result.error is not None
     assert result.error.message == "RuntimeError: boom"
 
@@ -144,7 +144,7 @@ def test_the_profile_names_the_engine(tmp_path: Path, name: str, kind: type) -> 
 # --- the mock -------------------------------------------------------------------------------------
 
 
-def test_the_mock_without_a_script_answers_once_and_writes_nothing(context: RunEnvironment) -> None:
+def test_the_mock_without_a_script_answers_once_and_writes_nothing(context: RunContext) -> None:
     result = MockAgentEngine().run(request(context))
     assert result.status is EngineStatus.COMPLETED
     assert result.final_text
@@ -171,7 +171,7 @@ def test_a_script_that_cannot_be_used_is_a_fault_of_the_profile(
     assert caught.value.category is ErrorCategory.CONFIG
 
 
-def test_the_mock_stops_at_its_steps_its_time_and_on_request(context: RunEnvironment) -> None:
+def test_the_mock_stops_at_its_steps_its_time_and_on_request(context: RunContext) -> None:
     steps = MockAgentEngine(["a", "b", "c"]).run(request(context, max_steps=2))
     assert (steps.status, steps.final_text) == (EngineStatus.INTERRUPTED, "b")
     assert steps.error is not None
@@ -187,7 +187,7 @@ def test_the_mock_stops_at_its_steps_its_time_and_on_request(context: RunEnviron
     assert (stopped.status, stopped.error.message) == (EngineStatus.INTERRUPTED, "enough")
 
 
-def test_a_call_of_an_unknown_tool_is_recorded(context: RunEnvironment) -> None:
+def test_a_call_of_an_unknown_tool_is_recorded(context: RunContext) -> None:
     MockAgentEngine([MockCall(tool="fly")]).run(request(context))
     assert events(context.sandbox_root)[-1]["type"] == "tool.failed"
 
@@ -195,7 +195,7 @@ def test_a_call_of_an_unknown_tool_is_recorded(context: RunEnvironment) -> None:
 # --- the default engine ---------------------------------------------------------------------------
 
 
-def test_the_loop_calls_tools_and_answers(context: RunEnvironment) -> None:
+def test_the_loop_calls_tools_and_answers(context: RunContext) -> None:
     engine, provider = core(
         calls("write_file", path="deliverables/a.md", content="hello"), Says(text="Done.")
     )
@@ -212,14 +212,14 @@ def test_the_loop_calls_tools_and_answers(context: RunEnvironment) -> None:
     assert provider.closed
 
 
-def test_the_conversation_is_kept_for_readers(context: RunEnvironment) -> None:
+def test_the_conversation_is_kept_for_readers(context: RunContext) -> None:
     engine, _ = core(calls("list_files"), "Done.")
     engine.run(request(context))
     kept = lines(context.sandbox_root / "archive" / "conversation.jsonl")
     assert [message["role"] for message in kept] == ["user", "assistant", "tool", "assistant"]
 
 
-def test_the_loop_stops_after_its_steps(context: RunEnvironment) -> None:
+def test_the_loop_stops_after_its_steps(context: RunContext) -> None:
     engine, _ = core(*[calls("list_files", path=".") for _ in range(5)])
     result = engine.run(request(context, max_steps=3))
     assert result.error is not None
@@ -227,7 +227,7 @@ def test_the_loop_stops_after_its_steps(context: RunEnvironment) -> None:
     assert result.usage["model_calls"] == 3
 
 
-def test_the_loop_stops_when_its_time_is_up(context: RunEnvironment) -> None:
+def test_the_loop_stops_when_its_time_is_up(context: RunContext) -> None:
     engine, provider = core(Hangs(text="so far"))
     began = time.monotonic()
     result = engine.run(request(context, timeout_seconds=0.3))
@@ -237,7 +237,7 @@ def test_the_loop_stops_when_its_time_is_up(context: RunEnvironment) -> None:
     assert provider.closed
 
 
-def test_the_loop_stops_on_request(context: RunEnvironment) -> None:
+def test_the_loop_stops_on_request(context: RunContext) -> None:
     engine, _ = core(Hangs())
     stop = Cancellation()
     threading.Timer(0.2, stop.cancel).start()
@@ -254,7 +254,7 @@ def test_a_tool_that_runs_is_ended_and_recorded_when_the_run_stops(
         tmp_path, model=SCRIPTED, tools={"shell": {"enabled": True, "allowed_commands": ["sleep"]}}
     )
     stop = Cancellation()
-    tools = build_tools(context, SkillRegistry([]), NoMemory(), cancellation=stop)
+    tools = build_toolsets(context, SkillRegistry([]), NoMemory(), cancellation=stop)
     engine, _ = core(calls("run_command", argv=["sleep", "60"]), "Never said.")
     if seconds is None:
         threading.Timer(0.8, stop.cancel).start()
@@ -272,7 +272,7 @@ def test_a_tool_that_runs_is_ended_and_recorded_when_the_run_stops(
     )
 
 
-def test_a_failing_model_call_is_a_failure(context: RunEnvironment) -> None:
+def test_a_failing_model_call_is_a_failure(context: RunContext) -> None:
     engine, _ = core(Fails(code=ErrorCode.PROVIDER_AUTH_FAILED, message="bad key"))
     result = engine.run(request(context))
     assert result.status is EngineStatus.FAILED
@@ -280,12 +280,12 @@ def test_a_failing_model_call_is_a_failure(context: RunEnvironment) -> None:
     assert (result.error.code, result.error.message) == ("provider_auth_failed", "bad key")
 
 
-async def test_the_loop_runs_also_where_an_event_loop_runs(context: RunEnvironment) -> None:
+async def test_the_loop_runs_also_where_an_event_loop_runs(context: RunContext) -> None:
     engine, _ = core("Done.")
     assert engine.run(request(context)).final_text == "Done."
 
 
-def test_calls_that_reach_no_tool_are_recorded(context: RunEnvironment) -> None:
+def test_calls_that_reach_no_tool_are_recorded(context: RunContext) -> None:
     engine, _ = core(calls("fly", to="the moon"), "Done.")
     assert engine.run(request(context)).status is EngineStatus.COMPLETED
     (failed,) = (e for e in events(context.sandbox_root) if e["type"] == "tool.failed")
@@ -345,12 +345,12 @@ FINAL = MockFailure(fail="no", code="provider_error")
 @pytest.mark.parametrize(
     ("script", "status"),
     [
-        ((BUSY, BUSY, "fine"), RunFolderStatus.COMPLETED),
-        ((BUSY, BUSY, BUSY, "late"), RunFolderStatus.FAILED),
-        ((FINAL, "never"), RunFolderStatus.FAILED),
+        ((BUSY, BUSY, "fine"), RunStatus.COMPLETED),
+        ((BUSY, BUSY, BUSY, "late"), RunStatus.FAILED),
+        ((FINAL, "never"), RunStatus.FAILED),
     ],
 )
 def test_a_passing_failure_of_the_mock_engine_is_tried_again(
-    tmp_path: Path, script: tuple[MockStep, ...], status: RunFolderStatus
+    tmp_path: Path, script: tuple[MockStep, ...], status: RunStatus
 ) -> None:
     assert a_run(tmp_path, *script).status is status

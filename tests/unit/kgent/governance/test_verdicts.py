@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from kgent.config import DeliverableSpec
+from kgent.config.models import DeliverableSpec
 from kgent.errors import ErrorCategory, ErrorInfo
-from kgent.run_folder import GovernanceStatus, check_deliverables, final_status, governance_status
-from kgent.state import RunFolderStatus
+from kgent.governance.deliverables import check_deliverables
+from kgent.governance.policy import final_status, governance_status
+from kgent.governance.results import GovernanceStatus
+from kgent.runtime.state import RunStatus
 from kgent_runs import a_context
 
 REPORT = DeliverableSpec(path="deliverables/report.md")
@@ -26,9 +28,7 @@ def test_a_missing_deliverable_is_incomplete(root: Path) -> None:
     check = check_deliverables(root, [REPORT])
     assert check.status is GovernanceStatus.INCOMPLETE
     assert check.missing == {"deliverables/report.md": "it does not exist"}
-    assert (
-        final_status(failure=None, interruption=None, check=check)[0] is RunFolderStatus.INCOMPLETE
-    )
+    assert final_status(failure=None, interruption=None, check=check)[0] is RunStatus.INCOMPLETE
 
 
 def test_an_invalid_config_is_blocked() -> None:
@@ -48,7 +48,7 @@ def test_a_deliverable_that_is_there_passes(root: Path) -> None:
     check = check_deliverables(root, [REPORT])
     assert (check.status, check.found) == (GovernanceStatus.PASSED, ["deliverables/report.md"])
     status = final_status(failure=None, interruption=None, check=check)
-    assert status == (RunFolderStatus.COMPLETED, None)
+    assert status == (RunStatus.COMPLETED, None)
 
 
 def test_an_empty_deliverable_counts_only_where_it_may_be_empty(root: Path) -> None:
@@ -77,10 +77,10 @@ def test_a_failure_outweighs_an_interruption_and_that_what_is_missing(root: Path
     check = check_deliverables(root, [REPORT])
     failure, stop = error(ErrorCategory.ENGINE), error(ErrorCategory.UNKNOWN)
     assert final_status(failure=failure, interruption=stop, check=check) == (
-        RunFolderStatus.FAILED,
+        RunStatus.FAILED,
         failure,
     )
     assert final_status(failure=None, interruption=stop, check=check) == (
-        RunFolderStatus.INCOMPLETE,
+        RunStatus.INCOMPLETE,
         stop,
     )

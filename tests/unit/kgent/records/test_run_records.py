@@ -8,8 +8,11 @@ import pytest
 
 from agent_core.redaction import Redactor
 from kgent.errors import ErrorCategory, ErrorInfo
-from kgent.records import SECTIONS, Event, RunRecords, ToolCallRecord, is_held, quoted
-from kgent.state import state_text
+from kgent.records.context import RunRecords
+from kgent.records.events import Event, is_held
+from kgent.records.logs import ToolCallRecord
+from kgent.records.transcript import SECTIONS, quoted
+from kgent.runtime.state import state_text
 from kgent_runs import IDS, a_context, events, lines
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from kgent.errors import KgentError
-from kgent.page import render_page
-from kgent.review import read_report
+from kgent.review.page import render_page
+from kgent.review.report import read_report
 from kgent_runs import a_context
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from agent_core.redaction import Redactor
-from kgent.cancellation import Cancellation, run_in_loop
 from kgent.engine.base import EngineEvent, EngineEventKind
 from kgent.engine.mock import MockAgentEngine
-from kgent.executor import RedactingCallback
-from kgent.runner import run
-from kgent.state import RunFolderStatus
+from kgent.runtime.cancellation import Cancellation, run_in_loop
+from kgent.runtime.executor import RedactingCallback
+from kgent.runtime.runner import run
+from kgent.runtime.state import RunStatus
 from kgent_runs import profile, state
 
 SECRET = "value-of-the-key"  # noqa: S105 - the point of the test
@@ -37,7 +37,7 @@ def test_a_listener_that_breaks_does_not_end_the_run(
         raise BrokenPipeError
 
     result = run(profile(tmp_path), "x", engine=MockAgentEngine(["a", "b"]), event_callback=breaks)
-    assert result.status is RunFolderStatus.COMPLETED
+    assert result.status is RunStatus.COMPLETED
     assert caplog.text.count("hears no more") == 1
 
 
@@ -60,7 +60,7 @@ def test_a_cancelled_run_ends_soon_and_says_why(tmp_path: Path) -> None:
     began = time.monotonic()
     result = run(profile(tmp_path, model={"path": "s.json"}), "x", cancellation=stop)
     assert time.monotonic() - began < 5
-    assert result.status is RunFolderStatus.INCOMPLETE
+    assert result.status is RunStatus.INCOMPLETE
     assert state(result.sandbox_root)["failure_reason"] == "cancelled: enough"
 
 

@@ -8,17 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from kgent.config import DeliverableSpec
+from kgent.config.loader import load_config
+from kgent.config.models import DeliverableSpec
 from kgent.errors import ErrorCategory, KgentError
-from kgent.profile import load_config
-from kgent.run_folder import (
-    SandboxManifest,
-    create_run_folder,
-    resolve_run_folder,
-    write_artifact_manifest,
-)
-from kgent.state import RunIds
-from kgent.tool_calls import SandboxPaths
+from kgent.runtime.ids import RunIds
+from kgent.sandbox.manifest import SandboxManifest, write_artifact_manifest
+from kgent.sandbox.paths import SandboxPaths
+from kgent.sandbox.workspace import create_run_folder, resolve_run_folder
 from kgent_runs import IDS, a_context, profile
 
 LAYOUT = {

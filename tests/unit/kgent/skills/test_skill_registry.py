@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from kgent.errors import ErrorCategory, KgentError
-from kgent.skills import MAX_INSTRUCTIONS, MAX_SUMMARY, SkillRegistry
+from kgent.skills.loader import MAX_INSTRUCTIONS, MAX_SUMMARY
+from kgent.skills.registry import SkillRegistry
 from kgent_runs import skill
 
 

@@ -9,26 +9,28 @@ from typing import Any
 
 import pytest
 
-from kgent.cancellation import Cancellation
 from kgent.errors import ErrorCategory, ErrorInfo
-from kgent.memory import MemoryWriteResult, NoMemory, RecalledItem
-from kgent.records import RunEnvironment
-from kgent.skills import SkillRegistry
-from kgent.tool_calls import MAX_DATA_BYTES, ToolAnswer
-from kgent.tools import build_tools
+from kgent.memory.client import NoMemory
+from kgent.memory.contract import MemoryItem, MemoryWriteResult
+from kgent.runtime.cancellation import Cancellation
+from kgent.runtime.context import RunContext
+from kgent.skills.registry import SkillRegistry
+from kgent.tools.calls import MAX_DATA_BYTES
+from kgent.tools.registry import build_toolsets
+from kgent.tools.results import ToolResult
 from kgent_runs import a_context, answer, events, lines, skill, toolset
 
 
 @pytest.fixture
-def context(tmp_path: Path) -> RunEnvironment:
+def context(tmp_path: Path) -> RunContext:
     return a_context(tmp_path)
 
 
-def do(context: RunEnvironment, tool: str, /, **args: Any) -> ToolAnswer:
+def do(context: RunContext, tool: str, /, **args: Any) -> ToolResult:
     return answer(toolset(context)[tool], context, **args)
 
 
-def code_of(result: ToolAnswer) -> str:
+def code_of(result: ToolResult) -> str:
     assert not result.ok
     assert result.error is not None
     return result.error.code
@@ -37,7 +39,7 @@ def code_of(result: ToolAnswer) -> str:
 # --- which tools there are ------------------------------------------------------------------------
 
 
-def test_dangerous_tools_are_disabled_by_default(context: RunEnvironment) -> None:
+def test_dangerous_tools_are_disabled_by_default(context: RunContext) -> None:
     assert sorted(toolset(context)) == [
         "grep_files",
         "list_files",
@@ -92,7 +94,7 @@ def test_the_sandbox_bounds_what_the_profile_enables(tmp_path: Path) -> None:
     assert {one.error.category for one in refused if one.error} == {ErrorCategory.SANDBOX}
 
 
-def test_skills_grant_nothing(tmp_path: Path, context: RunEnvironment) -> None:
+def test_skills_grant_nothing(tmp_path: Path, context: RunContext) -> None:
     skills = SkillRegistry([skill(tmp_path / "skills").parent])
     tools = toolset(context, skills=skills)
     result = answer(tools["load_skill"], context, skill_id="reporting")
@@ -106,7 +108,7 @@ def test_skills_grant_nothing(tmp_path: Path, context: RunEnvironment) -> None:
 # --- files ----------------------------------------------------------------------------------------
 
 
-def test_a_file_is_written_read_listed_and_found(context: RunEnvironment) -> None:
+def test_a_file_is_written_read_listed_and_found(context: RunContext) -> None:
     written = do(context, "write_file", path="workspace/a.md", content="one\ntwo (2)\n")
     assert (written.ok, written.artifacts) == (True, ["workspace/a.md"])
     read = do(context, "read_file", path="workspace/a.md")
@@ -120,14 +122,14 @@ def test_a_file_is_written_read_listed_and_found(context: RunEnvironment) -> Non
     assert found.data["matches"] == [{"path": "workspace/a.md", "line": 2, "text": "two (2)"}]
 
 
-def test_writing_again_replaces(context: RunEnvironment) -> None:
+def test_writing_again_replaces(context: RunContext) -> None:
     do(context, "write_file", path="deliverables/a.md", content="old")
     result = do(context, "write_file", path="deliverables/a.md", content="new")
     assert result.data == {"path": "deliverables/a.md", "bytes": 3, "created": False}
     assert (context.sandbox_root / "deliverables" / "a.md").read_text() == "new"
 
 
-def test_a_refused_path_is_in_events_and_errors(context: RunEnvironment, tmp_path: Path) -> None:
+def test_a_refused_path_is_in_events_and_errors(context: RunContext, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("x", encoding="utf-8")
     for tool, args in [
         ("read_file", {"path": str(tmp_path / "secret")}),
@@ -197,7 +199,7 @@ def test_a_file_is_deleted_only_where_that_is_enabled(tmp_path: Path) -> None:
     assert (context.sandbox_root / "run.json").exists()
 
 
-def test_the_folders_of_skills_can_be_read(context: RunEnvironment, tmp_path: Path) -> None:
+def test_the_folders_of_skills_can_be_read(context: RunContext, tmp_path: Path) -> None:
     folder = skill(tmp_path / "skills")
     (folder / "references").mkdir()
     (folder / "references" / "a.md").write_text("guide")
@@ -216,7 +218,7 @@ def test_the_folders_of_skills_can_be_read(context: RunEnvironment, tmp_path: Pa
     [({}, "$.path"), ({"path": 3}, "$.path"), ({"path": "a", "mode": "x"}, "$.mode")],
 )
 def test_arguments_that_do_not_fit_are_told_with_their_place(
-    context: RunEnvironment, args: dict[str, Any], place: str
+    context: RunContext, args: dict[str, Any], place: str
 ) -> None:
     result = do(context, "read_file", **args)
     assert code_of(result) == "validation_error"
@@ -224,14 +226,14 @@ def test_arguments_that_do_not_fit_are_told_with_their_place(
 
 
 def test_the_summary_is_one_bounded_line() -> None:
-    result = ToolAnswer(ok=True, summary="a\nb" * 1000)
+    result = ToolResult(ok=True, summary="a\nb" * 1000)
     assert "\n" not in result.summary
     assert len(result.summary) <= 301
     with pytest.raises(ValueError, match="summary"):
-        ToolAnswer(ok=True, summary="")
+        ToolResult(ok=True, summary="")
 
 
-def test_a_tool_call_record_has_all_that_an_audit_needs(context: RunEnvironment) -> None:
+def test_a_tool_call_record_has_all_that_an_audit_needs(context: RunContext) -> None:
     definition = toolset(context)["write_file"]
     args: dict[str, Any] = {"path": "workspace/a.md", "content": "y" * 5000}
     answer(definition, context, call_id="call_7", **args)
@@ -248,7 +250,7 @@ def test_a_tool_call_record_has_all_that_an_audit_needs(context: RunEnvironment)
     assert {e["correlation_id"] for e in events(context.sandbox_root)} == {"call_7"}
 
 
-def test_large_data_becomes_an_artifact(context: RunEnvironment) -> None:
+def test_large_data_becomes_an_artifact(context: RunContext) -> None:
     for number in range(400):
         (context.sandbox_root / "workspace" / f"{'long' * 20}-{number}").touch()
     result = do(context, "list_files", path="workspace", limit=2000)
@@ -262,7 +264,7 @@ def test_large_data_becomes_an_artifact(context: RunEnvironment) -> None:
 
 
 def test_a_secret_that_the_end_of_a_preview_runs_through_is_replaced(
-    context: RunEnvironment,
+    context: RunContext,
 ) -> None:
     folder = context.sandbox_root / "workspace"
     for number in range(400):
@@ -280,9 +282,9 @@ def test_a_secret_that_the_end_of_a_preview_runs_through_is_replaced(
     assert "[redacted:KEY]…" in transcript
 
 
-def test_a_tool_that_breaks_is_an_answer_without_a_traceback(context: RunEnvironment) -> None:
+def test_a_tool_that_breaks_is_an_answer_without_a_traceback(context: RunContext) -> None:
     class Broken(NoMemory):
-        def recall_memory(self, query: str, scope: str, limit: int) -> list[RecalledItem]:
+        def recall_memory(self, query: str, scope: str, limit: int) -> list[MemoryItem]:
             raise RuntimeError("boom")
 
     tool = toolset(context, memory=Broken())["recall_memory"]
@@ -300,13 +302,13 @@ def test_a_tool_that_breaks_is_an_answer_without_a_traceback(context: RunEnviron
 class Recalling:
     """A memory that remembers what it was asked."""
 
-    def __init__(self, *items: RecalledItem, accepts: bool = True) -> None:
+    def __init__(self, *items: MemoryItem, accepts: bool = True) -> None:
         self.items = list(items)
         self.asked: list[tuple[str, str, int]] = []
         self.written: list[tuple[str, str, list[str]]] = []
         self._accepts = accepts
 
-    def recall_memory(self, query: str, scope: str, limit: int) -> list[RecalledItem]:
+    def recall_memory(self, query: str, scope: str, limit: int) -> list[MemoryItem]:
         self.asked.append((query, scope, limit))
         return self.items
 
@@ -315,7 +317,7 @@ class Recalling:
         return MemoryWriteResult(accepted=self._accepts, memory_id="m1", summary="as you wish")
 
 
-def test_a_memory_in_candidate_mode_becomes_a_line_of_the_archive(context: RunEnvironment) -> None:
+def test_a_memory_in_candidate_mode_becomes_a_line_of_the_archive(context: RunContext) -> None:
     memory = Recalling()
     tools = toolset(context, memory=memory)
     args: dict[str, Any] = {"content": "It rained.", "scope": "weather", "tags": ["facts"]}
@@ -341,9 +343,7 @@ def test_a_memory_in_external_mode_reaches_the_client(tmp_path: Path) -> None:
 
 def test_scopes_bound_what_is_recalled_and_written(tmp_path: Path) -> None:
     context = a_context(tmp_path, memory={"scopes": ["mine"]})
-    memory = Recalling(
-        RecalledItem(content="a", scope="mine"), RecalledItem(content="b", scope="x")
-    )
+    memory = Recalling(MemoryItem(content="a", scope="mine"), MemoryItem(content="b", scope="x"))
     tools = toolset(context, memory=memory)
     found = answer(tools["recall_memory"], context, query="q")
     assert found.data is not None
@@ -357,7 +357,7 @@ def test_scopes_bound_what_is_recalled_and_written(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def shell(tmp_path: Path) -> RunEnvironment:
+def shell(tmp_path: Path) -> RunContext:
     allowed = [sys.executable, "sh"]
     return a_context(tmp_path, tools={"shell": {"enabled": True, "allowed_commands": allowed}})
 
@@ -365,7 +365,7 @@ def shell(tmp_path: Path) -> RunEnvironment:
 @pytest.mark.parametrize(
     "encoding", ["gb18030", "utf-16", "utf-8-sig"], ids=["GBK", "UTF-16", "UTF-8 with a mark"]
 )
-def test_a_text_keeps_its_encoding_and_line_ends(context: RunEnvironment, encoding: str) -> None:
+def test_a_text_keeps_its_encoding_and_line_ends(context: RunContext, encoding: str) -> None:
     file = context.sandbox_root / "workspace" / "a.txt"
     text = "请检查这个单位是否正确。\n年龄和地址\n"
     file.write_bytes(text.replace("\n", "\r\n").encode(encoding))
@@ -388,7 +388,7 @@ def test_a_text_keeps_its_encoding_and_line_ends(context: RunEnvironment, encodi
 
 
 def test_an_allowed_command_runs_in_the_workspace_with_a_small_environment(
-    shell: RunEnvironment, monkeypatch: pytest.MonkeyPatch
+    shell: RunContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SOME_API_KEY", "sk-very-secret")
     result = do(shell, "run_command", argv=["sh", "-c", "pwd -P; env; exit 3"])
@@ -400,12 +400,12 @@ def test_an_allowed_command_runs_in_the_workspace_with_a_small_environment(
 
 
 @pytest.mark.parametrize("program", ["rm", "/bin/sh", "./sh", "sh "])
-def test_a_command_that_is_not_listed_is_blocked(shell: RunEnvironment, program: str) -> None:
+def test_a_command_that_is_not_listed_is_blocked(shell: RunContext, program: str) -> None:
     assert code_of(do(shell, "run_command", argv=[program])) == "permission_denied"
     assert events(shell.sandbox_root)[-1]["type"] == "tool.blocked"
 
 
-def test_long_output_is_kept_whole_as_an_artifact(shell: RunEnvironment) -> None:
+def test_long_output_is_kept_whole_as_an_artifact(shell: RunContext) -> None:
     program = "print('x' * 100_000)"
     result = do(shell, "run_command", argv=[sys.executable, "-c", program])
     (kept,) = result.artifacts
@@ -414,9 +414,9 @@ def test_long_output_is_kept_whole_as_an_artifact(shell: RunEnvironment) -> None
     assert result.data["whole_output"] == [kept]
 
 
-def test_a_running_command_ends_when_the_run_is_to_stop(shell: RunEnvironment) -> None:
+def test_a_running_command_ends_when_the_run_is_to_stop(shell: RunContext) -> None:
     stop = Cancellation()
-    tools = build_tools(shell, SkillRegistry([]), NoMemory(), cancellation=stop)
+    tools = build_toolsets(shell, SkillRegistry([]), NoMemory(), cancellation=stop)
     (tool,) = (tool for tool in tools if tool.name == "run_command")
     timer = threading.Timer(0.3, stop.cancel)
     timer.start()
@@ -431,7 +431,7 @@ def test_a_running_command_ends_when_the_run_is_to_stop(shell: RunEnvironment) -
     assert "so far" in (shell.sandbox_root / kept).read_text(encoding="utf-8")
 
 
-def test_a_command_whose_time_is_up_says_so_and_what_it_had_written(shell: RunEnvironment) -> None:
+def test_a_command_whose_time_is_up_says_so_and_what_it_had_written(shell: RunContext) -> None:
     argv = ["sh", "-c", "echo begun; sleep 60"]
     result = do(shell, "run_command", argv=argv, timeout_seconds=1)
     assert code_of(result) == "timeout"

@@ -1,0 +1,1 @@
+"""Profiles: load, check and render them."""

@@ -1,0 +1,1 @@
+"""The checks that decide how a run ends."""

@@ -1,0 +1,46 @@
+"""The results of the checks at the end of a run."""
+
+from enum import StrEnum
+
+from kgent.errors import ErrorInfo, Record
+
+
+class GovernanceStatus(StrEnum):
+    """The results of a check."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    INCOMPLETE = "incomplete"
+    BLOCKED = "blocked"
+
+
+class CheckResult(Record):
+    """The result of one of the profile's checks; `reason` explains a failure.
+
+    `output` is the file of the archive with its output.
+    """
+
+    argv: list[str]
+    is_passed: bool
+    exit_code: int | None = None
+    reason: str | None = None
+    output: str | None = None
+
+
+class DeliverableCheck(Record):
+    """The result of a check of deliverables.
+
+    Attributes:
+        found: paths of the required deliverables that exist.
+        missing: reasons by the paths of those that do not exist.
+        invalid: reasons by the paths of those whose content does not fit the schema.
+        checks: results of the profile's own checks.
+    """
+
+    status: GovernanceStatus
+    summary: str
+    error: ErrorInfo | None = None
+    found: list[str] = []
+    missing: dict[str, str] = {}
+    invalid: dict[str, str] = {}
+    checks: list[CheckResult] = []

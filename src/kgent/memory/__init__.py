@@ -1,0 +1,1 @@
+"""The contract of a memory outside of kgent, and its clients."""

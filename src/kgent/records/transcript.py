@@ -1,0 +1,60 @@
+"""The transcript of a run, in `transcript.md`."""
+
+import re
+
+from kgent.runtime.state import RunStatus
+
+TRANSCRIPT_FILE = "transcript.md"
+
+
+SECTIONS = (
+    *("Run", "Prompt", "Profile", "Skills"),
+    *("Memory", "Tool Calls", "Deliverables", "Result"),
+)
+"""The sections of the transcript, in their order."""
+
+
+_FENCES = re.compile(r"`{3,}")
+
+
+_OPENING = re.compile(r"(`{3,})text")
+
+
+_RESULT = SECTIONS[-1]
+
+
+_STATUS = "Status: "
+
+
+def quoted(text: str) -> str:
+    """Return `text` as a block that it cannot end, so that no part of it counts as transcript."""
+    longest = max((len(found) for found in _FENCES.findall(text)), default=2)
+    fence = "`" * (longest + 1)
+    return f"{fence}text\n{text}\n{fence}"
+
+
+def find_answer(transcript: str) -> str | None:
+    """Return the answer of a run from its transcript; None if the run has none.
+
+    The section `Result` has the status, the error unless the run is completed, and the answer.
+    Headings inside quoted blocks count as text.
+    """
+    fence, section, status, blocks = "", "", "", list[list[str]]()
+    for line in transcript.split("\n"):
+        if fence:
+            if line == fence:
+                fence = ""
+            elif section == _RESULT:
+                blocks[-1].append(line)
+        elif opening := _OPENING.fullmatch(line):
+            fence = opening[1]
+            if section == _RESULT:
+                blocks.append([])
+        elif line.startswith("## "):
+            section, status, blocks = line.removeprefix("## "), "", []
+        elif section == _RESULT and line.startswith(_STATUS):
+            status = line.removeprefix(_STATUS)
+    texts = ["\n".join(block) for block in blocks]
+    is_completed = status == RunStatus.COMPLETED
+    answers = texts if is_completed else texts[1:]
+    return answers[0] if answers and section == _RESULT else None

@@ -1,0 +1,1 @@
+"""Finished run folders: show, verify, sign and compare them."""

@@ -1,0 +1,103 @@
+"""Output of a run's report on a terminal."""
+
+from collections.abc import Iterator
+
+from rich.console import Console, Group
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from agent_core.text import shortened, visible
+from kgent.review.report import RunReport, explain_no_answer, read_answer
+
+_COLOURS = {"completed": "green", "incomplete": "yellow", "failed": "red", "lost": "red"}
+
+
+_SEVERITIES = {"warning": "yellow", "error": "red"}
+
+
+_MAX_TEXT = 2000
+
+
+_MAX_ANSWER = 100_000
+
+
+def print_report(report: RunReport, console: Console) -> None:
+    """Print the report on a terminal."""
+    state = report.state
+    head = Table.grid(padding=(0, 2))
+    head.add_row("status", Text(report.outcome, f"bold {_COLOURS.get(report.outcome, 'cyan')}"))
+    if report.is_lost:
+        head.add_row("", Text("the run was lost: its process ended without closing it", "red"))
+    if state.failure_reason:
+        head.add_row("reason", _plain(state.failure_reason))
+    facts = {
+        "run": state.run_id,
+        "task": state.task_id,
+        "session": state.session_id,
+        "profile": state.profile_id,
+        "engine": f"{state.engine} {state.model.get('name') or ''}".strip(),
+        "began": state.started_at or state.created_at,
+        "ended": state.ended_at or "-",
+        "usage": _usage(report),
+        "fingerprint": state.config_fingerprint[:16],
+    }
+    for name, value in facts.items():
+        head.add_row(name, _plain(value))
+    console.print(Panel(Group(head), title=f"kgent run {report.root.name}", expand=False))
+    if prompt := report.prompt.strip():
+        console.print(Panel(_plain(prompt[:_MAX_TEXT]), title="Prompt", expand=False))
+    _print_answer(report, console)
+    for table in _tables(report):
+        if table.row_count or table.title == "Events":
+            console.print(table)
+    for problem in report.problems:
+        console.print(Text(f"! {visible(problem)}", style="red"))
+
+
+def _print_answer(report: RunReport, console: Console) -> None:
+    """Print the answer without a frame, so that it can be copied."""
+    answer = read_answer(report)
+    shown = explain_no_answer(report) if answer is None else shortened(answer, _MAX_ANSWER)
+    console.print(Text("Answer", "bold"))
+    console.file.write(f"{visible(shown, zero_width=False)}\n\n")
+
+
+def _tables(report: RunReport) -> Iterator[Table]:
+    table = _grid("Tool calls", "tool", "status", "ms", "result")
+    for call in report.calls:
+        style = "" if call.status == "completed" else "yellow"
+        status, ms = Text(call.status, style=style), str(call.duration_ms or 0)
+        table.add_row(_plain(call.tool_name), status, ms, _plain(call.result_summary or ""))
+    yield table
+    table = _grid("Files", "path", "kind", "bytes", "sha256", "made by")
+    for one in report.artifacts.artifacts if report.artifacts else []:
+        gone = one.status == "missing"
+        path = Text(visible(one.path), style="red" if gone else "")
+        size, sha256 = "missing" if gone else str(one.bytes), (one.sha256 or "")[:12]
+        table.add_row(path, _plain(one.kind), size, sha256, _plain(one.created_by))
+    yield table
+    table = _grid("Events", "#", "time", "event", "summary")
+    for event in report.events:
+        kind = Text(visible(event.type), style=_SEVERITIES.get(event.severity, ""))
+        time, summary = _plain(event.timestamp[11:23]), _plain(event.summary)
+        table.add_row(str(event.sequence), time, kind, summary)
+    yield table
+
+
+def _grid(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    for name in columns:
+        table.add_column(name, overflow="fold")
+    return table
+
+
+def _plain(text: str) -> Text:
+    """Return text from a run folder without control characters and markup."""
+    return Text(visible(text, zero_width=False))
+
+
+def _usage(report: RunReport) -> str:
+    state = report.state
+    counts = ", ".join(f"{name} {count}" for name, count in state.usage.items()) or "-"
+    return f"{counts} (some of it estimated)" if state.usage_is_estimated else counts

@@ -1,0 +1,53 @@
+"""The ids of sessions, tasks and runs."""
+
+import re
+import secrets
+from dataclasses import dataclass
+from typing import Self
+
+from agent_core.errors import ErrorCode
+from agent_core.types import utc_now
+from kgent.errors import config_error
+from kgent.runtime.options import RunOptions
+
+_SAFE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,119}")
+
+
+@dataclass(frozen=True, slots=True)
+class RunIds:
+    """The ids of a run, its task and its session."""
+
+    session_id: str
+    task_id: str
+    run_id: str
+
+    @classmethod
+    def new(cls) -> Self:
+        """Create ids that sort by time: `<prefix>_<UTC time>_<8 random hex digits>`."""
+        when = f"{utc_now():%Y%m%dT%H%M%S%fZ}"
+        made = (f"{prefix}_{when}_{secrets.token_hex(4)}" for prefix in ("sess", "task", "run"))
+        return cls(*made)
+
+    @classmethod
+    def choose(cls, options: RunOptions) -> Self:
+        """Return the ids of the options, with new ids instead of None.
+
+        Raises:
+            KgentError: category `config`; a given id is not safe as a file name.
+        """
+        new = cls.new()
+        return cls(
+            _check_id(options.session_id, "session") or new.session_id,
+            _check_id(options.task_id, "task") or new.task_id,
+            _check_id(options.run_id, "run") or new.run_id,
+        )
+
+
+def _check_id(value: str | None, what: str) -> str | None:
+    if value is None or _SAFE_ID.fullmatch(value):
+        return value
+    message = (
+        f"{value[:120]!r} is no {what} id: up to 120 letters, digits, '_', '-' and '.',"
+        " beginning with a letter or digit"
+    )
+    raise config_error(message, ErrorCode.VALIDATION_ERROR)

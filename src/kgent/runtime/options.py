@@ -1,0 +1,59 @@
+"""The options of a run, and its result."""
+
+from pathlib import Path
+
+from agent_core.types import Frozen
+from kgent.config.models import InputSpec, ParameterValue
+from kgent.errors import BLOCKING, ErrorInfo, Record
+from kgent.governance.results import CheckResult
+from kgent.runtime.state import RunStatus
+
+
+class RunOptions(Frozen):
+    """The values of one run that replace those of the profile; None keeps the profile's.
+
+    `inputs` are added to those of the profile, and replace inputs of the same name.
+    """
+
+    sandbox: Path | None = None
+    session_id: str | None = None
+    task_id: str | None = None
+    run_id: str | None = None
+    stream: bool | None = None
+    max_steps: int | None = None
+    timeout_seconds: float | None = None
+    inputs: list[InputSpec] | None = None
+    parameters: dict[str, ParameterValue] | None = None
+
+
+class RunResult(Record):
+    """The result of a run for its caller; `run.json` has the authoritative copy.
+
+    `sandbox_root` is None if no run folder was made: the profile, an id or the folder itself could
+    not be used. If `usage_is_estimated`, the service has not reported all of `usage` and `cost`.
+    `seal` is a hash over the finished folder, for `kgent verify --seal`; it is None if the
+    manifests could not be written.
+    """
+
+    session_id: str
+    task_id: str
+    run_id: str
+    status: RunStatus
+    sandbox_root: Path | None = None
+    final_text: str | None = None
+    error: ErrorInfo | None = None
+    found: list[str] = []
+    missing: list[str] = []
+    invalid: dict[str, str] = {}
+    checks: list[CheckResult] = []
+    usage: dict[str, int] = {}
+    cost: float | None = None
+    usage_is_estimated: bool = False
+    config_fingerprint: str | None = None
+    seal: str | None = None
+
+    @property
+    def is_blocked(self) -> bool:
+        """Return whether the run was refused before its engine started."""
+        is_failed = self.status is RunStatus.FAILED
+        return is_failed and self.error is not None and self.error.category in BLOCKING

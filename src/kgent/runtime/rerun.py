@@ -1,0 +1,83 @@
+"""Repeat a run from the content of its run folder."""
+
+from pathlib import Path
+
+from agent_core.errors import ErrorCode
+from kgent.engine.base import AgentEngine, EventCallback
+from kgent.errors import ErrorCategory, KgentError, Record
+from kgent.review.comparison import compare_runs
+from kgent.review.report import MAX_TEXT_BYTES, read_report
+from kgent.runtime.cancellation import Cancellation
+from kgent.runtime.ids import RunIds
+from kgent.runtime.options import RunOptions, RunResult
+from kgent.runtime.runner import run
+from kgent.runtime.state import SCHEMA_VERSION, program_version
+from kgent.sandbox.workspace import CONFIG_FILE, PROMPT_FILE
+
+
+class Rerun(Record):
+    """A repeated run: its result, and the reason if its profile differs from the first."""
+
+    result: RunResult
+    reasons: list[str] = []
+
+
+def rerun(
+    root: Path,
+    options: RunOptions | None = None,
+    *,
+    engine: AgentEngine | None = None,
+    cancellation: Cancellation | None = None,
+    event_callback: EventCallback | None = None,
+) -> Rerun:
+    """Run the profile and the prompt of a run folder again, into a new folder.
+
+    The run joins the session and the task of the first one. If the options name no folder, it is
+    made next to the first one, with its id as the name.
+
+    Raises:
+        KgentError: category `sandbox`; it is not a run folder, or its prompt cannot be read
+          completely.
+    """
+    report, chosen = read_report(root), options or RunOptions()
+    if report.state.schema_version < SCHEMA_VERSION:
+        message = (
+            f"the first release of kgent made {report.root}, and did not keep what its profile"
+            f" names; run the profile again: kgent run --config {report.state.config_path}"
+        )
+        raise KgentError(ErrorCode.CONFIG_ERROR, message, category=ErrorCategory.SANDBOX)
+    if not report.prompt or len(report.prompt.encode()) >= MAX_TEXT_BYTES:
+        message = f"{report.root / PROMPT_FILE} cannot be read whole, and a rerun needs all of it"
+        raise KgentError(ErrorCode.FILE_NOT_FOUND, message, category=ErrorCategory.SANDBOX)
+    ids = RunIds.choose(chosen)
+    joined = {
+        "sandbox": chosen.sandbox or report.root.parent / ids.run_id,
+        "session_id": chosen.session_id or report.state.session_id,
+        "task_id": chosen.task_id or report.state.task_id,
+        "run_id": ids.run_id,
+    }
+    result = run(
+        report.root / CONFIG_FILE,
+        report.prompt,
+        chosen.model_copy(update=joined),
+        engine=engine,
+        cancellation=cancellation,
+        event_callback=event_callback,
+        prompt_is_final=True,
+    )
+    if result.sandbox_root is None:
+        return Rerun(result=result)
+    again = read_report(result.sandbox_root)
+    if again.state.config_fingerprint == report.state.config_fingerprint:
+        return Rerun(result=result)
+    now, then = again.state.config_fingerprint, report.state.config_fingerprint
+    reasons = [f"the fingerprint is {now[:16]}…, and was {then[:16]}…"]
+    if report.state.program != program_version():
+        reasons.append(f"{report.state.program or 'an older kgent'} made the first run")
+    for difference in compare_runs(report.root, again.root):
+        if difference.area in {"config", "inputs"}:
+            reasons.append(f"{difference.path} {difference.change}")
+            reasons.extend(line for line in difference.diff[2:] if line[:1] in {"+", "-"})
+    if len(reasons) == 1:
+        reasons.append("the profile or the skills in the folder were changed after the first run")
+    return Rerun(result=result, reasons=reasons)

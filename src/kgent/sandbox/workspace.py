@@ -1,0 +1,126 @@
+"""The run folder: its layout, its place, and its creation."""
+
+import errno
+import os
+import shutil
+from pathlib import Path
+
+from agent_core.disk.folders import make_private
+from agent_core.errors import ErrorCode
+from agent_core.opening import open_descriptor, write_text
+from kgent.config.models import KgentConfig
+from kgent.errors import ErrorCategory, KgentError
+from kgent.records.context import ARCHIVE
+from kgent.records.errors import ERRORS_FILE
+from kgent.records.events import EVENTS_FILE
+from kgent.records.logs import TOOLS_FILE
+from kgent.records.transcript import TRANSCRIPT_FILE
+from kgent.runtime.context import RunContext
+from kgent.runtime.ids import RunIds
+from kgent.runtime.state import RUN_FILE, RunState, state_text
+from kgent.sandbox.files import PRIVATE_FILE, PRIVATE_FOLDER
+
+CONFIG_FILE = "config.yaml"
+
+
+PROMPT_FILE = "prompt.md"
+
+
+SYSTEM_PROMPT_FILE = "effective-system-prompt.md"
+
+
+SANDBOX_MANIFEST = "sandbox-manifest.json"
+
+
+ARTIFACT_MANIFEST = "artifact-manifest.json"
+
+
+SIGNATURE_FILE = "seal.sig"
+"""The signature of the seal, in the folder of a signed run; no manifest can contain it."""
+
+
+WRITABLE = ("workspace", "deliverables")
+"""The folders of a run folder that tools may write to."""
+
+
+FOLDERS = (*WRITABLE, ARCHIVE, "logs")
+
+
+RECORDS = (
+    *(CONFIG_FILE, PROMPT_FILE, SYSTEM_PROMPT_FILE),
+    *(EVENTS_FILE, TRANSCRIPT_FILE, TOOLS_FILE, ERRORS_FILE),
+)
+"""The run's records about itself; the sandbox manifest contains their hashes."""
+
+
+FILES = (RUN_FILE, SANDBOX_MANIFEST, ARTIFACT_MANIFEST, *RECORDS)
+
+
+_IN_USE = {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}
+
+
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+
+
+def resolve_run_folder(config: KgentConfig, ids: RunIds) -> Path:
+    """Return the resolved run folder for a profile and ids, without creating it.
+
+    Raises:
+        KgentError: category `sandbox`; it cannot be resolved, or the place must not be used.
+    """
+    name = config.workspace.sandbox
+    for key in ("session_id", "task_id", "run_id"):
+        name = name.replace(f"{{{key}}}", str(getattr(ids, key)))
+    try:
+        root = config.place(name).resolve()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise _unusable(Path(name), f"it cannot be resolved: {error}") from error
+    if root in {Path(root.anchor), Path.home().resolve()}:
+        raise _unusable(root, "a run gets a folder of its own, below this one")
+    return root
+
+
+def create_run_folder(env: RunContext) -> None:
+    """Create the run folder with all initial files and folders, in one step.
+
+    It is created under another name and then renamed. So a partial folder is never seen under the
+    final name, and a folder that is not empty is never replaced. Unfinished folders of runs that
+    were killed are removed.
+
+    Raises:
+        KgentError: category `sandbox`; the folder is not empty, or it cannot be created.
+    """
+    root, unfinished = env.sandbox_root, env.records.files.unfinished
+    when = env.records.now()
+    state = RunState.of(env.core_fields(), env.config, config_path="unknown", when=when)
+    text = state_text(state.content(env.records.redactor))
+    try:
+        make_private(root.parent)
+        unfinished.clear()
+        with unfinished.noted(root.parent, is_folder=True) as name:
+            draft = root.with_name(name)
+            try:
+                for folder in ("", *FOLDERS):
+                    (draft / folder).mkdir(mode=PRIVATE_FOLDER)
+                for file in FILES:
+                    os.close(open_descriptor(draft / file, _NEW_FILE, PRIVATE_FILE))
+                # Fails if the disk has no room for a run; later versions are written over it.
+                write_text(draft / RUN_FILE, text, errors="replace")
+                draft.rename(root)
+            except OSError:
+                shutil.rmtree(draft, ignore_errors=True)
+                raise
+    except OSError as error:
+        if error.errno in _IN_USE:
+            reason = "it is not empty, and a run never mixes with what is there; name a new folder"
+            raise _unusable(root, reason, code=ErrorCode.PATH_CONFLICT) from error
+        raise _unusable(root, f"it cannot be made: {error.strerror or error}") from error
+
+
+def _unusable(root: Path, reason: str, *, code: ErrorCode = ErrorCode.CONFIG_ERROR) -> KgentError:
+    return KgentError(
+        code,
+        f"the run folder {root} cannot be used: {reason}",
+        category=ErrorCategory.SANDBOX,
+        details={"path": str(root)},
+    )

@@ -1,0 +1,1 @@
+"""Skills: find them, index them, load them."""

@@ -1,0 +1,1 @@
+"""The tools of the model, each call checked and recorded."""

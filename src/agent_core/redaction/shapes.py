@@ -9,6 +9,7 @@ back little. Shapes:
 * tokens with a known beginning: `sk-…`, `ghp_…`, `AKIA…`, `xoxb-…`, JWTs, …
 * pairs in the spellings of shells, headers, INI, JSON, YAML, also JSON within JSON:
   `password=…`, `"api_key": "…"`, `Authorization: Bearer …`
+* passwords in addresses of any scheme: `postgres://name:…@host`, `https://TOKEN@host`
 * PEM and PGP private keys
 """
 
@@ -82,6 +83,9 @@ TOKEN_LEADS = tuple(_TOKENS)
 
 KEY_LEAD = "-----BEGIN "
 
+ADDRESS_LEADS = ("://", ":\\/\\/")
+"""Before the name and the password in an address; JSON may escape the slashes."""
+
 KEYWORDS = (
     "password", "passwd", "passphrase", "secret", "token",
     "apikey", "api_key", "api-key", "access_key", "access-key", "accesskey",
@@ -107,19 +111,25 @@ _KEYWORDS_BY_PART = {
     for part in ("pass", "secret", "token", "key", "authorization", "bearer")
 }
 
+# A space, a quote and a bracket end an address; a slash ends the part before the host.
+_LONGEST_ADDRESS_NAME = 2048
+_ADDRESS_NAME = rf"[^\s\"'`\\<>()\[\]{{}},;/?#:@]{{0,{_LONGEST_ADDRESS_NAME}}}+"
+
 # The text that has to follow the other leads; compare `_Token.after`.
 _AFTER_KEYWORD = r"[a-z_-]{0,11}+(?:\\{0,3}[\"'`]|\\{0,3}\Z)?\]?[ \t]{0,8}+(?:[:=]|\Z)"
 _AFTER_BEARER = r"(?:[ \t]{1,8}+[^\s\"'`,;&<>(){}\[\]|\\]{16}|[ \t]{0,8}+[^\s]{0,15}\Z)"
 _AFTER_KEY_LEAD = r"(?:[A-Z0-9 ]{0,40}?PRIVATE KEY|[A-Z0-9 -]{0,66}\Z)"
+_AFTER_ADDRESS_LEAD = rf"{_ADDRESS_NAME}(?:[:@]|\Z)"
 
 _WORTH_JUDGING = {
     # Not within a word. The literal comes first: a search for one is the fastest there is.
     **{lead: rf"{lead}(?<![A-Za-z0-9_-]{lead}){token.after}" for lead, token in _TOKENS.items()},
     **{word: word + (_AFTER_BEARER if word == "bearer" else _AFTER_KEYWORD) for word in KEYWORDS},
     KEY_LEAD: KEY_LEAD + _AFTER_KEY_LEAD,
+    **{lead: re.escape(lead) + _AFTER_ADDRESS_LEAD for lead in ADDRESS_LEADS},
 }
 
-_ALL = [lead.lower() for lead in (*TOKEN_LEADS, KEY_LEAD, *KEYWORDS)]
+_ALL = [lead.lower() for lead in (*TOKEN_LEADS, KEY_LEAD, *ADDRESS_LEADS, *KEYWORDS)]
 _BEGINNINGS = frozenset(lead[:size] for lead in _ALL for size in range(1, len(lead)))
 _LONGEST_BEGINNING = max(map(len, _BEGINNINGS))
 
@@ -174,6 +184,8 @@ def _present(text: str, lower: str, *, final: bool) -> list[str]:
             for part, leads in groups.items():
                 if part in text:
                     found += [lead for lead in leads if lead in text]
+    if "@" in text or not final:
+        found += [lead for lead in ADDRESS_LEADS if lead in text]
     # A pair needs its sign, which may still come if the text continues.
     if not final or ":" in text or "=" in text or "bearer" in lower:
         for part, words in _KEYWORDS_BY_PART.items():
@@ -228,6 +240,8 @@ def judge(text: str, start: int, lead: str, *, final: bool) -> Verdict:
     if lead == KEY_LEAD:
         return _judge_private_key(text, start, final=final)
     end = start + len(lead)
+    if lead in ADDRESS_LEADS:
+        return _judge_address(text, end, final=final)
     if lead != "bearer":
         return _judge_pair(text, end, _kind(lead), final=final)
     if not final and _ascii(_SPACE_SO_FAR).fullmatch(text, end):
@@ -349,6 +363,56 @@ def _value(kind: str, text: str, start: int, end: int) -> Hit | None:
     if kind != "authorization" and _any_case(_CODE).match(text, start, end):
         return None
     return Hit(kind, start, end)
+
+
+# --- addresses ------------------------------------------------------------------------------
+
+LONGEST_ADDRESS_PASSWORD = 2048
+_LONGEST_OPEN_ADDRESS = LONGEST_ADDRESS_PASSWORD + 16  # with what follows a password
+_ADDRESS_SIGN = r"[^\s\"'`\\<>]"
+# The last `@` before the first slash ends a password. One with a slash in it ends at the first `@`.
+_ADDRESS_PASSWORD = (
+    rf"(?:(?![/?#]){_ADDRESS_SIGN}){{1,{LONGEST_ADDRESS_PASSWORD}}}(?=@)"
+    rf"|(?!\d{{0,5}}[/?#])(?:(?!@|//){_ADDRESS_SIGN}){{1,{LONGEST_ADDRESS_PASSWORD}}}(?=@)"
+)
+_ADDRESS_SO_FAR = rf"(?!\d{{0,5}}[/?#])(?:(?!//){_ADDRESS_SIGN}){{0,{_LONGEST_OPEN_ADDRESS}}}+"
+_NO_ADDRESS = r"@sha\d+:"  # the digest of an image: docker://alpine:3.20@sha256:…
+_ADDRESS_PLACEHOLDER = r"\$|<|\{|%[sdv(]|%%|(?:\*+|\.{2,}|\u2026|x{3,})$|\[redacted:"
+_DOCUMENTED_NAME = r"\[?(?:user|username|name|login)\]?"
+_DOCUMENTED_VALUE = r"\[?(?:pass|passwd|password|pwd)\]?"
+
+
+def _judge_address(text: str, start: int, *, final: bool) -> Verdict:
+    """Find the password in `name:password@host`, or a name that is a token itself."""
+    name = _ascii(_ADDRESS_NAME).match(text, start)
+    end = name.end() if name else start
+    if end == len(text):
+        return None if final else MORE
+    is_token = _ascii(_OPAQUE).match(text, start, end) is not None
+    if text[end] == "@":
+        return Hit("password", start, end) if is_token else None
+    if text[end] != ":":
+        return None
+    start_of_password = end + 1
+    password = _ascii(_ADDRESS_PASSWORD).match(text, start_of_password)
+    # What follows may have another `@`.
+    rest = _ascii(_ADDRESS_SO_FAR).match(text, start_of_password)
+    is_open = rest is not None and rest.end() == len(text)
+    if not final and is_open and len(text) - start_of_password < _LONGEST_OPEN_ADDRESS:
+        return MORE
+    if password is None or _ascii(_NO_ADDRESS).match(text, password.end()):
+        return None
+    if _is_documented(text, start, end, password.end()):
+        return None
+    return Hit("password", start if is_token else start_of_password, password.end())
+
+
+def _is_documented(text: str, start: int, name_end: int, end: int) -> bool:
+    """Return whether an address shows the place of a password instead of one."""
+    if _any_case(_ADDRESS_PLACEHOLDER).match(text, name_end + 1, end):
+        return True
+    name = _any_case(_DOCUMENTED_NAME).fullmatch(text, start, name_end)
+    return bool(name and _any_case(_DOCUMENTED_VALUE).fullmatch(text, name_end + 1, end))
 
 
 # --- names ----------------------------------------------------------------------------------

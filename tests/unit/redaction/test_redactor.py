@@ -8,7 +8,7 @@ from urllib.parse import quote
 import pytest
 
 from agent_core.redaction.redactor import DEEPEST, Redactor, walk
-from agent_core.redaction.shapes import KEY_LEAD, KEYWORDS, TOKEN_LEADS
+from agent_core.redaction.shapes import ADDRESS_LEADS, KEY_LEAD, KEYWORDS, TOKEN_LEADS
 
 KEY = "configured-value-1"
 REDACTOR = Redactor({"OPENAI_API_KEY": KEY})
@@ -98,6 +98,21 @@ def test_a_kind_cannot_break_the_marker() -> None:
         ('secret="' + "x y" * 5000 + '"', "x y"),
         ("密码 password=hunter2 密码", "hunter2"),
         ("PASSWORD=hunter2 İİİ", "hunter2"),
+        ("postgres://app:hunter2@db/x", "hunter2"),
+        ("DSN=postgresql+asyncpg://app:p%40ss@db:5432/x?sslmode=require", "p%40ss"),
+        ("redis://:hunter2@cache:6379/0", "hunter2"),
+        ("socks5://u:123456@proxy:1080", "123456"),
+        ("https://bob:secret@example.com/a/@scope", "secret"),
+        ("origin  https://oauth2:abc-def@git.example.com/o/r (fetch)", "abc-def"),
+        ("https://0123456789abcdef0123@github.com/o/r", "0123456789abcdef0123"),
+        ("https://0123456789abcdef:x-oauth-basic@github.com/o/r", "0123456789abcdef"),
+        ("postgres://u:p@ss@host/db", "p@ss"),
+        ("postgres://u:pa/ss@host/db", "pa/ss"),
+        ("mongodb+srv://u:p!w$@h1:27017,h2:27017/db", "p!w$"),
+        ("jdbc:mysql://root:toor@127.0.0.1/db", "toor"),
+        ("<https://u:päss@h/> [x](ftp://v:päss@h)", "päss"),
+        (r'{"url": "https:\/\/u:pw123@h\/x"}', "pw123"),
+        ("ssh://u:" + "long" * 500 + "@h", "long"),
     ],
 )
 def test_what_looks_like_a_secret_is_replaced(text: str, secret: str) -> None:
@@ -132,6 +147,14 @@ def test_what_looks_like_a_secret_is_replaced(text: str, secret: str) -> None:
         "the password",
         'password: ""',
         "PWD=/home/somebody",
+        "http://localhost:3000/@vite/client",
+        "http://[::1]:3000/@x",
+        "git@github.com:o/r.git and ssh://git@host:2222/~x@y",
+        "docker://alpine:3.20@sha256:abc",
+        "postgresql://user:password@host:port/database",
+        "https://${NAME}:${PASS}@host, https://u:$PASS@host, ftp://u:***@host",
+        "write to https://example.com or: joe@example.com",
+        "https://joe@example.com",
     ],
 )
 def test_ordinary_text_is_returned_as_the_same_object(text: str) -> None:
@@ -143,6 +166,7 @@ def test_what_surrounds_a_secret_is_kept() -> None:
         'curl -H "Authorization: Bearer [redacted:authorization]" x'
     )
     assert REDACTOR.text("a password=b1c2&d=e") == "a password=[redacted:password]&d=e"
+    assert REDACTOR.text("ftp://joe:pw@host/x") == "ftp://joe:[redacted:password]@host/x"
     assert REDACTOR.text(f"a\n{PEM}\nb") == "a\n[redacted:private_key]\nb"
 
 
@@ -221,7 +245,7 @@ def test_bytes_that_are_no_secret_are_kept_bit_for_bit() -> None:
 
 
 def test_no_lead_contains_another() -> None:
-    leads = [*TOKEN_LEADS, KEY_LEAD, *KEYWORDS]
+    leads = [*TOKEN_LEADS, KEY_LEAD, *ADDRESS_LEADS, *KEYWORDS]
     assert not [(a, b) for a in leads for b in leads if a != b and a.lower() in b.lower()]
 
 

@@ -7,7 +7,14 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 
 from agent_core.redaction.redactor import Redactor
-from agent_core.redaction.shapes import KEY_LEAD, KEYWORDS, TOKEN_LEADS, Hit, judge
+from agent_core.redaction.shapes import (
+    ADDRESS_LEADS,
+    KEY_LEAD,
+    KEYWORDS,
+    TOKEN_LEADS,
+    Hit,
+    judge,
+)
 from sweeps import examples, is_whole
 
 REDACTOR = Redactor({"A": "abcabcabd", "B": "abcd", "C": "toktoken=", "D": 'sk-abc"d'})
@@ -17,6 +24,8 @@ PIECES = st.sampled_from(
         *TOKEN_LEADS,
         KEY_LEAD,
         *KEYWORDS,
+        *ADDRESS_LEADS,
+        *("@", "/", ":p@", "u:", "8080", "@sha256:", "$", "p" * 3000),
         *("RSA PRIVATE KEY-----", "PGP PRIVATE KEY BLOCK-----", "-----END ", "PRIVATE KEY-----"),
         *("abc", "abcabcabd", "toktoken=", "A1b2C3d4E5", "x" * 40, "0" * 70, "_access_key", "key"),
         *(":", "=", " ", "\t", "\n", '"', "'", "`", "\\", '\\"', ".", "-", "_", "(", "[", "<", "]"),
@@ -94,7 +103,14 @@ def test_a_secret_without_end_is_not_kept_in_memory() -> None:
 
 
 def test_what_only_looks_unfinished_is_released_after_a_bounded_stretch() -> None:
-    for beginning in ("eyJ", "-----BEGIN PRIVATE KEY-----", 'token="', "token: ", "secret_"):
+    for beginning in (
+        "eyJ",
+        "-----BEGIN PRIVATE KEY-----",
+        'token="',
+        "token: ",
+        "secret_",
+        "://a:",
+    ):
         stream = REDACTOR.stream()
         stream.feed(beginning)
         for _ in range(300):
@@ -121,6 +137,10 @@ HOSTILE = {
     "names": "secret-access-key" * 60_000,
     "values": "abcabcab" * 125_000,
     "dotted web tokens": "eyJaaaa." * 125_000,
+    "addresses": "://a:b" * 170_000,
+    "paths": "://a:b/" * 150_000,
+    "signs": "://a:" + "b@" * 500_000,
+    "one address": "://" + "a" * 1_000_000,
 }
 
 
@@ -159,8 +179,9 @@ def test_a_text_of_beginnings_costs_a_moment(lead: str) -> None:
         ("-----BEGIN PRIVATE KEY-----\n" + "A" * 8000 + "\n") * 5,
         "-----BEGIN PRIVATE KEY-----\n" + "ab c \n" * 1300,
         ("eyJ" + "a" * 2040 + " ") * 20,
+        ("://a:" + "b" * 2040 + " ") * 20,
     ],
-    ids=["keys", "an open key", "web tokens"],
+    ids=["keys", "an open key", "web tokens", "addresses"],
 )
 def test_what_waits_for_a_decision_does_not_make_a_small_piece_dear(text: str) -> None:
     stream = REDACTOR.stream()
@@ -178,7 +199,7 @@ def judged_everywhere(text: str) -> str:
     while at < len(text):
         hits = [
             verdict
-            for lead in (*TOKEN_LEADS, KEY_LEAD, *KEYWORDS)
+            for lead in (*TOKEN_LEADS, KEY_LEAD, *ADDRESS_LEADS, *KEYWORDS)
             if (lower if lead in KEYWORDS else text).startswith(lead, at)
             and not (lead in TOKEN_LEADS and re.match(r"[A-Za-z0-9_-]", text[at - 1 : at]))
             and isinstance(verdict := judge(text, at, lead, final=True), Hit)

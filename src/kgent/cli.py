@@ -36,12 +36,8 @@ INTERRUPTED = 130
 MAX_PROMPT_BYTES = 1_000_000
 _EXIT_CODES = {"completed": COMPLETED, "incomplete": INCOMPLETE}
 """Exit codes by the status of a run; any other status is a failure."""
-_SEVERITY = (COMPLETED, INCOMPLETE, FAILED, USAGE)
-"""Exit codes of runs, from best to worst."""
 
-_MAX_JOBS = 256
 _SHOWN_REMARKS = 5
-_STATUS_WIDTH = len("completed (kept)")
 _EXAMPLES = """examples:
   kgent validate --config kgent.yaml
   kgent run --config kgent.yaml --prompt "Write the report."
@@ -52,8 +48,6 @@ _RUN_EXAMPLES = """examples:
   kgent run --config kgent.yaml --prompt-file prompt.md --input ../repo=code
   kgent run --config letter.yaml --prompt "Write it." --param name=Ada
   kgent run --config kgent.yaml --prompt "Do it." --output-format json
-  kgent run --config profiles/ --prompt "Do it." --jobs 2
-  kgent run --config letter.yaml --prompt "Write it." --matrix params.yaml
 
 The answer goes to standard output, or one JSON result with --output-format
 json; everything else goes to standard error. Without --sandbox the folder is
@@ -210,10 +204,8 @@ def build_parser() -> argparse.ArgumentParser:
             help="json: one result on standard output (default: text)",
         )
 
-    what = "run a profile, a folder of profiles, or a profile with many parameters"
-    one = add("run", what, _RUN_EXAMPLES)
-    config_help = "the profile, or a folder of profiles"
-    one.add_argument("--config", type=Path, required=True, metavar="FILE", help=config_help)
+    one = add("run", "run a profile", _RUN_EXAMPLES)
+    one.add_argument("--config", type=Path, required=True, metavar="FILE", help="the profile")
     prompt = one.add_mutually_exclusive_group(required=True)
     prompt.add_argument("--prompt", metavar="TEXT", help="what is to be done")
     prompt.add_argument("--prompt-file", type=Path, metavar="FILE", help="the same, in a file")
@@ -245,10 +237,6 @@ def build_parser() -> argparse.ArgumentParser:
     one.add_argument("--stream", action="store_true", default=None, help="show text as it arrives")
     sign_help = "sign the seal with this SSH key (ssh-keygen -Y)"
     one.add_argument("--sign", type=Path, metavar="KEY", help=sign_help)
-    matrix_help = "a YAML file with lists of parameters: one run for each combination"
-    one.add_argument("--matrix", type=Path, metavar="FILE", help=matrix_help)
-    jobs_help = "how many runs of a folder or matrix go on at once (default 4)"
-    one.add_argument("--jobs", type=_parse_jobs, default=4, metavar="N", help=jobs_help)
     add_format(one)
 
     two = add("validate", "check a profile without running it", _VALIDATE_EXAMPLES)
@@ -294,12 +282,6 @@ def _parse_input(text: str) -> dict[str, str]:
     return {"path": path, "as": name} if path and not os.path.lexists(text) else {"path": text}
 
 
-def _parse_jobs(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= _MAX_JOBS:
-        raise argparse.ArgumentTypeError(f"must be a number from 1 to {_MAX_JOBS}")
-    return int(text)
-
-
 def _parse_parameter(text: str) -> tuple[str, str]:
     name, sign, value = text.partition("=")
     if not sign:
@@ -341,58 +323,11 @@ def _run(arguments: argparse.Namespace) -> int:
             raise UsageError(f"--prompt-file {file}: over {MAX_PROMPT_BYTES} bytes")
         prompt = raw.decode("utf-8-sig", "replace")
     options = build_options(arguments)
-    if arguments.matrix is not None or arguments.config.is_dir():
-        return _run_batch(arguments, prompt, options)
 
     def start(**more: Any) -> "RunResult":
         return run(arguments.config, prompt, options, **more)
 
     return _conduct(arguments, start)
-
-
-def _run_batch(arguments: argparse.Namespace, prompt: str, options: "RunOptions") -> int:
-    """Run a batch, and print a table of its runs."""
-    from kgent.errors import expand_home  # noqa: PLC0415
-    from kgent.runtime.batch import INDEX_PAGE, BatchRun, plan_batch, run_batch  # noqa: PLC0415 - one command
-    from kgent.runtime.cancellation import Cancellation  # noqa: PLC0415
-
-    if options.run_id is not None:
-        raise UsageError("--run-id names one run; these are many")
-    if arguments.sign is not None:
-        raise UsageError("--sign signs one run; these are many")
-    is_json, config = arguments.output_format == "json", arguments.config
-    base = config if config.is_dir() else config.parent
-    folder = expand_home(options.sandbox or base / "runs" / "batch")
-    jobs = plan_batch(config, prompt, options, matrix=arguments.matrix)
-    cancellation, width = Cancellation(), max(len(job.name) for job in jobs)
-
-    def report(one: "BatchRun") -> None:
-        status = f"{one.result.status}{' (kept)' if one.is_kept else ''}"
-        reason = f"  {one.result.error}" if one.result.error else ""
-        line = f"{one.name:{width}}  {status:{_STATUS_WIDTH}}{reason}".rstrip()
-        _complain(line) if is_json else _print_line(line)
-
-    with catch_signals(lambda number: cancellation.cancel(f"the run was stopped by {number.name}")):
-        runs = run_batch(
-            jobs,
-            prompt,
-            folder,
-            options,
-            at_once=arguments.jobs,
-            cancellation=cancellation,
-            on_end=report,
-        )
-    code = max((_code_of(one.result) for one in runs), key=_SEVERITY.index)
-    if is_json:
-        listed = [
-            {**one.model_dump(mode="json"), "exit_code": _code_of(one.result)} for one in runs
-        ]
-        return _print_json({"runs": listed, "index": str(folder / INDEX_PAGE)}, code)
-    for status in ("completed", "incomplete", "failed"):
-        if count := sum(one.result.status == status for one in runs):
-            _print(f"{status:{_STATUS_WIDTH}} {count}")
-    _print_line(f"index    {folder / INDEX_PAGE}")
-    return code
 
 
 def _code_of(result: "RunResult") -> int:

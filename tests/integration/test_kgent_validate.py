@@ -181,8 +181,6 @@ def test_validate_and_run_refuse(
     assert reason in capsys.readouterr().err
     for root in (tmp_path / "profile").glob("runs/*"):
         assert state(root)["error"]["category"] in {"skill", "sandbox"}
-    if "workspace" not in sections:  # a batch has a place of its own
-        assert main(["run", "--config", str(config.parent), "--prompt", "x"]) == 2
 
 
 def test_a_profile_that_is_refused_for_several_reasons_names_all(

@@ -234,7 +234,7 @@ def test_a_home_that_there_is_not_is_named_in_an_option(
 NAMED = [
     *(["run", name] for name in ("--config", "--session-id", "--task-id", "--run-id")),
     *(["run", name] for name in ("--sandbox", "--prompt-file", "--input", "--param", "--sign")),
-    *(["run", name] for name in ("--matrix", "--jobs", "--max-steps", "--timeout")),
+    *(["run", name] for name in ("--max-steps", "--timeout")),
     *(["validate", "--config"], ["show"], ["show", "--html"], ["verify"], ["verify", "--seal"]),
     *(["rerun"], ["rerun", "a", "--sandbox"], ["diff"], ["diff", "a"]),
 ]

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -15,6 +15,7 @@ CATEGORIES = ("user", "feedback", "reference")
 """The folders of the memory."""
 
 _ID = re.compile(r"[A-Za-z0-9_.:\-]{1,128}")
+_WORD_OF_ID = re.compile(r"[A-Za-z0-9_.:\-]+")
 _LONGEST_SLUG = 60
 _FIELDS = {
     *("id", "category", "summary", "tags", "created_at", "updated_at"),
@@ -114,6 +115,15 @@ def parse_memory(text: str, path: str) -> Memory:
         extra={key: value for key, value in head.fields.items() if key not in _FIELDS},
         version=content_hash(text.encode("utf-8", "surrogatepass")),
     )
+
+
+def find_id(text: str, known: Collection[str]) -> str:
+    """Return the one known id in a text, as in `[user node_1]`; else the text itself."""
+    if text in known:
+        return text
+    words = {word.strip(".:") for word in _WORD_OF_ID.findall(text)}
+    found = [one for one in words if one in known]
+    return found[0] if len(found) == 1 else text
 
 
 def file_name(name: str, memory_id: str, day: datetime) -> str:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from agent_core.aio import finish_uncancelled
 from agent_core.assets import load_asset
 from agent_core.errors import AgentCoreError, ErrorCode, SchemaError
-from agent_core.memory.entry import Memory, file_name
+from agent_core.memory.entry import Memory, file_name, find_id
 from agent_core.memory.folder import (
     MOST_PROBLEMS,
     MemoryFolder,
@@ -70,11 +70,14 @@ class MemoryDecision(StrEnum):
     DUPLICATE = "duplicate"
     UPDATE = "update"
     CONFLICT = "conflict"
+    FORGET = "forget"
     IGNORE = "ignore"
 
 
 _REWRITES = {MemoryDecision.UPDATE, MemoryDecision.CONFLICT}
 _WRITES = {MemoryDecision.NEW, *_REWRITES}
+_LONGEST_ID = 400
+"""Characters of an id, with the label that a model may repeat."""
 
 
 class ExtractedMemory(BaseModel):
@@ -85,12 +88,12 @@ class ExtractedMemory(BaseModel):
     decision: MemoryDecision
     category: Literal["user", "feedback", "reference"]
     filename: Annotated[str, Field(max_length=200)]
-    memory_id: Annotated[str, Field(max_length=128)] | None = None
+    memory_id: Annotated[str, Field(max_length=_LONGEST_ID)] | None = None
     summary: Annotated[str, Field(max_length=500)]
     tags: Annotated[list[Annotated[str, Field(max_length=60)]], Field(max_length=12)]
     content: Annotated[str, Field(max_length=6000)]
     source_node_ids: Annotated[
-        list[Annotated[str, Field(min_length=1, max_length=128)]],
+        list[Annotated[str, Field(min_length=1, max_length=_LONGEST_ID)]],
         Field(min_length=1, max_length=100),
     ]
 
@@ -110,6 +113,7 @@ class ExtractionResult(Struct):
     explicit: bool = False
     new: list[str] = field(default_factory=list[str])
     updated: list[str] = field(default_factory=list[str])
+    forgotten: list[str] = field(default_factory=list[str])
     duplicates: int = 0
     ignored: int = 0
     unreadable: list[str] = field(default_factory=list[str])
@@ -160,12 +164,18 @@ class Extractor:
         template = Template(load_asset("system.memory_extraction").text)
         system = template.substitute(categories=", ".join(self._categories), schema=answer_schema())
         prompt = await asyncio.to_thread(self._prompt, span, seen)
-        answer = parse_answer(await self._ask(system, prompt, max_tokens=_ANSWER_TOKENS))
+        range_ids = {node.node_id for node in span.messages}
+        known = {one.memory_id: one.category for one in seen.memories}
+        answer = with_plain_ids(
+            parse_answer(await self._ask(system, prompt, max_tokens=_ANSWER_TOKENS)),
+            range_ids=range_ids,
+            memory_ids=known,
+        )
         check_provenance(
             answer,
-            range_ids={node.node_id for node in span.messages},
+            range_ids=range_ids,
             user_ids={node.node_id for node in span.user_messages},
-            known={one.memory_id: one.category for one in seen.memories},
+            known=known,
             categories=self._categories,
         )
 
@@ -195,15 +205,17 @@ class Extractor:
         known = self._folder.read()
         done = ExtractionResult(answer.explicit, unreadable=list(known.problems[:MOST_PROBLEMS]))
         planned: list[Memory] = []
+        forgotten: list[Memory] = []
         for entry in answer.memories:
+            memory_id = entry.memory_id or ""
             if entry.decision is MemoryDecision.IGNORE:
                 done.ignored += 1
+            elif entry.decision is MemoryDecision.FORGET:
+                if known.get(memory_id) is not None and memory_id not in done.forgotten:
+                    forgotten.append(_unchanged(memory_id, seen, known))
+                    done.forgotten.append(memory_id)
             elif entry.decision in _REWRITES:
-                memory_id = entry.memory_id or ""
-                before, current = seen.get(memory_id), known.get(memory_id)
-                if before is None or current is None or before.version != current.version:
-                    path = before.path if before else memory_id
-                    raise write_failed(f"{path} was changed while the extraction was under way")
+                current = _unchanged(memory_id, seen, known)
                 planned.append(self._with_entry(current, entry, session_id))
                 done.updated.append(memory_id)
             elif entry.decision is MemoryDecision.DUPLICATE or self._is_there(
@@ -215,7 +227,9 @@ class Extractor:
                 done.new.append(planned[-1].memory_id)
         for memory in planned:
             self._writer.save(memory)
-        if any(entry.decision in _WRITES for entry in answer.memories):
+        for memory in forgotten:
+            self._writer.forget(memory)
+        if forgotten or any(entry.decision in _WRITES for entry in answer.memories):
             self._writer.write_catalog(self._folder.read().memories)
         return done
 
@@ -248,24 +262,42 @@ class Extractor:
     def _is_there(
         self, entry: ExtractedMemory, session_id: str, memories: Sequence[Memory]
     ) -> bool:
-        """Return whether an interrupted scan, or this one, has already written the same memory.
+        """Return whether this memory exists, or an interrupted scan has written it in other words.
 
         The texts are compared as they are stored: without secrets.
         """
         summary, content = self._clean_summary(entry), self._clean_content(entry)
-        return any(
-            memory.category == entry.category
-            and memory.source_session_id == session_id
-            and set(memory.source_node_ids) >= set(entry.source_node_ids)
-            and (memory.summary == summary or memory.content == content)
-            for memory in memories
-        )
+        for memory in memories:
+            has_summary, has_content = memory.summary == summary, memory.content == content
+            if has_summary and has_content:
+                return True
+            is_of_these_words = (
+                memory.category == entry.category
+                and memory.source_session_id == session_id
+                and set(memory.source_node_ids) >= set(entry.source_node_ids)
+            )
+            if is_of_these_words and (has_summary or has_content):
+                return True
+        return False
 
     def _clean_summary(self, entry: ExtractedMemory) -> str:
         return one_line(self._clean(entry.summary))
 
     def _clean_content(self, entry: ExtractedMemory) -> str:
         return self._clean(entry.content).strip()
+
+
+def _unchanged(memory_id: str, seen: MemoryList, known: MemoryList) -> Memory:
+    """Return a memory as it is on disk, if nobody has changed it since the model saw it.
+
+    Raises:
+        AgentCoreError: `memory_write_failed`, it was changed or deleted.
+    """
+    before, current = seen.get(memory_id), known.get(memory_id)
+    if before is None or current is None or before.version != current.version:
+        path = before.path if before else memory_id
+        raise write_failed(f"{path} was changed while the extraction was under way")
+    return current
 
 
 @asynccontextmanager
@@ -304,6 +336,22 @@ def parse_answer(text: str) -> ExtractionAnswer:
         raise _refused(f"it is no JSON: {str(error)[:200]}") from None
 
 
+def with_plain_ids(
+    answer: ExtractionAnswer, *, range_ids: Collection[str], memory_ids: Collection[str]
+) -> ExtractionAnswer:
+    """Return the answer with every id as it is, without the label that the model saw it with."""
+    entries = [
+        entry.model_copy(
+            update={
+                "memory_id": entry.memory_id and find_id(entry.memory_id, memory_ids),
+                "source_node_ids": [find_id(one, range_ids) for one in entry.source_node_ids],
+            }
+        )
+        for entry in answer.memories
+    ]
+    return answer.model_copy(update={"memories": entries})
+
+
 def check_provenance(
     answer: ExtractionAnswer,
     *,
@@ -328,8 +376,15 @@ def check_provenance(
         place = f"$.memories[{number}]"
         if unknown := [one for one in entry.source_node_ids if one not in range_ids]:
             raise _refused(f"{place}.source_node_ids: {unknown[0]!r} is no message of the range")
-        if entry.category != "reference" and not set(entry.source_node_ids) <= set(user_ids):
-            raise _refused(f"{place}.source_node_ids: {entry.category} takes the user's words only")
+        is_forget = entry.decision is MemoryDecision.FORGET
+        if is_forget or entry.category != "reference":
+            takes = entry.decision.value if is_forget else entry.category
+            if not set(entry.source_node_ids) <= set(user_ids):
+                raise _refused(f"{place}.source_node_ids: {takes} takes the user's words only")
+        if is_forget:
+            if entry.memory_id not in known:
+                raise _refused(f"{place}.memory_id: {entry.memory_id!r} is no memory")
+            continue
         if entry.category not in categories:
             raise _refused(f"{place}.category: {entry.category} is not in use")
         if entry.decision in _REWRITES and known.get(entry.memory_id or "") != entry.category:

@@ -18,7 +18,7 @@ from pydantic import Field
 
 from agent_core.assets import load_asset
 from agent_core.errors import AgentCoreError, ErrorCode, SchemaError, ToolError
-from agent_core.memory.entry import Memory
+from agent_core.memory.entry import Memory, find_id
 from agent_core.memory.folder import MOST_PROBLEMS, MemoryFolder, MemoryList
 from agent_core.text import estimate_text, fit_lines
 from agent_core.text.folding import fold
@@ -93,7 +93,9 @@ class Selector:
         try:
             prompt = await asyncio.to_thread(self._prompt, query, catalog, known.memories)
             ids = _parse_ids(await self._ask(system, prompt, max_tokens=_ANSWER_TOKENS))
-            found = [one for one in map(known.get, dict.fromkeys(ids)) if one is not None]
+            names = {memory.memory_id: memory for memory in known.memories}
+            chosen = dict.fromkeys(find_id(one, names) for one in ids)
+            found = [names[one] for one in chosen if one in names]
             if ids and not found:
                 raise _unusable("it names no memory there is")
             return MemorySelection(found[: self._top_k], "model")

@@ -54,9 +54,9 @@ class MessageSpan(Struct, frozen=True):
         return [node for node in self.messages if self.is_users(node)]
 
     def is_users(self, message: Node) -> bool:
-        """Return whether the user wrote a message of the span to a root agent."""
+        """Return whether a message of the span has words of the user to a root agent."""
         is_to_root = message.role is Role.USER and message.agent_id in self.roots
-        return is_to_root and not message.flags.synthetic
+        return is_to_root and not message.flags.synthetic and bool(_words(message))
 
     @property
     def end(self) -> int:

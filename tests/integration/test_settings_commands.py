@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -271,6 +272,13 @@ def test_agents_and_skills_are_listed_with_what_is_wrong(home: Home, project: Pa
     assert skills.stdout.split() == ["deploy", "how", "we", "deploy"]
     assert "broken.md" in skills.stderr
     assert skills.returncode == 0
+
+    for number in range(600):
+        text = f"---\nname: a-skill-of-this-home-{number:03}\ndescription: x\n---\nbody"
+        (home.path / "skills" / f"{number}.md").write_text(text, encoding="utf-8")
+    home.write_config(CONFIG.replace("[model]\n", "[model]\ncontext_window = 16000\n"))
+    skills = command(home, project, "skills", "list")
+    assert re.search(r"[1-9]\d+ skills at the end of this list cannot be seen", skills.stderr)
 
 
 @pytest.mark.parametrize("words", [("config", "show"), ("doctor",)], ids=["config", "doctor"])

@@ -1,6 +1,6 @@
 """The texts shipped with the program: prompts, agents, templates. Code never holds a prompt."""
 
-from agent_core.assets.front_matter import FrontMatter, parse_front_matter
+from agent_core.assets.front_matter import FrontMatter, parse_front_matter, read_fields
 from agent_core.assets.load import (
     AGENT_IDS,
     REQUIRED_ASSETS,
@@ -17,4 +17,5 @@ __all__ = [
     "check_assets",
     "load_asset",
     "parse_front_matter",
+    "read_fields",
 ]

@@ -9,7 +9,7 @@ import json
 import math
 import re
 from codecs import BOM_UTF8
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,8 @@ MAX_DEPTH = 5
 _HEAD = re.compile(
     rb"---[ \t]*\r?\n(.*?)^(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE
 )
+_ENTRY = re.compile(r"^[^\s#][^\n]*(?:\n(?:[ \t][^\n]*)?$)*", re.MULTILINE)
+"""A key of the head with its value: a line, and the indented or empty lines below it."""
 _JSON_TEXT = r'"(?:[^"\\]|\\["\\nt])*+"'
 _JSON_LINE = rf"[a-z_]++: (?:{_JSON_TEXT}|\[(?:{_JSON_TEXT}(?:, {_JSON_TEXT})*+)?\])"
 _CONSTANTS = {
@@ -82,6 +84,43 @@ def parse_front_matter(content: str | bytes) -> FrontMatter:
     except ValueError as error:
         return FrontMatter(body=body, problem=f"the front matter is not readable: {error}")
     return FrontMatter(fields, body)
+
+
+def read_fields(content: str, keys: Collection[str]) -> FrontMatter:
+    """Split a file of another program into head and body, and read these keys of its head.
+
+    Other keys may hold anything. A value that is not readable, or is no scalar, is taken as it
+    stands: the words of its line and of the indented lines below it.
+    """
+    whole = parse_front_matter(content)
+    if not whole.problem and all(whole.text(key) or key not in whole.fields for key in keys):
+        return whole
+    raw = content.removeprefix("\ufeff").encode("utf-8", "surrogatepass")
+    match = _HEAD.match(raw, 0, MAX_HEAD_BYTES)
+    if match is None:
+        return whole
+    fields: dict[str, Any] = {}
+    for entry in _ENTRY.findall(match[1].decode("utf-8", "replace")):
+        key, _, written = entry.partition(":")
+        key = key.strip().strip("\"'")
+        if key in keys and key not in fields:
+            fields[key] = _read_value(entry, key) or _as_it_stands(written)
+    is_complete = all(map(fields.get, keys))
+    return FrontMatter(fields, whole.body, None if is_complete else whole.problem)
+
+
+def _read_value(entry: str, key: str) -> str:
+    """Return the text of a key in its lines of YAML; empty if they are not readable."""
+    try:
+        return FrontMatter(parse_yaml(entry)).text(key)
+    except ValueError:
+        return ""
+
+
+def _as_it_stands(written: str) -> str:
+    """Return the words of a value, without the quotes around it or the mark of a block."""
+    words = " ".join(re.sub(r"\A\s*[|>][-+0-9]*\s*$", "", written, count=1, flags=re.M).split())
+    return words[1:-1] if len(words) > 1 and words[0] == words[-1] and words[0] in "\"'" else words
 
 
 def _decode_body(raw: bytes) -> str:

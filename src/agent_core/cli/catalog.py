@@ -8,8 +8,9 @@ from agent_core.cli.options import COMPLETED, Options
 from agent_core.cli.setup import run_on_terminal
 from agent_core.cli.terminal import Clean, Style, Terminal
 from agent_core.config.paths import Setup
+from agent_core.context.messages import WindowShares
 from agent_core.context.skills import find_skills
-from agent_core.text import visible
+from agent_core.text import plural, visible
 from agent_core.types import AgentSource
 
 _NAME = 22
@@ -29,8 +30,16 @@ def list_catalog(options: Options) -> int:
                 shown = visible(clean(shown), one_line=True)
             terminal.text(f"{shown}\n")
         if options.command == "skills":
-            for problem in find_skills(setup.settings_home).problems:
+            catalog = find_skills(setup.settings_home)
+            for problem in catalog.problems:
                 terminal.line(f"skipped: {clean(problem)}", Style.WARN)
+            room = WindowShares.share_out(setup.config.model, setup.config.context).catalog
+            if hidden := catalog.left_out(room):
+                terminal.line(
+                    f"{plural(hidden, 'skill')} at the end of this list cannot be seen by the"
+                    f" model: names may take {room:,} tokens, an eighth of its context window",
+                    Style.WARN,
+                )
             if not rows:
                 terminal.line(f"there is no skill in {setup.home / 'skills'}", Style.DIM)
         return COMPLETED

@@ -9,6 +9,12 @@ from msgspec import Struct
 from agent_core.assets import load_asset
 from agent_core.config.models import ContextConfig, ModelConfig
 from agent_core.context.history import MessageHistory, Trimmed, trim
+from agent_core.context.loaded import (
+    CurrentText,
+    CurrentTexts,
+    dump_texts,
+    load_texts,
+)
 from agent_core.context.messages import TokenScale, WindowShares, artifact_ids, board_message
 from agent_core.context.system_prompt import (
     SystemSegment,
@@ -64,6 +70,8 @@ estimated use, and the ids of everything cut, dropped or excluded since the last
 - `node_ids`: the nodes of the path, in the first report of a run; later only `added_node_ids`.
 - `downgraded_artifacts`: tool nodes shown as summaries from this request on, with their artifacts.
 - `settled_node_ids`: the instruction files of the system part; others are messages.
+- `file_texts`: the texts of files that have changed since the model loaded them, by node: the text
+  shown from this request on, or None if none is.
 - `kept`: the text before the messages if exchanges are left out.
 - `memory`: the scope of the run's memory, if it is not the shared one.
 - `system` and `tools`: the blocks and the names of the tools, if they differ from the last report.
@@ -109,6 +117,7 @@ class ContextReporter:
         self._summarised = 0
         self._cut: list[Mapping[str, Any]] = []
         self._dropped: list[str] = []
+        self._texts: CurrentTexts = {}
         self._hashes: dict[str, str] = {}
         self._blocks: Sequence[SystemBlock] | None = None
         self._tools: Sequence[ToolDefinition] | None = None
@@ -193,6 +202,8 @@ class ContextReporter:
         }
         if history.scope != MEMORY_SHARED:
             report["memory"] = history.scope
+        if history.texts is not self._texts and (history.texts or self._texts):
+            report["file_texts"] = dump_texts(history.texts)
         if self._turn == 0:
             report["node_ids"] = _ids(path[-MOST_IDS:])
         else:
@@ -206,7 +217,7 @@ class ContextReporter:
             self._nodes, self._revision, self._hashes = len(path), history.revision, hashes
             self._excluded, self._summarised = len(builder.excluded), history.summarised
             self._blocks, self._tools = system.blocks, tools.definitions
-            self._cut, self._dropped = [], []
+            self._texts, self._cut, self._dropped = history.texts, [], []
         return report
 
     def _first_change(self, hashes: Mapping[str, str], history: MessageHistory) -> str | None:
@@ -256,6 +267,7 @@ def rebuild_requests(
     names: list[str] = []
     cut: dict[str, int] = {}
     dropped: set[str] = set()
+    texts: CurrentTexts = {}
     requests: list[ModelRequest] = []
     for report in reports:
         if "system" in report:
@@ -265,12 +277,15 @@ def rebuild_requests(
             cut[result["node_id"]] = result.get("shown_tokens", 0)
         dropped |= set(report["dropped_node_ids"])
         settled = report.get("settled_node_ids")
+        if "file_texts" in report:
+            texts = load_texts(report["file_texts"], known)
         history = MessageHistory(
             report["budget"]["reattached"],
             cut=cut,
             dropped=dropped,
             settled=settled,
             scope=report.get("memory", MEMORY_SHARED),
+            texts=texts,
         )
         path: list[Node] = []
         node_id = report["path_end_node_id"]
@@ -350,6 +365,7 @@ class Composer:
         metadata: added to every request for observers; not sent to a provider.
         output: the format of the answer.
         memory_scope: the scope of the run; memories recalled from another scope are not shown.
+        current: looks up loaded texts on disk; without it, they are shown as they were loaded.
     """
 
     def __init__(
@@ -369,6 +385,7 @@ class Composer:
         metadata: Mapping[str, Any] | None = None,
         output: OutputFormat | None = None,
         memory_scope: str = MEMORY_SHARED,
+        current: CurrentText | None = None,
     ) -> None:
         self._output = output
         self._model = model
@@ -377,7 +394,9 @@ class Composer:
         self._board = board
         self._budget = budget = WindowShares.share_out(model, context)
         if history is None or not history.can_serve(budget.reattached, memory_scope):
-            history = MessageHistory(budget.reattached, settled=settled, scope=memory_scope)
+            history = MessageHistory(
+                budget.reattached, settled=settled, scope=memory_scope, current=current
+            )
         self.history = history
         block_budget = int(budget.dynamic / self._scale.of(model.name))
         self._system = SystemSegment(static, dynamic, own=own, budget=block_budget)
@@ -402,8 +421,7 @@ class Composer:
             system.show(())
         history.own = system.own_versions
         history.take(path)
-        if self._last is None:
-            system.former = history.former
+        system.former = history.former
         system.show(list(history.instructions.values()))
         self._tools.show(tools)
         board = self._board(self._budget.board) if self._board else None

@@ -10,6 +10,13 @@ from typing import Any
 
 from msgspec import Struct
 
+from agent_core.context.loaded import (
+    FILE_TEXTS,
+    OUTDATED,
+    CurrentText,
+    CurrentTexts,
+    compare_with_disk,
+)
 from agent_core.context.messages import (
     Entry,
     EntryKind,
@@ -55,11 +62,14 @@ class MessageHistory:
             when it is first taken. Later files become messages, so that the beginning of the
             request stays the same until a compaction changes it anyway; except files that are
             already there, or are too large.
+        current: looks up loaded texts on disk, when the path is first taken and after a compaction.
+        texts: the loaded texts that were found on disk, for a request that is rebuilt.
 
     Attributes:
         own: the hashes of the instruction files that were in the prompt from the start, by path.
         instructions: the files of the system part, by path, in their latest version.
-        former: ids of the instruction file nodes on the path when it was first taken.
+        former: ids of the instruction file nodes whose texts are no newer than `own`.
+        texts: loaded texts that are shown differently from their nodes, or left out.
         kept: the text to keep if `dropped` leaves exchanges out.
         revision: incremented when earlier messages have changed.
     """
@@ -72,8 +82,11 @@ class MessageHistory:
         dropped: Iterable[str] = (),
         settled: Iterable[str] | None = None,
         scope: str = MEMORY_SHARED,
+        current: CurrentText | None = None,
+        texts: CurrentTexts | None = None,
     ) -> None:
         self.scope = scope
+        self.texts: CurrentTexts = texts or {}
         self.path: Sequence[Node] = ()
         self.instructions: dict[str, Node] = {}
         self.own: Mapping[str, str] = {}
@@ -90,7 +103,9 @@ class MessageHistory:
         self._late: dict[str, ToolResultBlock] = {}
         self._positions: dict[str, int] = {}
         self._last_id: str | None = None
-        self._has_files = False
+        self._current = current
+        self._loaded: list[Node] = []
+        self._outdated: set[str] = set()
 
     def take(self, path: Sequence[Node]) -> None:
         """Follow the path to its end; only new nodes are processed."""
@@ -102,17 +117,24 @@ class MessageHistory:
             self.compaction = self.kept = None
             self._late.clear()
             self._positions.clear()
+            self._loaded.clear()
             self.builder = MessageBuilder(self.cut, self.dropped)
             self.revision += 1
             self.summarised = seen = 0
         self.path = path
         new = path[seen:]
         is_compacted = False
+        loaded: list[Node] = []
         for position, node in enumerate(new, seen):
             self._positions[node.node_id] = position
             if node.node_type is NodeType.COMPACTION and self._is_valid(node):
                 self.compaction, is_compacted = node, True
-        self._settle(new, is_first=seen == 0, is_compacted=is_compacted)
+            elif node.node_type in FILE_TEXTS:
+                loaded.append(node)
+        self._loaded += loaded
+        if seen == 0 or is_compacted:
+            self._look_up()
+        self._settle(loaded, is_first=seen == 0, is_compacted=is_compacted)
         if is_compacted:
             self.rebuild()
         else:
@@ -130,10 +152,10 @@ class MessageHistory:
     def can_serve(self, reattached: int, scope: str) -> bool:
         """Return whether another run that continues the path would build the same messages.
 
-        It would not if anything was cut or left out, and not with instruction files: their position
-        is determined again for every run.
+        It would not if anything was cut or left out, and not with texts of files: these are looked
+        up again for every run.
         """
-        is_whole = not (self.cut or self.dropped or self.kept or self._has_files)
+        is_whole = not (self.cut or self.dropped or self.kept or self._loaded)
         return is_whole and self._reattached == reattached and self.scope == scope
 
     def keep(self, text: str | None) -> None:
@@ -172,15 +194,44 @@ class MessageHistory:
                     self.builder.excluded.append(node.node_id)
             elif is_of_other_memory(node, self.scope):
                 self.builder.excluded.append(node.node_id)
+            elif node.role is Role.TOOL:
+                yield self._without_outdated(_without_other_memory(node, self.scope))
             elif node.node_id not in settled:
-                yield _without_other_memory(node, self.scope) if node.role is Role.TOOL else node
+                if (shown := self._as_shown(node)) is None:
+                    self.builder.excluded.append(node.node_id)
+                else:
+                    yield shown
+
+    def _as_shown(self, node: Node) -> Node | None:
+        """Return a node with its current text; None if it is left out."""
+        return self.texts.get(node.node_id, node)
+
+    def _look_up(self) -> None:
+        """Look up the loaded texts of the path on disk."""
+        if self._current is not None:
+            self.texts = compare_with_disk(self._loaded, self._current) if self._loaded else {}
+            self.former = frozenset()
+        calls = (n.metadata.get("tool_call_id") for n in self._loaded if n.node_id in self.texts)
+        self._outdated = {call_id for call_id in calls if isinstance(call_id, str)}
+
+    def _without_outdated(self, node: Node) -> Node:
+        """Return the results of a turn without texts that have changed on disk since."""
+        outdated = self._outdated
+        if not outdated or not any(block.tool_call_id in outdated for block in node.results):
+            return node
+        content = [
+            block.model_copy(update={"content": [TextBlock(text=OUTDATED)]})
+            if isinstance(block, ToolResultBlock) and block.tool_call_id in outdated
+            else block
+            for block in node.content
+        ]
+        return node.model_copy(update={"content": content})
 
     def _settle(self, new: Sequence[Node], *, is_first: bool, is_compacted: bool) -> None:
         """Determine the instruction files that belong to the system part from now on."""
         files = [node for node in new if node.node_type is NodeType.INSTRUCTION_CONTEXT]
         if not (files or is_first or is_compacted):
             return  # as in nearly every turn
-        self._has_files = bool(files) or (self._has_files and not is_first)
         if is_first:
             self.former = frozenset(node.node_id for node in files)
         if is_first and self.settled is None:
@@ -192,16 +243,17 @@ class MessageHistory:
             before = self.path[: self._positions[self.compaction.node_id]]
             settled += [n for n in before if n.node_type is NodeType.INSTRUCTION_CONTEXT]
         self.settled = (self.settled or set()) | {node.node_id for node in settled}
-        if settled or is_first:
+        if settled or is_first or is_compacted:
             self.instructions = {}
-            for node in self.path:
-                if node.node_id in self.settled:
+            for node in self._loaded:
+                if node.node_id in self.settled and (shown := self._as_shown(node)) is not None:
                     file = str(node.metadata.get("path", ""))
                     self.instructions.pop(file, None)
-                    self.instructions[file] = node
+                    self.instructions[file] = shown
 
     def _belongs_to_system(self, node: Node) -> bool:
         """Return whether it is there already, or is too large for a message."""
+        node = self._as_shown(node) or node
         file = str(node.metadata.get("path", ""))
         is_there = self.own.get(file) == node.metadata.get("hash")
         return is_there or (node.token_count or estimate_blocks(node.content)) > self._reattached
@@ -228,10 +280,11 @@ class MessageHistory:
                 continue
             elif (name := _loaded_name(node)) is not None and name not in names:
                 names.add(name)
-                cost = estimate_blocks(node.content)
-                if cost <= room:
+                shown = self._as_shown(node)
+                cost = estimate_blocks(shown.content) if shown else 0
+                if shown is not None and cost <= room:
                     room -= cost
-                    carried.append(node)
+                    carried.append(shown)
         return carried[::-1]
 
 

@@ -21,6 +21,7 @@ from typing import Any, cast
 from msgspec import Struct, field
 
 from agent_core.assets import parse_front_matter
+from agent_core.context.loaded import read_current, with_text
 from agent_core.disk.reading import (
     HEAD_BYTES,
     MAX_TEXT_BYTES,
@@ -32,8 +33,9 @@ from agent_core.opening import open_descriptor
 from agent_core.text import content_hash, fit_lines, one_line
 from agent_core.text.wildcards import Wildcards
 from agent_core.tools.base import LoadedTexts, ToolContext, View
+from agent_core.tools.text import decode_text
 from agent_core.tools.workspace import Reading, path_to_read
-from agent_core.types import NodeType, user_text
+from agent_core.types import Node, NodeType, user_text
 
 logger = logging.getLogger(__name__)
 
@@ -110,6 +112,18 @@ class InstructionCatalog(Struct, frozen=True):
     def own(self) -> list[tuple[str, bytes]]:
         """Return the files of the home and the project root: the path to show, and the content."""
         return [(f.shown, f.content) for f in self.files if f.content is not None]
+
+    def current(self, node: Node) -> Node | None:
+        """Return a loaded file as it is on disk: the same node if unchanged; None if gone."""
+        shown = node.metadata.get("path")
+        path = next((file.path for file in self.files if file.shown == shown), None)
+        try:
+            read = None if path is None else read_current(node, path)
+        except OSError:
+            return None
+        if path is None or read is None:
+            return node if path or self.truncated else None
+        return with_text(node, *read)
 
     def find(self, path: Path) -> InstructionFile | None:
         """Return the file at this resolved path, if it is an instruction file."""
@@ -271,7 +285,8 @@ def _read_known_head(
 
 def _read_head_now(path: Path, shown: str, *, is_own: bool) -> InstructionFile:
     head = read_text_file(path, MAX_TEXT_BYTES + 1 if is_own else HEAD_BYTES)
-    described = parse_front_matter(head[:HEAD_BYTES])
+    is_whole = len(head) < HEAD_BYTES
+    described = parse_front_matter(decode_text(head[:HEAD_BYTES], complete=is_whole))
     content = head if is_own and len(head) <= MAX_TEXT_BYTES else None
     return InstructionFile(path, shown, described.fields, described.problem, content)
 
@@ -305,7 +320,7 @@ class LoadedInstructions:
         if not self._loaded.add(file.shown, version):
             return Reading(already_loaded=True)
         node = user_text(
-            content.decode("utf-8", "replace").replace("\0", ""),
+            decode_text(content),
             NodeType.INSTRUCTION_CONTEXT,
             path=file.shown,
             hash=version,

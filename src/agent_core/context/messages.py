@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum, auto
 from html import escape
+from pathlib import Path
 from typing import Any, cast
 
 from msgspec import Struct, field
@@ -158,6 +159,9 @@ _ATTRIBUTES = {
     NodeType.TOOL_CONTEXT: ("name",),
     NodeType.RESOURCE_CONTEXT: ("server", "uri"),
 }
+SKILL_FILE = "SKILL.md"
+"""The file of a skill that has a folder."""
+
 _CLOSING = r"<(?=\s*/\s*(?:" + "|".join(_TAGS.values()) + r")\b)"
 _HEAD_CHARS = 160
 _NOTE_TOKENS = 64
@@ -174,10 +178,18 @@ def wrap(node_type: NodeType, text: str, **attributes: Any) -> str:
     return f"<{tag}{named}>\n{inner}\n</{tag}>"
 
 
+def skill_folder(path: Path) -> Path | None:
+    """Return the folder with a skill's other files, if the skill has one."""
+    return path.parent if path.name == SKILL_FILE else None
+
+
 def wrap_node(node: Node) -> str:
-    """Return the text of a node of an inner type in its wrapper."""
+    """Return the text of a node of an inner type in its wrapper; a skill names its folder."""
     names = _ATTRIBUTES.get(node.node_type, ())
     attributes = {name: node.metadata.get(name, "") for name in names}
+    if node.node_type is NodeType.SKILL_CONTEXT:
+        folder = skill_folder(Path(str(node.metadata.get("path", ""))))
+        attributes |= {"folder": folder} if folder else {}
     return wrap(node.node_type, plain_text(node.content), **attributes)
 
 

@@ -3,13 +3,17 @@
 import asyncio
 import os
 import re
+from bisect import bisect
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
-from agent_core.assets import load_asset, parse_front_matter
+from agent_core.assets import load_asset, parse_front_matter, read_fields
+from agent_core.context.loaded import read_current, with_text
+from agent_core.context.messages import SKILL_FILE, skill_folder
 from agent_core.disk.reading import (
     HEAD_BYTES,
     MAX_TEXT_BYTES,
@@ -18,11 +22,12 @@ from agent_core.disk.reading import (
     version_of,
 )
 from agent_core.errors import ErrorCode, ToolError
-from agent_core.text import content_hash, fit_lines, one_line
+from agent_core.text import content_hash, estimate_text, fit_lines, one_line, short_line
 from agent_core.tools.base import Action, LoadedTexts, Tool, ToolContext, ToolOutput, View
 from agent_core.tools.registry import model_tool
 from agent_core.tools.schema import Arguments
-from agent_core.types import Access, NodeType, user_text
+from agent_core.tools.text import decode_text
+from agent_core.types import Access, Node, NodeType, user_text
 
 
 class PlanTemplate(Arguments):
@@ -93,6 +98,8 @@ _NAME_RULE = (
     "use up to 80 letters, digits, spaces and _ . : -, and begin with a letter, a digit or _"
 )
 _DESCRIPTION_CHARS = 1024
+_LEAST_DESCRIPTION = 12
+"""Characters below which a description says nothing, and is left out."""
 _SUMMARY_CHARS = 300
 
 LOAD_SKILL, PLAN_TEMPLATE = "internal.load_skill", "agent.plan_template"
@@ -109,7 +116,7 @@ class Skill(Struct, frozen=True):
     @property
     def folder(self) -> Path | None:
         """Return the folder with the skill's other files, if the skill has a folder."""
-        return self.path.parent if self.path.name == "SKILL.md" else None
+        return skill_folder(self.path)
 
 
 class SkillCatalog(Struct, frozen=True):
@@ -119,9 +126,41 @@ class SkillCatalog(Struct, frozen=True):
     problems: tuple[str, ...] = ()
 
     def text(self, budget: int) -> str:
-        """Return names and descriptions within `budget` tokens; empty if there are no skills."""
-        lines = [f"- {skill.name}: {skill.description}" for skill in self.skills]
-        return fit_lines(lines, budget)
+        """Return names and descriptions within `budget` tokens; empty if there are no skills.
+
+        Descriptions are shortened, all to the same length, before a name is left out.
+        """
+        longest = max((len(skill.description) for skill in self.skills), default=0)
+        most = longest
+        if _cost(self._lines(most)) > budget:
+            lengths = range(1, longest)
+            most = bisect(lengths, False, key=lambda most: _cost(self._lines(most)) > budget)
+        return fit_lines(self._lines(most), budget)
+
+    def left_out(self, budget: int) -> int:
+        """Return the number of skills whose names do not fit into `budget` tokens."""
+        if _cost(self._lines(0)) <= budget:
+            return 0
+        return len(self.skills) + 1 - len(self.text(budget).splitlines())
+
+    def _lines(self, most: int) -> list[str]:
+        """Return the entries, with at most `most` characters of each description."""
+        if most < _LEAST_DESCRIPTION:
+            return [f"- {skill.name}" for skill in self.skills]
+        return [f"- {skill.name}: {short_line(skill.description, most)}" for skill in self.skills]
+
+    def current(self, node: Node) -> Node | None:
+        """Return a loaded skill as it is on disk: the same node if unchanged; None if gone."""
+        name = node.metadata.get("name")
+        skill = next((each for each in self.skills if each.name == name), None)
+        try:
+            read = None if skill is None else read_current(node, skill.path)
+        except OSError:
+            return None
+        if skill is None or read is None:
+            return skill and node
+        text, version = read
+        return with_text(node, _body(text), version)
 
     def get(self, name: str) -> Skill:
         """Find a skill.
@@ -151,10 +190,10 @@ def find_skills(home: Path) -> SkillCatalog:
     for name in names:
         path = Path(folder, name)
         if path.is_dir():
-            path /= "SKILL.md"
+            path /= SKILL_FILE
             if not path.is_file():
                 continue
-        elif path.suffix != ".md":
+        elif path.suffix.lower() != ".md":
             continue
         try:
             version = version_of(path)
@@ -176,7 +215,9 @@ def _read_skill(path: Path) -> Skill:
         OSError: the file cannot be read.
         ValueError: a required field is missing or wrong; the message is for its author.
     """
-    head = parse_front_matter(read_text_file(path, HEAD_BYTES))
+    content = read_text_file(path, HEAD_BYTES)
+    text = decode_text(content, complete=len(content) < HEAD_BYTES)
+    head = read_fields(text, ("name", "description"))
     if head.problem:
         raise ValueError(head.problem)
     name, description = head.text("name"), head.text("description")
@@ -191,6 +232,15 @@ def _read_skill(path: Path) -> Skill:
 def _read_known_skill(path: Path, _version: FileVersion) -> Skill:
     """Read a skill's head, once for each version of the file."""
     return _read_skill(path)
+
+
+def _body(text: str) -> str:
+    return parse_front_matter(text).body.strip()
+
+
+def _cost(lines: Iterable[str]) -> int:
+    """Return the tokens that `fit_lines` counts for these lines."""
+    return sum(estimate_text(line) + 1 for line in lines)
 
 
 class LoadSkill(Arguments):
@@ -223,7 +273,7 @@ async def _load(skill: Skill, loaded: LoadedTexts, tool_call_id: str) -> ToolOut
             raise ToolError(ErrorCode.SKILL_LOAD_FAILED, f"{message}{skill.path}")
         version = content_hash(content)
         is_new = loaded.add(skill.name, version)
-    body = parse_front_matter(content).body.strip()
+    body = _body(decode_text(content))
     facts: dict[str, Any] = {"name": skill.name, "path": str(skill.path), "hash": version}
     summary = " ".join(body.split())[:_SUMMARY_CHARS]
     answer = {**facts, "already_loaded": not is_new, "summary": summary}

@@ -16,9 +16,11 @@ from string import Template
 from typing import Any, NamedTuple
 
 from agent_core.assets import load_asset
+from agent_core.context.loaded import is_from_disk
 from agent_core.context.messages import wrap, wrap_node
 from agent_core.providers.estimates import estimate_tools, json_bytes
 from agent_core.text import BYTES_PER_TOKEN, content_hash, estimate_text, join_surrogates
+from agent_core.tools.text import decode_text
 from agent_core.types import AgentDefinition, AgentRole, Node, NodeType, SystemBlock, ToolDefinition
 
 PRIORITY_STATIC = 100
@@ -107,10 +109,14 @@ def definition_block(definition: AgentDefinition) -> SystemBlock:
 
 
 def instruction_block(node: Node) -> SystemBlock:
-    """Build the block of an instruction file that the model has read, in its last version."""
+    """Build the block of an instruction file that the model has read, in its last version.
+
+    It names the node only if the node is where its text is stored.
+    """
     file = str(node.metadata.get("path", ""))
     version = node.metadata.get("hash")
-    return _file_block(file, wrap_node(node), node_id=node.node_id, path=file, hash=version)
+    stored = {} if is_from_disk(node) else {"node_id": node.node_id}
+    return _file_block(file, wrap_node(node), **stored, path=file, hash=version)
 
 
 def own_file_blocks(files: Iterable[tuple[str, bytes]], budget: int) -> list[SystemBlock]:
@@ -122,7 +128,7 @@ def own_file_blocks(files: Iterable[tuple[str, bytes]], budget: int) -> list[Sys
     """
     blocks: list[SystemBlock] = []
     for shown, content in files:
-        body = content.decode("utf-8", "replace").replace("\0", "")
+        body = decode_text(content)
         if not body.strip():
             continue
         text = wrap(NodeType.INSTRUCTION_CONTEXT, body, path=shown)
@@ -200,7 +206,7 @@ class SystemSegment:
         budget: estimated tokens for the dynamic blocks together.
 
     Attributes:
-        former: ids of the instruction file nodes that are older than the run.
+        former: ids of the instruction file nodes whose texts are no newer than `own`.
     """
 
     def __init__(
@@ -230,12 +236,14 @@ class SystemSegment:
         if self._files is not None and _are_same(files, self._files):
             return
         self._files = list(files)
-        loaded = {block.block_id: block for block in map(instruction_block, files)}
+        blocks = {node.node_id: instruction_block(node) for node in files}
+        loaded = {block.block_id: block for block in blocks.values()}
+        former = {block.block_id for node_id, block in blocks.items() if node_id in self.former}
         self._read = frozenset(loaded)
         own: list[SystemBlock] = []
         for name, block in self._own.items():
             known = loaded.get(name)
-            is_newest = known is None or known.metadata["node_id"] in self.former
+            is_newest = known is None or name in former
             if is_newest or (known and known.metadata["hash"] == block.metadata["hash"]):
                 own.append(block)
                 loaded.pop(name, None)

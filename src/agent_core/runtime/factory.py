@@ -374,6 +374,7 @@ class RunFactory:
             metadata=_ids(run),
             output=toolbox.expected.format if toolbox.expected else None,
             memory_scope=spec.scope,
+            current=found.current_text,
         )
         _remember(self._composers, run.agent_id, composer)
         return composer

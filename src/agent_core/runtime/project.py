@@ -41,7 +41,7 @@ from agent_core.text import without_content
 from agent_core.tools.sensitive import user_homes
 from agent_core.tools.toolsets import Toolset, opened
 from agent_core.tools.workspace import PathPolicy
-from agent_core.types import AgentDefinition, Draft, RunIdentity
+from agent_core.types import AgentDefinition, Draft, Node, NodeType, RunIdentity
 
 if TYPE_CHECKING:
     from agent_core.hooks import HookRunner
@@ -62,6 +62,14 @@ class ProjectContext(Struct, frozen=True):
     instructions: InstructionCatalog
     skills: SkillCatalog
     memories: str
+
+    def current_text(self, node: Node) -> Node | None:
+        """Return a loaded text as it is on disk; the same node if unchanged, None if it is gone."""
+        if node.node_type is NodeType.SKILL_CONTEXT:
+            return self.skills.current(node)
+        if node.node_type is NodeType.INSTRUCTION_CONTEXT:
+            return self.instructions.current(node)
+        return node
 
 
 class Project:

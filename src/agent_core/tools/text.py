@@ -126,6 +126,16 @@ def encoding_of(sample: bytes, *, complete: bool) -> Encoding | None:
     return None if best is None else Encoding(best.encoding)
 
 
+def decode_text(content: bytes, *, complete: bool = True) -> str:
+    """Return a file, or its beginning, as text in its encoding, without its mark and NULs.
+
+    Characters that cannot be read become replacement characters.
+    """
+    decoded = DecodedText.approximate(content, complete=complete)
+    text = decoded.text if decoded else content.decode("utf-8", "replace")
+    return text.replace("\0", "")
+
+
 class DecodedText(Struct, frozen=True):
     """A file's text without its mark, and how to write it back."""
 

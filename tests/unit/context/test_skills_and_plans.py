@@ -180,3 +180,93 @@ def test_the_heads_of_skills_are_parsed_once_however_often_they_are_found(home: 
     )
     assert find_skills(home).get("seven").description == "x"
     assert parse_yaml.cache_info().misses == parsed + 1
+
+
+FOREIGN = [
+    ("description: Use when: the user asks", "Use when: the user asks"),
+    ("description: [Beta] Review code", "[Beta] Review code"),
+    ("description: [beta]", "[beta]"),
+    ("description: @someone's way", "@someone's way"),
+    ("description: 'quoted: yes'\nmetadata:\n  - a: [[1]]", "quoted: yes"),
+    ('description: "quoted: " and more', '"quoted: " and more'),
+    ("description: >\n  folded\n  lines: two\nallowed-tools: *Bash", "folded lines: two"),
+    ("metadata:\n  a:\n    b:\n      c:\n        d:\n          e: 1\ndescription: deep", "deep"),
+    ("license: !custom x\n# description: no\ndescription: \ttabs", "tabs"),
+    (
+        "description: several words\n  go on: here\nhooks: {a: [b, {c: d}]}",
+        "several words go on: here",
+    ),
+    ("metadata: {name: not this}\ndescription: one\nversion: 1.0\nversion: 2.0", "one"),
+]
+
+
+@pytest.mark.parametrize(("head", "description"), FOREIGN)
+def test_a_skill_of_another_agent_is_found_by_its_name_and_description(
+    home: Path, head: str, description: str
+) -> None:
+    write(home / "skills" / "s" / "SKILL.md", f"---\nname: theirs\n{head}\n---\nBody.")
+    catalog = find_skills(home)
+    assert catalog.problems == ()
+    (skill,) = catalog.skills
+    assert (skill.name, skill.description) == ("theirs", description)
+
+
+ENCODINGS = [
+    ("gbk", "发布说明怎么写"),
+    ("utf-16", "Wie man aufräumt"),
+    ("utf-8-sig", "Wie man aufräumt"),
+    ("cp1252", "Wie man gründlich aufräumt, ohne Ärger für die Nächsten"),
+    ("cp1251", "Как правильно писать заметки"),
+]
+
+
+@pytest.mark.parametrize(("encoding", "words"), ENCODINGS)
+async def test_a_skill_is_read_in_its_encoding(
+    home: Path, facts: ToolContext, encoding: str, words: str
+) -> None:
+    path = write(home / "skills" / "s.md")
+    path.write_bytes(f"---\r\nname: s\r\ndescription: {words}\r\n---\r\n{words}.".encode(encoding))
+    (skill,) = find_skills(home).skills
+    assert skill.description == words
+    output = await call(load_skill_tool(find_skills(home), View()), facts, name="s")
+    assert output.adds[0].content == (TextBlock(text=f"{words}."),)
+
+
+def test_over_the_budget_descriptions_are_shortened_before_names_are_left_out(home: Path) -> None:
+    for number in range(30):
+        head = f"---\nname: skill-{number:02}\ndescription: {'does much of it ' * 20}\n---\n"
+        write(home / "skills" / f"{number}.md", head + "B")
+    catalog = find_skills(home)
+    whole = catalog.text(10_000)
+    assert whole.count("does much of it") == 600
+    for budget in (2000, 1000, 500):
+        text = catalog.text(budget)
+        assert len(text.encode()) <= 4 * budget
+        assert [line.split(":")[0] for line in text.splitlines()] == [
+            f"- skill-{number:02}" for number in range(30)
+        ]
+        assert len({len(line) for line in text.splitlines()}) == 1
+        assert catalog.left_out(budget) == 0
+    assert "does much" in text
+    names = catalog.text(200)
+    assert names.splitlines() == [f"- skill-{number:02}" for number in range(30)]
+    assert catalog.left_out(200) == 0
+    assert catalog.text(40).endswith("- (truncated: 20 more are not listed)")
+    assert catalog.left_out(40) == 20
+
+
+async def test_a_skill_of_a_folder_names_it_also_over_a_compaction(
+    home: Path, facts: ToolContext
+) -> None:
+    write(home / "skills" / "deploy" / "SKILL.md", "---\nname: deploy\ndescription: Ship\n---\nB")
+    output = await call(load_skill_tool(find_skills(home), View()), facts, name="deploy")
+    talk = Talk()
+    talk.user("go")
+    (draft,) = output.adds
+    talk.add(draft.role, draft.content, draft.node_type, **draft.metadata)
+    for _ in range(2):
+        block = composer().build(talk.path, ()).request.messages[-1].content[0]
+        assert isinstance(block, TextBlock)
+        folder = home / "skills" / "deploy"
+        assert block.text == f'<skill name="deploy" folder="{folder}">\nB\n</skill>'
+        talk.inner(NodeType.COMPACTION, "what was", first_kept_node_id=None)

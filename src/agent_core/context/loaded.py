@@ -1,0 +1,109 @@
+"""Texts that were loaded from files, compared with the files as they are now.
+
+A conversation stores the text of a file as it was when the model loaded it. From the start of the
+next run, or the next compaction, requests show the current text, and none of a file that is gone.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from agent_core.disk.reading import MAX_TEXT_BYTES, FileVersion, read_text_file, version_of
+from agent_core.providers.estimates import estimate_blocks
+from agent_core.text import content_hash
+from agent_core.tools.text import decode_text
+from agent_core.types import Node, NodeType, TextBlock
+
+CurrentText = Callable[[Node], Node | None]
+"""Returns a loaded text as it is on disk: the same node if it is unchanged; None if it is gone."""
+
+CurrentTexts = Mapping[str, Node | None]
+"""Loaded texts by the ids of their nodes, as requests show them; None if they are left out."""
+
+FILE_TEXTS = {NodeType.INSTRUCTION_CONTEXT: "path", NodeType.SKILL_CONTEXT: "name"}
+"""The types of nodes with the text of a file, and the key of their metadata that names the file."""
+
+OUTDATED = "(the file has changed since, or is gone: this text is not shown any more)"
+"""Replaces the result of the call that loaded a text which is no longer on disk."""
+
+_FROM_DISK = "from_disk"
+
+
+def compare_with_disk(nodes: Iterable[Node], current: CurrentText) -> CurrentTexts:
+    """Return the loaded texts among `nodes` that a request shows differently.
+
+    Of several versions of one file only the last node shows a text.
+    """
+    latest: dict[tuple[NodeType, str], Node] = {}
+    texts: dict[str, Node | None] = {}
+    for node in nodes:
+        name = (node.node_type, str(node.metadata.get(FILE_TEXTS[node.node_type])))
+        if name in latest:
+            texts[latest[name].node_id] = None
+        latest[name] = node
+    for node in latest.values():
+        now = current(node)
+        if now is not node:
+            texts[node.node_id] = now if now and now.text.strip() else None
+    return texts
+
+
+def with_text(node: Node, text: str, version: str) -> Node:
+    """Return a copy of a node with another version of its text."""
+    content = [TextBlock(text=text)]
+    metadata = {**node.metadata, "hash": version, _FROM_DISK: True}
+    tokens = estimate_blocks(content)
+    update = {"content": content, "metadata": metadata, "token_count": tokens}
+    return node.model_copy(update=update)
+
+
+def is_from_disk(node: Node) -> bool:
+    """Return whether the text is not the one that is stored with the node."""
+    return _FROM_DISK in node.metadata
+
+
+def dump_texts(texts: CurrentTexts) -> dict[str, Any]:
+    """Return the texts as a report stores them."""
+    return {
+        node_id: node and {"text": node.text, "hash": node.metadata["hash"]}
+        for node_id, node in texts.items()
+    }
+
+
+def load_texts(stored: Mapping[str, Any], nodes: Mapping[str, Node]) -> CurrentTexts:
+    """Return the texts of a report; `nodes` are the stored ones, by id."""
+    return {
+        node_id: text and with_text(nodes[node_id], text["text"], text["hash"])
+        for node_id, text in stored.items()
+        if node_id in nodes
+    }
+
+
+def hash_file(path: Path) -> str:
+    """Return the hash of a file's content, read once for each version of the file.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    version = version_of(path)
+    if version is None:
+        return content_hash(read_text_file(path, MAX_TEXT_BYTES))
+    return _hash_known(path, version)
+
+
+@lru_cache(maxsize=1024)
+def _hash_known(path: Path, _version: FileVersion) -> str:
+    return content_hash(read_text_file(path, MAX_TEXT_BYTES))
+
+
+def read_current(node: Node, path: Path) -> tuple[str, str] | None:
+    """Return the text of a file and its hash; None if it is the version of the node.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    if hash_file(path) == node.metadata.get("hash"):
+        return None
+    content = read_text_file(path, MAX_TEXT_BYTES)
+    return decode_text(content), content_hash(content)

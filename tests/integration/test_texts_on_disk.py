@@ -1,0 +1,227 @@
+"""Instruction files and skills that change, or go, after a conversation has loaded them."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from agent_core import AgentRuntime, ModelRequest, RunStatus
+from agent_core.providers.scripted import Reply, Says, ScriptedProvider, calls
+from isolation import Home
+from runtimes import ask, runtime
+
+CONFIG = """
+[model]
+provider = "custom"
+name = "script"
+context_window = 16384
+
+[compact]
+keep_recent_tokens = 200
+
+[memory]
+enabled = false
+"""
+SUMMARY = '{"summary": "## Goal\\nwhat was said before, in as many words as it needs"}'
+SKILL = "---\nname: tidy\ndescription: How to tidy up\n---\n{}\n"
+LOADS = calls("internal.load_skill", name="tidy")
+
+
+def model(*lines: str | Reply) -> ScriptedProvider:
+    """Return a model that says the lines, and then always the same; it summarises when asked to."""
+    waiting = list(lines)
+
+    def reply(request: ModelRequest) -> str | Reply:
+        if request.metadata.get("purpose") == "compact":
+            return Says(text=SUMMARY)
+        return waiting.pop(0) if waiting else "answer " * 150
+
+    return ScriptedProvider(reply)
+
+
+def reads(path: str) -> Reply:
+    return calls("code.read_file", path=path)
+
+
+def last(provider: ScriptedProvider) -> ModelRequest:
+    asked = [r for r in provider.requests if r.metadata.get("purpose") != "compact"]
+    return asked[-1]
+
+
+def shown(request: ModelRequest) -> str:
+    """Return all that the model is told."""
+    return request.model_dump_json(include={"system", "messages"})
+
+
+def prefix(request: ModelRequest, other: ModelRequest) -> int:
+    """Return how many messages two requests begin with; -1 if their system part differs."""
+    if request.system != other.system:
+        return -1
+    both = list(zip(request.messages, other.messages, strict=False))
+    return next((n for n, (a, b) in enumerate(both) if a.content != b.content), len(both))
+
+
+async def compacted(made: AgentRuntime) -> None:
+    for number in range(4):
+        await ask(made, f"question {number}")
+    handle = await made.compact_session("s1")
+    await handle.wait()
+    assert handle.status is RunStatus.COMPLETED
+
+
+async def is_exact(made: AgentRuntime, run_id: str) -> bool:
+    return all(r.metadata["exact"] for r in (await made.inspect_run(run_id)).requests)
+
+
+async def test_a_changed_file_is_shown_as_it_is_in_its_place_and_a_deleted_one_leaves(
+    home: Home, project: Path
+) -> None:
+    rules = project / "sub" / "AGENTS.md"
+    rules.parent.mkdir()
+    rules.write_text("Use TABS.")
+    provider = model("first", reads("sub/AGENTS.md"), "second")
+    async with runtime(home, project, provider, config=CONFIG) as made:
+        await ask(made, "one")
+        await ask(made, "two")
+        before = last(provider)
+        await ask(made, "unchanged")
+        assert prefix(last(provider), before) == len(before.messages)
+        rules.write_text("Use SPACES.")
+        handle = await ask(made, "changed")
+        changed = last(provider)
+        assert "TABS" not in shown(changed)
+        assert shown(changed).count("SPACES") == 1
+        assert prefix(changed, before) == 4  # the messages before the file was read
+        assert await is_exact(made, handle.run_id)
+        await ask(made, "unchanged again")
+        assert prefix(last(provider), changed) == len(changed.messages)
+        rules.unlink()
+        handle = await ask(made, "gone")
+        assert "TABS" not in shown(last(provider))
+        assert "SPACES" not in shown(last(provider))
+        assert await is_exact(made, handle.run_id)
+
+
+@pytest.mark.parametrize("is_compacted", [False, True])
+async def test_a_file_in_the_system_part_is_shown_as_it_is_on_disk(
+    home: Home, project: Path, is_compacted: bool
+) -> None:
+    rules = project / "sub" / "AGENTS.md"
+    rules.parent.mkdir()
+    rules.write_text("Use TABS.")
+    async with runtime(home, project, model(reads("sub/AGENTS.md")), config=CONFIG) as made:
+        await ask(made, "one")
+        if is_compacted:
+            await compacted(made)
+    for text in ("Use TABS.", "Use SPACES."):
+        rules.write_text(text)
+        provider = model()
+        async with runtime(home, project, provider, config=CONFIG) as made:
+            handle = await ask(made, "now")
+            assert await is_exact(made, handle.run_id)
+        files = [b.content for b in last(provider).system if b.block_id.startswith("instructions:")]
+        assert files == ([f'<instructions path="sub/AGENTS.md">\n{text}\n</instructions>'])
+    if is_compacted:
+        rules.unlink()
+    else:
+        rules.write_text("\n")
+    provider = model()
+    async with runtime(home, project, provider, config=CONFIG) as made:
+        await ask(made, "now")
+    assert not [b for b in last(provider).system if b.block_id.startswith("instructions:")]
+
+
+async def test_a_file_that_was_read_again_after_a_change_stands_there_once(
+    home: Home, project: Path
+) -> None:
+    rules = project / "AGENTS.md"
+    rules.write_text("Use TABS.")
+    lines = [reads("AGENTS.md"), reads("AGENTS.md"), "both read", "and again"]
+
+    def line(request: ModelRequest) -> str | Reply:
+        if len(provider.requests) == 2:
+            rules.write_text("Use SPACES.")
+        return lines.pop(0)
+
+    provider = ScriptedProvider(line)
+    async with runtime(home, project, provider, config=CONFIG) as made:
+        await ask(made, "go")
+        assert "TABS" in shown(last(provider))  # what the run has read stays until it ends
+        assert "SPACES" in shown(last(provider))
+        await ask(made, "on")
+        assert "TABS" not in shown(last(provider))
+        assert "SPACES" in shown(last(provider))
+
+
+def edit(skill: Path) -> None:
+    skill.write_text(SKILL.format("Sweep TODAY."), encoding="utf-8")
+
+
+def delete(skill: Path) -> None:
+    skill.unlink()
+
+
+def leave(_: Path) -> None:
+    pass
+
+
+@pytest.mark.parametrize(("change", "expected"), [(edit, "TODAY"), (delete, ""), (leave, "BEFORE")])
+@pytest.mark.parametrize("is_reopened", [False, True])
+async def test_a_compaction_attaches_the_skill_that_is_on_disk_and_names_its_folder(
+    home: Home,
+    project: Path,
+    change: Callable[[Path], None],
+    expected: str,
+    is_reopened: bool,
+) -> None:
+    skill = home.write("skills/tidy/SKILL.md", SKILL.format("Sweep BEFORE."))
+    provider = model(LOADS)
+    async with runtime(home, project, provider, config=CONFIG) as made:
+        await ask(made, "one")
+        assert f'folder=\\"{skill.parent}\\"' in shown(last(provider))
+        await compacted(made)
+        if not is_reopened:
+            change(skill)
+            handle = await ask(made, "now")
+            assert await is_exact(made, handle.run_id)
+    if is_reopened:
+        change(skill)
+        provider = model()
+        async with runtime(home, project, provider, config=CONFIG) as made:
+            await ask(made, "now")
+    said = shown(last(provider))
+    assert "what was said before" in said
+    assert [word for word in ("BEFORE", "TODAY") if word in said] == (
+        [expected] if expected else []
+    )
+    assert (f'<skill name=\\"tidy\\" folder=\\"{skill.parent}\\">' in said) == bool(expected)
+
+
+async def test_a_skill_that_changes_before_a_compaction_inside_a_run_is_attached_as_it_is(
+    home: Home, project: Path
+) -> None:
+    skill = home.write("skills/tidy/SKILL.md", SKILL.format("Sweep BEFORE."))
+    text = project / "long.txt"
+    text.write_text("word " * 2500)
+
+    def line(request: ModelRequest) -> str | Reply:
+        if request.metadata.get("purpose") == "compact":
+            skill.write_text(SKILL.format("Sweep TODAY."))
+            return Says(text=SUMMARY)
+        turns = sum(1 for r in provider.requests if r.metadata.get("purpose") != "compact")
+        if turns == 1:
+            return LOADS
+        if "what was said before" in shown(request):
+            return "done"
+        return calls("code.read_file", path="long.txt", start_line=1, max_lines=turns + 1)
+
+    provider = ScriptedProvider(line)
+    config = CONFIG.replace("16384", "8192")
+    async with runtime(home, project, provider, config=config) as made:
+        text.write_text("\n".join(["word " * 40] * 400))
+        handle = await made.start("go", "s1")
+        await handle.wait()
+        assert handle.status is RunStatus.COMPLETED
+        assert "TODAY" in shown(last(provider))
+        assert "BEFORE" not in shown(last(provider))
+        assert await is_exact(made, handle.run_id)

@@ -26,6 +26,7 @@ from agent_core.types import (
     ToolCallBlock,
     ToolResultBlock,
     Usage,
+    words_of,
 )
 from agent_core.types.event_details import ChildEvent, ModelReplied, ToolEvent
 
@@ -341,6 +342,11 @@ def _is_message(node: Node) -> bool:
 def spoken(node: Node) -> str:
     """Return the text of a message, and its other content described in words."""
     return spoken_of(node.content)
+
+
+def gist_of(node: Node) -> str:
+    """Return the text that stands for a message in a list: of a user's, their own words."""
+    return words_of(node.content, node.metadata) if node.role is Role.USER else spoken(node)
 
 
 def spoken_of(content: Iterable[Any]) -> str:

@@ -405,19 +405,23 @@ async def _compose(
     if named := MCP_PROMPT.match(said.words):
         message = await runtime.mcp_prompt(*named.groups(default=""))
         if said.content is not None:
-            message = UserMessage(content=[*blocks_of(message), TextBlock(text=said.content)])
+            message = with_content(message, TextBlock(text=said.content))
     if not options.images:
         return message
     from agent_core.cli.images import read_image  # noqa: PLC0415 - few runs have any
 
     images = [await asyncio.to_thread(read_image, path) for path in options.images]
-    return UserMessage(content=[*blocks_of(message), *images])
+    return with_content(message, *images)
 
 
-def blocks_of(message: str | UserMessage) -> Sequence[ContentBlock]:
-    """Return the content blocks of a message."""
-    content = message if isinstance(message, str) else message.content
-    return [TextBlock(text=content)] if isinstance(content, str) else content
+def with_content(
+    message: str | UserMessage, *after: ContentBlock, before: Sequence[ContentBlock] = ()
+) -> UserMessage:
+    """Return a message with more content around it."""
+    whole = UserMessage(content=message) if isinstance(message, str) else message
+    content = whole.content
+    said = [TextBlock(text=content)] if isinstance(content, str) else content
+    return UserMessage(content=[*before, *said, *after], metadata=whole.metadata)
 
 
 MCP_PROMPT = re.compile(r"/([A-Za-z0-9_-]{1,64}):(\S+)(?:\s+(.*))?\Z", re.DOTALL)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from msgspec import Struct, field
 
 from agent_core.api import AgentRuntime
-from agent_core.cli.history import Exchange, History, MessageEntry, read_history, spoken
+from agent_core.cli.history import Exchange, History, MessageEntry, gist_of, read_history, spoken
 from agent_core.cli.sheet import Sheet, status_of, style_of, title_of
 from agent_core.cli.terminal import Clean, Style
 from agent_core.cli.words import SUMMARY
@@ -146,7 +146,7 @@ class _Drawing:
         style = Style.BOLD if is_active else Style.DIM
         text = f"({SUMMARY})"
         if node.node_type is NodeType.MESSAGE:
-            text = short_line(self._clean(spoken(node)), _GIST)
+            text = short_line(self._clean(gist_of(node)), _GIST)
         mark = "* " if is_active else "  "
         status = ""
         if run is not None and run.status != "completed" and node.node_type is NodeType.MESSAGE:

@@ -6,7 +6,7 @@ from itertools import accumulate
 from msgspec import Struct
 
 from agent_core.config.models import CompactionConfig
-from agent_core.types import Node, NodeType, Role
+from agent_core.types import Node, NodeType, Role, is_user_message
 
 _LEAST_PIECE = 512
 _PROMPT_AROUND = 1500
@@ -121,12 +121,6 @@ def visible_tokens(path: Sequence[Node]) -> int:
     """Return the tokens of a path's history in a request: the last summary and what follows."""
     previous, start = _last_compaction(path)
     return _tail_tokens(path)[start] + (previous.token_count if previous else 0)
-
-
-def is_user_message(node: Node) -> bool:
-    """Return whether a node is a message of the user, or of a parent agent in a user's place."""
-    is_message = node.role is Role.USER and node.node_type is NodeType.MESSAGE
-    return is_message and not node.is_partial and not node.flags.synthetic
 
 
 def is_in_view(node: Node) -> bool:

@@ -7,18 +7,26 @@ each time.
 
 import re
 from bisect import bisect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar, cast
 
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from agent_core.compact.cut import is_user_message
 from agent_core.text import estimate_text
-from agent_core.types import JsonBlock, Node, NodeType, ToolCallBlock, ToolResultBlock
+from agent_core.text.quotes import QUOTED, without_quotes
+from agent_core.types import (
+    JsonBlock,
+    Node,
+    NodeType,
+    ToolCallBlock,
+    ToolResultBlock,
+    UtcDatetime,
+    is_user_message,
+)
 
 LONGEST_STATEMENT = 300
-"""Longest text of one rule, in characters."""
+"""Longest text of one rule, and of a message that is kept whole, in characters."""
 
 _LARGE = 3
 """The goal and the latest message may each take one part in `_LARGE` of the room."""
@@ -62,18 +70,25 @@ class Statement(Struct, frozen=True):
 class KeptFacts(Struct, frozen=True, kw_only=True):
     """Facts that are carried over.
 
+    All that the user says is in the user's own words: without content that came with a message, and
+    without what a message quotes.
+
     Attributes:
+        as_of: the time of the last node of the path; None if the path is empty.
         goal, latest: the first and the last message of the user.
         rules: sentences that set a rule, oldest first, each once.
+        messages: short messages of the user, newest first, each once, but for those above.
         loaded: instructions, skills and memories in view, with their hashes; attached again.
         tasks: Tasks that have not ended.
         plans: plan and task instructions that have not been acted on.
         files: changed files, in the order of their first change.
     """
 
+    as_of: UtcDatetime | None = None
     goal: Statement | None = None
     latest: Statement | None = None
     rules: Sequence[Statement] = ()
+    messages: Sequence[Statement] = ()
     loaded: Sequence[Statement] = ()
     tasks: Sequence[Statement] = ()
     plans: Sequence[Statement] = ()
@@ -82,9 +97,11 @@ class KeptFacts(Struct, frozen=True, kw_only=True):
     def details(self, artifact_id: str | None) -> dict[str, Any]:
         """Return the facts as they are stored with the compaction."""
         return {
+            "as_of": self.as_of and self.as_of.isoformat(),
             "goal": asdict(self.goal) if self.goal else None,
             "latest_message": asdict(self.latest) if self.latest else None,
             "rules": list(map(asdict, self.rules)),
+            "messages": list(map(asdict, self.messages)),
             "loaded": list(map(asdict, self.loaded)),
             "tasks": list(map(asdict, self.tasks)),
             "plans": list(map(asdict, self.plans)),
@@ -94,7 +111,8 @@ class KeptFacts(Struct, frozen=True, kw_only=True):
 
     def texts(self) -> Iterator[str]:
         """Yield every text that the result has to contain."""
-        for fact in (self.goal, self.latest, *self.rules, *self.loaded, *self.tasks, *self.plans):
+        said = (self.goal, self.latest, *self.rules, *self.messages)
+        for fact in (*said, *self.loaded, *self.tasks, *self.plans):
             if fact is not None:
                 yield fact.text
         yield from self.files
@@ -102,29 +120,50 @@ class KeptFacts(Struct, frozen=True, kw_only=True):
 
 def collect_kept(path: Sequence[Node], open_plans: Iterable[Node]) -> KeptFacts:
     """Collect the facts of a whole path, root first, that must not be lost."""
-    messages = [
-        Statement(node.node_id, text)
+    asked = [
+        Statement(node.node_id, without_quotes(node.words).strip())
         for node in path
-        if is_user_message(node) and (text := node.text.strip())
+        if is_user_message(node)
     ]
+    said = [message for message in asked if message.text.replace(QUOTED, "").strip()]
     rules: dict[str, Statement] = {}
-    for message in messages:
+    for message in said:
         for text in rule_statements(message.text):
-            key = text.casefold().rstrip(" .!\u3002\uff01")
-            rules.pop(key, None)  # a repeated rule moves to its last place
-            rules[key] = Statement(message.node_id, text)
+            _put_last(rules, Statement(message.node_id, text))
+    goal = said[0] if said else None
+    # A message without words, such as a picture, leaves no other one in its place.
+    latest = said[-1] if len(said) > 1 and said[-1] is asked[-1] else None
+    messages: dict[str, Statement] = {}
+    above = {_key(fact.text) for fact in (goal, latest) if fact} | rules.keys()
+    for message in said:
+        if len(message.text) <= LONGEST_STATEMENT and _key(message.text) not in above:
+            _put_last(messages, message)
     writes = (call for call, _, _ in _successful_calls(path) if call.name in _CHANGES_FILES)
     files = (call.arguments.get("path") for call in writes)
     changed = (" ".join(file.split()) for file in files if isinstance(file, str))
     return KeptFacts(
-        goal=messages[0] if messages else None,
-        latest=messages[-1] if len(messages) > 1 else None,
+        as_of=path[-1].created_at if path else None,
+        goal=goal,
+        latest=latest,
         rules=list(rules.values()),
+        messages=list(messages.values())[::-1],
         loaded=_loaded_texts(path),
         tasks=_open_tasks(path),
         plans=[Statement(node.node_id, node.node_type.value) for node in open_plans],
         files=list(dict.fromkeys(changed)),
     )
+
+
+def _put_last(statements: dict[str, Statement], statement: Statement) -> None:
+    """Add a statement; what was said before moves to its last place."""
+    key = _key(statement.text)
+    statements.pop(key, None)
+    statements[key] = statement
+
+
+def _key(text: str) -> str:
+    """Return the part of a text that is the same in its repetitions."""
+    return " ".join(text.split()).casefold().rstrip(" .!\u3002\uff01")
 
 
 def rule_statements(text: str) -> list[str]:
@@ -201,8 +240,8 @@ def _line(value: object) -> str:
 def fit_kept(kept: KeptFacts, room: int) -> tuple[KeptFacts, str]:
     """Reduce the kept facts to `room` tokens.
 
-    Long messages keep their beginning, then the oldest rules are dropped, and then the oldest
-    files.
+    Long messages keep their beginning. Then the oldest are dropped of what does not fit: files
+    beyond a quarter of the room, short messages, rules, and all other files.
 
     Returns:
         The facts that stay, and the text of all others for an artifact; empty if all of them stay.
@@ -221,19 +260,31 @@ def fit_kept(kept: KeptFacts, room: int) -> tuple[KeptFacts, str]:
         return estimate_text(render_kept(kept, "art_" + "0" * 28)) <= room
 
     short = replace(kept, goal=shorten(kept.goal), latest=shorten(kept.latest))
-    rules, files = short.rules, short.files
-    # The number to drop until it fits; all of them if it never does.
-    if gone := bisect(
-        range(len(rules)), False, key=lambda n: fits(replace(short, rules=rules[n:]))
-    ):
+    rules, messages = short.rules, short.messages[::-1]
+
+    def drop_files(fits: Callable[[Sequence[str]], bool]) -> None:
+        nonlocal short
+        if gone := _count_excess(short.files, fits):
+            rest.append(_list("Files changed earlier", short.files[:gone]))
+            short = replace(short, files=short.files[gone:])
+
+    drop_files(lambda files: sum(map(estimate_text, files)) <= room // 4 or fits(short))
+    if gone := _count_excess(messages, lambda left: fits(replace(short, messages=left))):
+        rest.append(_list("Older messages of the user", (text.text for text in messages[:gone])))
+        short = replace(short, messages=messages[gone:][::-1])
+    if gone := _count_excess(rules, lambda left: fits(replace(short, rules=left))):
         rest.append(_list("Older rules the user has set", (rule.text for rule in rules[:gone])))
         short = replace(short, rules=rules[gone:])
-    if gone := bisect(
-        range(len(files)), False, key=lambda n: fits(replace(short, files=files[n:]))
-    ):
-        rest.append(_list("Files changed earlier", files[:gone]))
-        short = replace(short, files=files[gone:])
+    drop_files(lambda files: fits(replace(short, files=files)))
     return short, "\n\n".join(rest)
+
+
+_T = TypeVar("_T")
+
+
+def _count_excess(items: Sequence[_T], fits: Callable[[Sequence[_T]], bool]) -> int:
+    """Return how many of the first items to drop until the rest fits; all if it never does."""
+    return bisect(range(len(items)), False, key=lambda count: fits(items[count:]))
 
 
 def render_kept(kept: KeptFacts, artifact_id: str | None) -> str:
@@ -245,6 +296,7 @@ def render_kept(kept: KeptFacts, artifact_id: str | None) -> str:
         parts.append(f"Latest message of the user:\n{kept.latest.text}")
     lists = {
         "Rules the user has set": kept.rules,
+        "Short messages of the user, newest first": kept.messages,
         "Loaded (attached again where there is room)": kept.loaded,
         "Open Tasks": kept.tasks,
         "Instructions not acted on yet": kept.plans,
@@ -256,6 +308,8 @@ def render_kept(kept: KeptFacts, artifact_id: str | None) -> str:
         parts.append(_list("Files changed so far", kept.files))
     if artifact_id:
         parts.append(f"More of this, older or longer, is in artifact {artifact_id}.")
+    if kept.as_of:
+        parts.append(f"(as of {kept.as_of:%Y-%m-%d %H:%M} UTC: later messages are newer than this)")
     return f"<kept>\n{escape_kept(chr(10).join(parts))}\n</kept>"
 
 

@@ -25,6 +25,7 @@ from agent_core.extensions import (
 )
 from agent_core.types import (
     FINAL_ANSWER,
+    WORDS,
     Draft,
     EventLevel,
     EventType,
@@ -186,7 +187,10 @@ class RunGuards:
         text = await self._replaced("message", prompt.text)
         if text != prompt.text:
             rest = [block for block in prompt.content if not isinstance(block, TextBlock)]
-            prompt = replace(prompt, content=[TextBlock(text=text), *rest])
+            metadata = prompt.metadata
+            if WORDS in metadata:  # they may repeat what was replaced
+                metadata = {**metadata, WORDS: ""}
+            prompt = replace(prompt, content=[TextBlock(text=text), *rest], metadata=metadata)
         if any(guard.may_replace("message") for guard in self._guards):
             self._journal.replace_prompt(prompt)  # it was withheld until now
         looking = [guard for guard in self._of("message") if guard.look_only]

@@ -13,7 +13,7 @@ from agent_core.text import shortened
 from agent_core.tools.base import Action, ArtifactWriter, Tool, ToolContext
 from agent_core.tools.registry import model_tool
 from agent_core.tools.schema import Arguments
-from agent_core.types import Access, TextBlock, ToolResult, UserMessage
+from agent_core.types import WORDS, Access, TextBlock, ToolResult, UserMessage
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -188,7 +188,12 @@ async def read_prompt(
         for block in message_blocks(message.content, is_answer=message.role == "assistant")
     ]
     facts = {"server_id": server.server_id, "name": name}
-    return UserMessage(content=content or [TextBlock(text=name)], metadata={"mcp_prompt": facts})
+    given = [f"{key}={shlex.quote(value)}" for key, value in arguments.items()]
+    words = " ".join([f"/{server.server_id}:{name}", *given])
+    return UserMessage(
+        content=content or [TextBlock(text=name)],
+        metadata={"mcp_prompt": facts, WORDS: shortened(words, _LONGEST_FIELD)},
+    )
 
 
 async def parse_arguments(

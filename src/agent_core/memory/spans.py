@@ -7,7 +7,8 @@ from enum import StrEnum
 from msgspec import Struct
 
 from agent_core.config.models import MemoryConfig
-from agent_core.text import estimate_text, without_content
+from agent_core.text import estimate_text
+from agent_core.text.quotes import without_quotes
 from agent_core.types import Node, NodeType, Role
 from agent_core.types.memory_scopes import MEMORY_OFF, MemoryTerms
 
@@ -128,7 +129,7 @@ def _is_message(node: Node) -> bool:
 
 def _words(node: Node, limit: int = _MESSAGE_CHARS) -> str:
     """Return the text of a message without marked content, cut in the middle to `limit`."""
-    text = without_content(node.text).strip()
+    text = node.words.strip()
     if len(text) <= limit:
         return text
     return f"{text[: limit * 2 // 3]}\n[…]\n{text[-(limit // 3) :]}"
@@ -170,7 +171,7 @@ class Backlog(Struct, frozen=True):
                 tokens += node.token_count
                 if span.is_users(node):
                     messages += 1
-                    has_request |= is_explicit_request(without_content(node.text))
+                    has_request |= is_explicit_request(without_quotes(node.words))
         return cls(messages, tokens, has_request)
 
     def plus(self, nodes: Sequence[Node]) -> "Backlog":

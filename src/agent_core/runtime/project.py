@@ -37,7 +37,6 @@ from agent_core.process.environment import HOOK, command_environment
 from agent_core.redaction.redactor import Redactor
 from agent_core.runtime.options import RuntimeOptions
 from agent_core.runtime.toolboxes import Toolboxes, note_failure
-from agent_core.text import without_content
 from agent_core.tools.sensitive import user_homes
 from agent_core.tools.toolsets import Toolset, opened
 from agent_core.tools.workspace import PathPolicy
@@ -231,7 +230,7 @@ class Project:
             find_mentions,
         )
 
-        mentions = find_mentions(without_content(prompt.text), self.mcp.server_ids)
+        mentions = find_mentions(prompt.words, self.mcp.server_ids)
         limit = self.setup.config.tools.result_limit_bytes
         return (
             MentionedResources(history, mentions, self.mcp, limit_bytes=limit)

@@ -20,6 +20,7 @@ from agent_core.runtime.run import ROLES, STARTED_BY_HOOK, Caller, Nesting, RunR
 from agent_core.text import first_words
 from agent_core.types import (
     MODEL_KEY,
+    WORDS,
     Draft,
     ImageBlock,
     NewRun,
@@ -178,8 +179,12 @@ class RunRequests:
         """Return the message to store, without text that guards may replace, and its title."""
         if options.guards and any(guard.may_replace("message") for guard in options.guards):
             rest = [block for block in prompt.content if not isinstance(block, TextBlock)]
-            return prompt.model_copy(update={"content": [TextBlock(text=_WITHHELD), *rest]}), None
-        return prompt, first_words(self._redactor.text(words_of(prompt.content)))
+            withheld: dict[str, Any] = {"content": [TextBlock(text=_WITHHELD), *rest]}
+            if WORDS in prompt.metadata:
+                withheld["metadata"] = {**prompt.metadata, WORDS: ""}
+            return prompt.model_copy(update=withheld), None
+        words = words_of(prompt.content, prompt.metadata)
+        return prompt, first_words(self._redactor.text(words))
 
     def _store_options(self, options: RunOptions, model: ModelConfig) -> StoredOptions:
         """Return the options to store: without secrets, in the model too.

@@ -41,7 +41,7 @@ _OF_SESSION = (
 """What is asked about each session of a list."""
 _AT_ONCE = 100
 
-_FIRST_MESSAGE = """SELECT content_json FROM nodes
+_FIRST_MESSAGE = """SELECT content_json, metadata_json FROM nodes
     WHERE session_id = ? AND role = 'user' AND node_type = 'message' ORDER BY node_seq LIMIT 1"""
 
 _IDS = {
@@ -141,7 +141,10 @@ def untitled(connection: Connection, limit: int) -> dict[str, str]:
 def _began_with(connection: Connection, session_id: str) -> str | None:
     message = connection.execute(_FIRST_MESSAGE, (session_id,)).fetchone()
     try:
-        return words_of(CONTENT.validate_python(loads(message[0]))) if message else None
+        if message is None:
+            return None
+        content, metadata = map(loads, message)
+        return words_of(CONTENT.validate_python(content), metadata)
     except (ValueError, RecursionError):  # damaged: opening the session reports it
         return ""
 

@@ -261,7 +261,7 @@ def mark_content(text: str, source: str) -> str:
 
 
 def without_content(text: str) -> str:
-    """Return `text` without its marked blocks."""
+    """Return `text` without its marked blocks; one that was cut off extends to the end."""
     if "<content from=" not in text:
         return text
     kept: list[str] = []
@@ -269,8 +269,8 @@ def without_content(text: str) -> str:
     while found := _MARK.search(text, start):
         closing = f'</content boundary="{found[1]}">'
         end = text.find(closing, found.end())
-        if end < 0:
-            break
         kept.append(text[start : found.start()])
+        if end < 0:
+            return "".join(kept)
         start = end + len(closing)
     return "".join([*kept, text[start:]])

@@ -395,8 +395,19 @@ def build_content() -> None:
         part.model_rebuild()
 
 
+WORDS = "words"
+"""Metadata key of a message for the sender's own words, if its text has more than these.
+
+Marked content in the text needs no such key.
+"""
+
+
 class UserMessage(Frozen):
-    """A message from a caller to an agent."""
+    """A message from a caller to an agent.
+
+    `metadata["words"]` has the user's own words, if the text has more than these: a program that
+    adds other texts sets it, so that they are not taken for what the user wants.
+    """
 
     content: str | list[ContentBlock]
     metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
@@ -490,6 +501,11 @@ class Draft:
         """Its text blocks, joined."""
         return "".join([block.text for block in self.content if isinstance(block, TextBlock)])
 
+    @property
+    def words(self) -> str:
+        """Its text in the sender's own words."""
+        return own_words(self.content, self.metadata)
+
 
 class Node(Frozen):
     """A written conversation item: a draft with a place in the tree.
@@ -536,6 +552,30 @@ class Node(Frozen):
         """Its text blocks, joined."""
         return "".join([block.text for block in self.content if isinstance(block, TextBlock)])
 
+    @property
+    def words(self) -> str:
+        """Its text in the sender's own words."""
+        return own_words(self.content, self.metadata)
+
+
+def is_user_message(node: Node) -> bool:
+    """Return whether a node is a message of the user, or of a parent agent in a user's place."""
+    is_message = node.role is Role.USER and node.node_type is NodeType.MESSAGE
+    return is_message and not node.is_partial and not node.flags.synthetic
+
+
+def answered_message(path: Sequence[Node], start: int) -> Node | None:
+    """Return the user's message before `start` that the node there still works on.
+
+    None if a message of its own begins there: resources that a message names precede it.
+    """
+    first = start
+    while first < len(path) and path[first].node_type is NodeType.RESOURCE_CONTEXT:
+        first += 1
+    if first < len(path) and is_user_message(path[first]):
+        return None
+    return next((node for node in reversed(path[:start]) if is_user_message(node)), None)
+
 
 def call_ids_of(path: Iterable[Node]) -> tuple[set[str], set[str]]:
     """Return the ids of all tool calls of these nodes, and of all that have a result there."""
@@ -554,10 +594,32 @@ def user_text(text: str, node_type: NodeType = NodeType.MESSAGE, **metadata: Any
     return Draft(Role.USER, (TextBlock(text=text),), node_type, metadata)
 
 
-def words_of(content: Iterable[ContentBlock], limit: int = 4000) -> str:
-    """Return the first `limit` characters of a message, or the kinds of its blocks."""
+def own_words(content: Iterable[ContentBlock], metadata: Mapping[str, Any]) -> str:
+    """Return what the sender of a message wrote, without the content that came with it.
+
+    Everything that quotes the user reads messages with this function: what a compaction keeps,
+    memory, titles.
+    """
+    if isinstance(words := metadata.get(WORDS), str):
+        return words
+    match metadata.get("mcp_prompt"):
+        case {"server_id": str(server_id), "name": str(name)}:  # of a version without `words`
+            return f"/{server_id}:{name}"
+        case _:
+            pass
+    words = ""
+    for block in content:
+        if isinstance(block, TextBlock) and (more := without_content(block.text)):
+            is_apart = not words or words[-1].isspace() or more[0].isspace()
+            words += more if is_apart else f" {more}"
+    return words
+
+
+def words_of(
+    content: Iterable[ContentBlock], metadata: Mapping[str, Any], limit: int = 4000
+) -> str:
+    """Return the first `limit` characters of the sender's words, or the kinds of the blocks."""
     blocks = list(content)
-    said = [without_content(block.text) for block in blocks if isinstance(block, TextBlock)]
-    if text := " ".join([text.strip()[:limit] for text in said if text.strip()]):
+    if text := own_words(blocks, metadata).strip():
         return text[:limit]
     return " ".join(dict.fromkeys(f"[{block.type.replace('_', ' ')}]" for block in blocks))

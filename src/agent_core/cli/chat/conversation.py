@@ -13,7 +13,7 @@ from msgspec import Struct
 from agent_core.api import AgentRuntime, RunHandle
 from agent_core.cli.chat.message import Attached, UserCommand, attach_files
 from agent_core.cli.figures import format_cost, format_tokens
-from agent_core.cli.run import MCP_PROMPT, blocks_of
+from agent_core.cli.run import MCP_PROMPT, with_content
 from agent_core.cli.sheet import title_of
 from agent_core.cli.terminal import Clean, OutputClosedError, Style, Terminal, waiting_question
 from agent_core.cli.view import RunView, answer_hints
@@ -21,18 +21,19 @@ from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError
 from agent_core.events.projection import Call
 from agent_core.loop.options import RunOptions
-from agent_core.text import short_line, shortened, visible, without_content
+from agent_core.text import short_line, shortened, visible
 from agent_core.tools.workspace import PathPolicy
 from agent_core.types import (
+    WORDS,
     ContentBlock,
     NodeType,
     PermissionMode,
     Role,
     RunStatus,
-    TextBlock,
     Usage,
     UserMessage,
     new_id,
+    own_words,
 )
 from agent_core.types.event_details import ContextBuilt, EventDetails, RunQueued
 
@@ -290,7 +291,10 @@ class Chat:
                     self.line.put(shown)
 
     async def _send(self, text: str, *, shown: str, is_command: bool) -> None:
-        message, attached = await self._message(text, is_command=is_command)
+        words = shown.strip()
+        if self.line.is_paste(words):
+            words = text
+        message, attached = await self._message(text, words, is_command=is_command)
         options = RunOptions(model=self.model, permission_mode=self.mode)
         start = partial(self.runtime.start, message, self.session_id, options=options, here=True)
         is_on_screen = not self.terminal.can_draw
@@ -323,16 +327,22 @@ class Chat:
         self.line.refresh()
 
     async def _message(
-        self, text: str, *, is_command: bool
+        self, text: str, words: str, *, is_command: bool
     ) -> tuple[str | UserMessage, Sequence[Attached]]:
-        """Return a message: the words, the files they name and the output of earlier commands."""
+        """Return a message: the text, the files it names and the output of earlier commands.
+
+        `words` is the text without large pastes, which are not the user's own words. A message that
+        is nothing but one is what the user says.
+        """
         message: str | UserMessage = text
         if is_command and (named := MCP_PROMPT.match(text)):
             message = await self.runtime.mcp_prompt(*named.groups(default=""))
-        attached = await asyncio.to_thread(attach_files, text, self._policy)
+        elif words != text:
+            message = UserMessage(content=text, metadata={WORDS: words})
+        attached = await asyncio.to_thread(attach_files, words, self._policy)
         files = [file.block for file in attached if file.block is not None]
         if files or self._extra:
-            message = UserMessage(content=[*self._extra, *blocks_of(message), *files])
+            message = with_content(message, *files, before=self._extra)
         return message, attached
 
     def _show_sent(self, sent: Sent) -> None:
@@ -415,9 +425,8 @@ class Chat:
         """A message that a process had queued when it died."""
         start = partial(self.runtime.attach, run_id)
         (run,) = (await self.runtime.replay_run(run_id)).runs
-        blocks = run.prompt.content if run.prompt else ()
-        said = "".join(block.text for block in blocks if isinstance(block, TextBlock))
-        return Sent(without_content(said).strip(), start), Running(await start())
+        said = own_words(run.prompt.content, run.prompt.metadata).strip() if run.prompt else ""
+        return Sent(said, start), Running(await start())
 
     def _note(self, details: EventDetails) -> None:
         """Keep the state of the session that the line shows."""
@@ -518,7 +527,7 @@ class Chat:
         said = [node for node in path if node.node_type is NodeType.MESSAGE and node.text.strip()]
         for node in [node for node in said if node.role is not Role.TOOL][-2:]:
             sign = "> " if node.role is Role.USER else ""
-            text = shortened(without_content(node.text).strip(), _RECAP_CHARS)
+            text = shortened(node.words.strip(), _RECAP_CHARS)
             self.terminal.line(f"{sign}{text}", Style.DIM)
         runs = await self.runtime.session_runs(session_id)
         if count := sum(run.status is RunStatus.QUEUED for run in runs):

@@ -119,6 +119,10 @@ class Pastes:
         names = "|".join(map(re.escape, self._known))
         return re.sub(names, lambda found: self._known[found[0]], text)
 
+    def is_paste(self, text: str) -> bool:
+        """Return whether the text is nothing but the name of a large paste."""
+        return text in self._known
+
 
 class Entered(Struct, frozen=True):
     """A line that was entered.
@@ -224,6 +228,10 @@ class EditedLine:
     def unfold(self, text: str) -> str:
         """Return the entered text, with all pasted text."""
         return self._pastes.unfold(text)
+
+    def is_paste(self, text: str) -> bool:
+        """Return whether an entered text is nothing but a large paste."""
+        return self._pastes.is_paste(text)
 
     @property
     def text(self) -> str:

@@ -86,6 +86,11 @@ class PlainLine:
         """The text as it is."""
         return text
 
+    def is_paste(self, text: str) -> bool:
+        """Return False: pastes cannot be told from typed text."""
+        del text
+        return False
+
     def put(self, text: str, *, acts: bool = False) -> None:
         """Show the text, to be typed again."""
         del acts

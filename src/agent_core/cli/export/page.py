@@ -9,8 +9,8 @@ from agent_core.cli.history import (
     HistoryWriter,
     MessageEntry,
     NoteEntry,
+    gist_of,
     result_text,
-    spoken,
 )
 from agent_core.cli.terminal import Clean
 from agent_core.cli.tree import Branch, grow_tree
@@ -159,7 +159,7 @@ class _Page(HistoryWriter):
         node = branch.node
         text = f"({SUMMARY})"
         if node.node_type is NodeType.MESSAGE:
-            text = short_line(self._clean(spoken(node)), _GIST)
+            text = short_line(self._clean(gist_of(node)), _GIST)
         is_now = node.node_id in self._history.active
         mark = "" if is_now else f' <span class="muted">{NOT_ACTIVE}</span>'
         link = f'<a href="#{plain(node.node_id)}">{plain(text)}</a>'

@@ -1,0 +1,75 @@
+"""Tells what people write in a message from what they quote in it: a log, a file, a mail."""
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from unicodedata import category
+
+QUOTED = "[…]"
+"""Stands for a quoted part."""
+
+_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
+_LIST_ITEM = re.compile(r"\s*(?:[-*+\u2022]|\d{1,3}[.)\u3001])\s")
+_QUOTED_LINE = re.compile(r" {0,3}>")
+_LEADS_IN = (":", "?", "\uff1a", "\uff1f")
+_MOST_LINES = 12
+"""A paragraph of more lines is a paste, unless it is a list; the chat folds as many."""
+_LEAST_LINES = 3
+_LEAST_LETTERS = 0.75
+"""Share of letters in what is not blank of a line: prose has more, the output of programs less."""
+
+
+def without_quotes(text: str) -> str:
+    """Return `text` with `[…]` for every part that its author quotes.
+
+    Quoted are fenced blocks, lines that begin with `>`, and paragraphs that were pasted. A
+    paragraph was pasted if it has more than twelve lines and is no list, or if it has at least
+    three and most of them are the output of a program: no items of a list, and less than three
+    quarters of their signs are letters. A first line that ends with a colon or a question mark is
+    not part of it.
+    """
+    if "\n" not in text and not _QUOTED_LINE.match(text):  # as most messages are
+        return text
+    parts: list[str] = []
+    for is_quoted, lines in groupby(_judge(text.splitlines()), lambda judged: judged[0]):
+        if is_quoted:
+            parts.append(QUOTED)
+        else:
+            parts += [line for _, line in lines]
+    return "\n".join(parts)
+
+
+def _judge(lines: Sequence[str]) -> Iterator[tuple[bool, str]]:
+    """Yield whether each line is quoted, and the line."""
+    fence, paragraph = "", list[str]()
+    for line in lines:
+        opening = _FENCE.match(line)
+        if fence:
+            yield True, line
+            is_end = opening and opening[1].startswith(fence) and not line.strip(f" {fence[0]}")
+            fence = "" if is_end else fence
+            continue
+        if not (opening or not line.strip() or _QUOTED_LINE.match(line)):
+            paragraph.append(line)
+            continue
+        yield from _judge_paragraph(paragraph)
+        paragraph.clear()
+        fence = opening[1] if opening else ""
+        yield bool(opening or line.strip()), line
+    yield from _judge_paragraph(paragraph)
+
+
+def _judge_paragraph(lines: Sequence[str]) -> Iterator[tuple[bool, str]]:
+    if lines and lines[0].rstrip().endswith(_LEADS_IN):
+        yield False, lines[0]
+        lines = lines[1:]
+    others = [line for line in lines if not _LIST_ITEM.match(line)]
+    is_long = len(lines) > _MOST_LINES and 2 * len(others) > len(lines)
+    is_output = len(lines) >= _LEAST_LINES and 2 * sum(map(_is_output, others)) > len(lines)
+    yield from ((is_long or is_output, line) for line in lines)
+
+
+def _is_output(line: str) -> bool:
+    signs = [sign for sign in line if not sign.isspace()]
+    letters = sum(category(sign)[0] in "LM" for sign in signs)
+    return letters < _LEAST_LETTERS * len(signs)

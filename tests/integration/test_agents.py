@@ -217,7 +217,7 @@ async def test_i8_allowed_tools_narrow_a_child_to_these_and_what_it_needs(
         handle = await go(made)
         child = await inspected(made, handle)
     first = played.requests_of("look")[0]
-    assert {tool.name for tool in first.tools} == {"code.read_file", "internal.load_skill"}
+    assert {tool.name for tool in first.tools} == {"code.read_file"}
     (denied,) = [result for node in child.nodes for result in node.results]
     assert denied.error is not None
     assert denied.error.code is ErrorCode.TOOL_NOT_AVAILABLE

@@ -64,8 +64,8 @@ async def test_names_and_first_sentences_stand_in_the_prompt_and_definitions_do_
         await ask(made)
     request = provider.requests[0]
     (catalog,) = [block for block in request.system if block.block_id == "tool_catalog"]
-    assert "- mcp.plain.echo: Says it again.\n" in catalog.content
-    assert "- mcp.plain.long\n" in catalog.content
+    assert "- mcp__plain__echo: Says it again.\n" in catalog.content
+    assert "- mcp__plain__long\n" in catalog.content
     names = {tool.name for tool in request.tools}
     assert {"internal.find_tools", "internal.call_tool", "code.read_file"} <= names
     assert not [name for name in names if name.startswith("mcp.")]
@@ -186,7 +186,7 @@ async def test_words_find_tools_and_nonsense_finds_none(home: Home, project: Pat
     found, known, nothing = (
         json.loads(plain_text(r.content) or "null") for r in results(provider.requests[-1])
     )
-    assert found["tools"][0] == "mcp.plain.write"
+    assert found["tools"][0] == "mcp__plain__write"
     assert known["already_loaded"]
     assert nothing is None
     texts = [message.metadata.get("source_type") for message in provider.requests[-1].messages]
@@ -227,7 +227,7 @@ async def test_a_child_with_few_tools_is_shown_their_definitions(home: Home, pro
         await ask(made)
     parent, child, *_ = provider.requests
     assert "internal.find_tools" in {tool.name for tool in parent.tools}
-    assert {tool.name for tool in child.tools} == {"mcp.plain.echo", "internal.load_skill"}
+    assert {tool.name for tool in child.tools} == {"mcp.plain.echo"}
     assert plain_text(results(provider.requests[2])[-1].content) == "here"
 
 

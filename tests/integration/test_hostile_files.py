@@ -79,6 +79,7 @@ async def test_a_broken_memory_file_stops_no_extraction_and_is_named(
 
 async def test_recall_goes_on_among_broken_files_and_names_them(home: Home, project: Path) -> None:
     home.write("memory/user/good.md", "---\nid: mem_good\nsummary: Drinks tea\n---\nGreen tea.")
+    home.write("memory/MEMORY.md", "- [mem_good](user/good.md) user: Drinks tea\n")
     for number, head in enumerate(HEADS.values()):
         home.write(f"memory/reference/broken{number}.md", text_of(head))
 

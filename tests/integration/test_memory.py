@@ -294,6 +294,7 @@ async def test_m8_a_run_recalls_what_is_remembered(home: Home, project: Path) ->
 
     text = "---\nid: mem_7\nsummary: Prefers tabs\ntags: [style]\n---\nUse tabs in all code.\n"
     path = home.write("memory/user/tabs.md", text)
+    home.write("memory/MEMORY.md", "- [mem_7](user/tabs.md) user: Prefers tabs\n")
     provider = split(run, memory_recall='Sure: {"memory_ids": ["mem_7", "mem_unknown"]}')
     async with runtime(home, project, provider) as made:
         handle = await ask(made, "tabs?")
@@ -318,6 +319,7 @@ async def test_words_choose_where_the_model_does_not(
 ) -> None:
     home.write("memory/user/tabs.md", "---\nid: mem_7\nsummary: Prefers tabs\n---\nTabs.\n")
     home.write("memory/user/tea.md", "---\nid: mem_8\nsummary: Drinks tea\n---\nGreen.\n")
+    home.write("memory/MEMORY.md", "- [mem_7](user/tabs.md) user: Prefers tabs\n")
 
     def run(request: ModelRequest) -> Reply:
         if len(request.messages) == 1:

@@ -38,6 +38,7 @@ async def test_a_request_is_rebuilt_whatever_tools_are_disabled_since(
     home: Home, project: Path, budget: Budget | None
 ) -> None:
     played = Cast(PLAYED)
+    home.write("skills/tidy.md", "---\nname: tidy\ndescription: Tidies up.\n---\nTidy up.\n")
     async with runtime(home, project, played, config=CONFIG + POOL) as made:
         for text, mode in (("alone", RunMode.NORMAL), ("lead", RunMode.ORCHESTRATOR)):
             handle = await made.start(text, "s", mode=mode, options=RunOptions(budget=budget))

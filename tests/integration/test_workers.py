@@ -420,9 +420,8 @@ async def test_a_workers_list_is_its_set_and_its_ceiling(home: Home, project: Pa
         error = await refusal(made, handle, "agent.dispatch_worker")
     assert [each.agent.metadata["worker_id"] for each in workers] == ["reader", "writer"]
     first, second = played.requests_of("work")
-    built_in = {"internal.load_skill", *TASK_TOOLS}
-    assert {each.name for each in first.tools} == {"code.read_file", *built_in}
-    assert {each.name for each in second.tools} == {"code.write_file", *built_in}
+    assert {each.name for each in first.tools} == {"code.read_file", *TASK_TOOLS}
+    assert {each.name for each in second.tools} == {"code.write_file", *TASK_TOOLS}
     assert error.code is ErrorCode.VALIDATION_ERROR
 
 

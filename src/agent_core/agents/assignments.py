@@ -84,14 +84,14 @@ class SubAssignment(ChildAssignment):
 
 
 class ForkAssignment(ChildAssignment):
-    """Hand a task to an agent that has this conversation so far, and get its report."""
+    """Hand a task to an agent with this conversation, and get its report."""
 
 
 class WorkerAssignment(Assignment):
     """Send a worker to a Task and wait for it. The worker claims a step itself, one at most;
     allowed_step_ids limits which. Without worker_agent_id the first idle worker goes. Several in
     one turn run side by side. With wait=false you get its child_run_id at once and go on;
-    agent.wait_workers collects the result. Workers still running when you end are stopped.
+    agent__wait_workers collects the result. Workers still running when you end are stopped.
     """
 
     task_id: str
@@ -101,7 +101,7 @@ class WorkerAssignment(Assignment):
     instruction: Words
     context: Words | None = None
     wait: Annotated[
-        bool, Field(description="false: answer at once; agent.wait_workers gets the result.")
+        bool, Field(description="false: answer at once; agent__wait_workers gets the result.")
     ] = True
 
     @property
@@ -120,7 +120,7 @@ class WaitWorkers(AgentArguments):
 
 
 class ListDefinitions(AgentArguments):
-    """List the kinds of agents and what they are good at."""
+    """List the kinds of agents."""
 
 
 class ListWorkers(AgentArguments):

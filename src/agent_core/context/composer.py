@@ -398,8 +398,7 @@ class Composer:
                 budget.reattached, settled=settled, scope=memory_scope, current=current
             )
         self.history = history
-        block_budget = int(budget.dynamic / self._scale.of(model.name))
-        self._system = SystemSegment(static, dynamic, own=own, budget=block_budget)
+        self._system = SystemSegment(static, dynamic, own=own, budget=budget.dynamic)
         self._tools = ToolSegment()
         self._reporter = ContextReporter(previous)
         self._view = view or View()

@@ -96,9 +96,12 @@ class InstructionCatalog(Struct, frozen=True):
     files: tuple[InstructionFile, ...] = ()
     truncated: bool = False
 
-    def text(self, budget: int) -> str:
-        """Return one line for each file, within `budget` tokens; empty if there are no files."""
-        lines = [file.line for file in self.files]
+    def text(self, budget: int, *, without: Collection[str] = ()) -> str:
+        """Return one line for each file, within `budget` tokens; empty if there are no files.
+
+        Files whose shown path is in `without` are not listed.
+        """
+        lines = [file.line for file in self.files if file.shown not in without]
         if self.truncated:
             lines.append(f"- (truncated: there are more than {len(self.files)} files)")
         return fit_lines(lines, budget)

@@ -116,6 +116,22 @@ def safe_id(tool_call_id: str) -> str:
     return f"{safe[:50]}_{hashlib.sha256(tool_call_id.encode()).hexdigest()[:_HASH_DIGITS]}"
 
 
+_OWN_NAMES = re.compile(
+    r"(?<![\w./-])(?:"
+    r"agent\.(?:create_sub_agent|dispatch_worker|fork_agent|list_\w+|plan_template|task_\w+"
+    r"|wait_workers)"
+    r"|code\.(?:edit_file|list_dir|read_file|run_command|search|write_file)"
+    r"|internal\.(?:call_tool|find_tools|load_skill|read_resource|recall_memory)"
+    r"|mcp(?:\.[\w-]+){2,}"
+    r")(?![\w-]|\.\w)"
+)
+
+
+def with_wire_names(text: str) -> str:
+    """Return a text of the program with the names that the model knows its tools by."""
+    return _OWN_NAMES.sub(lambda found: wire_name(found[0]), text)
+
+
 def plain(wire: str) -> str:
     """Return the canonical name of a wire name without a hash suffix."""
     return wire.replace("__", ".")
@@ -230,7 +246,7 @@ def with_error(result: ToolResultBlock | ToolResult, text: str) -> str:
     """Return `text`, after a line that says how the call failed, if it did."""
     if result.error is None:
         return f"error: {text}" if result.is_error else text
-    line = f"error {result.error.code.value}: {result.error.message}"
+    line = f"error {result.error.code.value}: {with_wire_names(result.error.message)}"
     return line if text in {"", result.error.message, line} else f"{line}\n{text}"
 
 

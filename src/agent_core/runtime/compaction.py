@@ -335,7 +335,7 @@ class CompactingContextSource:
         self._counted = len(path)
         taken = use.static_system + use.dynamic_system + use.tools
         # Instruction files that are messages move into the system part with the next summary.
-        left = max(int(budget.dynamic / use.scale) - use.dynamic_system, 0)
+        left = max(budget.dynamic - use.dynamic_system, 0)
         taken += min(self._files, left)
         room = int(budget.prompt / use.scale) - taken - min(self._attached, budget.reattached)
         config = self._compactions.config

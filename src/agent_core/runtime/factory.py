@@ -156,7 +156,7 @@ class RunFactory:
         found = scope.project_context
         if found is None:
             found = scope.project_context = await self._look_around(spec.memory)
-        if spec.memory is not None:
+        if spec.memory is not None and found.memories:
             recall = self._memory.tools(spec.memory, spec.scope, journal, spec.view, scope)
             spec = replace(spec, tools=[*spec.tools, *recall])
         expected = options.expected() if options.output_type is not None else None
@@ -338,9 +338,10 @@ class RunFactory:
     ) -> Composer:
         run, context = spec.run, self._setup.config.context
         room = WindowShares.share_out(model, context).catalog
-        static = static_blocks(
-            run.role, toolbox.names, instruction_catalog=found.instructions.text(room)
-        )
+        own = own_file_blocks(found.instructions.own, room)
+        in_prompt = {str(block.metadata["path"]) for block in own}
+        listed = found.instructions.text(room, without=in_prompt)
+        static = static_blocks(run.role, toolbox.names, instruction_catalog=listed)
         if spec.options.instructions:
             static.append(system_block("run_instructions", "caller", spec.options.instructions))
         dynamic = [runtime_block(run.role, self._setup.project, today=utc_now().date())]
@@ -364,7 +365,7 @@ class RunFactory:
             context=context,
             static=static,
             dynamic=dynamic,
-            own=own_file_blocks(found.instructions.own, int(room / self._scale.of(model.name))),
+            own=own,
             settled=before.settled if before else None,
             history=before.history if before else None,
             view=spec.view,

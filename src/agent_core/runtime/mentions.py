@@ -81,5 +81,5 @@ class MentionedResources:
         else:
             text = shorten_text(plain_text(result.content), self._limit)
             if any(isinstance(block, ImageBlock) for block in result.content):
-                text += "\n[it has images: internal.read_resource shows them]"
+                text += "\n[it has images: internal__read_resource shows them]"
         return user_text(text, NodeType.RESOURCE_CONTEXT, server=server_id, uri=uri)

@@ -190,7 +190,7 @@ class Toolboxes:
         register = LoadedInstructions(instructions, spec.view)
         workspace = replace(self._workspace, register=register, artifacts=artifacts)
         built_in: list[Tool] = []
-        if not self.is_disabled(LOAD_SKILL):
+        if skills.skills and not self.is_disabled(LOAD_SKILL):
             built_in.append(load_skill_tool(skills, spec.view))
         if not self.is_disabled(PLAN_TEMPLATE):
             built_in.append(plan_template_tool(self._setup.plans_dir, self._setup.project))

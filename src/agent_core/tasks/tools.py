@@ -425,7 +425,7 @@ def view_task(dag: Dag, scope: TaskScope | None, *, includes_terminal: bool) -> 
     }
     if len(steps) > _MAX_STEPS:
         answer["steps_left_out"] = len(steps) - _MAX_STEPS
-        answer["hint"] = "agent.task_query_steps shows the other steps, page by page"
+        answer["hint"] = "agent__task_query_steps shows the other steps, page by page"
     return answer
 
 
@@ -455,7 +455,7 @@ def list_stranded(step_ids: Sequence[str]) -> dict[str, Any]:
         answer["stranded_step_count"] = len(step_ids)
     hint = (
         "these steps wait for a failed or cancelled step and cannot begin. The orchestrator can,"
-        " with agent.task_update, reopen a failed step (reopen_step) or remove the dependency"
+        " with agent__task_update, reopen a failed step (reopen_step) or remove the dependency"
         f" (remove_dependency); {GIVE_UP}"
     )
     return {**answer, "stranded_hint": hint}

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BeforeValidator, Field, ValidationError
 
 from agent_core.errors import ErrorCode, ToolError
+from agent_core.providers.requests import wire_name
 from agent_core.text import content_hash, estimate_text, fit_lines, shortened
 from agent_core.text.folding import fold
 from agent_core.tools.base import Action, LoadedTexts, Tool, ToolContext, ToolOutput, View
@@ -96,6 +97,7 @@ class DeferringToolbox(Toolbox):
     def take(self, tools: Iterable[Tool]) -> None:
         """Use these tools from now on, beside the two of its own."""
         super().take([*tools, *self.own])
+        self._by_wire = {wire_name(name): name for name in self._tools}
 
     def offered(self) -> Iterable[Tool]:
         """Return the tools whose definitions are part of every request."""
@@ -109,7 +111,8 @@ class DeferringToolbox(Toolbox):
             meant = CallTool.model_validate(call.arguments)
         except ValidationError:
             return call  # the tool's own check reports the fault
-        return call.model_copy(update={"name": meant.name, "arguments": meant.arguments})
+        name = self._by_wire.get(meant.name, meant.name)
+        return call.model_copy(update={"name": name, "arguments": meant.arguments})
 
     def resolve(self, call: ToolCall) -> tuple[Tool, Any]:
         """The tool a call means, and its arguments, checked and parsed.
@@ -137,9 +140,11 @@ class DeferringToolbox(Toolbox):
         Tools that do not fit into `room` estimated tokens either way are counted in the last line.
         """
         held_back = sorted((tool for tool in self if self._is_deferred(tool.name)), key=_name)
-        lines = [f"- {tool.name}: {_first_sentence(tool)}".rstrip(": ") for tool in held_back]
+        lines = [
+            f"- {wire_name(tool.name)}: {_first_sentence(tool)}".rstrip(": ") for tool in held_back
+        ]
         if sum(estimate_text(line) + 1 for line in lines) > room:
-            lines = [f"- {tool.name}" for tool in held_back]
+            lines = [f"- {wire_name(tool.name)}" for tool in held_back]
         return fit_lines(lines, room)
 
     def _find_tool(self) -> Tool:
@@ -174,8 +179,9 @@ class DeferringToolbox(Toolbox):
                 if self._loaded.add(tool.name, version := _version(tool)):
                     facts = {"name": tool.name, "hash": version, "tool_call_id": tool_call_id}
                     adds.append(user_text(text, NodeType.TOOL_CONTEXT, **facts))
-        answer: dict[str, Any] = {"tools": chosen, "already_loaded": not adds}
-        if rest := [tool.name for tool in found if tool.name not in chosen]:
+        shown = list(map(wire_name, chosen))
+        answer: dict[str, Any] = {"tools": shown, "already_loaded": not adds}
+        if rest := [wire_name(tool.name) for tool in found if tool.name not in chosen]:
             answer["other_matches"] = rest[:_MOST_NAMED]
         return ToolOutput(answer, adds)
 
@@ -200,7 +206,7 @@ def _first_sentence(tool: Tool) -> str:
 def _definition_text(tool: Tool) -> str:
     definition = tool.definition
     facts = {"description": definition.description, "input_schema": definition.input_schema}
-    return json.dumps({"name": tool.name, **facts}, ensure_ascii=False)
+    return json.dumps({"name": wire_name(tool.name), **facts}, ensure_ascii=False)
 
 
 def _version(tool: Tool) -> str:
@@ -214,7 +220,7 @@ def _search(query: str, tools: Iterable[Tool]) -> list[Tool]:
 
     def scored() -> Iterator[tuple[int, str, Tool]]:
         for tool in tools:
-            if tool.name in named:
+            if not named.isdisjoint((tool.name, wire_name(tool.name))):
                 yield -1000, tool.name, tool
                 continue
             text = fold(tool.definition.description[:_SEARCHED_CHARS])

@@ -74,8 +74,8 @@ def shown_schema(model: type[BaseModel]) -> Json:
 
 
 _CHECKED = frozenset((
-    "minLength", "minItems", "minimum", "exclusiveMinimum", "maximum", "additionalProperties",
-    "default", "description",
+    "minLength", "minItems", "minimum", "exclusiveMinimum", "maximum", "gt", "ge",
+    "additionalProperties", "default", "description",
 ))  # fmt: skip
 
 

@@ -94,7 +94,7 @@ _PATH = re.compile(r"(?=.*[/.])[^-\s'\"=;|&<>()`,:{}$*?\[][^\s'\"=;|&<>()`,:{}$*
 class RunCommand(Arguments):
     """Run a program. No shell: no pipes, globs or variables unless `argv` starts one.
 
-    No input, minimal environment; background processes are stopped.
+    No input; background processes are stopped.
     """
 
     argv: Annotated[list[str], Field(min_length=1)]

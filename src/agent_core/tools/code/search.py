@@ -49,7 +49,7 @@ _COUNT = ("--count", "--sort=none")
 
 
 class Search(Arguments):
-    """Search lines for a plain text, case-sensitive; binary files are skipped."""
+    """Search lines for a plain text, case-sensitive."""
 
     query: Annotated[str, Field(min_length=1)]
     path: Annotated[str, Field(min_length=1)] = "."

@@ -33,7 +33,7 @@ _MAX_DIFF = 1_000_000
 
 
 class WriteFile(Arguments):
-    """Write a whole text file. An existing one is only replaced with `overwrite`."""
+    """Write a whole text file; replaces an existing one only with `overwrite`."""
 
     path: Annotated[str, Field(min_length=1)]
     content: str

@@ -6,7 +6,8 @@ from itertools import accumulate
 from msgspec import Struct
 
 from agent_core.config.models import CompactionConfig
-from agent_core.types import Node, NodeType, Role, is_user_message
+from agent_core.text import estimate_text
+from agent_core.types import Node, NodeType, Role, answered_message, is_user_message
 
 _LEAST_PIECE = 512
 _PROMPT_AROUND = 1500
@@ -47,6 +48,11 @@ class CompactPolicy(Struct, frozen=True, kw_only=True):
         return max(min(self.config.max_summary_tokens, self.room // 5), 1)
 
     @property
+    def message(self) -> int:
+        """Tokens that the message of a turn may take whose beginning is summarised."""
+        return self.window // 4
+
+    @property
     def worth(self) -> int:
         """Tokens that must be saved before a summary in the background is worth a model call."""
         return self.room // 8
@@ -77,11 +83,19 @@ class Cut(Struct, frozen=True, kw_only=True):
     tokens_before: int
 
 
-def choose_cut(path: Sequence[Node], *, keep: int, least: int = 1) -> Cut | None:
+def choose_cut(
+    path: Sequence[Node], *, keep: int, message: int | None = None, least: int = 1
+) -> Cut | None:
     """Choose what to summarise so that about `keep` tokens at the end stay unchanged.
 
     The cut is aligned to a user's turn; a last turn that alone is larger than `keep` is cut in two,
     between exchanges. A call is never separated from its result.
+
+    Args:
+        path: the conversation, root first.
+        keep: tokens at the end that stay unchanged.
+        message: the most tokens that the message of a turn cut in two takes; it stays in view.
+        least: tokens that must be summarised.
 
     Returns:
         None if all of it may stay, or if fewer than `least` tokens that no summary covers yet would
@@ -92,7 +106,11 @@ def choose_cut(path: Sequence[Node], *, keep: int, least: int = 1) -> Cut | None
     if tail[start] <= keep:
         return None
     inside = _inside_exchanges(path)
-    turns = [i for i in range(start, len(path)) if is_user_message(path[i]) and i not in inside]
+    turns = [
+        _turn_begin(path, i, start)
+        for i in range(start, len(path))
+        if is_user_message(path[i]) and i not in inside
+    ]
     end = next((i for i in turns if i > start and tail[i] <= keep), None)
     turn = end
     if end is None:
@@ -103,24 +121,47 @@ def choose_cut(path: Sequence[Node], *, keep: int, least: int = 1) -> Cut | None
             if path[i].role is Role.ASSISTANT and is_in_view(path[i]) and i not in inside
         ]
         latest = replies[-1] if replies else turn
-        end = next((i for i in replies if tail[i] <= keep), latest)
-    if turn is None or end <= start or tail[start] - tail[end] < max(least, 1):
+        room = keep - min(_standing_tokens(path, latest, message), keep // 2)
+        end = next((i for i in replies if tail[i] <= room), latest)
+    stands, stood = (_standing_tokens(path, i, message) for i in (end, start))
+    before = stood + (previous.token_count if previous else 0)
+    gone = tail[start] - tail[end] + before - stands
+    if turn is None or end <= start or tail[start] - tail[end] + stood - stands < max(least, 1):
         return None
-    before = previous.token_count if previous else 0
     return Cut(
         start=start,
         turn=max(turn, start),
         end=end,
         previous=previous,
-        replaced_tokens=tail[start] - tail[end] + before,
+        replaced_tokens=gone,
         tokens_before=tail[start] + before,
     )
 
 
-def visible_tokens(path: Sequence[Node]) -> int:
-    """Return the tokens of a path's history in a request: the last summary and what follows."""
+def visible_tokens(path: Sequence[Node], *, message: int | None = None) -> int:
+    """Return the tokens of a path's history in a request: the last summary and what follows.
+
+    `message` is that of `choose_cut`.
+    """
     previous, start = _last_compaction(path)
-    return _tail_tokens(path)[start] + (previous.token_count if previous else 0)
+    before = previous.token_count + _standing_tokens(path, start, message) if previous else 0
+    return _tail_tokens(path)[start] + before
+
+
+def _turn_begin(path: Sequence[Node], message: int, start: int) -> int:
+    """Return the index of the first resource that a message names; they are before it."""
+    while message > start and path[message - 1].node_type is NodeType.RESOURCE_CONTEXT:
+        message -= 1
+    return message
+
+
+def _standing_tokens(path: Sequence[Node], start: int, most: int | None) -> int:
+    """Return the tokens of the message that stays in view if only the path from `start` does."""
+    message = answered_message(path, start)
+    if message is None or most is None or message.token_count <= most:
+        return message.token_count if message else 0
+    # Its texts are shortened; its pictures stay.
+    return max(most, message.token_count - estimate_text(message.text) + most // 4)
 
 
 def is_in_view(node: Node) -> bool:

@@ -25,7 +25,16 @@ from agent_core.context.messages import (
     synthetic_message,
 )
 from agent_core.providers.estimates import estimate_blocks
-from agent_core.types import Node, NodeType, Role, TextBlock, ToolCallBlock, ToolResultBlock
+from agent_core.text import BYTES_PER_TOKEN, shorten_text, utf8_size
+from agent_core.types import (
+    Node,
+    NodeType,
+    Role,
+    TextBlock,
+    ToolCallBlock,
+    ToolResultBlock,
+    answered_message,
+)
 from agent_core.types.memory_scopes import MEMORY_SHARED
 
 MAX_PICTURE_BYTES = 24_000_000
@@ -33,6 +42,8 @@ MAX_PICTURE_BYTES = 24_000_000
 
 _SLACK = 0.85
 _LATEST_SHARE = 0.5
+_MESSAGE_SHARE = 2
+"""Tokens of a message whose turn was cut, in shares of `reattached`: a quarter of the window."""
 _CONSUMED_BY = {
     NodeType.PLAN_INSTRUCTION: "code.write_file",
     NodeType.TASK_INSTRUCTION: "agent.task_create",
@@ -179,6 +190,8 @@ class MessageHistory:
             self.builder.add(self.compaction)
             for node in self._carried(self.compaction):
                 self.builder.add(node)
+            if kept is not None and (message := answered_message(self.path, start)) is not None:
+                self.builder.add(_fit_message(message, _MESSAGE_SHARE * self._reattached))
         if self.kept:
             self.builder.note(synthetic_message(self.kept, "kept"))
         for node in self._shown(self.path[self.summarised :]):
@@ -286,6 +299,29 @@ class MessageHistory:
                     room -= cost
                     carried.append(shown)
         return carried[::-1]
+
+
+def _fit_message(node: Node, room: int) -> Node:
+    """Return a user's message; its longest texts lose their middle if it has more than `room`.
+
+    Its pictures stay.
+    """
+    tokens = node.token_count or estimate_blocks(node.content)
+    if tokens <= room:
+        return node
+    texts = sorted(utf8_size(block.text) for block in node.content if isinstance(block, TextBlock))
+    left = max(room - tokens + -(-sum(texts) // BYTES_PER_TOKEN), room // 4) * BYTES_PER_TOKEN
+    limit = 0
+    for waiting, size in zip(range(len(texts), 0, -1), texts, strict=True):
+        limit = left // waiting  # the room that shorter texts leave belongs to longer ones
+        if size > limit:
+            break
+        left -= size
+    content = [
+        TextBlock(text=shorten_text(block.text, limit)) if isinstance(block, TextBlock) else block
+        for block in node.content
+    ]
+    return node.model_copy(update={"content": content, "token_count": estimate_blocks(content)})
 
 
 def is_of_other_memory(node: Node, scope: str) -> bool:

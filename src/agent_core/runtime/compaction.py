@@ -120,7 +120,7 @@ class Compactions:
         ):
             return
         covered = list(journal.path)
-        cut = choose_cut(covered, keep=policy.keep, least=policy.worth)
+        cut = choose_cut(covered, keep=policy.keep, message=policy.message, least=policy.worth)
         if cut is None:
             return
         agent = CompactAgent(self._deps, journal.run, scope, fork_from=covered[-1].node_id)
@@ -140,12 +140,12 @@ class Compactions:
         if not self.config.recovery_sync:
             return False
         await self.wait_for_background(journal)
-        if self.pending.take(journal) and visible_tokens(journal.path) <= policy.room:
+        if self.pending.take(journal) and _fits(journal, policy):
             return True
         if not self.pauses.is_over(journal.run.session_id):
             return False
         await self.compact_now(journal, scope, policy, reason="recovery")
-        return visible_tokens(journal.path) <= policy.room
+        return _fits(journal, policy)
 
     async def wait_for_background(self, journal: Journal) -> None:
         """Wait until no summary of this run's history is being made beside it."""
@@ -161,7 +161,7 @@ class Compactions:
         Returns:
             The usage and error of the attempt, or None if there is nothing to summarise.
         """
-        cut = choose_cut(journal.path, keep=policy.keep)
+        cut = choose_cut(journal.path, keep=policy.keep, message=policy.message)
         if cut is None:
             return None
         session_id = journal.run.session_id
@@ -340,6 +340,10 @@ class CompactingContextSource:
         room = int(budget.prompt / use.scale) - taken - min(self._attached, budget.reattached)
         config = self._compactions.config
         return CompactPolicy(config=config, window=budget.window, room=max(room, 1))
+
+
+def _fits(journal: Journal, policy: CompactPolicy) -> bool:
+    return visible_tokens(journal.path, message=policy.message) <= policy.room
 
 
 def _start_payload(agent: CompactAgent, cut: Cut, reason: str) -> dict[str, object]:

@@ -92,3 +92,33 @@ def test_a_result_that_came_late_is_kept_with_its_call() -> None:
     cut = choose_cut(path.nodes, keep=100)
     assert cut is not None
     assert cut.end <= 2 or cut.end > 5
+
+
+def test_a_message_whose_turn_is_cut_stays_and_its_tokens_count() -> None:
+    path = talk(1)
+    asked = path.user("do it all: " + LONG)
+    for number in range(10):
+        path.calls(f"a{number}")
+        path.result(f"a{number}", LONG)
+    whole = visible_tokens(path.nodes)
+    cut = choose_cut(path.nodes, keep=1200)
+    assert cut is not None
+    tail = sum(node.token_count for node in path.nodes[cut.end :])
+    assert tail + asked.token_count <= 1200
+    assert cut.replaced_tokens == whole - tail - asked.token_count
+    kept = path.nodes[cut.end].node_id
+    path.inner(NodeType.COMPACTION, "what was", first_kept_node_id=kept)
+    before = path.nodes[-1].token_count
+    assert visible_tokens(path.nodes) == tail + asked.token_count + before
+    assert visible_tokens(path.nodes, message=100) < tail + asked.token_count + before
+
+
+def test_resources_that_a_message_names_stay_with_it() -> None:
+    path = talk(3)
+    path.inner(NodeType.RESOURCE_CONTEXT, "tides", server="lib", uri="book://tides")
+    path.user("now, with @lib:book://tides")
+    path.says(LONG)
+    cut = choose_cut(path.nodes, keep=400)
+    assert cut is not None
+    assert path.nodes[cut.end].node_type is NodeType.RESOURCE_CONTEXT
+    assert cut.turn == cut.end

@@ -1,4 +1,6 @@
-from agent_core.types import ModelRequest, NodeType, Role, TextBlock
+from agent_core.providers.estimates import estimate_blocks
+from agent_core.text import mark_content
+from agent_core.types import ImageBlock, ModelRequest, NodeType, Role, TextBlock
 from unit.context.conversations import READ_FILE, Talk, composer
 
 TOOLS = (READ_FILE,)
@@ -65,8 +67,10 @@ def test_a_tail_never_begins_with_the_result_of_a_summarised_call() -> None:
     talk.result("a")
     kept = talk.result("b")
     talk.inner(NodeType.COMPACTION, "what was", first_kept_node_id=kept.node_id)
-    roles = [m.role for m in composer().build(talk.path, TOOLS).request.messages]
-    assert roles == [Role.USER, Role.ASSISTANT, Role.TOOL]
+    request = composer().build(talk.path, TOOLS).request
+    assert texts(request)[1] == "go"
+    roles = [m.role for m in request.messages]
+    assert roles == [Role.USER, Role.USER, Role.ASSISTANT, Role.TOOL]
 
 
 def test_loaded_skills_memories_and_open_plans_are_attached_again() -> None:
@@ -107,3 +111,62 @@ def test_instruction_files_stay_system_blocks_over_a_compaction() -> None:
     (block,) = [block for block in request.system if block.dynamic]
     assert block.content == '<instructions path="CLAUDE.md">\nUse tabs.\n</instructions>'
     assert len(request.messages) == 1
+
+
+PICTURE = ImageBlock(mime_type="image/png", data="AAAA")
+
+
+def test_the_message_of_a_turn_that_was_cut_stands_as_itself_with_its_pictures() -> None:
+    talk = Talk()
+    talk.user("old")
+    talk.says("old answer")
+    asked = talk.add(Role.USER, [TextBlock(text="What is it?"), PICTURE])
+    talk.exchange("a")
+    kept = talk.calls("b")
+    talk.result("b")
+    made = composer()
+    made.build(talk.path, TOOLS)
+    for _ in range(2):  # also when the turn is cut again
+        talk.inner(NodeType.COMPACTION, "what was", first_kept_node_id=kept.node_id)
+        built = made.build(talk.path, TOOLS)
+        assert texts(built.request)[:2] == [
+            "<compaction_summary>\nwhat was\n</compaction_summary>",
+            "What is it?",
+        ]
+        message = built.request.messages[1]
+        assert message.content == asked.content
+        assert message.metadata == {"node_id": asked.node_id}
+        kept = talk.calls("c")
+        talk.result("c")
+    talk.says("It is a boat.")
+    talk.user("And now?")
+    said = texts(made.build(talk.path, TOOLS).request)
+    assert (said.count("What is it?"), said.count("And now?")) == (1, 1)
+
+
+def test_a_huge_message_of_a_turn_that_was_cut_takes_a_quarter_of_the_window() -> None:
+    talk = Talk()
+    content = mark_content("line of a log\n" * 9000, "standard input")
+    talk.add(Role.USER, [TextBlock(text=f"Why?\n{content}\nUse tabs."), PICTURE])
+    kept = talk.calls("a")
+    talk.result("a")
+    talk.inner(NodeType.COMPACTION, "what was", first_kept_node_id=kept.node_id)
+    message = composer(window=32_768).build(talk.path, TOOLS).request.messages[1]
+    assert estimate_blocks(message.content) <= 32_768 // 4 + 50
+    (text,) = [block.text for block in message.content if isinstance(block, TextBlock)]
+    assert text.startswith("Why?\n<content from=")
+    assert text.endswith("</content" + content.rpartition("</content")[2] + "\nUse tabs.")
+    assert PICTURE in message.content
+
+
+def test_a_message_that_names_a_resource_begins_with_it() -> None:
+    talk = Talk()
+    talk.user("old")
+    talk.says("old answer")
+    kept = talk.inner(NodeType.RESOURCE_CONTEXT, "tides", server="lib", uri="book://tides")
+    talk.user("now")
+    talk.inner(NodeType.COMPACTION, "what was", first_kept_node_id=kept.node_id)
+    assert texts(composer().build(talk.path, TOOLS).request)[1:] == [
+        '<resource server="lib" uri="book://tides">\ntides\n</resource>',
+        "now",
+    ]

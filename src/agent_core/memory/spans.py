@@ -1,12 +1,12 @@
 """Parts of a conversation that were not scanned yet, and reasons to scan them."""
 
-import re
 from collections.abc import Callable, Collection, Sequence
 from enum import StrEnum
 
 from msgspec import Struct
 
 from agent_core.config.models import MemoryConfig
+from agent_core.memory.wishes import is_explicit_request
 from agent_core.text import estimate_text
 from agent_core.text.quotes import without_quotes
 from agent_core.types import Node, NodeType, Role
@@ -16,17 +16,6 @@ _AROUND = 4
 _AROUND_CHARS = 400
 _MESSAGE_CHARS = 4000
 _CLOSING = "</conversation"
-_MOST_SEARCHED = 16_384
-"""Characters searched at either end of a message."""
-
-_REQUEST = (
-    r"(?i)\b(?:remember|don['\u2019]?t\s+forget|do\s+not\s+forget|keep\s+in\s+mind|memori[sz]e|always|"
-    r"never|from\s+now\s+on|in\s+(?:the\s+)?future|i(?:['\u2019]d|\s+would)?\s+(?:always\s+)?prefer|"
-    r"my\s+preference|i\s+(?:really\s+)?(?:like|hate|dislike)\s+(?:it\s+when|when)|going\s+forward|"
-    r"for\s+future\s+reference|make\s+a\s+note|note\s+that\s+i)\b"
-    r"|记住|记下|记得|別忘|别忘|不要忘|以后|今后|从现在起|总是|始终|永远|从不|绝不|我喜欢|我更喜欢|"
-    r"我偏好|我习惯|我的偏好|每次都|記住"
-)
 
 
 class MessageSpan(Struct, frozen=True):
@@ -142,16 +131,6 @@ class ExtractionReason(StrEnum):
     MESSAGE_BACKLOG = "message_backlog"
     TOKEN_BACKLOG = "token_backlog"  # noqa: S105 - a name
     IDLE = "idle"
-
-
-def is_explicit_request(text: str) -> bool:
-    """Return whether a user explicitly asks for something to be remembered.
-
-    Only the beginning and the end of a long text are searched; pasted text is not a request.
-    """
-    if len(text) > 2 * _MOST_SEARCHED:
-        text = f"{text[:_MOST_SEARCHED]}\n{text[-_MOST_SEARCHED:]}"
-    return re.search(_REQUEST, text) is not None
 
 
 class Backlog(Struct, frozen=True):

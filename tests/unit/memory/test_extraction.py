@@ -16,7 +16,6 @@ from agent_core.memory.spans import (
     Backlog,
     ExtractionReason,
     MessageSpan,
-    is_explicit_request,
     unprocessed_spans,
 )
 from agent_core.text import mark_content
@@ -397,27 +396,6 @@ def test_a_stretch_has_messages_of_one_scope_and_none_of_those_before_it_is_of_a
 def test_a_child_agent_does_not_speak_for_the_user() -> None:
     node = a_talk().nodes[0].model_copy(update={"agent_id": "agent_child"})
     assert MessageSpan([node], (), ROOTS).user_messages == []
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Remember that I ski.",
-        "记住我喜欢茶",
-        "always use tabs",
-        "Never do that",
-        "I prefer vim",
-        "From now on in French",
-        "以后都用中文",
-    ],
-)
-def test_a_wish_is_recognised(text: str) -> None:
-    assert is_explicit_request(text)
-
-
-@pytest.mark.parametrize("text", ["Fix the bug.", "What is 2 + 2?", "修复这个错误"])
-def test_not_everything_is_a_wish(text: str) -> None:
-    assert not is_explicit_request(text)
 
 
 @pytest.mark.parametrize(

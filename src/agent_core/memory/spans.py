@@ -8,7 +8,6 @@ from msgspec import Struct
 from agent_core.config.models import MemoryConfig
 from agent_core.memory.wishes import is_explicit_request
 from agent_core.text import estimate_text
-from agent_core.text.quotes import without_quotes
 from agent_core.types import Node, NodeType, Role
 from agent_core.types.memory_scopes import MEMORY_OFF, MemoryTerms
 
@@ -150,7 +149,7 @@ class Backlog(Struct, frozen=True):
                 tokens += node.token_count
                 if span.is_users(node):
                     messages += 1
-                    has_request |= is_explicit_request(without_quotes(node.words))
+                    has_request |= is_explicit_request(node.words)
         return cls(messages, tokens, has_request)
 
     def plus(self, nodes: Sequence[Node]) -> "Backlog":

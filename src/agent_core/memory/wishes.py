@@ -14,13 +14,13 @@ from functools import cache
 from msgspec import Struct
 
 from agent_core.memory.wish_words import LANGUAGES
+from agent_core.text.quotes import without_quotes
 
 _MOST_SEARCHED = 16_384
 """Characters searched at either end of a message."""
 
 _LONGEST_SENTENCE = 600
-_CODE = r"(?ms)^\s*(```|~~~).*?(?:^\s*\1|\Z)|`[^`\n]*`"
-_QUOTED_LINE = r"(?m)^\s*>.*$"
+_CODE = r"`[^`\n]*`"
 _END = r"(?<=[.!?;:])\s+|(?<=[。！？；：])|\s+[-–—]\s+|[\r\n]+"
 _CHINESE_COMMA = r"(?<=[，、])"
 _LIST_MARK = r"\A\s*(?:[-*+•]|\d{1,3}[.)、])?\s*[\"'“„«(]*"
@@ -39,8 +39,7 @@ class _Patterns(Struct, frozen=True):
 def is_explicit_request(text: str) -> bool:
     """Return whether a user explicitly asks for something to be remembered or forgotten.
 
-    Only the beginning and the end of a long text are searched; quoted lines and code are no
-    request.
+    Only the beginning and the end of a long text are searched; code and quotations are no request.
     """
     if len(text) > 2 * _MOST_SEARCHED:
         text = f"{text[:_MOST_SEARCHED]}\n{text[-_MOST_SEARCHED:]}"
@@ -70,8 +69,8 @@ def _patterns(number: int) -> _Patterns:
 
 
 def _sentences(text: str) -> Iterator[str]:
-    """Yield the sentences of a message, without code, quoted lines and the marks of lists."""
-    text = re.sub(_QUOTED_LINE, "", re.sub(_CODE, " x ", text))
+    """Yield the sentences of a message, without code, quotations and the marks of lists."""
+    text = re.sub(_CODE, " x ", without_quotes(text))
     for sentence in re.split(_END, text):
         sentence = re.sub(_LIST_MARK, "", sentence)[:_LONGEST_SENTENCE].rstrip()
         if sentence:

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from agent_core import ImageBlock, ModelRequest, RunStatus, TextBlock, UserMessage
-from agent_core.providers.scripted import Reply, ScriptedProvider, calls
+from agent_core.providers.scripted import ScriptedProvider, calls
 from captures import Key
 from integration.test_chat import CTRL_D, ENTER, READY, converse
-from integration.test_compaction import CONFIG, is_compact, said, split, summarised
+from integration.test_compaction import CONFIG, Reply, is_compact, said, split, summarised
 from isolation import Home
 from model_server import ModelServer, Received
 from runtimes import ask, runtime

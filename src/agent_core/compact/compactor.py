@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import islice
 from string import Template
 from typing import Any, Protocol, cast
 
@@ -15,14 +16,27 @@ from agent_core.compact.kept import KeptFacts, collect_kept, escape_kept, fit_ke
 from agent_core.compact.transcript import render_transcript, split_transcript
 from agent_core.errors import ErrorCode, SchemaError
 from agent_core.providers.jsontext import unfenced
-from agent_core.text import estimate_text, join_surrogates
-from agent_core.types import Draft, Node, NodeType, user_text
+from agent_core.text import estimate_text, join_surrogates, short_line
+from agent_core.text.quotes import without_quotes
+from agent_core.types import Draft, Node, NodeType, is_user_message, user_text
 
 _CUT = "\n[the summary was cut here: it was longer than allowed]"
 _LEAST_CHARS, _LEAST_WORDS, _LEAST_LETTERS = 40, 4, 4
 _MOST_CHECKED = 20_000
+_SAMPLES, _SAMPLE_CHARS = 3, 120
 _WORD = re.compile(r"[^\W\d_]+")
-_BROKEN = re.compile(r"""\A\s*\{\s*"summary"\s*:\s*"(.*)\Z""", re.DOTALL)
+_UNSPACED = re.compile(
+    "["
+    "\u0e00-\u109f\u1780-\u17ff"  # Thai, Lao, Tibetan, Burmese, Khmer
+    "\u3005-\u3007\u3040-\u312f\u31f0-\u31ff\uff66-\uff9f"  # Japanese, Bopomofo
+    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"  # Chinese
+    "]+"
+)
+"""Signs of scripts that put no spaces between words."""
+_OBJECT = re.compile(r"""\{\s*["}]""")
+_MOST_OBJECTS = 20
+_DECODER = json.JSONDecoder(strict=False)
+_BROKEN = re.compile(r"""\{\s*"summary"\s*:\s*"(.*)\Z""", re.DOTALL)
 _END = re.compile(r"""(?<!\\)((?:\\\\)*)"\s*(?:[,}][^"]*)?\Z""")
 """The quote that ends a string at the end of a text, with the escaped backslashes before it."""
 _ESCAPES = re.compile(
@@ -121,15 +135,19 @@ class HistoryCompactor:
         if earlier and not before:  # the turn's beginning is already in the earlier summary
             before, begun = begun, before
         most = limits.summary // 2 if before and begun else limits.summary
-        sizes = {"most": most, "piece": limits.piece}
-        summary = await self._summarise_part("history", before, earlier, **sizes)
+        covered = path[cut.start : cut.end]
+        if not any(map(is_user_message, covered)):  # all of it works on an earlier message
+            covered = path[: cut.end]
+        spoken = _sample_words(covered)
+        asked: dict[str, Any] = {"most": most, "piece": limits.piece, "spoken": spoken}
+        summary = await self._summarise_part("history", before, earlier, **asked)
         if not begun:
             return summary
-        turn = await self._summarise_part("turn", begun, "", **sizes)
+        turn = await self._summarise_part("turn", begun, "", **asked)
         return f"{summary}\n\n# The turn under way, so far\n\n{turn}" if before else turn
 
     async def _summarise_part(
-        self, part: str, nodes: Sequence[Node], earlier: str, *, most: int, piece: int
+        self, part: str, nodes: Sequence[Node], earlier: str, *, most: int, piece: int, spoken: str
     ) -> str:
         """Summarise a part of the path, each piece together with the summary so far."""
         summary = earlier
@@ -140,6 +158,7 @@ class HistoryCompactor:
                 earlier=summary or "(none)",
                 part=f"{number} of {len(texts)}",
                 words=max(most * 3 // 5, 40),
+                spoken=spoken,
                 conversation=text,
             )
             summary = summary_of(await self._summarise(prompt, max_tokens=most))
@@ -148,6 +167,13 @@ class HistoryCompactor:
                 size = max(len(summary) * most // cost - len(_CUT), 1)
                 summary = summary[:size].rstrip() + _CUT
         return summary
+
+
+def _sample_words(path: Sequence[Node]) -> str:
+    """Return a few words of the user at the end of a path: they show the user's language."""
+    said = (without_quotes(node.words).strip() for node in reversed(path) if is_user_message(node))
+    lines = islice((short_line(words, _SAMPLE_CHARS) for words in said if words), _SAMPLES)
+    return "\n".join(lines) or "(nothing)"
 
 
 def _check(
@@ -172,24 +198,30 @@ def _check(
 def summary_of(text: str) -> str:
     """Return the summary in an answer; other keys are ignored, plain text is the summary.
 
+    JSON may be in a fence, in another object, behind a sentence, or cut off.
+
     Raises:
-        SchemaError: there is none, it is shorter than `_LEAST_CHARS`, or it is not prose.
+        SchemaError: there is none, it is too short, or it is not prose.
     """
     summary = join_surrogates(_find_summary(unfenced(text).strip()) or "").strip()
-    if len(summary) < _LEAST_CHARS or not _is_prose(summary):
+    if len(summary) + 2 * _count_unspaced(summary) < _LEAST_CHARS or not _is_prose(summary):
         message = f"the compact agent answered without a summary: {summary[:40]!r}"
         raise SchemaError(ErrorCode.SCHEMA_ERROR, message)
     return summary
+
+
+def _count_unspaced(text: str) -> int:
+    """Return the number of signs of scripts without spaces; each says as much as three letters."""
+    return sum(map(len, _UNSPACED.findall(text, 0, _MOST_CHECKED)))
 
 
 def _is_prose(text: str) -> bool:
     """Return whether a text is prose: enough words, different letters, and no markup."""
     signs = [sign for sign in text[:_MOST_CHECKED].casefold() if not sign.isspace()]
     letters = [sign for sign in signs if sign.isalpha()]
-    ideographs = sum(sign > "\u2e7f" for sign in letters)
     words = len(_WORD.findall(text, 0, _MOST_CHECKED))
     is_page = text.lower().startswith(("<!doctype", "<html", "<?xml"))
-    is_long_enough = words >= _LEAST_WORDS or ideographs >= 4 * _LEAST_WORDS
+    is_long_enough = words >= _LEAST_WORDS or 3 * _count_unspaced(text) >= _LEAST_CHARS
     has_letters = 3 * len(letters) >= len(signs) and len(set(letters)) >= _LEAST_LETTERS
     return is_long_enough and has_letters and not is_page
 
@@ -200,16 +232,29 @@ def _unescape(escapes: re.Match[str]) -> str:
 
 
 def _find_summary(text: str) -> str | None:
-    if not text.startswith(("{", "[")):
-        return text
-    try:
-        value: object = json.loads(text, strict=text.startswith("["))
-    except (ValueError, RecursionError):
-        # JSON that was cut off, or has an error after its beginning; otherwise it is just text.
-        match = _BROKEN.match(text)
-        if match is None:
-            return text
-        rest = _END.sub(r"\1", match[1])
+    """Return the summary in an object that is most of an answer, or its end; or the answer."""
+    is_json, broken = False, None
+    for begin in islice(_OBJECT.finditer(text), _MOST_OBJECTS):
+        try:
+            value, end = _DECODER.raw_decode(text, begin.start())
+        except (ValueError, RecursionError):  # cut off, or with an error after its beginning
+            broken = broken or _BROKEN.match(text, begin.start())
+            continue
+        is_most = 2 * (end - begin.start()) >= len(text)
+        is_json = is_json or is_most
+        summary = cast("dict[str, object]", value).get("summary")
+        if isinstance(summary, str) and (is_most or not text[end:].strip("`").strip()):
+            return summary
+    if is_json:
+        return None
+    if broken is not None and 2 * broken.start() <= len(text):
+        rest = _END.sub(r"\1", broken[1])
         return _ESCAPES.sub(_unescape, rest)
-    summary = cast("dict[str, object]", value).get("summary") if isinstance(value, dict) else None
-    return summary if isinstance(summary, str) else None
+    return None if _is_list(text) else text
+
+
+def _is_list(text: str) -> bool:
+    try:
+        return text.startswith("[") and isinstance(json.loads(text), list)
+    except (ValueError, RecursionError):
+        return False

@@ -19,6 +19,11 @@ SAID = "what was done, in as many words as needed"
         f'{{"summary": "## Goal\n{SAID}"}}',
         f'{{"summary": "## Goal\\n{SAID}',
         f'{{"summary": "## Goal\\n{SAID}"',
+        f'Here is the summary: {{"summary": "## Goal\\n{SAID}"}}',
+        f'Here it is.\n\n```json\n{{"n": [1], "summary": "## Goal\\n{SAID}"}}\n```\nThat is all.',
+        f'I have {{read}} it:\n```\n{{"answer": {{"summary": "## Goal\\n{SAID}"}}}}\n```',
+        f'A sentence, as long as it likes to be. {SAID} {SAID}\n{{"summary": "## Goal\n{SAID}"}}',
+        f'Here is the summary: {{"summary": "## Goal\\n{SAID}',
     ],
 )
 def test_a_summary_is_found_in_what_models_really_answer(text: str) -> None:
@@ -66,6 +71,24 @@ def test_no_answer_takes_long_to_read(filler: str) -> None:
     assert process_time() - started < 3
 
 
+def test_json_in_a_summary_is_no_summary_of_its_own() -> None:
+    text = f'## Goal\n{SAID}: the file has {{"summary": "{SAID}"}}, {SAID}, and {SAID} {SAID}'
+    assert summary_of(text) == text
+
+
+def test_a_summary_in_a_script_without_spaces_may_be_short() -> None:
+    for text in (
+        "用户要修复登录错误\uff0c已改三个文件\uff0c还要运行测试",
+        "ログインを直す途中で、次はテスト",
+        "แก้ไขการเข้าสู่ระบบแล้ว ทดสอบต่อ",
+    ):
+        assert 14 <= len(text) < 40
+        assert summary_of(f'{{"summary": "{text}"}}') == text
+    for text in ("用户要修复登录", "로그인 오류를 고치고 있음", "fix it, then test it all"):
+        with pytest.raises(SchemaError):
+            summary_of(text)
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -81,6 +104,7 @@ def test_no_answer_takes_long_to_read(filler: str) -> None:
         ),
         *("Done. Nothing else to say.", "1234 5678 9012 " * 20, "- - - = " * 50, "aa bb " * 50),
         "<html><body>502 Bad Gateway, the server is not there</body></html>",
+        'I could not do it, sorry: {"error": "the conversation is too long to be summarised here"}',
         '["a list of some words", "that is no summary of anything"]',
     ],
 )

@@ -116,6 +116,26 @@ async def test_the_compact_agent_reads_what_is_replaced_and_nothing_else() -> No
     assert "And now?" not in prompt
 
 
+async def test_the_compact_agent_reads_how_the_user_speaks_in_every_piece() -> None:
+    path = Path()
+    path.user("Construye un barco.")
+    path.user("```\nbuild the boat\n```\nNo lo pintes de rojo.")
+    for number in range(30):
+        path.calls(f"c{number}")
+        path.result(f"c{number}", "english words " * 200)
+    scribe = Scribe()
+    await compacted(path, scribe, limits=Limits(summary=400, kept=800, piece=600))
+    path.calls("last")
+    path.result("last", "english words " * 900)
+    path.says("english words " * 300)
+    await compacted(path, scribe)
+    assert len(scribe.prompts) > 5
+    for prompt in scribe.prompts:
+        assert "Write in the language of the user" in prompt
+        words = prompt.partition("<user_words>\n")[2].partition("\n</user_words>")[0]
+        assert words.splitlines()[0].endswith(("No lo pintes de rojo.", "Construye un barco."))
+
+
 async def test_a_long_history_is_read_piece_by_piece() -> None:
     path = Path()
     for number in range(40):

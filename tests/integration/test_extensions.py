@@ -55,27 +55,32 @@ def hooks_file(home: Home, event: str, answer: str, **matcher: str) -> None:
     home.write("hooks.json", json.dumps({"version": 1, "hooks": {event: [group]}}))
 
 
-async def test_f1_the_catalog_lists_files_and_only_the_own_ones_are_in_the_prompt_at_once(
-    home: Home, project: Path
+@pytest.mark.parametrize("setting", [None, "listed", "preloaded"])
+async def test_f1_the_catalog_lists_files_and_has_bodies_only_if_the_user_wants_that(
+    home: Home, project: Path, setting: str | None
 ) -> None:
     home.write("rules/a.md", "---\ndescription: house rules\n---\nRULE-BODY\n")
     home.write("CLAUDE.md", "HOME-BODY")
-    (project / "AGENTS.md").write_text("PROJECT-BODY", encoding="utf-8")
+    (project / "AGENTS.md").write_text("---\ntitle: conventions\n---\nROOT-BODY", encoding="utf-8")
     (project / "sub").mkdir()
     (project / "sub" / "AGENTS.md").write_text("DEEP-BODY", encoding="utf-8")
+    config = CONFIG + (f'[context]\ninstructions = "{setting}"\n' if setting else "")
     provider = ScriptedProvider(["hi"])
-    async with runtime(home, project, provider) as made:
+    async with runtime(home, project, provider, config=config) as made:
         await ask(made)
     text = system_text(provider)
-    assert "house rules" in text
-    assert "AGENTS.md" in text
-    assert "sub/AGENTS.md" in text
-    assert "HOME-BODY" in text
-    assert "PROJECT-BODY" in text
-    assert "RULE-BODY" not in text
-    assert "DEEP-BODY" not in text
     blocks = {block.block_id: block.content for block in provider.requests[0].system}
-    assert "-BODY" not in blocks["system.instruction_catalog"]
+    listed = blocks["system.instruction_catalog"].splitlines()
+    deep = ["- sub/AGENTS.md", f"- {home.path}/rules/a.md (description: house rules)"]
+    if setting == "preloaded":
+        assert [line for line in listed if line.startswith("- ")] == deep[::-1]
+        assert ("HOME-BODY" in text, "ROOT-BODY" in text) == (True, True)
+    else:
+        roots = [f"- {home.path}/CLAUDE.md", "- AGENTS.md (title: conventions)"]
+        assert sorted(line for line in listed if line.startswith("- ")) == sorted(roots + deep)
+        assert "-BODY" not in provider.requests[0].model_dump_json()
+        assert "Before you begin, read those that apply" in blocks["system.instruction_catalog"]
+    assert ("RULE-BODY" in text, "DEEP-BODY" in text) == (False, False)
 
 
 async def test_f6_f7_f8_reading_an_instruction_file_keeps_its_latest_version_in_view(
@@ -97,7 +102,8 @@ async def test_f6_f7_f8_reading_an_instruction_file_keeps_its_latest_version_in_
     assert loaded == [False, True, False]
     contexts = [node for node in nodes if node.node_type is NodeType.INSTRUCTION_CONTEXT]
     assert len(contexts) == 2
-    assert "use tabs" in system_text(provider, 0)
+    assert "use tabs" not in system_text(provider, 0)
+    assert "use tabs" in provider.requests[1].messages[-1].model_dump_json()
     assert system_text(provider, 0) == system_text(provider)
     assert "use spaces" in provider.requests[-1].messages[-1].model_dump_json()
 

@@ -119,7 +119,9 @@ async def test_an_instruction_file_in_the_prompt_is_not_listed_as_well(
     (project / "AGENTS.md").write_text("Be brief.\n")
     (project / "deep").mkdir()
     (project / "deep" / "AGENTS.md").write_text("Be deep.\n")
-    blocks = {b.block_id: b.content for b in (await first_request(home, project)).system}
+    config = CONFIG + '[context]\ninstructions = "preloaded"\n'
+    request = await first_request(home, project, config=config)
+    blocks = {b.block_id: b.content for b in request.system}
     assert "Be brief." in blocks["instructions:AGENTS.md"]
     listed = blocks["system.instruction_catalog"].splitlines()
     assert [line for line in listed if line.startswith("- ")] == ["- deep/AGENTS.md"]

@@ -346,8 +346,9 @@ class RuntimeConfig(Section):
 
 
 class ContextConfig(Section):
-    """The session database, and the room of the parts of a prompt in tokens."""
+    """The session database, and the parts of a prompt, with their room in tokens."""
 
+    instructions: Literal["listed", "preloaded"] = "listed"
     active_path_only: Literal[True] = True
     allow_branch_from: Literal["user_message"] = "user_message"
     branch_summary: Literal[False] = False

@@ -208,16 +208,13 @@ class MessageHistory:
             elif is_of_other_memory(node, self.scope):
                 self.builder.excluded.append(node.node_id)
             elif node.role is Role.TOOL:
-                yield self._without_outdated(_without_other_memory(node, self.scope))
+                node = _without_other_memory(node, self.scope)
+                yield self._without_outdated(node) if self._outdated else node
             elif node.node_id not in settled:
-                if (shown := self._as_shown(node)) is None:
+                if (shown := self.texts.get(node.node_id, node)) is None:
                     self.builder.excluded.append(node.node_id)
                 else:
                     yield shown
-
-    def _as_shown(self, node: Node) -> Node | None:
-        """Return a node with its current text; None if it is left out."""
-        return self.texts.get(node.node_id, node)
 
     def _look_up(self) -> None:
         """Look up the loaded texts of the path on disk."""
@@ -230,7 +227,7 @@ class MessageHistory:
     def _without_outdated(self, node: Node) -> Node:
         """Return the results of a turn without texts that have changed on disk since."""
         outdated = self._outdated
-        if not outdated or not any(block.tool_call_id in outdated for block in node.results):
+        if not any(block.tool_call_id in outdated for block in node.results):
             return node
         content = [
             block.model_copy(update={"content": [TextBlock(text=OUTDATED)]})
@@ -259,14 +256,17 @@ class MessageHistory:
         if settled or is_first or is_compacted:
             self.instructions = {}
             for node in self._loaded:
-                if node.node_id in self.settled and (shown := self._as_shown(node)) is not None:
+                if (
+                    node.node_id in self.settled
+                    and (shown := self.texts.get(node.node_id, node)) is not None
+                ):
                     file = str(node.metadata.get("path", ""))
                     self.instructions.pop(file, None)
                     self.instructions[file] = shown
 
     def _belongs_to_system(self, node: Node) -> bool:
         """Return whether it is there already, or is too large for a message."""
-        node = self._as_shown(node) or node
+        node = self.texts.get(node.node_id, node) or node
         file = str(node.metadata.get("path", ""))
         is_there = self.own.get(file) == node.metadata.get("hash")
         return is_there or (node.token_count or estimate_blocks(node.content)) > self._reattached
@@ -293,7 +293,7 @@ class MessageHistory:
                 continue
             elif (name := _loaded_name(node)) is not None and name not in names:
                 names.add(name)
-                shown = self._as_shown(node)
+                shown = self.texts.get(node.node_id, node)
                 cost = estimate_blocks(shown.content) if shown else 0
                 if shown is not None and cost <= room:
                     room -= cost

@@ -7,28 +7,23 @@ project contributes to a prompt before the model has read anything.
 import asyncio
 import logging
 import os
+import re
 import stat
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import date
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from time import thread_time
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from msgspec import Struct, field
 
 from agent_core.assets import parse_front_matter
 from agent_core.context.loaded import read_current, with_text
-from agent_core.disk.reading import (
-    HEAD_BYTES,
-    MAX_TEXT_BYTES,
-    FileVersion,
-    read_text_file,
-    version_of,
-)
+from agent_core.disk.reading import MAX_TEXT_BYTES, FileVersion, read_text_file, version_of
 from agent_core.opening import open_descriptor
 from agent_core.text import content_hash, fit_lines, one_line
 from agent_core.text.wildcards import Wildcards
@@ -49,13 +44,31 @@ SKIPPED_FOLDERS = frozenset(
 """Never entered, ignored or not. `.soong-agent` holds the program's own files."""
 
 _NAMES = ("CLAUDE.md", "AGENTS.md")
-_RELEVANT = frozenset({*_NAMES, ".gitignore"})
+_FOLDED_NAMES = tuple(map(str.lower, _NAMES))
+_NAME_LENGTHS = {*map(len, _NAMES)}
 _MOST_ENTRIES = 200_000
 _MOST_SECONDS = 1.0
 """CPU time: a longer walk is ended there, and the catalog marked as `truncated`."""
 _MOST_IGNORE_BYTES = 262_144
 _VALUE_CHARS, _FIELDS_CHARS = 200, 400
 _PLAIN = (str, int, float, bool, date)
+
+_MOST_LEVELS = 5
+"""Files that name files that name files, and so on, are followed so far."""
+_MOST_NAMED, _MOST_LOOKUPS = 200, 2000
+_NAMED = re.compile(
+    r"(?<![\w.%+/@-])@((?:\\ |[^\s@`\"'<>()\[\]{}\u2018-\u201f\u3000-\u303f\uff01-\uff5e])+)",
+    re.ASCII,
+)
+"""A path that a text names as `@path`; marks that end a sentence may follow it."""
+_AFTER_PATH = ".,;:!?*_~|"
+_UNDERLINED = re.compile(r"^[^\n]+\n(?:=+|-+)[ \t\r]*$", re.MULTILINE)
+_SAYS_NOTHING = re.compile(
+    r"[\s*+>-]*+(?:#.*|`?@?(?:\./)?(?:claude|agents)\.md`?[.:]?)?", re.IGNORECASE
+)
+"""A line that is empty, a heading, or the name of the file beside it."""
+_MOST_SCANNED = 65_536
+"""Bytes at the beginning of a file that are searched for the files it names."""
 
 
 class InstructionFile(Struct, frozen=True):
@@ -64,18 +77,15 @@ class InstructionFile(Struct, frozen=True):
     Attributes:
         path: the resolved path, by which a read is recognised.
         shown: the path that the model passes to `code.read_file`: relative within the project,
-            absolute for the user's own files.
+            absolute for other files.
         fields: the front matter; empty if there is none that can be read.
         problem: the reason why the file or its front matter cannot be read.
-        content: the whole content of the file of the home or the project root, unless it is too
-            long; None for other files.
     """
 
     path: Path
     shown: str
     fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
     problem: str | None = None
-    content: bytes | None = None
 
     @property
     def line(self) -> str:
@@ -91,10 +101,21 @@ class InstructionFile(Struct, frozen=True):
 
 
 class InstructionCatalog(Struct, frozen=True):
-    """All instruction files of a run. `truncated`: there were more files."""
+    """All instruction files of a run, those nearest to a root first.
+
+    Attributes:
+        files: the files that are listed.
+        truncated: there are more files.
+        own: those of the home itself and of the project's root: the path to show, and the content.
+        paths: the resolved paths by the paths to show, also of files that are not listed.
+        is_whole: the search has seen all folders.
+    """
 
     files: tuple[InstructionFile, ...] = ()
     truncated: bool = False
+    own: Sequence[tuple[str, bytes]] = ()
+    paths: Mapping[str, Path] = field(default_factory=dict[str, Path])
+    is_whole: bool = True
 
     def text(self, budget: int, *, without: Collection[str] = ()) -> str:
         """Return one line for each file, within `budget` tokens; empty if there are no files.
@@ -111,22 +132,16 @@ class InstructionCatalog(Struct, frozen=True):
         """Return the files listed only by path because they cannot be read, with the reasons."""
         return [f"{file.shown}: {file.problem}" for file in self.files if file.problem]
 
-    @property
-    def own(self) -> list[tuple[str, bytes]]:
-        """Return the files of the home and the project root: the path to show, and the content."""
-        return [(f.shown, f.content) for f in self.files if f.content is not None]
-
     def current(self, node: Node) -> Node | None:
         """Return a loaded file as it is on disk: the same node if unchanged; None if gone."""
-        shown = node.metadata.get("path")
-        path = next((file.path for file in self.files if file.shown == shown), None)
+        path = self.paths.get(str(node.metadata.get("path")))
+        if path is None:
+            return None if self.is_whole else node
         try:
-            read = None if path is None else read_current(node, path)
+            read = read_current(node, path)
         except OSError:
             return None
-        if path is None or read is None:
-            return node if path or self.truncated else None
-        return with_text(node, *read)
+        return node if read is None else with_text(node, *read)
 
     def find(self, path: Path) -> InstructionFile | None:
         """Return the file at this resolved path, if it is an instruction file."""
@@ -137,9 +152,9 @@ class InstructionCatalog(Struct, frozen=True):
 
 
 def find_instructions(
-    home: Path, project: Path, *, is_closed: Callable[[Path], bool]
+    home: Path, project: Path, *, is_closed: Callable[[Path], bool], preload: bool = False
 ) -> InstructionCatalog:
-    """Search home and project and read the heads of the files found.
+    """Search home and project, and read the files found.
 
     Does file work: call it in a thread. A head that cannot be read is one of `problems`.
 
@@ -148,27 +163,127 @@ def find_instructions(
         project: the project, resolved.
         is_closed: whether a path is read only after a question: such a folder is not entered, and a
             file that resolves to such a path is not listed.
+        preload: read the contents of the home's and the project root's own files, for `own`.
     """
-    found: dict[Path, str] = {}
-    if own := _own_file(home, _NAMES, root=home):
-        found[own[0]] = str(home / own[1])
-    rules: list[Path] = []
-    for folder, _, names in os.walk(f"{home}/rules"):
-        rules += [Path(folder, name) for name in names if name.endswith(".md")]
-    for path in sorted(rules):
-        if (resolved := _resolve_file(path, home)) is not None:
-            found[resolved] = str(path)
-    walk = _Walk(project, is_closed)
-    for shown, path in sorted(walk.files()):
-        found.setdefault(path, shown)
-    if not found:
-        return InstructionCatalog(truncated=walk.cut_short)
-    own_names = {f"{home}/{name}" for name in _NAMES} | set(_NAMES)
-    files = [
-        _read_head(path, shown, is_own=shown in own_names)
-        for path, shown in islice(found.items(), MOST_FILES)
-    ]
-    return InstructionCatalog(tuple(files), walk.cut_short or len(found) > MOST_FILES)
+    search = _Search(home, project, is_closed)
+    search.look()
+    cut_short = search.walk.cut_short
+    if not search.found:
+        return InstructionCatalog(truncated=cut_short, is_whole=not cut_short)
+    ordered = sorted(search.found.items(), key=lambda each: each[1])
+    files = [_describe(path, place.shown) for path, place in islice(ordered, MOST_FILES)]
+    own = [(place.shown, path) for path, place in ordered if preload and place.is_own]
+    return InstructionCatalog(
+        tuple(files),
+        cut_short or len(ordered) > MOST_FILES,
+        own=[each for each in map(_read_own, own) if each is not None],
+        paths={place.shown: path for path, place in ordered},
+        is_whole=not cut_short,
+    )
+
+
+class _Place(NamedTuple):
+    """The place of a file in the catalog: what is cut is what comes last.
+
+    Attributes:
+        depth: folders below the root; negative between the project and the root of its repository.
+        shown: the path to show.
+        is_own: it is the file of the home itself or of the project's root.
+    """
+
+    depth: int
+    shown: str
+    is_own: bool = False
+
+
+class _Search:
+    """Finds the instruction files of home and project."""
+
+    def __init__(self, home: Path, project: Path, is_closed: Callable[[Path], bool]) -> None:
+        self.found: dict[Path, _Place] = {}
+        self._home = home
+        self._project = project
+        self.walk = _Walk(project, is_closed)
+        self._is_closed = is_closed
+        self._top = _find_top(project)
+        self._lookups = 0
+
+    def look(self) -> None:
+        """Look into the home, above the project and into it, and at the files named there."""
+        level: list[tuple[Path, Path, Path]] = []
+        for place, path, root in sorted(self._find()):
+            if path not in self.found:
+                self.found[path] = place
+                level.append((path, Path(self._project, place.shown).parent, root))
+        for _ in range(_MOST_LEVELS if level else 0):
+            level = [each for file in level for each in self._add_named(*file)]
+
+    def _find(self) -> Iterator[tuple[_Place, Path, Path]]:
+        """Yield place, resolved path and root of each file that is found by its name."""
+        home, project = self._home, self._project
+        names = _list_names(home)
+        if names and (own := _own_file(home, names, root=None)):
+            first = -len(project.parts)
+            yield _Place(first, f"{home / own[1]}", is_own=True), own[0], home
+        for path in _find_rules(home / "rules"):
+            if (resolved := _resolve_file(path, None)) is not None:
+                yield _Place(len(path.relative_to(home).parts) - 1, str(path)), resolved, home
+        for distance, folder in enumerate(project.parents, 1):
+            if not folder.is_relative_to(self._top):
+                break
+            own = _own_file(folder, _list_names(folder), root=self._top)
+            if own and not self._is_closed(own[0]):
+                yield _Place(-distance, f"{folder / own[1]}"), own[0], self._top
+        for shown, path in self.walk.files():
+            depth = shown.removeprefix("./").count("/")
+            yield _Place(depth, shown, is_own=depth == 0), path, self._top
+
+    def _add_named(self, path: Path, folder: Path, root: Path) -> Iterator[tuple[Path, Path, Path]]:
+        """Add the files that a file in `folder` names as `@path`, and yield them alike."""
+        for name in _facts_of(path).names:
+            self._lookups += 1
+            if self._lookups > _MOST_LOOKUPS:
+                return
+            resolved = _resolve_named(folder, name, root)
+            if resolved is None or resolved in self.found or self._is_closed(resolved):
+                continue
+            if resolved.is_relative_to(self._project):
+                shown = path_to_read(str(resolved.relative_to(self._project)))
+                depth = shown.removeprefix("./").count("/")
+            else:
+                shown, depth = str(resolved), len(resolved.relative_to(root).parts) - 1
+            self.found[resolved] = _Place(depth, shown)
+            yield resolved, resolved.parent, root
+
+
+def _find_top(project: Path) -> Path:
+    """Return the root of the repository around a project; the project itself without one."""
+    for folder in (project, *project.parents):
+        if os.path.lexists(folder / ".git"):
+            return folder
+    return project
+
+
+def _list_names(folder: Path) -> set[str]:
+    """Return the names in a folder that may be those of instruction files."""
+    try:
+        return {*filter(_is_instruction, os.listdir(folder))}  # noqa: PTH208 - names, not paths
+    except OSError:
+        return set()
+
+
+def _is_instruction(name: str) -> bool:
+    return len(name) in _NAME_LENGTHS and name.lower() in _FOLDED_NAMES
+
+
+def _find_rules(folder: Path) -> Iterator[Path]:
+    """Yield the Markdown files below a folder, which may be a link."""
+    seen = 0
+    for below, _, names in os.walk(folder):
+        yield from (Path(below, name) for name in names if name.lower().endswith(".md"))
+        seen += len(names) + 1
+        if seen > _MOST_ENTRIES:
+            return
 
 
 class _Walk:
@@ -211,7 +326,7 @@ class _Walk:
         names: set[str] = set()
         folders: list[str] = []
         for entry in entries:
-            if entry.name in _RELEVANT:
+            if entry.name == ".gitignore" or _is_instruction(entry.name):
                 names.add(entry.name)
             if entry.name not in SKIPPED_FOLDERS and entry.is_dir(follow_symlinks=False):
                 folders.append(entry.name)
@@ -248,50 +363,115 @@ def _is_ignored(folder: str, rules: tuple[_IgnoreRules, ...]) -> bool:
     return False
 
 
-def _own_file(folder: Path, names: Collection[str], *, root: Path) -> tuple[Path, str] | None:
-    """Return the resolved instruction file of a folder and its name; `CLAUDE.md` is preferred."""
-    for name in _NAMES:
-        if name not in names or not os.path.lexists(f"{folder}/{name}"):
-            continue
-        if (resolved := _resolve_file(folder / name, root)) is not None:
-            return resolved, name
-    return None
+def _own_file(
+    folder: Path, names: Collection[str], *, root: Path | None
+) -> tuple[Path, str] | None:
+    """Return the resolved instruction file of a folder and its name.
+
+    `CLAUDE.md` wins over `AGENTS.md` if it says something of its own.
+    """
+    own: list[tuple[Path, str]] = []
+    for kind in _NAMES:
+        spelled = sorted(names, key=lambda name: (name != kind, name))
+        files = (
+            (resolved, name)
+            for name in spelled
+            if name.lower() == kind.lower()
+            and (resolved := _resolve_file(folder / name, root)) is not None
+        )
+        own += islice(files, 1)
+    if len(own) > 1 and not _facts_of(own[0][0]).has_own_words:
+        return own[1] if _facts_of(own[1][0]).has_own_words else own[0]
+    return own[0] if own else None
 
 
-def _resolve_file(path: Path, root: Path) -> Path | None:
-    """Return the regular file behind `path`; None if there is none or it is outside of `root`."""
+def _resolve_file(path: Path, root: Path | None) -> Path | None:
+    """Return the regular file behind `path`; None without one, or if it is outside of `root`."""
     try:
         resolved = path.resolve(strict=True)
         is_file = stat.S_ISREG(resolved.stat().st_mode)
-    except (OSError, RuntimeError):
+    except (OSError, RuntimeError, ValueError):
         return None
-    return resolved if is_file and resolved.is_relative_to(root) else None
+    return resolved if is_file and (root is None or resolved.is_relative_to(root)) else None
 
 
-def _read_head(path: Path, shown: str, *, is_own: bool) -> InstructionFile:
+def _resolve_named(folder: Path, name: str, root: Path) -> Path | None:
+    """Return the file inside `root` that a text in `folder` names; other words may follow it."""
+    whole = name.replace("\\ ", " ")
+    bare = whole.rstrip(_AFTER_PATH)
+    until = re.match(r".+\.md", bare, re.IGNORECASE)
+    for each in dict.fromkeys((whole, bare, until[0] if until else bare)):
+        if each and (resolved := _resolve_file(folder / each, root)) is not None:
+            return resolved
+    return None
+
+
+class _Facts(Struct, frozen=True):
+    """The facts about a file's text.
+
+    Attributes:
+        fields: the front matter.
+        problem: the reason why the file or its front matter cannot be read.
+        names: the paths that it names as `@path`.
+        has_own_words: whether it says more than headings and the name of the file beside it.
+    """
+
+    fields: Mapping[str, Any] = {}
+    problem: str | None = None
+    names: tuple[str, ...] = ()
+    has_own_words: bool = False
+
+
+def _facts_of(path: Path) -> _Facts:
     try:
         version = version_of(path)
-        if version is not None:
-            return _read_known_head(path, shown, version, is_own=is_own)
-        return _read_head_now(path, shown, is_own=is_own)
+        return _read_facts(path) if version is None else _known_facts(path, version)
     except OSError as error:
-        return InstructionFile(path, shown, problem=error.strerror or str(error))
+        return _Facts(problem=error.strerror or str(error))
 
 
 @lru_cache(maxsize=1024)
-def _read_known_head(
-    path: Path, shown: str, _version: FileVersion, *, is_own: bool
-) -> InstructionFile:
-    """Read a head, once for each version of the file."""
-    return _read_head_now(path, shown, is_own=is_own)
+def _known_facts(path: Path, _version: FileVersion) -> _Facts:
+    """Read a file, once for each version of it."""
+    return _read_facts(path)
 
 
-def _read_head_now(path: Path, shown: str, *, is_own: bool) -> InstructionFile:
-    head = read_text_file(path, MAX_TEXT_BYTES + 1 if is_own else HEAD_BYTES)
-    is_whole = len(head) < HEAD_BYTES
-    described = parse_front_matter(decode_text(head[:HEAD_BYTES], complete=is_whole))
-    content = head if is_own and len(head) <= MAX_TEXT_BYTES else None
-    return InstructionFile(path, shown, described.fields, described.problem, content)
+def _read_facts(path: Path) -> _Facts:
+    content = read_text_file(path, _MOST_SCANNED)
+    text = decode_text(content, complete=len(content) < _MOST_SCANNED)
+    described = parse_front_matter(text)
+    names = dict.fromkeys(match[1] for match in _NAMED.finditer(described.body))
+    lines = _UNDERLINED.sub("", _without_comments(described.body)).splitlines()
+    return _Facts(
+        described.fields,
+        described.problem,
+        tuple(islice(names, _MOST_NAMED)),
+        not all(_SAYS_NOTHING.fullmatch(line.strip()) for line in lines),
+    )
+
+
+def _without_comments(text: str) -> str:
+    parts: list[str] = []
+    at = 0
+    while (start := text.find("<!--", at)) >= 0 and (end := text.find("-->", start)) >= 0:
+        parts.append(text[at:start])
+        at = end + len("-->")
+    return "".join((*parts, text[at:]))
+
+
+def _describe(path: Path, shown: str) -> InstructionFile:
+    facts = _facts_of(path)
+    return InstructionFile(path, shown, facts.fields, facts.problem)
+
+
+def _read_own(own: tuple[str, Path]) -> tuple[str, bytes] | None:
+    """Return the content of a file that is in the prompt from the start; None if it is too long."""
+    shown, path = own
+    try:
+        content = read_text_file(path, MAX_TEXT_BYTES + 1)
+    except OSError:
+        return None
+    return (shown, content) if len(content) <= MAX_TEXT_BYTES else None
 
 
 class LoadedInstructions:

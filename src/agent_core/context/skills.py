@@ -4,7 +4,6 @@ import asyncio
 import os
 import re
 from bisect import bisect
-from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -130,22 +129,26 @@ class SkillCatalog(Struct, frozen=True):
 
         Descriptions are shortened, all to the same length, before a name is left out.
         """
-        longest = max((len(skill.description) for skill in self.skills), default=0)
-        most = longest
-        if _cost(self._lines(most)) > budget:
-            lengths = range(1, longest)
-            most = bisect(lengths, False, key=lambda most: _cost(self._lines(most)) > budget)
-        return fit_lines(self._lines(most), budget)
+        if not self.skills:
+            return ""
+        lines = self._lines(_DESCRIPTION_CHARS)
+        if sum(map(_cost, lines)) > budget:
+            lengths = range(_LEAST_DESCRIPTION, _DESCRIPTION_CHARS)
+            at = bisect(
+                lengths, False, key=lambda most: sum(map(_cost, self._lines(most))) > budget
+            )
+            lines = self._lines(lengths[at - 1] if at else 0)
+        return fit_lines(lines, budget)
 
     def left_out(self, budget: int) -> int:
         """Return the number of skills whose names do not fit into `budget` tokens."""
-        if _cost(self._lines(0)) <= budget:
+        if sum(map(_cost, self._lines(0))) <= budget:
             return 0
         return len(self.skills) + 1 - len(self.text(budget).splitlines())
 
     def _lines(self, most: int) -> list[str]:
         """Return the entries, with at most `most` characters of each description."""
-        if most < _LEAST_DESCRIPTION:
+        if most == 0:
             return [f"- {skill.name}" for skill in self.skills]
         return [f"- {skill.name}: {short_line(skill.description, most)}" for skill in self.skills]
 
@@ -238,9 +241,9 @@ def _body(text: str) -> str:
     return parse_front_matter(text).body.strip()
 
 
-def _cost(lines: Iterable[str]) -> int:
-    """Return the tokens that `fit_lines` counts for these lines."""
-    return sum(estimate_text(line) + 1 for line in lines)
+def _cost(line: str) -> int:
+    """Return the tokens that `fit_lines` counts for a line."""
+    return estimate_text(line) + 1
 
 
 class LoadSkill(Arguments):

@@ -236,14 +236,16 @@ class SystemSegment:
         if self._files is not None and _are_same(files, self._files):
             return
         self._files = list(files)
-        blocks = {node.node_id: instruction_block(node) for node in files}
-        loaded = {block.block_id: block for block in blocks.values()}
-        former = {block.block_id for node_id, block in blocks.items() if node_id in self.former}
+        loaded: dict[str, SystemBlock] = {}
+        newest: dict[str, str] = {}
+        for node in files:
+            block = instruction_block(node)
+            loaded[block.block_id], newest[block.block_id] = block, node.node_id
         self._read = frozenset(loaded)
         own: list[SystemBlock] = []
         for name, block in self._own.items():
             known = loaded.get(name)
-            is_newest = known is None or name in former
+            is_newest = known is None or newest[name] in self.former
             if is_newest or (known and known.metadata["hash"] == block.metadata["hash"]):
                 own.append(block)
                 loaded.pop(name, None)

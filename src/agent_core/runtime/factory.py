@@ -337,10 +337,10 @@ class RunFactory:
         self, spec: RunSpec, model: ModelConfig, toolbox: Toolbox, found: ProjectContext
     ) -> Composer:
         run, context = spec.run, self._setup.config.context
-        room = WindowShares.share_out(model, context).catalog
-        own = own_file_blocks(found.instructions.own, room)
-        in_prompt = {str(block.metadata["path"]) for block in own}
-        listed = found.instructions.text(room, without=in_prompt)
+        shares = WindowShares.share_out(model, context)
+        room = shares.catalog
+        own = own_file_blocks(found.instructions.own, min(room, shares.dynamic))
+        listed = found.instructions.text(room, without={block.source for block in own})
         static = static_blocks(run.role, toolbox.names, instruction_catalog=listed)
         if spec.options.instructions:
             static.append(system_block("run_instructions", "caller", spec.options.instructions))

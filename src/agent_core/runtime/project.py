@@ -204,7 +204,12 @@ class Project:
         for problem in skills.problems:
             logger.warning("a skill was skipped: %s", problem)
         is_closed = self._paths.is_closed
-        instructions = find_instructions(self._settings_home, setup.project, is_closed=is_closed)
+        instructions = find_instructions(
+            self._settings_home,
+            setup.project,
+            is_closed=is_closed,
+            preload=setup.config.context.instructions == "preloaded",
+        )
         for problem in instructions.problems:
             logger.warning("an instruction file is listed by its path only: %s", problem)
         return ProjectContext(instructions, skills, memory.catalog() if memory else "")

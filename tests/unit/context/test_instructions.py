@@ -19,7 +19,7 @@ from unit.context.conversations import READ_FILE, Talk, composer, write
 
 def found(home: Path, project: Path) -> InstructionCatalog:
     boundaries = PathPolicy(project, own=[home], sensitive=[".ssh", ".env", "secrets/"])
-    return find_instructions(home, project, is_closed=boundaries.is_closed)
+    return find_instructions(home, project, is_closed=boundaries.is_closed, preload=True)
 
 
 def shown(catalog: InstructionCatalog) -> list[str]:
@@ -36,9 +36,9 @@ def test_f1_the_catalog_has_home_rules_and_project_files_without_their_bodies(
     text = found(home, project).text(1000)
     assert text.splitlines() == [
         f"- {home}/CLAUDE.md",
-        f"- {home}/rules/deep/a.md (description: How we test)",
         "- CLAUDE.md (title: Root; globs: *.py, src)",
         "- src/AGENTS.md",
+        f"- {home}/rules/deep/a.md (description: How we test)",
     ]
     blocks = static_blocks(AgentRole.MAIN, ["code.read_file"], instruction_catalog=text)
     assert blocks[-1].block_id == "system.instruction_catalog"
@@ -88,8 +88,8 @@ def test_ignored_folders_are_not_entered_but_ignored_files_count(home: Path, pro
         write(project / folder / "CLAUDE.md")
     assert shown(found(home, project)) == [
         "CLAUDE.md",
-        "deep/gen/CLAUDE.md",
         "lib1/CLAUDE.md",
+        "deep/gen/CLAUDE.md",
     ]
 
 
@@ -128,16 +128,163 @@ def test_what_is_no_regular_file_is_passed_over(home: Path, project: Path) -> No
     assert shown(found(home, project)) == []
 
 
-def test_at_most_200_files_sorted_by_path(home: Path, project: Path) -> None:
+def test_of_more_than_200_files_the_deepest_are_cut(home: Path, project: Path) -> None:
     for number in range(220):
-        write(project / f"p{number:03}" / "CLAUDE.md")
+        write(project / "Apps" / f"p{number:03}" / "CLAUDE.md")
+    write(project / "z" / "AGENTS.md")
+    write(project / "CLAUDE.md")
+    write(home / "AGENTS.md")
     catalog = found(home, project)
     assert catalog.truncated
-    assert shown(catalog) == [f"p{number:03}/CLAUDE.md" for number in range(200)]
+    nearest = [f"{home}/AGENTS.md", "CLAUDE.md", "z/AGENTS.md"]
+    assert shown(catalog) == [*nearest, *(f"Apps/p{n:03}/CLAUDE.md" for n in range(197))]
     assert catalog.text(100_000).endswith("- (truncated: there are more than 200 files)")
-    last = catalog.text(60).splitlines()[-1]
+    *first, last = catalog.text(60).splitlines()
+    assert first[:3] == [f"- {name}" for name in nearest]
     assert last.startswith("- (truncated: ")
     assert last.endswith("more are not listed)")
+
+
+@pytest.mark.parametrize("name", ["claude.md", "Agents.md", "AGENTS.MD", "Claude.md"])
+def test_names_match_in_any_case(home: Path, project: Path, name: str) -> None:
+    for folder in (home, project, project / "sub"):
+        write(folder / name)
+    write(home / "rules" / "A.MD")
+    names = [f"{home}/{name}", name, f"{home}/rules/A.MD", f"sub/{name}"]
+    assert sorted(shown(found(home, project))) == sorted(names)
+
+
+SAYING_NOTHING = [
+    "",
+    "\n \n",
+    "@AGENTS.md",
+    "AGENTS.md\n",
+    "# Project\n\n@AGENTS.md\n",
+    "Project\n=======\n- @./agents.md",
+    "---\ntitle: x\n---\n<!-- see\nthere -->\n@AGENTS.md",
+]
+
+
+@pytest.mark.parametrize("text", SAYING_NOTHING)
+def test_a_claude_file_that_says_nothing_of_its_own_hides_no_agents_file(
+    home: Path, project: Path, text: str
+) -> None:
+    for folder in (home, project, project / "sub"):
+        write(folder / "CLAUDE.md", text)
+        write(folder / "AGENTS.md", "Use tabs.")
+    assert shown(found(home, project)) == [f"{home}/AGENTS.md", "AGENTS.md", "sub/AGENTS.md"]
+    (project / "AGENTS.md").unlink()
+    assert shown(found(home, project)) == [f"{home}/AGENTS.md", "CLAUDE.md", "sub/AGENTS.md"]
+
+
+def test_a_claude_file_that_says_more_wins_and_the_file_it_names_is_listed_too(
+    home: Path, project: Path
+) -> None:
+    write(project / "CLAUDE.md", "@AGENTS.md\nUse tabs.")
+    write(project / "AGENTS.md", "Use spaces.")
+    write(project / "sub" / "CLAUDE.md", "Use tabs here.")
+    write(project / "sub" / "AGENTS.md", "Hidden.")
+    assert shown(found(home, project)) == ["AGENTS.md", "CLAUDE.md", "sub/CLAUDE.md"]
+
+
+NAMING = [
+    "@docs/style.md",
+    "Read @docs/style.md, then begin.",
+    "The style (@docs/style.md) holds; `x@y.org` does not.",
+    "Nothing here.\n\n- see @./docs/style.md.",
+    "风格见@docs/style.md。先读它",
+    "Also @sub/../docs/style.md!",
+]
+
+
+@pytest.mark.parametrize("text", NAMING)
+def test_a_file_that_an_instruction_file_names_is_listed(
+    home: Path, project: Path, text: str
+) -> None:
+    write(project / "AGENTS.md", text)
+    write(project / "sub" / "x.txt")
+    write(project / "docs" / "style.md", "---\ntitle: Style\n---\nUse tabs.")
+    catalog = found(home, project)
+    assert catalog.text(1000) == "- AGENTS.md\n- docs/style.md (title: Style)"
+    assert catalog.find(project / "docs" / "style.md")
+
+
+def test_named_files_are_found_beside_the_file_inside_the_root_and_five_levels_deep(
+    home: Path, project: Path, tmp_path: Path
+) -> None:
+    write(home / "AGENTS.md", "@more.md @config.toml @../outside.md")
+    write(home / "rules" / "more.md")
+    write(home / "config.toml")
+    write(tmp_path / "outside.md")
+    write(project / ".env", "KEY=1")
+    write(project / "sub" / "AGENTS.md", "@n1.md @.env @../.env @../../outside.md @missing.md @sub")
+    (project / "sub" / "link.md").symlink_to(tmp_path / "outside.md")
+    for number in range(1, 8):
+        write(project / "sub" / f"n{number}.md", f"@n{number + 1}.md and @AGENTS.md @link.md")
+    write(project / "n1.md", "not this one")
+    (project / "sub" / "own names.md").write_text("x", encoding="utf-8")
+    write(project / "sub" / "n5.md", "@n6.md @own\\ names.md")
+    expected = ["AGENTS.md", "n1.md", "n2.md", "n3.md", "n4.md", "n5.md"]
+    assert shown(found(home, project)) == [
+        f"{home}/AGENTS.md",
+        f"{home}/rules/more.md",
+        *(f"sub/{name}" for name in expected),
+    ]
+
+
+def test_folders_up_to_the_root_of_the_repository_count(home: Path, tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    project = repository / "packages" / "app"
+    write(tmp_path / "AGENTS.md", "Not of the repository.")
+    write(repository / "AGENTS.md", "See @docs/all.md.")
+    write(repository / "docs" / "all.md")
+    write(repository / "packages" / "claude.md")
+    write(repository / "other" / "AGENTS.md", "Of another folder.")
+    write(project / "AGENTS.md", "See @../../docs/more.md.")
+    write(repository / "docs" / "more.md")
+    write(project / "sub" / "AGENTS.md")
+    assert shown(found(home, project)) == ["AGENTS.md", "sub/AGENTS.md"]
+    (repository / ".git").mkdir()
+    assert shown(found(home, project)) == [
+        f"{repository}/AGENTS.md",
+        f"{repository}/packages/claude.md",
+        "AGENTS.md",
+        f"{repository}/docs/all.md",
+        f"{repository}/docs/more.md",
+        "sub/AGENTS.md",
+    ]
+    (project / ".git").mkdir()
+    assert shown(found(home, project)) == ["AGENTS.md", "sub/AGENTS.md"]
+
+
+def test_the_files_of_the_home_and_its_rules_may_be_links(
+    home: Path, project: Path, tmp_path: Path
+) -> None:
+    place = tmp_path / "dotfiles"
+    own = write(place / "agents.md", "Be brief.")
+    rule = write(place / "rules" / "tests.md")
+    (home / "AGENTS.md").symlink_to(own)
+    (home / "rules").symlink_to(place / "rules")
+    catalog = found(home, project)
+    assert shown(catalog) == [f"{home}/AGENTS.md", f"{home}/rules/tests.md"]
+    assert catalog.own == [(f"{home}/AGENTS.md", b"Be brief.")]
+    assert catalog.find(rule)
+
+
+@pytest.mark.parametrize("encoding", ["gbk", "utf-16", "cp1251", "utf-8-sig"])
+async def test_an_instruction_file_is_read_in_its_encoding(
+    home: Path, project: Path, facts: ToolContext, encoding: str
+) -> None:
+    words = {"gbk": "用制表符缩进代码", "cp1251": "Пишите простые правила"}.get(encoding, "Überall")
+    file = write(project / "AGENTS.md")
+    file.write_bytes(f"---\r\ntitle: {words}\r\n---\r\n{words}.".encode(encoding))
+    catalog = found(home, project)
+    assert catalog.text(1000) == f"- AGENTS.md (title: {words})"
+    assert f"{words}." in own_file_blocks(catalog.own, 1000)[0].content
+    (draft,) = (await LoadedInstructions(catalog, View()).note(file, facts)).adds
+    (block,) = draft.content
+    assert isinstance(block, TextBlock)
+    assert block.text.endswith(f"{words}.")
 
 
 def test_an_entry_cannot_break_out_of_its_line(home: Path, project: Path) -> None:

@@ -27,7 +27,7 @@ help:
 	@echo "make stress  chats, an editor, programs and cron jobs in one home, killed at random; MINUTES=60, ARGS='--seed 7'"
 	@echo "make format  rewrite what the formatter and the linter can fix"
 	@echo "make docs    the documents and the reference as pages for a browser, in site/"
-	@echo "make reference  the pages of docs/reference/ anew, from docstrings and signatures"
+	@echo "make reference  the pages of docs/reference/ and of the design documents anew, from docstrings and tables"
 	@echo "make captures   the approved screens of tests/captures/ anew; read the difference"
 	@echo "make picture    docs/terminal.svg anew, the terminal of a real run"
 	@echo "make bench   cost per run, turn and chunk, beside a bare loop and other frameworks"
@@ -106,6 +106,7 @@ format: $(READY)
 
 reference: $(READY)
 	$(BIN)/python docs/write_reference.py
+	$(BIN)/python docs/write_design_documents.py
 
 docs: $(READY_DOCS)
 	$(BIN)/python docs/layout.py

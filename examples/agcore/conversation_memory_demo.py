@@ -1,4 +1,5 @@
-"""A conversation: a window for the next request, everything in the store, and after a restart.
+"""A conversation: a window for the next request, everything in the store, after a restart, and
+summarised when it outgrows a budget.
 
 Runs offline, without a model: python examples/agcore/conversation_memory_demo.py
 """
@@ -7,7 +8,7 @@ import asyncio
 import tempfile
 from pathlib import Path
 
-from agcore.llm import ChatMessage
+from agcore.llm import ChatMessage, CompactConfig, LlmCycle, MockProvider
 from agcore.memory import (
     ConversationMemory,
     ConversationMemoryConfig,
@@ -27,6 +28,21 @@ async def talk(memory: ConversationMemory, turns: int) -> None:
 
 def shown(messages: list[ChatMessage]) -> str:
     return f"{len(messages)} messages, from {messages[0].text!r} to {messages[-1].text!r}"
+
+
+async def compact() -> None:
+    """Show a history that outgrows the budget of a request: the model summarises its beginning."""
+    store = InMemoryStore()
+    memory = ConversationMemory(store, "long", ConversationMemoryConfig.full())
+    for number in range(20):
+        await memory.add_message(ChatMessage.user_text(f"question {number}: {'why? ' * 100}"))
+        await memory.add_message(ChatMessage.assistant_text(f"answer {number}"))
+    model = MockProvider(lambda _: "The user asks why, again and again, and gets answers.")
+    cycle = LlmCycle(model).with_messages(await memory.get_history())
+    cycle.with_compact_config(CompactConfig(max_tokens=2000, keep_recent=4))
+    await cycle.submit("question 20")
+    print(f"42 messages became {len(cycle.messages())}: a summary, and the last ones as they were.")
+    print("The summary:        ", cycle.messages()[0].text.strip().splitlines()[-1])
 
 
 async def main() -> None:
@@ -53,6 +69,8 @@ async def main() -> None:
     for name in ("first", "second", "third"):
         await small.save(MemoryItem(id=name, content=name))
     print("A store of two keeps:", [item.id for item in await small.list()])
+
+    await compact()
 
 
 if __name__ == "__main__":

@@ -84,6 +84,14 @@ async def main() -> None:
     except ToolError.PermissionDenied as error:
         print(f"- {error}")
 
+    print("\nEverything but what is on the black list may be called:")
+    checker = PermissionChecker(PermissionConfig.black_list(["delete_file"]))
+    checker.check("get_weather")
+    try:
+        checker.check("delete_file")
+    except ToolError.PermissionDenied as error:
+        print(f"- {error}")
+
 
 if __name__ == "__main__":
     asyncio.run(main())

@@ -14,6 +14,7 @@ from agcore.agent import (
     Plan,
     PlanningAgent,
     Step,
+    StepStatus,
 )
 from agcore.llm import (
     HookContext,
@@ -79,10 +80,12 @@ async def main() -> None:
 
     print("\nSteps move one way:")
     step = Step(0, "once")
-    step.start()
-    step.skip()
+    print(f"  {step.status}: pending {step.status.is_pending}, ended {step.status.is_terminal}")
+    step.status = StepStatus.RUNNING
+    step.fail(AgentError.Other("the service is down"))
+    print(f"  {step.status}: pending {step.status.is_pending}, ended {step.status.is_terminal}")
     try:
-        step.start()
+        step.status = StepStatus.RUNNING
     except AgentError as error:
         print(f"  {error}")
 

@@ -75,7 +75,7 @@ class Agent(AgentSpec[DepsT, OutputT]):
         settings: default options of every turn, on top of `config`.
 
     Raises:
-        AgentError: `Config`; one of `tools` is not a tool, or has no JSON Schema.
+        AgentError: `Config`; the class defines as a property what is passed here.
     """
 
     model: Model | None = None
@@ -159,8 +159,13 @@ class Agent(AgentSpec[DepsT, OutputT]):
         given |= {"output_type": output_type, "settings": settings or None}
         given |= {"_hooks": hooks, "_permissions": permissions, "_config": config}
         for attribute, value in given.items():
-            if value is not None:  # a subclass may define its own
+            if value is None:  # a subclass may define its own
+                continue
+            try:
                 setattr(self, attribute, value)
+            except AttributeError as error:
+                message = f"{type(self).__name__} defines {attribute} itself; do not pass another"
+                raise AgentConfigError(message) from error
 
     def session(
         self,

@@ -22,6 +22,7 @@ from agcore.agent.spec import (
     RunSettings,
     SessionSettings,
     Usable,
+    check_agent,
     named_tools,
     own_tools,
     toolsets_of,
@@ -102,7 +103,8 @@ class AgentSession(Generic[DepsT, OutputT]):
         owned: closed with the session.
 
     Raises:
-        AgentError: `Config`; the session id is invalid, or a tool's name is taken.
+        AgentError: `Config`; the session id is invalid, a tool's name is taken, or the class of the
+            agent is not written as an agent's.
     """
 
     def __init__(
@@ -117,6 +119,7 @@ class AgentSession(Generic[DepsT, OutputT]):
         offers_memory_tool: bool = False,
         owned: LlmProvider | None = None,
     ) -> None:
+        check_agent(agent, bundle)
         self.agent: AgentSpec[Any, Any] = agent
         self.session_id = new_id("sess") if session_id is None else session_id
         self.bundle = bundle
@@ -151,6 +154,10 @@ class AgentSession(Generic[DepsT, OutputT]):
             self._cycle.with_budget(known or BudgetConfig(**budget.model_dump()))
         self._learn()
         self._tools()  # reports a name that is taken at once, not in the first turn
+
+    def __repr__(self) -> str:
+        turns = plural(self._turn_index, "turn")
+        return f"AgentSession({self.session_id!r}, {self.agent.name!r}, {turns})"
 
     async def close(self) -> None:
         """Close everything the session has opened. Can be repeated."""
@@ -194,7 +201,12 @@ class AgentSession(Generic[DepsT, OutputT]):
             return [*self._cycle.messages(await self._history()), *self._notices]
 
     def swap_agent(self, agent: AgentSpec[Any, Any]) -> None:
-        """Continue with another agent. The history stays, with a notice of the change in it."""
+        """Continue with another agent. The history stays, with a notice of the change in it.
+
+        Raises:
+            AgentError: `Config`; its class is not written as an agent's.
+        """
+        check_agent(agent, self.bundle)
         before, self.agent = self.agent, agent
         if self._conversation is not None:
             text = f"From here on you are {agent.name}, not {before.name} any more. Your system"

@@ -1,12 +1,14 @@
 """The parts of an agent that a session needs."""
 
-from collections.abc import Callable, Collection, Iterable
-from typing import Any, Generic
+from collections.abc import Callable, Collection, Iterable, Sequence
+from inspect import iscoroutinefunction, signature
+from typing import Any, Generic, cast
 
 from typing_extensions import TypeVar
 
 from agcore.agent.error import AgentConfigError, raise_as_agent_error
 from agcore.agent.runtime import RuntimeBundle
+from agcore.declarations import read_as_attributes
 from agcore.llm import AgentSettings, TurnSettings
 from agcore.tools import AnyTool, Toolset, make_tool
 from agent_core.tools.registry import Handler
@@ -40,8 +42,9 @@ class AgentSpec(Generic[DepsT, OutputT]):
     """An agent's name, tools and answer type.
 
     Attributes:
-        name: for people and for notices.
-        system_prompt: describes the role to the model; None for an agent that only has tools.
+        name: for people and for notices. A subclass may write `def name(self)` instead.
+        system_prompt: describes the role to the model; None for an agent that only has tools. A
+            subclass may write `def system_prompt(self)` instead; it is called every turn.
         tools: functions, tools, toolsets, and names of tools of its bundle; None means all tools
             of the bundle.
         output_type: the type of its answers, or their JSON Schema; None is text.
@@ -54,11 +57,51 @@ class AgentSpec(Generic[DepsT, OutputT]):
     output_type: Any = None
     settings: AgentSettings = {}
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        read_as_attributes(cls, "name", "system_prompt", error=AgentConfigError)
+
     def tool_definitions(self, bundle: RuntimeBundle) -> list[ToolDefinition]:
         """Return the tools of a bundle that the model may call."""
         offered = bundle.tool_registry.definitions()
         named = None if self.tools is None else named_tools(self.tools)
         return [tool for tool in offered if named is None or tool.name in named]
+
+
+def check_agent(agent: Any, bundle: RuntimeBundle) -> None:
+    """Check that an agent is what a session expects, however its class is written.
+
+    Raises:
+        AgentError: `Config`; it is not, with the cure.
+    """
+    if isinstance(agent, type):
+        raise AgentConfigError(f"{agent.__name__} is a class; pass an agent, {agent.__name__}()")
+    kind = type(agent).__name__
+    name, prompt = getattr(agent, "name", None), getattr(agent, "system_prompt", None)
+    if AgentSpec not in type(agent).__mro__:
+        raise AgentConfigError(f"a {kind} is no agent; derive the class from agcore.Agent")
+    if not isinstance(name, str):
+        raise AgentConfigError(f"the name of a {kind} is not text; set `name` in its class")
+    if not isinstance(prompt, str | None):
+        message = f"the system prompt of a {kind} is neither text nor None; set `system_prompt`"
+        raise AgentConfigError(f"{message} in its class")
+    own = getattr(agent.tool_definitions, "__func__", None)
+    if own is AgentSpec[Any, Any].tool_definitions:
+        return
+    cure = "write `def tool_definitions(self, bundle)`, without async"
+    try:
+        signature(agent.tool_definitions).bind(bundle)
+    except TypeError as error:
+        message = f"{kind}.tool_definitions cannot be called with the bundle: {error}"
+        raise AgentConfigError(f"{message}; {cure}") from error
+    if iscoroutinefunction(agent.tool_definitions):
+        raise AgentConfigError(f"{kind}.tool_definitions is not awaited; {cure}")
+    offered: object = agent.tool_definitions(bundle)
+    if not isinstance(offered, Sequence) or not all(
+        isinstance(each, ToolDefinition) for each in cast("Sequence[object]", offered)
+    ):
+        message = f"{kind}.tool_definitions returns no list of ToolDefinition; select some of"
+        raise AgentConfigError(f"{message} `bundle.tool_registry.definitions()`")
 
 
 def own_tools(given: Iterable[Usable]) -> list[AnyTool]:

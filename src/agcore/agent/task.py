@@ -60,45 +60,49 @@ class Step:
     Attributes:
         index: its position in the plan, from 0.
         description: what to do.
-        status: its state.
-        response: the answer, once completed.
+        response: the answer that it was completed with.
         error: why it failed, once failed.
     """
 
     def __init__(self, index: int, description: str) -> None:
         self.index = index
         self.description = description
-        self.status = StepStatus.PENDING
+        self._status = StepStatus.PENDING
         self.response: ChatResponse | None = None
         self.error: AgentError | None = None
 
     def __repr__(self) -> str:
         return f"Step({self.index}, {self.description!r}, {self.status.value})"
 
+    @property
+    def status(self) -> StepStatus:
+        """Its state. Setting it moves the step along, without an answer or an error."""
+        return self._status
+
+    @status.setter
+    def status(self, to: StepStatus) -> None:
+        if to not in _BEFORE or self._status not in _BEFORE[to]:
+            now = self._status.value
+            raise OtherAgentError(f"step {self.index} is {now} and cannot become {to}")
+        self._status = StepStatus(to)
+
     def start(self) -> None:
         """Start the step."""
-        self._move(StepStatus.RUNNING)
+        self.status = StepStatus.RUNNING
 
     def complete(self, response: ChatResponse) -> None:
         """Complete the step."""
-        self._move(StepStatus.COMPLETED)
+        self.status = StepStatus.COMPLETED
         self.response = response
 
     def fail(self, error: AgentError) -> None:
         """Fail the step with an error."""
-        self._move(StepStatus.FAILED)
+        self.status = StepStatus.FAILED
         self.error = error
 
     def skip(self) -> None:
         """Skip the step, whether or not it has started."""
-        self._move(StepStatus.SKIPPED)
-
-    def _move(self, to: StepStatus) -> None:
-        if self.status not in _BEFORE[to]:
-            raise OtherAgentError(
-                f"step {self.index} is {self.status.value} and cannot become {to.value}"
-            )
-        self.status = to
+        self.status = StepStatus.SKIPPED
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +111,7 @@ class Plan:
 
     goal: str
     steps: Sequence[Step]
-    plan_id: str = field(default_factory=lambda: new_id("plan"))
+    id: str = field(default_factory=lambda: new_id("plan"))
 
     @classmethod
     def of(cls, goal: str, descriptions: Sequence[str]) -> "Plan":

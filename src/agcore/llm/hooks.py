@@ -2,11 +2,11 @@
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Protocol, Self
 
-from agcore.llm.error import LlmError
+from agcore.llm.error import LlmError, OtherLlmError
 from agcore.llm.types import ChatRequest, ChatResponse
 from agent_core.redaction import Redactor, log_failure
 from agent_core.types import ToolCall, ToolResult, Usage
@@ -28,7 +28,7 @@ class HookEvent(StrEnum):
     ON_PLAN_STEP_COMPLETE = "on_plan_step_complete"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class HookContext:
     """The event that a hook is called for.
 
@@ -50,6 +50,7 @@ class HookContext:
     """
 
     event: HookEvent
+    _: KW_ONLY
     request: ChatRequest | None = None
     response: ChatResponse | None = None
     usage: Usage | None = None
@@ -108,7 +109,16 @@ class HookExecutor:
             event: when it is called.
             hook: the code to call.
             guard: count it as a block if the hook breaks.
+
+        Raises:
+            LlmError: `Other`; it has no method `execute`, or there is no such event.
         """
+        if event not in frozenset(HookEvent):
+            raise OtherLlmError(f"there is no event {event!r}; the events are in HookEvent")
+        if not callable(getattr(hook, "execute", None)):
+            what = type(hook).__name__
+            message = f"a {what} is no hook; give it a method `async def execute(self, context)`"
+            raise OtherLlmError(message)
         self._hooks.setdefault(event, []).append((hook, guard))
 
     async def execute(self, context: HookContext) -> HookResult:

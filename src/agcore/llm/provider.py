@@ -51,8 +51,8 @@ class LlmProvider(Protocol):
         """
         ...
 
-    def stream(self, request: ChatRequest) -> AsyncIterator[ChatChunk | ChatResponse]:
-        """Get one reply piece by piece.
+    async def stream(self, request: ChatRequest) -> AsyncIterator[ChatChunk | ChatResponse]:
+        """Get one reply piece by piece; a subclass without its own gives that of `chat` whole.
 
         Yields chunks, which the reader joins. A provider that has the whole reply in the end
         yields it last, and then it counts instead of the joined chunks.
@@ -60,7 +60,7 @@ class LlmProvider(Protocol):
         Raises:
             LlmError: the call failed, maybe after some chunks.
         """
-        ...
+        yield await self.chat(request)
 
 
 @runtime_checkable

@@ -3,11 +3,17 @@
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
+from inspect import iscoroutinefunction
 from pathlib import Path
+from types import FunctionType
 from typing import Any, Self, cast
 
+from pydantic import ValidationError
+
+from agcore.declarations import read_as_attributes
 from agcore.llm import RunTools
 from agcore.tools.error import ToolError, ToolExecutionError, ToolTimeoutError, tool_error_from
 from agcore.tools.permissions import Permission, PermissionChecker, PermissionConfig
@@ -58,7 +64,8 @@ class BaseTool(ABC):
                 return {"city": arguments["city"], "temperature": 22}
 
     Attributes:
-        name: letters, digits, `_`, `-` and dots.
+        name: letters, digits, `_`, `-` and dots. Like the two below it may be written as a method,
+            `def name(self)`.
         description: tells the model about it.
         permission: `readonly` if it changes nothing; rules for asking depend on it.
     """
@@ -66,6 +73,11 @@ class BaseTool(ABC):
     name: str
     description: str = ""
     permission: ToolPermission = ToolPermission.WRITE
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        error = partial(ToolExecutionError, cls.__name__)
+        read_as_attributes(cls, "name", "description", "permission", error=error)
 
     def parameters(self) -> dict[str, Any]:
         """Return the JSON Schema of the arguments, an object; by default there are none."""
@@ -110,6 +122,9 @@ def make_tool(given: object) -> AnyTool:
     match given:
         case BaseTool() | Tool():
             return given
+        case type() if issubclass(given, BaseTool):
+            message = f"{given.__name__} is a class; give a tool, {given.__name__}()"
+            raise ConfigError(ErrorCode.VALIDATION_ERROR, message)
         case (ToolDefinition() as definition, handler) if callable(handler):  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
             return tool_from(definition, cast("Handler", handler))
         case _ if callable(given):
@@ -196,9 +211,10 @@ class ToolRegistry:
 
         Raises:
             ToolError: `ExecutionFailed`; the name is taken, or a tool of the caller's has a name
-                that only tools of the engine or of a server can have.
+                that only tools of the engine or of a server can have, or its class is not written
+                as a tool's.
         """
-        made = tool.engine_tool if isinstance(tool, BaseTool) else tool
+        made = _engine_tool(tool)
         if isinstance(tool, BaseTool | FunctionTool):
             try:
                 check_own_name(made.name)
@@ -365,6 +381,43 @@ class ToolRegistry:
             result_limit_bytes=self._result_limit,
             session_id=self._session_id if session_id is None else session_id,
         )
+
+
+def _engine_tool(given: object) -> Tool:
+    """Return a tool as the engine's kind.
+
+    Raises:
+        ToolError: `ExecutionFailed`; it is no tool, or its class is not written as a tool's.
+    """
+    if isinstance(given, Tool):
+        return given
+    if not isinstance(given, BaseTool):
+        what = str(getattr(given, "__name__", type(given).__name__))
+        match given:
+            case type():
+                cure = f"register an object of the class, {what}()"
+            case FunctionType():
+                cure = "wrap it with `agcore.tools.tool`"
+            case _:
+                cure = "derive its class from BaseTool"
+        raise ToolExecutionError(what, f"{what} is no tool; {cure}")
+    what = type(given).__name__
+    if not isinstance(getattr(given, "name", None), str):
+        raise ToolExecutionError(what, f"{what} has no name; set `name` in its class")
+    schema: Any = None
+    with suppress(TypeError):  # it is no method, or takes arguments
+        schema = None if iscoroutinefunction(given.parameters) else given.parameters()
+    if not isinstance(schema, dict):
+        cure = "write `def parameters(self)` that returns the JSON Schema of its arguments"
+        raise ToolExecutionError(given.name, f"{what}.parameters gives no schema; {cure}")
+    try:
+        return given.engine_tool
+    except ValidationError as error:
+        (first, *_) = error.errors()
+        reason = f"{what}.{first['loc'][0]} does not fit: {first['msg']}"
+        raise ToolExecutionError(given.name, reason) from error
+    except ConfigError as error:
+        raise ToolExecutionError(given.name, error.message) from error
 
 
 class _NullJournal:

@@ -15,12 +15,22 @@ FOLDER = ROOT / "examples" / "agcore"
 MAX_LINES = 200
 
 SHOWN = {
+    "simple_visit": ["A bundle is", "8 tokens in, 10 out"],
     "typed_agent": ["item='lamp' left=12"],
     "prompt_composer": ["- Tuesday: grey, take an umbrella", "the variable 'days' is missing"],
-    "custom_tool": ["'temperature': 14", "do not allow add"],
+    "custom_tool": ["'temperature': 14", "do not allow add", "do not allow delete_file"],
     "agent_session_demo": ["missing tool_registry", "last_result: 2", "last_result = None"],
-    "task_agent_demo": ["0 completed Look up the weather. Sunny.", "cannot become running"],
-    "conversation_memory_demo": ["from 'question 7' to 'answer 9'", "from 'question 3'"],
+    "task_agent_demo": [
+        "0 completed Look up the weather. Sunny.",
+        "failed: pending False, ended True",
+        "cannot become running",
+    ],
+    "conversation_memory_demo": [
+        "from 'question 7' to 'answer 9'",
+        "from 'question 3'",
+        "42 messages became 7",
+        "again and again, and gets answers.",
+    ],
     "knowledge_search_demo": ["0.50 Rust 入门", "nothing: these words say nothing"],
     "streaming_events_demo": ["[done] stop", "attempt 2 failed", "[error] the model is gone"],
     "full_integration": ["a mock plays its part", "database: SQLite", "4 requests"],

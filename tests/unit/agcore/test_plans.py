@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -52,6 +53,39 @@ def test_phase4a_states_differ() -> None:
         StepStatus.FAILED,
         StepStatus.SKIPPED,
     ]
+
+
+EDGES = {
+    ("pending", "running"),
+    ("pending", "skipped"),
+    ("running", "completed"),
+    ("running", "failed"),
+    ("running", "skipped"),
+}
+
+
+@pytest.mark.parametrize("to", [*StepStatus, "running", "unknown", None])
+@pytest.mark.parametrize("state", StepStatus)
+def test_setting_the_status_jumps_over_no_state(state: StepStatus, to: Any) -> None:
+    step = Step(0, "x")
+    if state not in {StepStatus.PENDING, StepStatus.SKIPPED}:
+        step.status = StepStatus.RUNNING
+    if state not in {StepStatus.PENDING, StepStatus.RUNNING}:
+        step.status = state
+    assert step.status is state
+    if (state, to) in EDGES:
+        step.status = to
+        assert step.status is StepStatus(to)
+    else:
+        with pytest.raises(AgentError.Other, match=f"is {state} and cannot become {to}"):
+            step.status = to
+        assert step.status is state
+
+
+def test_a_plan_has_an_id_a_goal_and_steps() -> None:
+    plan = Plan(id="p1", goal="test goal", steps=[Step(0, "first"), Step(1, "second")])
+    assert (plan.id, [step.index for step in plan.steps]) == ("p1", [0, 1])
+    assert Plan("g", []).id != Plan("g", []).id
 
 
 def test_phase4a_a_step_moves_one_way() -> None:

@@ -1,0 +1,201 @@
+"""Writes the pages that compare the design documents with the program, from one table for each.
+
+The tables are `docs/design_documents/NNN.toml`; docs/design_documents/README.md says how to add
+rows. `make reference` writes the pages, and the suite fails if they differ from the tables, or if
+a place that a table names does not exist.
+"""
+
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+DOCS = Path(__file__).parent
+TABLES = DOCS / "design_documents"
+MARK = "<!-- From here on written by docs/write_design_documents.py -->"
+FROM_RUST = "agcore/coming-from-rust.md"
+
+
+@dataclass(frozen=True)
+class Row:
+    """Something that a document names.
+
+    Attributes:
+        name: as the document has it.
+        place: where it is here, relative to the section's home; empty if it is not built.
+        difference: how and why it is different; empty if it is the same.
+        difference_zh: the same in Chinese.
+        is_same: the document's own name leads to it.
+    """
+
+    name: str
+    place: str
+    difference: str
+    difference_zh: str
+    is_same: bool
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a document, and its rows.
+
+    Attributes:
+        title: of the part, in English.
+        zh: its title in Chinese.
+        home: the module that names and places without a dotted path of their own belong to.
+        rows: what it names.
+    """
+
+    title: str
+    zh: str
+    home: str
+    rows: Sequence[Row]
+
+
+@dataclass(frozen=True)
+class Table:
+    """One document.
+
+    Attributes:
+        number: of the document.
+        title: of the document, in English.
+        zh: its title in Chinese.
+        about: what it describes, and what implements it.
+        about_zh: the same in Chinese.
+        sections: its parts.
+    """
+
+    number: str
+    title: str
+    zh: str
+    about: str
+    about_zh: str
+    sections: Sequence[Section]
+
+
+def tables() -> list[Table]:
+    """Read every table, in the order of the documents.
+
+    Raises:
+        ValueError: a row does not have one, two or four texts.
+    """
+    return [_table(path) for path in sorted(TABLES.glob("*.toml"))]
+
+
+def _table(path: Path) -> Table:
+    data = tomllib.loads(path.read_text("utf-8"))
+    sections = [
+        Section(
+            each["title"],
+            each["zh"],
+            each.get("home", ""),
+            [_row(row) for row in each["rows"]],
+        )
+        for each in data.pop("section")
+    ]
+    return Table(number=path.stem, sections=sections, **data)
+
+
+def _row(given: list[str]) -> Row:
+    match given:
+        case [name]:
+            return Row(name, name.replace("::", "."), "", "", is_same=True)
+        case [name, place]:
+            return Row(name, place, "", "", is_same=False)
+        case [name, place, difference, difference_zh]:
+            return Row(name, place, difference, difference_zh, is_same=False)
+        case _:
+            raise ValueError(f"a row has one, two or four texts: {given}")
+
+
+def _code(text: str) -> str:
+    """Mark names and commands as code; text that has marks of its own stays as it is."""
+    return text if "`" in text or not text else f"`{text}`"
+
+
+def _place(place: str, home: str) -> str:
+    """Format a place; a file is a link."""
+    if "/" in place.split(" ")[0]:
+        path = place.partition("::")[0]
+        return f"[`{place}`](../{path})"
+    is_whole = not home or place.partition(".")[0] in {"agcore", "agent_core", "kgent"}
+    return _code(place if is_whole else f"{home}.{place}")
+
+
+def _lines(table: Sequence[Sequence[str]], *header: str) -> str:
+    def line(cells: Sequence[str]) -> str:
+        return f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |"
+
+    return "\n".join(map(line, [header, ["---"] * len(header), *table]))
+
+
+def _traced(table: Table, *, is_chinese: bool) -> Iterator[str]:
+    """Yield the paragraphs about one document."""
+    yield f"## {table.number}: {table.zh if is_chinese else table.title}"
+    yield table.about_zh if is_chinese else table.about
+    for section in table.sections:
+        yield f"### {table.number}, {section.zh if is_chinese else section.title}"
+        if section.home:
+            yield f"在 `{section.home}` 中。" if is_chinese else f"In `{section.home}`."
+        same = [row for row in section.rows if row.is_same]
+        if same:
+            names = ", ".join(_code(row.name) for row in same)
+            yield f"与文档一致:{names}。" if is_chinese else f"As in the document: {names}."
+        others = [
+            (
+                _code(row.name),
+                _place(row.place, section.home) or ("未实现" if is_chinese else "not built"),
+                row.difference_zh if is_chinese else row.difference,
+            )
+            for row in section.rows
+            if not row.is_same
+        ]
+        if others:
+            english = ("document", "here", "difference")
+            yield _lines(others, *(("文档", "这里", "差异与理由") if is_chinese else english))
+
+
+def _from_rust(table: Table) -> Iterator[str]:
+    """Yield the paragraphs of the page for readers of document 002: every name, by module."""
+    for section in table.sections:
+        if not section.home:
+            continue
+        yield f"## `{section.home}`"
+        rows = [
+            (_code(row.name), _code(row.place) or "not built", row.difference)
+            for row in section.rows
+        ]
+        yield _lines(rows, "AG Core", "here", "difference")
+
+
+def _below_mark(page: str, paragraphs: Iterator[str]) -> str:
+    head = (DOCS / page).read_text("utf-8").partition(MARK)[0]
+    return "\n\n".join([head.rstrip(), MARK, *paragraphs]) + "\n"
+
+
+def pages() -> dict[str, str]:
+    """Return the text of every page by its path below `docs/`.
+
+    Raises:
+        ValueError: a table has a row of the wrong form.
+    """
+    known = tables()
+    (rust,) = (table for table in known if table.number == "002")
+    return {
+        page: _below_mark(page, (part for table in known for part in _traced(table, is_chinese=zh)))
+        for page, zh in [("design-documents.md", False), ("design-documents.zh-CN.md", True)]
+    } | {FROM_RUST: _below_mark(FROM_RUST, _from_rust(rust))}
+
+
+def main() -> None:
+    """Write the pages anew.
+
+    Raises:
+        OSError: a page cannot be written.
+    """
+    for page, text in pages().items():
+        (DOCS / page).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

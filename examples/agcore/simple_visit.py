@@ -1,0 +1,37 @@
+"""The shortest call of a model: one question, one answer, and what it cost.
+
+Runs offline, with a mock for a model, unless one is named:
+    OPENAI_API_KEY=… python examples/agcore/simple_visit.py openai:gpt-5
+"""
+
+import asyncio
+import sys
+
+from agcore.llm import (
+    AdapterProvider,
+    CycleConfig,
+    LlmCycle,
+    LlmProvider,
+    MockProvider,
+    ModelConfig,
+)
+
+
+def provider(model: str | None) -> LlmProvider:
+    if model is None:
+        return MockProvider(["A bundle is a set of parts that sessions share."])
+    service, _, name = model.partition(":")
+    return AdapterProvider.open(ModelConfig(provider=service, name=name))
+
+
+async def main(model: str | None = None) -> None:
+    cycle = LlmCycle(provider(model), CycleConfig(max_output_tokens=500))
+    cycle.with_system_prompt("Answer in one sentence.")
+    response = await cycle.submit("What is a bundle?")
+    print(response.text)
+    total = cycle.usage().total()
+    print(f"{total.input_tokens} tokens in, {total.output_tokens} out")
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:2]))

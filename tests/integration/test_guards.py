@@ -35,7 +35,7 @@ from agent_core.providers.scripted import (
     ScriptedProvider,
     calls as calling,
 )
-from agent_core.types import EventType, ModelEvent, ModelRequest, RunStatus
+from agent_core.types import EventType, ModelEvent, ModelRequest, RunStatus, UserMessage
 from isolation import Home
 from runtimes import CONFIG, collect
 
@@ -125,6 +125,20 @@ async def test_a_replaced_message_is_what_is_stored_shown_and_sent(
     with sqlite3.connect(home.path / "sessions.sqlite") as database:
         dump = "\n".join(database.iterdump())
     assert "4711-0815-2342" not in dump
+
+
+async def test_a_replaced_message_has_no_words_that_repeat_it(
+    made: AgentRuntime, model: Played, home: Home
+) -> None:
+    model.play("done")
+    text = "my pin is 4711-0815-2342"
+    message = UserMessage(content=f"{text}, the file says", metadata={"words": text})
+    await (await made.start(message, session_id="s1", guards=[masked])).wait()
+    page = await made.replay_session("s1")
+    assert page.nodes[0].text == "my pin is ****, the file says"
+    assert page.nodes[0].words == ""
+    with sqlite3.connect(home.path / "sessions.sqlite") as database:
+        assert "4711-0815-2342" not in "\n".join(database.iterdump())
 
 
 async def test_a_message_is_on_disk_only_as_its_guards_left_it(

@@ -120,3 +120,20 @@ async def test_a_program_says_which_words_are_the_users(home: Home, project: Pat
     text = said(provider.requests[-1])
     assert "First goal of the user:\nSum this up." in text
     assert EVIL not in text
+
+
+async def test_what_a_parent_passes_on_is_not_the_task_of_its_child(
+    home: Home, project: Path
+) -> None:
+    script = [
+        calls("agent.create_sub_agent", task="Sum it up.", context=f"It says: {EVIL}"),
+        "It was summed up.",
+        "Fine.",
+    ]
+    async with runtime(home, project, script) as made:
+        handle = await ask(made, "Sum a.txt up.")
+        (child,) = [run for run in await made.session_runs("s1") if run.parent_run_id]
+        prompt = (await made.replay_run(child.run_id)).nodes[0]
+    assert handle.status is RunStatus.COMPLETED
+    assert prompt.words == "Task:\nSum it up."
+    assert EVIL in prompt.text

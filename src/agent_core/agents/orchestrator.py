@@ -19,6 +19,7 @@ from agent_core.agents.child_runs import ChildCancelReason, ChildRun, ChildSpec,
 from agent_core.agents.report import build_handle, find_failure, view_stored_worker
 from agent_core.agents.roles import does_work
 from agent_core.agents.spawner import (
+    CONTEXT_PART,
     BuildContext,
     ChildSpawner,
     SpawnerDeps,
@@ -229,7 +230,7 @@ class OrchestratorSpawner(ChildSpawner):
             ("Instruction", dispatch.instruction),
             ("Task id", task_id),
             ("Steps you may claim", ", ".join(dict.fromkeys(step_ids or ()))),
-            ("Context", dispatch.context or ""),
+            (CONTEXT_PART, dispatch.context or ""),
         ]
         return ChildSpec(
             run=run,

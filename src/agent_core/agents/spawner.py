@@ -40,6 +40,7 @@ from agent_core.tools.base import (
 from agent_core.tools.registry import model_definition, model_tool
 from agent_core.types import (
     MODEL_KEY,
+    WORDS,
     Access,
     AgentDefinition,
     AgentRecord,
@@ -78,6 +79,8 @@ if TYPE_CHECKING:
 
 A = TypeVar("A", bound="AgentArguments")
 
+CONTEXT_PART = "Context"
+"""Name of the part of a child's task that its parent passes on."""
 _TAGS = ("internal",)
 _STARTING = ("create_sub_agent", "fork_agent", "list_agent_definitions")
 _CHILD_ROLES = {
@@ -291,7 +294,7 @@ class ChildSpawner:
         if parked is not None:
             ids = {"run_id": parked.run_id, "agent_id": parked.agent_id}
             run = run.model_copy(update=ids)
-        parts = [("Task", assignment.task), ("Context", context_text or "")]
+        parts = [("Task", assignment.task), (CONTEXT_PART, context_text or "")]
         spec = ChildSpec(
             run=run,
             agent=self._agent_record(
@@ -402,20 +405,27 @@ class ChildSpawner:
     def _prompt(
         self, parts: Sequence[tuple[str, str]], assignment: "Assignment", context: ToolContext
     ) -> Draft:
-        """Build the first message of a child: texts from the parent in parts with fixed names."""
+        """Build the first message of a child: texts from the parent in parts with fixed names.
+
+        The context is material that the parent passes on, and no part of the child's task.
+        """
         shape = ""
         if (schema := assignment.expected_output_schema) is not None:
             shape = (
                 "Your last message must be one JSON value that fits this JSON Schema, and nothing "
                 f"else:\n{json.dumps(schema, ensure_ascii=False, sort_keys=True)}"
             )
-        parent = self._parent.run
+        parent, own = self._parent.run, dict[str, Any]()
         mode = PLAN_MODE if parent.permission_mode == "plan" else ""
         constraints = ("Constraints", assignment.constraints or "")
         parts = [*parts, constraints, ("Answer", shape), ("Permissions", mode)]
-        text = "\n\n".join(f"{name}:\n{words.strip()}" for name, words in parts if words.strip())
+        said = {name: f"{name}:\n{words.strip()}" for name, words in parts if words.strip()}
+        text = "\n\n".join(said.values())
+        if said.pop(CONTEXT_PART, None):
+            own[WORDS] = "\n\n".join(said.values())
         return user_text(
             text,
+            **own,
             from_agent_id=parent.agent_id,
             from_run_id=parent.run_id,
             tool_call_id=context.tool_call_id,

@@ -45,8 +45,8 @@ _LATEST_SHARE = 0.5
 _MESSAGE_SHARE = 2
 """Tokens of a message whose turn was cut, in shares of `reattached`: a quarter of the window."""
 _CONSUMED_BY = {
-    NodeType.PLAN_INSTRUCTION: "code.write_file",
-    NodeType.TASK_INSTRUCTION: "agent.task_create",
+    NodeType.PLAN_INSTRUCTION: {"code.write_file", "code.edit_file"},
+    NodeType.TASK_INSTRUCTION: {"agent.task_create"},
 }
 _NAMED_BY = {
     NodeType.SKILL_CONTEXT: "name",
@@ -358,7 +358,11 @@ def _loaded_name(node: Node) -> tuple[NodeType, str] | None:
 
 
 def open_instructions(path: Iterable[Node]) -> list[Node]:
-    """Return the plan and task instructions that the model has not followed yet."""
+    """Return the plan and task instructions that the model has not followed yet.
+
+    An instruction also ends with the answer of a later run: the plan was given in words, or the
+    user wants something else now.
+    """
     waiting: dict[NodeType, Node] = {}
     calls: dict[str, ToolCallBlock] = {}
     for node in path:
@@ -369,9 +373,11 @@ def open_instructions(path: Iterable[Node]) -> list[Node]:
             call = calls.get(result.tool_call_id)
             if call is None or result.is_error:
                 continue
-            for node_type, tool in _CONSUMED_BY.items():
-                if call.name == tool and _acts_on(node_type, call.arguments):
+            for node_type, tools in _CONSUMED_BY.items():
+                if call.name in tools and _acts_on(node_type, call.arguments):
                     waiting.pop(node_type, None)
+        if waiting and node.role is Role.ASSISTANT and not (node.calls or node.is_partial):
+            waiting = {key: each for key, each in waiting.items() if each.run_id == node.run_id}
     return list(waiting.values())
 
 

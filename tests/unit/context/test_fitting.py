@@ -4,6 +4,7 @@ from typing import Any
 from hypothesis import given, settings, strategies as st
 
 from agent_core.context.composer import Built, rebuild_requests
+from agent_core.context.history import open_instructions
 from agent_core.context.messages import TokenScale
 from agent_core.types import (
     ArtifactRefBlock,
@@ -132,6 +133,17 @@ def test_a_plan_instruction_is_kept_until_the_plan_is_written() -> None:
     assert "write a plan" in talk_about(path=None)
     assert "write a plan" in talk_about(path="src/main.py")
     assert "write a plan" not in talk_about(path=".soong-agent/plans/a.md")
+
+
+def test_a_plan_instruction_ends_with_the_answer_of_a_later_run() -> None:
+    talk = Talk()
+    talk.user("goal")
+    asked = talk.inner(NodeType.PLAN_INSTRUCTION, "write a plan")
+    talk.says("Which database?")
+    for run_id, is_open in (("run_1", True), ("run_2", False)):
+        answer = talk.says("The plan is: hurry.").model_copy(update={"run_id": run_id})
+        assert open_instructions([*talk.path[:-1], answer]) == ([asked] if is_open else [])
+        assert open_instructions(talk.path) == [asked]
 
 
 def test_a_failed_write_does_not_use_the_plan_instruction_up() -> None:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import assert_never
 from urllib.parse import unquote, urlsplit
 
@@ -22,7 +22,7 @@ from acp.schema import (
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.mcp.toolsets import McpHttp, McpStdio, McpToolset
 from agent_core.text import mark_content, visible
-from agent_core.types import ContentBlock, ImageBlock, TextBlock, UserMessage
+from agent_core.types import WORDS, ContentBlock, ImageBlock, TextBlock, UserMessage, own_words
 
 PromptBlock = (
     AudioContentBlock
@@ -43,7 +43,22 @@ def user_message(blocks: Iterable[PromptBlock]) -> UserMessage:
     Raises:
         AgentCoreError: `validation_error`: it has content that no model here is shown.
     """
-    return UserMessage(content=[_part(block) for block in blocks])
+    blocks = list(blocks)
+    content = [_part(block) for block in blocks]
+    said = [
+        TextBlock(text=_path_of(block.uri) or visible(block.uri, one_line=True))
+        if isinstance(block, ResourceContentBlock) and _has_title(block)
+        else part
+        for block, part in zip(blocks, content, strict=True)
+    ]
+    metadata = {} if said == content else {WORDS: own_words(said, {})}
+    return UserMessage(content=content, metadata=metadata)
+
+
+def _has_title(link: ResourceContentBlock) -> bool:
+    """Return whether a link has a title, which is not the user's: no file's name."""
+    path = _path_of(link.uri)
+    return path is None or link.name != PurePath(path).name
 
 
 def _part(block: PromptBlock) -> ContentBlock:

@@ -1,4 +1,4 @@
-"""Instruction files and skills that change, or go, after a conversation has loaded them."""
+"""Instruction files, skills and memories that change, or go, after a run has loaded them."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -225,3 +225,123 @@ async def test_a_skill_that_changes_before_a_compaction_inside_a_run_is_attached
         assert "TODAY" in shown(last(provider))
         assert "BEFORE" not in shown(last(provider))
         assert await is_exact(made, handle.run_id)
+
+
+MEMORY = """---
+id: mem_7
+summary: Drinks {tea}
+created_at: "2026-01-02"
+---
+Likes {tea} above all.
+"""
+CAKE = "---\nid: mem_8\nsummary: Eats cake\n---\nLikes cake.\n"
+RECALLS = calls("internal.recall_memory", query="tea and cake")
+WITH_MEMORY = CONFIG.replace("[memory]\nenabled = false\n", "")
+
+
+def edit_memory(memory: Path) -> None:
+    memory.write_text(MEMORY.format(tea="COFFEE"), encoding="utf-8")
+
+
+def move_memory(memory: Path) -> None:
+    memory.rename(memory.with_name("drinks.md"))
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"), [(edit_memory, "COFFEE"), (delete, ""), (move_memory, "TEA")]
+)
+@pytest.mark.parametrize("is_reopened", [False, True])
+async def test_a_compaction_attaches_the_memories_that_are_on_disk(
+    home: Home,
+    project: Path,
+    change: Callable[[Path], None],
+    expected: str,
+    is_reopened: bool,
+) -> None:
+    memory = home.write("memory/user/tea.md", MEMORY.format(tea="TEA"))
+    home.write("memory/user/cake.md", CAKE)
+    provider = model(RECALLS, '{"memory_ids": ["mem_7", "mem_8"]}')
+    async with runtime(home, project, provider, config=WITH_MEMORY) as made:
+        await ask(made, "one")
+        assert "Likes TEA" in shown(last(provider))
+        await compacted(made)
+        assert "Likes TEA" in shown(last(provider))
+        if not is_reopened:
+            change(memory)
+            handle = await ask(made, "now")
+            assert await is_exact(made, handle.run_id)
+    if is_reopened:
+        change(memory)
+        provider = model()
+        async with runtime(home, project, provider, config=WITH_MEMORY) as made:
+            handle = await ask(made, "now")
+            assert await is_exact(made, handle.run_id)
+    said = shown(last(provider))
+    assert "what was said before" in said
+    assert "Likes cake." in said
+    assert [word for word in ("TEA", "COFFEE") if word in said] == ([expected] if expected else [])
+    assert "mem_8" in said
+    assert ("mem_7" in said.partition("<memory ids=")[2].partition(">")[0]) == bool(expected)
+
+
+async def test_a_memory_that_is_forgotten_during_a_run_is_not_attached_by_its_compaction(
+    home: Home, project: Path
+) -> None:
+    memory = home.write("memory/user/tea.md", MEMORY.format(tea="TEA"))
+    text = project / "long.txt"
+    text.write_text("\n".join(["word " * 40] * 400))
+
+    def line(request: ModelRequest) -> str | Reply:
+        if request.metadata.get("purpose") == "compact":
+            memory.unlink(missing_ok=True)
+            return Says(text=SUMMARY)
+        if request.metadata.get("purpose") == "memory_recall":
+            return '{"memory_ids": ["mem_7"]}'
+        turns = sum(1 for r in provider.requests if not r.metadata.get("purpose"))
+        if turns == 1:
+            return RECALLS
+        if "what was said before" in shown(request):
+            return "done"
+        return calls("code.read_file", path="long.txt", start_line=1, max_lines=turns + 1)
+
+    provider = ScriptedProvider(line)
+    config = WITH_MEMORY.replace("16384", "8192")
+    async with runtime(home, project, provider, config=config) as made:
+        handle = await ask(made, "go")
+        assert handle.status is RunStatus.COMPLETED
+        assert await is_exact(made, handle.run_id)
+    assert "Likes TEA" in shown(provider.requests[2])
+    assert "Likes TEA" not in shown(last(provider))
+
+
+async def test_the_catalog_is_made_from_the_files_whatever_the_index_says(
+    home: Home, project: Path
+) -> None:
+    home.write("memory/user/tea.md", MEMORY.format(tea="TEA"))
+    home.write("memory/user/cake.md", CAKE)
+    index = """# Memory
+
+Ask me before you book anything.
+- [docs](https://example.com/docs) are mine
+- [mem_7](user/tea.md) user: Drinks WATER
+- [mem_9](user/gone.md) user: Is GONE
+"""
+    home.write("memory/MEMORY.md", index)
+    provider = model()
+    async with runtime(home, project, provider, config=WITH_MEMORY) as made:
+        await ask(made, "one")
+        (block,) = [b for b in last(provider).system if b.block_id == "memory_catalog"]
+        (home.path / "memory" / "user" / "cake.md").unlink()
+        await ask(made, "two")
+        (later,) = [b for b in last(provider).system if b.block_id == "memory_catalog"]
+    lines = block.content.splitlines()
+    assert lines[-4:] == [
+        "Ask me before you book anything.",
+        "- [docs](https://example.com/docs) are mine",
+        "- [mem_7](user/tea.md) user: Drinks TEA",
+        "- [mem_8](user/cake.md) user: Eats cake",
+    ]
+    assert "GONE" not in block.content
+    assert "WATER" not in block.content
+    assert "cake" not in later.content
+    assert (home.path / "memory" / "MEMORY.md").read_text(encoding="utf-8") == index

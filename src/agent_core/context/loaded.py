@@ -21,8 +21,15 @@ CurrentText = Callable[[Node], Node | None]
 CurrentTexts = Mapping[str, Node | None]
 """Loaded texts by the ids of their nodes, as requests show them; None if they are left out."""
 
-FILE_TEXTS = {NodeType.INSTRUCTION_CONTEXT: "path", NodeType.SKILL_CONTEXT: "name"}
+FILE_TEXTS = {
+    NodeType.INSTRUCTION_CONTEXT: "path",
+    NodeType.SKILL_CONTEXT: "name",
+    NodeType.MEMORY_CONTEXT: "ids",
+}
 """The types of nodes with the text of a file, and the key of their metadata that names the file."""
+
+_OF_SEVERAL = ("ids", "hashes")
+"""The keys that name the texts of a node with several."""
 
 OUTDATED = "(the file has changed since, or is gone: this text is not shown any more)"
 """Replaces the result of the call that loaded a text which is no longer on disk."""
@@ -49,10 +56,10 @@ def compare_with_disk(nodes: Iterable[Node], current: CurrentText) -> CurrentTex
     return texts
 
 
-def with_text(node: Node, text: str, version: str) -> Node:
-    """Return a copy of a node with another version of its text."""
+def with_text(node: Node, text: str, version: str, **metadata: Any) -> Node:
+    """Return a copy of a node with another version of its text, and with other `metadata`."""
     content = [TextBlock(text=text)]
-    metadata = {**node.metadata, "hash": version, _FROM_DISK: True}
+    metadata = {**node.metadata, "hash": version, _FROM_DISK: True, **metadata}
     tokens = estimate_blocks(content)
     update = {"content": content, "metadata": metadata, "token_count": tokens}
     return node.model_copy(update=update)
@@ -66,7 +73,9 @@ def is_from_disk(node: Node) -> bool:
 def dump_texts(texts: CurrentTexts) -> dict[str, Any]:
     """Return the texts as a report stores them."""
     return {
-        node_id: node and {"text": node.text, "hash": node.metadata["hash"]}
+        node_id: node
+        and {"text": node.text, "hash": node.metadata["hash"]}
+        | {key: node.metadata[key] for key in _OF_SEVERAL if key in node.metadata}
         for node_id, node in texts.items()
     }
 
@@ -74,7 +83,13 @@ def dump_texts(texts: CurrentTexts) -> dict[str, Any]:
 def load_texts(stored: Mapping[str, Any], nodes: Mapping[str, Node]) -> CurrentTexts:
     """Return the texts of a report; `nodes` are the stored ones, by id."""
     return {
-        node_id: text and with_text(nodes[node_id], text["text"], text["hash"])
+        node_id: text
+        and with_text(
+            nodes[node_id],
+            text["text"],
+            text["hash"],
+            **{key: text[key] for key in _OF_SEVERAL if key in text},
+        )
         for node_id, text in stored.items()
         if node_id in nodes
     }

@@ -191,7 +191,7 @@ class Extractor:
 
     def _prompt(self, span: MessageSpan, seen: MemoryList) -> str:
         lines = (memory.as_json_line() for memory in seen.memories)
-        catalog = fit_lines(self._folder.catalog().splitlines(), self._room)
+        catalog = fit_lines(self._folder.list_catalog(seen).splitlines(), self._room)
         return (
             f"<memory_catalog>\n{catalog}\n</memory_catalog>\n\n"
             f"<front_matter>\n{fit_lines(lines, self._room)}\n</front_matter>\n\n"

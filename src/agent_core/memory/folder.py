@@ -98,6 +98,21 @@ class MemoryFolder:
         newest = sorted(found.values(), key=lambda one: (one.created_at, one.path), reverse=True)
         return MemoryList(newest, problems)
 
+    def find(self, memory_id: str, known: MemoryList) -> Memory | None:
+        """Return a memory as it is now; `known` is what was read before, which spares a search.
+
+        Raises:
+            AgentCoreError: `memory_recall_failed`, the folder cannot be read.
+        """
+        memory = known.get(memory_id)
+        if memory is not None:
+            category, _, _ = memory.path.partition("/")
+            with contextlib.suppress(OSError), self.opened(category) as inside:
+                one = _read_one(memory.path, inside)
+                if isinstance(one, Memory) and one.memory_id == memory_id:
+                    return one
+        return self.read().get(memory_id)
+
     def catalog(self) -> str:
         """Return the text of the catalog, up to `MAX_CATALOG_BYTES`; empty if it cannot be read."""
         try:
@@ -106,6 +121,16 @@ class MemoryFolder:
             return content[:MAX_CATALOG_BYTES].decode("utf-8", "replace")
         except (OSError, ValueError):
             return ""
+
+    def list_catalog(self, known: MemoryList) -> str:
+        """Return the catalog of the files: the user's own lines of `MEMORY.md`, then one for each.
+
+        Lines of `MEMORY.md` that name a file say nothing about it: the files do.
+        """
+        own = [line for line in self.catalog().splitlines() if not re.match(_ENTRY, line)]
+        text = "\n".join(own).strip()
+        lines = "\n".join(memory.as_catalog_line() for memory in known.memories)
+        return "\n\n".join(part for part in ("" if text == _TITLE else text, lines) if part)
 
     def catalog_lines(self) -> list[str]:
         """Return all lines of the catalog; bytes that are not UTF-8 survive being written back.

@@ -201,14 +201,14 @@ class Recall:
         """
         try:
             known = await asyncio.to_thread(self._folder.read)
-            catalog = await asyncio.to_thread(self._folder.catalog)
+            catalog = await asyncio.to_thread(self._folder.list_catalog, known)
         except (AgentCoreError, OSError) as error:
             message = f"what is remembered cannot be read: {error}"
             raise ToolError(ErrorCode.MEMORY_RECALL_FAILED, message) from error
         selected = await selector.select(query, catalog, known)
         versions = self._loaded.versions()
         new = [one for one in selected.memories if versions.get(one.memory_id) != one.version]
-        texts = self._fit(new)
+        texts = fit_memories(new, self._room)
         for memory in texts:
             self._loaded.add(memory.memory_id, memory.version)
         shown = [one for one in selected.memories if one in texts or one not in new]
@@ -250,20 +250,21 @@ class Recall:
         )
         return ToolOutput(result, [node])
 
-    def _fit(self, memories: Sequence[Memory]) -> dict[Memory, str]:
-        """Return the bodies that fit into the room; a first one that is too long is cut."""
-        room, texts = self._room, dict[Memory, str]()
-        for memory in memories:
-            origin = f"{memory.category}, {memory.updated_at:%Y-%m-%d}"
-            text = f"## {memory.summary} ({origin})\n\n{memory.content}"
-            cost = estimate_text(text)
-            if cost > room and not texts and room >= _LEAST_TOKENS:
-                text = text[: len(text) * room // cost].rstrip() + " […]"
-                cost = room
-            if cost <= room:
-                texts[memory] = text
-                room -= cost
-        return texts
+
+def fit_memories(memories: Sequence[Memory], room: int) -> dict[Memory, str]:
+    """Return the bodies that fit into `room` tokens; a first one that is too long is cut."""
+    texts = dict[Memory, str]()
+    for memory in memories:
+        origin = f"{memory.category}, {memory.updated_at:%Y-%m-%d}"
+        text = f"## {memory.summary} ({origin})\n\n{memory.content}"
+        cost = estimate_text(text)
+        if cost > room and not texts and room >= _LEAST_TOKENS:
+            text = text[: len(text) * room // cost].rstrip() + " […]"
+            cost = room
+        if cost <= room:
+            texts[memory] = text
+            room -= cost
+    return texts
 
 
 RECALL_MEMORY = "internal.recall_memory"

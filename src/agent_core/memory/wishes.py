@@ -8,7 +8,7 @@ therefore lists how wishes begin, and nothing else.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache
 
 from msgspec import Struct
@@ -44,15 +44,16 @@ def is_explicit_request(text: str) -> bool:
     if len(text) > 2 * _MOST_SEARCHED:
         text = f"{text[:_MOST_SEARCHED]}\n{text[-_MOST_SEARCHED:]}"
     lower = text.lower()
-    likely = [number for number, one in enumerate(LANGUAGES) if _has_mark(lower, one.marks)]
+    likely: list[int] = []
+    for number, language in enumerate(LANGUAGES):
+        for mark in language.marks:
+            if mark in lower:
+                likely.append(number)
+                break
     if not likely:
         return False
     sentences = list(_sentences(text))
     return any(_is_wish(sentence, _patterns(number)) for number in likely for sentence in sentences)
-
-
-def _has_mark(text: str, marks: Sequence[str]) -> bool:
-    return any(mark in text for mark in marks)
 
 
 @cache

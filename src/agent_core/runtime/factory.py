@@ -30,7 +30,6 @@ from agent_core.events import Journal
 from agent_core.extensions import Extension, ExtensionContext, Extensions
 from agent_core.loop import NoHistory, RunContext, RunLimits
 from agent_core.loop.options import RunOptions
-from agent_core.memory.folder import MemoryFolder
 from agent_core.runtime.background import Background
 from agent_core.runtime.compact_agent import CompactAgentDeps
 from agent_core.runtime.compaction import CompactingContextSource, Compactions
@@ -155,8 +154,8 @@ class RunFactory:
             scope.model = model
         found = scope.project_context
         if found is None:
-            found = scope.project_context = await self._look_around(spec.memory)
-        if spec.memory is not None and found.memories:
+            found = scope.project_context = await self._look_around(spec)
+        if spec.memory is not None and found.memories.catalog:
             recall = self._memory.tools(spec.memory, spec.scope, journal, spec.view, scope)
             spec = replace(spec, tools=[*spec.tools, *recall])
         expected = options.expected() if options.output_type is not None else None
@@ -193,14 +192,16 @@ class RunFactory:
         )
         return ctx, source
 
-    async def _look_around(self, memory: MemoryFolder | None) -> ProjectContext:
+    async def _look_around(self, spec: RunSpec) -> ProjectContext:
         """Look at home and project: in place while this is quick, otherwise in a thread."""
         clock = asyncio.get_running_loop().time
         started = clock()
         if self._look_s < _QUICK_LOOK_S:
-            found = self._project.find_project_context(memory)
+            found = self._project.find_project_context(spec.memory, spec.scope)
         else:
-            found = await asyncio.to_thread(self._project.find_project_context, memory)
+            found = await asyncio.to_thread(
+                self._project.find_project_context, spec.memory, spec.scope
+            )
         self._look_s = clock() - started
         return found
 
@@ -355,7 +356,7 @@ class RunFactory:
             dynamic.append(tools_block(held_back))
         if spec.memory is not None:
             most = min(room, self._setup.config.memory.catalog_max_tokens)
-            if memories := fit_lines(found.memories.splitlines(), most):
+            if memories := fit_lines(found.memories.catalog.splitlines(), most):
                 dynamic.append(memory_block(memories))
         if spec.definition:
             dynamic.append(definition_block(spec.definition))

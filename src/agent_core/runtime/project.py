@@ -20,6 +20,7 @@ from agent_core.config.models import ModelConfig
 from agent_core.config.paths import Setup, expand_path, resolve_project, tasks_folder
 from agent_core.config.problems import unusable
 from agent_core.context.instructions import InstructionCatalog, find_instructions
+from agent_core.context.loaded import with_text
 from agent_core.context.skills import SkillCatalog, find_skills
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
 from agent_core.events import Journal
@@ -30,6 +31,7 @@ from agent_core.extensions import (
 )
 from agent_core.loop.context import HistorySource
 from agent_core.loop.options import RunOptions, checked_extensions, with_contributions
+from agent_core.memory.current import CurrentMemories, find_memories
 from agent_core.memory.folder import MemoryFolder
 from agent_core.permissions.guard import PermissionGuard
 from agent_core.process import Launcher
@@ -56,11 +58,11 @@ logger = logging.getLogger(__name__)
 
 
 class ProjectContext(Struct, frozen=True):
-    """The texts found in home and project at the start of a run; `memories` is the run's own."""
+    """The texts found in home and project at the start of a run; `memories` are the run's own."""
 
     instructions: InstructionCatalog
     skills: SkillCatalog
-    memories: str
+    memories: CurrentMemories
 
     def current_text(self, node: Node) -> Node | None:
         """Return a loaded text as it is on disk; the same node if unchanged, None if it is gone."""
@@ -68,7 +70,19 @@ class ProjectContext(Struct, frozen=True):
             return self.skills.current(node)
         if node.node_type is NodeType.INSTRUCTION_CONTEXT:
             return self.instructions.current(node)
+        if node.node_type is NodeType.MEMORY_CONTEXT:
+            return self._current_memories(node)
         return node
+
+    def _current_memories(self, node: Node) -> Node | None:
+        texts = self.memories.changed_texts(node)
+        if texts is None:
+            return node
+        if not texts:
+            return None
+        hashes = {memory.memory_id: memory.version for memory in texts}
+        text, version = "\n\n".join(texts.values()), " ".join(hashes.values())
+        return with_text(node, text, version, ids=list(hashes), hashes=hashes)
 
 
 class Project:
@@ -197,8 +211,8 @@ class Project:
             return [f"hooks do not run here: this program was started by a hook ({HOOK}={event})"]
         return []
 
-    def find_project_context(self, memory: MemoryFolder | None) -> ProjectContext:
-        """Find the instructions, skills and memories; blocks on files."""
+    def find_project_context(self, memory: MemoryFolder | None, scope: str) -> ProjectContext:
+        """Find the instructions, skills and memories of a scope; blocks on files."""
         setup = self.setup
         skills = find_skills(self._settings_home)
         for problem in skills.problems:
@@ -212,7 +226,7 @@ class Project:
         )
         for problem in instructions.problems:
             logger.warning("an instruction file is listed by its path only: %s", problem)
-        return ProjectContext(instructions, skills, memory.catalog() if memory else "")
+        return ProjectContext(instructions, skills, find_memories(memory, scope))
 
     @property
     def servers(self) -> "McpTools":

@@ -113,13 +113,10 @@ def _code(text: str) -> str:
     return text if "`" in text or not text else f"`{text}`"
 
 
-def _place(place: str, home: str) -> str:
-    """Format a place; a file is a link."""
-    if "/" in place.split(" ")[0]:
-        path = place.partition("::")[0]
-        return f"[`{place}`](../{path})"
-    is_whole = not home or place.partition(".")[0] in {"agcore", "agent_core", "kgent"}
-    return _code(place if is_whole else f"{home}.{place}")
+def _place(place: str, top: str) -> str:
+    """Format a place; a file is a link from the page, which is `top` below the repository."""
+    path = place.partition("::")[0]
+    return f"[`{place}`]({top}{path})" if "/" in place.split(" ")[0] else _code(place)
 
 
 def _lines(table: Sequence[Sequence[str]], *header: str) -> str:
@@ -129,43 +126,43 @@ def _lines(table: Sequence[Sequence[str]], *header: str) -> str:
     return "\n".join(map(line, [header, ["---"] * len(header), *table]))
 
 
+def _section(section: Section, *, top: str = "../", is_chinese: bool = False) -> Iterator[str]:
+    """Yield what is the same in one section, and a table of the rest."""
+    same = ", ".join(_code(row.name) for row in section.rows if row.is_same)
+    if section.home:
+        yield f"在 `{section.home}` 中。" if is_chinese else f"In `{section.home}`."
+    if same:
+        yield f"与文档一致:{same}。" if is_chinese else f"As in the document: {same}."
+    nothing = "未实现" if is_chinese else "not built"
+    others = [
+        (
+            _code(row.name),
+            _place(row.place, top) or nothing,
+            row.difference_zh if is_chinese else row.difference,
+        )
+        for row in section.rows
+        if not row.is_same
+    ]
+    if others:
+        english = ("document", "here", "difference")
+        yield _lines(others, *(("文档", "这里", "差异与理由") if is_chinese else english))
+
+
 def _traced(table: Table, *, is_chinese: bool) -> Iterator[str]:
     """Yield the paragraphs about one document."""
     yield f"## {table.number}: {table.zh if is_chinese else table.title}"
     yield table.about_zh if is_chinese else table.about
     for section in table.sections:
         yield f"### {table.number}, {section.zh if is_chinese else section.title}"
-        if section.home:
-            yield f"在 `{section.home}` 中。" if is_chinese else f"In `{section.home}`."
-        same = [row for row in section.rows if row.is_same]
-        if same:
-            names = ", ".join(_code(row.name) for row in same)
-            yield f"与文档一致:{names}。" if is_chinese else f"As in the document: {names}."
-        others = [
-            (
-                _code(row.name),
-                _place(row.place, section.home) or ("未实现" if is_chinese else "not built"),
-                row.difference_zh if is_chinese else row.difference,
-            )
-            for row in section.rows
-            if not row.is_same
-        ]
-        if others:
-            english = ("document", "here", "difference")
-            yield _lines(others, *(("文档", "这里", "差异与理由") if is_chinese else english))
+        yield from _section(section, is_chinese=is_chinese)
 
 
 def _from_rust(table: Table) -> Iterator[str]:
     """Yield the paragraphs of the page for readers of document 002: every name, by module."""
     for section in table.sections:
-        if not section.home:
-            continue
-        yield f"## `{section.home}`"
-        rows = [
-            (_code(row.name), _code(row.place) or "not built", row.difference)
-            for row in section.rows
-        ]
-        yield _lines(rows, "AG Core", "here", "difference")
+        if section.home:
+            yield f"## {section.title}"
+            yield from _section(section, top="../../")
 
 
 def _below_mark(page: str, paragraphs: Iterator[str]) -> str:

@@ -52,7 +52,7 @@ class LlmProvider(Protocol):
         ...
 
     async def stream(self, request: ChatRequest) -> AsyncIterator[ChatChunk | ChatResponse]:
-        """Get one reply piece by piece; a subclass without its own gives that of `chat` whole.
+        """Get one reply piece by piece; by default the whole reply of `chat` at once.
 
         Yields chunks, which the reader joins. A provider that has the whole reply in the end
         yields it last, and then it counts instead of the joined chunks.
@@ -60,7 +60,9 @@ class LlmProvider(Protocol):
         Raises:
             LlmError: the call failed, maybe after some chunks.
         """
-        yield await self.chat(request)
+        reply = await self.chat(request)
+        yield ChatChunk(text=reply.text)
+        yield reply
 
 
 @runtime_checkable

@@ -10,6 +10,7 @@ import pytest
 
 from agcore.agent import Agent, AgentBuilder, AgentError, AgentSession, RuntimeBundle
 from agcore.llm import (
+    AssistantTextDelta,
     ChatRequest,
     ChatResponse,
     Hook,
@@ -257,6 +258,8 @@ class OnlyChat(LlmProvider):
 
 async def test_a_provider_needs_only_chat() -> None:
     events = [event async for event in LlmCycle(OnlyChat()).submit_stream("Are you there?")]
+    texts = [event.text for event in events if isinstance(event, AssistantTextDelta)]
+    assert texts == ["Yes."]
     assert isinstance(events[-1], TurnComplete)
     assert events[-1].response.text == "Yes."
 

@@ -102,7 +102,7 @@ async def test_the_history_does_not_name_a_user_who_was_not_there(
     [
         ("", NOBODY),
         ("what?\n", "because there is no answer: the line that was read is not an answer"),
-        ("3\n", "the user denied code.write_file"),
+        ("3\n", "the user denied code__write_file"),
     ],
     ids=["end-of-input", "stray-line", "no"],
 )

@@ -291,6 +291,50 @@ async def test_the_template_of_a_plan_makes_no_folder_in_plan_mode(
     assert list(project.iterdir()) == []
 
 
+async def test_plan_mode_writes_a_plan_after_the_usual_question_and_nothing_else(
+    home: Home, project: Path
+) -> None:
+    (project / "a.md").write_text("a\n", encoding="utf-8")
+    plan, edits = ".soong-agent/plans/tidy.md", [{"old": "one", "new": "two"}]
+    script: list[Any] = [
+        calls("agent.plan_template", goal="tidy"),
+        calls("code.write_file", path=plan, content="one"),
+        calls("code.edit_file", path=plan, edits=edits),
+        calls("code.write_file", path=".soong-agent/plans/deep/tidy.md", content="x"),
+        calls("code.write_file", path=".soong-agent/plans/run.sh", content="x"),
+        calls("code.write_file", path=".soong-agent/tidy.md", content="x"),
+        calls("code.write_file", path="a.md", content="x", overwrite=True),
+        calls("code.run_command", argv=["touch", ".soong-agent/plans/x.md"]),
+        "the plan is written",
+    ]
+    user = Asked("allow_once")
+    async with runtime(home, project, script, permission_callback=user) as made:
+        await made.run("go", session_id="s1", permission_mode=PLAN)
+        wrong = ["validation_error"] * 2
+        assert await results(made) == ["ok", "ok", "ok", *wrong, *["plan_mode"] * 3]
+    assert [Path(str(each.target_scope)).name for each in user.requests] == ["tidy.md"] * 2
+    files = [path for path in project.rglob("*") if path.is_file()]
+    assert {path.name: path.read_text(encoding="utf-8") for path in files} == {
+        "a.md": "a\n",
+        "tidy.md": "two",
+    }
+
+
+async def test_plan_mode_writes_no_plan_that_is_denied_or_whose_folder_leads_elsewhere(
+    home: Home, project: Path, tmp_path: Path
+) -> None:
+    script = write(".soong-agent/plans/tidy.md")
+    async with runtime(home, project, script, permission_callback=Asked("deny")) as made:
+        await made.run("go", session_id="s1", permission_mode=PLAN)
+    assert list(project.iterdir()) == []
+    (project / ".soong-agent").mkdir()
+    (project / ".soong-agent" / "plans").symlink_to(tmp_path)
+    user = Asked("allow_once")
+    async with runtime(home, project, script, permission_callback=user) as made:
+        await made.run("go", session_id="s1", permission_mode=PLAN)
+    assert not (tmp_path / "tidy.md").exists()
+
+
 async def test_accept_edits_asks_for_a_tool_that_is_called_dangerous(
     home: Home, project: Path
 ) -> None:

@@ -57,7 +57,7 @@ def plan_template_tool(plans_dir: Path, project: Path) -> Tool:
                 raise ToolError(ErrorCode.VALIDATION_ERROR, message, details=details)
 
         async def run() -> ToolOutput:
-            if context.run.permission_mode != "plan":  # in plan mode the answer is the plan
+            if context.run.permission_mode != "plan":  # there a write makes it
                 await asyncio.to_thread(_make_folder, plans_dir, project)
             shown = folder.relative_to(project) if folder.is_relative_to(project) else folder
             return _instruction(arguments.goal, str(shown))

@@ -296,7 +296,8 @@ class PermissionGuard(Extension):
         if run.permission_mode == "plan" and may_change(definition, access):
             refusal = (
                 f"plan mode: {name} was not run, because it could change something. Use only"
-                " tools that read, and answer with a plan. Only the user can leave plan mode"
+                " tools that read, and answer with a plan, or write it into the folder of plans."
+                " Only the user can leave plan mode"
             )
             return Verdict(decision="deny", by=_PLAN, refusal=refusal)
         return None

@@ -120,6 +120,7 @@ class Access:
         command: the programs that a command would run; None for other calls.
         runs: the absolute paths of files that a call would run, if `command` does not name them.
         only_reads: a command that certainly changes nothing; determined in plan mode only.
+        writes_plan: a plan is written: a file with a plan's name in the plans folder.
         reads: a command that certainly changes nothing, and opens only files that may be read
             without a question.
         edits: an ordinary file of the project is written: nothing that is protected, or that other
@@ -147,5 +148,6 @@ class Access:
     command: CommandViews | None = None
     runs: tuple[str, ...] = ()
     only_reads: bool = False
+    writes_plan: bool = False
     reads: bool = False
     edits: bool = False

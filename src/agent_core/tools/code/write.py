@@ -224,7 +224,8 @@ def _replacement(
     judged = judge_edit(workspace, place)
     access = workspace.change(place, summary=summary, diff=diff, is_alone=judged.is_obeyed)
     obeyed = "other programs execute or obey this file" if judged.is_obeyed else None
-    access = replace(access, edits=judged.is_ordinary, asked_by=obeyed)
+    is_plan = place.writable and _is_plan(workspace, place)
+    access = replace(access, edits=judged.is_ordinary, asked_by=obeyed, writes_plan=is_plan)
     return Action(access, lambda: finish_uncancelled(asyncio.to_thread(write)))
 
 
@@ -254,11 +255,16 @@ def _check_plan_name(workspace: Workspace, place: ResolvedPath) -> bool:
     folder = workspace.plans_dir
     if folder is None or not place.path.is_relative_to(folder):
         return False
-    name = place.path.relative_to(folder)
-    if len(name.parts) != 1 or not _PLAN_NAME.fullmatch(name.name):
+    if not _is_plan(workspace, place):
         message = (
             f"{Path(place.shown).name!r} is no name for a plan: up to 80 of a-z 0-9 _ - and .md, "
             "directly in the plans folder"
         )
         raise ToolError(ErrorCode.VALIDATION_ERROR, message, details={"path": "$.path"})
     return True
+
+
+def _is_plan(workspace: Workspace, place: ResolvedPath) -> bool:
+    """Return whether a file lies in the plans folder itself and has the name of a plan."""
+    is_there = workspace.plans_dir == place.path.parent
+    return is_there and _PLAN_NAME.fullmatch(place.path.name) is not None

@@ -155,6 +155,8 @@ async def test_a_prompt_becomes_a_message(home: Home, project: Path) -> None:
             ]
         handle = await made.start(message)
         await handle.wait()
+        (session,) = await made.list_sessions()
+    assert session.title == "/lib:summary book='War and Peace'"
     assert "Sum up War and Peace" in plain_text(provider.requests[0].messages[0].content)
 
 

@@ -69,4 +69,6 @@ def test_a_large_paste_is_folded_and_sent_whole() -> None:
     line = f"see {pastes.fold(large)} and {pastes.fold(long)}"
     assert line == "see [pasted text 1: 20 lines] and [pasted text 2: 5000 characters]"
     assert pastes.unfold(line) == f"see {large} and {long}"
+    assert pastes.is_paste("[pasted text 1: 20 lines]")
+    assert not pastes.is_paste(line)
     assert pastes.unfold("[pasted text 3: 20 lines]") == "[pasted text 3: 20 lines]"

@@ -103,7 +103,7 @@ async def test_a_changed_file_is_shown_as_it_is_in_its_place_and_a_deleted_one_l
 
 
 @pytest.mark.parametrize("is_compacted", [False, True])
-async def test_a_file_in_the_system_part_is_shown_as_it_is_on_disk(
+async def test_a_file_is_shown_in_its_place_as_it_is_on_disk_by_every_process(
     home: Home, project: Path, is_compacted: bool
 ) -> None:
     rules = project / "sub" / "AGENTS.md"
@@ -120,7 +120,10 @@ async def test_a_file_in_the_system_part_is_shown_as_it_is_on_disk(
             handle = await ask(made, "now")
             assert await is_exact(made, handle.run_id)
         files = [b.content for b in last(provider).system if b.block_id.startswith("instructions:")]
-        assert files == ([f'<instructions path="sub/AGENTS.md">\n{text}\n</instructions>'])
+        block = f'<instructions path="sub/AGENTS.md">\n{text}\n</instructions>'
+        assert files == ([block] if is_compacted else [])
+        assert text in shown(last(provider))
+        assert ("TABS" in shown(last(provider))) is ("TABS" in text)
     if is_compacted:
         rules.unlink()
     else:

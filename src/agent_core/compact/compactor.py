@@ -99,8 +99,12 @@ class HistoryCompactor:
         self._store = store
         self._open_plans = open_plans
 
-    async def compact(self, path: Sequence[Node], cut: Cut, limits: Limits) -> Compaction:
+    async def compact(
+        self, path: Sequence[Node], cut: Cut, limits: Limits, *, changed: Sequence[str] = ()
+    ) -> Compaction:
         """Summarise the nodes before the cut.
+
+        `changed` are files that are known to have changed, beside those that tools have written.
 
         Raises:
             SchemaError: the answer holds no summary, or the result lacks a kept fact, or is longer
@@ -108,7 +112,7 @@ class HistoryCompactor:
             AgentCoreError: the model failed, or the artifact could not be stored.
         """
         kept, rest = await asyncio.to_thread(
-            lambda: fit_kept(collect_kept(path, self._open_plans(path)), limits.kept)
+            lambda: fit_kept(collect_kept(path, self._open_plans(path), changed), limits.kept)
         )
         summary = await self._summary(path, cut, limits)
         artifact_id = await self._store(rest) if rest else None
@@ -121,6 +125,7 @@ class HistoryCompactor:
             "tokens_before": cut.tokens_before,
             "details": {
                 "kept": kept.details(artifact_id),
+                "changed_files": list(changed),
                 "covered_node_id": path[-1].node_id,
                 "previous_compaction_id": cut.previous.node_id if cut.previous else None,
                 "split_turn": cut.turn < cut.end,

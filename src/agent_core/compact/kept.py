@@ -118,8 +118,13 @@ class KeptFacts(Struct, frozen=True, kw_only=True):
         yield from self.files
 
 
-def collect_kept(path: Sequence[Node], open_plans: Iterable[Node]) -> KeptFacts:
-    """Collect the facts of a whole path, root first, that must not be lost."""
+def collect_kept(
+    path: Sequence[Node], open_plans: Iterable[Node], changed: Iterable[str] = ()
+) -> KeptFacts:
+    """Collect the facts of a whole path, root first, that must not be lost.
+
+    `changed` are files that are known to have changed, beside those that tools have written.
+    """
     asked = [
         Statement(node.node_id, without_quotes(node.words).strip())
         for node in path
@@ -140,7 +145,8 @@ def collect_kept(path: Sequence[Node], open_plans: Iterable[Node]) -> KeptFacts:
             _put_last(messages, message)
     writes = (call for call, _, _ in _successful_calls(path) if call.name in _CHANGES_FILES)
     files = (call.arguments.get("path") for call in writes)
-    changed = (" ".join(file.split()) for file in files if isinstance(file, str))
+    written = (file for file in files if isinstance(file, str))
+    names = (" ".join(file.removeprefix("./").split()) for file in (*written, *changed))
     return KeptFacts(
         as_of=path[-1].created_at if path else None,
         goal=goal,
@@ -150,7 +156,7 @@ def collect_kept(path: Sequence[Node], open_plans: Iterable[Node]) -> KeptFacts:
         loaded=_loaded_texts(path),
         tasks=_open_tasks(path),
         plans=[Statement(node.node_id, node.node_type.value) for node in open_plans],
-        files=list(dict.fromkeys(changed)),
+        files=list(dict.fromkeys(names)),
     )
 
 

@@ -16,6 +16,7 @@ from agent_core.context.loaded import (
     CurrentText,
     CurrentTexts,
     compare_with_disk,
+    outdated_repeats,
 )
 from agent_core.context.messages import (
     Entry,
@@ -70,9 +71,9 @@ class MessageHistory:
         dropped: ids of nodes to leave out; extended by `trim`.
         scope: the memory scope of the run; memories recalled from another scope are left out.
         settled: ids of the instruction file nodes in the system part. None: all those on the path
-            when it is first taken. Later files become messages, so that the beginning of the
-            request stays the same until a compaction changes it anyway; except files that are
-            already there, or are too large.
+            when it is first taken. A compaction adds those before it. Others are messages, so that
+            the beginning of the request stays the same in every process until a compaction changes
+            it anyway; except files that are already there, or are too large.
         current: looks up loaded texts on disk, when the path is first taken and after a compaction.
         texts: the loaded texts that were found on disk, for a request that is rebuilt.
 
@@ -223,6 +224,9 @@ class MessageHistory:
             self.former = frozenset()
         calls = (n.metadata.get("tool_call_id") for n in self._loaded if n.node_id in self.texts)
         self._outdated = {call_id for call_id in calls if isinstance(call_id, str)}
+        if self.texts:
+            shown = (self.texts.get(node.node_id, node) for node in self._loaded)
+            self._outdated.update(outdated_repeats(self.path, filter(None, shown)))
 
     def _without_outdated(self, node: Node) -> Node:
         """Return the results of a turn without texts that have changed on disk since."""

@@ -4,16 +4,16 @@ A conversation stores the text of a file as it was when the model loaded it. Fro
 next run, or the next compaction, requests show the current text, and none of a file that is gone.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from agent_core.disk.reading import MAX_TEXT_BYTES, FileVersion, read_text_file, version_of
 from agent_core.providers.estimates import estimate_blocks
 from agent_core.text import content_hash
 from agent_core.tools.text import decode_text
-from agent_core.types import Node, NodeType, TextBlock
+from agent_core.types import JsonBlock, Node, NodeType, TextBlock
 
 CurrentText = Callable[[Node], Node | None]
 """Returns a loaded text as it is on disk: the same node if it is unchanged; None if it is gone."""
@@ -54,6 +54,30 @@ def compare_with_disk(nodes: Iterable[Node], current: CurrentText) -> CurrentTex
         if now is not node:
             texts[node.node_id] = now if now and now.text.strip() else None
     return texts
+
+
+def outdated_repeats(path: Iterable[Node], current: Iterable[Node]) -> Iterator[str]:
+    """Yield the calls that repeat a text which was in view then, and is none of the current ones.
+
+    Such a call has loaded no node: its result says `already_loaded`.
+    """
+    texts = [_one_line(node.text) for node in current]
+    for node in path:
+        for result in node.results:
+            for block in result.content[:1]:
+                data: object = block.data if isinstance(block, JsonBlock) else None
+                if not isinstance(data, dict):
+                    continue
+                facts = cast("dict[str, Any]", data)
+                text = facts.get("content", facts.get("summary"))
+                if facts.get("already_loaded") is True and isinstance(text, str):
+                    line = _one_line(text)
+                    if not any(line in known for known in texts):
+                        yield result.tool_call_id
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def with_text(node: Node, text: str, version: str, **metadata: Any) -> Node:

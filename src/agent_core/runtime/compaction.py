@@ -64,6 +64,7 @@ class Compactions:
             once.
         background: summarises beside the runs, and writes summaries that become ready between them.
         artifacts: of the runtime.
+        find_changed: finds the files that have changed on a path.
         release: called with a session's id when this runtime may have no more work for it.
 
     Attributes:
@@ -81,6 +82,7 @@ class Compactions:
         piece_room: Callable[[CompactPolicy], int],
         background: Background,
         artifacts: ArtifactStore,
+        find_changed: Callable[[Sequence[Node]], Awaitable[Sequence[str]]],
         release: Callable[[str], Awaitable[None]],
     ) -> None:
         self.config = config
@@ -91,6 +93,7 @@ class Compactions:
         self._jobs = background.jobs
         self._usage = background.usage
         self._artifacts = artifacts
+        self.find_changed = find_changed
         self._release = release
 
     async def watch(
@@ -234,7 +237,8 @@ class Compactions:
             open_plans=open_instructions,
         )
         limits = Limits(summary=policy.summary, kept=policy.kept, piece=self._piece_room(policy))
-        return await compactor.compact(path, cut, limits)
+        changed = await self.find_changed(path)
+        return await compactor.compact(path, cut, limits, changed=changed)
 
 
 class CompactingContextSource:
@@ -285,10 +289,11 @@ class CompactingContextSource:
         if policy is not None and await self._compactions.recover(journal, self._scope, policy):
             return True
         path, room = list(journal.path), self._composer.room_for_kept
+        changed = await self._compactions.find_changed(path)
         from agent_core.compact.kept import collect_kept, fit_kept, render_kept  # noqa: PLC0415
 
         kept, rest = await asyncio.to_thread(
-            lambda: fit_kept(collect_kept(path, open_instructions(path)), room)
+            lambda: fit_kept(collect_kept(path, open_instructions(path), changed), room)
         )
         if rest and rest != self._left_out[0]:
             artifact_id = None

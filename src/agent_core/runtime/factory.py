@@ -116,8 +116,16 @@ class RunFactory:
             piece_room=self._piece_room,
             background=background,
             artifacts=process.artifacts,
+            find_changed=self._find_changed,
             release=table.leases.release,
         )
+
+    async def _find_changed(self, path: Sequence[Node]) -> Sequence[str]:
+        # Most histories are never too long.
+        from agent_core.runtime.changed_files import ChangedFiles  # noqa: PLC0415
+
+        exclude = self._setup.config.workspace.exclude
+        return await ChangedFiles(self._files, self._store, exclude=exclude).find(path)
 
     def session_opened(self, session: SessionRecord) -> None:
         """Prepare for a run of the session: end its idle wait, and load its pause for summaries."""
@@ -367,7 +375,7 @@ class RunFactory:
             static=static,
             dynamic=dynamic,
             own=own,
-            settled=before.settled if before else None,
+            settled=before.settled if before else (),
             history=before.history if before else None,
             view=spec.view,
             scale=self._scale,

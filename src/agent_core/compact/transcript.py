@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from agent_core.compact.cut import is_in_view
 from agent_core.text import estimate_text, shorten_text
 from agent_core.types import (
+    WORDS,
     ArtifactRefBlock,
     ContentBlock,
     ImageBlock,
@@ -20,6 +21,7 @@ from agent_core.types import (
     TextBlock,
     ToolCallBlock,
     ToolResultBlock,
+    is_user_message,
 )
 
 _CALL_BYTES = 600
@@ -76,6 +78,8 @@ def _render_node(node: Node) -> str:
     text = "\n".join(filter(None, map(_render_block, node.content)))
     if not text or node.role is Role.TOOL:
         return text
+    if is_user_message(node) and WORDS in node.metadata:  # the rest is not marked in the text
+        return f"[user]\n{node.words}\n\n[content that came with it]\n{text}"
     speaker = node.role.value if node.node_type is NodeType.MESSAGE else node.node_type.value
     return f"[{speaker}]\n{text}"
 

@@ -15,6 +15,7 @@ _LEADS_IN = (":", "?", "\uff1a", "\uff1f")
 _MOST_LINES = 12
 """A paragraph of more lines is a paste, unless it is a list; the chat folds as many."""
 _LEAST_LINES = 3
+_MOST_JUDGED = 200
 _LEAST_LETTERS = 0.75
 """Share of letters in what is not blank of a line: prose has more, the output of programs less."""
 
@@ -64,12 +65,13 @@ def _judge_paragraph(lines: Sequence[str]) -> Iterator[tuple[bool, str]]:
         yield False, lines[0]
         lines = lines[1:]
     others = [line for line in lines if not _LIST_ITEM.match(line)]
-    is_long = len(lines) > _MOST_LINES and 2 * len(others) > len(lines)
-    is_output = len(lines) >= _LEAST_LINES and 2 * sum(map(_is_output, others)) > len(lines)
-    yield from ((is_long or is_output, line) for line in lines)
+    is_pasted = 2 * len(others) > len(lines) >= _LEAST_LINES and (
+        len(lines) > _MOST_LINES or 2 * sum(map(_is_output, others)) > len(lines)
+    )
+    yield from ((is_pasted, line) for line in lines)
 
 
 def _is_output(line: str) -> bool:
-    signs = [sign for sign in line if not sign.isspace()]
+    signs = [sign for sign in line[:_MOST_JUDGED] if not sign.isspace()]
     letters = sum(category(sign)[0] in "LM" for sign in signs)
     return letters < _LEAST_LETTERS * len(signs)

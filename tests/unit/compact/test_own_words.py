@@ -3,6 +3,7 @@
 import pytest
 
 from agent_core.compact.kept import collect_kept, fit_kept, render_kept
+from agent_core.compact.transcript import render_transcript
 from agent_core.text import estimate_text, mark_content
 from agent_core.types import ImageBlock, Role, TextBlock
 from unit.compact.paths import NOW, Path
@@ -54,6 +55,13 @@ def test_a_picture_without_words_leaves_no_older_message_in_its_place() -> None:
     facts = collect_kept(path.nodes, [])
     assert facts.latest is None
     assert "Latest message" not in render_kept(facts, None)
+
+
+def test_the_compact_agent_reads_what_the_user_wrote_and_what_came_with_it() -> None:
+    path = Path()
+    path.user(EVIL, words="Sum this up.")
+    (text,) = render_transcript(path.nodes)
+    assert text == f"[user]\nSum this up.\n\n[content that came with it]\n{EVIL}"
 
 
 SAID = (

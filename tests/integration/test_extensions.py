@@ -764,3 +764,29 @@ async def test_an_allowance_for_a_host_covers_that_host_only(home: Home, project
     async with made:
         await ask(made)
     assert [request.network_host for request in asked.requests] == ["a.example", "b.example"]
+
+
+@pytest.mark.parametrize("name", ["AGENTS.md", "agents.md"])
+async def test_the_users_own_files_are_read_without_a_question_wherever_links_lead(
+    home: Home, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    hidden = tmp_path / ".dotfiles"
+    (hidden / "rules").mkdir(parents=True)
+    for file in (hidden / "mine.md", hidden / "rules" / "a.md", hidden / "other.md"):
+        file.write_text("BODY", encoding="utf-8")
+    home.path.mkdir(parents=True, exist_ok=True)
+    (home.path / name).symlink_to(hidden / "mine.md")
+    (home.path / "rules").symlink_to(hidden / "rules")
+    paths = [f"{home.path}/{name}", f"{home.path}/rules/a.md", str(hidden / "other.md")]
+    provider = ScriptedProvider([*(calls("code.read_file", path=path) for path in paths), "done"])
+    user = Asked("deny")
+    async with runtime(home, project, provider, permission_callback=user) as made:
+        await ask(made)
+        nodes = (await made.replay_session("s1")).nodes
+    (asked,) = user.requests
+    assert "other.md" in asked.args_summary
+    loaded = [
+        node.metadata["path"] for node in nodes if node.node_type is NodeType.INSTRUCTION_CONTEXT
+    ]
+    assert loaded == paths[:2]

@@ -89,8 +89,9 @@ def parse_front_matter(content: str | bytes) -> FrontMatter:
 def read_fields(content: str, keys: Collection[str]) -> FrontMatter:
     """Split a file of another program into head and body, and read these keys of its head.
 
-    Other keys may hold anything. A value that is not readable, or is no scalar, is taken as it
-    stands: the words of its line and of the indented lines below it.
+    Other keys may hold anything; `problem` says if they cannot be read. A value that is not
+    readable, or is no scalar, is taken as it stands: the words of its line and of the indented
+    lines below it.
     """
     whole = parse_front_matter(content)
     if not whole.problem and all(whole.text(key) or key not in whole.fields for key in keys):
@@ -105,8 +106,7 @@ def read_fields(content: str, keys: Collection[str]) -> FrontMatter:
         key = key.strip().strip("\"'")
         if key in keys and key not in fields:
             fields[key] = _read_value(entry, key) or _as_it_stands(written)
-    is_complete = all(map(fields.get, keys))
-    return FrontMatter(fields, whole.body, None if is_complete else whole.problem)
+    return FrontMatter(fields, whole.body, whole.problem)
 
 
 def _read_value(entry: str, key: str) -> str:

@@ -80,12 +80,14 @@ class InstructionFile(Struct, frozen=True):
             absolute for other files.
         fields: the front matter; empty if there is none that can be read.
         problem: the reason why the file or its front matter cannot be read.
+        is_users: it is the home's own file, or one of its rules, and may be a link.
     """
 
     path: Path
     shown: str
     fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
     problem: str | None = None
+    is_users: bool = False
 
     @property
     def line(self) -> str:
@@ -171,7 +173,7 @@ def find_instructions(
     if not search.found:
         return InstructionCatalog(truncated=cut_short, is_whole=not cut_short)
     ordered = sorted(search.found.items(), key=lambda each: each[1])
-    files = [_describe(path, place.shown) for path, place in islice(ordered, MOST_FILES)]
+    files = [_describe(path, place) for path, place in islice(ordered, MOST_FILES)]
     own = [(place.shown, path) for path, place in ordered if preload and place.is_own]
     return InstructionCatalog(
         tuple(files),
@@ -189,11 +191,13 @@ class _Place(NamedTuple):
         depth: folders below the root; negative between the project and the root of its repository.
         shown: the path to show.
         is_own: it is the file of the home itself or of the project's root.
+        is_users: it is one that the home holds by its name.
     """
 
     depth: int
     shown: str
     is_own: bool = False
+    is_users: bool = False
 
 
 class _Search:
@@ -224,10 +228,12 @@ class _Search:
         names = _list_names(home)
         if names and (own := _own_file(home, names, root=None)):
             first = -len(project.parts)
-            yield _Place(first, f"{home / own[1]}", is_own=True), own[0], home
+            place = _Place(first, f"{home / own[1]}", is_own=True, is_users=True)
+            yield place, own[0], home
         for path in _find_rules(home / "rules"):
             if (resolved := _resolve_file(path, None)) is not None:
-                yield _Place(len(path.relative_to(home).parts) - 1, str(path)), resolved, home
+                depth = len(path.relative_to(home).parts) - 1
+                yield _Place(depth, str(path), is_users=True), resolved, home
         for distance, folder in enumerate(project.parents, 1):
             if not folder.is_relative_to(self._top):
                 break
@@ -459,9 +465,9 @@ def _without_comments(text: str) -> str:
     return "".join((*parts, text[at:]))
 
 
-def _describe(path: Path, shown: str) -> InstructionFile:
+def _describe(path: Path, place: _Place) -> InstructionFile:
     facts = _facts_of(path)
-    return InstructionFile(path, shown, facts.fields, facts.problem)
+    return InstructionFile(path, place.shown, facts.fields, facts.problem, place.is_users)
 
 
 def _read_own(own: tuple[str, Path]) -> tuple[str, bytes] | None:
@@ -484,6 +490,11 @@ class LoadedInstructions:
     def __init__(self, catalog: InstructionCatalog, view: View) -> None:
         self._catalog = catalog
         self._loaded = LoadedTexts(view, NodeType.INSTRUCTION_CONTEXT, "path")
+
+    def offers(self, path: Path, /) -> bool:
+        """Return whether it is one of the home's files; links of the home may lead anywhere."""
+        file = self._catalog.find(path)
+        return file is not None and file.is_users
 
     def in_order(self, path: Path, /) -> AbstractAsyncContextManager[None]:
         """Let reads of instruction files pass one at a time; other reads are not delayed."""

@@ -221,11 +221,9 @@ def _read_skill(path: Path) -> Skill:
     content = read_text_file(path, HEAD_BYTES)
     text = decode_text(content, complete=len(content) < HEAD_BYTES)
     head = read_fields(text, ("name", "description"))
-    if head.problem:
-        raise ValueError(head.problem)
     name, description = head.text("name"), head.text("description")
     if not name or not description:
-        raise ValueError("the front matter needs a name and a description")
+        raise ValueError(head.problem or "the front matter needs a name and a description")
     if not re.fullmatch(_NAME, name):
         raise ValueError(f"the name {name[:100]!r} is not valid: {_NAME_RULE}")
     return Skill(name, one_line(description)[:_DESCRIPTION_CHARS], path)

@@ -377,6 +377,10 @@ class Reading(Struct, frozen=True):
 class ReadingRegister(Protocol):
     """Recognises files that are more than files, such as instructions."""
 
+    def offers(self, path: Path, /) -> bool:
+        """Return whether the user has put the file at this resolved path before the model."""
+        ...
+
     def in_order(self, path: Path, /) -> AbstractAsyncContextManager[None]:
         """Held while the file at this resolved path is read.
 
@@ -457,15 +461,18 @@ class Workspace(Struct, frozen=True, kw_only=True):
     def look(self, place: ResolvedPath, *, summary: str, line: int | None = None) -> Access:
         """Return the access of reading a file: it asks if it may hold a secret or is our own."""
         own = "program_home" if place.is_own else None
+        reason = "sensitive" if place.sensitive else own
+        if reason and self.register and self.register.offers(place.path):
+            reason = None
         return Access(
             confined=self._confined,
-            asks=place.is_closed or self.asks_to_read,
+            asks=reason is not None or self.asks_to_read,
             scope=str(place.path),
             summary=summary,
             target=str(place.path),
             paths=(str(place.path),),
             line=line,
-            reason="sensitive" if place.sensitive else own,
+            reason=reason,
         )
 
     @property

@@ -8,6 +8,7 @@ from agent_core.assets import FrontMatter, parse_front_matter
 from agent_core.disk.reading import HEAD_BYTES, read_text_file
 from agent_core.errors import ErrorCode
 from agent_core.text import one_line
+from agent_core.tools.text import decode_text
 from kgent.errors import ErrorCategory, KgentError
 from kgent.skills.models import SkillSummary
 
@@ -59,9 +60,10 @@ def read_head(folder: Path) -> SkillHead:
 
 def read_front_matter(file: Path, limit: int) -> FrontMatter:
     try:
-        head = parse_front_matter(read_text_file(file, limit))
+        content = read_text_file(file, limit)
     except OSError as error:
         raise skill_error(file, f"it cannot be read: {error.strerror or error}") from error
+    head = parse_front_matter(decode_text(content, complete=len(content) < limit))
     if head.problem:
         raise skill_error(file, head.problem)
     if not head.fields:

@@ -204,6 +204,9 @@ async def test_a_register_gets_text_files_and_may_add_to_the_conversation(
         def __init__(self) -> None:
             self.seen: list[Path] = []
 
+        def offers(self, path: Path, /) -> bool:
+            return False
+
         def in_order(self, path: Path, /) -> AbstractAsyncContextManager[None]:
             return nullcontext()
 

@@ -26,6 +26,17 @@ def test_a_valid_skill_is_discovered_by_its_head(tmp_path: Path) -> None:
     assert summary.path == folder.resolve()
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "gbk", "utf-8-sig"])
+def test_a_skill_is_read_in_its_encoding(tmp_path: Path, encoding: str) -> None:
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    text = "---\nid: notes\ndescription: 发布说明怎么写\n---\n每个变化写一行\n"
+    (folder / "SKILL.md").write_bytes(text.encode(encoding))
+    registry = SkillRegistry([tmp_path])
+    assert registry.discover()[0].description == "发布说明怎么写"
+    assert registry.load_skill("notes").instructions == "每个变化写一行"
+
+
 def test_discovery_does_not_read_bodies(tmp_path: Path) -> None:
     folder = skill(tmp_path)
     with (folder / "SKILL.md").open("ab") as file:

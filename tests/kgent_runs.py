@@ -7,10 +7,6 @@ from typing import Any
 
 import yaml
 
-from agent_core.process import Launcher
-from agent_core.redaction import Redactor
-from agent_core.tools.base import Tool
-from agent_core.types import JsonBlock, ToolResult as CoreResult
 from kgent import RunOptions, RunResult
 from kgent.config.loader import fingerprint_config, load_config
 from kgent.engine.base import AgentEngine
@@ -18,14 +14,13 @@ from kgent.engine.mock import MockAgentEngine, MockCall, MockStep
 from kgent.memory.client import NoMemory
 from kgent.memory.contract import MemoryClient
 from kgent.records.context import RunRecords
-from kgent.runtime.cancellation import Cancellation, run_in_loop
+from kgent.runtime.blocking import run_blocking
 from kgent.runtime.context import RunContext
 from kgent.runtime.ids import RunIds
 from kgent.runtime.runner import run
-from kgent.sandbox.workspace import create_run_folder
+from kgent.sandbox.workspace import create_workspace
 from kgent.skills.registry import SkillRegistry
-from kgent.tools.calls import call_tool
-from kgent.tools.registry import build_toolsets
+from kgent.tools.registry import ToolDefinition, build_toolsets
 from kgent.tools.results import ToolResult
 
 IDS = RunIds("sess_1", "task_1", "run_1")
@@ -82,14 +77,14 @@ def a_context(tmp_path: Path, **sections: Any) -> RunContext:
     config = load_config(profile(tmp_path, **sections))
     root = (tmp_path / "run").resolve()
     context = RunContext(
-        ids=IDS,
+        **IDS._asdict(),
+        profile_id=config.profile.id,
         config_fingerprint=fingerprint_config(config),
         sandbox_root=root,
         config=config,
-        records=RunRecords(root, IDS, redactor=Redactor({})),
-        launcher=Launcher(),
+        records=RunRecords(root, IDS),
     )
-    create_run_folder(context)
+    create_workspace(context)
     return context
 
 
@@ -99,7 +94,7 @@ def toolset(
     skills: SkillRegistry | None = None,
     memory: MemoryClient | None = None,
     denied: Sequence[str] = (),
-) -> dict[str, Tool]:
+) -> dict[str, ToolDefinition]:
     """The tools of a run, by name."""
     found = build_toolsets(
         context, skills or SkillRegistry([]), memory or NoMemory(), denied=denied
@@ -108,25 +103,15 @@ def toolset(
 
 
 def answer(
-    tool: Tool,
-    context: RunContext,
-    /,
-    *,
-    call_id: str = "call_1",
-    cancellation: Cancellation | None = None,
-    **args: Any,
+    tool: ToolDefinition, context: RunContext, /, *, call_id: str = "call_1", **args: Any
 ) -> ToolResult:
     """Call a tool as an engine does, and return what the model reads."""
 
-    async def call() -> CoreResult:
-        return await call_tool(tool, args, context, call_id=call_id)
+    async def call() -> ToolResult:
+        with context.cancellation.stopping_task():
+            return await tool.invoke(args, context, call_id=call_id)
 
-    result = run_in_loop(call, cancellation=cancellation or Cancellation())
-    (block,) = result.content
-    assert isinstance(block, JsonBlock)
-    found = ToolResult.model_validate(block.data)
-    assert result.is_error is not found.ok
-    return found
+    return run_blocking(call)
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from kgent.config.models import KgentConfig
     from kgent.errors import ErrorCategory, ErrorInfo, KgentError
     from kgent.runtime.options import RunOptions, RunResult
-    from kgent.runtime.runner import run
+    from kgent.runtime.runner import run, run_async
     from kgent.runtime.state import RunStatus
 else:
     from agent_core.loading import lazy_names
@@ -26,6 +26,7 @@ _HOMES = {
     "fingerprint_config": "kgent.config.loader",
     "load_config": "kgent.config.loader",
     "run": "kgent.runtime.runner",
+    "run_async": "kgent.runtime.runner",
 }
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "fingerprint_config",
     "load_config",
     "run",
+    "run_async",
 ]
 
 

@@ -29,7 +29,7 @@ from agent_core.text import visible
 
 if TYPE_CHECKING:
     from kgent.engine.base import EngineEvent
-    from kgent.runtime.options import RunOptions, RunResult
+    from kgent.runtime.options import CliOverrides, RunOptions, RunResult
 
 COMPLETED, FAILED, USAGE, INCOMPLETE = 0, 1, 2, 3
 INTERRUPTED = 130
@@ -289,6 +289,14 @@ def _parse_parameter(text: str) -> tuple[str, str]:
     return name.strip(), value
 
 
+def build_overrides(arguments: argparse.Namespace) -> "CliOverrides":
+    """Build the overrides of a command line: what to run, and where."""
+    from kgent.runtime.options import CliOverrides  # noqa: PLC0415 - one command
+
+    given = {name: getattr(arguments, name) for name in CliOverrides.model_fields}
+    return CliOverrides.model_validate(given)
+
+
 def build_options(arguments: argparse.Namespace) -> "RunOptions":
     """Build the options that replace values of the profile."""
     from pydantic import ValidationError  # noqa: PLC0415 - one command
@@ -309,20 +317,25 @@ def build_options(arguments: argparse.Namespace) -> "RunOptions":
         raise UsageError(f"the options cannot be used: {where}: {reason}") from None
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def _read_prompt(overrides: "CliOverrides") -> str:
     from agent_core.disk.reading import read_text_file  # noqa: PLC0415
+
+    file = overrides.prompt_file
+    if file is None:
+        return overrides.prompt or ""
+    try:
+        raw = read_text_file(file, MAX_PROMPT_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"--prompt-file {file}: {error.strerror or error}") from None
+    if len(raw) > MAX_PROMPT_BYTES:
+        raise UsageError(f"--prompt-file {file}: over {MAX_PROMPT_BYTES} bytes")
+    return raw.decode("utf-8-sig", "replace")
+
+
+def _run(arguments: argparse.Namespace) -> int:
     from kgent.runtime.runner import run  # noqa: PLC0415 - brings the engine
 
-    prompt, file = arguments.prompt or "", arguments.prompt_file
-    if file is not None:
-        try:
-            raw = read_text_file(file, MAX_PROMPT_BYTES + 1)
-        except OSError as error:
-            raise UsageError(f"--prompt-file {file}: {error.strerror or error}") from None
-        if len(raw) > MAX_PROMPT_BYTES:
-            raise UsageError(f"--prompt-file {file}: over {MAX_PROMPT_BYTES} bytes")
-        prompt = raw.decode("utf-8-sig", "replace")
-    options = build_options(arguments)
+    prompt, options = _read_prompt(build_overrides(arguments)), build_options(arguments)
 
     def start(**more: Any) -> "RunResult":
         return run(arguments.config, prompt, options, **more)
@@ -390,6 +403,8 @@ def _sign(result: "RunResult", key: Path) -> bool:
 
 
 def _validate(arguments: argparse.Namespace) -> int:
+    import asyncio  # noqa: PLC0415 - slow to import
+
     from kgent.config.loader import fingerprint_config, load_config  # noqa: PLC0415
     from kgent.errors import KgentError  # noqa: PLC0415 - one command
     from kgent.runtime.preflight import validate_profile  # noqa: PLC0415
@@ -398,7 +413,7 @@ def _validate(arguments: argparse.Namespace) -> int:
     file = arguments.config
     config = load_config(file)
     try:
-        usable = validate_profile(config, select_engine(config))
+        usable = asyncio.run(validate_profile(config, select_engine(config)))
     except KgentError as error:
         lines = "\n".join(f"{file}: {line}" for line in error.message.splitlines())
         raise UsageError(lines) from error

@@ -393,7 +393,7 @@ def test_a_clock_that_is_turned_back_leaves_records_in_order(
     def turned() -> datetime:
         return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=next(times))
 
-    monkeypatch.setattr("kgent.records.events.utc_now", turned)
+    monkeypatch.setattr("kgent.records.lines.utc_now", turned)
     result = run_script(tmp_path, "echo x > a")
     assert result.status is RunStatus.COMPLETED
     assert verify(tmp_path / "run").problems == []

@@ -77,6 +77,7 @@ PROCESS_BOUND = {
     *(f"agent_core.tools.base.{name}" for name in ("Action", "Tool", "ToolContext")),
     "agent_core.tools.decorator.FunctionTool",
     *("kgent.engine.base.AgentRunRequest", "kgent.tools.calls.ToolCallScope"),
+    *("kgent.tools.calls.RecordedCalls", "kgent.tools.registry.ToolDefinition"),
     "kgent.runtime.context.RunContext",
 }
 """Classes whose values belong to one process: they hold functions, connections or locks."""

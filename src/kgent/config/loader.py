@@ -20,42 +20,30 @@ from agent_core.disk.reading import read_text_file
 from agent_core.errors import ErrorCode
 from agent_core.redaction.redactor import walk
 from agent_core.tools.json_schema import BoundedValidator, SchemaUnusableError
-from kgent.config.models import DeliverableSpec, InputSpec, KgentConfig, WorkspaceConfig
+from kgent.config.models import (
+    DeliverableSpec,
+    InputSpec,
+    KgentConfig,
+    RuntimeConfig,
+    WorkspaceConfig,
+)
 from kgent.config.parameters import set_parameters, unknown_names
 from kgent.config.portable import portable_fields
 from kgent.errors import ErrorCategory, KgentError, config_error, expand_home
 from kgent.governance.schemas import content_format
-from kgent.runtime.options import RunOptions
+from kgent.runtime.options import CliOverrides, RunOptions
 
 MAX_CONFIG_BYTES = 1_000_000
-
-
 _MAX_NODES = 20_000
-
-
 _GROWTH = 20
 """The largest ratio between a profile with its defaults filled in and the file."""
-
-
 _RESOLVED = "# Resolved from "
 """The beginning of a profile in a run folder."""
-
-
 _MAX_DEPTH = 50
-
-
 _MAX_DIGITS = 40
-
-
 _TAG = "tag:yaml.org,2002:"
-
-
 _BYTE_ORDER_MARKS = (b"\xff\xfe", b"\xfe\xff")
-
-
 _SHOWN_PROBLEMS = 5
-
-
 Fault = tuple[int | None, str, str]
 """Line, dotted key (empty for the file as a whole), and the problem."""
 
@@ -150,33 +138,40 @@ def _with_schema(config: KgentConfig, spec: DeliverableSpec) -> DeliverableSpec:
     return spec.model_copy(update={"content_schema": table})
 
 
-def apply_options(config: KgentConfig, options: RunOptions) -> KgentConfig:
-    """Return the profile with the values of the options: run folder, inputs, parameters, limits.
+def apply_cli_overrides(config: KgentConfig, overrides: CliOverrides | RunOptions) -> KgentConfig:
+    """Return the profile with the overrides that concern it; ids and prompts do not.
 
-    Relative paths in options start at the current folder, like every path on a command line.
+    Relative paths in them start at the current folder, like every path on a command line.
+
+    Raises:
+        KgentError: category `config`; a value cannot be used.
     """
-    config = set_parameters(config, options.parameters or {})
     changes: dict[str, Any] = {}
-    if options.inputs:
-        given = [
-            one.model_copy(update={"path": str(expand_home(one.path))}) for one in options.inputs
-        ]
-        names = {_input_name(one) for one in given}
-        kept = [one for one in config.inputs if _input_name(one) not in names]
-        changes["inputs"] = [*kept, *given]
-    if options.sandbox is not None:
-        placed = str(expand_home(options.sandbox))
+    if overrides.sandbox is not None:
+        placed = str(expand_home(overrides.sandbox))
         changes["workspace"] = config.workspace.model_copy(update={"sandbox": placed})
-    names = {"stream", "max_steps", "timeout_seconds"}
-    if given := options.model_dump(include=names, exclude_none=True):
-        runtime = {**config.runtime.model_dump(), **given}
-        try:
-            changes["runtime"] = type(config.runtime).model_validate(runtime)
-        except ValidationError as error:
-            said = "; ".join(f"{item['loc'][0]}: {item['msg']}" for item in error.errors())
-            message = f"the options cannot be used: {said}"
-            raise config_error(message, ErrorCode.VALIDATION_ERROR) from None
+    if isinstance(overrides, RunOptions):
+        config = set_parameters(config, overrides.parameters or {})
+        changes["inputs"] = _merge_inputs(config.inputs, overrides.inputs or [])
+        changes["runtime"] = _change_limits(config.runtime, overrides)
     return config.model_copy(update=changes)
+
+
+def _merge_inputs(inputs: list[InputSpec], given: list[InputSpec]) -> list[InputSpec]:
+    placed = [one.model_copy(update={"path": str(expand_home(one.path))}) for one in given]
+    names = {_input_name(one) for one in placed}
+    return [*(one for one in inputs if _input_name(one) not in names), *placed]
+
+
+def _change_limits(runtime: RuntimeConfig, options: RunOptions) -> RuntimeConfig:
+    names = {"stream", "max_steps", "timeout_seconds"}
+    given = options.model_dump(include=names, exclude_none=True)
+    try:
+        return RuntimeConfig.model_validate({**runtime.model_dump(), **given}) if given else runtime
+    except ValidationError as error:
+        said = "; ".join(f"{item['loc'][0]}: {item['msg']}" for item in error.errors())
+        message = f"the options cannot be used: {said}"
+        raise config_error(message, ErrorCode.VALIDATION_ERROR) from None
 
 
 def _input_name(spec: InputSpec) -> str:

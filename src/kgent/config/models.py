@@ -1,6 +1,7 @@
 """The types of a profile: every section and key with its default."""
 
 import math
+import re
 from collections.abc import Iterable
 from datetime import date
 from pathlib import Path, PurePosixPath
@@ -39,6 +40,7 @@ DEFAULT_SANDBOX = "runs/{run_id}"
 
 
 SANDBOX_PLACEHOLDERS = ("{session_id}", "{task_id}", "{run_id}")
+_NOT_PLAIN = re.compile(r"[^A-Za-z0-9_-]")
 
 
 def _require_short_names(parts: Iterable[str]) -> None:
@@ -275,6 +277,10 @@ class McpServerSpec(Section):
         if len(set(self.tools)) < len(self.tools):
             raise ValueError("lists a tool twice")
         return self
+
+    def tool_name(self, name: str) -> str:
+        """Return the name under which the model sees a tool of the server."""
+        return _NOT_PLAIN.sub("_", f"mcp_{self.name}_{name}")
 
     @property
     def secret_names(self) -> list[str]:

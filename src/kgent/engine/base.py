@@ -2,16 +2,15 @@
 
 import asyncio
 import os
-import threading
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol, runtime_checkable
+from functools import partial
+from typing import Protocol
 
 from agent_core.config.models import ModelConfig
 from agent_core.errors import ErrorCode
 from agent_core.text import plural
-from agent_core.tools.base import Tool
 from kgent.config.models import KgentConfig
 from kgent.errors import (
     ErrorCategory,
@@ -22,8 +21,10 @@ from kgent.errors import (
     engine_error,
     error_info,
 )
-from kgent.runtime.cancellation import Cancellation, run_in_loop
+from kgent.runtime.blocking import finish_in_thread, run_blocking
+from kgent.runtime.cancellation import Cancellation
 from kgent.runtime.context import RunContext
+from kgent.tools.registry import ToolDefinition
 
 
 class EngineStatus(StrEnum):
@@ -62,7 +63,7 @@ class AgentRunRequest:
     """One run, as passed to an engine.
 
     Attributes:
-        env: the run; records are written through it.
+        context: the run; records are written through it.
         prompt: the user's request.
         system_prompt: the role of the agent and its permissions.
         tools: all tools of the run; each checks and records its calls itself.
@@ -75,10 +76,10 @@ class AgentRunRequest:
           next message of the conversation; None ends the run.
     """
 
-    env: RunContext
+    context: RunContext
     prompt: str
     system_prompt: str
-    tools: list[Tool] = field(default_factory=list[Tool])
+    tools: list[ToolDefinition] = field(default_factory=list[ToolDefinition])
     timeout_seconds: float | None = None
     max_steps: int | None = None
     stream: bool = False
@@ -114,58 +115,70 @@ class AgentEngine(Protocol):
     def run(self, request: AgentRunRequest) -> AgentResult:
         """Do the model's part of a run, and return its result even if it fails.
 
+        It is called in a thread of its own, and calls tools with their `handler`.
+
         Raises:
             KgentError: category `config`; the profile does not suit this engine.
         """
         ...
 
 
-@runtime_checkable
-class EngineWithCheck(Protocol):
-    """An engine that can check before a run whether it supports the profile."""
+class AsyncAgentEngine(AgentEngine):
+    """An engine whose work is a coroutine, in the event loop of the run."""
 
-    def check(self, config: KgentConfig) -> None:
+    def run(self, request: AgentRunRequest) -> AgentResult:
+        """Do the work, and block until it is done; see `run_async`."""
+        return run_blocking(partial(self.run_async, request))
+
+    async def run_async(self, request: AgentRunRequest) -> AgentResult:
+        """Do the model's part of a run, and return its result even if it fails.
+
+        Raises:
+            KgentError: category `config`; the profile does not suit this engine.
+        """
+        raise NotImplementedError
+
+    async def check(self, config: KgentConfig) -> None:
         """Refuse a profile that this engine cannot run; send nothing and read no secret.
 
         Raises:
             KgentError: category `config`; the profile does not suit this engine.
         """
-        ...
-
-
-@runtime_checkable
-class EngineWithSecrets(Protocol):
-    """An engine that reads secrets, which must not appear in any record."""
 
     def secrets(self, config: KgentConfig) -> Mapping[str, str]:
         """Return texts that must never be written or shown, by the name that replaces them."""
-        ...
+        return model_secrets(config)
 
 
-def run_engine(
-    request: AgentRunRequest, work: Callable[[], Coroutine[Any, Any, AgentResult]]
-) -> AgentResult:
-    """Run an engine's work within its time limit, and always return one result.
+async def run_engine(engine: AgentEngine, request: AgentRunRequest) -> AgentResult:
+    """Run an engine, and return its result.
 
     Raises:
         KgentError: category `config`; the profile does not suit the engine.
     """
-    token, seconds = request.cancellation_token, request.timeout_seconds
-    message = f"the run took longer than {seconds or 0:g} s (runtime.timeout_seconds)"
-    clock = threading.Timer(seconds or 0, lambda: token.cancel(message, code=ErrorCode.TIMEOUT))
-    wall_s = request.env.config.runtime.budget.wall_s
-    spent = f"the time of the run is over: it may take {wall_s or 0:g} s (runtime.budget.wall_s)"
-    budget = threading.Timer(
-        wall_s or 0, lambda: token.cancel(spent, code=ErrorCode.BUDGET_EXCEEDED)
-    )
-    for timer, limit in ((clock, seconds), (budget, wall_s)):
-        timer.daemon = True
-        if limit is not None:
-            timer.start()
+    if isinstance(engine, AsyncAgentEngine):
+        return await engine.run_async(request)
+    return await finish_in_thread(partial(engine.run, request))
+
+
+async def run_limited(
+    request: AgentRunRequest, work: Callable[[], Awaitable[AgentResult]]
+) -> AgentResult:
+    """Do an engine's work within its time limits, and always return one result.
+
+    Raises:
+        KgentError: category `config`; the profile does not suit the engine.
+    """
+    token, loop = request.cancellation_token, asyncio.get_running_loop()
+    timers = [
+        loop.call_later(seconds, partial(token.cancel, message, code=code))
+        for seconds, message, code in _time_limits(request)
+    ]
     try:
         if token.is_cancelled:
             return interrupted(token.reason)
-        return run_in_loop(work, cancellation=token)
+        with token.stopping_task():
+            return await work()
     except (asyncio.CancelledError, KeyboardInterrupt):
         token.cancel("the run was interrupted")
         return interrupted(token.reason)
@@ -178,8 +191,20 @@ def run_engine(
         info = error_info(error, ErrorCategory.ENGINE)
         return AgentResult(status=EngineStatus.FAILED, error=info)
     finally:
-        clock.cancel()
-        budget.cancel()
+        for timer in timers:
+            timer.cancel()
+
+
+def _time_limits(request: AgentRunRequest) -> Iterator[tuple[float, str, ErrorCode]]:
+    """Yield each time limit of a run in seconds, and the reason to stop after it."""
+    seconds = request.timeout_seconds
+    if seconds is not None:
+        message = f"the run took longer than {seconds:g} s (runtime.timeout_seconds)"
+        yield seconds, message, ErrorCode.TIMEOUT
+    wall_s = request.context.config.runtime.budget.wall_s
+    if wall_s is not None:
+        limit = f"it may take {wall_s:g} s (runtime.budget.wall_s)"
+        yield wall_s, f"the time of the run is over: {limit}", ErrorCode.BUDGET_EXCEEDED
 
 
 def interrupted(

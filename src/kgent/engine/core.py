@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from agent_core.budgets.call_budget import CallBudget
@@ -34,19 +34,19 @@ from kgent.config.models import KgentConfig
 from kgent.engine.base import (
     AgentResult,
     AgentRunRequest,
+    AsyncAgentEngine,
     EngineEventKind,
     EngineStatus,
     api_key,
     core_model,
     interrupted,
-    model_secrets,
     out_of_steps,
-    run_engine,
+    run_limited,
 )
 from kgent.engine.conversation import CONVERSATION, messages_of
 from kgent.errors import config_error, engine_error
-from kgent.runtime.cancellation import Cancellation, run_in_loop
 from kgent.tools.calls import record_rejected_call
+from kgent.tools.core_adapter import adapt_tool
 
 _REPORTED = {
     EventType.MODEL_STARTED: EngineEventKind.STEP,
@@ -55,7 +55,7 @@ _REPORTED = {
 }
 
 
-class CoreAgentEngine:
+class CoreAgentEngine(AsyncAgentEngine):
     """Runs agent_core's loop over a history that exists only as long as the run.
 
     Args:
@@ -65,11 +65,7 @@ class CoreAgentEngine:
     def __init__(self, providers: ProviderRegistry | None = None) -> None:
         self._providers = providers or ProviderRegistry()
 
-    def secrets(self, config: KgentConfig) -> Mapping[str, str]:
-        """Return the key of the model."""
-        return model_secrets(config)
-
-    def check(self, config: KgentConfig) -> None:
+    async def check(self, config: KgentConfig) -> None:
         """Refuse a model that cannot be used; the check is skipped for a provider given in code.
 
         Raises:
@@ -80,31 +76,32 @@ class CoreAgentEngine:
         if model.provider not in registry.keys and model.provider in self._providers.keys:
             return
         adapter = _create_adapter(registry, model)
-        run_in_loop(adapter.close, cancellation=Cancellation())
+        await adapter.close()
 
-    def run(self, request: AgentRunRequest) -> AgentResult:
+    async def run_async(self, request: AgentRunRequest) -> AgentResult:
         """Run the model and the tools it calls until it ends without calls.
 
         Raises:
             KgentError: category `config`; the profile names no model, or one that cannot be used.
         """
-        model = core_model(request.env.config)
-        api_key(request.env.config)  # a missing key is reported before anything is sent
+        config = request.context.config
+        model = core_model(config)
+        api_key(config)  # a missing key is reported before anything is sent
         ends: list[Outcome] = []
         work = partial(self._run_loop, request, model, on_end=ends.append)
-        result = run_engine(request, work)
+        result = await run_limited(request, work)
         return _with_usage(result, ends[-1]) if ends else result
 
     async def _run_loop(
         self, request: AgentRunRequest, model: ModelConfig, *, on_end: OnEnd
     ) -> AgentResult:
-        env = request.env
+        context = request.context
         provider = _create_adapter(self._providers, model)
         system = system_block("kgent.profile", "profile", request.system_prompt)
         identity = RunIdentity(
-            session_id=env.ids.session_id, agent_id=new_id("agent"), run_id=env.ids.run_id
+            session_id=context.session_id, agent_id=new_id("agent"), run_id=context.run_id
         )
-        limits = env.config.runtime.budget
+        limits = context.config.runtime.budget
         policy = BudgetConfig(on_unknown_price=limits.on_unknown_price)
         budgets = Budgets(UnstoredBudgets(), policy, scale=lambda _: 1.0)
         meter = budgets.of_run(
@@ -120,12 +117,12 @@ class CoreAgentEngine:
                 meter=meter,
             ),
             composer=Composer(model=model, context=ContextConfig(), static=[system]),
-            tools=request.tools,
+            tools=[adapt_tool(tool, context) for tool in request.tools],
             run=identity,
             extensions=[_EndHook(request.ask_further), *([CallBudget(meter)] if meter else [])],
-            redactor=env.records.redactor,
+            redactor=context.records.redactor,
             limits=RunLimits(max_turns=request.max_steps or RunLimits().max_turns),
-            project_dir=env.sandbox_root,
+            project_dir=context.sandbox_root,
         )
         watching = asyncio.create_task(_watch(request, run))
         prompt = user_text(request.prompt)
@@ -134,15 +131,15 @@ class CoreAgentEngine:
             if telemetry is None:
                 outcome = await run.run(prompt, on_end=on_end)
             else:
-                env.launcher.more_env = telemetry.environment
-                name = env.config.profile.id
+                context.launcher.more_env = telemetry.environment
+                name = context.profile_id
                 outcome = await telemetry.run(run, prompt, model, name=name, on_end=on_end)
         finally:
             if telemetry is not None:
                 await telemetry.close()
             await asyncio.wait([watching], timeout=1)
             watching.cancel()
-            env.records.add_lines(CONVERSATION, *messages_of(run.ctx.journal.path))
+            context.records.archive.add_lines(CONVERSATION, *messages_of(run.ctx.journal.path))
             await provider.close()
         return _build_result(outcome, request, run.ctx.journal.path)
 
@@ -185,12 +182,12 @@ async def _watch(request: AgentRunRequest, run: StandaloneRun) -> None:
             continue
         if not isinstance(details, ToolFailed | ToolDenied) or not call_id:
             continue
-        if any(call.call_id == call_id for call in request.env.records.calls):
+        if any(call.call_id == call_id for call in request.context.records.tools.calls):
             continue
         calls = (call for node in reversed(run.ctx.journal.path) for call in node.calls)
         sent = next((call for call in calls if call.tool_call_id == call_id), None)
         await record_rejected_call(
-            request.env,
+            request.context,
             call_id=call_id,
             args=sent.metadata.get("invalid_arguments", sent.arguments) if sent else {},
             name=details.tool_name or "?",

@@ -2,7 +2,7 @@
 
 import asyncio
 from codecs import BOM_UTF8
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any
 
@@ -16,15 +16,16 @@ from kgent.config.models import KgentConfig
 from kgent.engine.base import (
     AgentResult,
     AgentRunRequest,
+    AsyncAgentEngine,
     EngineEventKind,
     EngineStatus,
     interrupted,
     out_of_budget,
     out_of_steps,
-    run_engine,
+    run_limited,
 )
 from kgent.errors import config_error, engine_error
-from kgent.tools.calls import call_tool, record_rejected_call
+from kgent.tools.calls import record_rejected_call
 
 MAX_SCRIPT_BYTES = 1_000_000
 _DEFAULT = "The mock engine has nothing to add."
@@ -61,7 +62,7 @@ MockStep = str | MockCall | MockFailure | MockPause | MockContinuation
 """A text is a message of the model; the last text is the answer."""
 
 
-class MockAgentEngine:
+class MockAgentEngine(AsyncAgentEngine):
     """Plays its steps in order; every step except a pause counts as one model call.
 
     Args:
@@ -74,7 +75,11 @@ class MockAgentEngine:
         self.requests: list[AgentRunRequest] = []
         """Every request so far."""
 
-    def check(self, config: KgentConfig) -> None:
+    def secrets(self, config: KgentConfig) -> Mapping[str, str]:  # noqa: ARG002
+        """Return nothing: no model is asked."""
+        return {}
+
+    async def check(self, config: KgentConfig) -> None:
         """Refuse an unusable script in `model.path`, unless a script was given in code.
 
         Raises:
@@ -83,22 +88,22 @@ class MockAgentEngine:
         if self._script is None:
             _load_script(config)
 
-    def run(self, request: AgentRunRequest) -> AgentResult:
+    async def run_async(self, request: AgentRunRequest) -> AgentResult:
         """Play the script.
 
         Raises:
             KgentError: category `config`; the script in `model.path` cannot be used.
         """
         self.requests.append(request)
-        script = self._script if self._script is not None else _load_script(request.env.config)
-        return run_engine(request, partial(_play, script, request))
+        script = self._script if self._script is not None else _load_script(request.context.config)
+        return await run_limited(request, partial(_play, script, request))
 
 
 async def _play(script: Sequence[MockStep], request: AgentRunRequest) -> AgentResult:
     token, usage = request.cancellation_token, {"model_calls": 0}
     text: str | None = None
     answer: str | None = None
-    steps, budget, made = list(reversed(script)), request.env.config.runtime.budget, 0
+    steps, budget, made = list(reversed(script)), request.context.config.runtime.budget, 0
     failures = 0
     try:
         while steps:
@@ -147,7 +152,7 @@ def _out_of_calls(
     """Return the result if no more model calls are allowed; None otherwise."""
     if usage["model_calls"] == request.max_steps:
         return out_of_steps(request.max_steps, text=text, usage=usage)
-    if usage["model_calls"] == request.env.config.runtime.budget.requests:
+    if usage["model_calls"] == request.context.config.runtime.budget.requests:
         return out_of_budget("requests", text=text, usage=usage)
     return None
 
@@ -161,12 +166,12 @@ async def _call(step: MockCall, request: AgentRunRequest, *, is_spent: bool) -> 
     call_id = new_id("call")
     tool = next((tool for tool in request.tools if tool.name == step.tool), None)
     if tool is not None and not is_spent:
-        await call_tool(tool, step.args, request.env, call_id=call_id)
+        await tool.invoke(step.args, request.context, call_id=call_id)
         return
     code = ErrorCode.BUDGET_EXCEEDED if is_spent else ErrorCode.TOOL_NOT_AVAILABLE
     message = f"there is no tool {step.tool[:80]} in this run"
     await record_rejected_call(
-        request.env,
+        request.context,
         call_id=call_id,
         name=step.tool,
         args=step.args,

@@ -14,14 +14,12 @@ from pydantic_ai import (
     Agent,
     RunContext as AgentContext,
     RunUsage,
-    Tool as AgentTool,
     UsageLimits,
     capture_run_messages,
     exceptions,
     messages,
 )
 from pydantic_ai.models import Model
-from pydantic_core import SchemaValidator, core_schema
 
 from agent_core.budgets.prices import Prices
 from agent_core.errors import AgentCoreError, ErrorCode
@@ -29,21 +27,20 @@ from agent_core.mcp.route import RoutedTransport
 from agent_core.providers.base import require_real_models
 from agent_core.providers.estimates import estimate_tools
 from agent_core.text import estimate_text
-from agent_core.tools.base import Concurrency, Tool
-from agent_core.types import JsonBlock, Usage, new_id
+from agent_core.types import Usage
 from kgent.config.models import KgentConfig
 from kgent.engine.base import (
     AgentResult,
     AgentRunRequest,
+    AsyncAgentEngine,
     EngineEventKind,
     EngineStatus,
     api_key,
     core_model,
-    model_secrets,
     out_of_budget,
     out_of_steps,
     require_model,
-    run_engine,
+    run_limited,
 )
 from kgent.engine.conversation import (
     CONVERSATION,
@@ -54,8 +51,9 @@ from kgent.engine.conversation import (
     text_block,
 )
 from kgent.errors import config_error, engine_error
-from kgent.runtime.cancellation import Cancellation, run_in_loop
-from kgent.tools.calls import call_tool, explain_rejection, record_rejected_call
+from kgent.tools.calls import record_rejected_call
+from kgent.tools.core_adapter import describe_tool, explain_rejection
+from kgent.tools.pydantic_adapter import adapt_tool
 
 _NO_KEY = "not-needed"  # local servers accept any key, but the client requires one
 _CODES: tuple[tuple[type[Exception], ErrorCode, bool], ...] = (
@@ -71,7 +69,6 @@ _MAX_MESSAGE = 500
 _LIMITS = ("input_tokens", "output_tokens", "total_tokens", "tool_calls")
 _MAX_RETRIES = 1_000_000  # errors are answered; only the steps of a run are limited
 _TIMEOUT_S, _CONNECT_S = 600, 10
-_ANY_OBJECT = SchemaValidator(core_schema.dict_schema(core_schema.str_schema()))
 _KEY_HEADERS = {"authorization", "x-api-key", "api-key"}
 _PLAIN_HEADERS = {
     "accept", "accept-encoding", "anthropic-beta", "anthropic-version", "connection",
@@ -79,7 +76,7 @@ _PLAIN_HEADERS = {
 }  # fmt: skip
 
 
-class PydanticAIAgentEngine:
+class PydanticAIAgentEngine(AsyncAgentEngine):
     """Runs an agent of Pydantic AI with kgent's tools.
 
     Args:
@@ -89,11 +86,7 @@ class PydanticAIAgentEngine:
     def __init__(self, model: Model | None = None) -> None:
         self._model = model
 
-    def secrets(self, config: KgentConfig) -> Mapping[str, str]:
-        """Return the key of the model."""
-        return model_secrets(config)
-
-    def check(self, config: KgentConfig) -> None:
+    async def check(self, config: KgentConfig) -> None:
         """Refuse a model that Pydantic AI does not know, unless a model was given in code.
 
         Raises:
@@ -102,27 +95,28 @@ class PydanticAIAgentEngine:
         if self._model is None:
             client = httpx2.AsyncClient(transport=RoutedTransport())
             _build_model(config, client, key=_NO_KEY)
-            run_in_loop(client.aclose, cancellation=Cancellation())
+            await client.aclose()
 
-    def run(self, request: AgentRunRequest) -> AgentResult:
+    async def run_async(self, request: AgentRunRequest) -> AgentResult:
         """Run the agent to its end.
 
         Raises:
             KgentError: category `config`; the profile names no model that Pydantic AI knows.
         """
-        config = request.env.config
+        config = request.context.config
         client = build_http_client(config)
         model, spent = self._model or build_model(config, client), _Spent()
-        result = run_engine(request, partial(_run_agent, request, model, client, spent))
-        return self._with_usage(result, spent, config)
+        result = await run_limited(request, partial(_run_agent, request, model, client, spent))
+        return await self._with_usage(result, spent, config)
 
-    def _with_usage(self, result: AgentResult, spent: "_Spent", config: KgentConfig) -> AgentResult:
+    async def _with_usage(
+        self, result: AgentResult, spent: "_Spent", config: KgentConfig
+    ) -> AgentResult:
         """Return the result with the usage of the run, and its cost if that is known."""
         usage, cost = _count_usage(spent.usage), None
         counts = {name: count for name, count in usage.items() if name != "model_calls"}
         if counts and self._model is None:
-            look_up = partial(Prices().of, core_model(config))
-            price = run_in_loop(look_up, cancellation=Cancellation())
+            price = await Prices().of(core_model(config))
             cost = float(price.of(Usage.model_validate(counts))) if price else None
         figures = {"usage": usage, "cost": cost, "usage_is_estimated": spent.is_estimated}
         return result.model_copy(update=figures)
@@ -153,7 +147,7 @@ class _Spent:
         if not asked or not (was_sent or said):
             return
         prompt = estimate_text(request.system_prompt) + estimate_text(json.dumps(_archive(asked)))
-        prompt += estimate_tools(tool.definition for tool in request.tools)
+        prompt += estimate_tools(map(describe_tool, request.tools))
         self.usage.input_tokens += prompt
         self.usage.output_tokens += estimate_text(said)
         replies = sum(isinstance(one, messages.ModelResponse) for one in asked)
@@ -192,10 +186,10 @@ async def _run_agent(
         instructions=request.system_prompt,
         deps_type=type(None),
         retries=_MAX_RETRIES,
-        tools=[_adapt_tool(tool, request) for tool in request.tools],
+        tools=[adapt_tool(tool, request.context) for tool in request.tools],
     )
     answer: str | None = None
-    budget = request.env.config.runtime.budget
+    budget = request.context.config.runtime.budget
     steps = [limit for limit in (request.max_steps, budget.requests) if limit is not None]
     limits = UsageLimits(
         request_limit=min(steps, default=None),
@@ -241,29 +235,8 @@ async def _run_agent(
             isinstance(one, messages.ModelResponse) and not one.usage.has_values()
             for one in exchange
         )
-        request.env.records.add_lines(CONVERSATION, *_archive(exchange))
+        request.context.records.archive.add_lines(CONVERSATION, *_archive(exchange))
     return AgentResult(status=EngineStatus.COMPLETED, final_text=answer)
-
-
-def _adapt_tool(tool: Tool, request: AgentRunRequest) -> AgentTool[None]:
-    """Convert a tool for Pydantic AI. Only tools that read may run at the same time."""
-
-    async def answer(facts: AgentContext[None], **args: Any) -> Any:
-        call_id = facts.tool_call_id or new_id("call")
-        result = await call_tool(tool, args, request.env, call_id=call_id)
-        (block,) = result.content
-        return block.data if isinstance(block, JsonBlock) else block.model_dump(mode="json")
-
-    adapted = AgentTool[None].from_schema(
-        answer,
-        name=tool.name,
-        description=tool.definition.description,
-        json_schema=dict(tool.definition.input_schema),
-        takes_ctx=True,
-        sequential=tool.concurrency is not Concurrency.READ,
-    )
-    adapted.function_schema.validator = _ANY_OBJECT  # the default accepts any JSON
-    return adapted
 
 
 async def _watch(
@@ -288,9 +261,11 @@ async def _watch(
             case messages.FunctionToolResultEvent(part=part) if part.outcome == "retried":
                 args = _read_arguments(sent.get(part.tool_call_id, {}))
                 name = part.tool_name
-                code, message = explain_rejection(request.tools, name=name, args=args)
+                code, message = explain_rejection(
+                    request.tools, request.context, name=name, args=args
+                )
                 await record_rejected_call(
-                    request.env,
+                    request.context,
                     call_id=part.tool_call_id,
                     name=name,
                     args=args,

@@ -8,40 +8,35 @@ from agent_core.errors import AgentCoreError
 from agent_core.process import Command, environment, find_program, run
 from kgent.config.models import CheckSpec
 from kgent.governance.results import CheckResult
-from kgent.records.events import summary_line
+from kgent.records.lines import summary_line
 from kgent.runtime.context import RunContext
 
 CHECKS = "checks"
 """The folder of the archive for the output of the checks."""
-
-
 COMMAND_VARIABLES = ("PATH", "TMPDIR")
 """Environment variables that the programs of a run get in addition to those of every command."""
-
-
 _OUTPUT_BYTES = 65_536
-
-
 _SHOWN_OUTPUT = 2000
 
 
-def command_environment(env: RunContext) -> dict[str, str]:
+def command_environment(context: RunContext) -> dict[str, str]:
     """Return the environment for the programs of a run, with `workspace/` as home folder."""
     known = environment.command_environment(COMMAND_VARIABLES, os.environ)
-    return {**known, "HOME": str(env.sandbox_root / "workspace")}
+    return {**known, "HOME": str(context.sandbox_root / "workspace")}
 
 
-async def run_checks(env: RunContext, checks: Sequence[CheckSpec]) -> list[CheckResult]:
+async def run_checks(context: RunContext, checks: Sequence[CheckSpec]) -> list[CheckResult]:
     """Run the checks in the run folder, one after another, and record each in the events.
 
     Raises:
         asyncio.CancelledError: the run was cancelled; the running program has been stopped.
     """
-    return [await _run_check(env, number, check) for number, check in enumerate(checks, 1)]
+    return [await _run_check(context, number, check) for number, check in enumerate(checks, 1)]
 
 
-async def _run_check(env: RunContext, number: int, check: CheckSpec) -> CheckResult:
-    emit, variables, root = env.records.emit, command_environment(env), env.sandbox_root
+async def _run_check(context: RunContext, number: int, check: CheckSpec) -> CheckResult:
+    emit, root = context.records.events.emit, context.sandbox_root
+    variables = command_environment(context)
     shown, call_id = shlex.join(check.argv), f"check_{number}"
     data: dict[str, object] = {"argv": check.argv}
     begun = emit(
@@ -56,7 +51,7 @@ async def _run_check(env: RunContext, number: int, check: CheckSpec) -> CheckRes
         program = find_program(check.argv[0], cwd=root, env=variables)
         done = await run(
             Command(argv=[str(program), *check.argv[1:]], cwd=str(root), env=variables),
-            launcher=env.launcher,
+            launcher=context.launcher,
             timeout_s=check.timeout_seconds,
             stdout_limit_bytes=_OUTPUT_BYTES,
             stderr_limit_bytes=_OUTPUT_BYTES,
@@ -68,7 +63,7 @@ async def _run_check(env: RunContext, number: int, check: CheckSpec) -> CheckRes
             reason = f"it took longer than {check.timeout_seconds:g} s"
         elif done.exit_code != 0:
             reason = f"it ended with exit code {done.exit_code}"
-        output = env.records.keep_raw(
+        output = context.records.archive.keep_raw(
             CHECKS, call_id, printed.encode("utf-8", "replace"), ending=".txt"
         )
         result = CheckResult(

@@ -10,7 +10,9 @@ from kgent.governance.results import DeliverableCheck, GovernanceStatus
 from kgent.governance.schemas import find_fault
 
 
-def check_deliverables(root: Path, required: Iterable[DeliverableSpec]) -> DeliverableCheck:
+def validate_required_deliverables(
+    root: Path, required: Iterable[DeliverableSpec]
+) -> DeliverableCheck:
     """Look for every required deliverable, and compare its content with its schema.
 
     A folder counts if it contains a file. A link does not count, because it leads out of the run

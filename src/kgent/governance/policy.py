@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from kgent.errors import BLOCKING, ErrorCategory, ErrorInfo
 from kgent.governance.results import CheckResult, DeliverableCheck, GovernanceStatus
-from kgent.records.events import summary_line
+from kgent.records.lines import summary_line
 from kgent.runtime.state import RunStatus
 
 
@@ -59,4 +59,4 @@ def render_nudge(check: DeliverableCheck) -> str | None:
     if not lines:
         return None
     listed = "\n".join(lines)
-    return f"The work is not complete yet:\n{listed}\n\nMend this, then answer again."
+    return f"The work is not complete yet:\n{listed}\n\nFix this, then answer again."

@@ -14,6 +14,18 @@ class GovernanceStatus(StrEnum):
     BLOCKED = "blocked"
 
 
+class PermissionResult(Record):
+    """The decision about one call of a tool: `passed` or `blocked`; `reason` explains a refusal."""
+
+    status: GovernanceStatus
+    reason: str | None = None
+
+    @property
+    def is_allowed(self) -> bool:
+        """Return whether the call may be made."""
+        return self.status is GovernanceStatus.PASSED
+
+
 class CheckResult(Record):
     """The result of one of the profile's checks; `reason` explains a failure.
 

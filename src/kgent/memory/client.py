@@ -1,8 +1,9 @@
 """The built-in memories; none has a database of its own."""
 
+import asyncio
 import os
-from collections.abc import Generator
-from contextlib import closing, contextmanager
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import cast
 
@@ -19,7 +20,7 @@ from agent_core.types import new_id
 from kgent.config.models import SQLITE, KgentConfig
 from kgent.errors import config_error
 from kgent.memory.contract import MemoryClient, MemoryItem, MemoryWriteResult
-from kgent.runtime.cancellation import BackgroundLoop
+from kgent.runtime.blocking import run_blocking
 
 
 class NoMemory:
@@ -39,17 +40,17 @@ class StoreMemory:
 
     Args:
         store: any `MemoryStore`; ids begin with `kgent:<scope>:`.
-        loop: the event loop of the store.
+        loop: the event loop of the store; other threads call the methods.
     """
 
-    def __init__(self, store: MemoryStore, loop: BackgroundLoop) -> None:
+    def __init__(self, store: MemoryStore, loop: asyncio.AbstractEventLoop) -> None:
         self._store = store
         self._loop = loop
 
     def recall_memory(self, query: str, scope: str, limit: int) -> list[MemoryItem]:
         """Return the items that share the most words with the query, best first."""
         prefix = f"kgent:{scope}:" if scope else "kgent:"
-        stored = self._loop.run(self._store.list(MemoryFilter(prefix=prefix)))
+        stored = run_blocking(lambda: self._store.list(MemoryFilter(prefix=prefix)), self._loop)
         wanted = words_of(query)
         scored = [(dice(wanted, words_of(item.content)), item) for item in stored]
         best = sorted((pair for pair in scored if pair[0] > 0), key=lambda pair: -pair[0])
@@ -72,11 +73,11 @@ class StoreMemory:
         """Save an item."""
         item_id = f"kgent:{scope}:{new_id('mem')}"
         item = StoredItem(id=item_id, content=content, metadata={"scope": scope, "tags": tags})
-        self._loop.run(self._store.save(item))
+        run_blocking(lambda: self._store.save(item), self._loop)
         return MemoryWriteResult(accepted=True, memory_id=item_id, summary="remembered")
 
 
-def check_memory(config: KgentConfig) -> None:
+async def check_memory(config: KgentConfig) -> None:
     """Refuse a profile whose memory cannot be opened; do not create a missing database.
 
     Raises:
@@ -86,7 +87,7 @@ def check_memory(config: KgentConfig) -> None:
     if file is None:
         return
     if file.exists():
-        with open_memory(config, None):
+        async with open_memory(config, None):
             return
     above = next(folder for folder in file.absolute().parents if folder.exists())
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
@@ -111,10 +112,10 @@ def _find_database(config: KgentConfig, *, is_needed: bool) -> Path | None:
     return None
 
 
-@contextmanager
-def open_memory(
+@asynccontextmanager
+async def open_memory(
     config: KgentConfig, given: MemoryClient | MemoryStore | None
-) -> Generator[MemoryClient | None]:
+) -> AsyncGenerator[MemoryClient | None]:
     """Open the memory of a run: `given`, or the profile's database; None if there is neither.
 
     Raises:
@@ -130,16 +131,16 @@ def open_memory(
     if hasattr(given, "recall_memory"):
         yield cast("MemoryClient", given)
         return
-    with closing(BackgroundLoop()) as loop:
-        if given is not None or file is None:
-            yield StoreMemory(cast("MemoryStore", given), loop)
-            return
-        try:
-            store = loop.run(SqliteStore.open(file))
-        except AgentCoreError as error:
-            message = f"memory.provider: {file} cannot be opened: {error.message}"
-            raise config_error(message, error.code) from error
-        try:
-            yield StoreMemory(store, loop)
-        finally:
-            loop.run(store.close())
+    loop = asyncio.get_running_loop()
+    if given is not None or file is None:
+        yield StoreMemory(cast("MemoryStore", given), loop)
+        return
+    try:
+        store = await SqliteStore.open(file)
+    except AgentCoreError as error:
+        message = f"memory.provider: {file} cannot be opened: {error.message}"
+        raise config_error(message, error.code) from error
+    try:
+        yield StoreMemory(store, loop)
+    finally:
+        await store.close()

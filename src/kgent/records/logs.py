@@ -3,6 +3,7 @@
 from typing import Any, Literal
 
 from kgent.errors import ErrorInfo, Record
+from kgent.records.lines import RecordLines
 
 TOOLS_FILE = "logs/tools.jsonl"
 
@@ -25,3 +26,29 @@ class ToolCallRecord(Record):
     result_summary: str | None = None
     artifacts: list[str] = []
     error: ErrorInfo | None = None
+
+
+class ToolLogger:
+    """Records the calls that have ended."""
+
+    def __init__(self, lines: RecordLines) -> None:
+        self._lines = lines
+        self._calls: list[ToolCallRecord] = []
+        self._makers: dict[str, str] = {}
+
+    def record(self, call: ToolCallRecord) -> None:
+        """Record a call that has ended."""
+        with self._lines.lock:
+            self._lines.append(TOOLS_FILE, call)
+            self._calls.append(call)
+            self._makers.update(dict.fromkeys(call.artifacts, call.tool_name))
+
+    @property
+    def calls(self) -> list[ToolCallRecord]:
+        """Return the calls so far, in the order in which they ended."""
+        with self._lines.lock:
+            return list(self._calls)
+
+    def maker_of(self, path: str) -> str | None:
+        """Return the tool that last wrote a file of the run folder."""
+        return self._makers.get(path)

@@ -1,29 +1,58 @@
 """The transcript of a run, in `transcript.md`."""
 
 import re
+from typing import Protocol
 
+from agent_core.text import visible
+from kgent.records.lines import RecordLines
 from kgent.runtime.state import RunStatus
 
 TRANSCRIPT_FILE = "transcript.md"
-
-
 SECTIONS = (
     *("Run", "Prompt", "Profile", "Skills"),
     *("Memory", "Tool Calls", "Deliverables", "Result"),
 )
 """The sections of the transcript, in their order."""
-
-
 _FENCES = re.compile(r"`{3,}")
-
-
 _OPENING = re.compile(r"(`{3,})text")
-
-
 _RESULT = SECTIONS[-1]
-
-
 _STATUS = "Status: "
+
+
+class _Context(Protocol):
+    """The part of a `RunContext` that the transcript needs."""
+
+    @property
+    def run_id(self) -> str: ...
+
+
+class TranscriptWriter:
+    """Writes the transcript of one run, which can be read at any time."""
+
+    def __init__(self, lines: RecordLines) -> None:
+        self._lines = lines
+        self._sections: dict[str, list[str]] = {}
+        self._last: str | None = None
+
+    def append_section(self, title: str, content: str) -> None:
+        """Add text to a section."""
+        clean = self._lines.redactor.text(visible(content, zero_width=False)).rstrip()
+        with self._lines.lock:
+            self._sections.setdefault(title, []).append(clean)
+            head = "" if title == self._last else f"\n## {title}\n\n"
+            self._last = title
+            text = f"{head}{clean}\n".encode("utf-8", "replace")
+            self._lines.files.append(TRANSCRIPT_FILE, text)
+
+    def finalize(self, context: _Context) -> None:
+        """Rewrite the whole transcript with its sections in order."""
+        with self._lines.lock:
+            others = [title for title in self._sections if title not in SECTIONS]
+            parts = [f"# Transcript of {context.run_id}"]
+            for title in (*SECTIONS, *others):
+                body = "\n".join(self._sections.get(title, ["(nothing)"]))
+                parts.append(f"## {title}\n\n{body}")
+            self._lines.files.put(TRANSCRIPT_FILE, "\n\n".join(parts) + "\n")
 
 
 def quoted(text: str) -> str:

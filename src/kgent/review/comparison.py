@@ -20,7 +20,7 @@ from kgent.config.portable import KEPT_MODEL, KEPT_SKILLS, placeless_fields
 from kgent.engine.conversation import CONVERSATION
 from kgent.errors import Record
 from kgent.governance.checks import CHECKS
-from kgent.records.context import ARCHIVE, TOOL_OUTPUT
+from kgent.records.archive import ARCHIVE, TOOL_OUTPUT
 from kgent.records.errors import ERRORS_FILE
 from kgent.records.events import EVENTS_FILE
 from kgent.records.logs import TOOLS_FILE

@@ -23,7 +23,7 @@ from agent_core.text.pages import (
 )
 from kgent.config.models import DELIVERABLES
 from kgent.engine.conversation import CONVERSATION
-from kgent.records.context import ARCHIVE
+from kgent.records.archive import ARCHIVE
 from kgent.review.documents import MAX_IMAGE_BYTES, MAX_SHOWN_BYTES, is_image, render_document
 from kgent.review.report import RunReport, explain_no_answer, read_answer, read_bytes
 from kgent.review.verification import FolderCheck

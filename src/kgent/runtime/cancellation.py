@@ -1,18 +1,12 @@
-"""Cancellation of a run from any thread, and running of coroutines from synchronous code."""
+"""Cancellation of a run, from any thread or signal handler."""
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Generator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
-from contextvars import copy_context
-from typing import Any, TypeVar
 
-from agent_core.aio import is_loop_running
 from agent_core.errors import ErrorCode
 from kgent.errors import ErrorInfo, engine_error
-
-T = TypeVar("T")
 
 
 class Cancellation:
@@ -22,6 +16,7 @@ class Cancellation:
         self._lock = threading.RLock()  # a signal handler may come while this thread holds it
         self._reason: ErrorInfo | None = None
         self._listeners: list[Callable[[], object]] = []
+        self._tasks: set[asyncio.Task[object] | None] = set()
 
     @property
     def reason(self) -> ErrorInfo | None:
@@ -59,50 +54,33 @@ class Cancellation:
             with self._lock:
                 self._listeners.remove(listener)
 
+    @contextmanager
+    def stopping_task(self) -> Generator[None]:
+        """Cancel the current task with the run, until the end of the block.
 
-def run_in_loop(work: Callable[[], Coroutine[Any, Any, T]], *, cancellation: Cancellation) -> T:
-    """Run a coroutine to its end, and block until then, even in a thread with an event loop.
-
-    Raises:
-        asyncio.CancelledError: the run was cancelled, and so was the coroutine.
-    """
-
-    async def work_until_cancelled() -> T:
+        A block inside another of the same task changes nothing.
+        """
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        if task is None or task in self._tasks:
+            yield
+            return
+        is_inside, has_asked = True, False
 
         def stop() -> None:
-            if task is not None:
-                with suppress(RuntimeError):  # the loop has just ended
-                    loop.call_soon_threadsafe(task.cancel)
+            nonlocal has_asked
+            if is_inside:
+                has_asked = task.cancel()
 
-        with cancellation.calling(stop):
-            return await work()
+        def stop_from_anywhere() -> None:
+            with suppress(RuntimeError):  # the loop has just ended
+                loop.call_soon_threadsafe(stop)
 
-    if not is_loop_running():
-        return asyncio.run(work_until_cancelled())
-    context = copy_context()
-    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="kgent") as pool:
-        return pool.submit(context.run, lambda: asyncio.run(work_until_cancelled())).result()
-
-
-class BackgroundLoop:
-    """An event loop in its own thread, for objects that have to stay in one loop."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="kgent", daemon=True)
-        self._thread.start()
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in that loop and wait for it."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
-
-    async def run_beside(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in that loop and await it; a cancellation reaches it."""
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
-
-    def close(self) -> None:
-        """Stop the loop and its thread."""
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        self._tasks.add(task)
+        try:
+            with self.calling(stop_from_anywhere):
+                yield
+        finally:
+            is_inside = False
+            self._tasks.discard(task)
+            if has_asked:
+                task.uncancel()

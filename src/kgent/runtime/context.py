@@ -1,35 +1,46 @@
 """The context of one run, which every part of it shares."""
 
-from dataclasses import dataclass
+import asyncio
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from agent_core.process import Launcher
 from kgent.config.models import KgentConfig
 from kgent.records.context import RunRecords
-from kgent.runtime.ids import RunIds
+from kgent.runtime.cancellation import Cancellation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunContext:
-    """Ids, profile, folder and records of one run.
+    """One run: ids, profile, folder and records, without any state of a model.
 
-    `sandbox_root` is absolute and resolved. `launcher` starts the programs of all calls.
+    Attributes:
+        sandbox_root: the run folder, absolute and resolved.
+        records: the only way to write records.
+        launcher: starts the programs of all calls.
+        cancellation: asks the run to stop.
+        loop: the event loop of the run; None outside of a run.
     """
 
-    ids: RunIds
+    session_id: str
+    task_id: str
+    run_id: str
+    profile_id: str
     config_fingerprint: str
     sandbox_root: Path
     config: KgentConfig
     records: RunRecords
-    launcher: Launcher
+    launcher: Launcher = field(default_factory=Launcher)
+    cancellation: Cancellation = field(default_factory=Cancellation)
+    loop: asyncio.AbstractEventLoop | None = None
 
     def core_fields(self) -> dict[str, str]:
         """Return the fields that `run.json` contains from the start."""
         return {
-            "session_id": self.ids.session_id,
-            "task_id": self.ids.task_id,
-            "run_id": self.ids.run_id,
-            "profile_id": self.config.profile.id,
+            "session_id": self.session_id,
+            "task_id": self.task_id,
+            "run_id": self.run_id,
+            "profile_id": self.profile_id,
             "config_fingerprint": self.config_fingerprint,
             "sandbox_root": str(self.sandbox_root),
         }

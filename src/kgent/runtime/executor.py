@@ -3,37 +3,41 @@
 import asyncio
 import logging
 import shlex
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from agent_core.aio import stop_if_cancelled
 from agent_core.errors import ErrorCode
 from agent_core.redaction import Redactor
 from agent_core.text import visible
+from agent_core.tools.results import in_own_thread
 from kgent.config.loader import dump_config
 from kgent.config.models import KgentConfig
 from kgent.config.portable import KEPT_MODEL, KEPT_SKILLS, read_script, relocated
 from kgent.config.prompts import render_sandbox_rules, render_system_prompt
 from kgent.engine.base import (
     AgentEngine,
+    AgentResult,
     AgentRunRequest,
     EngineEvent,
     EngineEventKind,
     EngineStatus,
     EventCallback,
+    run_engine,
 )
 from kgent.errors import ErrorCategory, ErrorInfo, KgentError, engine_error, error_info
 from kgent.governance.checks import run_checks
-from kgent.governance.deliverables import check_deliverables
+from kgent.governance.deliverables import validate_required_deliverables
 from kgent.governance.policy import final_status, governance_status, judge, render_nudge
 from kgent.governance.results import CheckResult, DeliverableCheck
 from kgent.memory.client import NoMemory
-from kgent.memory.contract import MemoryClient
-from kgent.records.context import plain_name
+from kgent.memory.contract import MemoryClient, MemoryItem
 from kgent.records.events import RunEventType
+from kgent.records.lines import plain_name
 from kgent.records.transcript import quoted
-from kgent.runtime.cancellation import Cancellation, run_in_loop
+from kgent.runtime.blocking import finish_in_thread
 from kgent.runtime.context import RunContext
 from kgent.runtime.options import RunResult
 from kgent.runtime.state import (
@@ -48,7 +52,6 @@ from kgent.runtime.state import (
 from kgent.sandbox.files import PRIVATE_FILE, PRIVATE_FOLDER, readable_name
 from kgent.sandbox.inputs import INPUTS, RunInput, copy_inputs
 from kgent.sandbox.manifest import SandboxManifest, write_artifact_manifest
-from kgent.sandbox.paths import SandboxPaths
 from kgent.sandbox.workspace import (
     ARTIFACT_MANIFEST,
     CONFIG_FILE,
@@ -60,19 +63,13 @@ from kgent.sandbox.workspace import (
 from kgent.skills.loader import list_skill_files
 from kgent.skills.models import SkillSummary
 from kgent.skills.registry import SkillRegistry
-from kgent.tools.calls import ToolCallScope
-from kgent.tools.mcp import McpServers
-from kgent.tools.registry import build_toolsets
+from kgent.tools.mcp import open_servers
+from kgent.tools.registry import ToolDefinition, build_toolsets
 
 logger = logging.getLogger(__name__)
 
-
 RECALLED = 5
-
-
 _MEMORY_CHARS = 500
-
-
 _CLOSING_EVENTS: Mapping[RunStatus, tuple[RunEventType, str]] = {
     RunStatus.COMPLETED: ("run.completed", "info"),
     RunStatus.INCOMPLETE: ("run.incomplete", "warning"),
@@ -152,53 +149,68 @@ class FolderTask:
     inputs: Sequence[RunInput]
 
 
+def _code_of(error: BaseException) -> ErrorCode | None:
+    return error.code if isinstance(error, KgentError) else None
+
+
 class FolderRun:
     """One run in an existing folder; only this class writes its `run.json`."""
 
     def __init__(
         self,
-        env: RunContext,
+        context: RunContext,
         task: FolderTask,
         *,
         engine: AgentEngine,
         memory: MemoryClient | None,
-        cancellation: Cancellation,
         event_callback: EventCallback | None,
     ) -> None:
-        self._env = env
-        self._records = env.records
-        self._files = env.records.files
-        self._redactor = env.records.redactor
-        self._profile = task.profile
-        self._prompt = task.prompt
+        self._context = context
+        self._task = task
+        self._records = context.records
+        self._files = context.records.files
+        self._redactor = context.records.redactor
+        self._cancellation = context.cancellation
         self._nudges = 0
         self._results: list[CheckResult] | None = None
         self._is_outdated = False
         self._engine = engine
-        self._inputs = task.inputs
         self._memory = memory
-        self._config_path = task.config_path
-        self._cancellation = cancellation
         self._callback = (
             RedactingCallback(event_callback, self._redactor) if event_callback else None
         )
-        self._skills = SkillRegistry.of(env.config)
-        self._manifest = SandboxManifest.of(env.sandbox_root)
+        self._skills = SkillRegistry.of(context.config)
+        self._manifest = SandboxManifest.of(context.sandbox_root)
         self._state = RunState.of(
-            env.core_fields(), env.config, config_path=str(task.config_path), when=env.records.now()
+            context.core_fields(),
+            context.config,
+            config_path=str(task.config_path),
+            when=context.records.now(),
         )
 
-    def run(self) -> RunResult:
-        """Do the whole run, and leave a folder whose `run.json` has the final status."""
+    async def run(self) -> RunResult:
+        """Do the whole run, and leave a folder whose `run.json` has the final status.
+
+        It does so even if it is cancelled; the caller raises that cancellation.
+        """
+        outcome = await self._guard(_Outcome(), self._work)
+        outcome = await self._guard(outcome, partial(self._run_own_checks, outcome))
+        return await finish_in_thread(partial(self._finish, outcome))
+
+    async def _guard(self, outcome: _Outcome, step: Callable[[], Awaitable[_Outcome]]) -> _Outcome:
+        """Do a step of the run; an error or an interruption ends the run with `outcome`."""
         try:
-            self._open()
-            outcome = self._run_engine()
-        except KeyboardInterrupt:
-            outcome = self._interrupt(_Outcome())
+            return await step()
+        except (asyncio.CancelledError, KeyboardInterrupt):
+            return self._interrupt(outcome)
         except BaseException as error:  # noqa: BLE001 - every error ends the run
-            outcome = _Outcome(failure=self._error_info(error, ErrorCategory.INTERNAL))
-            if isinstance(error, KgentError) and error.code is ErrorCode.CANCELLED:
-                outcome = _Outcome(interruption=self._cancellation.reason)
+            if self._cancellation.reason and _code_of(error) is ErrorCode.CANCELLED:
+                return self._interrupt(outcome)
+            failure = self._error_info(error, ErrorCategory.INTERNAL)
+            return replace(outcome, failure=outcome.failure or failure)
+
+    def _finish(self, outcome: _Outcome) -> RunResult:
+        """Check and close the records."""
         try:
             return self._close(self._check(outcome))
         except KeyboardInterrupt:  # interrupted while closing the records: close all of them anyway
@@ -215,44 +227,54 @@ class FolderRun:
 
     # --- before the engine ------------------------------------------------------------------------
 
+    def _prepare(self) -> list[SkillSummary]:
+        """Write the records that are known before the engine begins, and return the skills."""
+        self._open()
+        self._take_inputs()
+        self._keep_sources()
+        return self._index_skills()
+
     def _open(self) -> None:
-        """Write the records that are known before the run starts."""
-        env, records, config = self._env, self._records, self._env.config
-        fields = env.core_fields()
+        context, records, config = self._context, self._records, self._context.config
+        fields, emit = context.core_fields(), records.events.emit
         self._files.expect_empty(name for name in FILES if name != RUN_FILE)
         records.hold()
-        records.emit("run.created", f"run {env.ids.run_id}", fields)
+        emit("run.created", f"run {context.run_id}", fields)
         self._save()
-        self._write_config(relocated(self._profile, env.sandbox_root))
-        self._files.put(PROMPT_FILE, self._redactor.text(self._prompt))
+        self._write_config(relocated(self._task.profile, context.sandbox_root))
+        self._files.put(PROMPT_FILE, self._redactor.text(self._task.prompt))
         self._manifest.write(self._files)
         write_artifact_manifest(records, config.deliverables.required)
-        data = {"path": str(self._config_path), "fingerprint": env.config_fingerprint}
-        records.emit("config.loaded", f"profile {config.profile.id}", data)
+        data = {"path": str(self._task.config_path), "fingerprint": context.config_fingerprint}
+        emit("config.loaded", f"profile {config.profile.id}", data)
         facts = {**fields, "engine": config.runtime.engine, "created": self._state.created_at}
         listed = "\n".join(
             f"- {name}: {visible(value, one_line=True)}" for name, value in facts.items()
         )
-        records.append_section("Run", listed)
-        records.append_section("Prompt", quoted(self._prompt))
-        records.append_section("Profile", f"- id: {config.profile.id}")
-        records.append_section("Profile", quoted(config.profile.role))
+        append = records.transcript.append_section
+        append("Run", listed)
+        append("Prompt", quoted(self._task.prompt))
+        append("Profile", f"- id: {config.profile.id}")
+        append("Profile", quoted(config.profile.role))
 
     def _take_inputs(self) -> None:
         """Copy the inputs of the run, and record the copies."""
-        root, token = self._env.sandbox_root, self._cancellation
-        if self._inputs:
-            records = copy_inputs(self._inputs, root, is_cancelled=lambda: token.is_cancelled)
+        inputs, token = self._task.inputs, self._cancellation
+        if inputs:
+            root = self._context.sandbox_root
+            records = copy_inputs(inputs, root, is_cancelled=lambda: token.is_cancelled)
             self._manifest = self._manifest.model_copy(update={"inputs": records})
             self._manifest.write(self._files)
 
     def _write_config(self, config: KgentConfig) -> None:
         clean = self._redactor.text
-        self._files.put(CONFIG_FILE, dump_config(config, origin=self._config_path, clean=clean))
+        self._files.put(
+            CONFIG_FILE, dump_config(config, origin=self._task.config_path, clean=clean)
+        )
 
     def _keep_sources(self) -> None:
         """Copy skills and script into the run folder, and make its profile refer to the copies."""
-        config, root, places = self._env.config, self._env.sandbox_root, dict[str, Path]()
+        config, root, places = self._context.config, self._context.sandbox_root, dict[str, Path]()
         for number, skill in enumerate(self._skills.discover(), 1):
             folder = f"{KEPT_SKILLS}/{number:03}-{plain_name(skill.id)}"
             for file in list_skill_files(skill.path):
@@ -264,91 +286,98 @@ class FolderRun:
         if script is not None and config.model.path is not None:
             kept = f"{KEPT_MODEL}/{Path(config.model.path).name}"
             self._files.put(kept, script)
-        self._write_config(relocated(self._profile, root, script=kept, skills=True))
+        self._write_config(relocated(self._task.profile, root, script=kept, skills=True))
         self._skills = self._skills.copied(places)
 
     def _index_skills(self) -> list[SkillSummary]:
-        index, root = self._skills.discover(), self._env.sandbox_root
+        index, root = self._skills.discover(), self._context.sandbox_root
         listed = [
             {"id": one.id, "name": one.name, "folder": str(one.path.relative_to(root))}
             for one in index
         ]
-        self._records.emit("skill.indexed", f"skills found: {len(index)}", {"skills": listed})
+        self._records.events.emit(
+            "skill.indexed", f"skills found: {len(index)}", {"skills": listed}
+        )
         lines = [f"- `{skill.id}`: {skill.description}" for skill in index] or ["(no skills)"]
-        self._records.append_section("Skills", "\n".join(lines))
+        self._records.transcript.append_section("Skills", "\n".join(lines))
         folders = (readable_name(str(folder)) for folder in self._skills.folders)
         readonly = [*self._manifest.readonly, *folders]
         self._manifest = self._manifest.model_copy(update={"readonly": readonly})
         self._manifest.write(self._files)
         return index
 
-    def _recall(self) -> str | None:
+    async def _recall(self) -> str | None:
         """Return memories that match the prompt; if the memory fails, the run continues without."""
-        records, memory = self._records, self._memory
+        emit, append = self._records.events.emit, self._records.transcript.append_section
+        memory, prompt = self._memory, self._task.prompt
         if memory is None:
-            records.append_section("Memory", "(no memory is connected)")
+            append("Memory", "(no memory is connected)")
             return None
-        scopes = self._env.config.memory.scopes or [""]
-        records.emit("memory.recall.started", "recall begins", {"scopes": scopes})
-        try:
-            found = [
-                item
-                for scope in scopes
-                for item in memory.recall_memory(self._prompt, scope, RECALLED)
+        scopes = self._context.config.memory.scopes or [""]
+        emit("memory.recall.started", "recall begins", {"scopes": scopes})
+
+        def recall() -> list[MemoryItem]:
+            return [
+                one for scope in scopes for one in memory.recall_memory(prompt, scope, RECALLED)
             ]
+
+        try:
+            found = await in_own_thread(recall)
         except Exception as error:  # noqa: BLE001 - the memory's own code
             self._record_error(self._error_info(error, ErrorCategory.MEMORY))
-            records.append_section("Memory", "(the memory could not be read)")
+            append("Memory", "(the memory could not be read)")
             return None
-        summary = f"memories found: {len(found)}"
-        records.emit("memory.recall.completed", summary, {"count": len(found)})
+        emit("memory.recall.completed", f"memories found: {len(found)}", {"count": len(found)})
         best = sorted(found, key=lambda item: -(item.score or 0))[:RECALLED]
         text = "\n".join(f"- {' '.join(item.content.split())[:_MEMORY_CHARS]}" for item in best)
-        records.append_section("Memory", quoted(text) if text else "(nothing fits)")
+        append("Memory", quoted(text) if text else "(nothing fits)")
         return text or None
 
     # --- the engine -------------------------------------------------------------------------------
 
-    def _run_engine(self) -> _Outcome:
-        with McpServers(self._env, self._cancellation) as servers:
-            return self._run_with(servers)
+    async def _work(self) -> _Outcome:
+        """Prepare the run, and do the engine's part of it."""
+        skills = await finish_in_thread(self._prepare)
+        stop_if_cancelled()
+        system_prompt = self._render_prompt(skills, await self._recall())
+        tools = build_toolsets(self._context, self._skills, self._memory or NoMemory())
+        async with open_servers(self._context) as served:
+            return await self._run_engine(system_prompt, [*tools, *served])
 
-    def _run_with(self, servers: McpServers) -> _Outcome:
-        config, records, token = self._env.config, self._records, self._cancellation
-        self._take_inputs()
-        self._keep_sources()
-        index, memories = self._index_skills(), self._recall()
-        rules = render_sandbox_rules(config, [f"{INPUTS}/{one.name}" for one in self._inputs])
+    def _render_prompt(self, index: Sequence[SkillSummary], memories: str | None) -> str:
+        config = self._context.config
+        rules = render_sandbox_rules(config, [f"{INPUTS}/{one.name}" for one in self._task.inputs])
         prompt = render_system_prompt(config, index, memories, rules)
         self._files.put(SYSTEM_PROMPT_FILE, self._redactor.text(prompt))
         data = {"characters": len(prompt), "file": SYSTEM_PROMPT_FILE}
-        records.emit("prompt.rendered", f"system prompt of {len(prompt)} characters", data)
-        memory = self._memory or NoMemory()
-        open_scope = partial(
-            ToolCallScope, self._env, paths=SandboxPaths(self._env.sandbox_root), cancellation=token
-        )
-        tools = build_toolsets(self._env, self._skills, memory, cancellation=token)
-        tools += servers.open_tools(open_scope=open_scope)
-        when, status = records.now(), RunStatus.RUNNING
-        self._state = self._state.changed(when=when, status=status, started_at=when)
+        summary = f"system prompt of {len(prompt)} characters"
+        self._records.events.emit("prompt.rendered", summary, data)
+        return prompt
+
+    async def _run_engine(self, system_prompt: str, tools: list[ToolDefinition]) -> _Outcome:
+        runtime, when = self._context.config.runtime, self._records.now()
+        self._state = self._state.changed(when=when, status=RunStatus.RUNNING, started_at=when)
         self._save()
         names = [tool.name for tool in tools]
-        records.emit("run.started", "the engine begins", {"tools": names})
+        self._records.events.emit("run.started", "the engine begins", {"tools": names})
         request = AgentRunRequest(
-            env=self._env,
-            prompt=self._prompt,
-            system_prompt=prompt,
+            context=self._context,
+            prompt=self._task.prompt,
+            system_prompt=system_prompt,
             tools=tools,
-            timeout_seconds=config.runtime.timeout_seconds,
-            max_steps=config.runtime.max_steps,
-            stream=config.runtime.stream,
-            cancellation_token=token,
+            timeout_seconds=runtime.timeout_seconds,
+            max_steps=runtime.max_steps,
+            stream=runtime.stream,
+            cancellation_token=self._cancellation,
             event_callback=self._callback,
             ask_further=self._nudge,
         )
-        result = self._engine.run(request)
+        result = await run_engine(self._engine, request)
         if self._callback is not None:
             self._callback.finish()
+        return self._read_result(result)
+
+    def _read_result(self, result: AgentResult) -> _Outcome:
         text = self._redactor.text(result.final_text) if result.final_text else None
         outcome = _Outcome(text, result.usage, result.cost, result.usage_is_estimated)
         if result.status is EngineStatus.COMPLETED:
@@ -362,35 +391,47 @@ class FolderRun:
 
     async def _nudge(self) -> str | None:
         """Return a text about unfinished work if the model may be asked to continue."""
-        config, root = self._env.config, self._env.sandbox_root
+        config, root = self._context.config, self._context.sandbox_root
         if self._nudges >= config.runtime.nudges:
             return None
         required = config.deliverables.required
-        check = await asyncio.to_thread(check_deliverables, root, required)
-        results = await run_checks(self._env, config.checks)
+        check = await asyncio.to_thread(validate_required_deliverables, root, required)
+        results = await run_checks(self._context, config.checks)
         text = render_nudge(check.model_copy(update={"checks": results}))
         self._results, self._is_outdated = results, text is not None
         if text is None:
             return None
         self._nudges += 1
         summary = f"the model is asked to go on, {self._nudges} of {config.runtime.nudges} times"
-        self._records.emit("prompt.rendered", summary, {"nudge": self._nudges, "text": text})
-        self._records.append_section("Prompt", quoted(text))
+        data = {"nudge": self._nudges, "text": text}
+        self._records.events.emit("prompt.rendered", summary, data)
+        self._records.transcript.append_section("Prompt", quoted(text))
         return text
 
     # --- after the engine -------------------------------------------------------------------------
+
+    async def _run_own_checks(self, outcome: _Outcome) -> _Outcome:
+        """Begin the check of the deliverables: run the profile's checks if the engine has ended.
+
+        They are programs that may change files, so they run before everything is compared.
+        """
+        required = self._context.config.deliverables.required
+        data = {"required": [one.path for one in required]}
+        summary = f"required deliverables: {len(required)}"
+        self._records.events.emit("deliverable.check.started", summary, data, actor="governance")
+        is_ended = outcome.failure is None and outcome.interruption is None
+        if is_ended and (self._results is None or self._is_outdated):
+            self._results = []
+            with self._cancellation.stopping_task():
+                self._results = await run_checks(self._context, self._context.config.checks)
+        return outcome
 
     def _check(self, outcome: _Outcome) -> _Outcome:
         """Check the records for changes by others, and check the deliverables."""
         failures = [outcome.failure] if outcome.failure is not None else []
         check: DeliverableCheck | None = None
         try:
-            required, emit = self._env.config.deliverables.required, self._records.emit
-            data: dict[str, object] = {"required": [one.path for one in required]}
-            summary, actor = f"required deliverables: {len(required)}", "governance"
-            emit("deliverable.check.started", summary, data, actor=actor)
-            # These checks are programs that may change files, so they run before the comparison.
-            results, outcome = self._run_own_checks(outcome)
+            emit, actor = self._records.events.emit, "governance"
             if changed := self._files.find_changed():
                 listed = ", ".join(f"{name} ({why})" for name, why in sorted(changed.items()))
                 error = ErrorInfo(
@@ -402,9 +443,11 @@ class FolderRun:
                 failures.append(error)
             for failure in failures:
                 self._record_error(failure)
-            check = judge(check_deliverables(self._env.sandbox_root, required), results)
+            required = self._context.config.deliverables.required
+            found = validate_required_deliverables(self._context.sandbox_root, required)
+            check = judge(found, self._results or [])
             for path, reason in check.missing.items():
-                data = {"path": path, "reason": reason}
+                data: dict[str, object] = {"path": path, "reason": reason}
                 text = f"{path}: {reason}"
                 emit("deliverable.missing", text, data, actor=actor, severity="warning")
             data = {"status": check.status.value, "found": check.found, "missing": check.missing}
@@ -417,19 +460,6 @@ class FolderRun:
             failures.append(self._error_info(error, ErrorCategory.INTERNAL))
         outcome = replace(outcome, failure=failures[0] if failures else None, check=check)
         return self._forget_failed_nudge(outcome)
-
-    def _run_own_checks(self, outcome: _Outcome) -> tuple[list[CheckResult], _Outcome]:
-        """Run the profile's checks, unless the engine has failed or was stopped."""
-        results, token = self._results, self._cancellation
-        if outcome.failure is not None or outcome.interruption is not None:
-            return results or [], outcome
-        if results is None or self._is_outdated:
-            work = partial(run_checks, self._env, self._env.config.checks)
-            try:
-                results = run_in_loop(work, cancellation=token)
-            except asyncio.CancelledError:
-                return [], replace(outcome, interruption=token.reason)
-        return results, outcome
 
     def _forget_failed_nudge(self, outcome: _Outcome) -> _Outcome:
         """End as `incomplete` if the model ended too early and asking it to continue failed."""
@@ -447,16 +477,16 @@ class FolderRun:
         return outcome
 
     def _record_error(self, error: ErrorInfo) -> None:
-        self._records.record_error(error)
+        self._records.errors.record(error)
         data = error.model_dump(mode="json", exclude_none=True)
-        self._records.emit("error", str(error), data, severity="error")
+        self._records.events.emit("error", str(error), data, severity="error")
 
     def _close(self, outcome: _Outcome) -> RunResult:
         """Write the final records, even if some of them fail; `run.json` is written last."""
         manifests = dict[str, str]()
 
         def write_manifests() -> None:
-            required = self._env.config.deliverables.required
+            required = self._context.config.deliverables.required
             produced = write_artifact_manifest(self._records, required)
             sandbox = self._manifest.write(self._files, final=True)
             manifests[ARTIFACT_MANIFEST] = produced.sha256
@@ -470,7 +500,7 @@ class FolderRun:
                 data["error"] = error.model_dump(mode="json", exclude_none=True)
                 data["governance"] = governance_status(error).value
             summary = str(error) if error else "the run is complete"
-            self._records.emit(event, summary, data, severity=severity)
+            self._records.events.emit(event, summary, data, severity=severity)
 
         def save() -> None:
             nonlocal is_saved
@@ -496,9 +526,11 @@ class FolderRun:
         hashes = {name: record.sha256 for name in names if (record := self._files.record(name))}
         is_whole = self._state.manifests and len(hashes) == len(names)
         return RunResult(
-            **asdict(self._env.ids),
+            session_id=self._context.session_id,
+            task_id=self._context.task_id,
+            run_id=self._context.run_id,
             status=status,
-            sandbox_root=self._env.sandbox_root,
+            sandbox_root=self._context.sandbox_root,
             final_text=outcome.text,
             error=error,
             found=check.found if check else [],
@@ -508,7 +540,7 @@ class FolderRun:
             usage=dict(outcome.usage),
             cost=outcome.cost,
             usage_is_estimated=outcome.usage_is_estimated,
-            config_fingerprint=self._env.config_fingerprint,
+            config_fingerprint=self._context.config_fingerprint,
             seal=compute_seal(hashes) if is_whole else None,
         )
 
@@ -530,13 +562,13 @@ class FolderRun:
         return outcome
 
     def _end_transcript(self, outcome: _Outcome) -> None:
-        append, (status, error) = self._records.append_section, outcome.end()
+        append, (status, error) = self._records.transcript.append_section, outcome.end()
         missing = {**outcome.check.missing, **outcome.check.invalid} if outcome.check else {}
-        for call in self._records.calls:
+        for call in self._records.tools.calls:
             summary = call.result_summary or ""
             line = f"- `{call.tool_name}` {call.status}, {call.duration_ms} ms: {summary}"
             append("Tool Calls", visible(line, one_line=True))
-        for one in self._env.config.deliverables.required:
+        for one in self._context.config.deliverables.required:
             line = f"- {one.path}: {missing.get(one.path, 'present')}"
             append("Deliverables", visible(line, one_line=True))
         for one in outcome.check.checks if outcome.check else []:
@@ -547,7 +579,7 @@ class FolderRun:
             append("Result", quoted(str(error)))
         if outcome.text:
             append("Result", quoted(outcome.text))
-        self._records.finish_transcript()
+        self._records.transcript.finalize(self._context)
 
     def _build_end_state(self, outcome: _Outcome, counts: Mapping[str, int]) -> RunState:
         (status, error), check, when = outcome.end(), outcome.check, self._records.now()

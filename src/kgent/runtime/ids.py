@@ -2,8 +2,7 @@
 
 import re
 import secrets
-from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 from agent_core.errors import ErrorCode
 from agent_core.types import utc_now
@@ -13,8 +12,27 @@ from kgent.runtime.options import RunOptions
 _SAFE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,119}")
 
 
-@dataclass(frozen=True, slots=True)
-class RunIds:
+def new_session_id() -> str:
+    """Create the id of a session."""
+    return _new_id("sess")
+
+
+def new_task_id() -> str:
+    """Create the id of a task."""
+    return _new_id("task")
+
+
+def new_run_id() -> str:
+    """Create the id of a run."""
+    return _new_id("run")
+
+
+def _new_id(prefix: str) -> str:
+    """Create an id that sorts by time: `<prefix>_<UTC time>_<8 random hex digits>`."""
+    return f"{prefix}_{utc_now():%Y%m%dT%H%M%S%fZ}_{secrets.token_hex(4)}"
+
+
+class RunIds(NamedTuple):
     """The ids of a run, its task and its session."""
 
     session_id: str
@@ -23,10 +41,8 @@ class RunIds:
 
     @classmethod
     def new(cls) -> Self:
-        """Create ids that sort by time: `<prefix>_<UTC time>_<8 random hex digits>`."""
-        when = f"{utc_now():%Y%m%dT%H%M%S%fZ}"
-        made = (f"{prefix}_{when}_{secrets.token_hex(4)}" for prefix in ("sess", "task", "run"))
-        return cls(*made)
+        """Create three new ids."""
+        return cls(new_session_id(), new_task_id(), new_run_id())
 
     @classmethod
     def choose(cls, options: RunOptions) -> Self:
@@ -35,11 +51,10 @@ class RunIds:
         Raises:
             KgentError: category `config`; a given id is not safe as a file name.
         """
-        new = cls.new()
         return cls(
-            _check_id(options.session_id, "session") or new.session_id,
-            _check_id(options.task_id, "task") or new.task_id,
-            _check_id(options.run_id, "run") or new.run_id,
+            _check_id(options.session_id, "session") or new_session_id(),
+            _check_id(options.task_id, "task") or new_task_id(),
+            _check_id(options.run_id, "run") or new_run_id(),
         )
 
 

@@ -1,4 +1,4 @@
-"""The options of a run, and its result."""
+"""The boundary of the runtime: the options of a run, and its result."""
 
 from pathlib import Path
 
@@ -7,6 +7,17 @@ from kgent.config.models import InputSpec, ParameterValue
 from kgent.errors import BLOCKING, ErrorInfo, Record
 from kgent.governance.results import CheckResult
 from kgent.runtime.state import RunStatus
+
+
+class CliOverrides(Frozen):
+    """The options of a command line that say what to run, and where; None was not given."""
+
+    sandbox: Path | None = None
+    prompt: str | None = None
+    prompt_file: Path | None = None
+    session_id: str | None = None
+    task_id: str | None = None
+    run_id: str | None = None
 
 
 class RunOptions(Frozen):

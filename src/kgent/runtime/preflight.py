@@ -9,13 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from agent_core.budgets.prices import Prices
-from agent_core.config.models import ModelConfig
 from kgent.config.models import KgentConfig
 from kgent.config.parameters import fill_config, set_parameters
-from kgent.engine.base import AgentEngine, EngineWithCheck, core_model
+from kgent.engine.base import AgentEngine, AsyncAgentEngine, core_model
 from kgent.errors import KgentError, Record, config_error
 from kgent.memory.client import check_memory
-from kgent.runtime.cancellation import Cancellation, run_in_loop
 from kgent.runtime.ids import RunIds
 from kgent.sandbox.inputs import check_inputs, find_inputs
 from kgent.sandbox.workspace import resolve_run_folder
@@ -34,7 +32,7 @@ class UsableProfile(Record):
     unset_variables: list[str]
 
 
-def validate_profile(config: KgentConfig, engine: AgentEngine) -> UsableProfile:
+async def validate_profile(config: KgentConfig, engine: AgentEngine) -> UsableProfile:
     """Check everything that could prevent a run here, including what a run only finds out later.
 
     `engine` is the one that the profile names.
@@ -43,13 +41,13 @@ def validate_profile(config: KgentConfig, engine: AgentEngine) -> UsableProfile:
         KgentError: it cannot be run, for the reasons in the message.
     """
     config = _filled(config)
-    refuse_obstacles(config, engine)
+    await refuse_obstacles(config, engine)
     registry = SkillRegistry.of(config)
     skills, inputs = registry.discover(), find_inputs(config)
     registry.hashes()  # reads every file that a run would copy
     if unreachable := list(_find_unreachable_servers(config)):
         raise config_error("\n".join(unreachable))
-    check_memory(config)
+    await check_memory(config)
     check_inputs(inputs, resolve_run_folder(config, RunIds.new()))
     return UsableProfile(
         skills=[skill.id for skill in skills],
@@ -58,7 +56,9 @@ def validate_profile(config: KgentConfig, engine: AgentEngine) -> UsableProfile:
     )
 
 
-def refuse_obstacles(config: KgentConfig, engine: AgentEngine, *, is_given: bool = False) -> None:
+async def refuse_obstacles(
+    config: KgentConfig, engine: AgentEngine, *, is_given: bool = False
+) -> None:
     """Refuse a profile that cannot be run here.
 
     Args:
@@ -72,8 +72,14 @@ def refuse_obstacles(config: KgentConfig, engine: AgentEngine, *, is_given: bool
     found = list(_find_obstacles(config))
     if not is_given:
         found += _find_missing_means(config)
-    if isinstance(engine, EngineWithCheck) and not found:
-        engine.check(config)
+        if await _lacks_price(config):
+            model = config.model
+            found.append(
+                f"runtime.budget.usd: the price of {model.provider}:{model.name} is not known; give"
+                " it in model.price, or set on_unknown_price to ignore_usd"
+            )
+    if isinstance(engine, AsyncAgentEngine) and not found:
+        await engine.check(config)
     if found:
         raise config_error("\n".join(found))
 
@@ -111,13 +117,6 @@ def _find_missing_means(config: KgentConfig) -> Iterator[str]:
     budget = config.runtime.budget
     if budget.usd is not None and config.runtime.engine != "core":
         yield "runtime.budget.usd: only the engine core can keep it"
-    elif budget.usd is not None and not _ignores_unknown_prices(config):
-        model = config.model
-        if model.provider and model.name and not _has_price(core_model(config)):
-            yield (
-                f"runtime.budget.usd: the price of {model.provider}:{model.name} is not known; give"
-                " it in model.price, or set on_unknown_price to ignore_usd"
-            )
     files, shell = config.tools.filesystem, config.tools.shell
     can_write = (files.enabled and files.write) or (shell.enabled and shell.allowed_commands)
     if config.deliverables.required and not can_write and not config.tools.mcp:
@@ -133,9 +132,13 @@ def _no_program(name: str) -> str:
     return f"there is no program {name[:200]!r} in PATH; give its path, or another program"
 
 
-def _has_price(model: ModelConfig) -> bool:
-    price = run_in_loop(lambda: Prices().of(model), cancellation=Cancellation())
-    return price is not None
+async def _lacks_price(config: KgentConfig) -> bool:
+    """Return whether a budget in US dollars cannot be kept, because the price is not known."""
+    model, budget = config.model, config.runtime.budget
+    if budget.usd is None or config.runtime.engine != "core" or _ignores_unknown_prices(config):
+        return False
+    is_named = bool(model.provider and model.name)
+    return is_named and await Prices().of(core_model(config)) is None
 
 
 def _find_unreachable_servers(config: KgentConfig) -> Iterator[str]:

@@ -2,15 +2,15 @@
 
 from pathlib import Path
 
+from typing_extensions import Unpack
+
 from agent_core.errors import ErrorCode
-from kgent.engine.base import AgentEngine, EventCallback
 from kgent.errors import ErrorCategory, KgentError, Record
 from kgent.review.comparison import compare_runs
 from kgent.review.report import MAX_TEXT_BYTES, read_report
-from kgent.runtime.cancellation import Cancellation
 from kgent.runtime.ids import RunIds
 from kgent.runtime.options import RunOptions, RunResult
-from kgent.runtime.runner import run
+from kgent.runtime.runner import RunParts, run
 from kgent.runtime.state import SCHEMA_VERSION, program_version
 from kgent.sandbox.workspace import CONFIG_FILE, PROMPT_FILE
 
@@ -25,10 +25,7 @@ class Rerun(Record):
 def rerun(
     root: Path,
     options: RunOptions | None = None,
-    *,
-    engine: AgentEngine | None = None,
-    cancellation: Cancellation | None = None,
-    event_callback: EventCallback | None = None,
+    **parts: Unpack[RunParts],
 ) -> Rerun:
     """Run the profile and the prompt of a run folder again, into a new folder.
 
@@ -60,10 +57,7 @@ def rerun(
         report.root / CONFIG_FILE,
         report.prompt,
         chosen.model_copy(update=joined),
-        engine=engine,
-        cancellation=cancellation,
-        event_callback=event_callback,
-        prompt_is_final=True,
+        **{**parts, "prompt_is_final": True},
     )
     if result.sandbox_root is None:
         return Rerun(result=result)

@@ -1,23 +1,30 @@
 """One run, from a profile and a prompt to a finished run folder. Start reading at `run`."""
 
-from contextlib import ExitStack, closing
-from dataclasses import asdict
+import asyncio
+from contextlib import AsyncExitStack, closing
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TypedDict
+
+from typing_extensions import Unpack
 
 from agcore.memory import MemoryStore
+from agent_core.aio import stop_if_cancelled
+from agent_core.keywords import lists_keywords
 from agent_core.process import Launcher
 from agent_core.redaction import Redactor
-from kgent.config.loader import apply_options, fingerprint_config, load_config
+from kgent.config.loader import apply_cli_overrides, fingerprint_config, load_config
 from kgent.config.models import KgentConfig
 from kgent.config.parameters import fill_config, fill_text
-from kgent.engine.base import AgentEngine, EngineWithSecrets, EventCallback
+from kgent.engine.base import AgentEngine, AsyncAgentEngine, EventCallback
 from kgent.engine.core import CoreAgentEngine
 from kgent.engine.mock import MockAgentEngine
 from kgent.errors import ErrorCategory, config_error, error_info, expand_home
 from kgent.memory.client import open_memory
 from kgent.memory.contract import MemoryClient
 from kgent.records.context import RunRecords
+from kgent.runtime.blocking import finish_in_thread, run_blocking
 from kgent.runtime.cancellation import Cancellation
 from kgent.runtime.context import RunContext
 from kgent.runtime.executor import FolderRun, FolderTask
@@ -26,11 +33,21 @@ from kgent.runtime.options import RunOptions, RunResult
 from kgent.runtime.preflight import refuse_obstacles
 from kgent.runtime.state import RunStatus
 from kgent.sandbox.inputs import find_inputs
-from kgent.sandbox.workspace import create_run_folder, resolve_run_folder
+from kgent.sandbox.workspace import create_workspace, resolve_run_folder
 from kgent.tools.mcp import build_servers, mcp_secrets
 
 
-def run(
+class RunParts(TypedDict, total=False):
+    """The objects that a program gives a run, besides its options."""
+
+    engine: AgentEngine | None
+    memory: MemoryClient | MemoryStore | None
+    cancellation: Cancellation | None
+    event_callback: EventCallback | None
+    prompt_is_final: bool
+
+
+async def run_async(
     config_path: Path | str,
     prompt: str,
     options: RunOptions | None = None,
@@ -41,7 +58,7 @@ def run(
     event_callback: EventCallback | None = None,
     prompt_is_final: bool = False,
 ) -> RunResult:
-    """Run a profile once. Block until the run has ended; return its errors instead of raising.
+    """Run a profile once, and return its errors instead of raising them.
 
     Args:
         config_path: the profile.
@@ -55,12 +72,15 @@ def run(
 
     Returns:
         The result of the run. If it was refused before it had a folder, `sandbox_root` is None.
+
+    Raises:
+        asyncio.CancelledError: the caller was cancelled; the run ended as `incomplete`.
     """
     chosen, ids = options or RunOptions(), RunIds.new()
-    with ExitStack() as stack:
+    async with AsyncExitStack() as stack:
         try:
             ids = RunIds.choose(chosen)
-            profile = apply_options(load_config(config_path), chosen)
+            profile = apply_cli_overrides(load_config(config_path), chosen)
             config = fill_config(profile)
             if not prompt_is_final:
                 prompt = fill_text(profile, prompt, "the prompt")
@@ -68,36 +88,51 @@ def run(
                 raise config_error("the prompt is empty")
             inputs = find_inputs(config)
             chosen_engine = engine or select_engine(config)
-            refuse_obstacles(config, chosen_engine, is_given=engine is not None)
-            client = stack.enter_context(open_memory(config, memory))
+            await refuse_obstacles(config, chosen_engine, is_given=engine is not None)
+            client = await stack.enter_async_context(open_memory(config, memory))
             root, secrets = resolve_run_folder(config, ids), mcp_secrets(config)
             build_servers(config, secrets)
-            if isinstance(chosen_engine, EngineWithSecrets):
+            if isinstance(chosen_engine, AsyncAgentEngine):
                 secrets.update(chosen_engine.secrets(config))
-            env = RunContext(
-                ids=ids,
+            context = RunContext(
+                **ids._asdict(),
+                profile_id=config.profile.id,
                 config_fingerprint=fingerprint_config(profile),
                 sandbox_root=root,
                 config=config,
                 records=RunRecords(root, ids, redactor=Redactor(secrets)),
                 launcher=stack.enter_context(closing(Launcher())),
+                cancellation=cancellation or Cancellation(),
+                loop=asyncio.get_running_loop(),
             )
-            create_run_folder(env)
+            await finish_in_thread(partial(create_workspace, context))
         except Exception as error:  # noqa: BLE001 - there is no run; the result has the reason
-            status, category = RunStatus.FAILED, ErrorCategory.INTERNAL
-            return RunResult(**asdict(ids), status=status, error=error_info(error, category))
+            info = error_info(error, ErrorCategory.INTERNAL)
+            return RunResult(**ids._asdict(), status=RunStatus.FAILED, error=info)
         task = FolderTask(
             profile=profile, config_path=expand_home(config_path), prompt=prompt, inputs=inputs
         )
         executor = FolderRun(
-            env,
-            task,
-            engine=chosen_engine,
-            memory=client,
-            cancellation=cancellation or Cancellation(),
-            event_callback=event_callback,
+            context, task, engine=chosen_engine, memory=client, event_callback=event_callback
         )
-        return executor.run()
+        result = await executor.run()
+        stop_if_cancelled()
+        return result
+
+
+@lists_keywords(run_async)
+def run(
+    config_path: Path | str,
+    prompt: str,
+    options: RunOptions | None = None,
+    **parts: Unpack[RunParts],
+) -> RunResult:
+    """Run a profile once, and block until the run has ended; see `run_async`.
+
+    Returns:
+        The result of the run. If it was refused before it had a folder, `sandbox_root` is None.
+    """
+    return run_blocking(partial(run_async, config_path, prompt, options, **parts))
 
 
 def select_engine(config: KgentConfig) -> AgentEngine:

@@ -12,8 +12,9 @@ from agent_core.errors import AgentCoreError
 from agent_core.opening import open_descriptor
 from kgent.config.models import DeliverableSpec
 from kgent.errors import Record
-from kgent.records.context import ARCHIVE, RunRecords
-from kgent.records.events import now
+from kgent.records.archive import ARCHIVE
+from kgent.records.context import RunRecords
+from kgent.records.lines import now
 from kgent.sandbox.files import (
     FileRecord,
     NamedRecord,
@@ -37,18 +38,10 @@ from kgent.sandbox.workspace import (
 
 OtherKind = Literal["folder", "link", "special", "unreadable"]
 """Kinds of entries other than files; an `unreadable` folder cannot be listed."""
-
-
 MAX_HASHED_FILE = 16 * 2**30
-
-
 MAX_HASHED_TOTAL = 64 * 2**30
 """The most bytes that are read when a run closes: of one file, and of all files."""
-
-
 _LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-
-
 _KINDS = {"deliverables": "deliverable", "workspace": "working_file", ARCHIVE: "archive"}
 
 
@@ -196,7 +189,7 @@ def write_artifact_manifest(records: RunRecords, required: Iterable[DeliverableS
 def _describe_produced(
     records: RunRecords, name: str, spec: DeliverableSpec | None, *, limit: int
 ) -> ArtifactRecord:
-    root, maker = records.files.root, records.maker_of(name)
+    root, maker = records.files.root, records.tools.maker_of(name)
     written = record = records.files.record(name)
     try:
         if record is None:

@@ -1,13 +1,42 @@
 """The paths that the tools of a run may use."""
 
 from collections.abc import Iterable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.text import shortened
 from agent_core.tools.workspace import PathPolicy, ResolvedPath
 from kgent.errors import ErrorCategory, KgentError
 from kgent.sandbox.workspace import WRITABLE
+
+
+def resolve_sandbox_path(root: Path, user_path: str, *, for_write: bool) -> Path:
+    """Return the place in a run folder that a path leads to, its links followed.
+
+    Raises:
+        KgentError: category `sandbox`; the path contains `..`, leads out of the run folder, or,
+          `for_write`, out of `workspace/` and `deliverables/`.
+    """
+    paths = SandboxPaths(root)
+    place = paths.resolve(user_path)
+    if for_write:
+        paths.refuse_protected(place)
+    return place.path
+
+
+def find_path_fault(path: str, *, for_write: bool) -> str | None:
+    """Return why a path relative to the run folder must not be used; None if it may be.
+
+    Only its text is looked at; a link may still lead elsewhere.
+    """
+    parts = PurePosixPath(path).parts
+    if ".." in parts:
+        return "'..' is not allowed in paths; name the place itself"
+    if PurePosixPath(path).is_absolute():
+        return "it leads out of the run folder"
+    if for_write and (len(parts) < 2 or parts[0] not in WRITABLE):
+        return "only files below workspace/ and deliverables/ may be written"
+    return None
 
 
 class SandboxPaths(PathPolicy):
@@ -49,9 +78,8 @@ class SandboxPaths(PathPolicy):
             KgentError: category `sandbox`, code `write_outside_allowed_roots`.
         """
         inside = place.path.is_relative_to(self.project)
-        parts = place.path.relative_to(self.project).parts if inside else ()
-        if len(parts) < 2 or parts[0] not in WRITABLE:
-            reason = "only files below workspace/ and deliverables/ may be written"
+        name = str(place.path.relative_to(self.project)) if inside else ""
+        if reason := find_path_fault(name, for_write=True):
             raise _path_refused(place.shown, reason, ErrorCode.WRITE_OUTSIDE_ALLOWED_ROOTS)
 
 

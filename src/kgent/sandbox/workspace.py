@@ -3,14 +3,15 @@
 import errno
 import os
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 from agent_core.disk.folders import make_private
 from agent_core.errors import ErrorCode
 from agent_core.opening import open_descriptor, write_text
-from kgent.config.models import KgentConfig
+from kgent.config.models import DELIVERABLES, KgentConfig
 from kgent.errors import ErrorCategory, KgentError
-from kgent.records.context import ARCHIVE
+from kgent.records.archive import ARCHIVE
 from kgent.records.errors import ERRORS_FILE
 from kgent.records.events import EVENTS_FILE
 from kgent.records.logs import TOOLS_FILE
@@ -21,44 +22,22 @@ from kgent.runtime.state import RUN_FILE, RunState, state_text
 from kgent.sandbox.files import PRIVATE_FILE, PRIVATE_FOLDER
 
 CONFIG_FILE = "config.yaml"
-
-
 PROMPT_FILE = "prompt.md"
-
-
 SYSTEM_PROMPT_FILE = "effective-system-prompt.md"
-
-
 SANDBOX_MANIFEST = "sandbox-manifest.json"
-
-
 ARTIFACT_MANIFEST = "artifact-manifest.json"
-
-
 SIGNATURE_FILE = "seal.sig"
 """The signature of the seal, in the folder of a signed run; no manifest can contain it."""
-
-
-WRITABLE = ("workspace", "deliverables")
+WRITABLE = ("workspace", DELIVERABLES)
 """The folders of a run folder that tools may write to."""
-
-
 FOLDERS = (*WRITABLE, ARCHIVE, "logs")
-
-
 RECORDS = (
     *(CONFIG_FILE, PROMPT_FILE, SYSTEM_PROMPT_FILE),
     *(EVENTS_FILE, TRANSCRIPT_FILE, TOOLS_FILE, ERRORS_FILE),
 )
 """The run's records about itself; the sandbox manifest contains their hashes."""
-
-
 FILES = (RUN_FILE, SANDBOX_MANIFEST, ARTIFACT_MANIFEST, *RECORDS)
-
-
 _IN_USE = {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}
-
-
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
@@ -80,7 +59,29 @@ def resolve_run_folder(config: KgentConfig, ids: RunIds) -> Path:
     return root
 
 
-def create_run_folder(env: RunContext) -> None:
+@dataclass(frozen=True, slots=True)
+class SandboxWorkspace:
+    """A run folder that exists, and the folders in it."""
+
+    root: Path
+
+    @property
+    def workspace(self) -> Path:
+        """Return the folder for drafts, where commands run."""
+        return self.root / "workspace"
+
+    @property
+    def deliverables(self) -> Path:
+        """Return the folder for results."""
+        return self.root / DELIVERABLES
+
+    @property
+    def archive(self) -> Path:
+        """Return the folder for content that is too large for a record."""
+        return self.root / ARCHIVE
+
+
+def create_workspace(context: RunContext) -> SandboxWorkspace:
     """Create the run folder with all initial files and folders, in one step.
 
     It is created under another name and then renamed. So a partial folder is never seen under the
@@ -90,10 +91,10 @@ def create_run_folder(env: RunContext) -> None:
     Raises:
         KgentError: category `sandbox`; the folder is not empty, or it cannot be created.
     """
-    root, unfinished = env.sandbox_root, env.records.files.unfinished
-    when = env.records.now()
-    state = RunState.of(env.core_fields(), env.config, config_path="unknown", when=when)
-    text = state_text(state.content(env.records.redactor))
+    root, records = context.sandbox_root, context.records
+    unfinished, when = records.files.unfinished, records.now()
+    state = RunState.of(context.core_fields(), context.config, config_path="unknown", when=when)
+    text = state_text(state.content(records.redactor))
     try:
         make_private(root.parent)
         unfinished.clear()
@@ -115,6 +116,7 @@ def create_run_folder(env: RunContext) -> None:
             reason = "it is not empty, and a run never mixes with what is there; name a new folder"
             raise _unusable(root, reason, code=ErrorCode.PATH_CONFLICT) from error
         raise _unusable(root, f"it cannot be made: {error.strerror or error}") from error
+    return SandboxWorkspace(root)
 
 
 def _unusable(root: Path, reason: str, *, code: ErrorCode = ErrorCode.CONFIG_ERROR) -> KgentError:

@@ -2,53 +2,36 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 from typing import Any, cast
 
 from agent_core.artifacts.files import pieces_of
 from agent_core.config.models import ToolsConfig
-from agent_core.errors import ErrorCode, ToolError
+from agent_core.errors import ErrorCode
 from agent_core.text import shortened
-from agent_core.tools.base import Action, Concurrency, CutCallError, Tool, ToolContext, ToolOutput
-from agent_core.tools.registry import Toolbox, model_tool
-from agent_core.tools.results import wrap
-from agent_core.tools.schema import Arguments
+from agent_core.tools.base import Action, CutCallError, Tool, ToolContext
 from agent_core.tools.values import storable
 from agent_core.tools.workspace import PathPolicy, Workspace
-from agent_core.types import (
-    Access,
-    ArtifactSource,
-    JsonBlock,
-    RunIdentity,
-    ToolCall,
-    ToolPermission,
-    ToolResult as CoreResult,
-)
+from agent_core.types import ArtifactSource, RunIdentity, ToolResult as CoreResult, new_id
 from kgent.errors import ErrorCategory, ErrorInfo, KgentError, error_info
-from kgent.records.context import TOOL_OUTPUT
+from kgent.records.archive import TOOL_OUTPUT
 from kgent.records.events import Event, RunEventType
 from kgent.records.logs import ToolCallRecord
-from kgent.runtime.cancellation import Cancellation
+from kgent.runtime.blocking import run_blocking
 from kgent.runtime.context import RunContext
 from kgent.sandbox.paths import SandboxPaths
+from kgent.tools.permissions import EffectivePermissionPolicy, check_permission
 from kgent.tools.results import ToolAction, ToolResult
 
 MAX_DATA_BYTES = 32_768
 """Larger data is stored as a file of the archive; the model gets its beginning."""
 
-
 _RESULT_BYTES = 16_384  # one page of a file, or one stream of a command
-
-
 _PREVIEW = 4000
-
-
 _SHOWN_ARGUMENT = 200
-
-
 _SHOWN_NAME = 80
 
 
@@ -59,12 +42,11 @@ class ToolCallScope:
     Its id comes from the model; the action is `unknown` if the call reached no tool.
     """
 
-    env: RunContext
+    context: RunContext
     call_id: str
     name: str
     action: ToolAction
     paths: SandboxPaths
-    cancellation: Cancellation
     began: float = field(default_factory=perf_counter)
     started_at: str = ""
     start_event: str | None = None
@@ -73,7 +55,7 @@ class ToolCallScope:
         self, event: RunEventType, summary: str, data: dict[str, Any], *, severity: str = "info"
     ) -> Event:
         """Record an event that belongs to this call."""
-        return self.env.records.emit(
+        return self.context.records.events.emit(
             event,
             summary,
             data,
@@ -102,15 +84,34 @@ class ToolCallScope:
                 result_limit_bytes=size, stdout_limit_bytes=size, stderr_limit_bytes=size
             ),
             env=variables or {},
-            launcher=self.env.launcher,
-            unfinished=self.env.records.files.unfinished,
+            launcher=self.context.launcher,
+            unfinished=self.context.records.files.unfinished,
         )
         tool = make(workspace)
         return await tool.prepare(tool.parse(arguments), self.tool_context())
 
     def tool_context(self) -> ToolContext:
         """Return the context of this call for a tool of agent_core."""
-        return _build_context(self.env, self.call_id, self.cancellation)
+        context = self.context
+        identity = RunIdentity(
+            session_id=context.session_id, agent_id="kgent", run_id=context.run_id
+        )
+        return ToolContext(
+            run=identity,
+            tool_call_id=self.call_id,
+            project_dir=context.sandbox_root,
+            progress=lambda _: None,
+            artifact=self._keep_artifact,
+            is_cancelled=lambda: context.cancellation.is_cancelled,
+        )
+
+    async def _keep_artifact(self, data: ArtifactSource, *, filename: str, **_: str | None) -> str:
+        def keep() -> str:
+            label, ending = f"{self.call_id}-{Path(filename).stem}", Path(filename).suffix
+            raw = b"".join(pieces_of(data))
+            return self.context.records.archive.keep_raw(TOOL_OUTPUT, label, raw, ending=ending)
+
+        return await asyncio.to_thread(keep)
 
     async def record(self, arguments: Mapping[str, Any], perform: "Perform") -> ToolResult:
         """Make the call and record its result; every failure becomes an answer.
@@ -118,17 +119,14 @@ class ToolCallScope:
         Raises:
             asyncio.CancelledError: the run was cancelled; the call is recorded.
         """
-        summary = summarise_arguments(arguments)
-        self.started_at = self.env.records.now()
+        summary, token = summarise_arguments(arguments), self.context.cancellation
+        self.started_at = self.context.records.now()
         begins = self.note("tool.started", f"{self.name} begins", {"args": summary})
         self.start_event = begins.event_id
         try:
-            if reason := self.cancellation.reason:
-                raise KgentError(reason.code, reason.message, category=ErrorCategory.TOOL)
-            answer = await perform(arguments, self)
-            answer = await self._kept(answer)
+            answer = await self._kept(await perform(arguments, self))
         except asyncio.CancelledError as cancelled:
-            reason = self.cancellation.reason
+            reason = token.reason
             message = f"stopped: {reason.message}" if reason else "stopped"
             answer = _fail(ErrorCode.CANCELLED.value, message)
             if not isinstance(cancelled, CutCallError):
@@ -144,9 +142,9 @@ class ToolCallScope:
 
     def _with_output(self, answer: ToolResult, cut: CoreResult) -> ToolResult:
         """Return the answer to a cancelled call, with what it had put out kept in the archive."""
-        blocks = [storable(block.model_dump(mode="json")) for block in cut.content]
+        content = {"content": [storable(block.model_dump(mode="json")) for block in cut.content]}
         try:
-            path = self.env.records.keep_json(TOOL_OUTPUT, self.call_id, {"content": blocks})
+            path = self.context.records.archive.keep_json(TOOL_OUTPUT, self.call_id, content)
         except Exception:  # noqa: BLE001 - the call is recorded all the same
             return answer
         return answer.model_copy(update={"artifacts": [path]})
@@ -169,7 +167,7 @@ class ToolCallScope:
         size = len(text.encode("utf-8", "replace"))
         if size <= MAX_DATA_BYTES:
             return answer.model_copy(update={"data": data})
-        path = self.env.records.keep_json(TOOL_OUTPUT, self.call_id, data)
+        path = self.context.records.archive.keep_json(TOOL_OUTPUT, self.call_id, data)
         preview = {"truncated": True, "bytes": size, "beginning": f"{text[:_PREVIEW]}…"}
         changes = {"data": {**preview, "all_of_it": path}, "artifacts": [*answer.artifacts, path]}
         return answer.model_copy(update=changes)
@@ -177,7 +175,7 @@ class ToolCallScope:
     def _write(
         self, answer: ToolResult, arguments: Mapping[str, Any], summary: dict[str, Any]
     ) -> None:
-        error, records, name = answer.error, self.env.records, self.name
+        error, records, name = answer.error, self.context.records, self.name
         if error is not None and error.category is ErrorCategory.SANDBOX:
             path = shortened(str(arguments.get("path", "")), 200)
             rejected = {"path": path, "action": self.action, "code": error.code}
@@ -196,13 +194,13 @@ class ToolCallScope:
             artifacts=answer.artifacts,
             error=error,
         )
-        records.record_call(record)
+        records.tools.record(record)
         data: dict[str, Any] = {"tool": name, "duration_ms": duration_ms}
         data["artifacts"] = answer.artifacts
         if error is None:
             self.note("tool.completed", f"{name}: {answer.summary}", data)
             return
-        records.record_error(error, correlation_id=self.call_id)
+        records.errors.record(error, correlation_id=self.call_id)
         data["error"] = error.model_dump(mode="json", exclude_none=True)
         event = "tool.blocked" if answer.status == "blocked" else "tool.failed"
         self.note(event, f"{name}: {error.message}", data, severity="warning")
@@ -210,6 +208,60 @@ class ToolCallScope:
 
 Perform = Callable[[Any, ToolCallScope], Awaitable[ToolResult]]
 """Makes a call with arguments that have been checked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedCalls:
+    """The handler of a tool: checks, makes and records its calls.
+
+    Attributes:
+        name: the tool.
+        action: the kind of its calls.
+        parse: checks the arguments.
+        perform: makes a call with arguments that have been checked.
+        paths: the path rules of the run.
+        policy: the permissions of the run.
+    """
+
+    name: str
+    action: ToolAction
+    parse: Callable[[Mapping[str, Any]], Any]
+    perform: Perform
+    paths: SandboxPaths
+    policy: EffectivePermissionPolicy
+
+    def __call__(self, args: dict[str, Any], context: RunContext) -> ToolResult:
+        """Make a call, and block until it has ended."""
+
+        async def invoke() -> ToolResult:
+            with context.cancellation.stopping_task():
+                return await self.invoke(args, context)
+
+        return run_blocking(invoke, context.loop)
+
+    async def invoke(
+        self, args: Mapping[str, Any], context: RunContext, *, call_id: str | None = None
+    ) -> ToolResult:
+        """Make a call; without `call_id` it gets a new id.
+
+        Raises:
+            asyncio.CancelledError: the run was cancelled; the call is recorded.
+        """
+        call_id = call_id or new_id("call")
+        scope = ToolCallScope(context, call_id, self.name, self.action, self.paths)
+        return await scope.record(args, self._check_and_perform)
+
+    async def _check_and_perform(self, arguments: Any, scope: ToolCallScope) -> ToolResult:
+        if reason := scope.context.cancellation.reason:
+            raise KgentError(reason.code, reason.message, category=ErrorCategory.TOOL)
+        permission = check_permission(self.policy, self.name, self.action)
+        if not permission.is_allowed:
+            raise KgentError(
+                ErrorCode.PERMISSION_DENIED,
+                permission.reason or "the call is not allowed",
+                category=ErrorCategory.GOVERNANCE,
+            )
+        return await self.perform(self.parse(arguments), scope)
 
 
 def _fail(code: str, message: str) -> ToolResult:
@@ -229,7 +281,7 @@ def summarise_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 async def record_rejected_call(
-    env: RunContext, *, call_id: str, name: str, args: object, code: str, message: str
+    context: RunContext, *, call_id: str, name: str, args: object, code: str, message: str
 ) -> None:
     """Record a call that reached no tool: the tool does not exist, or the arguments are invalid.
 
@@ -237,112 +289,9 @@ async def record_rejected_call(
     """
     shown = name if len(name) <= _SHOWN_NAME else f"{name[:_SHOWN_NAME]}…"
     given = cast("Mapping[str, Any]", args) if isinstance(args, Mapping) else {"arguments": args}
-    paths, never = SandboxPaths(env.sandbox_root), Cancellation()
-    scope = ToolCallScope(
-        env, call_id, name=shown, action="unknown", paths=paths, cancellation=never
-    )
+    scope = ToolCallScope(context, call_id, shown, "unknown", SandboxPaths(context.sandbox_root))
 
     async def reject(_: Any, __: ToolCallScope) -> ToolResult:
         return _fail(code, message)
 
     await scope.record(given, reject)
-
-
-def explain_rejection(tools: Iterable[Tool], *, name: str, args: object) -> tuple[str, str]:
-    """Return the code and message for a call that reaches no tool, as agent_core's loop does.
-
-    `args` is as the model sent it: a mapping, or text that is not a JSON object.
-    """
-    is_readable = isinstance(args, Mapping)
-    metadata = {} if is_readable else {"invalid_arguments": args}
-    arguments = dict(cast("Mapping[str, Any]", args)) if is_readable else {}
-    call = ToolCall(tool_call_id="call", name=name, arguments=arguments, metadata=metadata)
-    try:
-        Toolbox(tools).resolve(call)
-    except ToolError as error:
-        return error.code.value, error.message
-    return ErrorCode.TOOL_NOT_AVAILABLE.value, "the engine did not make the call"
-
-
-def _build_context(env: RunContext, call_id: str, cancellation: Cancellation) -> ToolContext:
-    async def keep(data: ArtifactSource, *, filename: str, **_: str | None) -> str:
-        raw = await asyncio.to_thread(lambda: b"".join(pieces_of(data)))
-        label, ending = f"{call_id}-{Path(filename).stem}", Path(filename).suffix
-        return await asyncio.to_thread(env.records.keep_raw, TOOL_OUTPUT, label, raw, ending=ending)
-
-    return ToolContext(
-        run=RunIdentity(session_id=env.ids.session_id, agent_id="kgent", run_id=env.ids.run_id),
-        tool_call_id=call_id,
-        project_dir=env.sandbox_root,
-        progress=lambda _: None,
-        artifact=keep,
-        is_cancelled=lambda: cancellation.is_cancelled,
-    )
-
-
-async def call_tool(
-    tool: Tool, arguments: Mapping[str, Any], env: RunContext, *, call_id: str
-) -> CoreResult:
-    """Call a tool for an engine that does not use agent_core's loop.
-
-    Raises:
-        asyncio.CancelledError: the run was cancelled.
-    """
-    context = _build_context(env, call_id, Cancellation())
-    action = await tool.prepare(tool.parse(arguments), context)
-    returned = await action.run()
-    return wrap(returned.answer if isinstance(returned, ToolOutput) else returned)
-
-
-def build_tool(
-    name: str,
-    model: type[Arguments],
-    action: ToolAction,
-    perform: Perform,
-    *,
-    open_scope: Callable[..., ToolCallScope],
-) -> Tool:
-    """Build a tool whose calls check their arguments and record themselves.
-
-    Its description is the docstring of `model`.
-    """
-    reads = action == "read"
-
-    async def never(_: Any, __: ToolContext) -> Action:
-        raise AssertionError("the call is made by the tool that records it")
-
-    made = model_tool(
-        name,
-        model,
-        never,
-        permission=ToolPermission.READONLY if reads else ToolPermission.WRITE,
-        tags=(),
-        concurrency=Concurrency.READ if reads else Concurrency.TASK,
-        keeps_own_limits=True,
-    )
-    return record_calls(made, perform, action=action, open_scope=open_scope)
-
-
-def record_calls(
-    tool: Tool,
-    perform: Perform,
-    *,
-    action: ToolAction = "execute",
-    open_scope: Callable[..., ToolCallScope],
-) -> Tool:
-    """Return the tool with calls that record themselves; `perform` makes a checked call."""
-
-    async def check_and_perform(arguments: Any, scope: ToolCallScope) -> ToolResult:
-        return await perform(tool.parse(arguments), scope)
-
-    async def prepare(arguments: dict[str, Any], context: ToolContext) -> Action:
-        async def run() -> CoreResult:
-            scope = open_scope(context.tool_call_id, name=tool.name, action=action)
-            answer = await scope.record(arguments, check_and_perform)
-            data = answer.model_dump(mode="json", exclude_none=True)
-            return CoreResult(content=[JsonBlock(data=data)], is_error=not answer.ok)
-
-        return Action(Access(summary=tool.name), run)
-
-    # The call itself checks its arguments, so that calls with invalid ones are recorded too.
-    return replace(tool, parse=dict, prepare=prepare)

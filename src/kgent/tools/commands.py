@@ -26,7 +26,7 @@ class RunCommand(Arguments):
 
 async def perform_command(arguments: RunCommand, call: ToolCallScope) -> ToolResult:
     """Run a program under exactly the name that the profile lists, with the user's permissions."""
-    program, allowed = arguments.argv[0], call.env.config.tools.shell.allowed_commands
+    program, allowed = arguments.argv[0], call.context.config.tools.shell.allowed_commands
     if program not in allowed:
         listed = ", ".join(allowed) or "none"
         raise KgentError(
@@ -40,7 +40,7 @@ async def perform_command(arguments: RunCommand, call: ToolCallScope) -> ToolRes
         {"argv": arguments.argv, "cwd": home, "timeout_ms": arguments.timeout_seconds * 1000},
         # Paths in its arguments are not checked: a command can reach everything the user can.
         paths=PathPolicy(call.paths.project),
-        variables=command_environment(call.env),
+        variables=command_environment(call.context),
     )
     result, error = await action.run(), None
     if isinstance(result, CoreResult):  # it timed out

@@ -103,7 +103,7 @@ class WriteFile(Arguments):
 
 
 async def perform_write(arguments: WriteFile, call: ToolCallScope) -> ToolResult:
-    limit = call.env.config.tools.filesystem.max_file_bytes
+    limit = call.context.config.tools.filesystem.max_file_bytes
     size = len(arguments.content.encode("utf-8", "replace"))
     if size > limit:
         place = await asyncio.to_thread(call.paths.resolve, arguments.path)

@@ -2,17 +2,14 @@
 
 import asyncio
 import os
-import re
-from collections.abc import Callable, Mapping
-from concurrent.futures import CancelledError
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager, suppress
 from functools import partial
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from pydantic import ValidationError
 
+from agent_core.aio import end_uncancelled
 from agent_core.config.models import ToolsConfig
 from agent_core.config.problems import problems_of
 from agent_core.errors import ErrorCode
@@ -22,24 +19,19 @@ from agent_core.mcp.discovery import DiscoveryCache
 from agent_core.process import Launcher
 from agent_core.tools.base import Tool, ToolOutput
 from agent_core.tools.results import wrap
-from agent_core.types import JsonBlock, TextBlock, ToolResult as CoreResult
+from agent_core.types import JsonBlock, TextBlock
 from kgent.config.models import KgentConfig, McpServerSpec
 from kgent.errors import ErrorCategory, ErrorInfo, KgentError, config_error
-from kgent.runtime.cancellation import BackgroundLoop, Cancellation
 from kgent.runtime.context import RunContext
-from kgent.tools.calls import ToolCallScope, record_calls
+from kgent.sandbox.paths import SandboxPaths
+from kgent.tools.calls import RecordedCalls, ToolCallScope
+from kgent.tools.permissions import build_effective_policy
+from kgent.tools.registry import ToolDefinition
 from kgent.tools.results import ToolResult
 
 MAX_TOOL_NAME = 64
-
-
 _CLOSING_S = 10.0
-
-
 _PREFIX = "mcp."
-
-
-_NOT_PLAIN = re.compile(r"[^A-Za-z0-9_-]")
 
 
 def mcp_secrets(config: KgentConfig) -> dict[str, str]:
@@ -88,7 +80,7 @@ def build_servers(config: KgentConfig, secrets: Mapping[str, str]) -> dict[str, 
     names: set[str] = set()
     for spec in config.tools.mcp:
         for wanted in spec.tools:
-            name = _tool_name(spec, wanted)
+            name = spec.tool_name(wanted)
             if len(name) > MAX_TOOL_NAME or name in names:
                 reason = "is too long" if name not in names else "is taken by another tool"
                 raise config_error(f"tools.mcp: {spec.name}: the name {name} {reason}")
@@ -96,82 +88,56 @@ def build_servers(config: KgentConfig, secrets: Mapping[str, str]) -> dict[str, 
     return servers
 
 
-def _tool_name(spec: McpServerSpec, wanted: str) -> str:
-    """Return the name under which the model sees a tool of a server."""
-    return _NOT_PLAIN.sub("_", f"mcp_{spec.name}_{wanted}")
+@asynccontextmanager
+async def open_servers(context: RunContext) -> AsyncGenerator[list[ToolDefinition]]:
+    """Connect the servers of a profile, and yield the tools that it lists, by name.
 
+    Leaving the context ends every connection and process.
 
-class McpServers:
-    """The servers of one run. Leaving the context ends every connection and process."""
+    Raises:
+        KgentError: category `tool`: a server cannot be reached; `config`: a server lacks a listed
+          tool.
+    """
+    config = context.config
+    if not config.tools.mcp:
+        yield []
+        return
+    servers = build_servers(config, mcp_secrets(config))
+    launcher, failures = Launcher(), list[ServerFailure]()
+    mcp = McpTools(servers, ToolsConfig(), host=Host(launcher=launcher), cache=DiscoveryCache())
 
-    def __init__(self, env: RunContext, cancellation: Cancellation) -> None:
-        self._env = env
-        self._cancellation = cancellation
-        self._loop: BackgroundLoop | None = None
-        self._launcher = Launcher()
-        self._mcp: McpTools | None = None
+    async def note(failure: ServerFailure) -> None:
+        failures.append(failure)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._loop is not None:
-            if self._mcp is not None:
-                with suppress(Exception):  # their launcher ends the processes
-                    self._loop.run(asyncio.wait_for(self._mcp.aclose(), _CLOSING_S))
-            self._loop.close()
-        self._launcher.close()
-
-    def open_tools(self, *, open_scope: Callable[..., ToolCallScope]) -> list[Tool]:
-        """Connect the servers, and return the tools that the profile lists, by name.
-
-        Raises:
-            KgentError: category `tool`: a server cannot be reached; `config`: a server lacks a
-              listed tool.
-        """
-        config = self._env.config
-        if not config.tools.mcp:
-            return []
-        servers = build_servers(config, mcp_secrets(config))
-        loop = self._loop = BackgroundLoop()
-        mcp = self._mcp = McpTools(
-            servers, ToolsConfig(), host=Host(launcher=self._launcher), cache=DiscoveryCache()
-        )
-        failures: list[ServerFailure] = []
-
-        async def note(failure: ServerFailure) -> None:
-            failures.append(failure)
-
-        async def discover() -> list[Tool]:
-            task, here = asyncio.current_task(), asyncio.get_running_loop()
-
-            def stop() -> None:
-                if task is not None:
-                    here.call_soon_threadsafe(task.cancel)
-
-            with self._cancellation.calling(stop):
-                return await mcp.tools(on_failure=note)
-
-        try:
-            offered = {tool.name: tool for tool in loop.run(discover())}
-        except (asyncio.CancelledError, CancelledError):
-            message = "the run was cancelled while its MCP servers were connected"
-            raise KgentError(ErrorCode.CANCELLED, message, category=ErrorCategory.ENGINE) from None
-        found: dict[str, Tool] = {}
+    try:
+        with context.cancellation.stopping_task():
+            offered = {tool.name: tool for tool in await mcp.tools(on_failure=note)}
+        paths, policy = SandboxPaths(context.sandbox_root), build_effective_policy(config, ())
+        found: dict[str, ToolDefinition] = {}
         for spec in config.tools.mcp:
             for wanted in spec.tools:
                 tool = offered.get(f"{_PREFIX}{spec.name}.{wanted}")
                 if tool is None:
                     raise _missing(spec, wanted, offered, failures)
-                name = _tool_name(spec, wanted)
-                perform = partial(_call, tool, loop)
-                found[name] = record_calls(_renamed(tool, name), perform, open_scope=open_scope)
-        return [found[name] for name in sorted(found)]
+                name = spec.tool_name(wanted)
+                found[name] = ToolDefinition(
+                    name=name,
+                    description=tool.definition.description,
+                    input_schema=tool.definition.input_schema,
+                    handler=RecordedCalls(
+                        name=name,
+                        action="execute",
+                        parse=tool.parse,
+                        perform=partial(_call, tool),
+                        paths=paths,
+                        policy=policy,
+                    ),
+                )
+        yield [found[name] for name in sorted(found)]
+    finally:
+        with suppress(Exception):  # the launcher ends the processes
+            await end_uncancelled(asyncio.wait_for(mcp.aclose(), _CLOSING_S))
+        launcher.close()
 
 
 def _missing(
@@ -193,21 +159,11 @@ def _missing(
     )
 
 
-def _renamed(tool: Tool, name: str) -> Tool:
-    return replace(tool, definition=tool.definition.model_copy(update={"name": name}))
-
-
-async def _call(
-    tool: Tool, loop: BackgroundLoop, arguments: dict[str, Any], call: ToolCallScope
-) -> ToolResult:
-    """Make the call in the event loop of the connections."""
-
-    async def perform() -> CoreResult:
-        action = await tool.prepare(arguments, call.tool_context())
-        returned = await action.run()
-        return wrap(returned.answer if isinstance(returned, ToolOutput) else returned)
-
-    result = await loop.run_beside(perform())
+async def _call(tool: Tool, arguments: dict[str, Any], call: ToolCallScope) -> ToolResult:
+    """Make a call of a server."""
+    action = await tool.prepare(arguments, call.tool_context())
+    returned = await action.run()
+    result = wrap(returned.answer if isinstance(returned, ToolOutput) else returned)
     texts = [block.text for block in result.content if isinstance(block, TextBlock)]
     data: dict[str, Any] = {"text": "\n".join(texts)} if texts else {}
     others = [

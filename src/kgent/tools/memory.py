@@ -12,7 +12,7 @@ from agent_core.tools.results import in_own_thread
 from agent_core.tools.schema import Arguments
 from kgent.errors import ErrorCategory, KgentError
 from kgent.memory.contract import MemoryClient
-from kgent.records.events import now
+from kgent.records.lines import now
 from kgent.tools.calls import ToolCallScope
 from kgent.tools.results import ToolResult
 
@@ -41,7 +41,7 @@ async def perform_recall(
     _check_scope(call, scope, may_be_empty=True)
     call.note("memory.recall.started", "recall begins", {"scope": scope})
     found = await _in_thread(partial(memory.recall_memory, arguments.query, scope, limit))
-    allowed = call.env.config.memory.scopes
+    allowed = call.context.config.memory.scopes
     items = [
         item.model_dump(mode="json", exclude_none=True)
         for item in found[:limit]
@@ -66,7 +66,7 @@ async def perform_remember(
     """Write to the memory in external mode; otherwise record a candidate for review."""
     content, scope, tags = arguments.content, arguments.scope, arguments.tags
     _check_scope(call, scope)
-    mode = call.env.config.memory.write_mode
+    mode = call.context.config.memory.write_mode
     call.note(
         "memory.write.requested",
         f"asked to remember {len(content)} characters ({mode})",
@@ -83,17 +83,17 @@ async def perform_remember(
         "content": content,
         "scope": scope,
         "tags": tags,
-        "run_id": call.env.ids.run_id,
+        "run_id": call.context.run_id,
         "call_id": call.call_id,
         "timestamp": now(),
     }
-    path = call.env.records.add_lines(CANDIDATES, line)
+    path = call.context.records.archive.add_lines(CANDIDATES, line)
     summary = "kept as a candidate; a person decides whether it is remembered"
     return ToolResult(ok=True, summary=summary, data={"candidate": True}, artifacts=[path])
 
 
 def _check_scope(call: ToolCallScope, scope: str, *, may_be_empty: bool = False) -> None:
-    allowed = call.env.config.memory.scopes
+    allowed = call.context.config.memory.scopes
     if not allowed or scope in allowed or (may_be_empty and not scope):
         return
     raise KgentError(

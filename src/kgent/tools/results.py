@@ -6,7 +6,7 @@ from pydantic import Field, field_validator
 
 from agent_core.errors import REFUSALS
 from kgent.errors import ErrorInfo, Record
-from kgent.records.events import summary_line
+from kgent.records.lines import summary_line
 
 ToolAction = Literal["read", "write", "delete", "execute", "unknown"]
 """The kind of a call, for its record."""

@@ -1,14 +1,14 @@
 """The tools that list and load skills."""
 
 import asyncio
-from typing import Annotated, cast
+from typing import Annotated
 
 from pydantic import Field
 
-from agent_core.permissions import PermissionGuard
 from agent_core.tools.schema import Arguments
 from kgent.skills.registry import SkillRegistry
 from kgent.tools.calls import ToolCallScope
+from kgent.tools.permissions import EffectivePermissionPolicy, requested_tools
 from kgent.tools.results import ToolResult
 
 
@@ -31,21 +31,21 @@ class LoadSkill(Arguments):
 
 
 async def perform_load_skill(
-    skills: SkillRegistry, guard: PermissionGuard, arguments: LoadSkill, call: ToolCallScope
+    skills: SkillRegistry,
+    policy: EffectivePermissionPolicy,
+    arguments: LoadSkill,
+    call: ToolCallScope,
 ) -> ToolResult:
     skill = await asyncio.to_thread(skills.load_skill, arguments.skill_id)
-    wanted = skill.declared_permissions
-    lists = [cast("list[object]", value) for value in wanted.values() if isinstance(value, list)]
-    names = {str(item) for items in lists for item in items}
-    names |= {name for name, value in wanted.items() if value is True}
-    refused = sorted(name for name in names if not guard.is_listed(name))
+    wanted, refused = skill.declared_permissions, policy.refused(requested_tools(skill))
     skill_id, size = skill.summary.id, len(skill.instructions)
     call.note(
         "skill.loaded",
         f"loaded the skill {skill_id}",
         {"skill": skill_id, "declared_permissions": wanted, "not_granted": refused},
     )
-    call.env.records.append_section("Skills", f"- loaded `{skill_id}` ({size} characters)")
+    line = f"- loaded `{skill_id}` ({size} characters)"
+    call.context.records.transcript.append_section("Skills", line)
     data = {
         "id": skill_id,
         "folder": str(skill.summary.path),

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from kgent import KgentError, RunOptions, run
-from kgent.cli import build_options, build_parser, main
+from kgent.cli import build_options, build_overrides, build_parser, main
+from kgent.runtime.options import CliOverrides
 from kgent.runtime.rerun import rerun
 from kgent_runs import profile, skill, state
 
@@ -46,7 +47,7 @@ def test_config_and_prompt_are_parsed() -> None:
 
 def test_a_prompt_file_is_parsed() -> None:
     arguments = build_parser().parse_args(parsed("--prompt-file", "p.md"))
-    assert arguments.prompt_file == Path("p.md")
+    assert build_overrides(arguments) == CliOverrides(prompt_file=Path("p.md"))
 
 
 def test_the_sandbox_is_applied(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kgent import RunOptions
-from kgent.config.loader import apply_options, dump_config, fingerprint_config, load_config
+from kgent.config.loader import apply_cli_overrides, dump_config, fingerprint_config, load_config
 from kgent.config.prompts import render_system_prompt
 from kgent.errors import ErrorCategory, KgentError
 from kgent.skills.models import SkillSummary
@@ -245,10 +245,10 @@ def test_the_written_profile_is_the_profile(tmp_path: Path) -> None:
 
 def test_overrides_change_what_they_name_and_nothing_else(tmp_path: Path) -> None:
     config = load_config(profile(tmp_path))
-    changed = apply_options(config, RunOptions(sandbox=tmp_path / "there"))
+    changed = apply_cli_overrides(config, RunOptions(sandbox=tmp_path / "there"))
     assert changed.workspace.sandbox == str(tmp_path / "there")
     assert fingerprint_config(changed) == fingerprint_config(config)
-    limited = apply_options(config, RunOptions(max_steps=2, timeout_seconds=5, stream=True))
+    limited = apply_cli_overrides(config, RunOptions(max_steps=2, timeout_seconds=5, stream=True))
     assert (limited.runtime.max_steps, limited.runtime.timeout_seconds) == (2, 5)
     assert limited.runtime.stream is True
     assert limited.place("x") == tmp_path / "x"
@@ -256,7 +256,7 @@ def test_overrides_change_what_they_name_and_nothing_else(tmp_path: Path) -> Non
 
 def test_impossible_options_are_refused(tmp_path: Path) -> None:
     with pytest.raises(KgentError, match="max_steps"):
-        apply_options(load_config(profile(tmp_path)), RunOptions(max_steps=0))
+        apply_cli_overrides(load_config(profile(tmp_path)), RunOptions(max_steps=0))
 
 
 @pytest.mark.parametrize(

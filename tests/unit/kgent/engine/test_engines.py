@@ -43,7 +43,7 @@ def context(tmp_path: Path) -> RunContext:
 
 def request(context: RunContext, **more: Any) -> AgentRunRequest:
     settings: dict[str, Any] = {
-        "env": context,
+        "context": context,
         "prompt": "Do it.",
         "system_prompt": "# Role\n\nYou do it.\n",
         "tools": list(toolset(context).values()),
@@ -253,8 +253,8 @@ def test_a_tool_that_runs_is_ended_and_recorded_when_the_run_stops(
     context = a_context(
         tmp_path, model=SCRIPTED, tools={"shell": {"enabled": True, "allowed_commands": ["sleep"]}}
     )
-    stop = Cancellation()
-    tools = build_toolsets(context, SkillRegistry([]), NoMemory(), cancellation=stop)
+    stop = context.cancellation
+    tools = build_toolsets(context, SkillRegistry([]), NoMemory())
     engine, _ = core(calls("run_command", argv=["sleep", "60"]), "Never said.")
     if seconds is None:
         threading.Timer(0.8, stop.cancel).start()

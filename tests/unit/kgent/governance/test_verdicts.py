@@ -6,7 +6,7 @@ import pytest
 
 from kgent.config.models import DeliverableSpec
 from kgent.errors import ErrorCategory, ErrorInfo
-from kgent.governance.deliverables import check_deliverables
+from kgent.governance.deliverables import validate_required_deliverables
 from kgent.governance.policy import final_status, governance_status
 from kgent.governance.results import GovernanceStatus
 from kgent.runtime.state import RunStatus
@@ -25,7 +25,7 @@ def error(category: ErrorCategory) -> ErrorInfo:
 
 
 def test_a_missing_deliverable_is_incomplete(root: Path) -> None:
-    check = check_deliverables(root, [REPORT])
+    check = validate_required_deliverables(root, [REPORT])
     assert check.status is GovernanceStatus.INCOMPLETE
     assert check.missing == {"deliverables/report.md": "it does not exist"}
     assert final_status(failure=None, interruption=None, check=check)[0] is RunStatus.INCOMPLETE
@@ -45,7 +45,7 @@ def test_an_engine_error_is_a_failure() -> None:
 
 def test_a_deliverable_that_is_there_passes(root: Path) -> None:
     (root / "deliverables" / "report.md").write_text("x", encoding="utf-8")
-    check = check_deliverables(root, [REPORT])
+    check = validate_required_deliverables(root, [REPORT])
     assert (check.status, check.found) == (GovernanceStatus.PASSED, ["deliverables/report.md"])
     status = final_status(failure=None, interruption=None, check=check)
     assert status == (RunStatus.COMPLETED, None)
@@ -53,14 +53,14 @@ def test_a_deliverable_that_is_there_passes(root: Path) -> None:
 
 def test_an_empty_deliverable_counts_only_where_it_may_be_empty(root: Path) -> None:
     (root / "deliverables" / "report.md").touch()
-    assert check_deliverables(root, [REPORT]).missing == {REPORT.path: "it is empty"}
+    assert validate_required_deliverables(root, [REPORT]).missing == {REPORT.path: "it is empty"}
     allowed = REPORT.model_copy(update={"allow_empty": True})
-    assert check_deliverables(root, [allowed]).found == [REPORT.path]
+    assert validate_required_deliverables(root, [allowed]).found == [REPORT.path]
 
 
 def test_a_link_is_no_deliverable(root: Path) -> None:
     (root / "deliverables" / "report.md").symlink_to("/etc/passwd")
-    assert check_deliverables(root, [REPORT]).missing == {
+    assert validate_required_deliverables(root, [REPORT]).missing == {
         REPORT.path: "it is a link, or behind one"
     }
 
@@ -68,13 +68,13 @@ def test_a_link_is_no_deliverable(root: Path) -> None:
 def test_a_folder_counts_when_there_is_a_file_in_it(root: Path) -> None:
     folder = DeliverableSpec(path="deliverables/site")
     (root / "deliverables" / "site" / "css").mkdir(parents=True)
-    assert list(check_deliverables(root, [folder]).missing) == ["deliverables/site"]
+    assert list(validate_required_deliverables(root, [folder]).missing) == ["deliverables/site"]
     (root / "deliverables" / "site" / "css" / "a.css").write_text("x", encoding="utf-8")
-    assert check_deliverables(root, [folder]).found == ["deliverables/site"]
+    assert validate_required_deliverables(root, [folder]).found == ["deliverables/site"]
 
 
 def test_a_failure_outweighs_an_interruption_and_that_what_is_missing(root: Path) -> None:
-    check = check_deliverables(root, [REPORT])
+    check = validate_required_deliverables(root, [REPORT])
     failure, stop = error(ErrorCategory.ENGINE), error(ErrorCategory.UNKNOWN)
     assert final_status(failure=failure, interruption=stop, check=check) == (
         RunStatus.FAILED,

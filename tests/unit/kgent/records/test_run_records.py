@@ -28,19 +28,19 @@ def records(root: Path) -> RunRecords:
 
 def test_the_sequence_of_events_increments_without_gaps(root: Path, records: RunRecords) -> None:
     for _ in range(3):
-        records.emit("run.created", "begins", {}, actor="runtime")
+        records.events.emit("run.created", "begins", {}, actor="runtime")
     assert [event["sequence"] for event in events(root)] == [1, 2, 3]
 
 
 def test_lines_are_appended_and_never_rewritten(root: Path, records: RunRecords) -> None:
-    records.emit("run.created", "one", {}, actor="runtime")
+    records.events.emit("run.created", "one", {}, actor="runtime")
     before = (root / "events.jsonl").read_bytes()
-    records.emit("run.started", "two", {}, actor="runtime")
+    records.events.emit("run.started", "two", {}, actor="runtime")
     assert (root / "events.jsonl").read_bytes().startswith(before)
 
 
 def test_an_event_has_its_thirteen_fields(root: Path, records: RunRecords) -> None:
-    records.emit(
+    records.events.emit(
         "tool.started",
         "begins",
         {"a": 1},
@@ -70,7 +70,7 @@ def test_an_event_has_its_thirteen_fields(root: Path, records: RunRecords) -> No
 
 
 def test_large_data_is_summarised_and_kept_as_a_file(root: Path, records: RunRecords) -> None:
-    event = records.emit("error", "big", {"text": "x" * 3000}, actor="runtime")
+    event = records.events.emit("error", "big", {"text": "x" * 3000}, actor="runtime")
     assert event.data["summarised"] is True
     assert event.data["keys"] == ["text"]
     kept = json.loads((root / event.data["artifact"]).read_text())
@@ -79,7 +79,7 @@ def test_large_data_is_summarised_and_kept_as_a_file(root: Path, records: RunRec
 
 
 def test_data_that_is_no_json_becomes_json(root: Path, records: RunRecords) -> None:
-    records.emit(
+    records.events.emit(
         "error", "odd\ud800 \x00 text\n" * 100, {"path": root, "bad": "\ud800"}, actor="runtime"
     )
     (event,) = events(root)
@@ -90,11 +90,11 @@ def test_data_that_is_no_json_becomes_json(root: Path, records: RunRecords) -> N
 def test_secrets_reach_no_record(root: Path) -> None:
     secret = "hunter2-very-secret"  # noqa: S105 - the point of the test
     records = RunRecords(root, IDS, redactor=Redactor({"MODEL_KEY": secret}))
-    records.emit("error", f"said {secret}", {"deep": [{"x": secret}]}, actor="runtime")
-    records.emit("error", "big", {"x": secret * 500}, actor="runtime")
-    records.record_error(ErrorInfo(code="x", message=f"no {secret}"))
-    records.append_section("Result", quoted(secret))
-    records.add_lines("candidate-memory.jsonl", {"content": secret})
+    records.events.emit("error", f"said {secret}", {"deep": [{"x": secret}]}, actor="runtime")
+    records.events.emit("error", "big", {"x": secret * 500}, actor="runtime")
+    records.errors.record(ErrorInfo(code="x", message=f"no {secret}"))
+    records.transcript.append_section("Result", quoted(secret))
+    records.archive.add_lines("candidate-memory.jsonl", {"content": secret})
     records.close()
     for path in root.rglob("*"):
         assert not path.is_file() or secret not in path.read_text()
@@ -104,8 +104,11 @@ def test_numbers_that_json_does_not_have_are_null_in_every_record(
     root: Path, records: RunRecords
 ) -> None:
     odd = {"a": float("nan"), "b": 2**70, "c": [float("inf")]}
-    records.emit("error", "odd", odd, actor="runtime")
-    kept = [records.keep_json("outputs", "odd", odd), records.add_lines("odd.jsonl", odd)]
+    records.events.emit("error", "odd", odd, actor="runtime")
+    kept = [
+        records.archive.keep_json("outputs", "odd", odd),
+        records.archive.add_lines("odd.jsonl", odd),
+    ]
 
     def refuse(constant: str) -> None:
         raise AssertionError(constant)
@@ -120,7 +123,7 @@ def test_numbers_that_json_does_not_have_are_null_in_every_record(
 def test_events_from_many_threads_keep_their_order(root: Path, records: RunRecords) -> None:
     def emit() -> None:
         for _ in range(50):
-            records.emit("tool.started", "x", {"y": "z" * 100}, actor="tool:x")
+            records.events.emit("tool.started", "x", {"y": "z" * 100}, actor="tool:x")
 
     threads = [threading.Thread(target=emit) for _ in range(4)]
     for thread in threads:
@@ -131,14 +134,14 @@ def test_events_from_many_threads_keep_their_order(root: Path, records: RunRecor
 
 
 def test_nothing_is_recorded_after_the_end(records: RunRecords) -> None:
-    records.emit("run.created", "begins", {}, actor="runtime")
+    records.events.emit("run.created", "begins", {}, actor="runtime")
     records.close()
     with pytest.raises(ValueError, match="the run is over"):
-        records.emit("error", "late", {}, actor="runtime")
+        records.events.emit("error", "late", {}, actor="runtime")
 
 
 def test_a_living_run_is_told_from_a_dead_one(root: Path, records: RunRecords) -> None:
-    records.emit("run.created", "begins", {}, actor="runtime")
+    records.events.emit("run.created", "begins", {}, actor="runtime")
     assert is_held(root) is True
     records.close()
     assert is_held(root) is False
@@ -147,10 +150,10 @@ def test_a_living_run_is_told_from_a_dead_one(root: Path, records: RunRecords) -
 def test_the_transcript_has_its_sections_in_order_whatever_was_said(tmp_path: Path) -> None:
     context = a_context(tmp_path)
     records = context.records
-    records.append_section("Result", "the end")
-    records.append_section("Run", "the beginning")
-    records.append_section("Result", "really")
-    records.finish_transcript()
+    records.transcript.append_section("Result", "the end")
+    records.transcript.append_section("Run", "the beginning")
+    records.transcript.append_section("Result", "really")
+    records.transcript.finalize(context)
     text = (context.sandbox_root / "transcript.md").read_text()
     heads = [line.removeprefix("## ") for line in text.splitlines() if line.startswith("## ")]
     assert heads == list(SECTIONS)
@@ -158,7 +161,7 @@ def test_the_transcript_has_its_sections_in_order_whatever_was_said(tmp_path: Pa
 
 
 def test_the_transcript_can_be_read_before_it_is_finished(root: Path, records: RunRecords) -> None:
-    records.append_section("Run", "- id: 1")
+    records.transcript.append_section("Run", "- id: 1")
     assert "## Run\n\n- id: 1\n" in (root / "transcript.md").read_text()
 
 
@@ -170,9 +173,9 @@ def test_quoted_text_cannot_end_its_quotation() -> None:
 
 
 def test_run_records_bring_the_four_writers_together(root: Path, records: RunRecords) -> None:
-    records.emit("run.created", "begins", {}, actor="runtime")
-    records.append_section("Run", "x")
-    records.record_call(
+    records.events.emit("run.created", "begins", {}, actor="runtime")
+    records.transcript.append_section("Run", "x")
+    records.tools.record(
         ToolCallRecord(
             call_id="call_1",
             tool_name="write_file",
@@ -182,7 +185,7 @@ def test_run_records_bring_the_four_writers_together(root: Path, records: RunRec
             artifacts=["workspace/a"],
         )
     )
-    records.record_error(
+    records.errors.record(
         ErrorInfo(code="timeout", message="late", category=ErrorCategory.ENGINE),
         correlation_id="call_1",
     )
@@ -191,4 +194,4 @@ def test_run_records_bring_the_four_writers_together(root: Path, records: RunRec
     (error,) = lines(root / "logs" / "errors.jsonl")
     assert ErrorInfo.model_validate(error).category is ErrorCategory.ENGINE
     assert error["correlation_id"] == "call_1"
-    assert records.maker_of("workspace/a") == "write_file"
+    assert records.tools.maker_of("workspace/a") == "write_file"

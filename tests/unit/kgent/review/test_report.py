@@ -22,7 +22,7 @@ def test_a_run_without_a_state_is_known_by_its_first_event(tmp_path: Path) -> No
     context = a_context(tmp_path)
     (context.sandbox_root / "run.json").write_bytes(b"")
     assert read_report(context.sandbox_root).state.run_id == "unknown"
-    context.records.emit("run.created", "run", context.core_fields(), actor="runtime")
+    context.records.events.emit("run.created", "run", context.core_fields(), actor="runtime")
     assert read_report(context.sandbox_root).outcome == "pending"
     context.records.close()
     report = read_report(context.sandbox_root)

@@ -1,5 +1,6 @@
 """Listening to a run, and stopping it."""
 
+import asyncio
 import threading
 import time
 from pathlib import Path
@@ -8,10 +9,12 @@ import pytest
 
 from agent_core.redaction import Redactor
 from kgent.engine.base import EngineEvent, EngineEventKind
-from kgent.engine.mock import MockAgentEngine
-from kgent.runtime.cancellation import Cancellation, run_in_loop
+from kgent.engine.mock import MockAgentEngine, MockPause
+from kgent.review.verification import verify
+from kgent.runtime.cancellation import Cancellation
 from kgent.runtime.executor import RedactingCallback
-from kgent.runtime.runner import run
+from kgent.runtime.options import RunOptions
+from kgent.runtime.runner import run, run_async
 from kgent.runtime.state import RunStatus
 from kgent_runs import profile, state
 
@@ -64,8 +67,23 @@ def test_a_cancelled_run_ends_soon_and_says_why(tmp_path: Path) -> None:
     assert state(result.sandbox_root)["failure_reason"] == "cancelled: enough"
 
 
-async def test_a_loop_of_its_own_can_be_had_inside_another() -> None:
-    async def work() -> int:
-        return 42
+async def test_a_run_can_block_where_an_event_loop_runs(tmp_path: Path) -> None:
+    assert run(profile(tmp_path), "x").status is RunStatus.COMPLETED
 
-    assert run_in_loop(work, cancellation=Cancellation()) == 42
+
+async def test_a_run_in_the_loop_of_its_caller_ends_with_a_folder_when_it_is_cancelled(
+    tmp_path: Path,
+) -> None:
+    began = asyncio.Event()
+    engine = MockAgentEngine(["so far", MockPause(sleep=60)])
+    options = RunOptions(sandbox=tmp_path / "run")
+    work = run_async(
+        profile(tmp_path), "x", options, engine=engine, event_callback=lambda _: began.set()
+    )
+    running = asyncio.create_task(work)
+    await began.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert state(tmp_path / "run")["status"] == "incomplete"
+    assert verify(tmp_path / "run").problems == []

@@ -14,7 +14,7 @@ from kgent.errors import ErrorCategory, KgentError
 from kgent.runtime.ids import RunIds
 from kgent.sandbox.manifest import SandboxManifest, write_artifact_manifest
 from kgent.sandbox.paths import SandboxPaths
-from kgent.sandbox.workspace import create_run_folder, resolve_run_folder
+from kgent.sandbox.workspace import create_workspace, resolve_run_folder
 from kgent_runs import IDS, a_context, profile
 
 LAYOUT = {
@@ -85,7 +85,7 @@ def test_nothing_is_left_beside_a_folder_that_is_refused(tmp_path: Path) -> None
 
 def test_making_it_twice_is_refused(tmp_path: Path) -> None:
     with pytest.raises(KgentError, match="it is not empty"):
-        create_run_folder(a_context(tmp_path))
+        create_workspace(a_context(tmp_path))
 
 
 def test_the_sandbox_is_named_by_ids_and_starts_at_the_profile(tmp_path: Path) -> None:

@@ -12,11 +12,9 @@ import pytest
 from kgent.errors import ErrorCategory, ErrorInfo
 from kgent.memory.client import NoMemory
 from kgent.memory.contract import MemoryItem, MemoryWriteResult
-from kgent.runtime.cancellation import Cancellation
 from kgent.runtime.context import RunContext
 from kgent.skills.registry import SkillRegistry
 from kgent.tools.calls import MAX_DATA_BYTES
-from kgent.tools.registry import build_toolsets
 from kgent.tools.results import ToolResult
 from kgent_runs import a_context, answer, events, lines, skill, toolset
 
@@ -275,7 +273,7 @@ def test_a_secret_that_the_end_of_a_preview_runs_through_is_replaced(
     left = beginning[-12:].lstrip()
     secret = f"{left}-a-value-nobody-guesses-4711"
     context.records.redactor.learn({"KEY": secret})
-    context.records.append_section("Run", whole.data["beginning"])
+    context.records.transcript.append_section("Run", whole.data["beginning"])
     told = context.records.redactor.payload(whole.data)
     assert told["beginning"] == f"{beginning.removesuffix(left)}[redacted:KEY]…"
     transcript = (context.sandbox_root / "transcript.md").read_text(encoding="utf-8")
@@ -415,14 +413,12 @@ def test_long_output_is_kept_whole_as_an_artifact(shell: RunContext) -> None:
 
 
 def test_a_running_command_ends_when_the_run_is_to_stop(shell: RunContext) -> None:
-    stop = Cancellation()
-    tools = build_toolsets(shell, SkillRegistry([]), NoMemory(), cancellation=stop)
-    (tool,) = (tool for tool in tools if tool.name == "run_command")
-    timer = threading.Timer(0.3, stop.cancel)
+    (tool,) = (tool for tool in toolset(shell).values() if tool.name == "run_command")
+    timer = threading.Timer(0.3, shell.cancellation.cancel)
     timer.start()
     began = time.monotonic()
     with pytest.raises(asyncio.CancelledError):
-        answer(tool, shell, cancellation=stop, argv=["sh", "-c", "echo so far; sleep 60"])
+        answer(tool, shell, argv=["sh", "-c", "echo so far; sleep 60"])
     assert time.monotonic() - began < 5
     assert code_of(answer(tool, shell, argv=["sh"], call_id="call_2")) == "cancelled"
     records = lines(shell.sandbox_root / "logs" / "tools.jsonl")

@@ -1,6 +1,7 @@
 """Plans: their steps, parsing them from a model's answer, and agents that execute them."""
 
 import asyncio
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -127,6 +128,7 @@ class Plan:
 class PlanParser(Protocol):
     """Parses plans; implement it for another format."""
 
+    @abstractmethod
     async def parse(self, raw: str, goal: str) -> Plan:
         """Read the plan from a model's answer.
 
@@ -151,6 +153,7 @@ class JsonPlanParser:
 class TaskAgent(Protocol):
     """Reaches goals in steps."""
 
+    @abstractmethod
     async def run(self, goal: str) -> Plan:
         """Make a plan for the goal and execute it.
 
@@ -159,6 +162,7 @@ class TaskAgent(Protocol):
         """
         ...
 
+    @abstractmethod
     async def execute_plan(self, plan: Plan) -> None:
         """Execute a plan; the state of its steps shows the progress.
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from agcore.llm.error import ContextLengthError
 from agent_core.assets import load_asset
-from agent_core.compact.compactor import HistoryCompactor, Limits, Summarise
+from agent_core.compact.compactor import HistoryCompactor, Limits, Summarise, sample_words
 from agent_core.compact.cut import choose_cut, visible_tokens
 from agent_core.compact.kept import collect_kept, fit_kept, render_kept, rule_statements
 from agent_core.compact.transcript import render_transcript
@@ -151,9 +151,10 @@ class ChatContext:
             try:
                 share = max(room // 5, 1)
                 around = sum(estimate_text(load_asset(name).text) for name in _ASSETS)
+                around += estimate_text(sample_words(journal.path, cut))
                 piece = max(room - around - share, _LEAST_PIECE)
                 compaction = await HistoryCompactor(self._summarise, store=_store_nothing).compact(
-                    list(_shorten_old(journal.path, cut.end, (_MOST_PIECES - 1) * piece)),
+                    list(_shorten_old(journal.path, cut.end, piece)),
                     cut,
                     Limits(summary=share, kept=share, piece=piece),
                 )
@@ -187,15 +188,21 @@ async def _store_nothing(_: str) -> str:
     return ""
 
 
-def _shorten_old(path: Sequence[Node], end: int, room: int) -> Iterator[Node]:
-    """Yield the path; nodes older than the last `room` tokens before `end` keep only their rules.
+def _shorten_old(path: Sequence[Node], end: int, piece: int) -> Iterator[Node]:
+    """Yield the path; nodes before the last few pieces up to `end` keep only their rules.
 
-    This bounds the number of summary calls that one submission makes.
+    This bounds the number of summary calls that one submission makes, also where few nodes fill a
+    piece, because a node that fits in one piece is not divided.
     """
-    first = end
-    while first > 0 and room > 0:
-        first -= 1
-        room -= sum(map(estimate_text, render_transcript([path[first]])))
+    first, pieces, left = end, 0, 0
+    while first > 0:
+        size = sum(estimate_text(text) + 1 for text in render_transcript([path[first - 1]]))
+        if size > left:
+            more = -(-size // piece)
+            if pieces and pieces + more > _MOST_PIECES - 1:
+                break
+            pieces, left = pieces + more, more * piece
+        first, left = first - 1, left - size
     for node in path[:first]:
         rules = rule_statements(node.text) if node.role is Role.USER else []
         yield node.model_copy(update={"content": [TextBlock(text="\n".join(rules))]})

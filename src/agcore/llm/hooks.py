@@ -1,6 +1,7 @@
 """Code of the application at fixed points of a call, a turn and a plan."""
 
 import logging
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from enum import StrEnum
@@ -86,6 +87,7 @@ class HookResult:
 class Hook(Protocol):
     """Code of the application that observes, or objects."""
 
+    @abstractmethod
     async def execute(self, context: HookContext) -> HookResult:
         """Look at what is about to happen or has happened."""
         ...

@@ -1,6 +1,7 @@
 """Models as the toolkit calls them: the protocol, the engine's adapters behind it, and a mock."""
 
 import os
+from abc import abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from itertools import groupby
@@ -43,6 +44,7 @@ from agent_core.types import (
 class LlmProvider(Protocol):
     """A model. May be shared by any number of sessions of one event loop."""
 
+    @abstractmethod
     async def chat(self, request: ChatRequest) -> ChatResponse:
         """Get one reply.
 

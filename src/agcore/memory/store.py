@@ -5,6 +5,7 @@ The engine supplies threads, waiting for other processes, and explanations of SQ
 
 import asyncio
 import sqlite3
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -95,6 +96,7 @@ WHERE id >= ? AND id < ? AND created_at >= ? ORDER BY created_at, id LIMIT ?
 class MemoryStore(Protocol):
     """Keeps items by id. One store may hold every kind of memory; id prefixes keep them apart."""
 
+    @abstractmethod
     async def save(self, item: MemoryItem) -> None:
         """Keep an item, instead of the one of the same id if there is one.
 
@@ -107,28 +109,40 @@ class MemoryStore(Protocol):
         """Keep these items if none of their ids is taken: all of them, or none.
 
         Returns whether they are kept. Nothing is ever replaced, whichever task or process saves
-        at the same time; the ids of items that are too old are free.
+        at the same time; the ids of items that are too old are free. A subclass without its own
+        looks each id up first, which is enough for one writer.
 
         Raises:
             MemoryError: they could not be stored.
         """
-        ...
+        for item in items:
+            if await self.get(item.id) is not None:
+                return False
+        for item in items:
+            await self.save(item)
+        return True
 
     async def last(self, prefix: str, before: str | None = None) -> MemoryItem | None:
         """Return the item with the greatest id that begins with `prefix` and is below `before`.
 
-        Costs the same however many items there are, and does not count as a use.
+        Costs the same however many items there are, and does not count as a use; a subclass without
+        its own lists the items.
         """
-        ...
+        items = await self.list(MemoryFilter(prefix=prefix))
+        earlier = (item for item in items if before is None or item.id < before)
+        return max(earlier, key=lambda item: item.id, default=None)
 
+    @abstractmethod
     async def get(self, item_id: str) -> MemoryItem | None:
         """Return the item of that id, unless it is too old."""
         ...
 
+    @abstractmethod
     async def delete(self, item_id: str) -> None:
         """Forget an item; nothing happens if there is none."""
         ...
 
+    @abstractmethod
     async def list(self, wanted: MemoryFilter = EVERYTHING) -> list[MemoryItem]:
         """Return the matching items, oldest first; items of the same age are sorted by id."""
         ...

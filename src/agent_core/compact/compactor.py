@@ -140,10 +140,7 @@ class HistoryCompactor:
         if earlier and not before:  # the turn's beginning is already in the earlier summary
             before, begun = begun, before
         most = limits.summary // 2 if before and begun else limits.summary
-        covered = path[cut.start : cut.end]
-        if not any(map(is_user_message, covered)):  # all of it works on an earlier message
-            covered = path[: cut.end]
-        spoken = _sample_words(covered)
+        spoken = sample_words(path, cut)
         asked: dict[str, Any] = {"most": most, "piece": limits.piece, "spoken": spoken}
         summary = await self._summarise_part("history", before, earlier, **asked)
         if not begun:
@@ -174,9 +171,14 @@ class HistoryCompactor:
         return summary
 
 
-def _sample_words(path: Sequence[Node]) -> str:
-    """Return a few words of the user at the end of a path: they show the user's language."""
-    said = (without_quotes(node.words).strip() for node in reversed(path) if is_user_message(node))
+def sample_words(path: Sequence[Node], cut: Cut) -> str:
+    """Return the last words of the user in what a cut covers: they show the user's language."""
+    covered = path[cut.start : cut.end]
+    if not any(map(is_user_message, covered)):  # all of it works on an earlier message
+        covered = path[: cut.end]
+    said = (
+        without_quotes(node.words).strip() for node in reversed(covered) if is_user_message(node)
+    )
     lines = islice((short_line(words, _SAMPLE_CHARS) for words in said if words), _SAMPLES)
     return "\n".join(lines) or "(nothing)"
 

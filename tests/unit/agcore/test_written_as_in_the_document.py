@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 
-from agcore.agent import Agent, AgentBuilder, AgentError, AgentSession, RuntimeBundle
+from agcore.agent import (
+    Agent,
+    AgentBuilder,
+    AgentError,
+    AgentSession,
+    PlanParser,
+    RuntimeBundle,
+    SessionMemory,
+    TaskAgent,
+)
 from agcore.llm import (
     AssistantTextDelta,
     ChatRequest,
@@ -25,6 +34,9 @@ from agcore.llm import (
     OpenaiChatMessage,
     TurnComplete,
 )
+from agcore.memory import ConversationMemory, ConversationMemoryConfig
+from agcore.memory.store import MemoryStore
+from agcore.memory.types import EVERYTHING, MemoryFilter, MemoryItem
 from agcore.tools import BaseTool, ToolError, ToolRegistry
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}}
@@ -292,3 +304,56 @@ def test_what_is_no_hook_or_no_event_is_refused(event: Any, hook: Hook, cure: st
     with pytest.raises(LlmError.Other) as refused:
         HookExecutor().register(event, hook)
     assert cure in str(refused.value)
+
+
+class Redis(MemoryStore):
+    """A store of an application, with the four operations that the document has."""
+
+    def __init__(self) -> None:
+        self.items: dict[str, MemoryItem] = {}
+
+    async def save(self, item: MemoryItem) -> None:
+        self.items[item.id] = item
+
+    async def get(self, item_id: str) -> MemoryItem | None:
+        return self.items.get(item_id)
+
+    async def delete(self, item_id: str) -> None:
+        self.items.pop(item_id, None)
+
+    async def list(self, wanted: MemoryFilter = EVERYTHING) -> list[MemoryItem]:
+        prefix = wanted.prefix or ""
+        return [item for item in self.items.values() if item.id.startswith(prefix)]
+
+
+async def test_a_store_of_four_operations_keeps_facts_and_conversations() -> None:
+    store = Redis()
+    session = AgentSession(Calculator(), "s1", bundle(), session_memory=SessionMemory(store, "s1"))
+    await session.set_session_data("last_result", "2")
+    assert await session.get_session_data("last_result") == "2"
+    two_turns = ConversationMemoryConfig.sliding_window(2)
+    for number in range(3):
+        memory = ConversationMemory(store, "s1", two_turns)
+        await memory.add_message(OpenaiChatMessage.user_text(f"message {number}"))
+    history = await ConversationMemory(store, "s1").get_history()
+    assert [message.text for message in history] == ["message 0", "message 1", "message 2"]
+    window = await ConversationMemory(store, "s1", two_turns).get_history()
+    assert [message.text for message in window] == ["message 1", "message 2"]
+    assert not await store.save_new([MemoryItem(id="new", content=""), *store.items.values()])
+    assert "new" not in store.items
+
+
+@pytest.mark.parametrize(
+    ("base", "method"),
+    [
+        (LlmProvider, "chat"),
+        (Hook, "execute"),
+        (MemoryStore, "delete"),
+        (PlanParser, "parse"),
+        (TaskAgent, "execute_plan"),
+        (BaseTool, "execute"),
+    ],
+)
+def test_a_class_without_a_method_of_its_trait_has_no_objects(base: type, method: str) -> None:
+    with pytest.raises(TypeError, match=f"abstract.*{method}"):
+        type("Unfinished", (base,), {})()

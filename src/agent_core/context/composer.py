@@ -157,7 +157,8 @@ class ContextReporter:
         is_rebuilt = history.revision != self._revision
         excluded = builder.excluded[0 if is_rebuilt else self._excluded :]
         if history.summarised > self._summarised:
-            excluded = _ids(path[self._summarised : history.summarised]) + excluded
+            gone = path[self._summarised : history.summarised]
+            excluded = _ids([node for node in gone if node is not history.answered]) + excluded
         hashes = {
             "static_system": system.static_hash,
             "tools": tools.hash,

@@ -83,6 +83,7 @@ class MessageHistory:
         former: ids of the instruction file nodes whose texts are no newer than `own`.
         texts: loaded texts that are shown differently from their nodes, or left out.
         kept: the text to keep if `dropped` leaves exchanges out.
+        answered: the message before the kept part that its beginning works on; it stays in view.
         revision: incremented when earlier messages have changed.
     """
 
@@ -106,6 +107,7 @@ class MessageHistory:
         self.settled: set[str] | None = None if settled is None else set(settled)
         self.kept: str | None = None
         self.compaction: Node | None = None
+        self.answered: Node | None = None
         self.summarised = 0
         self.revision = 0
         self.cut = dict(cut or {})
@@ -126,7 +128,7 @@ class MessageHistory:
         is_longer = len(path) >= seen and path[seen - 1].node_id == self._last_id if seen else True
         if not is_longer:
             self.instructions.clear()
-            self.compaction = self.kept = None
+            self.compaction = self.kept = self.answered = None
             self._late.clear()
             self._positions.clear()
             self._loaded.clear()
@@ -191,8 +193,9 @@ class MessageHistory:
             self.builder.add(self.compaction)
             for node in self._carried(self.compaction):
                 self.builder.add(node)
-            if kept is not None and (message := answered_message(self.path, start)) is not None:
-                self.builder.add(_fit_message(message, _MESSAGE_SHARE * self._reattached))
+            self.answered = None if kept is None else answered_message(self.path, start)
+            if self.answered is not None:
+                self.builder.add(_fit_message(self.answered, _MESSAGE_SHARE * self._reattached))
         if self.kept:
             self.builder.note(synthetic_message(self.kept, "kept"))
         for node in self._shown(self.path[self.summarised :]):

@@ -11,7 +11,15 @@ from agent_core.config.models import CompactionConfig
 from agent_core.context.history import open_instructions
 from agent_core.errors import SchemaError
 from agent_core.text import estimate_text
-from agent_core.types import JsonBlock, Node, NodeType, Role, TextBlock, ToolResultBlock
+from agent_core.types import (
+    JsonBlock,
+    Node,
+    NodeType,
+    Role,
+    TextBlock,
+    ToolResultBlock,
+    answered_message,
+)
 from sweeps import examples
 from unit.compact.paths import Path
 from unit.context.conversations import composer
@@ -324,18 +332,21 @@ async def test_no_call_loses_its_result_and_nothing_kept_is_missing_from_the_nex
             if isinstance(block, TextBlock)
         )
         assert [text for text in kept.texts() if text not in shown] == []
+        answered = answered_message(path.nodes, cut.end)
+        in_view = [message.metadata.get("node_id") for message in request.messages]
+        assert answered is None or in_view.count(answered.node_id) == 1
         asked = {
             call.tool_call_id
             for message in request.messages
             for call in message.content
             if call.type == "tool_call"
         }
-        answered = {
+        results_in_view = {
             result.tool_call_id
             for message in request.messages
             for result in message.content
             if result.type == "tool_result"
         }
-        assert asked == answered
+        assert asked == results_in_view
         path.user("Go on, and always be kind.")
         path.says("word " * 200)

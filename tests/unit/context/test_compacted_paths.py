@@ -136,6 +136,7 @@ def test_the_message_of_a_turn_that_was_cut_stands_as_itself_with_its_pictures()
         message = built.request.messages[1]
         assert message.content == asked.content
         assert message.metadata == {"node_id": asked.node_id}
+        assert asked.node_id not in built.report["excluded_node_ids"]
         kept = talk.calls("c")
         talk.result("c")
     talk.says("It is a boat.")

@@ -526,8 +526,8 @@ class Chat:
         path = await self.runtime.get_node_path(active) if active else []
         said = [node for node in path if node.node_type is NodeType.MESSAGE and node.text.strip()]
         for node in [node for node in said if node.role is not Role.TOOL][-2:]:
-            sign = "> " if node.role is Role.USER else ""
-            text = shortened(node.words.strip(), _RECAP_CHARS)
+            sign, text = ("> ", node.words) if node.role is Role.USER else ("", node.text)
+            text = shortened(text.strip(), _RECAP_CHARS)
             self.terminal.line(f"{sign}{text}", Style.DIM)
         runs = await self.runtime.session_runs(session_id)
         if count := sum(run.status is RunStatus.QUEUED for run in runs):

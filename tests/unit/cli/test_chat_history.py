@@ -6,11 +6,11 @@ import threading
 from pathlib import Path
 
 from agent_core.cli.chat.history import MOST_BYTES, MOST_ENTRIES, FileHistory
-from agent_core.cli.chat.line import Pastes
+from agent_core.cli.chat.pastes import Pastes
 
 
-def history(path: Path) -> FileHistory:
-    return FileHistory(path, lambda text: text.replace("secret", "[REDACTED]"))
+def history(path: Path, pastes: Pastes | None = None) -> FileHistory:
+    return FileHistory(path, lambda text: text.replace("secret", "[REDACTED]"), pastes or Pastes())
 
 
 def test_entries_come_back_last_first_and_without_secrets(tmp_path: Path) -> None:
@@ -72,3 +72,40 @@ def test_a_large_paste_is_folded_and_sent_whole() -> None:
     assert pastes.is_paste("[pasted text 1: 20 lines]")
     assert not pastes.is_paste(line)
     assert pastes.unfold("[pasted text 3: 20 lines]") == "[pasted text 3: 20 lines]"
+
+
+def test_an_entry_brings_its_pastes_along_to_another_conversation(tmp_path: Path) -> None:
+    path = tmp_path / "history"
+    first, second = "\n".join(map(str, range(20))), "a secret\n" * 19 + "end"
+    for text in (first, second):
+        pastes = Pastes()
+        history(path, pastes).store_string(f"see {pastes.fold(text)}")
+    pastes = Pastes()
+    mine = pastes.fold("mine\n" * 19)
+    newest, oldest = history(path, pastes).load_history_strings()
+    assert newest == "see [earlier paste 1: 20 lines]"
+    assert pastes.unfold(newest) == f"see {second}".replace("secret", "[REDACTED]")
+    assert oldest == "see [earlier paste 2: 20 lines]"
+    assert pastes.unfold(oldest) == f"see {first}"
+    assert mine == "[pasted text 1: 20 lines]"
+    assert pastes.unfold(mine) == "mine\n" * 19
+    assert pastes.fold("mine\n" * 29) == "[pasted text 2: 30 lines]"
+    again = history(path, pastes)
+    again.store_string(oldest)  # recalled and sent again
+    assert next(iter(history(path).load_history_strings())) == "see [earlier paste 1: 20 lines]"
+
+
+def test_an_entry_whose_paste_is_not_known_does_not_come_back(tmp_path: Path) -> None:
+    path, pastes = tmp_path / "history", Pastes()
+    path.write_text('{"text": "an earlier version: [pasted text 1: 40 lines]"}\n')
+    too_long = pastes.fold("x" * 20_000)
+    history(path, pastes).store_string(f"see {too_long}")
+    assert list(history(path).load_history_strings()) == []
+
+
+def test_a_draft_that_was_not_sent_reaches_no_file(tmp_path: Path) -> None:
+    path = tmp_path / "history"
+    kept = history(path)
+    kept.keep_draft("half a thought", names_command=False)
+    assert kept.get_strings() == ["half a thought"]
+    assert not path.exists()

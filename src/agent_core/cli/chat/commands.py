@@ -14,6 +14,7 @@ from agent_core.cli.chat.conversation import Chat
 from agent_core.cli.chat.window import show_context
 from agent_core.cli.figures import format_age
 from agent_core.cli.layout import fitted
+from agent_core.cli.options import MISUSED
 from agent_core.cli.render import label_of
 from agent_core.cli.sessions import fork_session
 from agent_core.cli.sheet import status_of, title_of
@@ -53,6 +54,9 @@ _EXPORTS = {
 }
 
 
+_AS_MESSAGE = "a blank before the / makes the line a message"
+
+
 class SlashCommand(Struct, frozen=True):
     """The command behind a slash.
 
@@ -61,35 +65,67 @@ class SlashCommand(Struct, frozen=True):
         what: a few words for the list of commands.
         do: carries it out, with the words behind the name.
         needs_rest: it moves the session, so that no run may be using it.
+        words: how many words it takes besides its flags; None: `do` refuses what does not fit.
+        flags: the flags it takes.
+        takes_text: what follows the name is one text, and not parted into words.
     """
 
     usage: str
     what: str
     do: Callable[[Chat, Sequence[str]], Awaitable[None]]
     needs_rest: bool = False
+    words: int | None = 0
+    flags: frozenset[str] = frozenset()
+    takes_text: bool = False
+
+    def read(self, rest: str) -> Sequence[str] | None:
+        """Return the words of what follows the name; None: the command does not take them."""
+        if self.takes_text:
+            return [rest.strip()] if rest.strip() else []
+        try:
+            words = shlex.split(rest)
+        except ValueError:  # an unclosed quote, such as the apostrophe of a sentence
+            return None
+        named = [word for word in words if word not in self.flags]
+        return words if self.words is None or len(named) <= self.words else None
 
 
-async def do_command(chat: Chat, text: str) -> None:
-    """Carry out a line that begins with a slash.
+class SlashCommands:
+    """The commands of a conversation."""
 
-    Raises:
-        AgentCoreError: the command fails.
-    """
-    name, _, rest = text[1:].partition(" ")
-    command = COMMANDS.get(name)
-    if command is None:
-        meant = _OTHER_WORDS.get(name, name)
-        chat.fail(f"there is no command /{name}{nearest(meant, COMMANDS, '/')}; /help lists them")
-        return
-    if command.needs_rest and not await chat.comes_to_rest():
-        chat.fail(f"/{name} moves the session, and a run is active; Ctrl-C cancels it")
-        return
-    try:
-        words = shlex.split(rest)
-    except ValueError as error:
-        chat.fail(f"/{name}: {error}")
-        return
-    await command.do(chat, words)
+    def include(self, text: str) -> bool:
+        """Return whether a line that begins with a slash is a command, and no message.
+
+        A message may begin with a path or a route: `/tmp is full`, `/login redirects twice`.
+        """
+        name, _, rest = text[1:].partition(" ")
+        if name in COMMANDS or name in _OTHER_WORDS or not name:
+            return True
+        if not name.replace("-", "").isalpha() or Path(f"/{name}").exists():
+            return False
+        return bool(nearest(name, COMMANDS)) or not rest.strip()
+
+    async def carry_out(self, chat: Chat, text: str) -> None:
+        """Carry out such a line, or say why it is refused.
+
+        Raises:
+            AgentCoreError: the command fails.
+        """
+        name, _, rest = text[1:].partition(" ")
+        command = COMMANDS.get(name)
+        if command is None:
+            meant = nearest(_OTHER_WORDS.get(name, name), COMMANDS, "/")
+            chat.fail(f"there is no command /{name}{meant}; /help lists them, and {_AS_MESSAGE}")
+            return
+        words = command.read(rest)
+        if words is None:
+            takes = f"/{name} {command.usage}" if command.usage else f"/{name} without more words"
+            chat.fail(f"not understood: {rest.strip()}. Write {takes}; {_AS_MESSAGE}")
+            return
+        if command.needs_rest and not await chat.comes_to_rest():
+            chat.fail(f"/{name} moves the session, and a run is active; Ctrl-C cancels it")
+            return
+        await command.do(chat, words)
 
 
 def _terminal_command(
@@ -106,7 +142,9 @@ def _terminal_command(
 
 async def _execute(chat: Chat, argv: Sequence[str]) -> None:
     async with chat.line.suspended():
-        await asyncio.to_thread(chat.execute, argv)
+        code = await asyncio.to_thread(chat.execute, argv)
+    if code == MISUSED:
+        chat.say(_AS_MESSAGE, Style.DIM)
 
 
 async def _help(chat: Chat, words: Sequence[str]) -> None:
@@ -190,7 +228,7 @@ async def _export(chat: Chat, words: Sequence[str]) -> None:
 
 async def _switch(chat: Chat, words: Sequence[str]) -> None:
     names = [word for word in words if not word.startswith("-")]
-    if len(names) != 1:
+    if not names:
         chat.fail("/switch NODE [--files]; /tree names the nodes")
         return
     if await chat.require_session():
@@ -350,49 +388,75 @@ async def _quit(chat: Chat, _: Sequence[str]) -> None:
     chat.leave()
 
 
+_FORCE = frozenset({"--force"})
 COMMANDS: Mapping[str, SlashCommand] = {
-    "help": SlashCommand("[COMMAND]", "list the commands, or explain one", _help),
+    "help": SlashCommand("[COMMAND]", "list the commands, or explain one", _help, words=None),
     "new": SlashCommand("", "start a new session", _new, needs_rest=True),
-    "resume": SlashCommand("[ID | last]", "continue another session", _resume, needs_rest=True),
+    "resume": SlashCommand(
+        "[ID | last]", "continue another session", _resume, needs_rest=True, words=1
+    ),
     "sessions": SlashCommand(
         "[ACTION ...]",
         "list sessions; the same as `soong-agent sessions`",
         _terminal_command("sessions", default=["list"]),
+        words=None,
     ),
     "tree": SlashCommand("", "the branches of this session, with the ids of its messages", _tree),
     "switch": SlashCommand(
-        "NODE [--files]", "continue from another message, with its files", _switch, needs_rest=True
+        "NODE [--files] [--force]",
+        "continue from another message, with its files",
+        _switch,
+        needs_rest=True,
+        words=1,
+        flags=frozenset({"--files", "--force"}),
     ),
     "fork": SlashCommand(
-        "[--into DIR] [--at NODE]", "start another session in a copy of the project", _fork
+        "[--into DIR] [--at NODE]",
+        "start another session in a copy of the project",
+        _fork,
+        words=None,
     ),
-    "undo": SlashCommand("[--force]", "revert the last message and its changes", _undo, True),
-    "redo": SlashCommand("[--force]", "return to the state before the last undo", _redo, True),
+    "undo": SlashCommand(
+        "[--force]", "revert the last message and its changes", _undo, needs_rest=True, flags=_FORCE
+    ),
+    "redo": SlashCommand(
+        "[--force]",
+        "return to the state before the last undo",
+        _redo,
+        needs_rest=True,
+        flags=_FORCE,
+    ),
     "compact": SlashCommand("", "summarise the conversation now", _compact),
     "context": SlashCommand("", "what fills the context window", _context),
     "cost": SlashCommand(
-        "[...]", "what sessions have cost", _terminal_command("cost", has_path=False)
+        "[...]", "what sessions have cost", _terminal_command("cost", has_path=False), words=None
     ),
-    "model": SlashCommand("[PROVIDER:NAME]", "the model of the next messages", _model),
+    "model": SlashCommand("[PROVIDER:NAME]", "the model of the next messages", _model, words=1),
     "mode": SlashCommand(
         "[plan | ask | accept-edits]",
         "plan changes nothing, accept-edits writes files without asking",
         _mode,
+        words=1,
     ),
     "permissions": SlashCommand(
-        "[list | explain -- COMMAND | forget ID]", "rules and remembered answers", _permissions
+        "[list | explain -- COMMAND | forget ID]",
+        "rules and remembered answers",
+        _permissions,
+        words=None,
     ),
-    "tasks": SlashCommand("[ID]", "the Tasks of this session", _tasks),
+    "tasks": SlashCommand("[ID]", "the Tasks of this session", _tasks, words=None),
     "memory": SlashCommand(
         "[list | show ID | forget ID]",
         "the memories about you",
         _terminal_command("memory", default=["list"], has_path=False),
+        words=None,
     ),
     "skills": SlashCommand("", "the skills", _terminal_command("skills", default=["list"])),
     "mcp": SlashCommand(
         "[list | test ID | login ID]",
         "the MCP servers",
         _terminal_command("mcp", default=["list"]),
+        words=None,
     ),
     "agents": SlashCommand(
         "", "the kinds of agents", _terminal_command("agents", default=["list"])
@@ -402,6 +466,7 @@ COMMANDS: Mapping[str, SlashCommand] = {
         "[--html | --markdown | --jsonl | --fixture [FILE]]",
         "write the session to a file; default: a page, ID.html",
         _export,
+        words=None,
     ),
     "quit": SlashCommand("", "leave; so does Ctrl-D", _quit),
 }

@@ -10,6 +10,7 @@ from pathlib import Path
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 
+from agent_core.cli.chat.mentions import unfinished_mention
 from agent_core.errors import AgentCoreError
 from agent_core.text import short_line, visible
 from agent_core.text.folding import fold
@@ -18,7 +19,6 @@ MOST_FILES = 200_000
 _SHOWN = 40
 _FRESH_S = 5.0
 _LIST_S = 10.0
-_TRAILING = re.compile(r'(?:^|(?<=\s))@(?:"(?P<quoted>[^"\n]*)|(?P<plain>[^\s"]*))$')
 _WORD = re.compile(r"[A-Za-z0-9_./~-]*$")
 _LISTING = (
     *("--files", "--hidden", "--no-config", "--no-messages", "--color=never", "--null"),
@@ -155,24 +155,28 @@ class ChatCompleter(Completer):
     ) -> AsyncGenerator[Completion, None]:
         """Yield the replacements for the word before the cursor."""
         before = document.text_before_cursor
-        if mention := _TRAILING.search(before):
-            typed = mention["quoted"] if mention["plain"] is None else mention["plain"]
+        if mention := unfinished_mention(before):
+            start, typed = mention
             for name in await self._files.like(typed):
                 text = f'"{name}"' if " " in name and not name.endswith("/") else name
                 text = f'"{name}' if " " in name and name.endswith("/") else text
-                start = mention.start() + 1 - len(before)
-                yield Completion(text, start, display=visible(name, one_line=True))
+                yield Completion(text, start - len(before), display=visible(name, one_line=True))
             return
         if not before.startswith("/") or "\n" in before or not self.names_command():
             return
         name, *words = before[1:].split(" ")
         if not words:
-            for known, what in self._commands.items():
-                if known.startswith(name):
-                    yield Completion(known, -len(name), display=f"/{known}", display_meta=what)
+            for known, what in _beginning_with(name, self._commands.items()):
+                yield Completion(known, -len(name), display=f"/{known}", display_meta=what)
             return
         known_values = self._values.get(name)
-        for value, what in await known_values(words[:-1]) if known_values else ():
-            if value.startswith(words[-1]):
-                meta = short_line(visible(what), 60)
-                yield Completion(value, -len(words[-1]), display_meta=meta)
+        values = await known_values(words[:-1]) if known_values else ()
+        for value, what in _beginning_with(words[-1], values):
+            meta = short_line(visible(what), 60)
+            yield Completion(value, -len(words[-1]), display_meta=meta)
+
+
+def _beginning_with(typed: str, entries: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return the entries that begin with this; what is typed whole comes first."""
+    found = [entry for entry in entries if entry[0].startswith(typed)]
+    return sorted(found, key=lambda entry: entry[0] != typed)

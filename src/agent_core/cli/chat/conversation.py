@@ -1,12 +1,11 @@
 """One conversation at a time: sending, queueing, showing and leaving."""
 
 import asyncio
-import os
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias, get_args
 
 from msgspec import Struct
 
@@ -38,7 +37,7 @@ from agent_core.types import (
 from agent_core.types.event_details import ContextBuilt, EventDetails, RunQueued
 
 if TYPE_CHECKING:
-    from agent_core.cli.chat.line import EditedLine
+    from agent_core.cli.chat.line import EditedLine, Entered
     from agent_core.cli.chat.plain import PlainLine
     from agent_core.cli.lines import InputLines
 
@@ -51,8 +50,22 @@ _TITLE_CHARS = 80
 
 
 Start = Callable[[], Coroutine[Any, Any, RunHandle[Any]]]
-DoCommand = Callable[[str], Awaitable[None]]
-"""Carries out a line that begins with a slash; raises AgentCoreError."""
+
+
+class Commands(Protocol):
+    """The commands behind a slash."""
+
+    def include(self, text: str) -> bool:
+        """Return whether a line that begins with a slash is a command, and no message."""
+        ...
+
+    async def carry_out(self, chat: "Chat", text: str) -> None:
+        """Carry out such a line, or say why it is refused.
+
+        Raises:
+            AgentCoreError: the command fails.
+        """
+        ...
 
 
 class ChatTerminal(Terminal):
@@ -154,6 +167,7 @@ class Chat:
         setup: its settings.
         clean: takes secrets out of a text that comes from the disk.
         execute: carries out a command line.
+        abandon: ends the process at once, with an exit code.
         model: for the runs; None leaves it to the configuration.
         mode: of the runs.
     """
@@ -168,6 +182,7 @@ class Chat:
         *,
         clean: Clean,
         execute: Callable[[Sequence[str]], int],
+        abandon: Callable[[int], NoReturn],
         model: str | None = None,
         mode: PermissionMode = "ask",
     ) -> None:
@@ -175,6 +190,7 @@ class Chat:
         self.setup = setup
         self.clean = clean
         self.execute = execute
+        self._abandon = abandon
         self.session_id = new_id("sess")
         self.model = model
         self.mode: PermissionMode = mode
@@ -193,13 +209,15 @@ class Chat:
         self._shown: RunHandle[Any] | None = None
         self._leaving = asyncio.Event()
         self._interrupted_at = float("-inf")
+        self._left_at = float("-inf")
+        self._is_cancelling = False
         self._cancelling: set[asyncio.Task[object]] = set()
 
-    def attach(self, line: InputLine, terminal: Terminal, do_command: DoCommand) -> None:
+    def attach(self, line: InputLine, terminal: Terminal, commands: Commands) -> None:
         """Have the conversation take place on this line."""
         self.line = line
         self.terminal = terminal
-        self._do_command = do_command
+        self._commands = commands
 
     def greet(self) -> None:
         """Show the project of the conversation, and how to learn more."""
@@ -269,36 +287,36 @@ class Chat:
     def leave(self, exit_code: int = 0) -> None:
         """End the conversation."""
         self.exit_code = self.exit_code or exit_code
+        self._left_at = asyncio.get_running_loop().time()
         self._leaving.set()
 
     async def _read(self) -> None:
         while (entered := await self.line.next()) is not None:
-            shown, acts = entered.text, entered.acts
-            text = self.line.unfold(shown).strip()
-            first = text.partition(" ")[0]
-            is_command = acts and text.startswith("/")
+            shown, text = entered.text, self.line.unfold(entered.text).strip()
+            acts = entered.acts and text.startswith("/")
+            is_prompt = acts and MCP_PROMPT.match(text) is not None
+            is_command = acts and not is_prompt and self._commands.include(text)
             try:
-                if acts and shown.startswith("!"):
+                if entered.acts and shown.startswith("!"):
                     await self._run_command(shown[1:].strip())
-                elif is_command and ":" not in first and "/" not in first[1:]:
+                elif is_command:
                     self._echo_typed(shown)
-                    await self._do_command(text)
+                    await self._commands.carry_out(self, text)
                 else:
-                    await self._send(text, shown=shown, is_command=is_command)
+                    await self._send(text, entered, is_prompt=is_prompt)
             except AgentCoreError as error:
                 self.fail(error.message)
                 if not is_command:
                     self.line.put(shown)
 
-    async def _send(self, text: str, *, shown: str, is_command: bool) -> None:
-        words = shown.strip()
-        if self.line.is_paste(words):
-            words = text
-        message, attached = await self._message(text, words, is_command=is_command)
+    async def _send(self, text: str, entered: "Entered", *, is_prompt: bool) -> None:
+        message, attached = await self._message(text, entered, is_prompt=is_prompt)
         options = RunOptions(model=self.model, permission_mode=self.mode)
         start = partial(self.runtime.start, message, self.session_id, options=options, here=True)
         is_on_screen = not self.terminal.can_draw
-        await self.watch(shown, start, attached, is_on_screen=is_on_screen, is_command=is_command)
+        await self.watch(
+            entered.text, start, attached, is_on_screen=is_on_screen, is_command=is_prompt
+        )
         self._extra.clear()
 
     async def watch(
@@ -327,19 +345,20 @@ class Chat:
         self.line.refresh()
 
     async def _message(
-        self, text: str, words: str, *, is_command: bool
+        self, text: str, entered: "Entered", *, is_prompt: bool
     ) -> tuple[str | UserMessage, Sequence[Attached]]:
         """Return a message: the text, the files it names and the output of earlier commands.
 
-        `words` is the text without large pastes, which are not the user's own words. A message that
-        is nothing but one is what the user says.
+        Large pastes are not the user's own words, unless the message is nothing but one.
         """
+        words = entered.text.strip()
+        words = text if self.line.is_paste(words) else words
         message: str | UserMessage = text
-        if is_command and (named := MCP_PROMPT.match(text)):
+        if is_prompt and (named := MCP_PROMPT.match(text)):
             message = await self.runtime.mcp_prompt(*named.groups(default=""))
         elif words != text:
             message = UserMessage(content=text, metadata={WORDS: words})
-        attached = await asyncio.to_thread(attach_files, words, self._policy)
+        attached = await asyncio.to_thread(attach_files, entered.typed, self._policy)
         files = [file.block for file in attached if file.block is not None]
         if files or self._extra:
             message = with_content(message, *files, before=self._extra)
@@ -374,7 +393,7 @@ class Chat:
             while self._sent:
                 await self._begin_and_show(self._sent[0])
                 self._sent.popleft()
-                self._shown = None
+                self._shown, self._is_cancelling = None, False
                 self.line.refresh()
             self._arrived.clear()
             self._idle.set()
@@ -415,7 +434,9 @@ class Chat:
                 view.event(event)
                 self.last_call = view.last_call or self.last_call
         await handle.wait()
-        view.end(handle.result_text, handle.error, handle.usage)
+        # A run that did not complete has no answer: what it has said is on the screen.
+        answer = handle.result_text if handle.status is RunStatus.COMPLETED else None
+        view.end(answer, handle.error, handle.usage)
         view.waiting(await answer_hints(self.runtime, handle))
         if handle.status in {RunStatus.CANCELLED, RunStatus.ABORTED}:
             self.terminal.line("cancelled", Style.WARN)
@@ -539,31 +560,37 @@ class Chat:
             )
 
     def interrupt(self) -> None:
-        """Cancel the running run and take back queued messages; the second time in a row, leave."""
+        """Cancel the running run, else clear the line; on an empty line, the second time, leave."""
         now = asyncio.get_running_loop().time()
         is_second = now - self._interrupted_at < _TWICE_S
-        self._interrupted_at = now
+        self._interrupted_at = float("-inf")
         if self._leaving.is_set():
-            os._exit(130)
-        if self._command is not None:
+            if now - self._left_at > _GRACE_S:
+                self._abandon(130)
+        elif self._command is not None:
             self._command.interrupt()
-        elif is_second:
-            self.leave(130 if self._sent else 0)
-        elif self._sent:
+        elif self._sent and not self._is_cancelling:
+            self._is_cancelling = True
             while self.take_back():
                 pass
-            self.terminal.line("cancelling; Ctrl-C once more leaves", Style.WARN)
+            if self.line.text:
+                self.terminal.line("cancelling", Style.WARN)
+            else:
+                self._interrupted_at = now
+                self.terminal.line("cancelling; Ctrl-C once more leaves", Style.WARN)
             self._begin((self._shown or self._sent[0]).cancel())
         elif self.line.text:
-            self._interrupted_at = float("-inf")
             self.line.clear()
+        elif is_second:
+            self.leave(130 if self._sent else 0)
         else:
+            self._interrupted_at = now
             self.terminal.line("Ctrl-C once more leaves; so does Ctrl-D", Style.DIM)
 
     def terminate(self, number: int) -> None:
         """End the conversation as a signal wants it; the second time, at once."""
         if self._leaving.is_set():
-            os._exit(128 + number)
+            self._abandon(128 + number)
         self.leave(128 + number)
 
     def _begin(self, work: Any) -> None:

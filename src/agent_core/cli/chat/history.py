@@ -7,10 +7,13 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import cast
+from typing import Annotated
 
+import msgspec
+from msgspec import Meta, Struct
 from prompt_toolkit.history import History
 
+from agent_core.cli.chat.pastes import Pastes
 from agent_core.disk.locks import try_lock
 from agent_core.opening import open_descriptor
 
@@ -30,13 +33,16 @@ class FileHistory(History):
     Args:
         path: the file; it is made with the first entry.
         clean: takes secrets out of a text.
+        pastes: the large pasted texts of the entries, which are stored with them.
     """
 
-    def __init__(self, path: Path, clean: Callable[[str], str]) -> None:
+    def __init__(self, path: Path, clean: Callable[[str], str], pastes: Pastes) -> None:
         super().__init__()
         self._path = path
         self._clean = clean
+        self._pastes = pastes
         self._messages: set[str] = set()
+        self._keeps = True
 
     def load_history_strings(self) -> Iterable[str]:
         """The entries, the last one first."""
@@ -48,10 +54,14 @@ class FileHistory(History):
                 os.close(descriptor)
         except OSError:
             return []
-        entries = [entry for line in lines if (entry := _entry(line))]
-        for text, is_message in entries:  # the last entry of a text decides whether it is a message
-            (self._messages.add if is_message else self._messages.discard)(text)
-        return [text for text, _ in reversed(entries)]
+        texts: dict[str, None] = {}
+        for entry in filter(None, map(_entry, reversed(lines))):
+            text = self._pastes.restore(entry.text, entry.pastes)
+            if text is not None and text not in texts:
+                texts[text] = None
+                if entry.message:
+                    self._messages.add(text)
+        return texts
 
     def names_command(self, text: str) -> bool:
         """Return whether an entry that begins with `!` or `/` was entered as a command."""
@@ -66,13 +76,24 @@ class FileHistory(History):
         if self.get_strings()[-1:] != [text]:
             self.append_string(text)
 
+    def keep_draft(self, text: str, *, names_command: bool) -> None:
+        """Add a text that was not sent, in this process only."""
+        self._keeps = False
+        try:
+            self.add(text, names_command=names_command)
+        finally:
+            self._keeps = True
+
     def store_string(self, string: str) -> None:
-        """Add an entry, unless it is very long."""
-        if len(string) > _LONGEST_ENTRY:
+        """Add an entry to the file, unless it is very long."""
+        pastes = self._pastes.named_in(string)
+        if not self._keeps or len(string) + sum(map(len, pastes.values())) > _LONGEST_ENTRY:
             return
         entry: dict[str, object] = {"text": self._clean(string)}
         if string in self._messages:
             entry["message"] = True
+        if pastes:
+            entry["pastes"] = {name: self._clean(text) for name, text in pastes.items()}
         line = json.dumps(entry).encode() + b"\n"
         with suppress(OSError):
             self._add(line)
@@ -124,14 +145,22 @@ def _last_lines(descriptor: int) -> list[bytes]:
     return whole[-MOST_ENTRIES:]
 
 
-def _entry(line: bytes) -> tuple[str, bool] | None:
-    """Return a text, and whether it is a message despite its first sign; None if damaged."""
+class _Entry(Struct):
+    """An entry as it is stored.
+
+    Attributes:
+        message: it begins with `!` or `/` and was sent as a message.
+        pastes: the large pasted texts, by the names that the text has for them.
+    """
+
+    text: Annotated[str, Meta(min_length=1)]
+    message: bool = False
+    pastes: dict[str, str] = {}
+
+
+def _entry(line: bytes) -> _Entry | None:
+    """Return an entry; None if it is damaged."""
     try:
-        entry: object = json.loads(line)
-    except (ValueError, RecursionError):
+        return msgspec.json.decode(line, type=_Entry)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-    if not isinstance(entry, dict):
-        return None
-    fields = cast("dict[str, object]", entry)
-    text = fields.get("text")
-    return (text, fields.get("message") is True) if isinstance(text, str) and text else None

@@ -16,10 +16,12 @@ from typing import Protocol, TextIO, cast
 from msgspec import Struct
 from prompt_toolkit.application import Application, in_terminal
 from prompt_toolkit.buffer import Buffer
+from prompt_toolkit.completion import Completion
 from prompt_toolkit.data_structures import Size
 from prompt_toolkit.filters import Condition, has_completions, is_searching
 from prompt_toolkit.formatted_text import ANSI, StyleAndTextTuples, to_formatted_text
-from prompt_toolkit.input import create_input
+from prompt_toolkit.input import Input, create_input
+from prompt_toolkit.input.vt100 import Vt100Input
 from prompt_toolkit.key_binding import ConditionalKeyBindings, KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys
 from prompt_toolkit.layout import BufferControl, FormattedTextControl, HSplit, Layout, Window
@@ -32,6 +34,8 @@ from prompt_toolkit.widgets import SearchToolbar
 
 from agent_core.cli.chat.completion import ChatCompleter
 from agent_core.cli.chat.history import FileHistory
+from agent_core.cli.chat.keys import KeyParser
+from agent_core.cli.chat.pastes import Pastes
 from agent_core.cli.lines import AT_ONCE_S, REST_S
 from agent_core.text import plural, short_line, visible
 
@@ -41,8 +45,6 @@ _LEADS = ("!", "/")
 _LINE_ENDS = {Keys.ControlM, Keys.ControlJ}
 _PASTE_S = 0.01
 """Seconds within which text after a line end belongs to the same paste."""
-_LARGE_PASTE_LINES = 12
-_LARGE_PASTE_CHARS = 1500
 _SHOWN_QUEUED = 3
 _MENU_ROWS = 8
 _MOST_PARTIAL = 16_384
@@ -96,34 +98,6 @@ class Conversation(Protocol):
         ...
 
 
-class Pastes:
-    """Large pastes: the input shows a short name for each, and the whole text is sent."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, str] = {}
-
-    def fold(self, text: str) -> str:
-        """Return the text that the input shows for a pasted text."""
-        lines = text.count("\n") + 1
-        if lines <= _LARGE_PASTE_LINES and len(text) <= _LARGE_PASTE_CHARS:
-            return text
-        what = f"{lines} lines" if lines > 1 else f"{len(text)} characters"
-        name = f"[pasted text {len(self._known) + 1}: {what}]"
-        self._known[name] = text
-        return name
-
-    def unfold(self, text: str) -> str:
-        """The text with all that was pasted."""
-        if not self._known:
-            return text
-        names = "|".join(map(re.escape, self._known))
-        return re.sub(names, lambda found: self._known[found[0]], text)
-
-    def is_paste(self, text: str) -> bool:
-        """Return whether the text is nothing but the name of a large paste."""
-        return text in self._known
-
-
 class Entered(Struct, frozen=True):
     """A line that was entered.
 
@@ -131,10 +105,20 @@ class Entered(Struct, frozen=True):
         text: the line, `!` or `/` included.
         acts: its `!` or `/` was typed as the first key of an empty line, so that it names a
             command; in any other line, such as a pasted one, it is a letter of the message.
+        pasted: the parts of the text that were pasted: an `@` in them names no file.
     """
 
     text: str
     acts: bool = False
+    pasted: Sequence[str] = ()
+
+    @property
+    def typed(self) -> str:
+        """Return the text without the pasted parts."""
+        text = self.text
+        for part in self.pasted:
+            text = text.replace(part, " ")
+        return text
 
 
 class _RecallingBuffer(Buffer):
@@ -162,6 +146,7 @@ class EditedLine:
         out: the terminal.
         conversation: provides the status around the line, and the actions of keys.
         completer, history: of the line.
+        pastes: the large pasted texts of the line and of its history.
     """
 
     def __init__(
@@ -171,6 +156,7 @@ class EditedLine:
         *,
         completer: ChatCompleter,
         history: FileHistory,
+        pastes: Pastes,
     ) -> None:
         self._out = out
         self._conversation = conversation
@@ -186,7 +172,8 @@ class EditedLine:
         self._suspended = 0
         self._partial = ""
         self._slots: dict[str, Sequence[str]] = {}
-        self._pastes = Pastes()
+        self._pastes = pastes
+        self._pasted: set[str] = set()
         self.stream = cast("TextIO", LineStream(out, self.write))
         self._buffer = _RecallingBuffer(
             multiline=True,
@@ -195,13 +182,14 @@ class EditedLine:
             history=history,
             accept_handler=self._accept,
             on_text_changed=self._note_text,
+            on_completions_changed=self._note_list,
         )
         self._buffer.leaving, self._buffer.recalled = self._note_draft, self._note_recall
         self._app: Application[None] = Application(
             layout=self._layout(),
             key_bindings=ConditionalKeyBindings(self._keys(), ~is_searching),
             style=_STYLE,
-            input=create_input(),
+            input=_open_input(),
             output=Vt100_Output(out, _screen_size, term=os.environ.get("TERM"), enable_cpr=False),
             erase_when_done=True,
             min_redraw_interval=0.02,
@@ -247,7 +235,9 @@ class EditedLine:
         self.refresh()
 
     def clear(self) -> None:
-        """Drop the text on the line."""
+        """Take the text off the line; Up brings it back."""
+        if self._buffer.text.strip():
+            self._history.keep_draft(self._buffer.text, names_command=self._acts)
         self._buffer.reset()
         self.refresh()
 
@@ -369,6 +359,32 @@ class EditedLine:
         else:
             buffer.validate_and_handle()
 
+    @property
+    def _chosen(self) -> Completion | None:
+        """The selected entry of the open list; None if the line already holds it whole."""
+        state = self._buffer.complete_state
+        chosen = None if state is None else state.current_completion
+        if state is None or chosen is None:
+            return None
+        before = state.original_document.text_before_cursor
+        typed = before[len(before) + chosen.start_position :] if chosen.start_position else ""
+        is_whole = typed == chosen.text and not state.original_document.text_after_cursor
+        return None if is_whole else chosen
+
+    def _note_list(self, _: object) -> None:
+        """Select the first entry, as soon as the list is complete."""
+        asyncio.get_running_loop().call_soon(self._select_first)
+
+    def _select_first(self) -> None:
+        state = self._buffer.complete_state
+        if state is None:
+            return
+        if not state.completions and state.complete_index is not None:  # it turned out to be empty
+            self._buffer.complete_state = None
+        elif state.completions and state.complete_index is None:
+            state.complete_index = 0  # the line keeps what was typed
+        self.refresh()
+
     def _send(self) -> None:
         self._sending = None
         self._buffer.validate_and_handle()
@@ -379,7 +395,8 @@ class EditedLine:
         self._drafts.clear()
         if text.strip():
             self._history.add(text, names_command=acts)
-            self._entered.put_nowait(Entered(text, acts))
+            pasted = sorted((part for part in self._pasted if part in text), key=len, reverse=True)
+            self._entered.put_nowait(Entered(text, acts, pasted))
         buffer.reset()  # the buffer would add the text to the history again
         return False
 
@@ -395,7 +412,10 @@ class EditedLine:
         """Add a pasted text; the shell's line takes one line of it."""
         text = text.replace("\r\n", "\n").replace("\r", "\n")
         if not self._is_shell:
-            self._buffer.insert_text(self._pastes.fold(text))
+            shown = self._pastes.fold(text)
+            if "@" in shown:
+                self._pasted.add(shown)
+            self._buffer.insert_text(shown)
             return
         first, *rest = text.rstrip("\n").split("\n")
         self._buffer.insert_text(first)
@@ -483,18 +503,15 @@ class EditedLine:
 
     def _keys(self) -> KeyBindings:
         keys, buffer, conversation = self._text_keys(), self._buffer, self._conversation
-        is_choosing = Condition(
-            lambda: (
-                buffer.complete_state is not None
-                and buffer.complete_state.current_completion is not None
-            )
-        )
+        is_choosing = Condition(lambda: self._chosen is not None)
         has_queued = Condition(lambda: bool(conversation.queued()))
         is_empty = Condition(lambda: not buffer.text)
 
         @keys.add("enter", filter=is_choosing)
+        @keys.add("tab", filter=is_choosing)
         def _(_event: KeyPressEvent) -> None:
-            buffer.complete_state = None
+            if self._chosen is not None:
+                buffer.apply_completion(self._chosen)
 
         @keys.add("enter", filter=~is_choosing)
         @keys.add("c-j", filter=~is_choosing)
@@ -532,6 +549,14 @@ class EditedLine:
             conversation.next_mode()
 
         return keys
+
+
+def _open_input() -> Input:
+    """Open the keys of the terminal."""
+    keys = create_input()
+    if isinstance(keys, Vt100Input):
+        keys.vt100_parser = KeyParser(keys.vt100_parser.feed_key_callback)
+    return keys
 
 
 def _screen_size() -> Size:

@@ -2,15 +2,16 @@
 
 import asyncio
 import os
-import re
 import signal
 from codecs import getincrementaldecoder
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from msgspec import Struct
 
+from agent_core.cli.chat.mentions import find_mentions
 from agent_core.cli.images import read_image
 from agent_core.errors import AgentCoreError, ToolError
 from agent_core.text import mark_content, plural, shorten_text
@@ -23,8 +24,6 @@ MOST_FILE_BYTES = 100_000
 MOST_OUTPUT_BYTES = 30_000
 _MOST_LISTED = 200
 _LEFT_S = 0.2
-_MENTION = re.compile(r'(?<!\S)@(?:"([^"\n]+)"|([^\s"]+))')
-_TRAILING = ".,;:!?)]}'\""
 _PICTURES = {".png", ".jpg", ".jpeg", ".gif", ".webp", ".pdf"}
 
 
@@ -41,19 +40,18 @@ class Attached(Struct, frozen=True):
 
 
 def attach_files(text: str, policy: PathPolicy) -> list[Attached]:
-    """Read the files and folders that a message names; other words stay unchanged."""
+    """Read the files and folders that a message names; what is not found is in the list, too."""
     found: dict[Path, Attached] = {}
-    for quoted, plain in _MENTION.findall(text):
-        for name in (quoted,) if quoted else dict.fromkeys((plain, plain.rstrip(_TRAILING))):
-            place = _existing(name, policy)
-            if place is not None:
-                if place.path not in found and len(found) < MOST_FILES:
-                    found[place.path] = _attach(name, place, policy)
-                break
-    return [*found.values()]
+    missing: dict[str, Attached] = {}
+    for name, place in find_mentions(text, partial(_existing, policy)):
+        if place is None:
+            missing[name] = Attached(name, None, "there is no such file")
+        elif place.path not in found and len(found) < MOST_FILES:
+            found[place.path] = _attach(name, place, policy)
+    return [*found.values(), *missing.values()]
 
 
-def _existing(name: str, policy: PathPolicy) -> ResolvedPath | None:
+def _existing(policy: PathPolicy, name: str) -> ResolvedPath | None:
     try:
         place = policy.resolve(name)
         return place if place.path.exists() else None

@@ -49,13 +49,13 @@ class PlainLine:
     async def next(self) -> Entered | None:
         """Return the next entry; None if the input has ended."""
         entered: list[str] = []
-        acts = False
+        acts = is_pasted = False
         while (line := await self._read_line()) is not None:
             is_first, was_followed = not entered, self._is_followed
             self._is_followed = await self._lines.has_more()
+            is_pasted = is_pasted or was_followed or self._is_followed
             if is_first:
-                is_alone = not (was_followed or self._is_followed)
-                acts = is_alone and line.startswith(("!", "/"))
+                acts = not is_pasted and line.startswith(("!", "/"))
                 if acts and line.startswith("!"):
                     return Entered(line, acts=True)
             goes_on = line.endswith("\\")
@@ -64,7 +64,8 @@ class PlainLine:
                 text = "\n".join(entered)
                 entered.clear()
                 if text.strip():
-                    return Entered(text, acts)
+                    return Entered(text, acts, [text] if is_pasted else [])
+                is_pasted = False
                 self.refresh()
         return Entered("\n".join(entered)) if entered else None
 

@@ -4,9 +4,12 @@ import asyncio
 import os
 import signal
 import sys
+import termios
+from contextlib import suppress
 from functools import partial
+from typing import Any, NoReturn
 
-from agent_core.cli.chat.commands import COMMANDS, completion_values, do_command
+from agent_core.cli.chat.commands import COMMANDS, SlashCommands, completion_values
 from agent_core.cli.chat.conversation import Chat, ChatTerminal, InputLine
 from agent_core.cli.elicitation import TerminalElicitation
 from agent_core.cli.first_start import is_first_start, show_first_start
@@ -32,6 +35,8 @@ from agent_core.types import (
 
 HISTORY_NAME = "chat_history.jsonl"
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+_LEAVES_DRAWING = b"\x1b[?2004l\x1b[?25h\r\n"
+"""Ends bracketed paste, and shows the cursor on a line of its own."""
 _NO_TERMINAL = """\
 error: chat needs a terminal for its input and its output; without one, write
   soong-agent run "what to do"
@@ -82,6 +87,7 @@ async def _converse(options: Options, setup: Setup, redactor: Redactor) -> int:
             setup,
             clean=redactor.text,
             execute=options.execute,
+            abandon=partial(_abandon, descriptor, termios.tcgetattr(descriptor)),
             model=options.model,
             mode=options.mode or "ask",
         )
@@ -90,7 +96,7 @@ async def _converse(options: Options, setup: Setup, redactor: Redactor) -> int:
         terminal = ChatTerminal(line, environ=os.environ, plain=is_plain)
         prompt = TerminalPrompt(terminal, lines, echoes=False, turn=turn)
         questions = TerminalElicitation(terminal, lines, turn=turn, descriptor=descriptor)
-        conversation.attach(line, terminal, partial(do_command, conversation))
+        conversation.attach(line, terminal, SlashCommands())
         show_warnings(partial(terminal.line, style=Style.WARN), redactor)
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGINT, conversation.interrupt)
@@ -102,6 +108,15 @@ async def _converse(options: Options, setup: Setup, redactor: Redactor) -> int:
         return await conversation.run()
 
 
+def _abandon(descriptor: int, modes: list[Any], code: int) -> NoReturn:
+    """End the process without waiting for anything, and leave the terminal as it was found."""
+    with suppress(OSError, termios.error):
+        termios.tcsetattr(descriptor, termios.TCSANOW, modes)
+    with suppress(OSError):
+        os.write(descriptor, _LEAVES_DRAWING)
+    os._exit(code)
+
+
 def _open_line(conversation: Chat, lines: InputLines, *, is_plain: bool) -> InputLine:
     if is_plain:
         from agent_core.cli.chat.plain import PlainLine  # noqa: PLC0415 - few use it
@@ -110,15 +125,17 @@ def _open_line(conversation: Chat, lines: InputLines, *, is_plain: bool) -> Inpu
     from agent_core.cli.chat.completion import ChatCompleter, Files  # noqa: PLC0415
     from agent_core.cli.chat.history import FileHistory  # noqa: PLC0415
     from agent_core.cli.chat.line import EditedLine  # noqa: PLC0415
+    from agent_core.cli.chat.pastes import Pastes  # noqa: PLC0415
 
     setup = conversation.setup
     names = {name: command.what for name, command in COMMANDS.items()}
-    values = completion_values(conversation)
+    values, pastes = completion_values(conversation), Pastes()
     return EditedLine(
         sys.stdout,
         conversation,
         completer=ChatCompleter(names, values, Files(setup.project)),
-        history=FileHistory(setup.home / HISTORY_NAME, conversation.clean),
+        history=FileHistory(setup.home / HISTORY_NAME, conversation.clean, pastes),
+        pastes=pastes,
     )
 
 

@@ -1,0 +1,94 @@
+"""Reads the keys of a terminal, whatever protocol it speaks."""
+
+import re
+
+from prompt_toolkit.input.ansi_escape_sequences import ANSI_SEQUENCES
+from prompt_toolkit.input.vt100_parser import Vt100Parser
+
+_NEW_LINE = "\x1b\r"
+_PASTE, _PASTE_END = "\x1b[200~", "\x1b[201~"
+_SEQUENCE = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI: arrows, function keys, reports
+    r"|\x1bO[ -~]"  # SS3
+    r"|\x1b[\]P_^X][^\x1b\x07]*(?:\x07|\x1b\\)"  # OSC, DCS and their like
+)
+_BEGUN = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|O|[\]P_^X][^\x1b\x07]*\x1b?)?\Z")
+_KEY = re.compile(
+    r"\x1b\[(?:27;(?P<xterm>\d+);(?P<xkey>\d+)~|(?P<key>\d+)(?::[\d:]*)?(?:;(?P<mods>\d+)(?::\d+)?)?(?:;[\d:]*)?u)"
+)
+_REPORTS = re.compile(r"\x1b\[(?:\d+;\d+R|<?[\d;]+[mM]|M)")
+"""Positions of the cursor and of the mouse, which the parser reads itself."""
+_KEYPAD = dict(zip(map("\x1bO{}".format, "MXjklmnopqrstuvwxy"), "\r=*+,-./0123456789", strict=True))
+_ENTER, _ALT, _CONTROL = 13, 2, 4
+
+
+class KeyParser(Vt100Parser):
+    """A parser that knows how terminals report modifiers, and drops what it does not know.
+
+    Enter with Shift, Ctrl or Alt is a new line in every protocol (xterm's `modifyOtherKeys`, and
+    that of kitty). Nothing of an escape sequence is ever typed into the line.
+    """
+
+    def reset(self, request: bool = False) -> None:
+        """Begin anew."""
+        self._begun = ""
+        super().reset(request)
+
+    def feed(self, data: str) -> None:
+        """Take what the terminal has sent; a sequence may be split anywhere."""
+        if self._in_bracketed_paste:
+            end = (self._paste_buffer + data).find(_PASTE_END)
+            taken = end + len(_PASTE_END) - len(self._paste_buffer) if end >= 0 else len(data)
+            super().feed(data[:taken])
+            data = data[taken:]
+        data, self._begun = self._begun + data, ""
+        at = 0
+        while at < len(data):
+            start = data.find("\x1b", at)
+            start = len(data) if start < 0 else start
+            super().feed(data[at:start].replace("\x00", ""))  # Ctrl-Space is no key of the line
+            at = start
+            if found := _SEQUENCE.match(data, at):
+                at = found.end()
+                super().feed(_translated(found[0]))
+                if found[0] == _PASTE:
+                    self.feed(data[at:])
+                    return
+            elif _BEGUN.match(data, at):
+                self._begun = data[at:]
+                return
+            elif at < len(data):  # Escape before another key
+                super().feed(data[at : at + 2])
+                at += 2
+
+    def flush(self) -> None:
+        """Take what was begun as it is: nothing follows."""
+        begun, self._begun = self._begun, ""
+        if len(begun) <= len("\x1b["):  # Escape, or Alt with one of `[ O ] P _ ^ X`
+            super().feed(begun)
+        super().flush()
+
+
+def _translated(sequence: str) -> str:
+    """Return what the line reads for an escape sequence; empty if it is to be ignored."""
+    if (found := _KEY.fullmatch(sequence)) and sequence not in {_PASTE, _PASTE_END}:
+        code = int(found["xkey"] or found["key"])
+        modifiers = int(found["xterm"] or found["mods"] or 1) - 1
+        return _key(code, modifiers)
+    if sequence in ANSI_SEQUENCES or _REPORTS.fullmatch(sequence):
+        return sequence
+    return _KEYPAD.get(sequence, "")
+
+
+def _key(code: int, modifiers: int) -> str:
+    """Return the letter of a key that is reported by its number, as older terminals send it."""
+    if code == _ENTER:
+        return _NEW_LINE if modifiers & 7 else "\r"
+    if code > 0x10FFFF or 0xD800 <= code < 0xE000 or 0xE000 <= code < 0xF900:  # kitty's own keys
+        return ""
+    letter = chr(code)
+    if modifiers & _CONTROL:
+        letter = chr(ord(letter.upper()) & 0x1F) if "?" < letter.upper() < "`" else ""
+    if letter == "\t" and modifiers & 1:
+        letter = "\x1b[Z"
+    return f"\x1b{letter}" if letter and modifiers & _ALT else letter

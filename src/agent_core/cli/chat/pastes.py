@@ -1,0 +1,61 @@
+"""Keeps large pasted texts, of which the input shows a short name."""
+
+import re
+from collections.abc import Mapping
+
+_LARGE_LINES = 12
+_LARGE_CHARS = 1500
+_NAME = re.compile(r"\[(?:pasted text|earlier paste) \d+: \d+ (?:lines|characters)\]")
+
+
+class Pastes:
+    """Large pastes of a conversation, and those of the input history, by the name shown for each.
+
+    The names of a conversation are numbered as they are pasted. A text that an entry of the history
+    has brought along gets another name, so that no name ever means two texts.
+    """
+
+    def __init__(self) -> None:
+        self._texts: dict[str, str] = {}
+        self._earlier: dict[str, str] = {}
+
+    def fold(self, text: str) -> str:
+        """Return what the input shows for a pasted text: its name if it is large."""
+        lines = text.count("\n") + 1
+        if lines <= _LARGE_LINES and len(text) <= _LARGE_CHARS:
+            return text
+        name = f"[pasted text {len(self._texts) - len(self._earlier) + 1}: {_size(text)}]"
+        self._texts[name] = text
+        return name
+
+    def unfold(self, shown: str) -> str:
+        """Return the text that is sent, with the pasted texts in place of their names."""
+        return _NAME.sub(lambda found: self._texts.get(found[0], found[0]), shown)
+
+    def is_paste(self, shown: str) -> bool:
+        """Return whether an input shows nothing but the name of a paste."""
+        return shown in self._texts
+
+    def named_in(self, shown: str) -> dict[str, str]:
+        """Return the pasted texts that an input shows, by their names."""
+        names = _NAME.findall(shown)
+        return {name: self._texts[name] for name in names if name in self._texts}
+
+    def restore(self, shown: str, named: Mapping[str, str]) -> str | None:
+        """Return an entry of the history as the input shows it now; None if a text is missing."""
+        if any(name not in named for name in _NAME.findall(shown)):
+            return None
+        return _NAME.sub(lambda found: self._name_earlier(named[found[0]]), shown)
+
+    def _name_earlier(self, text: str) -> str:
+        name = self._earlier.get(text)
+        if name is None:
+            name = f"[earlier paste {len(self._earlier) + 1}: {_size(text)}]"
+            self._earlier[text] = name
+            self._texts[name] = text
+        return name
+
+
+def _size(text: str) -> str:
+    lines = text.count("\n") + 1
+    return f"{lines} lines" if lines > 1 else f"{len(text)} characters"

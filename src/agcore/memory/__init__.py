@@ -5,6 +5,7 @@ from agcore.memory.embeddings import Embed
 from agcore.memory.error import MemoryError  # noqa: A004 - the toolkit's own
 from agcore.memory.knowledge import KnowledgePage, KnowledgeStore, PageIndexEntry, ScoredItem
 from agcore.memory.page_index import KNOWLEDGE_PREFIX
+from agcore.memory.postgres import PostgresStore
 from agcore.memory.retriever import MemoryRetriever, RetrievalResult, RetrieverConfig
 from agcore.memory.store import InMemoryStore, MemoryStore, SqliteStore
 from agcore.memory.types import (
@@ -33,6 +34,7 @@ __all__ = [
     "MemoryStore",
     "MemoryStrategy",
     "PageIndexEntry",
+    "PostgresStore",
     "RetrievalResult",
     "RetrieverConfig",
     "ScoredItem",

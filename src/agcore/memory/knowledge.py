@@ -5,13 +5,14 @@ import logging
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 
 from agcore.memory.error import InvalidMemoryError, MemoryNotFoundError
+from agcore.memory.items import ItemTable
 from agcore.memory.page_index import KNOWLEDGE_PREFIX
-from agcore.memory.store import InMemoryStore, MemoryStore, SqliteStore
+from agcore.memory.store import MemoryStore
 from agcore.memory.types import MemoryFilter, MemoryItem
 from agcore.memory.words import Words, dice, words_of
 from agent_core.providers.jsontext import dump_text, parse
@@ -55,18 +56,14 @@ class KnowledgePage(Frozen):
 class KnowledgeStore:
     """Pages in a memory store.
 
-    In an `InMemoryStore` or a `SqliteStore` an index of their words is kept with the pages. A store
-    of another kind is listed at every search, and its pages are compared one by one.
+    In a store of the toolkit an index of their words is kept with the pages. A store of another
+    kind is listed at every search, and its pages are compared one by one.
     """
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
         # A subclass may store something other than it is given, so it gets no index.
-        self._ours = (
-            cast("InMemoryStore | SqliteStore", store)
-            if type(store) in {InMemoryStore, SqliteStore}
-            else None
-        )
+        self._ours = store if isinstance(store, ItemTable) and store.indexes_pages else None
         self._compared: dict[str, _Compared] = {}
 
     async def save_page(
@@ -160,7 +157,12 @@ class KnowledgeStore:
 
         return await asyncio.to_thread(score)
 
-    async def _up_to_date_index(self) -> InMemoryStore | SqliteStore | None:
+    async def count_use(self, page_ids: Iterable[str]) -> None:
+        """Count retrieved pages as used, in a store that evicts by that."""
+        if isinstance(self._store, ItemTable):
+            await self._store.count_use(KNOWLEDGE_PREFIX + page_id for page_id in page_ids)
+
+    async def _up_to_date_index(self) -> ItemTable | None:
         """Return the store if it has an index, after indexing pages that were saved without it."""
         indexed = self._ours
         if indexed is None or not await indexed.has_page_index():

@@ -8,6 +8,7 @@ the index have an index of their own, so that a search finds and adds them first
 import sqlite3
 from collections.abc import Collection, Sequence
 
+from agcore.memory.items import ItemTable
 from agent_core.providers.jsontext import dump_text
 
 KNOWLEDGE_PREFIX = "_knowledge:"
@@ -71,8 +72,10 @@ WITH found AS MATERIALIZED (
         FROM json_each(:words) AS wanted CROSS JOIN word ON term = wanted.value GROUP BY doc
     ) GROUP BY page HAVING best >= :least
 )
-SELECT item_id, best FROM found JOIN page USING (page)
-WHERE created_at >= :since ORDER BY best DESC, created_at, item_id LIMIT :limit
+SELECT id, content, metadata, created_at, best FROM (
+    SELECT item_id, best FROM found JOIN page USING (page)
+    WHERE created_at >= :since ORDER BY best DESC, created_at, item_id LIMIT :limit
+) JOIN item ON id = item_id ORDER BY best DESC, created_at, id
 """  # noqa: S608 - constants only
 _WITH_ALL = f"""
 WITH found AS MATERIALIZED (
@@ -81,61 +84,59 @@ WITH found AS MATERIALIZED (
         FROM json_each(:words) AS wanted CROSS JOIN word ON term = wanted.value
     ) GROUP BY page HAVING count(*) = :count
 )
-SELECT item_id FROM found JOIN page USING (page)
-WHERE created_at >= :since ORDER BY created_at, item_id
+SELECT id, content, metadata, item.created_at
+FROM found JOIN page USING (page) JOIN item ON id = item_id
+WHERE item.created_at >= :since ORDER BY item.created_at, id
 """  # noqa: S608 - constants only
 
 
-def prepare_index(connection: sqlite3.Connection) -> bool:
-    """Make the index if it is missing; return False if this SQLite has no FTS5."""
-    if not connection.execute(_HAS_FTS5).fetchone():
-        return False
-    if not connection.execute(_HAS_INDEX).fetchone():
-        for statement in _INDEX:
-            connection.execute(statement)
-    return True
+class SqliteItems(ItemTable):
+    """A memory store in an SQLite database."""
 
+    def _prepare_index(self, connection: sqlite3.Connection) -> bool:
+        if not connection.execute(_HAS_FTS5).fetchone():
+            return False
+        if not connection.execute(_HAS_INDEX).fetchone():
+            for statement in _INDEX:
+                connection.execute(statement)
+        return True
 
-def list_unindexed(connection: sqlite3.Connection, limit: int) -> list[tuple[str, str]]:
-    """Some pages that are not in the index: id and content."""
-    return connection.execute(_LIST_UNINDEXED, [limit]).fetchall()
+    def _unindexed(self, connection: sqlite3.Connection, limit: int) -> list[tuple[str, str]]:
+        return connection.execute(_LIST_UNINDEXED, [limit]).fetchall()
 
+    def _add_page(
+        self, connection: sqlite3.Connection, item_id: str, content: str, parts: Sequence[Words]
+    ) -> None:
+        if not connection.execute(_CLAIM, [item_id, content]).rowcount:
+            return
+        page = connection.execute(_ADD, [item_id]).lastrowid or 0
+        rows = [
+            (page * _PAGE + place * _PLACE + min(len(part), _MOST_WORDS), " ".join(sorted(part)))
+            for place, part in enumerate(parts[:_MOST_PARTS])
+        ]
+        connection.execute("INSERT INTO page_parts VALUES (?, ?)", [page, dump_text(rows)])
+        connection.executemany("INSERT INTO part (rowid, words) VALUES (?, ?)", rows)
 
-def add_page(
-    connection: sqlite3.Connection, item_id: str, content: str, parts: Sequence[Words]
-) -> None:
-    """Index a page, unless it has other content by now or is indexed already."""
-    if not connection.execute(_CLAIM, [item_id, content]).rowcount:
-        return
-    page = connection.execute(_ADD, [item_id]).lastrowid or 0
-    rows = [
-        (page * _PAGE + place * _PLACE + min(len(part), _MOST_WORDS), " ".join(sorted(part)))
-        for place, part in enumerate(parts[:_MOST_PARTS])
-    ]
-    connection.execute("INSERT INTO page_parts VALUES (?, ?)", [page, dump_text(rows)])
-    connection.executemany("INSERT INTO part (rowid, words) VALUES (?, ?)", rows)
+    def _best(
+        self,
+        connection: sqlite3.Connection,
+        words: Words,
+        *,
+        since: int,
+        min_score: float,
+        limit: int,
+    ) -> sqlite3.Cursor:
+        values = {
+            "base": len(words),
+            "words": dump_text(sorted(words)),
+            "since": since,
+            "least": min_score,
+            "limit": limit,
+        }
+        return connection.execute(_BEST, values)
 
-
-def best_pages(
-    connection: sqlite3.Connection, words: Words, *, since: int, min_score: float, limit: int
-) -> list[tuple[str, float]]:
-    """Ids and scores of the pages that fit best, best first, the oldest of equals first.
-
-    A page's score is the Dice overlap of these words with those of its best part.
-    """
-    values = {
-        "base": len(words),
-        "words": dump_text(sorted(words)),
-        "since": since,
-        "least": min_score,
-        "limit": limit,
-    }
-    return connection.execute(_BEST, values).fetchall()
-
-
-def pages_with_all(connection: sqlite3.Connection, words: Words, *, since: int) -> list[str]:
-    """Ids of the pages that have every one of these words, wherever in them, oldest first."""
-    rows = connection.execute(
-        _WITH_ALL, {"words": dump_text(sorted(words)), "since": since, "count": len(words)}
-    )
-    return [item_id for (item_id,) in rows]
+    def _with_all(
+        self, connection: sqlite3.Connection, words: Words, *, since: int
+    ) -> sqlite3.Cursor:
+        values = {"words": dump_text(sorted(words)), "since": since, "count": len(words)}
+        return connection.execute(_WITH_ALL, values)

@@ -64,7 +64,9 @@ class MemoryRetriever:
             MemoryError: the store cannot be read, or the embeddings failed.
         """
         with raise_as_memory_error():
-            return await self._search(query)
+            found = await self._search(query)
+            await self._knowledge.count_use(item.page.page_id for item in found.items)
+            return found
 
     async def _search(self, query: str) -> RetrievalResult:
         least, most = self._config.min_score, self._config.top_k

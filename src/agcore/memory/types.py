@@ -33,6 +33,8 @@ class EvictionPolicy(StrEnum):
 
     OLDEST = "oldest"
     LEAST_RECENTLY_USED = "least_recently_used"
+    RECALL_BASED = "recall_based"
+    """Those that `get` and retrievers have returned least often, first."""
 
 
 class EvictionConfig(Frozen):

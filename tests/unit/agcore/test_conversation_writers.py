@@ -24,28 +24,17 @@ from agcore.memory import (
 from agent_core.providers.jsontext import dump_text
 from agent_core.types import utc_now
 from isolation import program_file
+from memory_stores import OpenStore
 
 FULL = ConversationMemoryConfig.full()
+
 PREFIX = "_conversation_s1:"
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[MemoryStore]:
-    if request.param == "memory":
-        yield InMemoryStore()
-        return
-    async with await SqliteStore.open(tmp_path / "m.sqlite") as opened:
-        yield opened
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-async def small(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[MemoryStore]:
+@pytest.fixture
+async def small(open_store: OpenStore) -> AsyncGenerator[MemoryStore]:
     """Keeps six items."""
-    eviction = EvictionConfig(capacity=6)
-    if request.param == "memory":
-        yield InMemoryStore(eviction)
-        return
-    async with await SqliteStore.open(tmp_path / "m.sqlite", eviction) as opened:
+    async with open_store(EvictionConfig(capacity=6)) as opened:
         yield opened
 
 

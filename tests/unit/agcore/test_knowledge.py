@@ -26,22 +26,20 @@ from agcore.memory import (
 )
 from agent_core.storage.sqlite import InlineConnection
 from agent_core.types import utc_now
+from memory_stores import OpenKind
 
 
 class OwnStore(InMemoryStore):
     """Stands for a store of another kind: what derives from ours may keep something else."""
 
 
-@pytest.fixture(params=["in memory", "in a file", "of another kind"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[MemoryStore]:
-    match request.param:
-        case "in memory":
-            yield InMemoryStore()
-        case "in a file":
-            async with await SqliteStore.open(tmp_path / "pages.sqlite") as opened:
-                yield opened
-        case _:
-            yield OwnStore()
+@pytest.fixture(params=["in memory", "in a file", "in Postgres", "of another kind"])
+async def store(request: pytest.FixtureRequest, open_kind: OpenKind) -> AsyncGenerator[MemoryStore]:
+    if request.param == "of another kind":
+        yield OwnStore()
+        return
+    async with open_kind(request.param, None) as opened:
+        yield opened
 
 
 async def library(store: MemoryStore) -> tuple[KnowledgeStore, dict[str, KnowledgePage]]:
@@ -220,9 +218,16 @@ _VOCABULARY = [f"{word}{end}" for word in ("plan", "serv", "copy", "数据库", 
                ("", "s", "ing", "ed", "er", ". ", "库", "\n")]  # fmt: skip
 
 
-async def test_the_index_scores_as_the_comparison_of_every_part_does() -> None:
+@pytest.mark.parametrize("kind", ["in memory", "in Postgres"])
+async def test_the_index_scores_as_the_comparison_of_every_part_does(
+    kind: str, open_kind: OpenKind
+) -> None:
+    async with open_kind(kind, None) as store:
+        await check_scores(KnowledgeStore(store), KnowledgeStore(OwnStore()))
+
+
+async def check_scores(indexed: KnowledgeStore, compared: KnowledgeStore) -> None:
     random_ = random.Random(1)  # noqa: S311 - no secret
-    indexed, compared = KnowledgeStore(InMemoryStore()), KnowledgeStore(OwnStore())
     for number in range(80):
         fields = a_text(random_, 3), a_text(random_, random_.randrange(40)), [a_text(random_, 2)]
         for knowledge in (indexed, compared):

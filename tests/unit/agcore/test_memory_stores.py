@@ -1,11 +1,9 @@
-"""Stores: one suite for both, and what only a file can do."""
+"""Stores: one suite for every kind, and what only a file or a database can do."""
 
 import asyncio
 import sqlite3
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 
@@ -14,31 +12,17 @@ import pytest
 from agcore.memory import (
     EvictionConfig,
     EvictionPolicy,
-    InMemoryStore,
+    KnowledgeStore,
     MemoryError,  # noqa: A004 - the toolkit's own
     MemoryFilter,
     MemoryItem,
-    MemoryStore,
+    MemoryRetriever,
     SqliteStore,
 )
 from agent_core.types import utc_now
 from isolation import program_file
+from memory_stores import OpenStore
 
-OpenStore = Callable[[Path, EvictionConfig], AbstractAsyncContextManager[MemoryStore]]
-
-
-@asynccontextmanager
-async def in_memory(_folder: Path, eviction: EvictionConfig) -> AsyncGenerator[MemoryStore]:
-    yield InMemoryStore(eviction)
-
-
-@asynccontextmanager
-async def in_a_file(folder: Path, eviction: EvictionConfig) -> AsyncGenerator[MemoryStore]:
-    async with await SqliteStore.open(folder / "memory.sqlite", eviction) as store:
-        yield store
-
-
-both = pytest.mark.parametrize("open_store", [in_memory, in_a_file])
 PLAIN = EvictionConfig()
 
 
@@ -50,11 +34,8 @@ def ids(items: list[MemoryItem]) -> list[str]:
     return [found.id for found in items]
 
 
-@both
-async def test_phase3_an_item_is_kept_replaced_and_forgotten(
-    open_store: OpenStore, tmp_path: Path
-) -> None:
-    async with open_store(tmp_path, PLAIN) as store:
+async def test_phase3_an_item_is_kept_replaced_and_forgotten(open_store: OpenStore) -> None:
+    async with open_store(PLAIN) as store:
         assert await store.get("a") is None
         kept = MemoryItem(id="a", content="один", metadata={"n": [1, {"m": None}]})
         await store.save(kept)
@@ -68,11 +49,8 @@ async def test_phase3_an_item_is_kept_replaced_and_forgotten(
         assert await store.get("a") is None
 
 
-@both
-async def test_phase3_items_are_listed_by_prefix_age_and_number(
-    open_store: OpenStore, tmp_path: Path
-) -> None:
-    async with open_store(tmp_path, PLAIN) as store:
+async def test_phase3_items_are_listed_by_prefix_age_and_number(open_store: OpenStore) -> None:
+    async with open_store(PLAIN) as store:
         for item_id, age_s in [("a:3", 5), ("a:1", 30), ("b:1", 20), ("a:2", 10), ("a", 1)]:
             await store.save(item(item_id, age_s=age_s))
         assert ids(await store.list()) == ["a:1", "b:1", "a:2", "a:3", "a"]
@@ -84,34 +62,25 @@ async def test_phase3_items_are_listed_by_prefix_age_and_number(
         assert ids(await store.list(MemoryFilter(limit=0))) == []
 
 
-@both
-async def test_phase3_items_that_are_too_old_are_gone(
-    open_store: OpenStore, tmp_path: Path
-) -> None:
-    async with open_store(tmp_path, EvictionConfig(ttl=timedelta(seconds=60))) as store:
+async def test_phase3_items_that_are_too_old_are_gone(open_store: OpenStore) -> None:
+    async with open_store(EvictionConfig(ttl=timedelta(seconds=60))) as store:
         await store.save(item("old", age_s=61))
         await store.save(item("new"))
         assert await store.get("old") is None
         assert ids(await store.list()) == ["new"]
 
 
-@both
-async def test_phase3_a_full_store_forgets_what_was_saved_first(
-    open_store: OpenStore, tmp_path: Path
-) -> None:
-    async with open_store(tmp_path, EvictionConfig(capacity=3)) as store:
+async def test_phase3_a_full_store_forgets_what_was_saved_first(open_store: OpenStore) -> None:
+    async with open_store(EvictionConfig(capacity=3)) as store:
         for item_id in ("a", "b", "c", "a", "d"):
             await store.save(item(item_id))
             await store.get("b")
         assert sorted(ids(await store.list())) == ["a", "c", "d"]
 
 
-@both
-async def test_phase3_or_what_was_used_least_recently(
-    open_store: OpenStore, tmp_path: Path
-) -> None:
+async def test_phase3_or_what_was_used_least_recently(open_store: OpenStore) -> None:
     eviction = EvictionConfig(policy=EvictionPolicy.LEAST_RECENTLY_USED, capacity=3)
-    async with open_store(tmp_path, eviction) as store:
+    async with open_store(eviction) as store:
         for item_id in ("a", "b", "c"):
             await store.save(item(item_id))
         await store.get("a")
@@ -119,11 +88,69 @@ async def test_phase3_or_what_was_used_least_recently(
         assert sorted(ids(await store.list())) == ["a", "c", "d"]
 
 
-@both
-async def test_text_that_no_database_takes_is_kept_readable(
-    open_store: OpenStore, tmp_path: Path
+BY_RECALL = EvictionConfig(policy=EvictionPolicy.RECALL_BASED, capacity=3)
+
+
+async def test_a_full_store_forgets_what_was_recalled_least(open_store: OpenStore) -> None:
+    async with open_store(BY_RECALL) as store:
+        for item_id, recalls in [("a", 2), ("b", 0), ("c", 1)]:
+            await store.save(item(item_id))
+            for _ in range(recalls):
+                await store.get(item_id)
+        await store.list()  # looks at all, and recalls none
+        await store.last("b")
+        await store.save(item("d"))  # stays, although it had no time to be recalled
+        assert sorted(ids(await store.list())) == ["a", "c", "d"]
+        await store.save(item("e"))
+        assert sorted(ids(await store.list())) == ["a", "c", "e"]
+        await store.save(item("a", "changed"))  # keeps its count
+        await store.get("e")
+        await store.save(item("f"))
+        assert sorted(ids(await store.list())) == ["a", "e", "f"]  # of equals, the unused longer
+
+
+async def test_messages_that_are_saved_together_stay_in_a_store_full_of_others(
+    open_store: OpenStore,
 ) -> None:
-    async with open_store(tmp_path, PLAIN) as store:
+    async with open_store(BY_RECALL) as store:
+        for item_id in ("a", "b", "c"):
+            await store.save(item(item_id))
+            await store.get(item_id)
+        assert await store.save_new([item("d"), item("e")])
+        assert sorted(ids(await store.list())) == ["c", "d", "e"]
+        assert not await store.save_new([item("f"), item("c")])
+        assert sorted(ids(await store.list())) == ["c", "d", "e"]
+        assert await store.save_new([item(each) for each in "wxyz"])
+        assert sorted(ids(await store.list())) == ["x", "y", "z"]
+
+
+async def test_retrieval_counts_as_recall(open_store: OpenStore) -> None:
+    async with open_store(BY_RECALL) as store:
+        pages = KnowledgeStore(store)
+        for title in ("Boats", "Lamps", "Trains"):
+            await pages.save_page(title, f"About {title}.")
+        for question in ("boats", "trains"):
+            found = await MemoryRetriever(pages).search(question)
+            assert [each.page.title for each in found.items] == [question.capitalize()]
+        await pages.save_page("Planes", "About planes.")
+        assert [entry.title for entry in await pages.index()] == ["Boats", "Trains", "Planes"]
+
+
+async def test_recalls_are_counted_across_restarts(tmp_path: Path) -> None:
+    path = tmp_path / "m.sqlite"
+    for recalled in ("a", "b", "b"):
+        async with await SqliteStore.open(path, BY_RECALL) as store:
+            for item_id in ("a", "b", "c"):
+                await store.save_new([item(item_id)])
+            await store.get(recalled)
+    async with await SqliteStore.open(path, BY_RECALL) as store:
+        await store.save(item("d"))
+        await store.save(item("e"))
+        assert sorted(ids(await store.list())) == ["a", "b", "e"]
+
+
+async def test_text_that_no_database_takes_is_kept_readable(open_store: OpenStore) -> None:
+    async with open_store(PLAIN) as store:
         await store.save(MemoryItem(id="a", content="ok", metadata={"n": 2**70}))
         await store.save(item("b", "e\u0301 \U0001f600 \u202e"))
         found = await store.get("b")

@@ -120,6 +120,8 @@ class Threads:
         url, tenant: of the connections, see `connect`.
         patience: see `PATIENCE`.
         idle_s: `idle_s` of the connections; also the seconds that `keep` waits for an answer.
+        marks_commits: False if the database has no table `last_commits`: a job whose connection
+            breaks at its commit is run again, whether or not it was committed.
     """
 
     def __init__(
@@ -129,8 +131,10 @@ class Threads:
         tenant: str | None = None,
         patience: float = PATIENCE,
         idle_s: float = IDLE_S,
+        marks_commits: bool = True,
     ) -> None:
         self.tenant = tenant
+        self._marks_commits = marks_commits
         self._url = url
         self._patience = patience
         self._idle_s = idle_s
@@ -165,7 +169,7 @@ class Threads:
         if isinstance(batch := cast("object", job), Append):
             work = partial(self._send, batch)
         else:
-            work = partial(self._write, job, about, by)
+            work = partial(self._write, job, about, by, is_marked=self._marks_commits)
         if about is None:
             self._writers.submit(self._finish, _Waiting(work, future))
         else:
@@ -256,9 +260,7 @@ class Threads:
         with suppress(RuntimeError):  # the loop is gone, and the waiting caller with it
             waiting.future.get_loop().call_soon_threadsafe(_settle, waiting.future, value, failure)
 
-    def _write(
-        self, job: Job[Result], about: str | None, by: Named, *, is_marked: bool = True
-    ) -> Result:
+    def _write(self, job: Job[Result], about: str | None, by: Named, *, is_marked: bool) -> Result:
         races = 0
         for is_last in attempts(self._patience):
             done: tuple[Result] | None = None

@@ -1,6 +1,5 @@
 """Adapt a cycle's provider to the engine, with hooks, retries, redaction and cost."""
 
-import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -15,15 +14,19 @@ from agcore.llm.error import (
     RequestError,
     StreamBrokenError,
     ToolTurnLimitError,
+    llm_error_from_payload,
     raise_as_llm_error,
 )
 from agcore.llm.history import ChatHistory, ChatRedactor
 from agcore.llm.hooks import HookContext, HookEvent, HookExecutor, HookResult
 from agcore.llm.provider import (
+    INSTRUCTED,
     AdapterProvider,
     LlmProvider,
     SecretSource,
+    instruction_blocks,
     model_request,
+    request_settings,
     response_of,
 )
 from agcore.llm.stream import ChatChunk
@@ -33,12 +36,16 @@ from agent_core.budgets.meter import Meter, MeteredAdapter
 from agent_core.budgets.prices import Prices, may_have_price
 from agent_core.config.models import ModelConfig, RetryConfig
 from agent_core.errors import ErrorCode, PermissionDeniedError
+from agent_core.providers.adapter_faults import open_stream
 from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.estimates import PromptEstimates
-from agent_core.providers.failures import Called, CallError, pause_before_retry_s
+from agent_core.providers.failures import Called
+from agent_core.providers.redacting import RequestRedactor
 from agent_core.providers.reply import CallDraft, ReplyAccumulator
 from agent_core.providers.requests import IdentityCache
+from agent_core.providers.retrying import RetryingAdapter
 from agent_core.providers.tally import CallTally, CountedStart
+from agent_core.redaction import Redactor
 from agent_core.types import (
     FINAL_ANSWER,
     ErrorPayload,
@@ -46,12 +53,14 @@ from agent_core.types import (
     ModelEvent,
     ModelFailed,
     ModelMessage,
+    ModelReasoningDelta,
     ModelRequest,
     ModelRetry,
     ModelStarted,
     ModelTextDelta,
     StopReason,
     ToolCall,
+    ToolCallDelta,
     ToolDefinition,
     ToolResult,
     Usage,
@@ -82,10 +91,10 @@ class CallTurn:
         metadata: of the submission, for hooks.
         meter: charges the calls to a budget, if there is one.
         cost: of these calls, and of summaries made for them.
-        tally: counts the attempts of the current call.
         rounds: how many replies with calls there have been.
         failure: the error of the last call, if it failed.
-        request: the last one.
+        sent: the last request, as the engine has built it.
+        chat: the last request as the toolkit's, once something needs it.
         response: the last reply.
     """
 
@@ -98,10 +107,10 @@ class CallTurn:
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
     meter: Meter | None = None
     cost: CostTracker = field(default_factory=CostTracker)
-    tally: CallTally = field(default_factory=lambda: CallTally(lambda: 0))
     rounds: int = 0
     failure: LlmError | None = None
-    request: ChatRequest | None = None
+    sent: ModelRequest | None = None
+    chat: ChatRequest | None = None
     response: ChatResponse | None = None
 
     def next_settings(self) -> ChatRequest:
@@ -113,13 +122,14 @@ class CallTurn:
 
 @dataclass(slots=True)
 class HookedProvider:
-    """A `ProviderAdapter` around an `LlmProvider`.
+    """The model of a cycle, as an adapter of the engine: with hooks, retries and costs.
 
     Attributes:
-        provider: answers the requests.
+        provider: answers the requests. An adapter of the engine gets the engine's requests.
         retry: for rate limits, timeouts and 5xx; a wait is never shorter than the service asked.
         history: converts the messages of a request.
-        clean: removes secrets.
+        redactor: knows the secrets that requests and replies must not have.
+        clean: removes them from messages.
         hooks: called before a call, after it, and when it fails.
         cost: of all calls.
         turn: the state that all calls of the current run share.
@@ -129,15 +139,20 @@ class HookedProvider:
     provider: LlmProvider
     retry: RetryConfig
     history: ChatHistory
+    redactor: Redactor
     clean: ChatRedactor
     hooks: HookExecutor = field(default_factory=HookExecutor)
     cost: CostTracker = field(default_factory=CostTracker)
     turn: CallTurn = field(default_factory=lambda: CallTurn(ChatRequest(messages=())))
     prices: Prices = field(default_factory=Prices)
+    _estimates: PromptEstimates = field(default_factory=PromptEstimates)
     _sent: IdentityCache[ChatMessage, ModelMessage] = field(
         default_factory=IdentityCache[ChatMessage, ModelMessage]
     )
-    _estimates: PromptEstimates = field(default_factory=PromptEstimates)
+    _requests: RequestRedactor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._requests = RequestRedactor(self.redactor)
 
     def model(self, name: str | None) -> ModelConfig:
         """Return the configuration of the model with this name, as far as the provider knows it."""
@@ -155,40 +170,30 @@ class HookedProvider:
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
         """See `ProviderAdapter.stream`; failures are raised, and kept in `turn`."""
         turn = self.turn
-        is_native = isinstance(self.provider, AdapterProvider)  # AdapterProvider checks it itself
-        turn.tally = CallTally(lambda: 0)  # each attempt has its own
-        started = ModelStarted(provider="agcore", model=request.model, native_output=is_native)
-        yield CountedStart.of(started, turn.tally)
-        system = [ChatMessage.system_text(block.content) for block in request.system]
-        system += self.history.instructions
-        sent = self.history.convert(request.messages)
-        turn.request = self.clean.request(
-            replace(
-                turn.next_settings(),
-                messages=[*system, *sent],
-                tools=request.tools,
-                output=request.output,
-            )
+        settings = turn.next_settings()
+        whole = request.model_copy(
+            update={
+                **request_settings(settings),
+                "model": settings.model or self.model(None).name,
+                "system": [*request.system, *instruction_blocks(self.history.instructions)],
+            }
         )
+        turn.sent, turn.chat = self._requests.clean(whole), None
         try:
-            async with aclosing(self._deltas(turn.request, turn)) as deltas:
-                async for delta in deltas:
-                    yield delta
-            response = self._reply(turn)
-            calls = response.tool_calls
-            is_answer = request.output is not None and {c.name for c in calls} == {FINAL_ANSWER}
-            if calls and turn.limit is not None and not is_answer:
-                turn.rounds += 1
-                if turn.rounds > turn.limit:
-                    raise ToolTurnLimitError(turn.limit)
-            yield ModelCompleted(
-                content=response.message.content,
-                tool_calls=calls,
-                usage=response.usage,
-                # A reply that was cut off ends the turn: it is not continued.
-                stop_reason=StopReason.TOOL_USE if calls else StopReason.END_TURN,
-                raw_stop_reason=response.stop_reason,
-            )
+            async with aclosing(self._events(turn.sent, turn)) as events:
+                async for event in events:
+                    if not isinstance(event, ModelCompleted):
+                        yield event
+                        continue
+                    names = {call.name for call in event.tool_calls}
+                    is_answer = request.output is not None and names == {FINAL_ANSWER}
+                    if names and turn.limit is not None and not is_answer:
+                        turn.rounds += 1
+                        if turn.rounds > turn.limit:
+                            raise ToolTurnLimitError(turn.limit)
+                    # A reply that was cut off ends the turn: it is not continued.
+                    stop = StopReason.TOOL_USE if names else StopReason.END_TURN
+                    yield event.model_copy(update={"stop_reason": stop})
         except LlmError as error:
             turn.failure = error
             raise
@@ -208,7 +213,6 @@ class HookedProvider:
         Raises:
             LlmError: the call failed, or a hook blocked it.
         """
-        request = self.clean.request(replace(settings, messages=messages, tools=tools))
         now = self.turn
         turn = CallTurn(
             settings,
@@ -217,11 +221,14 @@ class HookedProvider:
             metadata=now.metadata,
             meter=now.meter,
             cost=now.cost,
-            request=request,
         )
+        chat = replace(settings, messages=self.clean.messages(messages), tools=tools)
+        name = self.model(settings.model).name
+        sent = self._requests.clean(model_request(chat, self._sent, model=name))
+        turn.chat = replace(chat, tools=sent.tools)
         try:
-            async with aclosing(self._deltas(request, turn)) as deltas:
-                async for _ in deltas:
+            async with aclosing(self._events(sent, turn)) as events:
+                async for _ in events:
                     pass
         except ContextLengthError as error:
             await self.report(error, turn)
@@ -230,9 +237,7 @@ class HookedProvider:
 
     async def report(self, error: LlmError, turn: CallTurn) -> None:
         """Call the hooks for a call that has failed for good."""
-        await self._call_hooks(
-            turn, HookContext(event=HookEvent.ON_ERROR, request=turn.request, error=error)
-        )
+        await self._call_hooks(HookEvent.ON_ERROR, turn, error=error)
 
     async def before_tool(self, call: ToolCall) -> None:
         """Call the hooks before a tool runs.
@@ -240,9 +245,7 @@ class HookedProvider:
         Raises:
             PermissionDeniedError: a hook blocked the call.
         """
-        verdict = await self._call_hooks(
-            self.turn, HookContext(event=HookEvent.PRE_TOOL, tool_call=call)
-        )
+        verdict = await self._call_hooks(HookEvent.PRE_TOOL, self.turn, tool_call=call)
         if verdict.blocked:
             message = f"{call.name}: a hook blocked the call: {verdict.reason}"
             raise PermissionDeniedError(
@@ -251,127 +254,125 @@ class HookedProvider:
 
     async def after_tool(self, call: ToolCall, result: ToolResult) -> None:
         """Call the hooks after a call has been answered."""
-        await self._call_hooks(
-            self.turn, HookContext(event=HookEvent.POST_TOOL, tool_call=call, tool_result=result)
+        await self._call_hooks(HookEvent.POST_TOOL, self.turn, tool_call=call, tool_result=result)
+
+    async def _call_hooks(self, event: HookEvent, turn: CallTurn, **facts: Any) -> HookResult:
+        if not self.hooks.listens(event):
+            return HookResult.allow()
+        if event not in {HookEvent.PRE_TOOL, HookEvent.POST_TOOL}:
+            facts["request"] = self._chat_request(turn)
+        return await self.hooks.execute(
+            HookContext(
+                event=event,
+                session_id=turn.session_id,
+                agent_name=turn.agent_name,
+                metadata=turn.metadata,
+                **facts,
+            )
         )
 
-    async def _call_hooks(self, turn: CallTurn, context: HookContext) -> HookResult:
-        whose = replace(
-            context,
-            session_id=turn.session_id,
-            agent_name=turn.agent_name,
-            metadata=turn.metadata,
+    def _chat_request(self, turn: CallTurn) -> ChatRequest:
+        """Return the last request as the toolkit's, without secrets."""
+        sent = turn.sent
+        if turn.chat is not None or sent is None:
+            return turn.chat or turn.settings
+        system = [ChatMessage.system_text(b.content) for b in sent.system if b.source != INSTRUCTED]
+        messages = [*system, *self.history.instructions, *self.history.convert(sent.messages)]
+        turn.chat = replace(
+            turn.settings,
+            tool_choice=sent.tool_choice,
+            messages=self.clean.messages(messages),
+            tools=sent.tools,
+            output=sent.output,
         )
-        return await self.hooks.execute(whose)
+        return turn.chat
 
-    async def _deltas(
-        self, request: ChatRequest, turn: CallTurn
-    ) -> AsyncGenerator[ModelTextDelta | ModelRetry]:
-        """Send one request, with retries as long as no text has arrived.
+    async def _events(self, sent: ModelRequest, turn: CallTurn) -> AsyncGenerator[ModelEvent]:
+        """Make one call, with retries as long as no text has arrived.
 
         Raises:
             LlmError: it failed for good. The hooks hear of a prompt that is too long only later,
               because compaction may still help.
         """
-        verdict = await self._call_hooks(
-            turn, HookContext(event=HookEvent.PRE_REQUEST, request=request)
-        )
+        verdict = await self._call_hooks(HookEvent.PRE_REQUEST, turn)
         if verdict.blocked:
             raise RequestBlockedError(f"a hook blocked the request: {verdict.reason}")
-        attempt = 0
-        while True:
-            attempt += 1
-            seen = False
-            try:
-                async with aclosing(self._attempt(request, turn)) as deltas:
-                    async for delta in deltas:
-                        seen = True
-                        yield delta
-                break
-            except LlmError as failure:
-                error = self.clean.error(failure)
-                asked: float | None = getattr(error, "retry_after_s", None)
-                known = CallError(error.code, error.message, error.retryable, retry_after_s=asked)
-                pause_s = pause_before_retry_s(self.retry, attempt, known)
-                if seen or pause_s is None:
-                    if not isinstance(error, ContextLengthError):
-                        await self.report(error, turn)
-                    raise
-                await self._call_hooks(
-                    turn,
-                    HookContext(
-                        event=HookEvent.ON_RETRY, request=request, error=error, attempt=attempt
-                    ),
-                )
-            delay_ms, failed = round(pause_s * 1000), ErrorPayload.of(error)
-            yield ModelRetry(attempt=attempt, delay_ms=delay_ms, error=failed)
-            await asyncio.sleep(pause_s)
-        response = self._reply(turn)
-        for tracker in (self.cost, turn.cost):
-            tracker.add(response.usage)
-        await self._call_hooks(
-            turn,
-            HookContext(
-                event=HookEvent.POST_REQUEST,
-                request=request,
-                response=response,
-                usage=response.usage,
-            ),
-        )
-
-    async def _attempt(
-        self, request: ChatRequest, turn: CallTurn
-    ) -> AsyncGenerator[ModelTextDelta]:
-        """Make one attempt, with its price, charged to the run's budget if it has one."""
-        attempt = _Attempt(self.provider, request, is_streamed=turn.is_streamed)
-        config = self.provider.config if isinstance(self.provider, AdapterProvider) else None
-        model = self.model(request.model)
-        adapter: ProviderAdapter = attempt
-        sent = ModelRequest(
-            model=model.name, messages=[], max_output_tokens=request.max_output_tokens
-        )
-
-        def whole() -> ModelRequest:
-            return model_request(request, self._sent, model=model.name)
-
-        if turn.meter is not None or (config is not None and may_have_price(config)):
-            adapter = MeteredAdapter(
-                attempt,
-                model,
-                prices=self.prices,
-                estimate=self._estimates.prompt,
-                meter=turn.meter,
-            )
-            sent = whole()
-        tally = CallTally(lambda: self._estimates.prompt(whole()))
-        usage = Usage()
+        provider, call, is_whole = self.provider, None, False
+        if type(provider) is AdapterProvider:  # a subclass may change what is sent
+            adapter = provider.adapter if turn.is_streamed else _Whole(provider.adapter)
+        else:
+            request = self._chat_request(turn)
+            adapter = call = _ChatCall(provider, request, is_streamed=turn.is_streamed)
+        tally = CallTally(lambda: self._estimates.prompt(sent))
         try:
             with raise_as_llm_error():
-                async with aclosing(adapter.stream(sent)) as events:
+                async with open_stream(self._with_costs(adapter, turn), sent) as events:
                     async for event in events:
                         tally.take(event)
-                        match event:
-                            case ModelTextDelta():
-                                yield event
-                            case ModelCompleted():
-                                usage = event.usage
-                            case _:
-                                pass
-                if attempt.failure is not None:
-                    raise attempt.failure
-                if attempt.response is None:
-                    raise StreamBrokenError("the provider ended its stream without a reply")
+                        yield await self._follow(event, turn, tally, call)
+                        is_whole = is_whole or isinstance(event, ModelCompleted)
+            if not is_whole:
+                raise StreamBrokenError("the provider ended its stream without a reply")
+        except LlmError as error:
+            if not isinstance(self.clean.error(error), ContextLengthError):
+                await self.report(error, turn)
+            raise
         finally:
             tally.end()
-            self._count_lost(tally, turn)
-        (message,) = self.clean.messages([attempt.response.message])
-        turn.response = replace(attempt.response, message=message, usage=self.clean.usage(usage))
+            for usage in tally.losses:
+                self.cost.add(usage)
+                turn.cost.add(usage)
 
-    def _count_lost(self, tally: CallTally, turn: CallTurn) -> None:
-        turn.tally.losses += tally.losses
-        for usage in tally.losses:
-            self.cost.add(usage)
-            turn.cost.add(usage)
+    def _with_costs(self, adapter: ProviderAdapter, turn: CallTurn) -> ProviderAdapter:
+        """Return an adapter with retries, priced, and charged to the run's budget if it has one."""
+        adapter = RetryingAdapter(adapter, self.retry)
+        config = self.provider.config if isinstance(self.provider, AdapterProvider) else None
+        if turn.meter is None and (config is None or not may_have_price(config)):
+            return adapter
+        return MeteredAdapter(
+            adapter,
+            self.model(turn.settings.model),
+            prices=self.prices,
+            estimate=self._estimates.prompt,
+            meter=turn.meter,
+        )
+
+    async def _follow(
+        self, event: ModelEvent, turn: CallTurn, tally: CallTally, call: "_ChatCall | None"
+    ) -> ModelEvent:
+        """Call the hooks for an event, and return it with its tally or without secrets.
+
+        Raises:
+            LlmError: it is a failure.
+        """
+        match event:
+            case ModelStarted() if not isinstance(event, CountedStart):
+                return CountedStart.of(event, tally)
+            case ModelRetry(error=failed, attempt=attempt):
+                error = self.clean.error(_error(failed, call))
+                await self._call_hooks(HookEvent.ON_RETRY, turn, error=error, attempt=attempt)
+                return event.model_copy(update={"error": ErrorPayload.of(error)})
+            case ModelFailed(error=failed):
+                raise _error(failed, call)
+            case ModelCompleted():
+                response = response_of(event) if call is None else call.reply
+                (message,) = self.clean.messages([response.message])
+                usage = self.clean.usage(event.usage)
+                turn.response = response = replace(response, message=message, usage=usage)
+                for tracker in (self.cost, turn.cost):
+                    tracker.add(usage)
+                facts = {"response": response, "usage": usage}
+                await self._call_hooks(HookEvent.POST_REQUEST, turn, **facts)
+                return event.model_copy(
+                    update={
+                        "content": message.content,
+                        "tool_calls": message.tool_calls,
+                        "usage": usage,
+                        "raw_stop_reason": response.stop_reason,
+                    }
+                )
+            case _:
+                return event
 
     def _reply(self, turn: CallTurn) -> ChatResponse:
         if turn.response is None:
@@ -379,31 +380,57 @@ class HookedProvider:
         return turn.response
 
 
+def _error(failed: ErrorPayload, call: "_ChatCall | None") -> LlmError:
+    own = None if call is None else call.failure
+    return llm_error_from_payload(failed) if own is None else own
+
+
+class _Whole:
+    """An adapter that gives a reply as a whole, so that one that breaks off can be repeated."""
+
+    def __init__(self, adapter: ProviderAdapter) -> None:
+        self._adapter = adapter
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
+        """See `ProviderAdapter.stream`."""
+        async with open_stream(self._adapter, request) as events:
+            async for event in events:
+                if not isinstance(event, ModelTextDelta | ModelReasoningDelta | ToolCallDelta):
+                    yield event
+
+    async def close(self) -> None:
+        """Leave the adapter open: it belongs to the application."""
+
+
 @dataclass(slots=True)
-class _Attempt:
-    """One call of a provider, as an adapter of the engine.
+class _ChatCall:
+    """One call of a provider that is no adapter of the engine, as one.
 
     Attributes:
-        response: the reply, once it is whole.
-        failure: the reason why there is no reply.
+        reply: the reply, once it is whole.
+        failure: the reason why the last attempt brought no reply.
     """
 
     provider: LlmProvider
     request: ChatRequest
     is_streamed: bool
-    response: ChatResponse | None = None
+    reply: ChatResponse = field(
+        default_factory=lambda: ChatResponse(ChatMessage.assistant_text(""))
+    )
     failure: LlmError | None = None
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
         """See `ProviderAdapter.stream`; only `max_output_tokens` of the request is used."""
-        yield ModelStarted(provider="agcore", model=request.model)
+        is_native = isinstance(self.provider, AdapterProvider)  # it checks the form itself
+        yield ModelStarted(provider="agcore", model=request.model, native_output=is_native)
         sent, most = self.request, request.max_output_tokens
         if most != sent.max_output_tokens:
             sent = replace(sent, max_output_tokens=most)
+        whole: ChatResponse | None = None
         try:
             with raise_as_llm_error():
                 if not self.is_streamed:
-                    self.response = await self.provider.chat(sent)
+                    whole = await self.provider.chat(sent)
                 else:
                     chunks = self.provider.stream(sent)
                     if isinstance(chunks, TaskStream):
@@ -411,25 +438,31 @@ class _Attempt:
                     async with aclosing(join_chunks(chunks)) as pieces:
                         async for piece in pieces:
                             if isinstance(piece, ChatResponse):
-                                self.response = piece
+                                whole = piece
                             else:
                                 yield piece
         except LlmError as error:
             self.failure = error
-            # A request that a service refuses, or that does not reach it, costs nothing.
-            details = {name: error.details[name] for name in ("sent",) if name in error.details}
-            if isinstance(error, _REFUSED):
-                details["status"] = getattr(error, "status", None)
-            yield ModelFailed(error=ErrorPayload.of(error).model_copy(update={"details": details}))
+            yield ModelFailed(error=_payload(error))
             return
-        if self.response is not None:
-            message = self.response.message
+        if whole is not None:
+            self.reply, message = whole, whole.message
             yield ModelCompleted(
-                content=message.content, tool_calls=message.tool_calls, usage=self.response.usage
+                content=message.content, tool_calls=message.tool_calls, usage=whole.usage
             )
 
     async def close(self) -> None:
         """Leave the provider open: it belongs to the application."""
+
+
+def _payload(error: LlmError) -> ErrorPayload:
+    """Return a failure as the engine's. A request that a service refuses costs nothing."""
+    details = {name: error.details[name] for name in ("sent",) if name in error.details}
+    if isinstance(error, _REFUSED):
+        details["status"] = getattr(error, "status", None)
+    if (asked := getattr(error, "retry_after_s", None)) is not None:
+        details["retry_after_s"] = asked
+    return ErrorPayload.of(error).model_copy(update={"details": details})
 
 
 async def join_chunks(

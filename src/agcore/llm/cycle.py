@@ -233,6 +233,7 @@ class LlmCycle:
             provider,
             retry=self._config.retry,
             history=self._history,
+            redactor=self._redactor,
             clean=self._clean,
         )
         self._context = ChatContext(self._summarise)

@@ -1,13 +1,13 @@
 """The messages of a cycle: as the engine's path of nodes and back, and without secrets."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, takewhile
 from typing import Any
 from weakref import WeakValueDictionary
 
 from agcore.llm.error import LlmError
-from agcore.llm.types import ChatMessage, ChatRequest, ChatRole
+from agcore.llm.types import ChatMessage, ChatRole
 from agent_core.providers.estimates import estimate_blocks
 from agent_core.providers.requests import IdentityCache
 from agent_core.redaction import Redactor
@@ -18,7 +18,6 @@ from agent_core.types import (
     Node,
     NodeType,
     Role,
-    ToolDefinition,
     ToolResultBlock,
     Usage,
     new_id,
@@ -227,17 +226,6 @@ class ChatRedactor:
             self._known, self._messages = self._redactor.known, IdentityCache()
         clean = self._messages.get_all(given, self._redact_message)
         return [new or old for old, new in zip(given, clean, strict=True)]
-
-    def request(self, request: ChatRequest) -> ChatRequest:
-        """Return the request without secrets in its messages and tools."""
-        if not self._redactor.has_secrets:
-            return request
-        tools: list[ToolDefinition] = []
-        for tool in request.tools:
-            before = tool.model_dump()
-            after = self._redactor.payload_secrets_only(before)
-            tools.append(tool if after is before else ToolDefinition.model_validate(after))
-        return replace(request, messages=self.messages(request.messages), tools=tools)
 
     def usage(self, usage: Usage) -> Usage:
         """Return the usage without secrets in the service's raw report."""

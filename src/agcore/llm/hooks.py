@@ -123,6 +123,10 @@ class HookExecutor:
             raise OtherLlmError(message)
         self._hooks.setdefault(event, []).append((hook, guard))
 
+    def listens(self, event: HookEvent) -> bool:
+        """Return whether a hook is called at this event."""
+        return event in self._hooks
+
     async def execute(self, context: HookContext) -> HookResult:
         """Call the hooks of `context.event`; the first block is the result and ends the round.
 

@@ -40,6 +40,9 @@ from agent_core.types import (
     new_id,
 )
 
+INSTRUCTED = "agcore.messages"
+"""The source of system blocks that are messages of the conversation."""
+
 
 class LlmProvider(Protocol):
     """A model. May be shared by any number of sessions of one event loop."""
@@ -132,7 +135,7 @@ class AdapterProvider:
         config: ModelConfig | None = None,
     ) -> None:
         self.config = config
-        self._adapter = adapter
+        self.adapter = adapter
         self._key_env = key_env
         self.model = model
         self._messages: IdentityCache[ChatMessage, ModelMessage] = IdentityCache()
@@ -177,7 +180,7 @@ class AdapterProvider:
 
     async def _pieces(self, request: ChatRequest) -> AsyncGenerator[ChatChunk | ChatResponse]:
         sent = model_request(request, self._messages, model=self.model)
-        events = self._adapter.stream(sent)
+        events = self.adapter.stream(sent)
         try:
             async for event in events:
                 match event:
@@ -201,7 +204,7 @@ class AdapterProvider:
 
     async def close(self) -> None:
         """Give back connections and memory. Harmless when called again."""
-        await self._adapter.close()
+        await self.adapter.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -214,10 +217,6 @@ def model_request(
     request: ChatRequest, messages_of: IdentityCache[ChatMessage, ModelMessage], *, model: str
 ) -> ModelRequest:
     """Convert a request to the engine's; system and developer messages become its system prompt."""
-    system = [
-        SystemBlock(block_id=f"{message.role}.{number}", source="agcore", content=message.text)
-        for number, message in enumerate(m for m in request.messages if m.role in INSTRUCTION_ROLES)
-    ]
     messages: list[ModelMessage] = []
     turns = (message for message in request.messages if message.role not in INSTRUCTION_ROLES)
     for role, group in groupby(turns, key=lambda message: message.role):
@@ -231,16 +230,32 @@ def model_request(
             )
     return ModelRequest(
         model=request.model or model,
-        system=system,
+        system=instruction_blocks(request.messages),
         messages=messages,
         tools=list(request.tools),
-        tool_choice=request.tool_choice,
-        temperature=request.temperature,
-        max_output_tokens=request.max_output_tokens,
-        stop=list(request.stop),
-        provider_options=request.provider_options,
         output=request.output,
+        **request_settings(request),
     )
+
+
+def instruction_blocks(messages: Iterable[ChatMessage]) -> list[SystemBlock]:
+    """Return the system and developer messages as blocks of the engine's system prompt."""
+    instructions = (message for message in messages if message.role in INSTRUCTION_ROLES)
+    return [
+        SystemBlock(block_id=f"{message.role}.{number}", source=INSTRUCTED, content=message.text)
+        for number, message in enumerate(instructions)
+    ]
+
+
+def request_settings(request: ChatRequest) -> dict[str, Any]:
+    """Return the settings of a request, as fields of the engine's."""
+    return {
+        "tool_choice": request.tool_choice,
+        "temperature": request.temperature,
+        "max_output_tokens": request.max_output_tokens,
+        "stop": list(request.stop),
+        "provider_options": request.provider_options,
+    }
 
 
 MockReply = str | ChatResponse | LlmError

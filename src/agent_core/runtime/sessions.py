@@ -11,11 +11,11 @@ from agent_core.context.composer import rebuild_requests
 from agent_core.disk.unfinished import Notes
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.loop.context import STOP_OBJECTION, Outcome, RunStats
+from agent_core.providers.redacting import RequestRedactor
 from agent_core.redaction.redactor import Redactor
 from agent_core.runtime.background import read_background_usage
 from agent_core.runtime.compact_agent import PURPOSE
 from agent_core.runtime.ids import Kind, meant, spellings_of
-from agent_core.runtime.models import RequestRedactor
 from agent_core.runtime.moves import NodeMoves
 from agent_core.runtime.project import Project
 from agent_core.runtime.run import RunProgress, identity_of

@@ -1,14 +1,16 @@
 """An agent, and how it runs without a bundle."""
 
+import re
 from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Unpack, cast, overload
 
 from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypeVar
 
 from agcore.agent.builder import AgentBuilder
-from agcore.agent.error import AgentConfigError, raise_as_agent_error
+from agcore.agent.error import AgentConfigError, AgentError, raise_as_agent_error
 from agcore.agent.runtime import AgentConfig
 from agcore.agent.session import AgentSession
 from agcore.agent.spec import AgentSpec, DepsT, RunSettings, Usable, named_tools
@@ -22,14 +24,17 @@ from agcore.llm import (
     Prompt,
     StreamEvent,
 )
+from agcore.llm.calls import CallerRun, running
 from agcore.memory import ConversationMemory
-from agcore.tools import PermissionConfig, ToolRegistry
+from agcore.tools import PermissionChecker, PermissionConfig, Tool, ToolContext, ToolRegistry, tool
+from agcore.tools.error import ToolExecutionError
 from agent_core.aio.loops import SharedLoop, require_no_loop
 from agent_core.api.handles import RunResult
 from agent_core.config.models import NamedModel
 from agent_core.config.problems import nearest
 from agent_core.keywords import lists_keywords
 from agent_core.providers.base import ProviderAdapter
+from agent_core.tools.base import Concurrency
 from agent_core.types import OutputT
 
 if TYPE_CHECKING:
@@ -184,7 +189,19 @@ class Agent(AgentSpec[DepsT, OutputT]):
         Raises:
             AgentError: `Config`; there is no model, or it or the session id is invalid.
         """
+        return self._open_session(session_id, conversation=conversation, model=model)
+
+    def _open_session(
+        self,
+        session_id: str | None = None,
+        *,
+        conversation: ConversationMemory | None = None,
+        model: Model | None = None,
+        caller: CallerRun | None = None,
+    ) -> AgentSession[DepsT, OutputT]:
         chosen = model if model is not None else self.model
+        if chosen is None and caller is not None:
+            chosen = caller.provider
         if chosen is None:
             message = f"the agent {self.name!r} has no model; give it one, such as openai:gpt-5"
             raise AgentConfigError(message)
@@ -197,6 +214,7 @@ class Agent(AgentSpec[DepsT, OutputT]):
             provider = _open_provider(chosen)
         parts = AgentBuilder().provider(provider).hook_executor(self._hooks or HookExecutor())
         parts.tool_registry(ToolRegistry(permissions=self._permissions))
+        parts.secrets({} if caller is None else caller.secrets)
         bundle = parts.config(self._config or AgentConfig()).build()
         return AgentSession(
             self,
@@ -204,7 +222,51 @@ class Agent(AgentSpec[DepsT, OutputT]):
             bundle,
             conversation=conversation,
             owned=provider if isinstance(chosen, str | ModelConfig) else None,
+            caller=caller,
         )
+
+    def as_tool(
+        self, name: str | None = None, description: str | None = None, *, max_depth: int = 3
+    ) -> Tool:
+        """Return a tool with which another agent asks this one, by one text: its `message`.
+
+        Each call is a session of its own. The budget of the run that calls pays for it, too, and
+        cancelling that run cancels it; its costs and its spans belong to that run's. Without a
+        model of its own it asks the caller's. Its tools see the caller's `deps`, and keep to the
+        caller's rules, deny list and questions beside its own permissions.
+
+        Args:
+            name: of the tool; the agent's by default, with `_` for what a name cannot have.
+            description: tells the calling model about it.
+            max_depth: how many agents may call one another in a row.
+
+        Raises:
+            AgentError: `Config`; the tool cannot have that name.
+        """
+        own_name = name or re.sub(r"[^A-Za-z0-9_-]+", "_", self.name).strip("_") or "agent"
+
+        async def ask(message: str, context: ToolContext[Any]) -> Any:
+            caller, options = running.get(), RunSettings()
+            if caller is not None and caller.depth >= max_depth:
+                reason = f"{max_depth} agents have called one another; answer without another one"
+                raise ToolExecutionError(own_name, reason)
+            if caller is not None and isinstance(caller.guard, PermissionChecker):
+                guard = caller.guard.of_child(
+                    asks=not (self._permissions and self._permissions.ask)
+                )
+                options["extensions"] = [*self.settings.get("extensions", ()), guard]
+            try:
+                async with self._open_session(caller=caller) as session:
+                    return (await session.run(message, deps=context.deps, **options)).output
+            except AgentError as error:
+                details = {**error.details, "code": error.code, "agent": self.name}
+                raise ToolExecutionError(own_name, error.message, details=details) from error
+
+        about = f"Ask the agent {self.name}. It knows nothing but the message, and answers it."
+        with raise_as_agent_error():
+            # Read-only for permissions: asking changes nothing, and its tools ask for themselves.
+            made = tool(name=own_name, description=description or about, permission="readonly")(ask)
+        return replace(made, concurrency=Concurrency.AGENT)
 
     @overload
     async def run(

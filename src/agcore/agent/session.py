@@ -44,6 +44,7 @@ from agcore.llm import (
     TurnComplete,
     TurnSettings,
 )
+from agcore.llm.calls import CallerRun
 from agcore.memory import ConversationMemory, InMemoryStore
 from agcore.tools import Tool, ToolError, ToolRegistry, Toolset, open_toolset
 from agent_core.aio import finish_uncancelled
@@ -101,6 +102,7 @@ class AgentSession(Generic[DepsT, OutputT]):
             session memory; without it, the system prompt is the agent's prompt.
         offers_memory_tool: lets the model write to the session memory.
         owned: closed with the session.
+        caller: the run whose tool call the session answers.
 
     Raises:
         AgentError: `Config`; the session id is invalid, a tool's name is taken, or the class of the
@@ -118,6 +120,7 @@ class AgentSession(Generic[DepsT, OutputT]):
         layers: PromptLayers | None = None,
         offers_memory_tool: bool = False,
         owned: LlmProvider | None = None,
+        caller: CallerRun | None = None,
     ) -> None:
         check_agent(agent, bundle)
         self.agent: AgentSpec[Any, Any] = agent
@@ -146,7 +149,8 @@ class AgentSession(Generic[DepsT, OutputT]):
         self._lock = LoopLock(f"session {self.session_id}")
         config = bundle.config
         settings = replace(config.cycle, max_tool_turns=config.max_tool_turns)
-        self._cycle = LlmCycle(bundle.provider, settings).with_hook_executor(bundle.hook_executor)
+        self._cycle = LlmCycle(bundle.provider, settings, caller=caller)
+        self._cycle.with_hook_executor(bundle.hook_executor)
         if config.compact_config is not None:
             self._cycle.with_compact_config(config.compact_config)
         if (budget := config.budget) is not None:

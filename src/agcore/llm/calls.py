@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import aclosing
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -36,6 +37,7 @@ from agent_core.budgets.meter import Meter, MeteredAdapter
 from agent_core.budgets.prices import Prices, may_have_price
 from agent_core.config.models import ModelConfig, RetryConfig
 from agent_core.errors import ErrorCode, PermissionDeniedError
+from agent_core.extensions import Extension
 from agent_core.providers.adapter_faults import open_stream
 from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.estimates import PromptEstimates
@@ -58,6 +60,7 @@ from agent_core.types import (
     ModelRetry,
     ModelStarted,
     ModelTextDelta,
+    RunIdentity,
     StopReason,
     ToolCall,
     ToolCallDelta,
@@ -77,6 +80,33 @@ _REFUSED = (AuthenticationError, ContextLengthError, RateLimitError, RequestErro
 _UNFORCED = (None, "auto", "none")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallerRun:
+    """A run that calls tools: what an agent that answers such a call shares with it.
+
+    Attributes:
+        run: identifies it.
+        provider: its model.
+        meter: of its budget, which pays for the other agent, too.
+        costs: what the calls of the other agent are added to.
+        secrets: what the other agent must not see or show either.
+        guard: decides about its calls.
+        depth: how many agents have called one another to start it.
+    """
+
+    run: RunIdentity
+    provider: LlmProvider
+    meter: Meter | None
+    costs: Sequence[CostTracker]
+    secrets: Mapping[str, str]
+    guard: Extension | None
+    depth: int
+
+
+running: ContextVar[CallerRun | None] = ContextVar("agcore_running", default=None)
+"""The run that the current code works for."""
+
+
 @dataclass(slots=True)
 class CallTurn:
     """State that the model calls of one run share.
@@ -91,6 +121,7 @@ class CallTurn:
         metadata: of the submission, for hooks.
         meter: charges the calls to a budget, if there is one.
         cost: of these calls, and of summaries made for them.
+        callers: costs of the runs that have asked for this one.
         rounds: how many replies with calls there have been.
         failure: the error of the last call, if it failed.
         sent: the last request, as the engine has built it.
@@ -107,6 +138,7 @@ class CallTurn:
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
     meter: Meter | None = None
     cost: CostTracker = field(default_factory=CostTracker)
+    callers: Sequence[CostTracker] = ()
     rounds: int = 0
     failure: LlmError | None = None
     sent: ModelRequest | None = None
@@ -221,6 +253,7 @@ class HookedProvider:
             metadata=now.metadata,
             meter=now.meter,
             cost=now.cost,
+            callers=now.callers,
         )
         chat = replace(settings, messages=self.clean.messages(messages), tools=tools)
         name = self.model(settings.model).name
@@ -320,8 +353,7 @@ class HookedProvider:
         finally:
             tally.end()
             for usage in tally.losses:
-                self.cost.add(usage)
-                turn.cost.add(usage)
+                self._add_cost(usage, turn)
 
     def _with_costs(self, adapter: ProviderAdapter, turn: CallTurn) -> ProviderAdapter:
         """Return an adapter with retries, priced, and charged to the run's budget if it has one."""
@@ -359,8 +391,7 @@ class HookedProvider:
                 (message,) = self.clean.messages([response.message])
                 usage = self.clean.usage(event.usage)
                 turn.response = response = replace(response, message=message, usage=usage)
-                for tracker in (self.cost, turn.cost):
-                    tracker.add(usage)
+                self._add_cost(usage, turn)
                 facts = {"response": response, "usage": usage}
                 await self._call_hooks(HookEvent.POST_REQUEST, turn, **facts)
                 return event.model_copy(
@@ -373,6 +404,10 @@ class HookedProvider:
                 )
             case _:
                 return event
+
+    def _add_cost(self, usage: Usage, turn: CallTurn) -> None:
+        for tracker in (self.cost, turn.cost, *turn.callers):
+            tracker.add(usage)
 
     def _reply(self, turn: CallTurn) -> ChatResponse:
         if turn.response is None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, Unpack
 
 from msgspec import structs
 
-from agcore.llm.calls import CallTurn, HookedProvider
+from agcore.llm.calls import CallerRun, CallTurn, HookedProvider, running
 from agcore.llm.compact import ChatContext, CompactConfig
 from agcore.llm.error import ContextLengthError, LlmError, StreamBrokenError, llm_error_from_payload
 from agcore.llm.history import ChatHistory, ChatRedactor
@@ -211,9 +211,20 @@ class LlmCycle:
     The history holds only work that was done: a submission that fails or is cancelled leaves the
     exchanges in which a tool call has begun, each call with its answer, and nothing else. An
     interrupted call is answered with a note that it may have had an effect.
+
+    Args:
+        provider: the model.
+        config: settings of every request.
+        caller: the run whose tool call this conversation answers: its budget pays, too.
     """
 
-    def __init__(self, provider: LlmProvider, config: CycleConfig | None = None) -> None:
+    def __init__(
+        self,
+        provider: LlmProvider,
+        config: CycleConfig | None = None,
+        *,
+        caller: CallerRun | None = None,
+    ) -> None:
         self._config = config or CycleConfig()
         self._system = ""
         self._added: list[ChatMessage] = []
@@ -238,6 +249,8 @@ class LlmCycle:
         )
         self._context = ChatContext(self._summarise)
         self._budgets: Budgets | None = None
+        self._caller = caller
+        self._secrets: dict[str, str] = {}
         self._learn()
 
     def with_system_prompt(self, prompt: str) -> Self:
@@ -267,6 +280,7 @@ class LlmCycle:
         Args:
             secrets: each secret by the name that is shown in its place, as `[redacted:<name>]`.
         """
+        self._secrets |= secrets
         self._redactor.learn(secrets)
         self._calls.hooks.learn(secrets)
         return self
@@ -280,7 +294,9 @@ class LlmCycle:
         """Let all submissions of a session together spend no more than this."""
         from agent_core.storage.budgets import UnstoredBudgets  # noqa: PLC0415 - most have none
 
-        self._budgets = Budgets(UnstoredBudgets(), budget, scale=lambda _: 1.0)
+        paying = None if self._caller is None else self._caller.meter
+        store = UnstoredBudgets() if paying is None else paying.budgets.store
+        self._budgets = Budgets(store, budget, scale=lambda _: 1.0)
         return self
 
     def with_hook_executor(self, hooks: HookExecutor) -> Self:
@@ -408,6 +424,7 @@ class LlmCycle:
             session_id=None if own is None else own.session_id,
             agent_name=runner.agent_name,
             metadata=options.metadata,
+            callers=() if self._caller is None else self._caller.costs,
         )
         if options.extensions:
             options, runner = self._with_contributions(options, runner)
@@ -435,7 +452,16 @@ class LlmCycle:
         draft = user_text(words)
         if pictures:
             draft = replace(draft, content=(*(draft.content if words else ()), *pictures))
-        work = _Work(run, options, turn.meter, model=self._calls.model(turn.settings.model))
+        caller = CallerRun(
+            run=run.ctx.run,
+            provider=self._calls.provider,
+            meter=turn.meter,
+            costs=(self._calls.cost, turn.cost, *turn.callers),
+            secrets=self._secrets,
+            guard=runner.guard,
+            depth=0 if self._caller is None else self._caller.depth + 1,
+        )
+        work = _Work(run, options, caller, model=self._calls.model(turn.settings.model))
         running = asyncio.create_task(work.do(draft, is_one_reply=own is None))
         is_complete = False
         try:
@@ -511,10 +537,13 @@ class LlmCycle:
         )
 
     def _identity(self, runner: RunTools) -> RunIdentity:
+        outer = None if self._caller is None else self._caller.run
         return RunIdentity(
             session_id=runner.session_id,
             agent_id=runner.agent_name or "agcore",
             run_id=self._calls.turn.run_id,
+            parent_agent_id=outer and outer.agent_id,
+            parent_run_id=outer and outer.run_id,
         )
 
     def _with_contributions(
@@ -539,9 +568,10 @@ class LlmCycle:
         return options, runner.plus(contributed)
 
     def _meter(self, run: RunIdentity, budget: Budget | None) -> Meter | None:
-        if self._budgets is None and budget is not None:
+        payer = None if self._caller is None else self._caller.meter
+        if self._budgets is None and (budget is not None or payer is not None):
             self.with_budget(BudgetConfig())
-        return self._budgets.of_run(run, budget) if self._budgets else None
+        return self._budgets.of_run(run, budget, payer=payer) if self._budgets else None
 
     async def _failure(self, outcome: Outcome) -> LlmError:
         turn = self._calls.turn
@@ -584,13 +614,14 @@ class _Work:
         self,
         run: StandaloneRun,
         options: RunOptions[Any],
-        meter: Meter | None,
+        caller: CallerRun,
         *,
         model: ModelConfig,
     ) -> None:
         ctx = run.ctx
         extensions = [*options.extensions]
-        self._meter = meter
+        self._caller = caller
+        self._meter = meter = caller.meter
         self._trace: RunTrace | None = None
         if (telemetry := telemetry_of_program(os.environ)) is not None:
             name, clean = ctx.run.agent_id, ctx.journal.clean
@@ -606,6 +637,7 @@ class _Work:
 
     async def do(self, prompt: Draft, *, is_one_reply: bool) -> Outcome:
         """Run to the end, or to one valid reply whose calls are left to the caller."""
+        running.set(self._caller)
         if self._trace is None:
             return await self._do(prompt, ignore, is_one_reply=is_one_reply)
         with self._trace.current():

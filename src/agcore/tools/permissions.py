@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -60,9 +60,11 @@ class PermissionConfig:
 class PermissionChecker(PermissionGuard):
     """The engine's guard with the rules of a `PermissionConfig`."""
 
-    def __init__(self, config: PermissionConfig | None = None) -> None:
-        config = config or PermissionConfig()
-        self._secrets = Redactor({})
+    def __init__(
+        self, config: PermissionConfig | None = None, secrets: Redactor | None = None
+    ) -> None:
+        self.config = config = config or PermissionConfig()
+        self._secrets = secrets or Redactor({})
         super().__init__(
             config.ask,
             config.rules,
@@ -76,6 +78,17 @@ class PermissionChecker(PermissionGuard):
     def learn(self, secrets: Mapping[str, str]) -> None:
         """Keep these values out of the user's questions."""
         self._secrets.learn(secrets)
+
+    def of_child(self, *, asks: bool) -> "PermissionChecker":
+        """Return the checker for the tools of an agent that this one's agent calls.
+
+        The names on the allow list are tools of the calling agent, so that list is not applied.
+
+        Args:
+            asks: the user is asked, too; otherwise the other agent's own checker does that.
+        """
+        ask = self.config.ask if asks else None
+        return PermissionChecker(replace(self.config, allowed=None, ask=ask), self._secrets)
 
     def permission(self, name: str) -> Permission:
         """Return the answer of the lists to a name."""

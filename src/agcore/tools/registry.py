@@ -25,7 +25,7 @@ from agent_core.errors import (
     ToolError as CoreToolError,
 )
 from agent_core.tools import Action, Tool, Toolbox, ToolContext, ToolOutput, ToolReturn, tool_from
-from agent_core.tools.base import CutCallError
+from agent_core.tools.base import Concurrency, CutCallError
 from agent_core.tools.decorator import FunctionTool, tool as function_tool
 from agent_core.tools.deps import check_deps
 from agent_core.tools.limits import ResultLimiter
@@ -175,7 +175,8 @@ class ToolRegistry:
     Args:
         tools: the first tools.
         permissions: lists and rules, or a checker made of them; all tools are allowed by default.
-        timeout_s: the longest time that one call may take, in seconds.
+        timeout_s: the longest time that one call may take, in seconds; a call of another agent
+            has the limits of that agent instead.
         result_limit_bytes: the largest size of one result.
         session_id: the session that the context of a call names.
 
@@ -371,6 +372,8 @@ class ToolRegistry:
 
         if self._permissions.permission(tool.name) is Permission.DENIED:
             return replace(tool, parse=refuse)
+        if tool.concurrency is Concurrency.AGENT:  # it has limits of its own
+            return tool
         return _with_timeout(tool, self._timeout_s)
 
     def _with(self, tools: Iterable[AnyTool], *, session_id: str | None = None) -> Self:

@@ -3,7 +3,6 @@
 import re
 from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Unpack, cast, overload
 
 from pydantic import TypeAdapter, ValidationError
@@ -24,9 +23,15 @@ from agcore.llm import (
     Prompt,
     StreamEvent,
 )
-from agcore.llm.calls import CallerRun, running
+from agcore.llm.agent_tools import AgentTool, CallerRun
 from agcore.memory import ConversationMemory
-from agcore.tools import PermissionChecker, PermissionConfig, Tool, ToolContext, ToolRegistry, tool
+from agcore.tools import (
+    PermissionChecker,
+    PermissionConfig,
+    Tool,
+    ToolContext,
+    ToolRegistry,
+)
 from agcore.tools.error import ToolExecutionError
 from agent_core.aio.loops import SharedLoop, require_no_loop
 from agent_core.api.handles import RunResult
@@ -34,7 +39,6 @@ from agent_core.config.models import NamedModel
 from agent_core.config.problems import nearest
 from agent_core.keywords import lists_keywords
 from agent_core.providers.base import ProviderAdapter
-from agent_core.tools.base import Concurrency
 from agent_core.types import OutputT
 
 if TYPE_CHECKING:
@@ -244,16 +248,16 @@ class Agent(AgentSpec[DepsT, OutputT]):
             AgentError: `Config`; the tool cannot have that name.
         """
         own_name = name or re.sub(r"[^A-Za-z0-9_-]+", "_", self.name).strip("_") or "agent"
+        about = f"Ask the agent {self.name}. It knows nothing but the message, and answers it."
 
-        async def ask(message: str, context: ToolContext[Any]) -> Any:
-            caller, options = running.get(), RunSettings()
+        async def answer(caller: CallerRun | None, message: str, context: ToolContext[Any]) -> Any:
+            options = RunSettings()
             if caller is not None and caller.depth >= max_depth:
                 reason = f"{max_depth} agents have called one another; answer without another one"
                 raise ToolExecutionError(own_name, reason)
             if caller is not None and isinstance(caller.guard, PermissionChecker):
-                guard = caller.guard.of_child(
-                    asks=not (self._permissions and self._permissions.ask)
-                )
+                asks = self._permissions is None or self._permissions.ask is None
+                guard = caller.guard.of_child(asks=asks)
                 options["extensions"] = [*self.settings.get("extensions", ()), guard]
             try:
                 async with self._open_session(caller=caller) as session:
@@ -262,11 +266,8 @@ class Agent(AgentSpec[DepsT, OutputT]):
                 details = {**error.details, "code": error.code, "agent": self.name}
                 raise ToolExecutionError(own_name, error.message, details=details) from error
 
-        about = f"Ask the agent {self.name}. It knows nothing but the message, and answers it."
         with raise_as_agent_error():
-            # Read-only for permissions: asking changes nothing, and its tools ask for themselves.
-            made = tool(name=own_name, description=description or about, permission="readonly")(ask)
-        return replace(made, concurrency=Concurrency.AGENT)
+            return AgentTool.of(own_name, description or about, answer)
 
     @overload
     async def run(

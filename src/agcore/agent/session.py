@@ -44,7 +44,7 @@ from agcore.llm import (
     TurnComplete,
     TurnSettings,
 )
-from agcore.llm.calls import CallerRun
+from agcore.llm.agent_tools import CallerRun
 from agcore.memory import ConversationMemory, InMemoryStore
 from agcore.tools import Tool, ToolError, ToolRegistry, Toolset, open_toolset
 from agent_core.aio import finish_uncancelled

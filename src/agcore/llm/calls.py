@@ -1,8 +1,13 @@
 """Adapt a cycle's provider to the engine, with hooks, retries, redaction and cost."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import aclosing
-from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -37,7 +42,6 @@ from agent_core.budgets.meter import Meter, MeteredAdapter
 from agent_core.budgets.prices import Prices, may_have_price
 from agent_core.config.models import ModelConfig, RetryConfig
 from agent_core.errors import ErrorCode, PermissionDeniedError
-from agent_core.extensions import Extension
 from agent_core.providers.adapter_faults import open_stream
 from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.estimates import PromptEstimates
@@ -60,7 +64,6 @@ from agent_core.types import (
     ModelRetry,
     ModelStarted,
     ModelTextDelta,
-    RunIdentity,
     StopReason,
     ToolCall,
     ToolCallDelta,
@@ -78,33 +81,6 @@ _STOPS = {
 }
 _REFUSED = (AuthenticationError, ContextLengthError, RateLimitError, RequestError)
 _UNFORCED = (None, "auto", "none")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallerRun:
-    """A run that calls tools: what an agent that answers such a call shares with it.
-
-    Attributes:
-        run: identifies it.
-        provider: its model.
-        meter: of its budget, which pays for the other agent, too.
-        costs: what the calls of the other agent are added to.
-        secrets: what the other agent must not see or show either.
-        guard: decides about its calls.
-        depth: how many agents have called one another to start it.
-    """
-
-    run: RunIdentity
-    provider: LlmProvider
-    meter: Meter | None
-    costs: Sequence[CostTracker]
-    secrets: Mapping[str, str]
-    guard: Extension | None
-    depth: int
-
-
-running: ContextVar[CallerRun | None] = ContextVar("agcore_running", default=None)
-"""The run that the current code works for."""
 
 
 @dataclass(slots=True)

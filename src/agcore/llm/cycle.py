@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing, nullcontext, suppress
 from dataclasses import dataclass, field, replace
@@ -9,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, Unpack
 
 from msgspec import structs
 
-from agcore.llm.calls import CallerRun, CallTurn, HookedProvider, running
+from agcore.llm.agent_tools import AgentTool, CallerRun
+from agcore.llm.calls import CallTurn, HookedProvider
 from agcore.llm.compact import ChatContext, CompactConfig
 from agcore.llm.error import ContextLengthError, LlmError, StreamBrokenError, llm_error_from_payload
 from agcore.llm.history import ChatHistory, ChatRedactor
@@ -446,14 +448,8 @@ class LlmCycle:
         )
         running_loop("a model cycle")
         hooks = _CallHooks(self._calls)
-        run = self._build_run(runner, options, expected=expected, hooks=hooks, path=path)
-        turn.meter = self._meter(run.ctx.run, options.budget)
-        reading = run.stream.read()
-        draft = user_text(words)
-        if pictures:
-            draft = replace(draft, content=(*(draft.content if words else ()), *pictures))
+        turn.meter = self._meter(self._identity(runner), options.budget)
         caller = CallerRun(
-            run=run.ctx.run,
             provider=self._calls.provider,
             meter=turn.meter,
             costs=(self._calls.cost, turn.cost, *turn.callers),
@@ -461,7 +457,14 @@ class LlmCycle:
             guard=runner.guard,
             depth=0 if self._caller is None else self._caller.depth + 1,
         )
-        work = _Work(run, options, caller, model=self._calls.model(turn.settings.model))
+        called = [t.called_by(caller) if isinstance(t, AgentTool) else t for t in runner.tools]
+        runner = replace(runner, tools=called)
+        run = self._build_run(runner, options, expected=expected, hooks=hooks, path=path)
+        reading = run.stream.read()
+        draft = user_text(words)
+        if pictures:
+            draft = replace(draft, content=(*(draft.content if words else ()), *pictures))
+        work = _Work(run, options, turn.meter, model=self._calls.model(turn.settings.model))
         running = asyncio.create_task(work.do(draft, is_one_reply=own is None))
         is_complete = False
         try:
@@ -537,13 +540,11 @@ class LlmCycle:
         )
 
     def _identity(self, runner: RunTools) -> RunIdentity:
-        outer = None if self._caller is None else self._caller.run
+        name = re.sub(r"[^A-Za-z0-9_.:-]", "_", runner.agent_name or "")[:128]
         return RunIdentity(
             session_id=runner.session_id,
-            agent_id=runner.agent_name or "agcore",
+            agent_id=name or "agcore",
             run_id=self._calls.turn.run_id,
-            parent_agent_id=outer and outer.agent_id,
-            parent_run_id=outer and outer.run_id,
         )
 
     def _with_contributions(
@@ -614,14 +615,13 @@ class _Work:
         self,
         run: StandaloneRun,
         options: RunOptions[Any],
-        caller: CallerRun,
+        meter: Meter | None,
         *,
         model: ModelConfig,
     ) -> None:
         ctx = run.ctx
         extensions = [*options.extensions]
-        self._caller = caller
-        self._meter = meter = caller.meter
+        self._meter = meter
         self._trace: RunTrace | None = None
         if (telemetry := telemetry_of_program(os.environ)) is not None:
             name, clean = ctx.run.agent_id, ctx.journal.clean
@@ -637,7 +637,6 @@ class _Work:
 
     async def do(self, prompt: Draft, *, is_one_reply: bool) -> Outcome:
         """Run to the end, or to one valid reply whose calls are left to the caller."""
-        running.set(self._caller)
         if self._trace is None:
             return await self._do(prompt, ignore, is_one_reply=is_one_reply)
         with self._trace.current():

@@ -103,7 +103,7 @@ async def test_processes_create_one_table_and_share_its_conversations_and_sessio
 async def test_a_pooler_with_one_connection_serves_several_stores(
     shared_postgres: Server, memory_database: str, memory_table: str
 ) -> None:
-    limit = EvictionConfig(capacity=40)
+    limit = EvictionConfig(capacity=15)
     with pooled(shared_postgres) as port:
         url = shared_postgres.url(memory_database.rpartition("/")[2], port=port)
         async with (
@@ -116,11 +116,11 @@ async def test_a_pooler_with_one_connection_serves_several_stores(
             assert [item.page.title for item in found.items] == ["Boats", "Boats"]
             saving = [
                 store.save(MemoryItem(id=f"{number}", content="x"))
-                for number in range(60)
+                for number in range(15)
                 for store in (one, other)
             ]
             await asyncio.gather(*saving)
-            assert len(await other.list()) == 40
+            assert len(await other.list()) == 15
 
 
 async def test_items_that_are_too_old_are_deleted_from_the_table(

@@ -85,12 +85,17 @@ def programs(page: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_the_programs_on_a_page_run_as_they_stand(page: Path, home: Home, project: Path) -> None:
+def test_the_programs_on_a_page_run_as_they_stand(
+    page: Path, home: Home, project: Path, request: pytest.FixtureRequest
+) -> None:
     assert programs(page)
     file = project / "program.py"
     for program in programs(page):
         file.write_text(program, encoding="utf-8")
-        assert run(str(file), home=home).strip() or "assert " in program
+        environment: dict[str, str] = {}
+        if "MEMORY_DATABASE" in program:
+            environment["MEMORY_DATABASE"] = request.getfixturevalue("memory_database")
+        assert run(str(file), home=home, **environment).strip() or "assert " in program
 
 
 def lines_of(source: str) -> int:

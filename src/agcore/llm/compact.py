@@ -16,15 +16,16 @@ from agent_core.errors import AgentCoreError
 from agent_core.events import Journal
 from agent_core.providers.estimates import MESSAGE_TOKENS, estimate_blocks, estimate_tools
 from agent_core.text import BYTES_PER_TOKEN, estimate_text, shorten_text
+from agent_core.text.quotes import without_quotes
 from agent_core.types import (
     EventType,
     Node,
     OutputFormat,
-    Role,
     SystemBlock,
     TextBlock,
     ToolDefinition,
     Usage,
+    is_user_message,
 )
 
 logger = logging.getLogger(__name__)
@@ -154,9 +155,10 @@ class ChatContext:
                 around += estimate_text(sample_words(journal.path, cut))
                 piece = max(room - around - share, _LEAST_PIECE)
                 compaction = await HistoryCompactor(self._summarise, store=_store_nothing).compact(
-                    list(_shorten_old(journal.path, cut.end, piece)),
+                    journal.path,
                     cut,
                     Limits(summary=share, kept=share, piece=piece),
+                    read=list(_shorten_old(journal.path, cut.end, piece)),
                 )
                 journal.add(compaction.draft, EventType.COMPACT_COMPLETED)
             except AgentCoreError as error:
@@ -189,7 +191,7 @@ async def _store_nothing(_: str) -> str:
 
 
 def _shorten_old(path: Sequence[Node], end: int, piece: int) -> Iterator[Node]:
-    """Yield the path; nodes before the last few pieces up to `end` keep only their rules.
+    """Yield the path; nodes before the last few pieces up to `end` keep only the user's rules.
 
     This bounds the number of summary calls that one submission makes, also where few nodes fill a
     piece, because a node that fits in one piece is not divided.
@@ -204,6 +206,7 @@ def _shorten_old(path: Sequence[Node], end: int, piece: int) -> Iterator[Node]:
             pieces, left = pieces + more, more * piece
         first, left = first - 1, left - size
     for node in path[:first]:
-        rules = rule_statements(node.text) if node.role is Role.USER else []
-        yield node.model_copy(update={"content": [TextBlock(text="\n".join(rules))]})
+        rules = rule_statements(without_quotes(node.words)) if is_user_message(node) else []
+        content = [TextBlock(text="\n".join(rules))]
+        yield node.model_copy(update={"content": content, "metadata": {}})
     yield from path[first:]

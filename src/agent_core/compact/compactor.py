@@ -100,11 +100,22 @@ class HistoryCompactor:
         self._open_plans = open_plans
 
     async def compact(
-        self, path: Sequence[Node], cut: Cut, limits: Limits, *, changed: Sequence[str] = ()
+        self,
+        path: Sequence[Node],
+        cut: Cut,
+        limits: Limits,
+        *,
+        changed: Sequence[str] = (),
+        read: Sequence[Node] | None = None,
     ) -> Compaction:
         """Summarise the nodes before the cut.
 
-        `changed` are files that are known to have changed, beside those that tools have written.
+        Args:
+            path: the conversation, root first.
+            cut: where to cut it.
+            limits: of the parts of the result.
+            changed: files that are known to have changed, beside those that tools have written.
+            read: the same nodes as the model reads them, where it is shown less.
 
         Raises:
             SchemaError: the answer holds no summary, or the result lacks a kept fact, or is longer
@@ -114,7 +125,7 @@ class HistoryCompactor:
         kept, rest = await asyncio.to_thread(
             lambda: fit_kept(collect_kept(path, self._open_plans(path), changed), limits.kept)
         )
-        summary = await self._summary(path, cut, limits)
+        summary = await self._summary(path if read is None else read, cut, limits)
         artifact_id = await self._store(rest) if rest else None
         text = f"{render_kept(kept, artifact_id)}\n\n{summary}"
         tokens = estimate_text(text)

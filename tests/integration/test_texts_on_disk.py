@@ -348,3 +348,25 @@ Ask me before you book anything.
     assert "WATER" not in block.content
     assert "cake" not in later.content
     assert (home.path / "memory" / "MEMORY.md").read_text(encoding="utf-8") == index
+
+
+async def test_a_summary_is_made_of_what_is_on_disk(home: Home, project: Path) -> None:
+    rules, skill = (
+        project / "AGENTS.md",
+        home.write("skills/tidy.md", SKILL.format("Sweep BEFORE.")),
+    )
+    rules.write_text("Use TABS.")
+    provider = model(reads("AGENTS.md"), LOADS)
+    async with runtime(home, project, provider, config=CONFIG) as made:
+        await ask(made, "one")
+        rules.write_text("Use SPACES.")
+        skill.unlink()
+        await compacted(made)
+        await ask(made, "now")
+    compact = [r for r in provider.requests if r.metadata.get("purpose") == "compact"]
+    assert compact
+    for request in (*compact, last(provider)):
+        assert not [word for word in ("TABS", "BEFORE") if word in shown(request)]
+    said = shown(last(provider))
+    assert "instructions AGENTS.md" in said
+    assert "skill tidy" not in said

@@ -195,7 +195,7 @@ def _loaded_texts(path: Sequence[Node]) -> list[Statement]:
         if node.node_type not in _LOADED:
             continue
         kind, key = _LOADED[node.node_type]
-        names, hashes = node.metadata.get(key), node.metadata.get("hashes")
+        names, hashes = node.metadata.get(key, []), node.metadata.get("hashes")
         known = cast("dict[str, Any]", hashes) if isinstance(hashes, dict) else {}
         for name in cast("list[Any]", names) if isinstance(names, list) else [names]:
             version = str(known.get(str(name)) or node.metadata.get("hash") or "")

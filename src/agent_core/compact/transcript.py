@@ -73,8 +73,8 @@ def _split_long(paragraphs: Iterable[str], room: int) -> Iterator[str]:
 
 def _render_node(node: Node) -> str:
     if node.node_type in _ATTACHED:
-        name = node.metadata.get(_ATTACHED[node.node_type], "")
-        return f"[{node.node_type}] {name}"
+        name = node.metadata.get(_ATTACHED[node.node_type])
+        return f"[{node.node_type}] {name}" if name else ""
     text = "\n".join(filter(None, map(_render_block, node.content)))
     if not text or node.role is Role.TOOL:
         return text

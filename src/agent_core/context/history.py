@@ -4,7 +4,7 @@ Trimming removes a little more than necessary, so that the next turns do not cha
 and the provider's prompt cache keeps its prefix.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -12,11 +12,11 @@ from msgspec import Struct
 
 from agent_core.context.loaded import (
     FILE_TEXTS,
-    OUTDATED,
     CurrentText,
     CurrentTexts,
     compare_with_disk,
-    outdated_repeats,
+    find_outdated,
+    without_outdated,
 )
 from agent_core.context.messages import (
     Entry,
@@ -119,7 +119,7 @@ class MessageHistory:
         self._last_id: str | None = None
         self._current = current
         self._loaded: list[Node] = []
-        self._outdated: set[str] = set()
+        self._outdated: Collection[str] = ()
 
     def take(self, path: Sequence[Node]) -> None:
         """Follow the path to its end; only new nodes are processed."""
@@ -213,7 +213,7 @@ class MessageHistory:
                 self.builder.excluded.append(node.node_id)
             elif node.role is Role.TOOL:
                 node = _without_other_memory(node, self.scope)
-                yield self._without_outdated(node) if self._outdated else node
+                yield without_outdated(node, self._outdated) if self._outdated else node
             elif node.node_id not in settled:
                 if (shown := self.texts.get(node.node_id, node)) is None:
                     self.builder.excluded.append(node.node_id)
@@ -225,24 +225,7 @@ class MessageHistory:
         if self._current is not None:
             self.texts = compare_with_disk(self._loaded, self._current) if self._loaded else {}
             self.former = frozenset()
-        calls = (n.metadata.get("tool_call_id") for n in self._loaded if n.node_id in self.texts)
-        self._outdated = {call_id for call_id in calls if isinstance(call_id, str)}
-        if self.texts:
-            shown = (self.texts.get(node.node_id, node) for node in self._loaded)
-            self._outdated.update(outdated_repeats(self.path, filter(None, shown)))
-
-    def _without_outdated(self, node: Node) -> Node:
-        """Return the results of a turn without texts that have changed on disk since."""
-        outdated = self._outdated
-        if not any(block.tool_call_id in outdated for block in node.results):
-            return node
-        content = [
-            block.model_copy(update={"content": [TextBlock(text=OUTDATED)]})
-            if isinstance(block, ToolResultBlock) and block.tool_call_id in outdated
-            else block
-            for block in node.content
-        ]
-        return node.model_copy(update={"content": content})
+        self._outdated = find_outdated(self.path, self.texts)
 
     def _settle(self, new: Sequence[Node], *, is_first: bool, is_compacted: bool) -> None:
         """Determine the instruction files that belong to the system part from now on."""

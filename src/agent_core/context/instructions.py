@@ -207,9 +207,9 @@ class _Search:
         self.found: dict[Path, _Place] = {}
         self._home = home
         self._project = project
-        self.walk = _Walk(project, is_closed)
         self._is_closed = is_closed
         self._top = _find_top(project)
+        self.walk = _Walk(project, self._top, is_closed)
         self._lookups = 0
 
     def look(self) -> None:
@@ -295,9 +295,10 @@ def _find_rules(folder: Path) -> Iterator[Path]:
 class _Walk:
     """A walk over the project, nearest folders first, that skips unnecessary folders."""
 
-    def __init__(self, root: Path, is_closed: Callable[[Path], bool]) -> None:
+    def __init__(self, root: Path, top: Path, is_closed: Callable[[Path], bool]) -> None:
         self.cut_short = False
         self._root = root
+        self._top = top
         self._is_closed = is_closed
 
     def files(self) -> Iterator[tuple[str, Path]]:
@@ -309,7 +310,7 @@ class _Walk:
             names, folders, seen = self._list(below)
             entries += seen
             self.cut_short = entries > _MOST_ENTRIES or thread_time() > end
-            own = _own_file(self._root / below, names, root=self._root) if names else None
+            own = _own_file(self._root / below, names, root=self._top) if names else None
             if own and not self._is_closed(own[0]):
                 yield path_to_read(f"{below}{own[1]}"), own[0]
             if ".gitignore" in names and (rule := _read_ignore_file(self._root, below)):

@@ -4,7 +4,7 @@ A conversation stores the text of a file as it was when the model loaded it. Fro
 next run, or the next compaction, requests show the current text, and none of a file that is gone.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
@@ -13,7 +13,7 @@ from agent_core.disk.reading import MAX_TEXT_BYTES, FileVersion, read_text_file,
 from agent_core.providers.estimates import estimate_blocks
 from agent_core.text import content_hash
 from agent_core.tools.text import decode_text
-from agent_core.types import JsonBlock, Node, NodeType, TextBlock
+from agent_core.types import JsonBlock, Node, NodeType, TextBlock, ToolResultBlock
 
 CurrentText = Callable[[Node], Node | None]
 """Returns a loaded text as it is on disk: the same node if it is unchanged; None if it is gone."""
@@ -56,7 +56,48 @@ def compare_with_disk(nodes: Iterable[Node], current: CurrentText) -> CurrentTex
     return texts
 
 
-def outdated_repeats(path: Iterable[Node], current: Iterable[Node]) -> Iterator[str]:
+def find_outdated(path: Iterable[Node], texts: CurrentTexts) -> Collection[str]:
+    """Return the ids of the calls whose results hold texts that are no longer on disk."""
+    if not texts:
+        return ()
+    path = list(path)
+    loaded = [node for node in path if node.node_type in FILE_TEXTS]
+    calls = (node.metadata.get("tool_call_id") for node in loaded if node.node_id in texts)
+    outdated = {call_id for call_id in calls if isinstance(call_id, str)}
+    shown = (texts.get(node.node_id, node) for node in loaded)
+    return outdated.union(_outdated_repeats(path, filter(None, shown)))
+
+
+def without_outdated(node: Node, outdated: Collection[str]) -> Node:
+    """Return the results of a turn without those of outdated calls."""
+    if not any(block.tool_call_id in outdated for block in node.results):
+        return node
+    content = [
+        block.model_copy(update={"content": [TextBlock(text=OUTDATED)]})
+        if isinstance(block, ToolResultBlock) and block.tool_call_id in outdated
+        else block
+        for block in node.content
+    ]
+    return node.model_copy(update={"content": content})
+
+
+def with_current_texts(path: Sequence[Node], current: CurrentText) -> Sequence[Node]:
+    """Return a path as a request would show it now; nodes without a text have no name either."""
+    texts = compare_with_disk((node for node in path if node.node_type in FILE_TEXTS), current)
+    if not texts:
+        return path
+    outdated = find_outdated(path, texts)
+    nodes: list[Node] = []
+    for node in path:
+        shown = texts.get(node.node_id, node)
+        if shown is None:
+            nodes.append(node.model_copy(update={"content": [], "metadata": {}}))
+        else:
+            nodes.append(without_outdated(shown, outdated))
+    return nodes
+
+
+def _outdated_repeats(path: Iterable[Node], current: Iterable[Node]) -> Iterator[str]:
     """Yield the calls that repeat a text which was in view then, and is none of the current ones.
 
     Such a call has loaded no node: its result says `already_loaded`.

@@ -17,6 +17,7 @@ from agent_core.compact.cut import CompactPolicy, Cut, choose_cut, visible_token
 from agent_core.config.models import CompactionConfig
 from agent_core.context.composer import Built, Composer
 from agent_core.context.history import open_instructions
+from agent_core.context.loaded import with_current_texts
 from agent_core.errors import AgentCoreError
 from agent_core.events import Journal
 from agent_core.loop import RunStats
@@ -133,7 +134,7 @@ class Compactions:
         self.pending.begin(session_id, work)
         self._jobs.start(
             session_id,
-            self._run_in_background(work, agent, cut, policy),
+            self._run_in_background(work, agent, scope, cut, policy),
             name=self.JOB,
             then=partial(self.pending.end, session_id),
         )
@@ -173,7 +174,7 @@ class Compactions:
         journal.note(EventType.COMPACT_STARTED, payload)
         await journal.commit()
         try:
-            compaction = await self._summarise(list(journal.path), agent, cut, policy)
+            compaction = await self._summarise(list(journal.path), agent, scope, cut, policy)
         except AgentCoreError as error:
             payload |= _end_payload(agent, cut, error)
             journal.note(EventType.COMPACT_FAILED, payload, level=EventLevel.WARNING)
@@ -204,11 +205,16 @@ class Compactions:
         return record.artifact_id
 
     async def _run_in_background(
-        self, work: PendingCompaction, agent: CompactAgent, cut: Cut, policy: CompactPolicy
+        self,
+        work: PendingCompaction,
+        agent: CompactAgent,
+        scope: "RunScope",
+        cut: Cut,
+        policy: CompactPolicy,
     ) -> None:
         session_id = work.covered[-1].session_id
         try:
-            work.compaction = await self._summarise(work.covered, agent, cut, policy)
+            work.compaction = await self._summarise(work.covered, agent, scope, cut, policy)
             work.payload |= _end_payload(agent, cut, work.compaction)
             await self.pauses.succeeded(session_id)
             await self.pending.deliver(session_id, work)
@@ -226,7 +232,12 @@ class Compactions:
                 await self._release(session_id)
 
     async def _summarise(
-        self, path: Sequence[Node], agent: CompactAgent, cut: Cut, policy: CompactPolicy
+        self,
+        path: Sequence[Node],
+        agent: CompactAgent,
+        scope: "RunScope",
+        cut: Cut,
+        policy: CompactPolicy,
     ) -> "Compaction":
         # Most histories are never too long.
         from agent_core.compact.compactor import HistoryCompactor, Limits  # noqa: PLC0415
@@ -238,6 +249,8 @@ class Compactions:
         )
         limits = Limits(summary=policy.summary, kept=policy.kept, piece=self._piece_room(policy))
         changed = await self.find_changed(path)
+        if (found := scope.project_context) is not None:
+            path = await asyncio.to_thread(with_current_texts, path, found.current_text)
         return await compactor.compact(path, cut, limits, changed=changed)
 
 

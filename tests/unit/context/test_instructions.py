@@ -253,6 +253,12 @@ def test_folders_up_to_the_root_of_the_repository_count(home: Path, tmp_path: Pa
         f"{repository}/docs/more.md",
         "sub/AGENTS.md",
     ]
+    (project / "linked").mkdir()
+    (project / "linked" / "AGENTS.md").symlink_to(repository / "other" / "AGENTS.md")
+    (project / "out").mkdir()
+    (project / "out" / "AGENTS.md").symlink_to(tmp_path / "AGENTS.md")
+    assert "linked/AGENTS.md" in shown(found(home, project))
+    assert "out/AGENTS.md" not in shown(found(home, project))
     (project / ".git").mkdir()
     assert shown(found(home, project)) == ["AGENTS.md", "sub/AGENTS.md"]
 

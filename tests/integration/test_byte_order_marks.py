@@ -85,7 +85,7 @@ def test_every_file_of_a_profile_may_begin_with_a_mark(tmp_path: Path) -> None:
         (tmp_path / "prompt.md").read_text(encoding="utf-8"),
         RunOptions(sandbox=tmp_path / "run"),
     )
-    assert result.status is RunStatus.COMPLETED, result.error
+    assert result.status is RunStatus.completed, result.error
 
 
 def test_the_first_answer_of_a_file_may_begin_with_a_mark(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def conduct(tmp_path: Path, script: str = "ln -s notes.md link; mkdir empty") ->
 def original(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
     """A finished run, which tests copy."""
     result = conduct(tmp_path_factory.mktemp("original"))
-    assert (result.status, result.seal is None) == (RunStatus.COMPLETED, False)
+    assert (result.status, result.seal is None) == (RunStatus.completed, False)
     return result
 
 

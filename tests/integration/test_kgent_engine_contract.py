@@ -103,7 +103,7 @@ def records(root: Path) -> dict[str, Any]:
 def test_both_engines_leave_the_same_records(tmp_path: Path) -> None:
     core = conduct(tmp_path / "a", "core", CONVERSATION)
     other = conduct(tmp_path / "b", "pydantic_ai", CONVERSATION)
-    assert state(core)["status"] == RunStatus.COMPLETED
+    assert state(core)["status"] == RunStatus.completed
     one, two = records(core), records(other)
     for name, found in one.items():
         assert two[name] == found, name

@@ -43,7 +43,7 @@ def test_a_failing_engine_is_in_events_errors_and_state(tmp_path: Path) -> None:
         deliverables=OWED,
     )
     root = assert_complete(result.sandbox_root)
-    assert result.status is RunStatus.FAILED
+    assert result.status is RunStatus.failed
     assert {"error", "run.failed"} <= set(types(root))
     assert "run.completed" not in types(root)
     (error,) = lines(root / "logs" / "errors.jsonl")
@@ -62,13 +62,13 @@ def test_a_failing_engine_is_in_events_errors_and_state(tmp_path: Path) -> None:
 def test_time_that_is_up_leaves_an_incomplete_run(tmp_path: Path) -> None:
     result = a_run(tmp_path, MockPause(sleep=30), runtime={"timeout_seconds": 0.2})
     root = assert_complete(result.sandbox_root)
-    assert result.status is RunStatus.INCOMPLETE
+    assert result.status is RunStatus.incomplete
     assert state(root)["failure_reason"].startswith("timeout: the run took longer than 0.2 s")
 
 
 def test_steps_that_are_used_up_leave_an_incomplete_run(tmp_path: Path) -> None:
     result = a_run(tmp_path, "a", "b", "c", runtime={"max_steps": 2})
-    assert result.status is RunStatus.INCOMPLETE
+    assert result.status is RunStatus.incomplete
     assert state(result.sandbox_root)["failure_reason"].startswith("max_turns: ")
 
 
@@ -78,7 +78,7 @@ def test_a_run_cancelled_before_it_began_is_incomplete(tmp_path: Path) -> None:
     result = run(profile(tmp_path), "x", cancellation=stop)
     assert_complete(result.sandbox_root)
     assert (result.status, str(result.error)) == (
-        RunStatus.INCOMPLETE,
+        RunStatus.incomplete,
         "cancelled: not today",
     )
 
@@ -90,7 +90,7 @@ def test_an_interrupt_in_an_engine_of_somebody_else_is_incomplete(tmp_path: Path
 
     result = a_run(tmp_path, engine=Interrupted())  # pyright: ignore[reportArgumentType] - a fake
     assert_complete(result.sandbox_root)
-    assert result.status is RunStatus.INCOMPLETE
+    assert result.status is RunStatus.incomplete
 
 
 def test_a_run_folder_that_vanishes_ends_in_an_error_and_no_exception(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_a_run_folder_that_vanishes_ends_in_an_error_and_no_exception(tmp_path: 
             raise RuntimeError("boom")
 
     result = a_run(tmp_path, engine=Deletes())  # pyright: ignore[reportArgumentType] - a fake
-    assert result.status is RunStatus.FAILED
+    assert result.status is RunStatus.failed
     assert result.error is not None
 
 

@@ -37,7 +37,7 @@ def finish(tmp_path: Path, *, more: str = "") -> RunResult:
         deliverables={"required": ["deliverables/report.md"]},
         tools={"shell": {"enabled": True, "allowed_commands": ["sh"]}},
     )
-    assert result.status is RunStatus.COMPLETED
+    assert result.status is RunStatus.completed
     assert result.sandbox_root is not None
     return result
 
@@ -434,7 +434,7 @@ def test_a_run_that_owes_very_much_is_sound(
     monkeypatch.setattr("kgent.config.loader._MAX_NODES", 500)
     owed = [f"deliverables/{number}.md" for number in range(100)]
     result = a_run(tmp_path, "Done.", deliverables={"required": owed})
-    assert result.status is RunStatus.INCOMPLETE
+    assert result.status is RunStatus.incomplete
     assert result.sandbox_root is not None
     assert verify(result.sandbox_root).problems == []
 
@@ -443,7 +443,7 @@ def test_a_run_that_owes_very_much_is_sound(
 def test_a_run_folder_of_any_name_is_sound(tmp_path: Path, name: bytes) -> None:
     place = tmp_path / os.fsdecode(name)
     result = run(profile(tmp_path), "Work.", RunOptions(sandbox=place), engine=MockAgentEngine())
-    assert (result.status, result.error) == (RunStatus.COMPLETED, None)
+    assert (result.status, result.error) == (RunStatus.completed, None)
     assert verify(place, seal=result.seal).problems == []
 
 
@@ -452,7 +452,7 @@ def test_a_profile_in_a_folder_of_any_name_is_sound(tmp_path: Path) -> None:
     skill(folder / "skills")
     path = profile(folder, skills={"paths": ["skills"]})
     result = run(path, "Work.", RunOptions(sandbox=tmp_path / "run"), engine=MockAgentEngine())
-    assert (result.status, result.error) == (RunStatus.COMPLETED, None)
+    assert (result.status, result.error) == (RunStatus.completed, None)
     assert verify(tmp_path / "run").problems == []
 
 
@@ -465,7 +465,7 @@ def test_a_run_folder_of_any_size_is_sound(tmp_path: Path) -> None:
         "Done.",
         tools={"shell": {"enabled": True, "allowed_commands": ["sh"]}},
     )
-    assert result.status is RunStatus.COMPLETED
+    assert result.status is RunStatus.completed
     assert result.sandbox_root is not None
     assert verify(result.sandbox_root).problems == []
     assert verify(result.sandbox_root).checked > 4000

@@ -52,7 +52,7 @@ def run_and_check(tmp_path: Path) -> None:
         "Done.",
         skills={"paths": ["skills"]},
     )
-    assert result.status is RunStatus.FAILED
+    assert result.status is RunStatus.failed
     assert result.error is not None
     assert "it broke" in result.error.message
     written = state(tmp_path / "run")
@@ -97,7 +97,7 @@ def test_a_fault_before_there_is_a_folder_is_a_result_too(
 ) -> None:
     monkeypatch.setattr("kgent.runtime.runner.fingerprint_config", broken(RuntimeError))
     result = a_run(tmp_path)
-    assert (result.status, result.sandbox_root) == (RunStatus.FAILED, None)
+    assert (result.status, result.sandbox_root) == (RunStatus.failed, None)
     assert result.error is not None
     assert result.error.category == "internal"
 

@@ -30,7 +30,7 @@ def test_paths_outside_the_folder_can_be_neither_read_nor_written(
     )
     root = result.sandbox_root
     assert root is not None
-    assert result.status is RunStatus.COMPLETED
+    assert result.status is RunStatus.completed
     assert outside.read_text(encoding="utf-8") == "secret outside"
     for path in root.rglob("*"):
         assert not path.is_file() or "secret outside" not in path.read_text()

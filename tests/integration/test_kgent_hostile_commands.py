@@ -63,7 +63,7 @@ def test_a_file_outside_that_stands_in_place_of_a_record_keeps_its_rights(
     outside.write_text("not of the run\n", encoding="utf-8")
     outside.chmod(0o644)
     result = run_script(tmp_path, f"ln -f '{outside}' ../{record}")
-    assert result.status is RunStatus.FAILED
+    assert result.status is RunStatus.failed
     assert outside.read_text(encoding="utf-8") == "not of the run\n"
     assert outside.stat().st_mode & 0o777 == 0o644
 
@@ -75,10 +75,10 @@ def test_a_run_whose_records_were_changed_ends_as_failed_and_internal(
     result = run_script(tmp_path, ATTACKS[attack])
     root = tmp_path / "run"
     if attack == "takes the rights away" and os.geteuid() == 0:
-        assert result.status is RunStatus.COMPLETED  # the superuser needs no rights
+        assert result.status is RunStatus.completed  # the superuser needs no rights
         return
     written = state(root)
-    assert (result.status, written["status"]) == (RunStatus.FAILED, "failed")
+    assert (result.status, written["status"]) == (RunStatus.failed, "failed")
     assert result.error is not None
     assert (result.error.code, result.error.category) == ("records_changed", "internal")
     assert written["error"]["category"] == "internal"
@@ -113,7 +113,7 @@ def test_a_run_whose_folder_was_moved_away_ends_with_a_run_json_in_its_place(
     tmp_path: Path,
 ) -> None:
     result = run_script(tmp_path, "mv ../../run ../../gone")
-    assert result.status is RunStatus.FAILED
+    assert result.status is RunStatus.failed
     assert state(tmp_path / "run")["status"] == "failed"
 
 
@@ -132,7 +132,7 @@ def test_any_file_name_is_recorded_and_found_again(tmp_path: Path) -> None:
     )
     root = result.sandbox_root
     assert root is not None
-    assert (result.status, result.error) == (RunStatus.COMPLETED, None)
+    assert (result.status, result.error) == (RunStatus.completed, None)
     written = {os.fsencode(path.name) for path in (root / "workspace").iterdir()}
     assert written == {name + b"." for name in names}
     artifacts = json.loads((root / "artifact-manifest.json").read_text())["artifacts"]
@@ -237,7 +237,7 @@ def test_a_disk_that_is_full_from_some_write_on_ends_in_a_terminal_run_json(
 
     monkeypatch.setattr("kgent.sandbox.files.replace_file", replace)
     result = a_run(tmp_path, "Done.")
-    assert result.status is RunStatus.FAILED
+    assert result.status is RunStatus.failed
     assert state(tmp_path / "run")["status"] == "failed"
     assert state(tmp_path / "run")["error"]["category"] == "internal"
 
@@ -359,13 +359,13 @@ def test_a_file_of_terabytes_keeps_no_run_from_closing(tmp_path: Path, script: s
     root = tmp_path / "run"
     problems = "\n".join(verify(root).problems)
     if ".." not in script or "big" in script:
-        assert result.status is RunStatus.COMPLETED
+        assert result.status is RunStatus.completed
         assert "workspace/big was too large to be read when the run ended" in problems
         artifacts = json.loads((root / "artifact-manifest.json").read_text())["artifacts"]
         assert {one["status"] for one in artifacts if "big" in one["path"]} == {"too_large"}
     else:
         assert (result.status, result.error and result.error.code) == (
-            RunStatus.FAILED,
+            RunStatus.failed,
             "records_changed",
         )
         assert "was changed" in problems
@@ -380,7 +380,7 @@ def test_a_run_on_a_file_system_without_rights_is_sound(
 
     monkeypatch.setattr("kgent.sandbox.files.set_rights", refuse)
     result = run_script(tmp_path, "echo x > a; chmod 644 ../prompt.md")
-    assert (result.status, result.error) == (RunStatus.COMPLETED, None)
+    assert (result.status, result.error) == (RunStatus.completed, None)
     (tmp_path / "run" / "run.json").chmod(0o600)  # such a file system has one mode for all
     assert verify(tmp_path / "run", seal=result.seal).problems == []
 
@@ -395,5 +395,5 @@ def test_a_clock_that_is_turned_back_leaves_records_in_order(
 
     monkeypatch.setattr("kgent.records.lines.utc_now", turned)
     result = run_script(tmp_path, "echo x > a")
-    assert result.status is RunStatus.COMPLETED
+    assert result.status is RunStatus.completed
     assert verify(tmp_path / "run").problems == []

@@ -27,7 +27,7 @@ def test_a_store_of_the_toolkit_remembers_between_runs(tmp_path: Path) -> None:
         tmp_path, memory={"write_mode": "external", "provider": "sqlite:memory/notes.sqlite"}
     )
     first = run(path, "Write.", engine=MockAgentEngine([REMEMBERS]))
-    assert first.status is RunStatus.COMPLETED
+    assert first.status is RunStatus.completed
     second = run(path, "How long are reports?", engine=MockAgentEngine())
     assert second.sandbox_root is not None
     system = (second.sandbox_root / "effective-system-prompt.md").read_text()

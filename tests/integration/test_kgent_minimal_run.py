@@ -28,7 +28,7 @@ def test_a_minimal_run_leaves_a_complete_folder(tmp_path: Path) -> None:
     )
     root = result.sandbox_root
     assert root is not None
-    assert (result.status, result.final_text) == (RunStatus.COMPLETED, "Done.")
+    assert (result.status, result.final_text) == (RunStatus.completed, "Done.")
     assert result.found == ["deliverables/report.md"]
 
     config = load_config(root / "config.yaml")
@@ -72,7 +72,7 @@ def test_a_minimal_run_leaves_a_complete_folder(tmp_path: Path) -> None:
 def test_a_run_that_owes_something_is_incomplete(tmp_path: Path) -> None:
     result = a_run(tmp_path, "I forgot.", deliverables=OWED)
     assert (result.status, result.missing) == (
-        RunStatus.INCOMPLETE,
+        RunStatus.incomplete,
         ["deliverables/report.md"],
     )
     assert types(result.sandbox_root)[-3:] == [
@@ -148,7 +148,7 @@ def test_what_is_remembered_stands_in_the_system_prompt(tmp_path: Path) -> None:
 
 def test_a_memory_that_fails_costs_the_run_nothing_else(tmp_path: Path) -> None:
     result = run(profile(tmp_path), "x", memory=Notebook(breaks=True))
-    assert result.status is RunStatus.COMPLETED
+    assert result.status is RunStatus.completed
     assert result.sandbox_root is not None
     (error,) = lines(result.sandbox_root / "logs" / "errors.jsonl")
     assert error["category"] == "memory"
@@ -157,7 +157,7 @@ def test_a_memory_that_fails_costs_the_run_nothing_else(tmp_path: Path) -> None:
 def test_external_memory_without_one_is_a_fault_of_the_profile(tmp_path: Path) -> None:
     path = profile(tmp_path, memory={"write_mode": "external"})
     assert run(path, "x").is_blocked
-    assert run(path, "x", memory=Notebook()).status is RunStatus.COMPLETED
+    assert run(path, "x", memory=Notebook()).status is RunStatus.completed
     named = {"provider": "somebody's"}
     assert run(profile(tmp_path, memory={**named, "write_mode": "external"}), "x").is_blocked
-    assert run(profile(tmp_path, memory=named), "x").status is RunStatus.COMPLETED
+    assert run(profile(tmp_path, memory=named), "x").status is RunStatus.completed

@@ -55,7 +55,7 @@ def test_a_deliverable_is_written(tmp_path: Path, engine: str) -> None:
         server.assert_complete()
     root = result.sandbox_root
     assert root is not None
-    assert (result.status, result.found) == (RunStatus.COMPLETED, ["deliverables/report.md"])
+    assert (result.status, result.found) == (RunStatus.completed, ["deliverables/report.md"])
     assert (root / "deliverables" / "report.md").read_text() == "# Report\n\nIt rained.\n"
     assert first.headers["authorization"] == f"Bearer {KEY}"
     assert "You write reports." in first.text
@@ -90,7 +90,7 @@ def test_a_refused_call_is_told_to_the_model_and_the_run_goes_on(
     with ModelServer.in_thread(script) as server:
         result = conduct(tmp_path, engine, server, [])
         told = server.requests[1].text
-    assert result.status is RunStatus.COMPLETED
+    assert result.status is RunStatus.completed
     assert "only files below workspace/ and deliverables/ may be written" in told
     assert "it leads out of the run folder" in told
     assert "root:" not in told
@@ -122,7 +122,7 @@ def test_every_engine_leaves_the_same_records_of_the_same_calls(tmp_path: Path) 
             mock = MockAgentEngine([MockCall(tool=name, args=given) for name, given in asked])
             options = RunOptions(sandbox=folder / "run")
             result = run(path, "x", options, engine=mock if engine == "mock" else None)
-        assert result.status is RunStatus.COMPLETED
+        assert result.status is RunStatus.completed
         assert result.sandbox_root is not None
         found = lines(result.sandbox_root / "logs" / "tools.jsonl")
         changing = ("call_id", "started_at", "completed_at", "duration_ms")
@@ -153,7 +153,7 @@ def test_calls_that_cannot_be_made_are_recorded_like_any_other(tmp_path: Path, e
     ]
     with ModelServer.in_thread(script) as server:
         result = conduct(tmp_path, engine, server, [])
-    assert result.status is RunStatus.COMPLETED
+    assert result.status is RunStatus.completed
     root = result.sandbox_root
     assert root is not None
     unknown, broken, written = lines(root / "logs" / "tools.jsonl")
@@ -204,7 +204,7 @@ def test_no_credential_of_the_environment_is_used_but_the_one_the_profile_names(
         )
         result = run(path, "x", RunOptions(sandbox=tmp_path / "run"))
         (request,) = server.requests
-    assert result.status is RunStatus.FAILED
+    assert result.status is RunStatus.failed
     sent = json.dumps(dict(request.headers))
     assert (KEY in sent) is (key_env is not None)
     left = "".join(
@@ -219,7 +219,7 @@ def test_steps_are_limited(tmp_path: Path, engine: str) -> None:
     with ModelServer.in_thread(lambda _: calls("list_files", path=".")) as server:
         result = conduct(tmp_path, engine, server, [], max_steps=3)
         assert len(server.requests) == 3
-    assert result.status is RunStatus.INCOMPLETE
+    assert result.status is RunStatus.incomplete
     assert result.error is not None
     assert result.error.code == "max_turns"
 
@@ -228,7 +228,7 @@ def test_steps_are_limited(tmp_path: Path, engine: str) -> None:
 def test_time_is_limited(tmp_path: Path, engine: str) -> None:
     with ModelServer.in_thread([Hangs(text="so ")]) as server:
         result = conduct(tmp_path, engine, server, [], timeout_seconds=1)
-    assert result.status is RunStatus.INCOMPLETE
+    assert result.status is RunStatus.incomplete
     assert result.error is not None
     assert result.error.code == "timeout"
 
@@ -237,7 +237,7 @@ def test_time_is_limited(tmp_path: Path, engine: str) -> None:
 def test_a_service_that_refuses_fails_the_run(tmp_path: Path, engine: str) -> None:
     with ModelServer.in_thread(lambda _: Status(401)) as server:
         result = conduct(tmp_path, engine, server, [])
-    assert result.status is RunStatus.FAILED
+    assert result.status is RunStatus.failed
     assert result.error is not None
     assert (result.error.category, result.error.code) == ("engine", "provider_auth_failed")
     assert state(result.sandbox_root)["status"] == "failed"
@@ -258,7 +258,7 @@ def test_a_missing_key_blocks_the_run_and_asks_nobody(
 def test_the_mock_needs_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KGENT_TEST_KEY")
     result = run(profile(tmp_path, model={"api_key_env": "KGENT_TEST_KEY"}), "x")
-    assert result.status is RunStatus.COMPLETED
+    assert result.status is RunStatus.completed
 
 
 HOSTILE_IDS = ["../../../escaped", "x" * 300, "nul\0", "call_1"]

@@ -49,7 +49,7 @@ def prepared(folder: Path) -> Path:
 def first_run(tmp_path: Path) -> RunResult:
     path = prepared(tmp_path / "profile")
     result = run(path, "Write it.", RunOptions(sandbox=tmp_path / "runs" / "first"))
-    assert (result.status, result.error) == (RunStatus.COMPLETED, None)
+    assert (result.status, result.error) == (RunStatus.completed, None)
     return result
 
 
@@ -145,7 +145,7 @@ def test_rerun_says_why_the_fingerprint_differs(tmp_path: Path) -> None:
     config = root / "config.yaml"
     config.write_text(config.read_text().replace("max_steps: 20", "max_steps: 7"))
     again = rerun(root)
-    assert again.result.status is RunStatus.COMPLETED
+    assert again.result.status is RunStatus.completed
     assert again.reasons[0].startswith("the fingerprint is ")
     assert verify(root).problems != []
 

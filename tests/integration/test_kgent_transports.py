@@ -78,7 +78,7 @@ def conduct(folder: Path, more: str) -> Path:
     ]
     options = RunOptions(sandbox=folder / "run")
     result = run(path, "Write.", options, engine=MockAgentEngine(steps))
-    assert (result.status, result.error) == (RunStatus.COMPLETED, None)
+    assert (result.status, result.error) == (RunStatus.completed, None)
     assert result.sandbox_root is not None
     assert verify(result.sandbox_root, seal=result.seal) == verify(result.sandbox_root)
     assert verify(result.sandbox_root).remarks == []

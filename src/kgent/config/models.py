@@ -30,15 +30,9 @@ from agent_core.config.section import Section
 from kgent.errors import LONGEST_NAME, expand_home
 
 DELIVERABLES = "deliverables"
-
-
 SQLITE = "sqlite:"
 """The prefix of a memory provider that is a database; the file name follows it."""
-
-
 DEFAULT_SANDBOX = "runs/{run_id}"
-
-
 SANDBOX_PLACEHOLDERS = ("{session_id}", "{task_id}", "{run_id}")
 _NOT_PLAIN = re.compile(r"[^A-Za-z0-9_-]")
 

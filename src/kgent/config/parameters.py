@@ -24,14 +24,8 @@ from kgent.config.models import (
 from kgent.errors import KgentError, config_error
 
 _PLACEHOLDER = re.compile(r"\{\{([^{}\n]*)\}\}")
-
-
 _INTEGER = re.compile(r"[+-]?\d{1,40}")
-
-
 _NUMBER = re.compile(r"[+-]?(\d{1,40}(\.\d{0,40})?|\.\d{1,40})([eE][+-]?\d{1,3})?")
-
-
 _TRUTH = {"true": True, "false": False}
 
 

@@ -17,15 +17,9 @@ from kgent.sandbox.inputs import INPUTS, input_name
 from kgent.skills.registry import SkillRegistry
 
 KEPT_SKILLS = "archive/skills"
-
-
 KEPT_MODEL = "archive/model"
 """The folders of a run folder for its skills, and for the script that replaces a model."""
-
-
 MAX_SCRIPT_BYTES = 1_000_000
-
-
 _SCRIPT_PROVIDERS = {"scripted"}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from agent_core.config.models import ModelConfig
 from agent_core.errors import ErrorCode
@@ -109,6 +109,7 @@ class AgentResult(Record):
     error: ErrorInfo | None = None
 
 
+@runtime_checkable
 class AgentEngine(Protocol):
     """Runs a model and its tool calls until the model ends."""
 

@@ -38,7 +38,7 @@ def validate_required_deliverables(
                 invalid[deliverable.path] = fault
     if not missing and not invalid:
         summary = f"every required deliverable is there ({len(found)})"
-        return DeliverableCheck(status=GovernanceStatus.PASSED, summary=summary, found=found)
+        return DeliverableCheck(status=GovernanceStatus.passed, summary=summary, found=found)
     what, code = (
         ("are missing", "deliverable_missing")
         if missing
@@ -47,7 +47,7 @@ def validate_required_deliverables(
     wrong = missing or invalid
     listed = ", ".join(f"{path} ({problem})" for path, problem in wrong.items())
     return DeliverableCheck(
-        status=GovernanceStatus.INCOMPLETE,
+        status=GovernanceStatus.incomplete,
         summary=f"{len(wrong)} of {len(found) + len(missing)} required deliverables {what}",
         error=ErrorInfo(
             code=code,

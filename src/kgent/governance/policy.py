@@ -12,7 +12,7 @@ from kgent.runtime.state import RunStatus
 def governance_status(error: ErrorInfo) -> GovernanceStatus:
     """Return `blocked` for an error of profile, path or skill, and `failed` for any other."""
     is_blocking = error.category in BLOCKING
-    return GovernanceStatus.BLOCKED if is_blocking else GovernanceStatus.FAILED
+    return GovernanceStatus.blocked if is_blocking else GovernanceStatus.failed
 
 
 def final_status(
@@ -24,12 +24,12 @@ def final_status(
     None only if there is a failure.
     """
     if failure is not None:
-        return RunStatus.FAILED, failure
+        return RunStatus.failed, failure
     if interruption is not None:
-        return RunStatus.INCOMPLETE, interruption
-    if check is not None and check.status is GovernanceStatus.PASSED:
-        return RunStatus.COMPLETED, None
-    return RunStatus.INCOMPLETE, check.error if check else None
+        return RunStatus.incomplete, interruption
+    if check is not None and check.status is GovernanceStatus.passed:
+        return RunStatus.completed, None
+    return RunStatus.incomplete, check.error if check else None
 
 
 def judge(check: DeliverableCheck, results: Sequence[CheckResult]) -> DeliverableCheck:
@@ -38,7 +38,7 @@ def judge(check: DeliverableCheck, results: Sequence[CheckResult]) -> Deliverabl
     changes: dict[str, object] = {"checks": list(results)}
     if failed and check.error is None:
         listed = "; ".join(f"{shlex.join(one.argv)}: {one.reason}" for one in failed)
-        changes["status"] = GovernanceStatus.INCOMPLETE
+        changes["status"] = GovernanceStatus.incomplete
         changes["summary"] = f"failed checks: {len(failed)} of {len(results)}"
         changes["error"] = ErrorInfo(
             code="check_failed",

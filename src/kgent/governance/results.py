@@ -8,10 +8,10 @@ from kgent.errors import ErrorInfo, Record
 class GovernanceStatus(StrEnum):
     """The results of a check."""
 
-    PASSED = "passed"
-    FAILED = "failed"
-    INCOMPLETE = "incomplete"
-    BLOCKED = "blocked"
+    passed = "passed"
+    failed = "failed"
+    incomplete = "incomplete"
+    blocked = "blocked"
 
 
 class PermissionResult(Record):
@@ -23,7 +23,7 @@ class PermissionResult(Record):
     @property
     def is_allowed(self) -> bool:
         """Return whether the call may be made."""
-        return self.status is GovernanceStatus.PASSED
+        return self.status is GovernanceStatus.passed
 
 
 class CheckResult(Record):

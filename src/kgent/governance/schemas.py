@@ -26,18 +26,10 @@ Schema = Mapping[str, Any]
 
 
 MAX_CHECKED_BYTES = 64 * 2**20
-
-
 MAX_YAML_BYTES = 4 * 2**20
-
-
 CHECK_SECONDS = 30.0
 """Processor time in seconds that the check of one file may take."""
-
-
 _MAX_FAULTS = 5
-
-
 _SUFFIXES: Mapping[str, Literal["json", "yaml", "csv"]] = {
     ".json": "json",
     ".yaml": "yaml",
@@ -56,11 +48,7 @@ _CONTENT_TYPES: Mapping[str, Literal["json", "yaml", "csv"]] = {
 
 
 _CHOICES = ("anyOf", "oneOf", "allOf")
-
-
 _INTEGER = re.compile(r"[+-]?\d{1,40}")
-
-
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?")
 
 

@@ -125,15 +125,12 @@ async def open_memory(
         yield None
         return
     file = _find_database(config, is_needed=given is None)
-    if given is None and file is None:
-        yield None
-        return
-    if hasattr(given, "recall_memory"):
-        yield cast("MemoryClient", given)
-        return
     loop = asyncio.get_running_loop()
-    if given is not None or file is None:
-        yield StoreMemory(cast("MemoryStore", given), loop)
+    if given is not None:
+        yield given if isinstance(given, MemoryClient) else StoreMemory(given, loop)
+        return
+    if file is None:
+        yield None
         return
     try:
         store = await SqliteStore.open(file)

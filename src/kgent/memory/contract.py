@@ -1,6 +1,6 @@
 """The interface of a memory outside of kgent."""
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from kgent.errors import Record
 
@@ -23,6 +23,7 @@ class MemoryWriteResult(Record):
     summary: str = ""
 
 
+@runtime_checkable
 class MemoryClient(Protocol):
     """A memory outside of kgent. Its methods may block; they are called from worker threads."""
 

@@ -84,6 +84,6 @@ def find_answer(transcript: str) -> str | None:
         elif section == _RESULT and line.startswith(_STATUS):
             status = line.removeprefix(_STATUS)
     texts = ["\n".join(block) for block in blocks]
-    is_completed = status == RunStatus.COMPLETED
+    is_completed = status == RunStatus.completed
     answers = texts if is_completed else texts[1:]
     return answers[0] if answers and section == _RESULT else None

@@ -34,15 +34,9 @@ from kgent.sandbox.workspace import CONFIG_FILE, PROMPT_FILE, SYSTEM_PROMPT_FILE
 from kgent.tools.memory import CANDIDATES
 
 MAX_DIFF_BYTES = 500_000
-
-
 MAX_DIFF_LINES = 5000
-
-
 MAX_CONVERSATION_BYTES = 2**26
 """Bytes; if one of two conversations is larger, they count as different."""
-
-
 _FACTS = (
     *("status", "failure_reason", "config_fingerprint", "program", "engine", "model"),
     *("parameters", "usage", "cost", "found", "missing", "invalid"),
@@ -50,8 +44,6 @@ _FACTS = (
 
 
 _GIVEN = ("inputs/", f"{KEPT_SKILLS}/", f"{KEPT_MODEL}/")
-
-
 _RECORDED = re.compile(
     rf"{ARCHIVE}/(?:{TOOL_OUTPUT}|events|{CHECKS}|displaced)/.*"
     rf"|{ARCHIVE}/(?:{re.escape(CONVERSATION)}|{re.escape(CANDIDATES)})|\.git(?:/.*)?",
@@ -61,11 +53,7 @@ _RECORDED = re.compile(
 
 
 _MESSAGE_KEYS = {"role", "created_at", "content"}
-
-
 _CALL_KEYS = {"type", "tool_call_id", "name", "arguments"}
-
-
 _RESULT_KEYS = {"type", "tool_call_id", "name", "is_error", "content"}
 
 
@@ -383,8 +371,6 @@ def _has_same_content(one: _Side, other: _Side, name: str) -> bool:
 
 
 _FILE = "file"
-
-
 _NO_NEWLINE = "\\ No newline at end of file"
 
 

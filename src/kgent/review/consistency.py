@@ -27,14 +27,8 @@ from kgent.sandbox.workspace import ARTIFACT_MANIFEST, SANDBOX_MANIFEST
 
 LINE_ENDS = "only its line ends differ"
 """The description of a file with the recorded content but other line ends."""
-
-
-_ENDS = (RunStatus.COMPLETED, RunStatus.INCOMPLETE, RunStatus.FAILED)
-
-
+_ENDS = (RunStatus.completed, RunStatus.incomplete, RunStatus.failed)
 _CLOSING = {f"run.{status}": status for status in _ENDS}
-
-
 _CALL_ENDS = {f"tool.{status}": status for status in ("completed", "failed", "blocked")}
 
 

@@ -9,14 +9,10 @@ from pathlib import PurePosixPath
 from agent_core.text.pages import plain, preformatted, render_markdown, table
 
 MAX_SHOWN_BYTES = 200_000
-
-
 MAX_IMAGE_BYTES = 5_000_000
 
 
 _MAX_ROWS, _MAX_COLUMNS = 200, 40
-
-
 _IMAGES = {
     ".png": "image/png",
     ".jpg": "image/jpeg",

@@ -11,11 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 _MODE = re.compile(r"[0-7]{4}")
-
-
 _EXECUTES = stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH
-
-
 _RUNS_AS_ANOTHER = stat.S_ISUID | stat.S_ISGID
 
 

@@ -12,16 +12,12 @@ from kgent.sandbox.workspace import FILES
 
 _SHORTEST_ID = 8
 """Shorter ids are not replaced: a caller may have chosen an ordinary word as an id."""
-
-
 _OWN_ID = re.compile(
     r"\b(?:[a-z]+_[0-9a-f]{28}|(?:sess|task|run)_[0-9]{8}T[0-9]{12}Z_[0-9a-f]{8})\b"
 )
 
 
 _KEPT_OUTPUT = re.compile(r"\barchive/tool-output/[A-Za-z0-9_-]+")
-
-
 _TIME = re.compile(
     r"\b[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}"
     r"(?:\.[0-9]{1,6})?(?:Z|[+-][0-9]{2}:?[0-9]{2})?"
@@ -29,8 +25,6 @@ _TIME = re.compile(
 
 
 _NEVER = datetime.max.replace(tzinfo=UTC), datetime.min.replace(tzinfo=UTC)
-
-
 _MARGIN = timedelta(seconds=1)  # for times that are written in whole seconds
 
 

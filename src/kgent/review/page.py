@@ -30,39 +30,17 @@ from kgent.review.verification import FolderCheck
 from kgent.sandbox.manifest import ArtifactRecord
 
 _MAX_DOCUMENTS = 40
-
-
 _TOO_LARGE = "<p>It is too large to be shown here.</p>"
-
-
 _MAX_ALL_BYTES = 20_000_000
-
-
 _TEXT_COST = 20  # rendering text takes this much longer than an image of the same size
-
-
 _MAX_MESSAGES = 500
-
-
 _MAX_EVENTS = 2000
-
-
 _MAX_CHARS = 20_000
-
-
 _MAX_GIST = 120
-
-
 _MAX_PROBLEMS = 100
-
-
 _TELLING = ("path", "argv", "skill_id", "pattern", "query", "content")
 """Arguments that describe a call best, the best first."""
-
-
 _WHO = {"user": "Prompt", "assistant": "Model", "tool": "Tool"}
-
-
 _COLOURS = {"completed": "good", "incomplete": "fair", "failed": "bad", "lost": "bad"}
 
 

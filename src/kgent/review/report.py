@@ -24,17 +24,9 @@ M = TypeVar("M", bound=BaseModel)
 
 
 MAX_TEXT_BYTES = 1_000_000
-
-
 MAX_MANIFEST_BYTES = 2**30
-
-
 MAX_TRANSCRIPT_BYTES = 2**26
-
-
 MAX_LINES = 100_000
-
-
 MAX_LINE_BYTES = 2**24
 
 
@@ -117,7 +109,7 @@ def explain_no_answer(report: RunReport) -> str:
     """Return the reason why a run has no answer."""
     if not report.is_lost and not report.state.status.is_terminal:
         return "none yet: the run is under way"
-    if report.outcome == RunStatus.COMPLETED:
+    if report.outcome == RunStatus.completed:
         return "none: the model ended without a text"
     how = {"lost": "was lost", "failed": "failed"}.get(report.outcome, "was stopped")
     return f"none: the run {how} before the model answered"

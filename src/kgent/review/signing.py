@@ -15,14 +15,8 @@ from kgent.sandbox.workspace import SIGNATURE_FILE
 
 NAMESPACE = "kgent"
 """The purpose of the SSH signatures; signatures for any other purpose are not accepted."""
-
-
 _MAX_SIGNATURE_BYTES = 65_536
-
-
 _TIMEOUT_S = 120
-
-
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 

@@ -11,14 +11,8 @@ from agent_core.text import shortened, visible
 from kgent.review.report import RunReport, explain_no_answer, read_answer
 
 _COLOURS = {"completed": "green", "incomplete": "yellow", "failed": "red", "lost": "red"}
-
-
 _SEVERITIES = {"warning": "yellow", "error": "red"}
-
-
 _MAX_TEXT = 2000
-
-
 _MAX_ANSWER = 100_000
 
 

@@ -64,25 +64,13 @@ M = TypeVar("M", bound=BaseModel)
 
 
 MAX_SIGNATURE_BYTES = 65_536
-
-
 MAX_LINE_ENDS_BYTES = 2**26
 """Larger files are not read again to find out whether only their line ends differ."""
-
-
 _SIGNATURE_HEAD = b"-----BEGIN SSH SIGNATURE-----"
-
-
 REDACTED = "[redacted:"
 """The beginning of a text that replaces a secret."""
-
-
 _GIT = ".git"
-
-
 _SEALED = (RUN_FILE, ARTIFACT_MANIFEST, SANDBOX_MANIFEST)
-
-
 _FIRST_RELEASE = (
     "the first release of kgent wrote this folder: what it did not record yet (modes, counts, a"
     " fingerprint with the content of skills) cannot be checked; the seal that the run printed"

@@ -71,9 +71,9 @@ logger = logging.getLogger(__name__)
 RECALLED = 5
 _MEMORY_CHARS = 500
 _CLOSING_EVENTS: Mapping[RunStatus, tuple[RunEventType, str]] = {
-    RunStatus.COMPLETED: ("run.completed", "info"),
-    RunStatus.INCOMPLETE: ("run.incomplete", "warning"),
-    RunStatus.FAILED: ("run.failed", "error"),
+    RunStatus.completed: ("run.completed", "info"),
+    RunStatus.incomplete: ("run.incomplete", "warning"),
+    RunStatus.failed: ("run.failed", "error"),
 }
 
 
@@ -356,7 +356,7 @@ class FolderRun:
 
     async def _run_engine(self, system_prompt: str, tools: list[ToolDefinition]) -> _Outcome:
         runtime, when = self._context.config.runtime, self._records.now()
-        self._state = self._state.changed(when=when, status=RunStatus.RUNNING, started_at=when)
+        self._state = self._state.changed(when=when, status=RunStatus.running, started_at=when)
         self._save()
         names = [tool.name for tool in tools]
         self._records.events.emit("run.started", "the engine begins", {"tools": names})

@@ -66,5 +66,5 @@ class RunResult(Record):
     @property
     def is_blocked(self) -> bool:
         """Return whether the run was refused before its engine started."""
-        is_failed = self.status is RunStatus.FAILED
+        is_failed = self.status is RunStatus.failed
         return is_failed and self.error is not None and self.error.category in BLOCKING

@@ -108,7 +108,7 @@ async def run_async(
             await finish_in_thread(partial(create_workspace, context))
         except Exception as error:  # noqa: BLE001 - there is no run; the result has the reason
             info = error_info(error, ErrorCategory.INTERNAL)
-            return RunResult(**ids._asdict(), status=RunStatus.FAILED, error=info)
+            return RunResult(**ids._asdict(), status=RunStatus.failed, error=info)
         task = FolderTask(
             profile=profile, config_path=expand_home(config_path), prompt=prompt, inputs=inputs
         )

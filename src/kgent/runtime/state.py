@@ -14,35 +14,31 @@ from kgent.errors import ErrorInfo, Record
 from kgent.governance.results import CheckResult
 
 RUN_FILE = "run.json"
-
-
 RUN_FILE_HASH = "run_json_sha256"
 """The key of the hash of `run.json` in the closing event."""
-
-
 SCHEMA_VERSION = 2
 """The version of run folders. Version 1 has no counts, no modes and no program."""
 
 
 class RunStatus(StrEnum):
-    """The states of a run. States after the blank line are reserved and not used yet."""
+    """The states of a run, named like their values. Those after the blank line are reserved."""
 
-    PENDING = "pending"
-    RUNNING = "running"
-    COMPLETED = "completed"
-    INCOMPLETE = "incomplete"
-    FAILED = "failed"
+    pending = "pending"
+    running = "running"
+    completed = "completed"
+    incomplete = "incomplete"
+    failed = "failed"
 
-    WAITING_FOR_TOOL = "waiting_for_tool"
-    WAITING_FOR_USER = "waiting_for_user"
-    REVIEW_REQUIRED = "review_required"
-    REVISION_REQUIRED = "revision_required"
-    CANCELLED = "cancelled"
+    waiting_for_tool = "waiting_for_tool"
+    waiting_for_user = "waiting_for_user"
+    review_required = "review_required"
+    revision_required = "revision_required"
+    cancelled = "cancelled"
 
     @property
     def is_terminal(self) -> bool:
         """Return whether the run has ended."""
-        return self in {self.COMPLETED, self.INCOMPLETE, self.FAILED, self.CANCELLED}
+        return self in {self.completed, self.incomplete, self.failed, self.cancelled}
 
 
 _NEXT: Mapping[str, set[str]] = {
@@ -70,7 +66,7 @@ class RunState(Record):
     task_id: str
     run_id: str
     profile_id: str
-    status: RunStatus = RunStatus.PENDING
+    status: RunStatus = RunStatus.pending
     failure_reason: str | None = None
     error: ErrorInfo | None = None
     config_fingerprint: str

@@ -29,25 +29,13 @@ R = TypeVar("R")
 
 
 PRIVATE_FILE = 0o600
-
-
 PRIVATE_FOLDER = 0o700
-
-
 UNFINISHED = ".kgent-unfinished"
 """The file next to run folders with notes about writes; it exists while a run writes."""
-
-
 DISPLACED = "archive/displaced"
 """The folder for files that are moved away because they are in the place of a record."""
-
-
 _CHUNK = 2**18
-
-
 _UNREAD = getattr(os, "O_PATH", os.O_RDONLY | os.O_NONBLOCK) | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
 _APPENDS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 

@@ -25,26 +25,12 @@ from kgent.sandbox.files import PRIVATE_FILE, PRIVATE_FOLDER, NamedRecord, name_
 
 INPUTS = "inputs"
 """The folder of a run folder that contains the inputs; it only exists if there are any."""
-
-
 MAX_INPUT_BYTES = 10 * 2**30
-
-
 MAX_INPUT_ENTRIES = 100_000
-
-
 MAX_INPUT_DEPTH = 100
-
-
 _CHUNK = 2**20
-
-
 _FICLONE = 0x40049409  # of linux/fs.h: a file shares the blocks of another
-
-
 _SOURCE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-
-
 _COPY = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from pydantic import field_serializer
+
 from agent_core.disk.folders import open_folder
 from agent_core.errors import AgentCoreError
 from agent_core.opening import open_descriptor
@@ -52,7 +54,7 @@ class SandboxManifest(Record):
     other list.
     """
 
-    root: str
+    root: Path
     writable: list[str]
     readonly: list[str]
     forbidden: list[str]
@@ -61,11 +63,15 @@ class SandboxManifest(Record):
     files: list[FileRecord] = []
     modes: dict[str, str] = {}
 
+    @field_serializer("root")
+    def _show_root(self, root: Path) -> str:
+        return readable_name(str(root))
+
     @classmethod
     def of(cls, root: Path) -> "SandboxManifest":
         """Return the boundaries of a run folder, as they are enforced."""
         return cls(
-            root=readable_name(str(root)),
+            root=root,
             writable=[f"{name}/" for name in WRITABLE],
             readonly=["./"],
             forbidden=["everything else"],

@@ -12,22 +12,12 @@ from kgent.skills.parser import SKILL_FILE, skill_error
 
 MAX_INSTRUCTIONS = 20_000
 """Characters of a skill's instructions."""
-
-
 MAX_SUMMARY = 2000
 """Characters of the list of references, and of the list of templates."""
-
-
 MAX_SKILL_BYTES = 50_000_000
-
-
 MAX_SKILL_FILES = 2000
 """Limits for the files of a skill that are copied into the folder of a run."""
-
-
 _FIRST_LINE_BYTES = 512
-
-
 _MAX_ENTRIES = 200
 
 

@@ -13,14 +13,8 @@ from kgent.errors import ErrorCategory, KgentError
 from kgent.skills.models import SkillSummary
 
 SKILL_FILE = "SKILL.md"
-
-
 _ID = re.compile(r"[\w][\w .:-]{0,79}")
-
-
 _ID_RULE = "use up to 80 letters, digits, spaces and _ . : -, and begin with a letter, a digit or _"
-
-
 _MAX_DESCRIPTION = 1024
 
 

@@ -24,8 +24,6 @@ from kgent.tools.calls import ToolCallScope
 from kgent.tools.results import ToolResult
 
 _PAGE_BYTES = 16_384
-
-
 _PATH = "Relative to the run folder, such as workspace/notes.md."
 
 

@@ -20,8 +20,6 @@ R = TypeVar("R")
 
 
 CANDIDATES = "candidate-memory.jsonl"
-
-
 GRACE_S = 5.0
 """Seconds that a memory call may continue after the run was cancelled."""
 

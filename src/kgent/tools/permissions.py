@@ -39,7 +39,7 @@ class EffectivePermissionPolicy(Record):
         reason = self._fault_of(tool_name)
         if reason is None and path is not None:
             reason = find_path_fault(path, for_write=action in _WRITES)
-        status = GovernanceStatus.PASSED if reason is None else GovernanceStatus.BLOCKED
+        status = GovernanceStatus.passed if reason is None else GovernanceStatus.blocked
         return PermissionResult(status=status, reason=reason)
 
     def _fault_of(self, name: str) -> str | None:

@@ -78,7 +78,7 @@ def test_an_engine_can_be_mocked(context: RunContext) -> None:
         RunOptions(sandbox=context.sandbox_root.parent / "other"),
         engine=Fixed(),
     )
-    assert (result.status, result.final_text) == (RunStatus.COMPLETED, "fixed")
+    assert (result.status, result.final_text) == (RunStatus.completed, "fixed")
 
 
 def test_a_request_has_time_steps_cancellation_and_callback(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_errors_of_every_kind_become_one_structure() -> None:
 
 def test_a_failing_engine_fails_the_run_with_its_error(tmp_path: Path) -> None:
     result = a_run(tmp_path, MockFailure(fail="no model", code="provider_error", retryable=True))
-    assert result.status is RunStatus.FAILED
+    assert result.status is RunStatus.failed
     assert result.error == ErrorInfo(
         code="provider_error", message="no model", category=ErrorCategory.ENGINE, retryable=True
     )
@@ -128,7 +128,7 @@ def test_an_engine_that_breaks_fails_the_run(tmp_path: Path) -> None:
             raise RuntimeError("boom")
 
     result = a_run(tmp_path, engine=Broken())
-    assert result.status is RunStatus.FAILED
+    assert result.status is RunStatus.failed
     assert result.error is not None
     assert result.error.message == "RuntimeError: boom"
 
@@ -345,9 +345,9 @@ FINAL = MockFailure(fail="no", code="provider_error")
 @pytest.mark.parametrize(
     ("script", "status"),
     [
-        ((BUSY, BUSY, "fine"), RunStatus.COMPLETED),
-        ((BUSY, BUSY, BUSY, "late"), RunStatus.FAILED),
-        ((FINAL, "never"), RunStatus.FAILED),
+        ((BUSY, BUSY, "fine"), RunStatus.completed),
+        ((BUSY, BUSY, BUSY, "late"), RunStatus.failed),
+        ((FINAL, "never"), RunStatus.failed),
     ],
 )
 def test_a_passing_failure_of_the_mock_engine_is_tried_again(

@@ -26,29 +26,29 @@ def error(category: ErrorCategory) -> ErrorInfo:
 
 def test_a_missing_deliverable_is_incomplete(root: Path) -> None:
     check = validate_required_deliverables(root, [REPORT])
-    assert check.status is GovernanceStatus.INCOMPLETE
+    assert check.status is GovernanceStatus.incomplete
     assert check.missing == {"deliverables/report.md": "it does not exist"}
-    assert final_status(failure=None, interruption=None, check=check)[0] is RunStatus.INCOMPLETE
+    assert final_status(failure=None, interruption=None, check=check)[0] is RunStatus.incomplete
 
 
 def test_an_invalid_config_is_blocked() -> None:
-    assert governance_status(error(ErrorCategory.CONFIG)) is GovernanceStatus.BLOCKED
+    assert governance_status(error(ErrorCategory.CONFIG)) is GovernanceStatus.blocked
 
 
 def test_an_unsafe_path_is_blocked() -> None:
-    assert governance_status(error(ErrorCategory.SANDBOX)) is GovernanceStatus.BLOCKED
+    assert governance_status(error(ErrorCategory.SANDBOX)) is GovernanceStatus.blocked
 
 
 def test_an_engine_error_is_a_failure() -> None:
-    assert governance_status(error(ErrorCategory.ENGINE)) is GovernanceStatus.FAILED
+    assert governance_status(error(ErrorCategory.ENGINE)) is GovernanceStatus.failed
 
 
 def test_a_deliverable_that_is_there_passes(root: Path) -> None:
     (root / "deliverables" / "report.md").write_text("x", encoding="utf-8")
     check = validate_required_deliverables(root, [REPORT])
-    assert (check.status, check.found) == (GovernanceStatus.PASSED, ["deliverables/report.md"])
+    assert (check.status, check.found) == (GovernanceStatus.passed, ["deliverables/report.md"])
     status = final_status(failure=None, interruption=None, check=check)
-    assert status == (RunStatus.COMPLETED, None)
+    assert status == (RunStatus.completed, None)
 
 
 def test_an_empty_deliverable_counts_only_where_it_may_be_empty(root: Path) -> None:
@@ -77,10 +77,10 @@ def test_a_failure_outweighs_an_interruption_and_that_what_is_missing(root: Path
     check = validate_required_deliverables(root, [REPORT])
     failure, stop = error(ErrorCategory.ENGINE), error(ErrorCategory.UNKNOWN)
     assert final_status(failure=failure, interruption=stop, check=check) == (
-        RunStatus.FAILED,
+        RunStatus.failed,
         failure,
     )
     assert final_status(failure=None, interruption=stop, check=check) == (
-        RunStatus.INCOMPLETE,
+        RunStatus.incomplete,
         stop,
     )

@@ -40,7 +40,7 @@ def test_a_listener_that_breaks_does_not_end_the_run(
         raise BrokenPipeError
 
     result = run(profile(tmp_path), "x", engine=MockAgentEngine(["a", "b"]), event_callback=breaks)
-    assert result.status is RunStatus.COMPLETED
+    assert result.status is RunStatus.completed
     assert caplog.text.count("hears no more") == 1
 
 
@@ -63,12 +63,12 @@ def test_a_cancelled_run_ends_soon_and_says_why(tmp_path: Path) -> None:
     began = time.monotonic()
     result = run(profile(tmp_path, model={"path": "s.json"}), "x", cancellation=stop)
     assert time.monotonic() - began < 5
-    assert result.status is RunStatus.INCOMPLETE
+    assert result.status is RunStatus.incomplete
     assert state(result.sandbox_root)["failure_reason"] == "cancelled: enough"
 
 
 async def test_a_run_can_block_where_an_event_loop_runs(tmp_path: Path) -> None:
-    assert run(profile(tmp_path), "x").status is RunStatus.COMPLETED
+    assert run(profile(tmp_path), "x").status is RunStatus.completed
 
 
 async def test_a_run_in_the_loop_of_its_caller_ends_with_a_folder_when_it_is_cancelled(

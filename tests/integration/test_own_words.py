@@ -8,6 +8,7 @@ import pytest
 
 from agent_core import ImageBlock, ModelRequest, RunStatus, TextBlock, UserMessage
 from agent_core.providers.scripted import ScriptedProvider, calls
+from agent_core.text import mark_content
 from captures import Key
 from integration.test_chat import CTRL_D, ENTER, READY, converse
 from integration.test_compaction import CONFIG, Reply, is_compact, said, split, summarised
@@ -137,3 +138,25 @@ async def test_what_a_parent_passes_on_is_not_the_task_of_its_child(
     assert handle.status is RunStatus.COMPLETED
     assert prompt.words == "Task:\nSum it up."
     assert EVIL in prompt.text
+
+
+@pytest.mark.parametrize(
+    ("message", "returned"),
+    [
+        (UserMessage(content=f"Why?\n{mark_content(EVIL, 'a log')}"), "Why?"),
+        (UserMessage(content=mark_content(EVIL, "a log")), mark_content(EVIL, "a log")),
+        (
+            UserMessage(
+                content=EVIL,
+                metadata={"mcp_prompt": {"server_id": "lib", "name": "sum"}, "words": "/lib:sum x"},
+            ),
+            "/lib:sum x",
+        ),
+    ],
+)
+async def test_an_undone_message_comes_back_without_content(
+    home: Home, project: Path, message: UserMessage, returned: str
+) -> None:
+    async with runtime(home, project, ["done"]) as made:
+        await (await made.start(message, "s1")).wait()
+        assert (await made.undo("s1")).message == returned

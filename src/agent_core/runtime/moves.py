@@ -29,6 +29,7 @@ from agent_core.storage.owners import Owner
 from agent_core.storage.rows import node_not_found, session_not_found
 from agent_core.storage.store import SessionStore
 from agent_core.storage.workspaces import MovedMeanwhileError
+from agent_core.text import without_content
 from agent_core.types import EventType, Node, NodeType, Role, SessionRecord, utc_now
 
 if TYPE_CHECKING:
@@ -227,7 +228,7 @@ class NodeMoves:
             state,
             spans=changes.spans if changes else (),
             others=others,
-            message=next(node for node in path[begin:] if is_visible(node)).text,
+            message=_text_to_send_again(next(filter(is_visible, path[begin:]))),
             remark=remark,
         )
 
@@ -547,6 +548,13 @@ class NodeMoves:
                 " persist=False, or while [workspace] snapshots is off."
             )
         return None
+
+
+def _text_to_send_again(message: Node) -> str:
+    """Return a message without content that came with it; a prompt of a server by its name."""
+    if "mcp_prompt" in message.metadata:
+        return message.words
+    return without_content(message.text).strip() or message.text
 
 
 def _redoable(state: "WorkspaceState") -> "list[UndoneMessage]":

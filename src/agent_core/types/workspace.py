@@ -181,7 +181,7 @@ class SwitchResult(Frozen):
     Attributes:
         session: the session as it is now; of a fork, the new one.
         node_id: the active node; None is the beginning of the session.
-        message: the message that an undo took back.
+        message: the message that an undo took back, without content that came with it.
         restored: paths that were written, relative to the project.
         deleted: paths that were removed.
         left_out: paths that no snapshot holds, each with the reason.

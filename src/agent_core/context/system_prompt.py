@@ -25,6 +25,7 @@ from agent_core.types import AgentDefinition, AgentRole, Node, NodeType, SystemB
 
 PRIORITY_STATIC = 100
 PRIORITY_DEFINITION = 50
+PRIORITY_PRELOADED = 45
 PRIORITY_INSTRUCTIONS = 40
 PRIORITY_TOOLS = 35
 PRIORITY_SKILLS = 30
@@ -132,15 +133,19 @@ def own_file_blocks(files: Iterable[tuple[str, bytes]], budget: int) -> list[Sys
         if not body.strip():
             continue
         text = wrap(NodeType.INSTRUCTION_CONTEXT, body, path=shown)
-        block = _file_block(shown, text, path=shown, hash=content_hash(content))
+        block = _file_block(
+            shown, text, priority=PRIORITY_PRELOADED, path=shown, hash=content_hash(content)
+        )
         if block.token_count <= budget:
             budget -= block.token_count
             blocks.append(block)
     return blocks
 
 
-def _file_block(file: str, text: str, **metadata: object) -> SystemBlock:
-    name, priority = f"instructions:{file}", PRIORITY_INSTRUCTIONS
+def _file_block(
+    file: str, text: str, *, priority: int = PRIORITY_INSTRUCTIONS, **metadata: object
+) -> SystemBlock:
+    name = f"instructions:{file}"
     return system_block(name, file, text, priority=priority, dynamic=True, **metadata)
 
 

@@ -436,6 +436,19 @@ def test_a_file_of_the_root_that_does_not_fit_is_only_listed(home: Path, project
     assert own_file_blocks(found(home, project).own, 10**9) == []
 
 
+def test_files_that_are_not_listed_are_cut_last(home: Path, project: Path) -> None:
+    write(project / "AGENTS.md", "Use tabs. " * 60)
+    own = own_file_blocks(found(home, project).own, 1000)
+    talk = Talk()
+    talk.user("go")
+    for number in range(20):
+        text = "word " * 200
+        talk.inner(NodeType.INSTRUCTION_CONTEXT, text, path=f"{number}/AGENTS.md", hash="h")
+    request = composer(own=own).build(talk.path, ()).request
+    assert files_of(request)[0] == own[0].content
+    assert 1 < len(files_of(request)) < 20
+
+
 def test_the_next_compaction_moves_a_file_into_the_system_part() -> None:
     talk = Talk()
     talk.user("go")

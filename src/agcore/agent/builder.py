@@ -31,6 +31,9 @@ def _retrieve_tool(retriever: MemoryRetriever) -> Tool:
     return retrieve
 
 
+_KINDS = {"tool_registry": ToolRegistry, "hook_executor": HookExecutor, "config": AgentConfig}
+
+
 class AgentBuilder:
     """Collects the parts of a `RuntimeBundle` and creates it."""
 
@@ -86,13 +89,20 @@ class AgentBuilder:
         """Create the bundle.
 
         Raises:
-            AgentError: `Config`; a required part is missing, or a tool of the application is
-                named `retrieve` although there is a retriever.
+            AgentError: `Config`; a required part is missing or is something else, or a tool of the
+                application is named `retrieve` although there is a retriever.
         """
         parts: dict[str, Any] = {"config": AgentConfig(), **self._parts}
         for name in ("provider", "tool_registry", "hook_executor"):
             if name not in parts:
                 raise AgentConfigError(f"missing {name}")
+        if not callable(getattr(parts["provider"], "chat", None)):
+            given = type(parts["provider"]).__name__
+            raise AgentConfigError(f"provider is a {given}, which has no method `chat`")
+        for name, kind in _KINDS.items():
+            if not isinstance(parts[name], kind):
+                given = type(parts[name]).__name__
+                raise AgentConfigError(f"{name} is a {given}; its class must be {kind.__name__}")
         retriever = parts["retriever"]
         try:  # copied even if nothing is added, so that later registrations do not count
             more = [] if retriever is None else [_retrieve_tool(retriever)]

@@ -37,6 +37,7 @@ from agcore.llm import (
     HookContext,
     HookEvent,
     LlmCycle,
+    LlmError,
     LlmProvider,
     Prompt,
     RunTools,
@@ -105,8 +106,8 @@ class AgentSession(Generic[DepsT, OutputT]):
         caller: the run whose tool call the session answers.
 
     Raises:
-        AgentError: `Config`; the session id is invalid, a tool's name is taken, or the class of the
-            agent is not written as an agent's.
+        AgentError: `Config`; the session id is invalid, a tool's name is taken, the budget of
+            compaction is too small, or the class of the agent is not written as an agent's.
     """
 
     def __init__(
@@ -152,7 +153,10 @@ class AgentSession(Generic[DepsT, OutputT]):
         self._cycle = LlmCycle(bundle.provider, settings, caller=caller)
         self._cycle.with_hook_executor(bundle.hook_executor)
         if config.compact_config is not None:
-            self._cycle.with_compact_config(config.compact_config)
+            try:
+                self._cycle.with_compact_config(config.compact_config)
+            except LlmError as error:
+                raise AgentConfigError(error.message) from error
         if (budget := config.budget) is not None:
             known = budget if isinstance(budget, BudgetConfig) else None
             self._cycle.with_budget(known or BudgetConfig(**budget.model_dump()))

@@ -41,8 +41,8 @@ class CompactConfig:
     """Limits for shortening a conversation, and how much of it stays unchanged.
 
     Attributes:
-        max_tokens: the budget of a request, in estimated tokens. A request for a summary takes
-            about 1000 even if the budget is smaller.
+        max_tokens: the budget of a request, in estimated tokens. It is refused if it is smaller
+            than the prompt of a summary; a request for a summary takes about 1000 in any case.
         keep_recent: how many of the last messages are not summarised, as far as they fit.
         max_failures: summaries that may fail in a row before no more are requested.
     """
@@ -151,8 +151,7 @@ class ChatContext:
         if cut is not None and self._failures < config.max_failures:
             try:
                 share = max(room // 5, 1)
-                around = sum(estimate_text(load_asset(name).text) for name in _ASSETS)
-                around += estimate_text(sample_words(journal.path, cut))
+                around = _summary_prompt_tokens() + estimate_text(sample_words(journal.path, cut))
                 piece = max(room - around - share, _LEAST_PIECE)
                 compaction = await HistoryCompactor(self._summarise, store=_store_nothing).compact(
                     journal.path,
@@ -182,7 +181,27 @@ class ChatContext:
         )
 
 
-_ASSETS = ("agent.default_compact_agent", "system.compact_history")
+def check_budget(config: CompactConfig) -> None:
+    """Check that a budget has room for what is sent for a summary.
+
+    Raises:
+        LlmError: `ContextLength`; it is smaller than the prompt of a summary.
+    """
+    least = _summary_prompt_tokens()
+    if config.max_tokens < least:
+        raise ContextLengthError(
+            f"CompactConfig.max_tokens is {config.max_tokens}, and the prompt of a summary takes"
+            f" {least} tokens without any message of the conversation; raise it"
+        )
+
+
+def _summary_prompt_tokens() -> int:
+    """Return the size of the texts around the messages in a request for a summary."""
+    history, turn, role = (estimate_text(load_asset(name).text) for name in _ASSETS)
+    return role + max(history, turn)
+
+
+_ASSETS = ("system.compact_history", "system.compact_turn", "agent.default_compact_agent")
 
 
 async def _store_nothing(_: str) -> str:

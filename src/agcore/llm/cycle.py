@@ -12,7 +12,7 @@ from msgspec import structs
 
 from agcore.llm.agent_tools import AgentTool, CallerRun
 from agcore.llm.calls import CallTurn, HookedProvider
-from agcore.llm.compact import ChatContext, CompactConfig
+from agcore.llm.compact import ChatContext, CompactConfig, check_budget
 from agcore.llm.error import ContextLengthError, LlmError, StreamBrokenError, llm_error_from_payload
 from agcore.llm.history import ChatHistory, ChatRedactor
 from agcore.llm.hooks import HookExecutor
@@ -288,7 +288,12 @@ class LlmCycle:
         return self
 
     def with_compact_config(self, config: CompactConfig) -> Self:
-        """Make the history shorter when it outgrows a budget."""
+        """Make the history shorter when it outgrows a budget.
+
+        Raises:
+            LlmError: `ContextLength`; the budget is smaller than the prompt of a summary.
+        """
+        check_budget(config)
         self._context.config = config
         return self
 

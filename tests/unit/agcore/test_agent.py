@@ -79,6 +79,21 @@ def test_phase4a_a_missing_part_is_named(builder: AgentBuilder, field: str) -> N
     assert caught.value.message == f"missing {field}"
 
 
+@pytest.mark.parametrize(
+    ("builder", "cure"),
+    [
+        (complete().provider(ToolRegistry()), "provider is a ToolRegistry, which has no"),  # pyright: ignore[reportArgumentType]
+        (complete().tool_registry([]), "tool_registry is a list; its class must be ToolRegistry"),  # pyright: ignore[reportArgumentType]
+        (complete().hook_executor(MockProvider()), "its class must be HookExecutor"),  # pyright: ignore[reportArgumentType]
+        (complete().config({}), "config is a dict; its class must be AgentConfig"),  # pyright: ignore[reportArgumentType]
+    ],
+)
+def test_a_part_that_is_something_else_is_refused(builder: AgentBuilder, cure: str) -> None:
+    with pytest.raises(AgentError.Config) as caught:
+        builder.build()
+    assert cure in caught.value.message
+
+
 def test_phase4a_the_builder_is_the_only_way_to_a_bundle() -> None:
     with pytest.raises(AgentError.Config, match="AgentBuilder"):
         RuntimeBundle(

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from agcore.agent import Agent, AgentConfig, AgentError, AgentSession
 from agcore.llm import (
     ChatMessage,
     ChatRequest,
@@ -19,7 +20,7 @@ from agcore.llm import (
 from agcore.tools import ToolRegistry, tool
 from agent_core.providers.estimates import estimate_blocks, estimate_tools
 from agent_core.text import mark_content
-from agent_parts import SUMMARY, is_summary
+from agent_parts import SUMMARY, bundle, is_summary
 
 BUDGET = 5000
 HUGE = "word " * 40_000
@@ -129,6 +130,17 @@ async def test_a_system_prompt_that_fills_the_budget_is_an_error_and_nothing_is_
     with pytest.raises(LlmError.ContextLength, match="max_tokens"):
         await cycle.submit("next")
     assert provider.requests == []
+
+
+@pytest.mark.parametrize("most", [-1, 0, 10, 400])
+async def test_a_budget_smaller_than_the_prompt_of_a_summary_is_refused_at_once(most: int) -> None:
+    provider, config = MockProvider(), CompactConfig(max_tokens=most)
+    cycle = LlmCycle(provider)
+    with pytest.raises(LlmError.ContextLength, match=f"max_tokens is {most}.*raise it"):
+        cycle.with_compact_config(config)
+    parts = bundle(provider, config=AgentConfig(compact_config=config))
+    with pytest.raises(AgentError.Config, match="max_tokens"):
+        AgentSession(Agent("a"), "s1", parts)
 
 
 async def test_a_summary_of_a_long_history_takes_a_few_calls() -> None:

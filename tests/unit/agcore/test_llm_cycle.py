@@ -472,11 +472,11 @@ async def test_phase0_compaction_summarises_what_is_old_and_keeps_what_is_recent
 async def test_phase0_after_repeated_failures_no_more_summaries_are_asked_for() -> None:
     def answers(request: ChatRequest) -> str | LlmError:
         asks = is_summary(request)
-        return LlmError.Other("cannot") if asks else "ok"
+        return LlmError.Other("cannot") if asks else "w" * 1600
 
     provider = MockProvider(answers)
-    config = CompactConfig(max_tokens=10, keep_recent=2, max_failures=2)
-    cycle = LlmCycle(provider).with_messages(long_history(3)).with_compact_config(config)
+    config = CompactConfig(max_tokens=500, keep_recent=2, max_failures=2)
+    cycle = LlmCycle(provider).with_messages(long_talk(20)).with_compact_config(config)
     for _ in range(4):
         await cycle.submit("next")
     summaries = [r for r in provider.requests if is_summary(r)]

@@ -200,9 +200,9 @@ async def test_what_a_client_raises_has_no_secret_in_it() -> None:
 
 async def test_a_summary_and_the_history_it_is_made_of_have_no_secret() -> None:
     provider = MockProvider(lambda _: f"I know {NAMED}")
-    compact = CompactConfig(max_tokens=300, keep_recent=2)
+    compact = CompactConfig(max_tokens=600, keep_recent=2)
     cycle = LlmCycle(provider).with_secrets({"NAMED": NAMED}).with_compact_config(compact)
-    cycle.with_messages([ChatMessage.user_text(f"old {NAMED} " + "word " * 60)] * 9)
+    cycle.with_messages([ChatMessage.user_text(f"old {NAMED} " + "word " * 120)] * 9)
     await cycle.submit("go")
     assert len(provider.requests) > 1
     require_clean(provider.requests, cycle.messages(), cycle.added())

@@ -177,7 +177,7 @@ async def test_the_breaker_of_compaction_lasts_as_long_as_the_session() -> None:
         return LlmError.Other("cannot") if is_summary(request) else "x" * 2000
 
     provider = MockProvider(fails)
-    compact = CompactConfig(max_tokens=100, keep_recent=2, max_failures=2)
+    compact = CompactConfig(max_tokens=600, keep_recent=2, max_failures=2)
     session = AgentSession(
         AGENT,
         "s1",

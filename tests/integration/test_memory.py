@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,8 @@ from agent_core import (
 )
 from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.scripted import Fails, calls
-from agent_core.types import NodeType
+from agent_core.runtime import background
+from agent_core.types import NodeType, utc_now
 from isolation import Home
 from memories import (
     OUTCOMES,
@@ -203,7 +205,7 @@ async def test_without_memory_nothing_is_scanned_listed_or_offered(
     ],
 )
 async def test_m10_an_answer_without_provenance_writes_nothing_and_is_asked_for_again(
-    home: Home, project: Path, broken: str
+    home: Home, project: Path, broken: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     provider = split("Yes.", memory_extraction=broken)
     async with runtime(home, project, provider) as made:
@@ -213,11 +215,89 @@ async def test_m10_an_answer_without_provenance_writes_nothing_and_is_asked_for_
         assert event.event_type is EventType.MEMORY_EXTRACTION_FAILED
         assert event.payload["error"]["code"] == ErrorCode.SCHEMA_ERROR
         assert "memory_cursor" not in session.metadata
+        later(monkeypatch, minutes=1)
         await ask(made, "and now something else")
         await until_scanned(made, 2)
     assert files(home) == []
     asked = [r for r in provider.requests if purpose(r) == "memory_extraction"]
-    assert len(user_ids(asked[1])) == 2
+    assert said(asked[1]) == said(asked[0])
+
+
+def later(monkeypatch: pytest.MonkeyPatch, *, minutes: int) -> None:
+    """Let time pass for the pauses before what has failed is tried again."""
+    monkeypatch.setattr(background, "utc_now", lambda: utc_now() + timedelta(minutes=minutes))
+
+
+async def test_what_fails_is_tried_with_pauses_and_does_not_grow_and_a_new_wish_does_not_wait(
+    home: Home, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuses = True
+
+    def extraction(request: ModelRequest) -> Reply:
+        if refuses:
+            return "no json"
+        text = re.findall(r"\[user node_\w+\]\n(.*)", said(request))[-1]
+        return answer(entry(user_ids(request)[-1:], summary=text, content=text))
+
+    provider = split("Yes.", memory_extraction=extraction)
+
+    def asked() -> list[list[str]]:
+        requests = [r for r in provider.requests if purpose(r) == "memory_extraction"]
+        return [re.findall(r"\[user node_\w+\]\n(.*)", said(r)) for r in requests]
+
+    tea, cake, rain = (f"Remember that I like {what}." for what in ("tea", "cake", "rain"))
+    async with runtime(home, project, provider) as made:
+        await ask(made, tea)
+        await until_scanned(made)
+        for number in range(10):
+            await ask(made, f"message {number}")
+        (wish,) = await made.finish_wishes()
+        assert "no JSON" in wish.error
+        assert asked() == [[tea]]
+        later(monkeypatch, minutes=1)
+        await ask(made, "once more")
+        await until_scanned(made, 2)
+        assert asked() == [[tea]] * 2
+        between = [*(f"message {number}" for number in range(10)), "once more"]
+        await ask(made, cake)
+        await until_scanned(made, 3)
+        assert asked()[2:] == [[*between, cake]]
+        refuses = False
+        await ask(made, rain)
+        await until_scanned(made, 6)
+        assert asked()[3:] == [[rain], [tea], [*between, cake]]
+        done = [summary for wish in await made.finish_wishes() for summary in wish.remembered]
+        assert done == [rain, tea, cake]
+        await ask(made, "Remember that I like fog.")
+        await until_scanned(made, 7)
+        session = (await made.replay_session("s1")).session
+    assert asked()[6:] == [["Remember that I like fog."]]
+    assert not {"memory_spans", "memory_pause"} & session.metadata.keys()
+    assert len(files(home)) == 4
+
+
+async def test_a_pause_outlives_the_process(home: Home, project: Path) -> None:
+    provider = split("Yes.", memory_extraction="no json")
+    for text in (WISH, "something else", "and more"):
+        async with runtime(home, project, provider) as made:
+            await ask(made, text)
+    assert len([r for r in provider.requests if purpose(r) == "memory_extraction"]) == 1
+
+
+async def test_a_memory_is_forgotten_when_the_user_says_so(home: Home, project: Path) -> None:
+    home.write("memory/user/tea.md", "---\nid: mem_7\nsummary: Drinks tea\n---\nGreen.\n")
+
+    def forgets(request: ModelRequest) -> Reply:
+        return answer(entry(user_ids(request), decision="forget", memory_id="[mem_7](user/tea.md)"))
+
+    provider = split("Yes.", memory_extraction=forgets)
+    async with runtime(home, project, provider) as made:
+        await ask(made, "Forget that I drink tea.")
+        (wish,) = await made.finish_wishes()
+        await ask(made, "Hello")
+    assert (wish.forgotten, wish.remembered, wish.error) == (["Drinks tea"], [], "")
+    assert files(home) == []
+    assert not [b for b in provider.requests[-1].system if b.block_id == "memory_catalog"]
 
 
 async def test_words_of_the_model_are_no_source_for_what_the_user_is(

@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -77,13 +78,12 @@ def memories(home: Home) -> list[Path]:
     return [*(home.path / "memory" / "user").glob("*.md")]
 
 
-@pytest.mark.parametrize("exit_wait_ms", [0, 1500])
-def test_what_is_left_at_the_end_is_taken_up_by_the_next_start_once(
-    home: Home, project: Path, exit_wait_ms: int
+def test_with_no_time_to_wait_all_work_is_left_to_the_next_start_which_does_it_once(
+    home: Home, project: Path
 ) -> None:
     extractions = Extractions()
     with ModelServer.in_thread(extractions) as server:
-        configure(home, server, exit_wait_ms)
+        configure(home, server, exit_wait_ms=0)
         assert run(home, project, WISH) == "done\n"
         assert memories(home) == []
         extractions.are_stuck = False
@@ -93,6 +93,72 @@ def test_what_is_left_at_the_end_is_taken_up_by_the_next_start_once(
         assert run(home, project, "more") == "done\n"
     assert len(memories(home)) == len(extractions.answered) == 1
     assert "short answers" in extractions.answered[0]
+
+
+def test_a_wish_is_carried_out_and_shown_before_the_process_ends(home: Home, project: Path) -> None:
+    extractions = Extractions()
+    extractions.are_stuck = False
+    with ModelServer.in_thread(extractions) as server:
+        configure(home, server, exit_wait_ms=1)
+        shown, told = start(home, project, WISH).communicate(timeout=120)
+        assert (shown, len(memories(home))) == (b"done\n", 1)
+        assert b"remembered: Likes short answers\n" in told
+        shown, told = start(home, project, "The loop never ends.").communicate(timeout=120)
+        assert b"remember" not in told
+    assert len(extractions.answered) == 1
+
+
+def wait_for_line(process: subprocess.Popen[bytes], words: bytes) -> None:
+    assert process.stderr is not None
+    while words not in (line := process.stderr.readline()):
+        assert line, "the process has ended"
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_wish_that_a_process_leaves_is_carried_out_once_by_whoever_comes_next(
+    home: Home, project: Path, how: signal.Signals
+) -> None:
+    extractions = Extractions()
+    with ModelServer.in_thread(extractions) as server:
+        configure(home, server, exit_wait_ms=1)
+        process = start(home, project, WISH)
+        wait_for_line(process, b"remembering what you asked for; Ctrl-C leaves it")
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"done\n"
+        process.send_signal(how)
+        _, told = process.communicate(timeout=120)
+        assert (b"the next run does it" in told) == (how is not signal.SIGKILL)
+        assert memories(home) == []
+        extractions.are_stuck = False
+        both = [start(home, project, "something else") for _ in range(2)]
+        told = b"".join(each.communicate(timeout=120)[1] for each in both)
+        run(home, project, "and more")
+    assert told.count(b"remembered: Likes short answers (from session ") == 1
+    assert len(memories(home)) == 1
+
+
+def test_a_wish_that_failed_is_said_and_tried_again_after_a_pause(
+    home: Home, project: Path
+) -> None:
+    asked: list[str] = []
+
+    def refuses(received: Received) -> Reply:
+        if "<memory_catalog>" not in received.text:
+            return "done"
+        asked.append(received.text)
+        return "I would rather not."
+
+    with ModelServer.in_thread(refuses) as server:
+        configure(home, server, exit_wait_ms=1)
+        process = start(home, project, "--session-id", "s1", WISH)
+        shown, told = process.communicate(timeout=120)
+        assert (process.returncode, shown) == (0, b"done\n")
+        assert b"not remembered: " in told
+        assert b"a later run tries again" in told
+        for _ in range(2):
+            _, told = start(home, project, "--session-id", "s1", "go on").communicate(timeout=120)
+            assert b"remember" not in told
+    assert len(asked) == 1
 
 
 def test_what_a_killed_process_has_left_is_taken_up_too(home: Home, project: Path) -> None:

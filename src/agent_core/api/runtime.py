@@ -3,7 +3,7 @@
 import asyncio
 import re
 import weakref
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
@@ -74,6 +74,7 @@ if TYPE_CHECKING:
         CostUnit,
         DeleteSessionResult,
         InspectResult,
+        MemoryWish,
         PermissionExplanation,
         PermissionGrant,
         ReplayResult,
@@ -187,7 +188,9 @@ class AgentRuntime:
         await self._home.enter()
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, error: type[BaseException] | None, *_: object) -> None:
+        if error is not None and not issubclass(error, Exception):  # it is being interrupted
+            self.leave_wishes()
         await self.close()
 
     async def close(self) -> None:
@@ -219,6 +222,25 @@ class AgentRuntime:
             AgentCoreError: `validation_error`: an event loop is running in this thread.
         """
         self._home.close_sync()
+
+    async def finish_wishes(self, on_wait: Callable[[], object] = bool) -> "list[MemoryWish]":
+        """Wait until memory has what users asked for in the runs so far, and return what it has.
+
+        These are wishes that something be remembered or forgotten. Closing the runtime waits for
+        them, too, at most a minute. A wish that failed is tried again by a later run, or by the
+        next process.
+
+        Args:
+            on_wait: called first, if there is something to wait for.
+        """
+        if self._home.opened is None:
+            return []
+        return await (await self._home.services()).runs.finish_wishes(on_wait)
+
+    def leave_wishes(self) -> None:
+        """Leave wishes that are not carried out yet to the next process, and wait for nothing."""
+        if (services := self._home.opened) is not None:
+            services.runs.leave_wishes()
 
     @overload
     async def start(

@@ -30,6 +30,7 @@ from agent_core.cli.setup import (
 from agent_core.cli.streams import catch_signals, is_output_closed
 from agent_core.cli.terminal import OutputClosedError, Style, Terminal, exit_code_of
 from agent_core.cli.view import RunView, answer_hints
+from agent_core.cli.wishes import finish_wishes
 from agent_core.config.databases import find_database_url
 from agent_core.config.load import resolve_model
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
@@ -256,6 +257,7 @@ async def _run(scene: Scene) -> int:
         except asyncio.CancelledError:
             view.interrupted()
             interrupt.stop_with(None)
+            runtime.leave_wishes()
             # Show the remaining events of the run, its end included.
             if (await handle.cancel()).timed_out:
                 watching.cancel()
@@ -264,6 +266,7 @@ async def _run(scene: Scene) -> int:
                 watching.result()
         except OutputClosedError:
             interrupt.stop_with(None)
+            runtime.leave_wishes()
             await handle.cancel()
             raise
         # From here on everything is being closed, which an interrupt must not cut short.
@@ -271,6 +274,17 @@ async def _run(scene: Scene) -> int:
         if tasks is not None:
             await tasks.summary()
         await show_end(runtime, handle, scene, is_typed=options.output_schema is not None)
+        if interrupt.exit_code is None:
+            say, is_watched = shown.terminal.line, shown.terminal.is_watched
+            await finish_wishes(
+                runtime,
+                handle.session_id,
+                say,
+                may_interrupt=interrupt.stop_with,
+                is_watched=is_watched,
+            )
+        else:
+            runtime.leave_wishes()
         return exit_code_of_run(handle, view)
 
 

@@ -108,12 +108,16 @@ class ExtractionAnswer(BaseModel):
 
 
 class ExtractionResult(Struct):
-    """Result of one extraction: ids of memories, and the files that could not be read."""
+    """Result of one extraction: ids of memories, and the files that could not be read.
+
+    `summaries` are those of the memories that it has written or forgotten, by id.
+    """
 
     explicit: bool = False
     new: list[str] = field(default_factory=list[str])
     updated: list[str] = field(default_factory=list[str])
     forgotten: list[str] = field(default_factory=list[str])
+    summaries: dict[str, str] = field(default_factory=dict[str, str])
     duplicates: int = 0
     ignored: int = 0
     unreadable: list[str] = field(default_factory=list[str])
@@ -225,6 +229,7 @@ class Extractor:
             else:
                 planned.append(self._new_memory(entry, session_id))
                 done.new.append(planned[-1].memory_id)
+        done.summaries = {one.memory_id: one.summary for one in (*planned, *forgotten)}
         for memory in planned:
             self._writer.save(memory)
         for memory in forgotten:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Sequence
 from enum import StrEnum
+from typing import cast
 
 from msgspec import Struct
 
@@ -14,7 +15,65 @@ from agent_core.types.memory_scopes import MEMORY_OFF, MemoryTerms
 _AROUND = 4
 _AROUND_CHARS = 400
 _MESSAGE_CHARS = 4000
+_MOST_ENDS = 16
+"""Number of spans that may wait for another attempt."""
+
 _CLOSING = "</conversation"
+
+
+class ScanRecord(Struct, frozen=True):
+    """How far a session has been scanned.
+
+    A span that failed keeps its end, so that the next attempt does not grow with the conversation.
+
+    Attributes:
+        position: the sequence number of the last node before which everything is scanned.
+        ends: the last nodes of later spans that were tried, in order, each with whether it is
+            scanned.
+    """
+
+    position: int = 0
+    ends: Sequence[tuple[int, bool]] = ()
+
+    @classmethod
+    def parse(cls, position: object, ends: object) -> "ScanRecord":
+        """Read a stored record; anything else is a session that was never scanned."""
+        known: list[tuple[int, bool]] = []
+        for one in cast("list[object]", ends) if isinstance(ends, list) else ():
+            match one:
+                case [int(end), bool(is_scanned)]:
+                    known.append((end, is_scanned))
+                case _:
+                    pass
+        return cls(position if isinstance(position, int) else 0, tuple(known))
+
+    def segment(self, seq: int) -> int:
+        """Return the number of ends before a node; for a new node, the number of all."""
+        return sum(end < seq for end, _ in self.ends)
+
+    def is_scanned(self, segment: int) -> bool:
+        """Return whether a segment between two ends is scanned."""
+        return segment < len(self.ends) and self.ends[segment][1]
+
+    def with_end(self, end: int, *, is_scanned: bool) -> "ScanRecord":
+        """Return the record after an attempt on the span up to `end`."""
+        position, ends = self.position, dict(self.ends)
+        is_first = all(is_done for one, is_done in self.ends if one < end)
+        if is_scanned and is_first:
+            position = max(position, end)
+        else:
+            ends[end] = is_scanned
+        rest = sorted((one, is_done) for one, is_done in ends.items() if one > position)
+        if len(rest) > _MOST_ENDS:  # what fails that often is given up
+            position, rest = rest[0][0], rest[1:]
+        while rest and rest[0][1]:
+            position, rest = rest[0][0], rest[1:]
+        merged: list[tuple[int, bool]] = []
+        for one in rest:
+            if one[1] and merged and merged[-1][1]:
+                merged.pop()
+            merged.append(one)
+        return ScanRecord(position, tuple(merged))
 
 
 class MessageSpan(Struct, frozen=True):
@@ -25,12 +84,14 @@ class MessageSpan(Struct, frozen=True):
         before: the last messages before them under the same terms, for context.
         roots: the session's root agents; the user speaks only to them.
         terms: the memory scope they are for, and the model that may read them.
+        has_failed: an attempt to scan them has failed.
     """
 
     nodes: Sequence[Node]
     before: Sequence[Node]
     roots: Collection[str]
     terms: MemoryTerms = MemoryTerms()
+    has_failed: bool = False
 
     @property
     def messages(self) -> list[Node]:
@@ -61,7 +122,7 @@ class MessageSpan(Struct, frozen=True):
 
 def unprocessed_spans(
     path: Sequence[Node],
-    cursor: int,
+    record: ScanRecord | int,
     *,
     roots: Collection[str],
     room: int,
@@ -73,19 +134,21 @@ def unprocessed_spans(
 
     Args:
         path: root first.
-        cursor: the sequence number of the last node that was scanned; 0 for none.
+        record: how far the session has been scanned; a number is the last scanned node.
         roots: the session's root agents.
         room: tokens that a model takes at once.
         terms_of: returns the terms of a node; nodes with the scope `off` are skipped.
     """
+    if isinstance(record, int):
+        record = ScanRecord(record)
     spans: list[MessageSpan] = []
     before: dict[MemoryTerms, list[Node]] = {}
     current: list[Node] = []
-    left, terms = room, MemoryTerms()
+    left, terms, segment = room, MemoryTerms(), 0
 
     def close_span() -> None:
-        span = MessageSpan(current, before.get(terms, ())[-_AROUND:], roots, terms)
-        spans.append(span)
+        around, has_failed = before.get(terms, ())[-_AROUND:], segment < len(record.ends)
+        spans.append(MessageSpan(current, around, roots, terms, has_failed))
         before[terms] = current
 
     for node in path:
@@ -94,14 +157,15 @@ def unprocessed_spans(
         its_terms = terms_of(node)
         if its_terms.scope == MEMORY_OFF:
             continue
-        if node.node_seq <= cursor:
+        its_segment = record.segment(node.node_seq)
+        if node.node_seq <= record.position or record.is_scanned(its_segment):
             before[its_terms] = [*before.get(its_terms, ())[1 - _AROUND :], node]
             continue
         cost = estimate_text(_words(node))
-        if current and (cost > left or its_terms != terms):
+        if current and (cost > left or its_terms != terms or its_segment != segment):
             close_span()
             current, left = [], room
-        terms = its_terms
+        terms, segment = its_terms, its_segment
         current.append(node)
         left -= cost
     if current:

@@ -5,7 +5,7 @@ import logging
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from msgspec import Struct, field
 
@@ -25,12 +25,12 @@ _USAGE_KEY = "background_usage"
 class Jobs:
     """Background jobs of one runtime, by session.
 
-    Args:
+    Attributes:
         grace_s: seconds that `close` waits for unfinished jobs.
     """
 
     def __init__(self, *, grace_s: float) -> None:
-        self._grace_s = grace_s
+        self.grace_s = grace_s
         self._patient: set[asyncio.Task[None]] = set()
         self._tasks: defaultdict[str, set[asyncio.Task[None]]] = defaultdict(set)
 
@@ -71,7 +71,7 @@ class Jobs:
         await _cancel_all(self._patient)
         tasks = [task for of_session in self._tasks.values() for task in of_session]
         if tasks:
-            _, late = await asyncio.wait(tasks, timeout=self._grace_s)
+            _, late = await asyncio.wait(tasks, timeout=self.grace_s)
             await _cancel_all(late)
 
     def _forget(self, session_id: str, task: asyncio.Task[None], then: Callable[[], None]) -> None:
@@ -131,7 +131,6 @@ def read_background_usage(metadata: Mapping[str, Any]) -> dict[str, Usage]:
     return {purpose: Usage.model_validate(usage) for purpose, usage in entries.items()}
 
 
-_PAUSE_KEY = "compact_pause"
 _FIRST_PAUSE, _LONGEST_PAUSE = timedelta(seconds=30), timedelta(hours=1)
 _KNOWN_SESSIONS = 1024
 
@@ -290,8 +289,14 @@ class PendingCompactions:
         return node is not None
 
 
-class CompactionPauses:
-    """Pauses before a failed summary is tried again: they grow, and are stored with the session."""
+class Pauses:
+    """Pauses before failed work is tried again: they grow, and are stored with the session.
+
+    Attributes:
+        key: their key in the metadata of the session.
+    """
+
+    key: ClassVar[str]
 
     def __init__(self, journal: SessionJournal) -> None:
         self._journal = journal
@@ -300,10 +305,20 @@ class CompactionPauses:
     def load(self, session: SessionRecord) -> None:
         """Load a pause that an earlier process stored; does nothing if the session is known."""
         if session.session_id not in self._known:
-            self._set(session.session_id, *_parse_pause(session.metadata.get(_PAUSE_KEY)))
+            self._set(session.session_id, *_parse_pause(session.metadata.get(self.key)))
+
+    def has_failed(self, session_id: str) -> bool:
+        """Return whether the last attempt failed."""
+        return self._known.get(session_id, (0,))[0] > 0
+
+    def seconds_left(self, session_id: str) -> float:
+        """Return how long the pause still takes; 0 if there is none."""
+        if self.is_over(session_id):
+            return 0.0
+        return (self._known[session_id][1] - utc_now()).total_seconds()
 
     def is_over(self, session_id: str) -> bool:
-        """Return whether a summary may be tried. A clock set back also ends a pause."""
+        """Return whether the work may be tried. A clock set back also ends a pause."""
         _, until = self._known.get(session_id, (0, utc_now()))
         return not utc_now() < until <= utc_now() + _LONGEST_PAUSE
 
@@ -317,7 +332,7 @@ class CompactionPauses:
         until = utc_now() + min(_FIRST_PAUSE * 2 ** min(failures - 1, 10), _LONGEST_PAUSE)
         self._set(session_id, failures, until)
         stored = {"failures": failures, "until": until.isoformat()}
-        await self._journal.remember(session_id, {_PAUSE_KEY: stored})
+        await self._journal.remember(session_id, {self.key: stored})
 
     async def succeeded(self, session_id: str) -> None:
         """Forget the session's failures.
@@ -328,13 +343,25 @@ class CompactionPauses:
         failures, _ = self._known.get(session_id, (0, utc_now()))
         if failures:
             self._set(session_id, 0, utc_now())
-            await self._journal.remember(session_id, {_PAUSE_KEY: None})
+            await self._journal.remember(session_id, {self.key: None})
 
     def _set(self, session_id: str, failures: int, until: datetime) -> None:
         self._known[session_id] = failures, until
         self._known.move_to_end(session_id)
         if len(self._known) > _KNOWN_SESSIONS:
             self._known.popitem(last=False)
+
+
+class CompactionPauses(Pauses):
+    """Pauses before a failed summary is tried again."""
+
+    key = "compact_pause"
+
+
+class ExtractionPauses(Pauses):
+    """Pauses before a failed extraction of memories is tried again."""
+
+    key = "memory_pause"
 
 
 def _parse_pause(value: object) -> tuple[int, datetime]:

@@ -97,6 +97,7 @@ class RunExecutor:
                         self._spawning.workers.require_any(tools)
                     options = run.options or self._restore_options(run.stored_options)
                     scope = self._memory.scope_of(options)
+                    self._memory.take_up_backlog(scope)
                     if scope != (options.memory or MEMORY_SHARED):
                         options = replace(options, memory=scope)
                     async with (

@@ -21,10 +21,17 @@ from agent_core.events import Journal, SessionJournal
 from agent_core.loop.options import RunOptions
 from agent_core.memory.folder import MemoryFolder, MemoryWriter
 from agent_core.memory.scopes import memory_folder
-from agent_core.memory.spans import Backlog, ExtractionReason, MessageSpan, unprocessed_spans
-from agent_core.runtime.background import Background
+from agent_core.memory.spans import (
+    Backlog,
+    ExtractionReason,
+    MessageSpan,
+    ScanRecord,
+    unprocessed_spans,
+)
+from agent_core.runtime.background import Background, ExtractionPauses
 from agent_core.runtime.models import OneShotModelCall
 from agent_core.runtime.process import ProcessParts
+from agent_core.runtime.wishes import Wishes
 from agent_core.storage.store import SessionStore
 from agent_core.tools.base import Tool, ToolOutput, View
 from agent_core.types import (
@@ -39,15 +46,22 @@ from agent_core.types import (
 from agent_core.types.memory_scopes import MEMORY_OFF, MEMORY_SHARED, MemoryTerms, checked_scope
 
 if TYPE_CHECKING:
+    from agent_core.memory.extraction import ExtractionResult
     from agent_core.memory.recall import Recall
     from agent_core.runtime.run import RunScope
+    from agent_core.types import MemoryWish
 
 EXTRACTION = "memory_extraction"
 RECALL = "memory_recall"
 _IDLE = "memory_idle"
 _CURSOR = "memory_cursor"
+_SPANS = "memory_spans"
 _BACKLOG = "memory_backlog"
+_LEFT = ""
+"""In place of a session: the search for wishes that other processes have left."""
+
 _KNOWN_SESSIONS = 1024
+_WISH_WAIT_S = 60.0
 _NOBODYS = MemoryTerms(scope=MEMORY_OFF)
 _KNOWN_FOLDERS = 64
 """Number of folders whose parsed files are kept."""
@@ -59,11 +73,16 @@ logger = logging.getLogger(__name__)
 
 
 class _Unprocessed(Struct, frozen=True):
-    """The part of a session that has not been scanned yet, and the position of the scan."""
+    """The part of a session that has not been scanned yet, and how far the scans have come."""
 
-    position: int
+    record: ScanRecord
     spans: Sequence[MessageSpan]
     tenant: str | None = None
+
+    @property
+    def new_spans(self) -> list[MessageSpan]:
+        """The spans that no attempt has failed to scan."""
+        return [span for span in self.spans if not span.has_failed]
 
 
 class MemoryService:
@@ -95,6 +114,7 @@ class MemoryService:
         self._jobs = background.jobs
         self._usage = background.usage
         self._session_journal = background.journal
+        self._pauses = ExtractionPauses(background.journal)
         self._is_busy = is_busy
         self._backlogs: dict[str, Backlog] = {}
         self._live_models: dict[str, ModelConfig] = {}  # by run, for runs with a model of their own
@@ -106,6 +126,7 @@ class MemoryService:
         self._unfinished: set[str] = set()
         self._lock = setup.writable_home and setup.writable_home / "memory-backlog.lock"
         self._has_taken_up = False
+        self.wishes = Wishes()
 
     def scope_of(self, options: RunOptions | StoredOptions) -> str:
         """Return the memory scope of a run; by default the shared memory, if there is one."""
@@ -132,6 +153,28 @@ class MemoryService:
             timer.cancel()
         self._jobs.stop(session_id, name=_IDLE)
 
+    async def carry_out_wishes(self) -> None:
+        """Wait for what users have asked to be remembered, unless it is left to the next process.
+
+        A service that does not answer is not waited for, and `exit_wait_ms = 0` leaves everything.
+        """
+        if self._jobs.grace_s and not self.wishes.are_left:
+            try:
+                await asyncio.wait_for(self.wishes.settled(), _WISH_WAIT_S)
+            except TimeoutError:
+                self.leave_wishes()
+
+    async def finish_wishes(self, on_wait: Callable[[], object]) -> "list[MemoryWish]":
+        """Return what became of the wishes, and wait for it unless nothing is waited for."""
+        if self._jobs.grace_s:
+            await self.wishes.settled(on_wait)
+        return self.wishes.take()
+
+    def leave_wishes(self) -> None:
+        """Leave what users have asked to be remembered to the next process."""
+        self.wishes.leave()
+        self._jobs.grace_s = 0.0
+
     def close(self) -> None:
         """Stop waiting for sessions to become idle."""
         self._is_closed = True
@@ -147,16 +190,19 @@ class MemoryService:
             except StorageError as error:
                 logger.warning("sessions are not searched for memories: %s", error)
 
-    def take_up_backlog(self, options: RunOptions) -> None:
+    def take_up_backlog(self, scope: str) -> None:
         """Scan, once and in the background, the sessions that earlier processes left.
 
-        This begins with the first run that has a memory: before that, memory is not in use.
+        This begins with the first run that has a memory: before that, memory is not in use. `scope`
+        is the scope of the run.
         """
         if not self._config.enabled or self._lock is None or self._has_taken_up:
             return
-        if self.scope_of(options) != MEMORY_OFF:
+        if scope != MEMORY_OFF:
             self._has_taken_up = True
-            self._jobs.start("", self._take_up(self._lock), name=_BACKLOG, then=lambda: None)
+            self.wishes.begin(_LEFT)
+            done = partial(self.wishes.end, _LEFT)
+            self._jobs.start("", self._take_up(self._lock), name=_BACKLOG, then=done)
 
     def run_ended(
         self, run: RunIdentity, path: Sequence[Node], model: ModelConfig | None = None
@@ -181,11 +227,16 @@ class MemoryService:
         if backlog is None and len(mine) == len(path):
             backlog = Backlog()  # the session's first run: there is nothing else to look at
         backlog = backlog.plus(mine) if backlog else None
-        if backlog is None or backlog.reason(self._config):
+        if backlog is None or backlog.has_request or self._is_due(session_id, backlog):
             self._look(session_id)
         else:
             self._keep(session_id, backlog)
             self._wait_for_idleness(session_id)
+
+    def _is_due(self, session_id: str, backlog: Backlog) -> bool:
+        """Return whether to scan a session without a new wish."""
+        is_wanted = backlog.reason(self._config) or self._pauses.has_failed(session_id)
+        return bool(is_wanted) and self._pauses.is_over(session_id)
 
     def wait_again(self, session_id: str) -> None:
         """Wait for the session to become idle, after a run that is not scanned."""
@@ -231,27 +282,44 @@ class MemoryService:
             await self._usage.add(session_id, RECALL, ask.usage)
 
     async def _take_up(self, lock: Path) -> None:
+        """Scan the sessions that other processes have left: first those with a wish."""
         if not await self._store.memory_backlog(1):
             return
         with locked_if_free(lock) as is_free:  # otherwise another process is doing this
-            for session_id in await self._store.memory_backlog(_MOST_LEFT) if is_free else ():
-                if session_id in self._busy:
-                    continue
-                self._busy.add(session_id)
-                try:
-                    found = await self._unprocessed(session_id)
-                    if self._is_off_by_default and _names_no_user(found.spans):
-                        continue  # left for a process whose user has memory on
-                    backlog = await asyncio.to_thread(Backlog.of, found.spans)
-                    if reason := backlog.reason(self._config):
-                        await self._scan(session_id, reason, found)
-                    await self._store.remove_from_memory_backlog(session_id)
-                except AgentCoreError as error:
-                    logger.warning("a session was not searched for memories: %s", error)
-                finally:
-                    self._done(session_id)
+            left = await self._store.memory_backlog(_MOST_LEFT) if is_free else []
+            others = [one for one in left if not await self._take_up_one(one, only_wishes=True)]
+            self.wishes.end(_LEFT)
+            for session_id in others:
+                await self._take_up_one(session_id, only_wishes=False)
+
+    async def _take_up_one(self, session_id: str, *, only_wishes: bool) -> bool:
+        """Scan a session that was left; return whether nothing is left to do for it now."""
+        if session_id in self._busy:
+            return True
+        self._busy.add(session_id)
+        try:
+            found = await self._unprocessed(session_id)
+            if self._is_off_by_default and _names_no_user(found.spans):
+                return True  # left for a process whose user has memory on
+            if not self._pauses.is_over(session_id):
+                return True  # left until its pause is over
+            reason = await self._reason(session_id, found)
+            if reason is ExtractionReason.EXPLICIT:
+                self.wishes.begin(session_id, is_known=True)
+            elif reason is not None and only_wishes:
+                return False
+            if reason is not None:
+                await self._scan(session_id, reason, found)
+            if not self._pauses.has_failed(session_id):
+                await self._store.remove_from_memory_backlog(session_id)
+        except AgentCoreError as error:
+            logger.warning("a session was not searched for memories: %s", error)
+        finally:
+            self._done(session_id)
+        return True
 
     def _look(self, session_id: str) -> None:
+        self.wishes.begin(session_id)
         self._again.add(session_id)
         self._unfinished.add(session_id)
         if session_id not in self._busy:
@@ -267,7 +335,7 @@ class MemoryService:
     def _wait_for_idleness(self, session_id: str) -> None:
         self.run_begins(session_id)
         loop = asyncio.get_running_loop()
-        wait_s = self._config.idle_seconds
+        wait_s = max(self._config.idle_seconds, self._pauses.seconds_left(session_id))
         # With its own context: the timer must not keep the run's variables alive.
         timer = loop.call_later(wait_s, self._is_idle, session_id, context=self._idle_context)
         self._timers[session_id] = timer
@@ -276,31 +344,59 @@ class MemoryService:
         del self._timers[session_id]
         if session_id not in self._busy and not self._is_busy(session_id):
             self._busy.add(session_id)
-            work, done = (
-                self._scan(session_id, ExtractionReason.IDLE),
-                partial(self._done, session_id),
-            )
+            work, done = self._scan_idle(session_id), partial(self._done, session_id)
             self._jobs.start(session_id, work, name=_IDLE, then=done, is_patient=True)
+
+    async def _scan_idle(self, session_id: str) -> None:
+        await self._scan(session_id, ExtractionReason.IDLE)
+        if not self._pauses.has_failed(session_id):
+            self._unfinished.discard(session_id)
+        elif not self._is_closed:
+            self._wait_for_idleness(session_id)
 
     def _done(self, session_id: str) -> None:
         """End the session's job; a run that ended in the meantime starts another."""
         self._busy.discard(session_id)
         if session_id in self._again and not self._is_closed:
             self._look(session_id)
+        else:
+            self.wishes.end(session_id)
 
     async def _after_run(self, session_id: str) -> None:
         """Check once for all runs that have ended meanwhile."""
         while session_id in self._again:
             self._again.discard(session_id)
             found = await self._unprocessed(session_id)
-            backlog = await asyncio.to_thread(Backlog.of, found.spans)
-            if reason := backlog.reason(self._config):
+            reason = await self._reason(session_id, found)
+            if reason is ExtractionReason.EXPLICIT:
+                self.wishes.begin(session_id, is_known=True)
+            else:
+                self.wishes.end(session_id)
+            if reason is not None:
                 await self._scan(session_id, reason, found)
             else:
-                self._keep(session_id, backlog)
-                if not self._is_busy(session_id) and not self._is_closed:
-                    self._wait_for_idleness(session_id)
-        self._unfinished.discard(session_id)
+                self._keep(session_id, await asyncio.to_thread(Backlog.of, found.new_spans))
+            has_more = self._pauses.has_failed(session_id) or self._has_backlog(session_id)
+            if has_more and not self._is_busy(session_id) and not self._is_closed:
+                self._wait_for_idleness(session_id)
+        if not self._pauses.has_failed(session_id):
+            self._unfinished.discard(session_id)
+
+    def _has_backlog(self, session_id: str) -> bool:
+        backlog = self._backlogs.get(session_id)
+        return backlog is not None and backlog.messages > 0
+
+    async def _reason(self, session_id: str, found: _Unprocessed) -> ExtractionReason | None:
+        """Return the reason to scan a session now, or None.
+
+        What has failed waits for the end of a pause, which holds back no new wish.
+        """
+        if self._pauses.is_over(session_id):
+            reason = (await asyncio.to_thread(Backlog.of, found.spans)).reason(self._config)
+            has_failed = any(span.has_failed for span in found.spans)
+            return reason or (ExtractionReason.IDLE if has_failed else None)
+        has_wish = (await asyncio.to_thread(Backlog.of, found.new_spans)).has_request
+        return ExtractionReason.EXPLICIT if has_wish else None
 
     async def _scan(
         self,
@@ -308,24 +404,41 @@ class MemoryService:
         reason: ExtractionReason,
         found: _Unprocessed | None = None,
     ) -> None:
-        """Scan everything new, one span at a time, until one fails."""
+        """Scan everything that may be scanned now, one span at a time, until one fails."""
         self._backlogs.pop(session_id, None)
         while True:
             found = found or await self._unprocessed(session_id)
-            if not await asyncio.to_thread(_has_user_message, found.spans):
-                self._keep(session_id, await asyncio.to_thread(Backlog.of, found.spans))
-                return
-            if not await self._extract(found, session_id, reason):
+            span = await asyncio.to_thread(self._next_span, session_id, found, reason)
+            if span is None or not await self._extract(span, found, session_id, reason):
+                self._keep(session_id, await asyncio.to_thread(Backlog.of, found.new_spans))
                 return
             found = None
 
+    def _next_span(
+        self, session_id: str, found: _Unprocessed, reason: ExtractionReason
+    ) -> MessageSpan | None:
+        """Return the span to scan next; None if there is none, or what is left has to wait.
+
+        A new wish comes before what has failed.
+        """
+        new, is_wish = found.new_spans, reason is ExtractionReason.EXPLICIT
+        has_wish = is_wish and Backlog.of(new).has_request
+        if not self._pauses.is_over(session_id):
+            spans = new if has_wish else []
+        else:
+            spans = [*new, *found.spans] if has_wish else found.spans
+        return spans[0] if any(span.user_messages for span in spans) else None
+
     async def _extract(
-        self, found: _Unprocessed, session_id: str, reason: ExtractionReason
+        self,
+        span: MessageSpan,
+        found: _Unprocessed,
+        session_id: str,
+        reason: ExtractionReason,
     ) -> bool:
-        """Scan the first span; return whether it worked."""
+        """Scan one span; return whether it worked."""
         from agent_core.memory.extraction import Extractor  # noqa: PLC0415 - after many messages
 
-        span = found.spans[0]
         try:
             model = self._own_model(span)
         except _UnknownModelError:
@@ -336,7 +449,8 @@ class MemoryService:
             "messages": len(span.messages),
         }
         await self._session_journal.note(session_id, EventType.MEMORY_EXTRACTION_STARTED, facts)
-        cursor = _SessionCursor(session_id, self._store, self._session_journal)
+        cursor = _SessionCursor(session_id, found.record, self._store, self._session_journal)
+        is_wish = await asyncio.to_thread(lambda: Backlog.of([span]).has_request)
         ask = OneShotModelCall(
             self._models,
             self._config.extract_model_profile,
@@ -354,15 +468,23 @@ class MemoryService:
             catalog_room=self._catalog_room(ask.model),
         )
         try:
-            start = found.position
+            start = found.record.position
             done = await extractor.extract(span, session_id, start=start, cursor=cursor)
+            await self._pauses.succeeded(session_id)
         except (AgentCoreError, OSError) as error:
             facts |= {"error": _failure(error), "usage": ask.cost()}
+            if is_wish:
+                why = self._redactor.text(str(facts["error"]["message"]))
+                self.wishes.tell(_failed_wish(session_id, why))
+            await cursor.fail(span.end)
+            await self._pauses.failed(session_id)
             await self._session_journal.note(
                 session_id, EventType.MEMORY_EXTRACTION_FAILED, facts, level=EventLevel.WARNING
             )
             return False
         else:
+            if is_wish:
+                self.wishes.tell(_carried_out(session_id, done, self._redactor.text))
             facts |= {**asdict(done), "usage": ask.cost()}
             await self._session_journal.note(
                 session_id, EventType.MEMORY_EXTRACTION_COMPLETED, facts
@@ -402,23 +524,24 @@ class MemoryService:
         """
         session = await self._store.session(session_id)
         if session is None or session.active_node_id is None:
-            return _Unprocessed(0, [])
+            return _Unprocessed(ScanRecord(), [])
+        self._pauses.load(session)
         path = await self._store.path(session.active_node_id)
         agents = await self._store.agents(session_id)
         of_runs = {node.run_id for node in path if node.run_id is not None}
         stored = await self._store.memory_terms(of_runs)
         known = {run_id: self._told_apart(run_id, terms) for run_id, terms in stored.items()}
         model = self._models.resolve(self._config.extract_model_profile)
-        position = _position(session)
+        record = _scan_record(session)
         spans = await asyncio.to_thread(
             unprocessed_spans,
             path,
-            position,
+            record,
             roots={agent.agent_id for agent in agents if agent.parent_agent_id is None},
             room=model.context_window // 3,
             terms_of=lambda node: known.get(node.run_id or "", _NOBODYS),
         )
-        return _Unprocessed(position, spans, session.tenant)
+        return _Unprocessed(record, spans, session.tenant)
 
     def _catalog_room(self, model: ModelConfig) -> int:
         return min(self._config.catalog_max_tokens, model.context_window // 8)
@@ -429,21 +552,40 @@ class _UnknownModelError(Exception):
 
 
 class _SessionCursor:
-    """Position up to which a session has been scanned, kept in its metadata."""
+    """How far a session has been scanned, kept in its metadata."""
 
     def __init__(
-        self, session_id: str, store: SessionStore, session_journal: SessionJournal
+        self,
+        session_id: str,
+        record: ScanRecord,
+        store: SessionStore,
+        session_journal: SessionJournal,
     ) -> None:
         self._session_id = session_id
+        self._record = record
         self._store = store
         self._session_journal = session_journal
 
     async def is_at(self, position: int) -> bool:
-        session = await self._store.session(self._session_id)
-        return session is not None and _position(session) == position
+        return self._record.position == position and await self._stored() == self._record
 
     async def move(self, position: int) -> None:
-        await self._session_journal.remember(self._session_id, {_CURSOR: position})
+        await self._keep(self._record.with_end(position, is_scanned=True))
+
+    async def fail(self, position: int) -> None:
+        """Record that the span up to this sequence number was tried without success."""
+        if await self._stored() == self._record:
+            await self._keep(self._record.with_end(position, is_scanned=False))
+
+    async def _stored(self) -> ScanRecord | None:
+        session = await self._store.session(self._session_id)
+        return session and _scan_record(session)
+
+    async def _keep(self, record: ScanRecord) -> None:
+        values: dict[str, Any] = {_SPANS: [*map(list, record.ends)] or None}
+        if record.position != self._record.position:
+            values[_CURSOR] = record.position
+        await self._session_journal.remember(self._session_id, values)
 
 
 def _names_no_user(spans: Sequence[MessageSpan]) -> bool:
@@ -451,13 +593,27 @@ def _names_no_user(spans: Sequence[MessageSpan]) -> bool:
     return any(span.terms.scope == MEMORY_SHARED for span in spans)
 
 
-def _has_user_message(spans: Sequence[MessageSpan]) -> bool:
-    return any(span.user_messages for span in spans)
+def _failed_wish(session_id: str, why: str) -> "MemoryWish":
+    from agent_core.types import MemoryWish  # noqa: PLC0415 - after a wish
+
+    return MemoryWish(session_id=session_id, error=why)
 
 
-def _position(session: SessionRecord) -> int:
-    position = session.metadata.get(_CURSOR)
-    return position if isinstance(position, int) else 0
+def _carried_out(
+    session_id: str, done: "ExtractionResult", clean: Callable[[str], str]
+) -> "MemoryWish":
+    from agent_core.types import MemoryWish  # noqa: PLC0415 - after a wish
+
+    summaries = {memory_id: clean(summary) for memory_id, summary in done.summaries.items()}
+    return MemoryWish(
+        session_id=session_id,
+        remembered=[summaries[one] for one in (*done.new, *done.updated)],
+        forgotten=[summaries[one] for one in done.forgotten],
+    )
+
+
+def _scan_record(session: SessionRecord) -> ScanRecord:
+    return ScanRecord.parse(session.metadata.get(_CURSOR), session.metadata.get(_SPANS))
 
 
 def _failure(error: AgentCoreError | OSError) -> dict[str, Any]:

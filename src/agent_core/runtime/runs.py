@@ -6,7 +6,7 @@ decides which is next, and `execute` carries one out.
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Generator, Iterable
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable
 from contextlib import AsyncExitStack, aclosing, contextmanager, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from agent_core.runtime.answers import Answers
     from agent_core.storage.postgres.notices import Notices
     from agent_core.tools.output import ExpectedOutput
+    from agent_core.types import MemoryWish
 
 
 class Runs:
@@ -251,7 +252,6 @@ class Runs:
                 if request.caller.trace is not None:
                     request.caller.trace.finish(_unopened(error))
                 raise
-            self._memory.take_up_backlog(request.caller.options or NO_OPTIONS)
             return run
 
     @contextmanager
@@ -438,9 +438,20 @@ class Runs:
             stack.push_async_callback(self._memory.keep_backlog)
             stack.push_async_callback(self.jobs.close)
             stack.callback(self._memory.close)
+            stack.push_async_callback(self._memory.carry_out_wishes)
             stack.push_async_callback(self.children.close)
             stack.push_async_callback(self._aside.end, self._cancel_timeout_s)
             await self._scheduler.close()
+
+    async def finish_wishes(self, on_wait: Callable[[], object] = bool) -> "list[MemoryWish]":
+        """Wait until all wishes of runs that have ended are carried out; return the outcomes."""
+        for run in self.table.ending():
+            await run.ended.wait()
+        return await self._memory.finish_wishes(on_wait)
+
+    def leave_wishes(self) -> None:
+        """Leave the wishes that are not carried out to the next process."""
+        self._memory.leave_wishes()
 
     async def serve(self, notices: "Notices") -> None:
         """Serve requests of other processes about this process' runs, until cancelled."""

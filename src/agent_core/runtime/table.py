@@ -69,6 +69,10 @@ class RunTable:
         """Return the run, if this process still has it."""
         return self._runs.get(run_id)
 
+    def ending(self) -> list[Run]:
+        """Return the runs whose outcome is known, and whose work has not ended."""
+        return [r for r in self._runs.values() if r.outcome and not r.ended.is_set()]
+
     def enclosing(self) -> tuple[Run, Inside] | None:
         """Return the innermost run of this runtime that the current code works for, if any."""
         for inside in enclosing_runs():

@@ -147,6 +147,22 @@ class CleanupResult(Frozen):
     freed_bytes: int = 0
 
 
+class MemoryWish(Frozen):
+    """What became of a user's wish that something be remembered or forgotten.
+
+    Attributes:
+        session_id: the session in which it was said.
+        remembered: the summaries of the memories that were written or changed.
+        forgotten: the summaries of those that were deleted.
+        error: why it could not be carried out, which is tried again later; empty otherwise.
+    """
+
+    session_id: str
+    remembered: list[str] = []
+    forgotten: list[str] = []
+    error: str = ""
+
+
 class BytesUsed(Frozen):
     """The bytes of stored sessions: the text in rows, artifacts, and snapshots of files.
 

@@ -16,6 +16,7 @@ from agent_core.memory.spans import (
     Backlog,
     ExtractionReason,
     MessageSpan,
+    ScanRecord,
     unprocessed_spans,
 )
 from agent_core.text import mark_content
@@ -391,6 +392,35 @@ def test_a_stretch_has_messages_of_one_scope_and_none_of_those_before_it_is_of_a
     for spans in (found, later):
         assert all(by_id[node.node_id] == one.terms.scope for one in spans for node in one.before)
         assert [len(one.before) for one in spans[-2:]] == [1, 1]
+
+
+def test_what_failed_keeps_its_end_and_what_follows_is_scanned_by_itself() -> None:
+    talk = Talk()
+    for number in range(1, 6):
+        talk.user(f"message {number}")
+
+    def left(record: ScanRecord) -> list[tuple[list[int], bool]]:
+        found = unprocessed_spans(talk.nodes, record, roots=ROOTS, room=1000, terms_of=shared)
+        return [([node.node_seq for node in one.nodes], one.has_failed) for one in found]
+
+    record = ScanRecord().with_end(2, is_scanned=False)
+    assert left(record) == [([1, 2], True), ([3, 4, 5], False)]
+    record = record.with_end(4, is_scanned=True)
+    assert left(record) == [([1, 2], True), ([5], False)]
+    again = ScanRecord.parse(record.position, [*map(list, record.ends)])
+    assert again == record
+    record = record.with_end(5, is_scanned=True)
+    assert (left(record), record.ends) == ([([1, 2], True)], ((2, False), (5, True)))
+    assert record.with_end(2, is_scanned=True) == ScanRecord(5)
+    for number in range(6, 60):
+        record = record.with_end(number, is_scanned=False)
+    assert len(record.ends) <= 16
+    assert record.position > 2
+
+
+@pytest.mark.parametrize("ends", [None, 7, "x", [1, [2], [3, 4, 5], ["a", True], [6, None]]])
+def test_a_damaged_record_of_scans_is_one_of_none(ends: object) -> None:
+    assert ScanRecord.parse("x", ends) == ScanRecord()
 
 
 def test_a_child_agent_does_not_speak_for_the_user() -> None:

@@ -16,6 +16,7 @@ from agent_core.cli.run import MCP_PROMPT, with_content
 from agent_core.cli.sheet import title_of
 from agent_core.cli.terminal import Clean, OutputClosedError, Style, Terminal, waiting_question
 from agent_core.cli.view import RunView, answer_hints
+from agent_core.cli.wishes import show_wishes
 from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError
 from agent_core.events.projection import Call
@@ -441,6 +442,11 @@ class Chat:
         if handle.status in {RunStatus.CANCELLED, RunStatus.ABORTED}:
             self.terminal.line("cancelled", Style.WARN)
         self.usage = self.usage.plus(handle.usage)
+        self._begin(self._show_wishes())
+
+    async def _show_wishes(self) -> None:
+        """Show what memory has from the runs so far, as soon as it has it."""
+        show_wishes(await self.runtime.finish_wishes(), self.session_id, self.say)
 
     async def _taken_over(self, run_id: str) -> tuple[Sent, Running]:
         """A message that a process had queued when it died."""

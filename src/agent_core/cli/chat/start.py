@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import termios
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any, NoReturn
@@ -23,6 +24,7 @@ from agent_core.cli.setup import (
     show_warnings,
 )
 from agent_core.cli.terminal import OutputClosedError, Style, Terminal, exit_code_of
+from agent_core.cli.wishes import finish_wishes
 from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.redaction import Redactor
@@ -105,7 +107,28 @@ async def _converse(options: Options, setup: Setup, redactor: Redactor) -> int:
                 loop.add_signal_handler(number, partial(conversation.terminate, int(number)))
         conversation.greet()
         await _choose_session(conversation, options)
-        return await conversation.run()
+        code = FAILED
+        try:
+            code = await conversation.run()
+        finally:
+            if code:
+                runtime.leave_wishes()
+        if code:
+            return code
+
+        def may_interrupt(stop: Callable[[], object] | None) -> None:
+            for number in (signal.SIGINT, *_SIGNALS):
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    loop.add_signal_handler(number, stop or bool)
+
+        await finish_wishes(
+            runtime,
+            conversation.session_id,
+            conversation.say,
+            may_interrupt=may_interrupt,
+            is_watched=True,
+        )
+        return code
 
 
 def _abandon(descriptor: int, modes: list[Any], code: int) -> NoReturn:

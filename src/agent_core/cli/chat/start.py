@@ -101,10 +101,15 @@ async def _converse(options: Options, setup: Setup, redactor: Redactor) -> int:
         conversation.attach(line, terminal, SlashCommands())
         show_warnings(partial(terminal.line, style=Style.WARN), redactor)
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGINT, conversation.interrupt)
-        for number in _SIGNALS:
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                loop.add_signal_handler(number, partial(conversation.terminate, int(number)))
+        heard = [one for one in _SIGNALS if signal.getsignal(one) is not signal.SIG_IGN]
+
+        def listen(stop: Callable[[], object] | None = None) -> None:
+            loop.add_signal_handler(signal.SIGINT, stop or conversation.interrupt)
+            for number in heard:
+                end = partial(conversation.terminate, int(number))
+                loop.add_signal_handler(number, stop or end)
+
+        listen()
         conversation.greet()
         await _choose_session(conversation, options)
         code = FAILED
@@ -113,21 +118,9 @@ async def _converse(options: Options, setup: Setup, redactor: Redactor) -> int:
         finally:
             if code:
                 runtime.leave_wishes()
-        if code:
-            return code
-
-        def may_interrupt(stop: Callable[[], object] | None) -> None:
-            for number in (signal.SIGINT, *_SIGNALS):
-                if signal.getsignal(number) is not signal.SIG_IGN:
-                    loop.add_signal_handler(number, stop or bool)
-
-        await finish_wishes(
-            runtime,
-            conversation.session_id,
-            conversation.say,
-            may_interrupt=may_interrupt,
-            is_watched=True,
-        )
+        if not code:
+            session_id, say = conversation.session_id, conversation.say
+            await finish_wishes(runtime, session_id, say, may_interrupt=listen, is_watched=True)
         return code
 
 

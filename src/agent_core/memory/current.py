@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 class CurrentMemories(Struct, frozen=True):
-    """What is remembered at the start of a run; recalled texts are compared with the files anew.
+    """The memories at the start of a run; recalled texts are compared with the files anew.
 
     Attributes:
         catalog: one line for each memory, behind the user's own lines of `MEMORY.md`.

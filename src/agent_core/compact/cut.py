@@ -160,8 +160,9 @@ def _standing_tokens(path: Sequence[Node], start: int, most: int | None) -> int:
     message = answered_message(path, start)
     if message is None or most is None or message.token_count <= most:
         return message.token_count if message else 0
-    # Its texts are shortened; its pictures stay.
-    return max(most, message.token_count - estimate_text(message.text) + most // 4)
+    # Its texts are shortened; its pictures stay, up to twice as much.
+    pictures = min(message.token_count - estimate_text(message.text), 2 * most)
+    return max(most, pictures + most // 4)
 
 
 def is_in_view(node: Node) -> bool:

@@ -28,6 +28,8 @@ from agent_core.context.messages import (
 from agent_core.providers.estimates import estimate_blocks
 from agent_core.text import BYTES_PER_TOKEN, shorten_text, utf8_size
 from agent_core.types import (
+    ContentBlock,
+    ImageBlock,
     Node,
     NodeType,
     Role,
@@ -43,6 +45,7 @@ MAX_PICTURE_BYTES = 24_000_000
 
 _SLACK = 0.85
 _LATEST_SHARE = 0.5
+_TOO_LARGE = "[a picture of this message is left out: it takes too much of the context window]"
 _MESSAGE_SHARE = 2
 """Tokens of a message whose turn was cut, in shares of `reattached`: a quarter of the window."""
 _CONSUMED_BY = {
@@ -294,13 +297,18 @@ class MessageHistory:
 def _fit_message(node: Node, room: int) -> Node:
     """Return a user's message; its longest texts lose their middle if it has more than `room`.
 
-    Its pictures stay.
+    Its pictures stay, as far as they do not take more than twice the room.
     """
-    tokens = node.token_count or estimate_blocks(node.content)
-    if tokens <= room:
+    if (node.token_count or estimate_blocks(node.content)) <= room:
         return node
-    texts = sorted(utf8_size(block.text) for block in node.content if isinstance(block, TextBlock))
-    left = max(room - tokens + -(-sum(texts) // BYTES_PER_TOKEN), room // 4) * BYTES_PER_TOKEN
+    content: list[ContentBlock] = []
+    free = 2 * room
+    for block in node.content:
+        cost = estimate_blocks([block]) if isinstance(block, ImageBlock) else 0
+        content.append(block if cost <= free else TextBlock(text=_TOO_LARGE))
+        free -= cost if cost <= free else 0
+    texts = sorted(utf8_size(block.text) for block in content if isinstance(block, TextBlock))
+    left = max(room - (2 * room - free), room // 4) * BYTES_PER_TOKEN
     limit = 0
     for waiting, size in zip(range(len(texts), 0, -1), texts, strict=True):
         limit = left // waiting  # the room that shorter texts leave belongs to longer ones
@@ -309,7 +317,7 @@ def _fit_message(node: Node, room: int) -> Node:
         left -= size
     content = [
         TextBlock(text=shorten_text(block.text, limit)) if isinstance(block, TextBlock) else block
-        for block in node.content
+        for block in content
     ]
     return node.model_copy(update={"content": content, "token_count": estimate_blocks(content)})
 

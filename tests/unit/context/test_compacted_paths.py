@@ -160,6 +160,17 @@ def test_a_huge_message_of_a_turn_that_was_cut_takes_a_quarter_of_the_window() -
     assert PICTURE in message.content
 
 
+def test_pictures_of_a_message_whose_turn_was_cut_take_at_most_half_of_the_window() -> None:
+    talk = Talk()
+    talk.add(Role.USER, [TextBlock(text="What are they?"), *[PICTURE] * 5])
+    kept = talk.calls("a")
+    talk.result("a")
+    talk.inner(NodeType.COMPACTION, "what was", first_kept_node_id=kept.node_id)
+    message = composer(window=8192).build(talk.path, TOOLS).request.messages[1]
+    assert message.content.count(PICTURE) == 3
+    assert estimate_blocks(message.content) <= 8192 // 2
+
+
 def test_a_message_that_names_a_resource_begins_with_it() -> None:
     talk = Talk()
     talk.user("old")

@@ -6,7 +6,7 @@ a place that a table names does not exist.
 """
 
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -148,6 +148,25 @@ def _section(section: Section, *, top: str = "../", is_chinese: bool = False) ->
         yield _lines(others, *(("文档", "这里", "差异与理由") if is_chinese else english))
 
 
+def _overview(known: Sequence[Table], *, is_chinese: bool) -> str:
+    """Return a table of the documents, with the numbers of their rows of each kind."""
+    english = (
+        "document",
+        "same name here",
+        "another place or a test",
+        "different, with the reason",
+    )
+    chinese = ("文档", "同名", "位于别处或由测试对应", "有差异并附理由")
+    lines: list[Sequence[str]] = []
+    for table in known:
+        rows = [row for section in table.sections for row in section.rows]
+        same = sum(row.is_same for row in rows)
+        different = sum(bool(row.difference) for row in rows)
+        title = f"{table.number}: {table.zh if is_chinese else table.title}"
+        lines.append((title, str(same), str(len(rows) - same - different), str(different)))
+    return _lines(lines, *(chinese if is_chinese else english))
+
+
 def _traced(table: Table, *, is_chinese: bool) -> Iterator[str]:
     """Yield the paragraphs about one document."""
     yield f"## {table.number}: {table.zh if is_chinese else table.title}"
@@ -165,7 +184,7 @@ def _from_rust(table: Table) -> Iterator[str]:
             yield from _section(section, top="../../")
 
 
-def _below_mark(page: str, paragraphs: Iterator[str]) -> str:
+def _below_mark(page: str, paragraphs: Iterable[str]) -> str:
     head = (DOCS / page).read_text("utf-8").partition(MARK)[0]
     return "\n\n".join([head.rstrip(), MARK, *paragraphs]) + "\n"
 
@@ -178,10 +197,12 @@ def pages() -> dict[str, str]:
     """
     known = tables()
     (rust,) = (table for table in known if table.number == "002")
-    return {
-        page: _below_mark(page, (part for table in known for part in _traced(table, is_chinese=zh)))
-        for page, zh in [("design-documents.md", False), ("design-documents.zh-CN.md", True)]
-    } | {FROM_RUST: _below_mark(FROM_RUST, _from_rust(rust))}
+    written: dict[str, str] = {}
+    for page, is_chinese in [("design-documents.md", False), ("design-documents.zh-CN.md", True)]:
+        parts = (part for table in known for part in _traced(table, is_chinese=is_chinese))
+        written[page] = _below_mark(page, [_overview(known, is_chinese=is_chinese), *parts])
+    written[FROM_RUST] = _below_mark(FROM_RUST, _from_rust(rust))
+    return written
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ import pytest
 from agent_core import AgentCoreError, AgentRuntime, RunStatus, ToolDefinition, tool
 from agent_core.permissions.modes import PLAN_MODE, PLAN_MODE_IS_OVER
 from agent_core.providers.scripted import ScriptedProvider, calls
-from agent_core.types import ModelRequest, PermissionMode
+from agent_core.types import ModelRequest, NodeType, PermissionMode
 from isolation import Home
 from runtimes import CONFIG, Asked, ask, runtime
 
@@ -297,7 +297,7 @@ async def test_plan_mode_writes_a_plan_after_the_usual_question_and_nothing_else
     (project / "a.md").write_text("a\n", encoding="utf-8")
     plan, edits = ".soong-agent/plans/tidy.md", [{"old": "one", "new": "two"}]
     script: list[Any] = [
-        calls("agent.plan_template", goal="tidy"),
+        calls("agent.plan_template", goal="tidy", suggested_dir="docs/plans"),
         calls("code.write_file", path=plan, content="one"),
         calls("code.edit_file", path=plan, edits=edits),
         calls("code.write_file", path=".soong-agent/plans/deep/tidy.md", content="x"),
@@ -312,6 +312,12 @@ async def test_plan_mode_writes_a_plan_after_the_usual_question_and_nothing_else
         await made.run("go", session_id="s1", permission_mode=PLAN)
         wrong = ["validation_error"] * 2
         assert await results(made) == ["ok", "ok", "ok", *wrong, *["plan_mode"] * 3]
+        (instruction,) = [
+            node
+            for node in (await made.replay_session("s1")).nodes
+            if node.node_type is NodeType.PLAN_INSTRUCTION
+        ]
+        assert "Folder: .soong-agent/plans\n" in instruction.text
     assert [Path(str(each.target_scope)).name for each in user.requests] == ["tidy.md"] * 2
     files = [path for path in project.rglob("*") if path.is_file()]
     assert {path.name: path.read_text(encoding="utf-8") for path in files} == {

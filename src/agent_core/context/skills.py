@@ -46,7 +46,8 @@ def plan_template_tool(plans_dir: Path, project: Path) -> Tool:
 
     async def prepare(arguments: PlanTemplate, context: ToolContext, /) -> Action:
         folder, suggested = plans_dir, arguments.suggested_dir
-        if suggested:
+        may_write_elsewhere = context.run.permission_mode != "plan"
+        if suggested and may_write_elsewhere:
             try:
                 folder = (project / suggested).resolve()
             except (OSError, RuntimeError, ValueError):
@@ -57,7 +58,7 @@ def plan_template_tool(plans_dir: Path, project: Path) -> Tool:
                 raise ToolError(ErrorCode.VALIDATION_ERROR, message, details=details)
 
         async def run() -> ToolOutput:
-            if context.run.permission_mode != "plan":  # there a write makes it
+            if may_write_elsewhere:  # in plan mode nothing is made before the plan
                 await asyncio.to_thread(_make_folder, plans_dir, project)
             shown = folder.relative_to(project) if folder.is_relative_to(project) else folder
             return _instruction(arguments.goal, str(shown))

@@ -120,6 +120,19 @@ async def test_m1_the_loop_does_not_wait_for_the_summary(home: Home, project: Pa
         await made.switch_node("s1", first.node_id)
 
 
+async def test_a_summary_is_asked_to_pay_attention_to_what_the_user_names(
+    home: Home, project: Path
+) -> None:
+    provider = split(long_answer, summarised)
+    async with runtime(home, project, provider, config=SMALL + "auto_background = false\n") as made:
+        await grown(made)
+        focus = "the decisions, and don't lose $names"
+        await (await made.compact_session("s1", instructions=focus)).result()
+        asked = [texts(request)[0] for request in provider.requests if is_compact(request)]
+    assert asked
+    assert all(f"<focus>\n{focus}\n</focus>" in text for text in asked)
+
+
 async def test_m4_the_compact_agent_has_no_tools(home: Home, project: Path) -> None:
     def compact(request: ModelRequest) -> Reply:
         if len(request.messages) == 1:

@@ -650,20 +650,28 @@ class AgentRuntime:
         config = services.project.setup.config
         return await read_context_report(services.store, config, session_id)
 
-    async def compact_session(self, session_id: str, *, move_session: bool = False) -> RunHandle:
+    async def compact_session(
+        self, session_id: str, *, instructions: str | None = None, move_session: bool = False
+    ) -> RunHandle:
         """Start a run that only summarises the session's history.
 
         It is queued like every run. Nothing is deleted: `switch_node` to a message before
         the summary restores the full history.
 
+        Args:
+            session_id: the session.
+            instructions: what the summary should pay attention to.
+            move_session: continue a session of another folder in this one.
+
         Raises:
-            AgentCoreError: `validation_error`: the session id is malformed.
+            AgentCoreError: `validation_error`: the session id is malformed, or the instructions say
+                nothing.
             StorageError: `session_not_found`; `session_active`: another process has the session;
                 `session_elsewhere`: it works in another folder, and `move_session` is not set.
         """
         services = await self._home.services()
         run = await services.runs.compact(
-            _checked_session_id(session_id), move_session=move_session
+            _checked_session_id(session_id), instructions=instructions, move_session=move_session
         )
         return RunHandle(run, services.runs, services.sessions)
 

@@ -31,6 +31,7 @@ _OTHER_IDS = (
     # instructions for model calls outside runs: summaries, extraction and recall of memories
     "system.compact_history",
     "system.compact_turn",
+    "system.compact_focus",
     "system.memory_extraction",
     "system.memory_recall",
 )

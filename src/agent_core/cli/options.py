@@ -64,6 +64,7 @@ class Options(argparse.Namespace):
     orchestrator: bool = False
     model: str | None = None
     mode: "PermissionMode | None" = None
+    focus: str | None = None
     move_session: bool = False
     svg: str | None = None
     limit: int = 20

@@ -375,7 +375,9 @@ async def _compact(
     from agent_core.cli.view import RunView  # noqa: PLC0415 - needed here only
 
     view = RunView(terminal)
-    handle = await runtime.compact_session(session_id, move_session=options.move_session)
+    handle = await runtime.compact_session(
+        session_id, instructions=options.focus, move_session=options.move_session
+    )
     async for event in handle.events():
         view.event(event)
     status = await handle.wait()

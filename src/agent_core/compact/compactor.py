@@ -90,14 +90,21 @@ class HistoryCompactor:
         summarise: asks the model.
         store: stores facts that no longer fit into the `<kept>` part.
         open_plans: asked about the whole path.
+        focus: what the user wants a summary to pay attention to.
     """
 
     def __init__(
-        self, summarise: Summarise, *, store: StoreText, open_plans: OpenPlans = lambda _: ()
+        self,
+        summarise: Summarise,
+        *,
+        store: StoreText,
+        open_plans: OpenPlans = lambda _: (),
+        focus: str = "",
     ) -> None:
         self._summarise = summarise
         self._store = store
         self._open_plans = open_plans
+        self._focus = focus
 
     async def compact(
         self,
@@ -166,12 +173,17 @@ class HistoryCompactor:
         summary = earlier
         texts = split_transcript(render_transcript(nodes), piece)
         template = Template(load_asset(f"system.compact_{part}").text)
+        focus = ""
+        if self._focus:
+            text = load_asset("system.compact_focus").text
+            focus = f"\n{Template(text).substitute(focus=self._focus)}"
         for number, text in enumerate(texts, 1):
             prompt = template.substitute(
                 earlier=summary or "(none)",
                 part=f"{number} of {len(texts)}",
                 words=max(most * 3 // 5, 40),
                 spoken=spoken,
+                focus=focus,
                 conversation=text,
             )
             summary = summary_of(await self._summarise(prompt, max_tokens=most))

@@ -158,7 +158,13 @@ class Compactions:
             await work.ready.wait()
 
     async def compact_now(
-        self, journal: Journal, scope: "RunScope", policy: CompactPolicy, *, reason: str
+        self,
+        journal: Journal,
+        scope: "RunScope",
+        policy: CompactPolicy,
+        *,
+        reason: str,
+        focus: str = "",
     ) -> CompactionAttempt | None:
         """Summarise inside the run; a failure is recorded and leaves the path unchanged.
 
@@ -174,7 +180,8 @@ class Compactions:
         journal.note(EventType.COMPACT_STARTED, payload)
         await journal.commit()
         try:
-            compaction = await self._summarise(list(journal.path), agent, scope, cut, policy)
+            path = list(journal.path)
+            compaction = await self._summarise(path, agent, scope, cut, policy, focus)
         except AgentCoreError as error:
             payload |= _end_payload(agent, cut, error)
             journal.note(EventType.COMPACT_FAILED, payload, level=EventLevel.WARNING)
@@ -238,6 +245,7 @@ class Compactions:
         scope: "RunScope",
         cut: Cut,
         policy: CompactPolicy,
+        focus: str = "",
     ) -> "Compaction":
         # Most histories are never too long.
         from agent_core.compact.compactor import HistoryCompactor, Limits  # noqa: PLC0415
@@ -246,6 +254,7 @@ class Compactions:
             agent.ask,
             store=partial(self.keep_text, agent, path[-1].session_id),
             open_plans=open_instructions,
+            focus=focus,
         )
         limits = Limits(summary=policy.summary, kept=policy.kept, piece=self._piece_room(policy))
         changed = await self.find_changed(path)
@@ -319,8 +328,15 @@ class CompactingContextSource:
         self._composer.keep(render_kept(kept, self._left_out[1] if rest else None))
         return False
 
-    async def compact(self, tools: Sequence[ToolDefinition], stats: RunStats) -> None:
+    async def compact(
+        self, tools: Sequence[ToolDefinition], stats: RunStats, *, focus: str = ""
+    ) -> None:
         """Do the whole work of a run without a message: summarise its session's history.
+
+        Args:
+            tools: of a request of the session.
+            stats: of the run.
+            focus: what the user wants the summary to pay attention to.
 
         Raises:
             AgentCoreError: the summary could not be made; the history is unchanged.
@@ -330,7 +346,7 @@ class CompactingContextSource:
         path = self._journal.path
         policy = self._share_room(self._composer.build(path, tools, may_drop=True), path)
         attempt = await self._compactions.compact_now(
-            self._journal, self._scope, policy, reason="request"
+            self._journal, self._scope, policy, reason="request", focus=focus
         )
         if attempt is None:
             stats.answer.append("There is nothing to summarise yet.")

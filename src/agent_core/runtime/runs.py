@@ -272,8 +272,10 @@ class Runs:
             nesting.end()
             raise
 
-    async def compact(self, session_id: str, *, move_session: bool = False) -> RunProgress:
-        """Start a run that summarises a session's history and does nothing else.
+    async def compact(
+        self, session_id: str, *, instructions: str | None = None, move_session: bool = False
+    ) -> RunProgress:
+        """Start a run that summarises a session's history, as instructed, and does nothing else.
 
         Raises:
             ConfigError: histories are not summarised, or the model cannot be asked.
@@ -284,7 +286,11 @@ class Runs:
         if await self._store.session(session_id) is None:
             raise session_not_found(session_id)
         return await self.start(
-            None, session_id=session_id, mode=RunMode.NORMAL, move_session=move_session
+            None,
+            session_id=session_id,
+            mode=RunMode.NORMAL,
+            options=NO_OPTIONS if instructions is None else RunOptions(instructions=instructions),
+            move_session=move_session,
         )
 
     def expected_output(self, run_id: str) -> "ExpectedOutput | None":

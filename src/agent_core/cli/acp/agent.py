@@ -274,8 +274,9 @@ class EditorAgent:
         message = user_message(asked.prompt)
         with session.prompts.take() as turn:
             match message.content:
-                case [TextBlock(text=text)] if text.rstrip() == "/compact":
-                    answering = session.summarise(turn)
+                case [TextBlock(text=text)] if text.split(maxsplit=1)[:1] == ["/compact"]:
+                    focus = text.removeprefix("/compact").strip()
+                    answering = session.summarise(turn, focus or None)
                 case [TextBlock(text=text)] if text.rstrip() in {"/undo", "/redo"}:
                     answering = session.move(turn, back=text.rstrip() == "/undo")
                 case _:

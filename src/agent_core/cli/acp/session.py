@@ -172,9 +172,9 @@ class EditorSession:
 
         return self._carry_out(turn, turn.begin(partial(self._start, turn, start)))
 
-    def summarise(self, turn: PromptTurn) -> Answering:
+    def summarise(self, turn: PromptTurn, focus: str | None) -> Answering:
         """Begin to summarise the history, as `/compact` asks; return the work that answers it."""
-        begin = partial(self.runtime.compact_session, self.session_id)
+        begin = partial(self.runtime.compact_session, self.session_id, instructions=focus)
         return self._carry_out(turn, turn.begin(begin))
 
     def move(self, turn: PromptTurn, *, back: bool) -> Answering:

@@ -287,10 +287,11 @@ async def _move(
         chat.line.put(moved.message)
 
 
-async def _compact(chat: Chat, _: Sequence[str]) -> None:
+async def _compact(chat: Chat, words: Sequence[str]) -> None:
     if await chat.require_session():
-        start = partial(chat.runtime.compact_session, chat.session_id)
-        await chat.watch("/compact", start, is_on_screen=True)
+        focus = words[0] if words else None
+        start = partial(chat.runtime.compact_session, chat.session_id, instructions=focus)
+        await chat.watch(" ".join(["/compact", *words]), start, is_on_screen=True)
 
 
 async def _context(chat: Chat, _: Sequence[str]) -> None:
@@ -426,7 +427,12 @@ COMMANDS: Mapping[str, SlashCommand] = {
         needs_rest=True,
         flags=_FORCE,
     ),
-    "compact": SlashCommand("", "summarise the conversation now", _compact),
+    "compact": SlashCommand(
+        "[FOCUS ...]",
+        "summarise the conversation now, with regard to what follows",
+        _compact,
+        takes_text=True,
+    ),
     "context": SlashCommand("", "what fills the context window", _context),
     "cost": SlashCommand(
         "[...]", "what sessions have cost", _terminal_command("cost", has_path=False), words=None

@@ -94,6 +94,7 @@ configuration.
 _COMPACT = """\
 example:
   soong-agent sessions compact 18ea7dc4
+  soong-agent sessions compact 18ea7dc4 --focus "the decisions about the API"
 
 Nothing is deleted: the messages before the summary stay in the tree.
 Exit codes: 0 summarised; 1 failed; 2 wrong usage or configuration.
@@ -164,6 +165,7 @@ def add_parser(commands: Commands) -> None:
     compact = add_command(
         actions, "compact", "summarise the history of a session now", epilog=_COMPACT
     )
+    compact.add_argument("--focus", metavar="TEXT", help="what the summary should pay attention to")
     compact.add_argument("--move-session", action="store_true", help=MOVE_SESSION)
     export = add_command(
         actions, "export", "write a session to a file", epilog=_EXPORT, usage=_EXPORT_USAGE

@@ -3,7 +3,7 @@
 import re
 from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Unpack, cast, overload
 
 from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypeVar
@@ -12,7 +12,7 @@ from agcore.agent.builder import AgentBuilder
 from agcore.agent.error import AgentConfigError, AgentError, raise_as_agent_error
 from agcore.agent.runtime import AgentConfig
 from agcore.agent.session import AgentSession
-from agcore.agent.spec import AgentSpec, DepsT, RunSettings, Usable, named_tools
+from agcore.agent.spec import AgentSpec, DepsT, RunSettings, TurnArgs, Usable, named_tools
 from agcore.agent.streams import AgentStream
 from agcore.llm import (
     AdapterProvider,
@@ -54,6 +54,36 @@ Model = str | ModelConfig | ProviderAdapter | LlmProvider
 
 _Deps = TypeVar("_Deps", default=None)
 _Asked = TypeVar("_Asked")
+
+
+class AgentParts(AgentSettings, total=False):
+    """Keywords of an agent: its parts, and default options of its turns."""
+
+    system_prompt: str | None
+    model: Model | None
+    tools: Collection[Usable] | None
+    hooks: HookExecutor | None
+    permissions: PermissionConfig | None
+    config: AgentConfig | None
+
+
+_PARTS = {
+    "system_prompt": "system_prompt",
+    "model": "model",
+    "tools": "tools",
+    "hooks": "_hooks",
+    "permissions": "_permissions",
+    "config": "_config",
+}
+"""Attributes of the parts."""
+
+
+class RunArgs(TurnArgs[DepsT], Generic[DepsT], total=False):
+    """Keywords of the runs of an agent; those of a session are without the last three."""
+
+    conversation: ConversationMemory | None
+    session_id: str | None
+    model: Model | None
 
 
 class Agent(AgentSpec[DepsT, OutputT]):
@@ -98,15 +128,9 @@ class Agent(AgentSpec[DepsT, OutputT]):
         name: str | None = None,
         instructions: str | None = None,
         *,
-        system_prompt: str | None = None,
-        model: Model | None = None,
-        tools: Collection[Usable] | None = None,
         output_type: None = None,
         deps_type: "TypeForm[_Deps] | None" = None,
-        hooks: HookExecutor | None = None,
-        permissions: PermissionConfig | None = None,
-        config: AgentConfig | None = None,
-        **settings: Unpack[AgentSettings],
+        **parts: Unpack[AgentParts],
     ) -> None: ...
 
     @overload
@@ -115,15 +139,9 @@ class Agent(AgentSpec[DepsT, OutputT]):
         name: str | None = None,
         instructions: str | None = None,
         *,
-        system_prompt: str | None = None,
-        model: Model | None = None,
-        tools: Collection[Usable] | None = None,
         output_type: "JsonSchema",
         deps_type: "TypeForm[_Deps] | None" = None,
-        hooks: HookExecutor | None = None,
-        permissions: PermissionConfig | None = None,
-        config: AgentConfig | None = None,
-        **settings: Unpack[AgentSettings],
+        **parts: Unpack[AgentParts],
     ) -> None: ...
 
     @overload
@@ -132,41 +150,33 @@ class Agent(AgentSpec[DepsT, OutputT]):
         name: str | None = None,
         instructions: str | None = None,
         *,
-        system_prompt: str | None = None,
-        model: Model | None = None,
-        tools: Collection[Usable] | None = None,
         output_type: "TypeForm[OutputT]",
         deps_type: "TypeForm[DepsT] | None" = None,
-        hooks: HookExecutor | None = None,
-        permissions: PermissionConfig | None = None,
-        config: AgentConfig | None = None,
-        **settings: Unpack[AgentSettings],
+        **parts: Unpack[AgentParts],
     ) -> None: ...
 
+    @lists_keywords(AgentParts)
     def __init__(
         self,
         name: str | None = None,
         instructions: str | None = None,
         *,
-        system_prompt: str | None = None,
-        model: Model | None = None,
-        tools: Collection[Usable] | None = None,
         output_type: Any = None,
         deps_type: Any = None,  # noqa: ARG002 - for type checkers
-        hooks: HookExecutor | None = None,
-        permissions: PermissionConfig | None = None,
-        config: AgentConfig | None = None,
-        **settings: Unpack[AgentSettings],
+        **parts: Unpack[AgentParts],
     ) -> None:
+        settings: dict[str, Any] = {**parts}
+        own = {each: settings.pop(each, None) for each in _PARTS}
         known = AgentSettings.__annotations__.keys()
         if unknown := settings.keys() - known:
-            name = min(unknown)
-            hint = nearest(name, known)
-            raise TypeError(f"Agent() got an unexpected keyword argument {name!r}{hint}")
-        prompt = instructions if system_prompt is None else system_prompt
-        given = {"name": name, "system_prompt": prompt, "tools": tools, "model": model}
-        given |= {"output_type": output_type, "settings": settings or None}
-        given |= {"_hooks": hooks, "_permissions": permissions, "_config": config}
+            wrong = min(unknown)
+            hint = nearest(wrong, known)
+            raise TypeError(f"Agent() got an unexpected keyword argument {wrong!r}{hint}")
+        prompt = own.pop("system_prompt")
+        given: dict[str, Any] = {"name": name, "output_type": output_type}
+        given["system_prompt"] = instructions if prompt is None else prompt
+        given["settings"] = settings or None
+        given |= {_PARTS[each]: value for each, value in own.items()}
         for attribute, value in given.items():
             if value is None:  # a subclass may define its own
                 continue
@@ -271,124 +281,60 @@ class Agent(AgentSpec[DepsT, OutputT]):
 
     @overload
     async def run(
-        self,
-        message: Prompt,
-        *,
-        deps: DepsT | None = None,
-        output_type: None = None,
-        conversation: ConversationMemory | None = None,
-        session_id: str | None = None,
-        model: Model | None = None,
-        **settings: Unpack[RunSettings],
+        self, message: Prompt, *, output_type: None = None, **args: Unpack[RunArgs[DepsT]]
     ) -> RunResult[OutputT]: ...
 
     @overload
     async def run(
-        self,
-        message: Prompt,
-        *,
-        deps: DepsT | None = None,
-        output_type: "JsonSchema",
-        conversation: ConversationMemory | None = None,
-        session_id: str | None = None,
-        model: Model | None = None,
-        **settings: Unpack[RunSettings],
+        self, message: Prompt, *, output_type: "JsonSchema", **args: Unpack[RunArgs[DepsT]]
     ) -> RunResult[Any]: ...
 
     @overload
     async def run(
-        self,
-        message: Prompt,
-        *,
-        deps: DepsT | None = None,
-        output_type: "TypeForm[_Asked]",
-        conversation: ConversationMemory | None = None,
-        session_id: str | None = None,
-        model: Model | None = None,
-        **settings: Unpack[RunSettings],
+        self, message: Prompt, *, output_type: "TypeForm[_Asked]", **args: Unpack[RunArgs[DepsT]]
     ) -> RunResult[_Asked]: ...
 
-    @lists_keywords(RunSettings)
+    @lists_keywords(RunArgs)
     async def run(
-        self,
-        message: Prompt,
-        *,
-        deps: DepsT | None = None,
-        output_type: Any = None,
-        conversation: ConversationMemory | None = None,
-        session_id: str | None = None,
-        model: Model | None = None,
-        **settings: Unpack[RunSettings],
+        self, message: Prompt, *, output_type: Any = None, **args: Unpack[RunArgs[DepsT]]
     ) -> RunResult[Any]:
         """Answer one message, and return the result.
 
         Args:
             message: text, or texts and images.
-            deps: available to tools as `ToolContext.deps`.
             output_type: of this answer; overrides the agent's.
+            deps: available to tools as `ToolContext.deps`.
             conversation: the history that the turn sees and extends.
             session_id: id of its session; a new one by default.
             model: overrides the agent's.
-            settings: options of this run.
+            args: options of this run; see `RunSettings`.
 
         Raises:
             AgentError: `Config`, `Llm`, `LimitExceeded`, `HookBlocked` or `Memory`; `code` is more
                 specific.
         """
-        session = self.session(session_id, conversation=conversation, model=model)
+        session, given = self._session_for(args)
         async with session:
-            return await session.run(message, deps=deps, output_type=output_type, **settings)
+            return await session.run(message, output_type=output_type, **given)
 
     @overload
     def run_sync(
-        self,
-        message: Prompt,
-        *,
-        deps: DepsT | None = None,
-        output_type: None = None,
-        conversation: ConversationMemory | None = None,
-        session_id: str | None = None,
-        model: Model | None = None,
-        **settings: Unpack[RunSettings],
+        self, message: Prompt, *, output_type: None = None, **args: Unpack[RunArgs[DepsT]]
     ) -> RunResult[OutputT]: ...
 
     @overload
     def run_sync(
-        self,
-        message: Prompt,
-        *,
-        deps: DepsT | None = None,
-        output_type: "JsonSchema",
-        conversation: ConversationMemory | None = None,
-        session_id: str | None = None,
-        model: Model | None = None,
-        **settings: Unpack[RunSettings],
+        self, message: Prompt, *, output_type: "JsonSchema", **args: Unpack[RunArgs[DepsT]]
     ) -> RunResult[Any]: ...
 
     @overload
     def run_sync(
-        self,
-        message: Prompt,
-        *,
-        deps: DepsT | None = None,
-        output_type: "TypeForm[_Asked]",
-        conversation: ConversationMemory | None = None,
-        session_id: str | None = None,
-        model: Model | None = None,
-        **settings: Unpack[RunSettings],
+        self, message: Prompt, *, output_type: "TypeForm[_Asked]", **args: Unpack[RunArgs[DepsT]]
     ) -> RunResult[_Asked]: ...
 
-    @lists_keywords(RunSettings)
+    @lists_keywords(RunArgs)
     def run_sync(
-        self,
-        message: Prompt,
-        *,
-        deps: DepsT | None = None,
-        output_type: Any = None,
-        conversation: ConversationMemory | None = None,
-        session_id: str | None = None,
-        model: Model | None = None,
-        **settings: Unpack[RunSettings],
+        self, message: Prompt, *, output_type: Any = None, **args: Unpack[RunArgs[DepsT]]
     ) -> RunResult[Any]:
         """`run`, for threads without an event loop; any number of them may call it at once.
 
@@ -400,68 +346,26 @@ class Agent(AgentSpec[DepsT, OutputT]):
         """
         with raise_as_agent_error():
             require_no_loop("run_sync", "await agent.run(...)")
-            return _threads.run(
-                lambda: self.run(
-                    message,
-                    deps=deps,
-                    output_type=output_type,
-                    conversation=conversation,
-                    session_id=session_id,
-                    model=model,
-                    **settings,
-                )
-            )
+            return _threads.run(lambda: self.run(message, output_type=output_type, **args))
 
     @overload
     def stream(
-        self,
-        message: Prompt,
-        *,
-        deps: DepsT | None = None,
-        output_type: None = None,
-        conversation: ConversationMemory | None = None,
-        session_id: str | None = None,
-        model: Model | None = None,
-        **settings: Unpack[RunSettings],
+        self, message: Prompt, *, output_type: None = None, **args: Unpack[RunArgs[DepsT]]
     ) -> AgentStream[OutputT]: ...
 
     @overload
     def stream(
-        self,
-        message: Prompt,
-        *,
-        deps: DepsT | None = None,
-        output_type: "JsonSchema",
-        conversation: ConversationMemory | None = None,
-        session_id: str | None = None,
-        model: Model | None = None,
-        **settings: Unpack[RunSettings],
+        self, message: Prompt, *, output_type: "JsonSchema", **args: Unpack[RunArgs[DepsT]]
     ) -> AgentStream[Any]: ...
 
     @overload
     def stream(
-        self,
-        message: Prompt,
-        *,
-        deps: DepsT | None = None,
-        output_type: "TypeForm[_Asked]",
-        conversation: ConversationMemory | None = None,
-        session_id: str | None = None,
-        model: Model | None = None,
-        **settings: Unpack[RunSettings],
+        self, message: Prompt, *, output_type: "TypeForm[_Asked]", **args: Unpack[RunArgs[DepsT]]
     ) -> AgentStream[_Asked]: ...
 
-    @lists_keywords(RunSettings)
+    @lists_keywords(RunArgs)
     def stream(
-        self,
-        message: Prompt,
-        *,
-        deps: DepsT | None = None,
-        output_type: Any = None,
-        conversation: ConversationMemory | None = None,
-        session_id: str | None = None,
-        model: Model | None = None,
-        **settings: Unpack[RunSettings],
+        self, message: Prompt, *, output_type: Any = None, **args: Unpack[RunArgs[DepsT]]
     ) -> AgentStream[Any]:
         """`run` as a stream of events; `TurnComplete` or `Error` is the last event.
 
@@ -473,16 +377,28 @@ class Agent(AgentSpec[DepsT, OutputT]):
         """
 
         async def events() -> AsyncGenerator[StreamEvent]:
-            session = self.session(session_id, conversation=conversation, model=model)
+            session, given = self._session_for(args)
             async with session:
-                turn = session.stream(message, deps=deps, output_type=output_type, **settings)
+                turn = session.stream(message, output_type=output_type, **given)
                 async with aclosing(turn):
                     async for event in turn:
                         yield event
 
         asked = {} if output_type is None else {"output_type": output_type}
         own = {"output_type": self.output_type, **self.settings}
-        return AgentStream(events(), {**own, **settings, **asked})
+        return AgentStream(events(), {**own, **args, **asked})
+
+    def _session_for(
+        self, args: RunArgs[DepsT]
+    ) -> tuple[AgentSession[DepsT, OutputT], TurnArgs[DepsT]]:
+        """Open the session of a run, and return it with the options of its turn."""
+        given = args.copy()
+        session = self.session(
+            given.pop("session_id", None),
+            conversation=given.pop("conversation", None),
+            model=given.pop("model", None),
+        )
+        return session, cast("TurnArgs[DepsT]", given)
 
 
 def _open_provider(model: Model) -> LlmProvider:

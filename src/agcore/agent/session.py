@@ -19,8 +19,8 @@ from agcore.agent.session_memory import SessionMemory, session_memory_set_tool, 
 from agcore.agent.spec import (
     AgentSpec,
     DepsT,
-    RunSettings,
     SessionSettings,
+    TurnArgs,
     Usable,
     check_agent,
     named_tools,
@@ -237,59 +237,37 @@ class AgentSession(Generic[DepsT, OutputT]):
 
     @overload
     async def run(
-        self,
-        message: Prompt,
-        *,
-        deps: DepsT | None = None,
-        output_type: None = None,
-        **settings: Unpack[RunSettings],
+        self, message: Prompt, *, output_type: None = None, **args: Unpack[TurnArgs[DepsT]]
     ) -> RunResult[OutputT]: ...
 
     @overload
     async def run(
-        self,
-        message: Prompt,
-        *,
-        deps: DepsT | None = None,
-        output_type: "JsonSchema",
-        **settings: Unpack[RunSettings],
+        self, message: Prompt, *, output_type: "JsonSchema", **args: Unpack[TurnArgs[DepsT]]
     ) -> RunResult[Any]: ...
 
     @overload
     async def run(
-        self,
-        message: Prompt,
-        *,
-        deps: DepsT | None = None,
-        output_type: "TypeForm[_Asked]",
-        **settings: Unpack[RunSettings],
+        self, message: Prompt, *, output_type: "TypeForm[_Asked]", **args: Unpack[TurnArgs[DepsT]]
     ) -> RunResult[_Asked]: ...
 
-    @lists_keywords(RunSettings)
+    @lists_keywords(TurnArgs)
     async def run(
-        self,
-        message: Prompt,
-        *,
-        deps: DepsT | None = None,
-        output_type: Any = None,
-        **settings: Unpack[RunSettings],
+        self, message: Prompt, *, output_type: Any = None, **args: Unpack[TurnArgs[DepsT]]
     ) -> RunResult[Any]:
         """`submit_turn`, with the result in the type of the agent's answers.
 
         Args:
             message: text, or texts and images.
-            deps: available to tools as `ToolContext.deps`.
             output_type: of this answer; overrides the agent's.
-            settings: options of this turn.
+            deps: available to tools as `ToolContext.deps`.
+            args: options of this turn; see `RunSettings`.
 
         Raises:
             AgentError: as for `submit_turn`.
         """
-        given: SessionSettings = {"deps": deps, **settings}
-        if output_type is not None:
-            given["output_type"] = output_type
+        given = _turn_settings(output_type, args)
         async with self._turn(given) as replies:
-            expected = self.agent.output_type if output_type is None else output_type
+            expected = given.get("output_type", self.agent.output_type)
             reply = await self._submit(message, given)
             replies.append(reply)
             run_id, usage = self._cycle.run_id, self._cycle.turn_usage()
@@ -318,58 +296,35 @@ class AgentSession(Generic[DepsT, OutputT]):
 
     @overload
     def stream(
-        self,
-        message: Prompt,
-        *,
-        deps: DepsT | None = None,
-        output_type: None = None,
-        **settings: Unpack[RunSettings],
+        self, message: Prompt, *, output_type: None = None, **args: Unpack[TurnArgs[DepsT]]
     ) -> AgentStream[OutputT]: ...
 
     @overload
     def stream(
-        self,
-        message: Prompt,
-        *,
-        deps: DepsT | None = None,
-        output_type: "JsonSchema",
-        **settings: Unpack[RunSettings],
+        self, message: Prompt, *, output_type: "JsonSchema", **args: Unpack[TurnArgs[DepsT]]
     ) -> AgentStream[Any]: ...
 
     @overload
     def stream(
-        self,
-        message: Prompt,
-        *,
-        deps: DepsT | None = None,
-        output_type: "TypeForm[_Asked]",
-        **settings: Unpack[RunSettings],
+        self, message: Prompt, *, output_type: "TypeForm[_Asked]", **args: Unpack[TurnArgs[DepsT]]
     ) -> AgentStream[_Asked]: ...
 
-    @lists_keywords(RunSettings)
+    @lists_keywords(TurnArgs)
     def stream(
-        self,
-        message: Prompt,
-        *,
-        deps: DepsT | None = None,
-        output_type: Any = None,
-        **settings: Unpack[RunSettings],
+        self, message: Prompt, *, output_type: Any = None, **args: Unpack[TurnArgs[DepsT]]
     ) -> AgentStream[Any]:
         """`run` as a stream of events; its `partial_output()` yields the answer as it arrives.
 
         Args:
             message: text, or texts and images.
-            deps: available to tools as `ToolContext.deps`.
             output_type: of this answer; overrides the agent's.
-            settings: options of this turn.
+            deps: available to tools as `ToolContext.deps`.
+            args: options of this turn; see `RunSettings`.
 
         Raises:
             AgentError: as for `submit_turn_stream`.
         """
-        given: SessionSettings = {"deps": deps, **settings}
-        if output_type is not None:
-            given["output_type"] = output_type
-        return self.submit_turn_stream(message, **given)
+        return self.submit_turn_stream(message, **_turn_settings(output_type, args))
 
     async def _events(self, text: Prompt, settings: SessionSettings) -> AsyncGenerator[StreamEvent]:
         last: TurnComplete | Error | None = None
@@ -527,6 +482,12 @@ class AgentSession(Generic[DepsT, OutputT]):
         brought = own_tools(each for each in asked if not any(each is one for one in again))
         brought += [tool for _, tools in self._brought for tool in tools]
         return known.plus(brought).only({*names, *(tool.name for tool in brought)})
+
+
+def _turn_settings(output_type: Any, args: TurnArgs[Any]) -> SessionSettings:
+    """Return the settings of a run's turn; without an `output_type` the agent's counts."""
+    asked = {} if output_type is None else {"output_type": output_type}
+    return cast("SessionSettings", {**args, **asked})
 
 
 async def _open_all(stack: AsyncExitStack, given: Iterable[Toolset]) -> _Opened:

@@ -32,6 +32,12 @@ class RunSettings(AgentSettings, total=False):
     tools: Collection[Usable] | None
 
 
+class TurnArgs(RunSettings, Generic[DepsT], total=False):
+    """Keywords of the runs of a session; `deps` is the object at `ToolContext.deps`."""
+
+    deps: DepsT | None
+
+
 class SessionSettings(TurnSettings, total=False):
     """Options of one turn of a session."""
 

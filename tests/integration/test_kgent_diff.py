@@ -15,6 +15,8 @@ from kgent import RunOptions
 from kgent.cli import main
 from kgent.engine.mock import MockAgentEngine, MockStep
 from kgent.review.comparison import compare_runs
+from kgent.review.neutral import NeutralTexts
+from kgent.review.report import read_report
 from kgent.runtime.runner import run
 from kgent_runs import calls as mock_call, profile, skill
 from model_server import ModelServer, Reply
@@ -253,8 +255,8 @@ def test_two_runs_with_equal_calls_and_answers_differ_in_the_results(
     out = capsys.readouterr().out
     if "short" in name:
         assert "changed  archive/conversation.jsonl (conversation)" in out
-        assert '    -|   "stdout": "clouds\\n"' in out
-        assert '    +|   "stdout": "sunny!\\n"' in out
+        assert "    -content[0].content.data.stdout| clouds\n" in out
+        assert "    +content[0].content.data.stdout| sunny!\n" in out
 
 
 def test_two_runs_of_the_mock_differ_in_what_they_write_and_answer(tmp_path: Path) -> None:
@@ -283,8 +285,8 @@ def test_two_runs_differ_in_a_verdict_and_in_the_model(
     capsys.readouterr()
     assert main(["diff", str(one), str(other)]) == 1
     out = capsys.readouterr().out
-    assert '"is_passed": true' in out
-    assert '"is_passed": false' in out
+    assert "-checks[0].is_passed: true" in out
+    assert "+checks[0].is_passed: false" in out
 
 
 def test_two_runs_differ_in_the_model(tmp_path: Path) -> None:
@@ -395,6 +397,16 @@ def test_a_changed_line_end_is_in_the_diff_of_a_file(
         (root / "notes.txt").write_bytes(text.encode())
     (found,) = (each for each in compare_runs(*equal) if each.path.endswith("notes.txt"))
     assert found.diff[3:] == changed
+
+
+def test_different_values_have_different_lines(equal: tuple[Path, Path]) -> None:
+    neutral = NeutralTexts(read_report(equal[0]))
+    values: list[object] = [
+        *([["a"], ["b"]], [["a", "b"]], ["a", "b"], ["a\nb"], "a\nb", "a\\nb"),
+        *({"a": {"b": 1}}, {"a.b": 1}, {"a": []}, {"a": {}}, {"a": None}, {"a": ""}, {}, []),
+    ]
+    lines = [tuple(neutral.lines(value)) for value in values]
+    assert len(set(lines)) == len(values)
 
 
 IRRELEVANT: dict[str, Callable[[Path], object]] = {

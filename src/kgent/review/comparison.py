@@ -3,17 +3,15 @@
 import difflib
 import hashlib
 import json
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, cast
 
 import yaml
 
 from agent_core.errors import AgentCoreError
-from agent_core.text import visible
 from kgent.config.loader import load_config
 from kgent.config.models import DELIVERABLES
 from kgent.config.portable import KEPT_MODEL, KEPT_SKILLS, placeless_fields
@@ -51,12 +49,6 @@ _RECORDED = re.compile(
 )
 """Files that are compared as part of the records they belong to, and files of git."""
 
-
-_MESSAGE_KEYS = {"role", "created_at", "content"}
-_CALL_KEYS = {"type", "tool_call_id", "name", "arguments"}
-_RESULT_KEYS = {"type", "tool_call_id", "name", "is_error", "content"}
-
-
 Area = Literal[
     "run", "config", "prompt", "answer", "conversation", "records", "inputs", "deliverables",
     "workspace",
@@ -87,8 +79,7 @@ class _Side:
         calls = (
             str(block.get("tool_call_id"))
             for message in self.messages or ()
-            if not isinstance(message, bytes)
-            for block in message.blocks
+            for block in _blocks_of(message)
             if block.get("type") == "tool_call"
         )
         self.places = {call_id: number for number, call_id in enumerate(dict.fromkeys(calls))}
@@ -97,6 +88,10 @@ class _Side:
     def place_of(self, call_id: str | None) -> int:
         """Return the position of a call; calls that are in no conversation come last."""
         return self.places.get(call_id or "", len(self.places))
+
+    def lines(self, *values: object) -> list[str]:
+        """Return JSON values line by line, with an empty line after each."""
+        return [line for value in values for line in (*self.neutral.lines(value), "")]
 
 
 def compare_runs(one: Path, other: Path) -> list[Difference]:
@@ -122,13 +117,10 @@ def compare_runs(one: Path, other: Path) -> list[Difference]:
 
 
 def _fact_lines(side: _Side) -> list[str]:
-    content: Mapping[str, Any] = side.report.state.model_dump(mode="json", include={*_FACTS})
-    checks = [
-        side.neutral.line(check.model_dump(mode="json", exclude={"output"}))
-        for check in side.report.state.checks
-    ]
-    facts = [f"{name}: {side.neutral.line(content[name])}" for name in _FACTS]
-    return [*facts, *(f"check: {check}" for check in checks)]
+    facts = side.report.state.model_dump(mode="json", include={*_FACTS, "checks"})
+    for check in facts["checks"]:
+        del check["output"]  # what a check that passed has printed does not count
+    return side.lines(facts)
 
 
 def _profile_lines(side: _Side) -> list[str]:
@@ -159,95 +151,59 @@ def _answer_lines(side: _Side) -> list[str] | None:
     return None if answer is None else side.neutral.text(answer).split("\n")
 
 
-# --- the conversation -----------------------------------------------------------------------------
+# --- conversation, calls, errors, events, memories ------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Message:
-    """A message of the archive."""
-
-    role: str
-    blocks: list[dict[str, Any]]
-
-
-def _read_conversation(root: Path) -> list[_Message | bytes] | None:
-    """Return the messages, and lines that are no message as bytes; None if there is no file."""
+def _read_conversation(root: Path) -> list[dict[str, Any]] | None:
+    """Return the messages; None if there is no file."""
+    name = f"{ARCHIVE}/{CONVERSATION}"
     try:
-        raw = read_bytes(root / ARCHIVE / CONVERSATION, MAX_CONVERSATION_BYTES + 1)
+        raw = read_bytes(root / name, MAX_CONVERSATION_BYTES + 1)
+        if len(raw) > MAX_CONVERSATION_BYTES:
+            return [{"too large to be read": describe_file(root, name).sha256}]
     except (OSError, AgentCoreError):
         return None
-    if len(raw) > MAX_CONVERSATION_BYTES:
-        return [b"too large to be compared: " + os.fsencode(root)]
-    return [_read_message(line) for line in raw.splitlines()]
+    return [_read_line(line) for line in raw.splitlines()]
 
 
-def _read_message(line: bytes) -> _Message | bytes:
-    try:
+def _read_line(line: bytes) -> dict[str, Any]:
+    with suppress(ValueError, RecursionError):
         found: object = json.loads(line)
-    except (ValueError, RecursionError):
-        return line
-    if not isinstance(found, dict):
-        return line
-    message = cast("dict[str, Any]", found)
-    role, content = message.get("role"), message.get("content")
-    if not isinstance(role, str) or not isinstance(content, list) or {*message} - _MESSAGE_KEYS:
-        return line
-    blocks = cast("list[object]", content)
-    if not all(isinstance(block, dict) for block in blocks):
-        return line
-    return _Message(role, cast("list[dict[str, Any]]", blocks))
+        if isinstance(found, dict):
+            return cast("dict[str, Any]", found)
+    return {"other": line.decode("utf-8", "backslashreplace")}
+
+
+def _blocks_of(message: Mapping[str, Any]) -> list[dict[str, Any]]:
+    content: object = message.get("content")
+    blocks = cast("list[Any]", content) if isinstance(content, list) else []
+    return [block for block in blocks if isinstance(block, dict)]
 
 
 def _conversation_lines(side: _Side) -> list[str] | None:
-    """Return each block of each message under its own heading, with `|` before its lines."""
     if side.messages is None:
         return None
-    lines: list[str] = []
     for message in side.messages:
-        if isinstance(message, bytes):
-            lines.append(f"? {side.neutral.text(message.decode('utf-8', 'backslashreplace'))}")
-            continue
-        lines.append(f"{visible(message.role, one_line=True)}:")
-        for block in message.blocks:
-            heading, body = _block_lines(side.neutral, block)
-            lines.append(visible(heading, one_line=True))
-            lines += [f"| {line}" for line in body]
-    return lines
-
-
-def _block_lines(neutral: NeutralTexts, block: Mapping[str, Any]) -> tuple[str, list[str]]:
-    """Return the kind of a block and its content, without the ids of calls."""
-    match block:
-        case {"type": "text" | "reasoning" as kind, "text": str() as text, **rest} if not rest:
-            return kind, neutral.text(text).split("\n")
-        case {"type": "tool_call", "name": str() as name, "arguments": arguments} if (
-            block.keys() <= _CALL_KEYS
-        ):
-            return f"calls {name}", list(neutral.lines(arguments))
-        case {"type": "tool_result", "name": str() as name, "content": content} if (
-            block.keys() <= _RESULT_KEYS
-        ):
-            content = without_own_sizes(content) if name == "list_files" else content
-            how = "fails" if block.get("is_error") else "answers"
-            return f"{name} {how}", list(neutral.lines(content))
-        case _:
-            return "block", list(neutral.lines(block))
-
-
-# --- calls, errors, events, memories --------------------------------------------------------------
+        message.pop("created_at", None)
+        for block in _blocks_of(message):
+            block.pop("tool_call_id", None)
+            if block.get("name") == "list_files":
+                block["content"] = without_own_sizes(block.get("content"))
+    return side.lines(*side.messages)
 
 
 def _call_lines(side: _Side) -> list[str]:
     names = {"tool_name", "action", "status", "args_summary", "result_summary", "error"}
-    return [
-        side.neutral.line(
+    calls = sorted(side.report.calls, key=lambda call: side.place_of(call.call_id))
+    return side.lines(
+        *(
             {
                 **call.model_dump(mode="json", include=names),
                 "artifacts": [_artifact(side, path) for path in call.artifacts],
             }
+            for call in calls
         )
-        for call in sorted(side.report.calls, key=lambda call: side.place_of(call.call_id))
-    ]
+    )
 
 
 def _artifact(side: _Side, path: str) -> str:
@@ -267,11 +223,13 @@ def _artifact(side: _Side, path: str) -> str:
 
 def _error_lines(side: _Side) -> list[str]:
     """Return the errors that belong to no call; others are compared with their call."""
-    return [
-        side.neutral.line(one.model_dump(mode="json", exclude={"timestamp", "correlation_id"}))
-        for one in side.report.errors
-        if one.correlation_id is None
-    ]
+    return side.lines(
+        *(
+            one.model_dump(mode="json", exclude={"timestamp", "correlation_id"})
+            for one in side.report.errors
+            if one.correlation_id is None
+        )
+    )
 
 
 def _event_lines(side: _Side) -> list[str]:
@@ -298,17 +256,11 @@ def _memory_lines(side: _Side) -> list[str] | None:
         raw = read_bytes(side.root / ARCHIVE / CANDIDATES, MAX_CONVERSATION_BYTES)
     except (OSError, AgentCoreError):
         return None
-    lines: list[str] = []
-    for line in raw.split(b"\n"):
-        try:
-            found: object = json.loads(line)
-        except (ValueError, RecursionError):
-            found = line.decode("utf-8", "backslashreplace")
-        if isinstance(found, dict):
-            table = cast("dict[str, Any]", found)
-            found = {k: v for k, v in table.items() if k not in {"run_id", "call_id", "timestamp"}}
-        lines.append(side.neutral.line(found))
-    return lines
+    memories = [_read_line(line) for line in raw.splitlines()]
+    for memory in memories:
+        for name in ("run_id", "call_id", "timestamp"):
+            memory.pop(name, None)
+    return side.lines(*memories)
 
 
 _TEXTS: tuple[tuple[Area, str, Callable[[_Side], list[str] | None]], ...] = (

@@ -24,6 +24,7 @@ _TIME = re.compile(
 )
 
 
+_PLAIN_KEY = re.compile(r"\w+")
 _NEVER = datetime.max.replace(tzinfo=UTC), datetime.min.replace(tzinfo=UTC)
 _MARGIN = timedelta(seconds=1)  # for times that are written in whole seconds
 
@@ -63,18 +64,30 @@ class NeutralTexts:
         return _TIME.sub(self._replace_time, text)
 
     def lines(self, value: object) -> Iterator[str]:
-        """Yield a JSON value line by line, with sorted keys."""
-        neutral = walk(value, self.text)
-        yield from json.dumps(neutral, ensure_ascii=False, indent=1, sort_keys=True).split("\n")
-
-    def line(self, value: object) -> str:
-        """Return a JSON value as one line."""
-        return json.dumps(walk(value, self.text), ensure_ascii=False, sort_keys=True)
+        """Yield a JSON value line by line, with sorted keys and one line for each line of texts."""
+        return _lines(walk(value, self.text), "")
 
     def _replace_time(self, found: re.Match[str]) -> str:
         moment = _moment(found[0])
         is_own = moment is not None and self._begin <= moment <= self._end
         return "TIME" if is_own else found[0]
+
+
+def _lines(value: Any, place: str) -> Iterator[str]:
+    """Yield a value, each line with its place in the whole; different values differ."""
+    match value:
+        case dict() if value:
+            table = cast("dict[str, Any]", value)
+            for key in sorted(table):
+                shown = key if _PLAIN_KEY.fullmatch(key) else json.dumps(key, ensure_ascii=False)
+                yield from _lines(table[key], f"{place}.{shown}" if place else shown)
+        case list() if value:
+            for number, item in enumerate(cast("list[Any]", value)):
+                yield from _lines(item, f"{place}[{number}]")
+        case str() if "\n" in value:
+            yield from (f"{place}| {line}" for line in value.split("\n"))
+        case _:
+            yield f"{place}: {json.dumps(value, ensure_ascii=False)}"
 
 
 def without_own_sizes(result: object) -> object:

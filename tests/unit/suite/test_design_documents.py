@@ -6,6 +6,7 @@ import importlib
 import inspect
 import re
 import runpy
+import tomllib
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -123,6 +124,18 @@ def look_up_setting(place: str) -> str | None:
     return None
 
 
+@cache
+def contracts() -> set[str]:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    return {each["id"] for each in settings["tool"]["importlinter"]["contracts"]}
+
+
+def look_up_contract(line: str) -> str | None:
+    """Return the reason why `lint-imports --contract ID` checks nothing; None if it does."""
+    name = line.removeprefix("lint-imports --contract ")
+    return None if name in contracts() else f"there is no import contract {name}"
+
+
 def look_up_file(place: str) -> str | None:
     """Return the reason why a file, a heading or a test is not there; None if it is."""
     path, _, test = place.partition("::")
@@ -143,6 +156,8 @@ def look_up(place: str, home: str) -> str | None:
     """Return the reason why a place does not exist as written; None if it does."""
     if place.startswith("["):
         return look_up_setting(place)
+    if place.startswith("lint-imports "):
+        return look_up_contract(place)
     if place.split()[0] in {"soong-agent", "kgent"} and "." not in place.split()[0]:
         return look_up_command(place)
     if "/" in place:
@@ -183,6 +198,7 @@ def test_a_row_without_a_place_has_a_reason_and_every_reason_is_in_both_language
         ("soong-agent sessions none", "it has no command none"),
         ("soong-agent sessions list --none", "it has no option --none"),
         ("kgent none", "it has no command none"),
+        ("lint-imports --contract none", "there is no import contract none"),
         ("[context] none", "there is no setting none"),
     ],
 )

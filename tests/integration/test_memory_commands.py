@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from isolation import Home
 
 CONFIG = """
@@ -79,6 +81,70 @@ def test_forgetting_asks_and_takes_the_line_out_of_the_catalog(home: Home, proje
     assert "tea" not in catalog
     assert "(user/tabs.md) user: Prefers tabs" in catalog
     assert command(home, project, "memory", "forget", "mem_tabs", "--yes").returncode == 0
+
+
+def with_cake(home: Home) -> None:
+    two_memories(home)
+    head = 'id: mem_cake\nsummary: Eats cake with tea\ncreated_at: "2026-01-03"'
+    home.write("memory/user/cake.md", f"---\n{head}\n---\nEvery day.\n")
+
+
+def left(home: Home) -> set[str]:
+    return {path.stem for path in (home.path / "memory" / "user").glob("*.md")}
+
+
+@pytest.mark.parametrize(
+    ("answer", "gone"),
+    [("2\n", ["tea"]), ("1, 2\n", ["cake", "tea"]), ("\n", []), ("3\n", []), ("x\n", [])],
+)
+def test_words_find_memories_and_the_person_says_which_to_forget(
+    home: Home, project: Path, answer: str, gone: list[str]
+) -> None:
+    with_cake(home)
+    done = command(home, project, "memory", "forget", "TEA", stdin=answer)
+    assert "Eats cake with tea" in done.stderr
+    assert "Drinks" in done.stderr
+    assert "tabs" not in done.stderr
+    assert left(home) == {"tea", "cake", "tabs"} - set(gone)
+    assert done.returncode == (1 if answer in {"3\n", "x\n"} else 0)
+    catalog = (home.path / "memory" / "MEMORY.md").read_text(encoding="utf-8")
+    assert "my own line" in catalog
+    assert [name for name in ("tea", "cake") if f"user/{name}.md" in catalog] == (
+        [name for name in ("cake", "tea") if name not in gone] if gone else ["tea"]
+    )
+
+
+@pytest.mark.parametrize("options", [("--yes",), ("--yes", "--json"), ("--json",), ()])
+def test_several_memories_are_never_forgotten_without_an_answer(
+    home: Home, project: Path, options: tuple[str, ...]
+) -> None:
+    with_cake(home)
+    done = command(home, project, "memory", "forget", "tea", *options)
+    assert done.returncode == 1
+    assert "2 memories fit, and none is forgotten; name one by its id" in done.stderr
+    assert left(home) == {"tea", "cake", "tabs"}
+    shown = [json.loads(line) for line in done.stdout.splitlines()]
+    named = [(each["memory_id"], each["forgotten"]) for each in shown]
+    assert named == ([("mem_cake", False), ("mem_tea", False)] if "--json" in options else [])
+
+
+def test_words_that_fit_one_memory_name_it(home: Home, project: Path) -> None:
+    with_cake(home)
+    kept = command(home, project, "memory", "forget", "cake", "with", "tea", stdin="n\n")
+    assert "forget “Eats cake with tea”" in kept.stderr
+    assert left(home) == {"tea", "cake", "tabs"}
+    done = command(home, project, "memory", "forget", "cake with", "--yes", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {
+        "memory_id": "mem_cake",
+        "category": "user",
+        "summary": "Eats cake with tea",
+        "forgotten": True,
+    }
+    assert left(home) == {"tea", "tabs"}
+    none = command(home, project, "memory", "forget", "zebra", "--yes")
+    assert none.returncode == 1
+    assert "there is no memory zebra; `memory list` shows them all" in none.stderr
 
 
 def test_memories_of_a_program_that_is_configured_in_code_need_no_config(

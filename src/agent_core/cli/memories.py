@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Sequence
 from functools import partial
 
 from agent_core.cli.lines import InputLines
@@ -12,13 +13,17 @@ from agent_core.cli.terminal import Clean, Style, Terminal
 from agent_core.config.load import check_tenant
 from agent_core.config.paths import Setup
 from agent_core.disk.unfinished import UnfinishedWrites
+from agent_core.errors import AgentCoreError
 from agent_core.memory.entry import Memory
-from agent_core.memory.folder import MemoryList, MemoryWriter
+from agent_core.memory.folder import MemoryFolder, MemoryList, MemoryWriter
 from agent_core.memory.scopes import find_tenants, find_users, memory_folder
 from agent_core.text import visible
+from agent_core.text.folding import fold
 from agent_core.types.memory_scopes import MEMORY_SHARED
 
 _MOST_NAMED = 10
+_MOST_FOUND = 20
+"""Number of memories that a person can choose from."""
 
 
 def manage_memories(options: Options) -> int:
@@ -49,27 +54,130 @@ async def _manage(options: Options, setup: Setup, terminal: Terminal, clean: Cle
         if options.scope == MEMORY_SHARED and (others := _name_others(options, setup)):
             terminal.line(clean(others), Style.DIM)
         return COMPLETED
+    if options.action == "forget":
+        writer = MemoryWriter(folder, unfinished=UnfinishedWrites.at(setup.home))
+        return await _Forgetting(options, folder, writer, terminal, clean).carry_out(known)
     memory = _find(options.id, known)
     if isinstance(memory, str):
-        whose = "" if options.scope == MEMORY_SHARED else f" --scope {options.scope}"
-        whose += f" --tenant {options.tenant}" if options.tenant else ""
-        cure = f"`memory list{whose}` shows them all"
-        terminal.line(clean(f"error: {memory} {options.id}; {cure}"), Style.BAD)
+        _show_error(f"{memory} {options.id}", options, terminal, clean)
         return FAILED
-    if options.action == "show":
-        terminal.line(clean(str(folder.root / memory.path)), Style.DIM)
-        terminal.text(clean(folder.text(memory.path)))
-        terminal.end_text()
-        return COMPLETED
-    if not options.yes and not await _agrees(memory, terminal, clean):
-        terminal.line("kept")
-        return COMPLETED
-    writer = MemoryWriter(folder, unfinished=UnfinishedWrites.at(setup.home))
-    with folder.locked():
-        writer.forget(memory)
-        writer.write_catalog(folder.read().memories)
-    terminal.line(f"forgotten: {clean(memory.path)}")
+    terminal.line(clean(str(folder.root / memory.path)), Style.DIM)
+    terminal.text(clean(folder.text(memory.path)))
+    terminal.end_text()
     return COMPLETED
+
+
+def _show_error(problem: str, options: Options, terminal: Terminal, clean: Clean) -> None:
+    whose = "" if options.scope == MEMORY_SHARED else f" --scope {options.scope}"
+    whose += f" --tenant {options.tenant}" if options.tenant else ""
+    cure = f"`memory list{whose}` shows them all"
+    terminal.line(visible(clean(f"error: {problem}; {cure}"), one_line=True), Style.BAD)
+
+
+class _Forgetting:
+    """Deletes the memories that a person names, after asking which and whether."""
+
+    def __init__(
+        self,
+        options: Options,
+        folder: MemoryFolder,
+        writer: MemoryWriter,
+        terminal: Terminal,
+        clean: Clean,
+    ) -> None:
+        self._options = options
+        self._folder = folder
+        self._writer = writer
+        self._terminal = terminal
+        self._clean = clean
+
+    async def carry_out(self, known: MemoryList) -> int:
+        """Find the memories, ask, delete them, and return the exit code."""
+        options, terminal = self._options, self._terminal
+        found = find_named(options.words, known)
+        if not found:
+            words = " ".join(options.words)
+            _show_error(f"there is no memory {words}", options, terminal, self._clean)
+            return FAILED
+        if len(found) == 1:
+            if not options.yes and not await _agrees(found[0], terminal, self._clean):
+                self._say("kept")
+                return COMPLETED
+            return self._forget(found)
+        self._list(found)
+        answer = None if options.yes else await self._ask()
+        if answer is None:
+            self._record(found, are_forgotten=False)
+            cure = "name one by its id, or with more words"
+            self._say(f"error: {len(found)} memories fit, and none is forgotten; {cure}", Style.BAD)
+            return FAILED
+        numbers = answer.replace(",", " ").split()
+        places = [int(one) for one in numbers if one.isdecimal() and 1 <= int(one) <= len(found)]
+        if len(places) < len(numbers):
+            self._say("error: the answer is no number of the list; all are kept", Style.BAD)
+            return FAILED
+        if not places:
+            self._say("kept")
+            return COMPLETED
+        return self._forget([found[place - 1] for place in dict.fromkeys(places)])
+
+    async def _ask(self) -> str | None:
+        lines = InputLines(sys.stdin.fileno())
+        question = "forget which? Numbers, such as 1 or 1 3; nothing keeps all: "
+        async with self._terminal.question_at_rest(lines, "memory forget"):
+            return await lines.answer(partial(self._terminal.ask, question))
+
+    def _list(self, found: Sequence[Memory]) -> None:
+        for number, memory in enumerate(found, 1):
+            start = f"{number:>3}  {self._clean(memory.memory_id)}  {memory.category:<9}"
+            self._say(f"{start}  {_summary(memory, self._clean)}")
+
+    def _forget(self, memories: Sequence[Memory]) -> int:
+        with self._folder.locked():
+            for memory in memories:
+                try:
+                    self._writer.forget(memory)
+                except AgentCoreError as error:
+                    if not isinstance(error.__cause__, FileNotFoundError):
+                        raise  # otherwise somebody else has deleted it meanwhile
+            self._writer.write_catalog(self._folder.read().memories)
+        self._record(memories, are_forgotten=True)
+        for memory in memories:
+            self._say(f"forgotten: {self._clean(memory.path)}")
+        return COMPLETED
+
+    def _record(self, memories: Sequence[Memory], *, are_forgotten: bool) -> None:
+        for memory in memories if self._options.json else ():
+            line: dict[str, object] = {
+                "memory_id": self._clean(memory.memory_id),
+                "category": memory.category,
+                "summary": self._clean(memory.summary),
+                "forgotten": are_forgotten,
+            }
+            write_output(json.dumps(line, ensure_ascii=False) + "\n")
+
+    def _say(self, text: str, style: Style = Style.PLAIN) -> None:
+        self._terminal.line(visible(text, one_line=True), style)
+
+
+def find_named(words: Sequence[str], known: MemoryList) -> list[Memory]:
+    """Return the memories that an id, the beginning of one, or words of a memory name."""
+    text = " ".join(words)
+    if (memory := known.get(text)) is not None:
+        return [memory]
+    like = [one for one in known.memories if one.memory_id.startswith(text)]
+    if like and "_" in text:
+        return like
+    from agent_core.memory.recall import ranked  # noqa: PLC0415 - an id needs no search
+
+    found = ranked(text, known.memories)
+    parts = [fold(word) for word in words]
+    whole = [one for one in found if all(part in _folded(one) for part in parts)]
+    return (whole or found or like)[:_MOST_FOUND]
+
+
+def _folded(memory: Memory) -> str:
+    return fold(f"{memory.summary} {' '.join(memory.tags)} {memory.content}")
 
 
 def _name_others(options: Options, setup: Setup) -> str:

@@ -26,12 +26,15 @@ configuration.
 """
 _FORGET = """\
 examples:
-  soong-agent memory forget mem_18ea7dc4
+  soong-agent memory forget tea
   soong-agent memory forget mem_18ea7dc4 --yes
   soong-agent memory forget mem_18ea7dc4 --scope user:anna --tenant acme
 
+Words find memories that contain them. If several fit, the command shows them
+and asks which to forget; with --yes, or without an answer, it then forgets
+none. Answers are read from standard input.
 Exit codes: 0 deleted, or kept because the answer was no; 1 no such memory, or
-an ambiguous id; 2 wrong usage or configuration.
+several; 2 wrong usage or configuration.
 """
 
 
@@ -43,10 +46,11 @@ def add_parser(commands: Commands) -> None:
     listing = add_command(actions, "list", "list memories, newest first", epilog=_LIST)
     listing.add_argument("--json", action="store_true", help="one JSON object per line")
     show = add_command(actions, "show", "show one memory", epilog=_SHOW)
-    forget = add_command(actions, "forget", "delete one memory, after confirmation", epilog=_FORGET)
-    forget.add_argument("--yes", action="store_true", help="do not ask")
-    for action in (show, forget):
-        action.add_argument("id", help="the id of the memory, or its beginning")
+    forget = add_command(actions, "forget", "delete memories, after asking which", epilog=_FORGET)
+    forget.add_argument("--yes", action="store_true", help="do not ask; one memory must fit")
+    forget.add_argument("--json", action="store_true", help="one JSON object per memory")
+    forget.add_argument("words", nargs="+", metavar="id or words", help="what it is about")
+    show.add_argument("id", help="the id of the memory, or its beginning")
     for action in (listing, show, forget):
         action.add_argument(
             "--scope",

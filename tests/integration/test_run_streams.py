@@ -156,6 +156,14 @@ def test_content_stands_where_the_dash_does(command: Command) -> None:
     assert "not all UTF-8" in done.stderr
 
 
+@replies("one", "two", "three")
+def test_text_on_standard_input_that_was_not_read_is_named(command: Command) -> None:
+    unread = "standard input holds text that was not read"
+    assert unread in command("run", "explain", stdin=b"a log\n").stderr
+    assert unread not in command("run", "explain", "-", stdin=b"a log\n").stderr
+    assert unread not in command("run", "explain", stdin=b"").stderr
+
+
 @pytest.mark.parametrize(
     ("stdin", "why"),
     [

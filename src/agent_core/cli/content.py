@@ -1,7 +1,10 @@
 """Reads the standard input of a run, and makes the message from it."""
 
+import fcntl
 import os
+import stat
 import sys
+import termios
 
 from msgspec import Struct
 
@@ -44,6 +47,21 @@ def read_message(options: Options, terminal: Terminal) -> GivenMessage:
     before = " ".join(options.message[: options.content_at])
     after = " ".join(options.message[options.content_at :])
     return GivenMessage(words, block, "\n\n".join(filter(None, (before, block, after))))
+
+
+def holds_unread_text() -> bool:
+    """Return whether standard input is a pipe or a file with bytes that were not read."""
+    try:
+        descriptor = sys.stdin.fileno()
+        facts = os.fstat(descriptor)
+        if stat.S_ISREG(facts.st_mode):
+            return os.lseek(descriptor, 0, os.SEEK_CUR) < facts.st_size
+        if not (stat.S_ISFIFO(facts.st_mode) or stat.S_ISSOCK(facts.st_mode)):
+            return False
+        waiting = fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4))
+        return int.from_bytes(waiting, sys.byteorder) > 0
+    except (AttributeError, OSError, ValueError):  # there is no standard input
+        return False
 
 
 def _read_content(terminal: Terminal) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from agent_core.cli.answers import how_to_allow, open_answers, open_screen
-from agent_core.cli.content import GivenMessage, read_message
+from agent_core.cli.content import GivenMessage, holds_unread_text, read_message
 from agent_core.cli.elicitation import TerminalElicitation
 from agent_core.cli.first_start import is_first_start, show_first_start
 from agent_core.cli.lines import InputLines
@@ -67,6 +67,9 @@ Prepare = Callable[[Terminal], Begin]
 
 SeeThrough = Callable[["Scene"], Coroutine[Any, Any, int]]
 """Opens a runtime, begins a run there, shows it to its end, and returns the exit code."""
+
+
+_NOT_READ = "standard input holds text that was not read; `-` in the message stands for it"
 
 
 def run_message(options: Options) -> int:
@@ -143,6 +146,8 @@ def carry_out(options: Options, prepare: Prepare, *, see_through: SeeThrough | N
             error = AgentCoreError(ErrorCode.INTERNAL_ERROR, message)
         if shown.events is not None:
             code = shown.events.end(code, error)
+        if options.message and options.content_at is None and holds_unread_text():
+            terminal.line(_NOT_READ, Style.WARN)
         if shown.last_line:
             terminal.line(redactor.text(shown.last_line), Style.WARN)
         return code

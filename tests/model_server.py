@@ -6,6 +6,9 @@
         assert server.requests[0].body["model"] == "m"
         server.assert_complete()
 
+Questions about models (`GET /v1/models`, `GET /props`, `POST /api/show`) are in `questions`. They
+are answered by `facts`, by path, or with 404, and take no reply but a `Status` that is next.
+
 Each request takes the next reply, whatever the protocol; a function instead of the list answers
 every request (`def answer(asked: Received) -> Reply`), and may be one of the replies as well. What
 can be replied:
@@ -52,6 +55,7 @@ class Received:
     headers: Mapping[str, str]
     raw: bytes
     body: dict[str, Any]
+    method: str = "POST"
 
     @property
     def text(self) -> str:
@@ -108,6 +112,9 @@ def sse(*chunks: Any) -> bytes:
     return b"".join(b"data: " + orjson.dumps(chunk) + b"\n\n" for chunk in chunks)
 
 
+_QUESTIONS = frozenset({"/api/show"})
+"""Paths of questions that are no `GET`."""
+
 Reply = str | Says | Calls | Fails | Hangs | Pauses | Status | Sends | Silence
 Answer = Callable[[Received], Reply]
 
@@ -120,8 +127,11 @@ class ModelServer:
         replies: Sequence[Reply | Answer] | Answer = (),
         *,
         tls: ssl.SSLContext | None = None,
+        facts: Mapping[str, Any] | None = None,
     ) -> None:
         self._tls = tls
+        self.facts: dict[str, Any] = dict(facts or {})
+        self.questions: list[Received] = []
         self.requests: list[Received] = []
         self.requested = asyncio.Event()
         """Set by the first request."""
@@ -211,6 +221,12 @@ class ModelServer:
         try:
             while True:
                 received = await _receive(reader, unread)
+                if self._is_question(received):
+                    self.questions.append(received)
+                    writer.write(_plain(self._facts_at(received.path), received.protocol))
+                    await writer.drain()
+                    unread = b""
+                    continue
                 self.requests.append(received)
                 self.requested.set()
                 async with _watched(reader) as watch:
@@ -229,6 +245,15 @@ class ModelServer:
         finally:
             self._tasks.discard(task)
             writer.close()
+
+    def _is_question(self, received: Received) -> bool:
+        is_next = isinstance(next(iter(self._replies[self._played :]), None), Status)
+        is_about_models = received.method == "GET" or received.path in _QUESTIONS
+        return is_about_models and (received.path in self.facts or not is_next)
+
+    def _facts_at(self, path: str) -> Status:
+        known = self.facts.get(path)
+        return Status(404) if known is None else Status(200, orjson.dumps(known))
 
     async def _reply(self, received: Received, writer: asyncio.StreamWriter) -> bool:
         """Answer one request. Returns whether the connection stays open."""
@@ -309,10 +334,9 @@ async def _receive(reader: asyncio.StreamReader, unread: bytes) -> Received:
         for name, _, value in (line.partition(":") for line in lines)
     }
     raw = await reader.readexactly(int(headers.get("content-length", "0")))
-    path = request_line.split(" ")[1]
-    return Received(
-        Protocol.of_path(path.partition("?")[0]), path, headers, raw, orjson.loads(raw or b"{}")
-    )
+    method, path, *_ = request_line.split(" ")
+    protocol = Protocol.of_path(path.partition("?")[0])
+    return Received(protocol, path, headers, raw, orjson.loads(raw or b"{}"), method)
 
 
 def _refusal(reply: Fails, protocol: Protocol) -> Status:

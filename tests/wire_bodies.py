@@ -167,7 +167,7 @@ ANTHROPIC: dict[str, Any] = {
 
 OLLAMA: dict[str, Any] = {
     "model": "m",
-    "options": {"num_ctx": 8192, "num_predict": 100, "stop": ["END"], "temperature": 0.5},
+    "options": {"num_ctx": 32768, "num_predict": 100, "stop": ["END"], "temperature": 0.5},
     "stream": True,
     "truncate": False,
     "tools": [

@@ -137,6 +137,10 @@ class ChatContext:
             self._open_composer(self._used * 3 // 4)
             self._key = None
 
+    async def correct_window(self, window: int) -> None:  # noqa: ARG002 - a part is refused, too
+        """Do the same: the program's bound stays."""
+        self.refused()
+
     async def recover(self, journal: Journal) -> bool:
         """Summarise old messages and return whether the path fits; see `PathCompactor.recover`."""
         config = self.config

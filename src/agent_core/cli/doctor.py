@@ -253,7 +253,7 @@ async def _examine_window(
     """Compare the configured window with the one that the server reports."""
     from agent_core.providers.windows import find_window  # noqa: PLC0415 - needs the HTTP client
 
-    name, own = "window", model.context_window
+    name, own = "window", model.window
     if provider.state != "ok":
         return _unknown(name, "the provider cannot be used")
     found = None
@@ -262,8 +262,11 @@ async def _examine_window(
             found = await find_window(adapter, model)
     cure = f"set [model] context_window = {found}"
     if found is None:
-        text = f"{own} tokens as configured; the server reports none"
+        origin = "assumed" if model.is_window_assumed else "as configured"
+        text = f"{own} tokens {origin}; the server reports none"
         return Finding(name, "ok", text)
+    if model.is_window_assumed:
+        return Finding(name, "ok", f"{found} tokens, as the server reports")
     if found < own:
         text = f"{own} tokens are configured, and the server reports {found}"
         return Finding(name, "broken", text, cure)

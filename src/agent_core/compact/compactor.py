@@ -3,7 +3,7 @@
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import islice
 from string import Template
 from typing import Any, Protocol, cast
@@ -114,6 +114,7 @@ class HistoryCompactor:
         *,
         changed: Sequence[str] = (),
         read: Sequence[Node] | None = None,
+        noted: Mapping[str, str] | None = None,
     ) -> Compaction:
         """Summarise the nodes before the cut.
 
@@ -123,6 +124,7 @@ class HistoryCompactor:
             limits: of the parts of the result.
             changed: files that are known to have changed, beside those that tools have written.
             read: the same nodes as the model reads them, where it is shown less.
+            noted: added to the details.
 
         Raises:
             SchemaError: the answer holds no summary, or the result lacks a kept fact, or is longer
@@ -143,6 +145,7 @@ class HistoryCompactor:
             "tokens_before": cut.tokens_before,
             "details": {
                 "kept": kept.details(artifact_id),
+                **(noted or {}),
                 "changed_files": list(changed),
                 "covered_node_id": path[-1].node_id,
                 "previous_compaction_id": cut.previous.node_id if cut.previous else None,

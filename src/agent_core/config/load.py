@@ -367,7 +367,7 @@ def resolve_model(config: Config, *profiles: Profile) -> ModelConfig:
     A profile with another provider drops the former `base_url`, `api_key_env`, `compat` and
     `headers` of `provider_options`. One with an address at another server drops the last three: a
     key is never sent to a service it was not meant for. One with another model name drops the
-    former `price`.
+    former `price`. The former `context_window` stays, but counts as assumed for another model.
 
     Raises:
         ConfigError: a profile has an unknown name, or a mapping is not a partial model.
@@ -376,6 +376,7 @@ def resolve_model(config: Config, *profiles: Profile) -> ModelConfig:
         return config.model
     values = config.model.model_dump()
     origin = config.model.key_origin
+    is_other = config.model.context_window is not None and config.model.is_window_assumed
     for profile in profiles:
         partial, place = _partial(config, profile)
         changes = partial.model_dump(exclude_unset=True, exclude_none=True)
@@ -383,11 +384,19 @@ def resolve_model(config: Config, *profiles: Profile) -> ModelConfig:
         is_other_provider = changes.get("provider", values["provider"]) != values["provider"]
         if is_other_provider:
             values["base_url"] = None
-        if is_other_provider or _server_in(changes.get("base_url", before)) != _server_in(before):
+        is_other_server = is_other_provider or _server_in(
+            changes.get("base_url", before)
+        ) != _server_in(before)
+        is_other_name = changes.get("name", values["name"]) != values["name"]
+        if "context_window" in changes:
+            is_other = False
+        else:
+            is_other = is_other or is_other_server or is_other_name
+        if is_other_server:
             values.update(api_key_env=None, compat={})
             for options in values["provider_options"].values():
                 options.pop("headers", None)
-        if is_other_provider or changes.get("name", values["name"]) != values["name"]:
+        if is_other_provider or is_other_name:
             values["price"] = {}
         values = _merge(values, changes)
         if "api_key_env" in changes:
@@ -395,10 +404,12 @@ def resolve_model(config: Config, *profiles: Profile) -> ModelConfig:
         if partial.is_named and (service := public_service(values["provider"], values["base_url"])):
             if values["api_key_env"] is None:
                 values["api_key_env"], origin = service.key, place
-            if "context_window" not in config.model.model_fields_set:
+            if values["context_window"] is None:
                 values["context_window"] = service.window
     adapter = config.model.adapter if values["provider"] == config.model.provider else None
-    return ModelConfig.model_validate(values).with_key_origin(origin, adapter=adapter)
+    return ModelConfig.model_validate(values).with_key_origin(
+        origin, adapter=adapter, window_of_another=is_other
+    )
 
 
 def _server_in(url: str | None) -> str:

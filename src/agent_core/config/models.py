@@ -161,9 +161,15 @@ class PriceConfig(Section):
     cache_write_hour: Dollars | None = None
 
 
+UNKNOWN_WINDOW = 32_768
+"""Tokens of a context window that neither the settings nor the server name."""
+
+
 class ModelConfig(Section):
     """One resolved model, as a provider factory gets it.
 
+    `context_window` is None if the settings do not name it; `window` is the one that holds. A
+    window that the settings name for another model counts as assumed: the server knows better.
     `reasoning` has one spelling for all providers; each adapter translates it for its service.
     `supports_images` is None if this is unknown until it is tried.
     `api` is the protocol of `provider = "openai"`. `path`, `chat_template` and `threads` are for
@@ -174,7 +180,7 @@ class ModelConfig(Section):
     name: str = Field(min_length=1)
     base_url: str | None = None
     api_key_env: VariableName | None = None
-    context_window: Tokens = 8192
+    context_window: Tokens | None = None
     max_output_tokens: Tokens = 4096
     temperature: Temperature | None = None
     reasoning: ReasoningEffort | None = None
@@ -194,6 +200,7 @@ class ModelConfig(Section):
     threads: Threads | None = None
     _key_origin: str = PrivateAttr(default="model.api_key_env")
     _adapter: Any = PrivateAttr(default=None)
+    _window_from: Literal["settings", "another", "server"] = PrivateAttr(default="settings")
 
     @classmethod
     def of_adapter(cls, adapter: object) -> "ModelConfig":
@@ -214,6 +221,32 @@ class ModelConfig(Section):
         return self._adapter
 
     @property
+    def window(self) -> int:
+        """The context window in tokens: as configured, or of the public service, or assumed."""
+        if self.context_window is not None:
+            return self.context_window
+        service = public_service(self.provider, self.base_url)
+        return service.window if service else UNKNOWN_WINDOW
+
+    @property
+    def is_window_assumed(self) -> bool:
+        """True if neither the settings nor a public service name the window of this model."""
+        if self.context_window is not None and self._window_from != "another":
+            return False
+        return public_service(self.provider, self.base_url) is None
+
+    @property
+    def is_window_fixed(self) -> bool:
+        """True if the window is the same in every process that reads these settings."""
+        return not self.is_window_assumed and self._window_from != "server"
+
+    def with_window(self, window: int) -> "ModelConfig":
+        """Copy the model, with the context window that its server has named."""
+        sized = self.model_copy(update={"context_window": window})
+        sized._window_from = "server"  # noqa: SLF001 - a copy of itself
+        return sized
+
+    @property
     def key_origin(self) -> str:
         """Place where `api_key_env` was configured, for the message about a missing variable."""
         return self._key_origin
@@ -223,9 +256,13 @@ class ModelConfig(Section):
         """Provider and name in one string, `provider:name`."""
         return f"{self.provider}:{self.name}"
 
-    def with_key_origin(self, place: str, *, adapter: object = None) -> "ModelConfig":
+    def with_key_origin(
+        self, place: str, *, adapter: object = None, window_of_another: bool = False
+    ) -> "ModelConfig":
         """Copy the model, with the place that named its key, and with an adapter."""
         located = self.model_copy()
+        if window_of_another:
+            located._window_from = "another"  # noqa: SLF001 - a copy of itself
         located._adapter = adapter  # noqa: SLF001 - a copy of itself
         located._key_origin = place  # noqa: SLF001 - a copy of itself
         return located

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import Any
+from typing import Any, cast
 
 from msgspec import Struct
 
@@ -330,6 +330,13 @@ def _restore_block(reference: Mapping[str, Any], known: Mapping[str, Node]) -> S
     return instruction_block(node) if node else SystemBlock(**reference, content="")
 
 
+def _noted_repository(compaction: Node | None) -> str | None:
+    """Return the state of the repository that a compaction has noted."""
+    details = compaction.metadata.get("details") if compaction else None
+    noted = cast("dict[str, Any]", details).get("repository") if isinstance(details, dict) else None
+    return noted if isinstance(noted, str) else None
+
+
 TaskBoardSource = Callable[[int], str | None]
 """Returns the current task board within a budget in tokens; None if there is none."""
 
@@ -356,6 +363,9 @@ class Composer:
         static: blocks that are always kept, in their order.
         dynamic: blocks that are kept by priority as long as they fit. Instruction files that the
             model has read are found in the path and added to them.
+        state: builds the dynamic block on the state of the project, as it was when the last
+            compaction began, which has noted it, or when the session was opened (None).
+        system_budget: estimated tokens of the dynamic blocks; by default a share of the window.
         own: instruction files that are in the prompt from the start.
         settled: `settled` of the agent's last composer, if any.
         history: `history` of that composer: only new nodes of a continued path are processed.
@@ -376,6 +386,8 @@ class Composer:
         context: ContextConfig,
         static: Sequence[SystemBlock],
         dynamic: Sequence[SystemBlock] = (),
+        state: Callable[[str | None], SystemBlock] | None = None,
+        system_budget: int | None = None,
         own: Sequence[SystemBlock] = (),
         settled: Collection[str] | None = None,
         history: MessageHistory | None = None,
@@ -399,7 +411,12 @@ class Composer:
                 budget.reattached, settled=settled, scope=memory_scope, current=current
             )
         self.history = history
-        self._system = SystemSegment(static, dynamic, own=own, budget=budget.dynamic)
+        self._state = state
+        self._noted_by: Node | None = None
+        if state is not None:
+            dynamic = [state(None), *dynamic]
+        most = budget.dynamic if system_budget is None else system_budget
+        self._system = SystemSegment(static, dynamic, own=own, budget=most)
         self._tools = ToolSegment()
         self._reporter = ContextReporter(previous)
         self._view = view or View()
@@ -422,6 +439,9 @@ class Composer:
         history.own = system.own_versions
         history.take(path)
         system.former = history.former
+        if self._state is not None and history.compaction is not self._noted_by:
+            self._noted_by = history.compaction
+            system.replace(self._state(_noted_repository(history.compaction)))
         system.show(list(history.instructions.values()))
         self._tools.show(tools)
         board = self._board(self._budget.board) if self._board else None
@@ -502,6 +522,17 @@ class Composer:
         """Learn from the real token count of the last request, cached tokens included."""
         whole = max(usage.input_tokens, usage.total_tokens - usage.output_tokens)
         self._scale.observe(self._model.name, self._estimated, whole, usage.input_tokens)
+
+    async def correct_window(self, window: int) -> ModelConfig:
+        """Learn the window that the provider named when it refused the last request.
+
+        Building the same path again is then over budget. Returns the model with this window.
+        """
+        is_known = window == self._model.window
+        if is_known or self.use(self._model.with_window(window)):
+            self.refused()
+        self._system.limit(self._budget.dynamic)
+        return self._model
 
     def refused(self) -> None:
         """Learn that the provider refused the last request as too long.

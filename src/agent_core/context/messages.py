@@ -73,7 +73,7 @@ class WindowShares(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def share_out(cls, model: ModelConfig, context: ContextConfig) -> "WindowShares":
-        window = model.context_window
+        window = model.window
         quarter, eighth = max(window // 4, 1), max(window // 8, 1)
         output_reserve = min(context.reserve_output_tokens, quarter)
         return cls(

@@ -19,7 +19,13 @@ from agent_core.assets import load_asset
 from agent_core.context.loaded import is_from_disk
 from agent_core.context.messages import wrap, wrap_node
 from agent_core.providers.estimates import estimate_tools, json_bytes
-from agent_core.text import BYTES_PER_TOKEN, content_hash, estimate_text, join_surrogates
+from agent_core.text import (
+    BYTES_PER_TOKEN,
+    content_hash,
+    estimate_text,
+    join_surrogates,
+    one_line,
+)
 from agent_core.tools.text import decode_text
 from agent_core.types import AgentDefinition, AgentRole, Node, NodeType, SystemBlock, ToolDefinition
 
@@ -181,14 +187,18 @@ def memory_block(catalog: str) -> SystemBlock:
 
 
 @lru_cache(maxsize=64)
-def runtime_block(role: AgentRole, project_dir: Path, *, today: date) -> SystemBlock:
-    """Build the block on the place and time of the run."""
+def runtime_block(
+    role: AgentRole, project_dir: Path, *, today: date, repository: str = ""
+) -> SystemBlock:
+    """Build the block on the place and time of the run, and the state of the repository there."""
     text = Template(load_asset("system.runtime_state").text).safe_substitute(
         date=today.isoformat(),
         project=" ".join(str(project_dir).split()),
         platform=sys.platform,
         role=role.value,
     )
+    if repository:
+        text = f"{text.rstrip()}\n- Git (may have changed since): {one_line(repository)}"
     return system_block("runtime_state", "runtime", text, priority=PRIORITY_RUNTIME, dynamic=True)
 
 
@@ -258,6 +268,18 @@ class SystemSegment:
         self.blocks = [*self._static, *fitted]
         self.dynamic_tokens = sum(map(_token_count, fitted))
         self.dynamic_hash = hash_system(fitted)
+
+    def replace(self, block: SystemBlock) -> None:
+        """Set the dynamic block of this id."""
+        others = [each for each in self._dynamic if each.block_id != block.block_id]
+        self._dynamic = [block, *others]
+        self._files = None  # fitted again when they are shown
+
+    def limit(self, budget: int) -> None:
+        """Limit the dynamic blocks to a smaller budget."""
+        if budget < self._budget:
+            self._budget = budget
+            self._files = None  # fitted again when they are shown
 
     @property
     def own_versions(self) -> dict[str, str]:

@@ -24,7 +24,7 @@ GITLINK = 0o160000
 """Mode of a folder that is a repository of its own."""
 _PACKED_GITLINK = GITLINK.to_bytes(4)
 _STATUS_BYTES = 40
-_MODE_AT = 24
+_CHANGED_AT, _MODE_AT, _SIZE_AT = 8, 24, 36
 _ONLY_ITS_NAME = 0x2000
 _EXTENDED = 0x4000
 _STAGES = 0x3000
@@ -36,6 +36,7 @@ class GitIndex(Struct):
 
     Attributes:
         items: mode and digest by path. In a sparse index, a whole folder can be one item.
+        stats: seconds and nanoseconds of the last change, and size, by path, as git has seen them.
         names_only: paths with only their name staged.
         has_conflicts: a merge is not finished.
         is_whole: no part of it is in another file.
@@ -44,6 +45,9 @@ class GitIndex(Struct):
 
     digest_bytes: int
     items: dict[bytes, Item] = field(default_factory=dict[bytes, Item])
+    stats: dict[bytes, tuple[int, int, int]] = field(
+        default_factory=dict[bytes, tuple[int, int, int]]
+    )
     names_only: set[bytes] = field(default_factory=set[bytes])
     has_conflicts: bool = False
     is_whole: bool = True
@@ -88,6 +92,7 @@ def read_index(folder: Path, *, digest_bytes: int | None = None) -> GitIndex | N
         if shared is not None:
             rest, _ = _read(folder / f"sharedindex.{shared}", digest_bytes)
             index.items = {**rest.items, **index.items}
+            index.stats = {**rest.stats, **index.stats}
             index.is_whole = False
     except (OSError, struct.error, ValueError, IndexError):
         return None
@@ -167,6 +172,9 @@ def _decoded(content: bytes, digest_bytes: int) -> tuple[GitIndex, str | None]:
         tracked = path.rstrip(b"/")
         if not tracked:  # in a split index, an entry that replaces another one has no name
             continue
+        changed = struct.unpack_from(">II", content, begin + _CHANGED_AT)
+        (size,) = struct.unpack_from(">I", content, begin + _SIZE_AT)
+        index.stats[tracked] = (*changed, size)
         index.items[tracked] = mode, content[begin + _STATUS_BYTES : begin + flags_at]
         if is_only_its_name:
             index.names_only.add(tracked)

@@ -62,6 +62,10 @@ class ContextSource(Protocol):
         """Learn that the provider found the last built request too long."""
         ...
 
+    async def correct_window(self, window: int) -> object:
+        """Learn that too, and the model's context window, which the provider has named."""
+        ...
+
 
 class ResumePoint(Struct, frozen=True):
     """Progress of a run that continues: its counters, and its calls that have not begun.

@@ -93,7 +93,11 @@ async def take_turn(ctx: RunContext, stats: RunStats) -> Reply:
         except ProviderError as error:
             if error.code is not ErrorCode.PROMPT_TOO_LONG or refused is not None:
                 raise
-            ctx.composer.refused()
+            window = error.details.get("context_window")
+            if isinstance(window, int):
+                await ctx.composer.correct_window(window)
+            else:
+                ctx.composer.refused()
             refused = built.request, error
         else:
             break

@@ -28,6 +28,15 @@ _OVERFLOW = (
     r"|exceeds? (the |this )?(model'?s )?(available |maximum )?context"
     r"|longer than the (maximum )?(model|context)|reduce the length of the (messages|prompt)"
 )
+_NAMED_WINDOW = (
+    r"(?i)(?:maximum (?:context|model|prompt|input|sequence)(?: (?:length|window|size))?"
+    r"|context (?:length|window|size)|maximum number of (?:input )?tokens|n_ctx|max_model_len)"
+    r"[^\d.;]{0,40}?(\d[\d,_]{2,12})"
+    r"|(\d[\d,_]{2,12})(?: tokens?)? (?:maximum\b|max\b|context (?:length|window|size))"
+    r"|must be <= (\d[\d,_]{2,12})"
+)
+"""How services name the window in a refusal: the first number counts."""
+_LEAST_WINDOW, _MOST_WINDOW = 256, 100_000_000
 _MISSING_CAPABILITIES = {
     "tools": (
         r"(?i)does ?n[o']t support (tools?|function)\b|not support (tools?|function)\b"
@@ -202,6 +211,8 @@ class Called(Struct, frozen=True):
             code = ErrorCode.PROVIDER_RATE_LIMITED
         elif overflows:
             code = ErrorCode.PROMPT_TOO_LONG
+            if (window := window_in(explanation)) is not None:
+                details["context_window"] = window
         elif status in {408, 504}:
             code = ErrorCode.PROVIDER_TIMEOUT
         elif url and 400 < status < 500 and status != 422 and status not in _RETRYABLE:
@@ -253,6 +264,14 @@ class Called(Struct, frozen=True):
     def details(self) -> dict[str, Any]:
         """Provider and model, for error details."""
         return {"provider": self.provider, "model": self.model}
+
+
+def window_in(explanation: str) -> int | None:
+    """Return the context window that a refusal names, in tokens."""
+    found = re.search(_NAMED_WINDOW, explanation)
+    digits = next(filter(None, found.groups()), "") if found else ""
+    window = int(re.sub(r"\D", "", digits) or 0)
+    return window if _LEAST_WINDOW <= window <= _MOST_WINDOW else None
 
 
 def document_of(body: bytes) -> Any:
@@ -317,6 +336,8 @@ def explanation_in(document: Any) -> str:
     raw = _table(fields.get("metadata")).get("raw")  # OpenRouter: the words of the model's host
     if raw:
         text = bounded_line(f"{text}: {_in_words(raw)}")
+    if isinstance(size := fields.get("n_ctx"), int):  # llama.cpp: beside its words
+        text = f"{text} (n_ctx {size})"
     kinds = [kind for kind in _kinds(fields) if kind not in text]
     return f"{text} ({', '.join(kinds)})" if kinds else text
 

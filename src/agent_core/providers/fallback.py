@@ -68,7 +68,7 @@ class FallbackProvider:
             if not self._on_switch(model):
                 too_long = ProviderError(
                     ErrorCode.PROMPT_TOO_LONG,
-                    f"the request does not fit into the {model.context_window} tokens of"
+                    f"the request does not fit into the {model.window} tokens of"
                     f" {model.name}, which answers in place of {request.model}",
                     details=named,
                 )

@@ -292,7 +292,7 @@ def load_engine(config: ModelConfig) -> Engine:
     xllamacpp = cast("Any", import_module("xllamacpp"))
     params = xllamacpp.CommonParams()
     params.model.path = str(expand_home(config.path or ""))
-    params.n_ctx = config.context_window
+    params.n_ctx = config.window
     params.n_parallel = 1
     params.use_jinja = True
     params.verbosity = -1

@@ -126,7 +126,7 @@ class OllamaProvider(HttpProvider):
             )
         extra = options.pop(EXTRA_BODY, {})
         parameters = {
-            "num_ctx": self._config.context_window,
+            "num_ctx": self._config.window,
             **sampling_fields(self._config, request, "num_predict"),
             **({"stop": request.stop} if request.stop else {}),
             **table(options.pop("options", None)),

@@ -1,12 +1,13 @@
 """Finds the context window that a server reports for a model; servers report it in many ways."""
 
-from collections.abc import Iterable, Mapping
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 from urllib.parse import quote
 
 from agent_core.config.models import ModelConfig
+from agent_core.errors import AgentCoreError
 from agent_core.providers.base import ProviderAdapter
-from agent_core.providers.http_provider import HttpProvider
 
 _KEYS = (
     "max_model_len",  # vLLM, SGLang
@@ -21,6 +22,74 @@ _KEYS = (
 )
 
 
+_MOST_S = 2.0
+"""Seconds for the questions about one model; a run waits for them once."""
+_ASKED = frozenset({"anthropic", "gemini", "ollama", "openai"})
+_Key = tuple[str, str | None, str]
+
+
+class ServerWindows:
+    """Asks servers for the windows of models that the settings do not name, each only once.
+
+    Args:
+        create: returns a new adapter of a model.
+    """
+
+    def __init__(self, create: Callable[[ModelConfig], ProviderAdapter]) -> None:
+        self._create = create
+        self._found: dict[_Key, int | None] = {}
+        self._asking: dict[_Key, asyncio.Task[None]] = {}
+
+    def known(self, model: ModelConfig) -> ModelConfig:
+        """Return the model with the window that its server has reported, if it has."""
+        if not model.is_window_assumed:
+            return model
+        window = self._found.get(_key_of(model))
+        return model if window is None else model.with_window(window)
+
+    async def ask(self, model: ModelConfig) -> ModelConfig:
+        """Return the model with the window that its server reports, if it does so in time.
+
+        Models of public services, and of adapters that are not called over HTTP, are not asked for.
+        """
+        key = _key_of(model)
+        is_asked = model.provider in _ASKED and model.adapter is None
+        if not (is_asked and model.is_window_assumed) or key in self._found:
+            return self.known(model)
+        task = self._asking.get(key)
+        if task is None or task.get_loop() is not asyncio.get_running_loop():
+            task = self._asking[key] = asyncio.create_task(self._look_up(key, model))
+        await asyncio.shield(task)  # other runs wait for the same answer
+        return self.known(model)
+
+    async def close(self) -> None:
+        """Stop asking."""
+        loop = asyncio.get_running_loop()
+        tasks = [task for task in self._asking.values() if task.get_loop() is loop]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _look_up(self, key: _Key, model: ModelConfig) -> None:
+        window: int | None = None
+        try:
+            adapter = self._create(model)
+            try:
+                async with asyncio.timeout(_MOST_S):
+                    window = await find_window(adapter, model)
+            finally:
+                await adapter.close()
+        except (AgentCoreError, TimeoutError, OSError):
+            pass  # the call itself fails with the reason
+        finally:
+            self._asking.pop(key, None)
+        self._found[key] = window
+
+
+def _key_of(model: ModelConfig) -> _Key:
+    return model.provider, model.base_url, model.name
+
+
 async def find_window(adapter: ProviderAdapter, model: ModelConfig) -> int | None:
     """Return the window of a model in tokens, as its server reports it; None if it does not.
 
@@ -28,6 +97,8 @@ async def find_window(adapter: ProviderAdapter, model: ModelConfig) -> int | Non
         adapter: adapter of the model; only HTTP adapters are queried.
         model: the resolved model.
     """
+    from agent_core.providers.http_provider import HttpProvider  # noqa: PLC0415 - needs aiohttp
+
     if not isinstance(adapter, HttpProvider):
         return None
     match model.provider:

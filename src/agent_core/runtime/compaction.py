@@ -42,6 +42,7 @@ from agent_core.types import (
 if TYPE_CHECKING:
     from agent_core.compact.compactor import Compaction
     from agent_core.runtime.run import RunScope
+    from agent_core.runtime.session_prompts import SessionPrompts
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +67,7 @@ class Compactions:
         background: summarises beside the runs, and writes summaries that become ready between them.
         artifacts: of the runtime.
         find_changed: finds the files that have changed on a path.
+        prompts: the facts that the prompts of sessions are built on.
         release: called with a session's id when this runtime may have no more work for it.
 
     Attributes:
@@ -84,6 +86,7 @@ class Compactions:
         background: Background,
         artifacts: ArtifactStore,
         find_changed: Callable[[Sequence[Node]], Awaitable[Sequence[str]]],
+        prompts: "SessionPrompts",
         release: Callable[[str], Awaitable[None]],
     ) -> None:
         self.config = config
@@ -95,6 +98,7 @@ class Compactions:
         self._usage = background.usage
         self._artifacts = artifacts
         self.find_changed = find_changed
+        self.prompts = prompts
         self._release = release
 
     async def watch(
@@ -257,10 +261,11 @@ class Compactions:
             focus=focus,
         )
         limits = Limits(summary=policy.summary, kept=policy.kept, piece=self._piece_room(policy))
+        noted = {"repository": await self.prompts.describe_repository()}
         changed = await self.find_changed(path)
         if (found := scope.project_context) is not None:
             path = await asyncio.to_thread(with_current_texts, path, found.current_text)
-        return await compactor.compact(path, cut, limits, changed=changed)
+        return await compactor.compact(path, cut, limits, changed=changed, noted=noted)
 
 
 class CompactingContextSource:
@@ -304,6 +309,12 @@ class CompactingContextSource:
                     # Whatever the result, nothing changes until there is more to summarise.
                     self._next_look = used + policy.worth
         return built
+
+    async def correct_window(self, window: int) -> None:
+        """See `ContextSource.correct_window`; the session keeps the window."""
+        model = await self._composer.correct_window(window)
+        session_id = self._journal.run.session_id
+        await self._compactions.prompts.correct(session_id, model, window)
 
     async def recover(self, journal: Journal) -> bool:
         """Compact now; return whether the path fits. If not, older rules are kept verbatim."""

@@ -4,6 +4,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from msgspec.structs import replace
@@ -38,11 +39,19 @@ from agent_core.runtime.process import ProcessParts
 from agent_core.runtime.project import Project, ProjectContext
 from agent_core.runtime.project_files import ProjectFiles
 from agent_core.runtime.run import RunScope
+from agent_core.runtime.session_prompts import SessionPrompt, SessionPrompts
 from agent_core.runtime.table import RunTable
 from agent_core.runtime.toolboxes import servers_of
 from agent_core.text import fit_lines
 from agent_core.tools.registry import Toolbox
-from agent_core.types import Node, RunIdentity, SessionRecord, ToolPermission, utc_now
+from agent_core.types import (
+    Node,
+    RunIdentity,
+    SessionRecord,
+    SystemBlock,
+    ToolPermission,
+    utc_now,
+)
 
 if TYPE_CHECKING:
     from agent_core.mcp import McpTools
@@ -103,6 +112,7 @@ class RunFactory:
         self._look_s = _QUICK_LOOK_S  # the first look runs in a thread
         self._scale = process.models.scale
         self._limits = RunLimits(max_turns=config.runtime.max_turns)
+        self._prompts = SessionPrompts(background.journal, project.setup.project)
         self.compactions = Compactions(
             config.compact,
             CompactAgentDeps(
@@ -117,6 +127,7 @@ class RunFactory:
             background=background,
             artifacts=process.artifacts,
             find_changed=self._find_changed,
+            prompts=self._prompts,
             release=table.leases.release,
         )
 
@@ -131,6 +142,7 @@ class RunFactory:
         """Prepare for a run of the session: end its idle wait, and load its pause for summaries."""
         self._memory.run_begins(session.session_id)
         self.compactions.pauses.load(session)
+        self._prompts.load(session)
 
     async def child_context(self, spec: RunSpec, parent: RunScope) -> RunContext:
         """Build the context of a child run, which sees what its parent sees.
@@ -157,7 +169,9 @@ class RunFactory:
         """
         run, journal, options = spec.run, spec.journal, spec.options
         profile = spec.definition.model_profile if spec.definition else None
-        model = self._models.resolve(profile, instead=options.model)
+        model = await self._models.sized(self._models.resolve(profile, instead=options.model))
+        opened = await self._prompts.open(run.session_id, model)
+        model = opened.sized(model)
         if options.model is not None:
             scope.model = model
         found = scope.project_context
@@ -172,12 +186,12 @@ class RunFactory:
             expected=expected,
             instructions=found.instructions,
             skills=found.skills,
-            window=model.context_window,
+            window=model.window,
             artifacts=self._artifacts,
         )
         if self._project.hooks is not None and run.parent_run_id is None:
             self._project.tell_unmet_matchers(options)
-        composer = self._build_composer(spec, model, toolbox, found)
+        composer = self._build_composer(spec, model, toolbox, found, opened)
         source = await self.compactions.watch(composer, journal, scope)
         meter = scope.meter
         is_counted = bool(
@@ -194,7 +208,7 @@ class RunFactory:
             compactor=source,
             toolbox=toolbox,
             extensions=Extensions(ExtensionContext(run=run, deps=options.deps), extensions),
-            results=self._results.within(model.context_window // _RESULT_SHARE),
+            results=self._results.within(model.window // _RESULT_SHARE),
             project_dir=self._setup.project,
             limits=self._limits_of(options),
         )
@@ -339,21 +353,28 @@ class RunFactory:
     def _piece_room(self, policy: CompactPolicy) -> int:
         """Return the tokens that fit both the compact model and the fallback model."""
         model = self._compact_model()
-        window = min(model.context_window, policy.window)
+        window = min(model.window, policy.window)
         return policy.piece(window, self._scale.of(model.name))
 
     def _build_composer(
-        self, spec: RunSpec, model: ModelConfig, toolbox: Toolbox, found: ProjectContext
+        self,
+        spec: RunSpec,
+        model: ModelConfig,
+        toolbox: Toolbox,
+        found: ProjectContext,
+        opened: SessionPrompt,
     ) -> Composer:
         run, context = spec.run, self._setup.config.context
-        shares = WindowShares.share_out(model, context)
+        window = opened.system_window(model)
+        sized = model if window == model.window else model.with_window(window)
+        shares = WindowShares.share_out(sized, context)
         room = shares.catalog
         own = own_file_blocks(found.instructions.own, min(room, shares.dynamic))
         listed = found.instructions.text(room, without={block.source for block in own})
         static = static_blocks(run.role, toolbox.names, instruction_catalog=listed)
         if spec.options.instructions:
             static.append(system_block("run_instructions", "caller", spec.options.instructions))
-        dynamic = [runtime_block(run.role, self._setup.project, today=utc_now().date())]
+        dynamic: list[SystemBlock] = []
         skills = found.skills.text(room)
         if skills and LOAD_SKILL in toolbox.names:
             dynamic.append(skills_block(skills))
@@ -368,12 +389,15 @@ class RunFactory:
                 dynamic.append(memory_block(memories))
         if spec.definition:
             dynamic.append(definition_block(spec.definition))
+        state = partial(runtime_block, run.role, self._setup.project, today=utc_now().date())
         before = self._composers.pop(run.agent_id, None)
         composer = Composer(
             model=model,
             context=context,
             static=static,
             dynamic=dynamic,
+            state=lambda noted: state(repository=opened.repository if noted is None else noted),
+            system_budget=shares.dynamic,
             own=own,
             settled=before.settled if before else (),
             history=before.history if before else None,

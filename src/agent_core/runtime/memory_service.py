@@ -250,7 +250,7 @@ class MemoryService:
         from agent_core.memory.recall import Recall, recall_tool  # noqa: PLC0415 - may be off
 
         model = self._models.resolve()
-        room = min(self._config.memory_context_token_budget, model.context_window // 8)
+        room = min(self._config.memory_context_token_budget, model.window // 8)
         recall = Recall(folder, view, scope=scope, room=room)
         return [recall_tool(partial(self.recall, recall, journal.run, run))]
 
@@ -538,13 +538,13 @@ class MemoryService:
             path,
             record,
             roots={agent.agent_id for agent in agents if agent.parent_agent_id is None},
-            room=model.context_window // 3,
+            room=model.window // 3,
             terms_of=lambda node: known.get(node.run_id or "", _NOBODYS),
         )
         return _Unprocessed(record, spans, session.tenant)
 
     def _catalog_room(self, model: ModelConfig) -> int:
-        return min(self._config.catalog_max_tokens, model.context_window // 8)
+        return min(self._config.catalog_max_tokens, model.window // 8)
 
 
 class _UnknownModelError(Exception):

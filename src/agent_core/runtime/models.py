@@ -28,6 +28,7 @@ from agent_core.providers.fallback import FallbackProvider
 from agent_core.providers.redacting import RedactingAdapter
 from agent_core.providers.retrying import with_retries
 from agent_core.providers.tally import CallTally
+from agent_core.providers.windows import ServerWindows
 from agent_core.redaction.redactor import Redactor
 from agent_core.storage.store import SessionStore
 from agent_core.types import (
@@ -79,6 +80,7 @@ class Models:
         self.prices = Prices()
         self.budgets = Budgets(store, config.budget, scale=self.scale.of)
         self._is_limited = config.budget.is_limited
+        self._windows = ServerWindows(registry.create)
         self._adapters: dict[str, RedactingAdapter] = {}
         self._priced: dict[str, ProviderAdapter] = {}
 
@@ -95,9 +97,18 @@ class Models:
             base = resolve_model(self._config, instead)
         elif instead is not None:
             base = as_model(instead).with_retry_of(self._base)
-        if not any(profiles):
-            return base
-        return resolve_model(self._config.model_copy(update={"model": base}), *profiles)
+        if any(profiles):
+            base = resolve_model(self._config.model_copy(update={"model": base}), *profiles)
+        return base if base is self._base else self._windows.known(base)
+
+    async def sized(self, model: ModelConfig) -> ModelConfig:
+        """Return the model with its window: asked of its server where the settings have none."""
+        if not model.is_window_assumed:
+            return model
+        sized = await self._windows.ask(model)
+        if model is self._base and sized is not model:
+            self._base, self._base_key = sized, sized.model_dump_json()
+        return sized
 
     def meter(
         self,
@@ -222,6 +233,7 @@ class Models:
 
     async def close(self) -> None:
         """Close every adapter. Later runs would get new ones."""
+        await self._windows.close()
         adapters, self._adapters = list(self._adapters.values()), {}
         self._priced = {}
         for adapter in adapters:
@@ -316,7 +328,7 @@ class OneShotModelCall:
             system=[system_block(self._purpose, "asset", system)],
             messages=[ModelMessage(role=Role.USER, content=[TextBlock(text=prompt)])],
             temperature=model.temperature,
-            max_output_tokens=min(max_tokens, model.max_output_tokens, model.context_window // 4),
+            max_output_tokens=min(max_tokens, model.max_output_tokens, model.window // 4),
             metadata=self._metadata,
         )
         tally = CallTally(lambda: self._models.budgets.estimate(request))

@@ -171,16 +171,17 @@ def test_a_name_that_is_neither_a_table_nor_a_model_is_named() -> None:
     [
         ({}, "openai:gpt-5", 128_000),
         ({}, "anthropic:claude-sonnet-4-5", 200_000),
-        ({}, "openai:m@http://127.0.0.1:8000/v1", 8192),
+        ({}, "openai:m@http://127.0.0.1:8000/v1", None),
         ({"context_window": 64_000}, "openai:gpt-5", 64_000),
     ],
 )
 def test_a_window_is_known_of_the_public_services_only(
-    configured: dict[str, Any], text: str, window: int
+    configured: dict[str, Any], text: str, window: int | None
 ) -> None:
     config = build_config({"model": {"provider": "ollama", "name": "a", **configured}})
     assert resolve_model(config, text).context_window == window
-    assert build_config(config, text).model.context_window == window
+    model = build_config(config, text).model
+    assert (model.context_window, model.window) == (window, window or 32_768)
 
 
 def test_the_keys_of_every_named_model_are_secrets() -> None:

@@ -1,0 +1,144 @@
+"""Facts that the prompts of a session are built on, and that stay the same in every process.
+
+The part of a prompt before the conversation is what a service keeps in its cache. So its budgets,
+and what it says of the repository, are fixed when the session is opened.
+"""
+
+import asyncio
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any, cast
+
+from msgspec import Struct
+
+from agent_core.config.models import ModelConfig
+from agent_core.events import SessionJournal
+from agent_core.git.repository import Repository
+from agent_core.git.work_tree import describe_repository
+from agent_core.types import SessionRecord
+
+_KEY = "prompt"
+_KNOWN_SESSIONS = 1024
+
+
+class SessionPrompt(Struct, frozen=True, kw_only=True):
+    """The facts of one session.
+
+    Attributes:
+        is_new: the session has had no run yet.
+        model, window: the model when it was opened, and its window; None where the settings name
+            the window.
+        repository: the branch and whether files were changed, as the prompt says it; empty without
+            a repository.
+        windows: windows that services named in refusals, by model.
+    """
+
+    is_new: bool = False
+    model: str | None = None
+    window: int | None = None
+    repository: str = ""
+    windows: dict[str, int] = {}
+
+    def system_window(self, model: ModelConfig) -> int:
+        """Return the window that the budgets of the system part follow."""
+        if self.window is None or self.model != model.full_name:
+            return model.window
+        return min(self.window, model.window)
+
+    def sized(self, model: ModelConfig) -> ModelConfig:
+        """Return the model with the window that its server has named in this session."""
+        window = self.windows.get(model.full_name)
+        if window is None and model.is_window_assumed and self.model == model.full_name:
+            window = self.window  # the server does not say it again
+        return model if window is None else model.with_window(window)
+
+
+class SessionPrompts:
+    """Keeps the facts with the sessions.
+
+    Args:
+        journal: stores them.
+        project: the folder whose repository they are about.
+    """
+
+    def __init__(self, journal: SessionJournal, project: Path) -> None:
+        self._journal = journal
+        self._project = project
+        self._known: OrderedDict[str, SessionPrompt] = OrderedDict()
+
+    def load(self, session: SessionRecord) -> None:
+        """Load the facts that an earlier process stored; does nothing if the session is known."""
+        if session.session_id not in self._known:
+            is_new = session.active_node_id is None
+            self._set(session.session_id, _parsed(session.metadata.get(_KEY), is_new=is_new))
+
+    async def open(self, session_id: str, model: ModelConfig) -> SessionPrompt:
+        """Return the facts of a session; its first run determines and stores them.
+
+        Raises:
+            StorageError: they cannot be stored.
+        """
+        known = self._known.get(session_id, SessionPrompt())
+        if not known.is_new:
+            return known
+        known = SessionPrompt(
+            model=model.full_name,
+            window=None if model.is_window_fixed else model.window,
+            repository=await self.describe_repository(),
+            windows=known.windows,
+        )
+        self._set(session_id, known)
+        if known.window is not None or known.repository:
+            await self._store(session_id, known)
+        return known
+
+    async def correct(self, session_id: str, model: ModelConfig, window: int) -> None:
+        """Keep the window that a service has named in a refusal.
+
+        Raises:
+            StorageError: it cannot be stored.
+        """
+        known = self._known.get(session_id, SessionPrompt())
+        windows = {**known.windows, model.full_name: window}
+        known = SessionPrompt(
+            model=known.model, window=known.window, repository=known.repository, windows=windows
+        )
+        self._set(session_id, known)
+        await self._store(session_id, known)
+
+    async def describe_repository(self) -> str:
+        """Return the branch and whether files are changed now; empty without a repository."""
+        repository = Repository.around(self._project)
+        if repository is None:
+            return ""
+        return await asyncio.to_thread(describe_repository, repository)
+
+    async def _store(self, session_id: str, known: SessionPrompt) -> None:
+        facts = {
+            "model": known.model,
+            "window": known.window,
+            "repository": known.repository,
+            "windows": known.windows,
+        }
+        await self._journal.remember(session_id, {_KEY: {k: v for k, v in facts.items() if v}})
+
+    def _set(self, session_id: str, known: SessionPrompt) -> None:
+        self._known[session_id] = known
+        self._known.move_to_end(session_id)
+        if len(self._known) > _KNOWN_SESSIONS:
+            self._known.popitem(last=False)
+
+
+def _parsed(value: object, *, is_new: bool) -> SessionPrompt:
+    """Read the stored facts; what cannot be read counts as unknown."""
+    facts = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    model, window = facts.get("model"), facts.get("window")
+    repository, windows = facts.get("repository"), facts.get("windows")
+    named = cast("dict[str, Any]", windows) if isinstance(windows, dict) else {}
+    return SessionPrompt(
+        is_new=is_new and not facts,
+        model=model if isinstance(model, str) else None,
+        window=window if isinstance(window, int) and window > 0 else None,
+        repository=repository if isinstance(repository, str) else "",
+        windows={key: size for key, size in named.items() if isinstance(size, int) and size > 0},
+    )

@@ -50,6 +50,7 @@ def list_skill_files(folder: Path) -> Iterator[SkillFile]:
 
 
 def hash_files(files: Iterable[SkillFile]) -> str:
+    """Return a hash over the names, the contents and the execute permissions of files."""
     digest = hashlib.sha256()
     for file in files:
         kind = "x" if file.is_executable else "-"

@@ -23,6 +23,11 @@ SkillHead = tuple[SkillSummary, dict[str, Any]]
 
 
 def read_head(folder: Path) -> SkillHead:
+    """Read the entry of a skill in the index, without its instructions.
+
+    Raises:
+        KgentError: category `skill`; the file cannot be read, or its front matter is malformed.
+    """
     file = folder / SKILL_FILE
     head = read_front_matter(file, HEAD_BYTES)
     skill_id = head.text("id") or head.text("name")
@@ -53,6 +58,11 @@ def read_head(folder: Path) -> SkillHead:
 
 
 def read_front_matter(file: Path, limit: int) -> FrontMatter:
+    """Read the front matter of a file and, as far as `limit` bytes reach, its body.
+
+    Raises:
+        KgentError: category `skill`; the file cannot be read, or has no valid front matter.
+    """
     try:
         content = read_text_file(file, limit)
     except OSError as error:
@@ -66,6 +76,7 @@ def read_front_matter(file: Path, limit: int) -> FrontMatter:
 
 
 def skill_error(file: Path, reason: str) -> KgentError:
+    """Build the error of a skill that cannot be used."""
     return KgentError(
         ErrorCode.SKILL_LOAD_FAILED,
         f"the skill {file} cannot be used: {reason}",

@@ -6,13 +6,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from agent_core.artifacts.files import pieces_of
 from agent_core.config.models import ToolsConfig
 from agent_core.errors import ErrorCode
 from agent_core.text import shortened
 from agent_core.tools.base import Action, CutCallError, Tool, ToolContext
+from agent_core.tools.schema import Arguments
 from agent_core.tools.values import storable
 from agent_core.tools.workspace import PathPolicy, Workspace
 from agent_core.types import ArtifactSource, RunIdentity, ToolResult as CoreResult, new_id
@@ -208,6 +209,18 @@ class ToolCallScope:
 
 Perform = Callable[[Any, ToolCallScope], Awaitable[ToolResult]]
 """Makes a call with arguments that have been checked."""
+
+
+class OwnTool(NamedTuple):
+    """A tool of kgent: its name, arguments and action, and the function that makes a call.
+
+    The docstring of `arguments` is its description.
+    """
+
+    name: str
+    arguments: type[Arguments]
+    action: ToolAction
+    perform: Perform
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

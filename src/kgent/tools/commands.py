@@ -11,7 +11,7 @@ from agent_core.tools.workspace import PathPolicy
 from agent_core.types import JsonBlock, ToolResult as CoreResult
 from kgent.errors import ErrorCategory, ErrorInfo, KgentError
 from kgent.governance.checks import command_environment
-from kgent.tools.calls import ToolCallScope
+from kgent.tools.calls import OwnTool, ToolCallScope
 from kgent.tools.results import ToolResult
 
 
@@ -61,3 +61,6 @@ async def perform_command(arguments: RunCommand, call: ToolCallScope) -> ToolRes
         artifacts=artifacts,
         error=error,
     )
+
+
+COMMAND_TOOLS = (OwnTool("run_command", RunCommand, "execute", perform_command),)

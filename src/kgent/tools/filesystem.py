@@ -20,14 +20,14 @@ from agent_core.tools.schema import Arguments
 from agent_core.tools.text import SAMPLE_BYTES, encoding_of
 from agent_core.tools.workspace import ResolvedPath, Workspace
 from kgent.errors import ErrorCategory, KgentError
-from kgent.tools.calls import ToolCallScope
+from kgent.tools.calls import OwnTool, ToolCallScope
 from kgent.tools.results import ToolResult
 
 _PAGE_BYTES = 16_384
 _PATH = "Relative to the run folder, such as workspace/notes.md."
 
 
-class ReadFile(Arguments):
+class _ReadFile(Arguments):
     """Read a text file of any size, a page at a time.
 
     Go on with `next_start_line` where it is `truncated`. Lines are cut at 4096 bytes, those of
@@ -45,7 +45,7 @@ class ReadFile(Arguments):
     ] = _PAGE_BYTES
 
 
-async def perform_read(arguments: ReadFile, call: ToolCallScope) -> ToolResult:
+async def _read_file(arguments: _ReadFile, call: ToolCallScope) -> ToolResult:
     if arguments.offset is not None:
         place = await asyncio.to_thread(call.paths.resolve, arguments.path)
         name, data = place.shown, await asyncio.to_thread(_read_bytes, place, arguments)
@@ -59,7 +59,7 @@ async def perform_read(arguments: ReadFile, call: ToolCallScope) -> ToolResult:
     return ToolResult(ok=True, summary=f"read {name}", data=data)
 
 
-def _read_bytes(place: ResolvedPath, arguments: ReadFile) -> dict[str, Any]:
+def _read_bytes(place: ResolvedPath, arguments: _ReadFile) -> dict[str, Any]:
     """Return a page of a file as text, by byte positions, without splitting a character."""
     start = arguments.offset or 0
     with disk_errors(place.shown), open_file(place.path) as file:
@@ -90,7 +90,7 @@ def _read_bytes(place: ResolvedPath, arguments: ReadFile) -> dict[str, Any]:
     }
 
 
-class WriteFile(Arguments):
+class _WriteFile(Arguments):
     """Write a whole text file below workspace/ or deliverables/.
 
     It replaces what is there, in the same encoding; a new file is UTF-8.
@@ -100,7 +100,7 @@ class WriteFile(Arguments):
     content: Annotated[str, Field(description="All of the file.")]
 
 
-async def perform_write(arguments: WriteFile, call: ToolCallScope) -> ToolResult:
+async def _write_file(arguments: _WriteFile, call: ToolCallScope) -> ToolResult:
     limit = call.context.config.tools.filesystem.max_file_bytes
     size = len(arguments.content.encode("utf-8", "replace"))
     if size > limit:
@@ -121,7 +121,7 @@ async def perform_write(arguments: WriteFile, call: ToolCallScope) -> ToolResult
     return ToolResult(ok=True, summary=summary, data=data, artifacts=[name])
 
 
-class ListFiles(Arguments):
+class _ListFiles(Arguments):
     """List a folder: names, paths, types and sizes, sorted by name."""
 
     path: Annotated[str, Field(min_length=1, description=_PATH)] = "."
@@ -129,11 +129,11 @@ class ListFiles(Arguments):
     limit: Annotated[int, Field(ge=1, le=2000, description="How many entries at most.")] = 200
 
 
-async def perform_list(arguments: ListFiles, call: ToolCallScope) -> ToolResult:
+async def _list_files(arguments: _ListFiles, call: ToolCallScope) -> ToolResult:
     return await _look(list_dir, arguments.model_dump(), call, found="entries")
 
 
-class GrepFiles(Arguments):
+class _GrepFiles(Arguments):
     """Search files line by line, case-sensitive; ignored and binary files are skipped."""
 
     pattern: Annotated[str, Field(min_length=1, description="A regular expression.")]
@@ -144,7 +144,7 @@ class GrepFiles(Arguments):
     limit: Annotated[int, Field(ge=1, le=1000, description="How many matches at most.")] = 100
 
 
-async def perform_grep(arguments: GrepFiles, call: ToolCallScope) -> ToolResult:
+async def _grep_files(arguments: _GrepFiles, call: ToolCallScope) -> ToolResult:
     given = arguments.model_dump(exclude={"pattern"}) | {"query": arguments.pattern}
     return await _look(search, given, call, found="matches")
 
@@ -159,13 +159,13 @@ async def _look(
     return ToolResult(ok=True, summary=f"{found}: {len(answer[found])}, in {name}", data=answer)
 
 
-class DeleteFile(Arguments):
+class _DeleteFile(Arguments):
     """Delete one file below workspace/ or deliverables/."""
 
     path: Annotated[str, Field(min_length=1, description=_PATH)]
 
 
-async def perform_delete(arguments: DeleteFile, call: ToolCallScope) -> ToolResult:
+async def _delete_file(arguments: _DeleteFile, call: ToolCallScope) -> ToolResult:
     def delete() -> str:
         place = call.paths.resolve(arguments.path)
         call.paths.refuse_protected(place)
@@ -181,3 +181,12 @@ async def perform_delete(arguments: DeleteFile, call: ToolCallScope) -> ToolResu
     data = {"path": name, "deleted": True}
     call.note("file.written", f"deleted {name}", data)
     return ToolResult(ok=True, summary=f"deleted {name}", data={"path": name})
+
+
+FILE_TOOLS = (
+    OwnTool("delete_file", _DeleteFile, "delete", _delete_file),
+    OwnTool("grep_files", _GrepFiles, "read", _grep_files),
+    OwnTool("list_files", _ListFiles, "read", _list_files),
+    OwnTool("read_file", _ReadFile, "read", _read_file),
+    OwnTool("write_file", _WriteFile, "write", _write_file),
+)

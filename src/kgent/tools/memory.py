@@ -13,7 +13,7 @@ from agent_core.tools.schema import Arguments
 from kgent.errors import ErrorCategory, KgentError
 from kgent.memory.contract import MemoryClient
 from kgent.records.lines import now
-from kgent.tools.calls import ToolCallScope
+from kgent.tools.calls import OwnTool, ToolCallScope
 from kgent.tools.results import ToolResult
 
 R = TypeVar("R")
@@ -24,7 +24,15 @@ GRACE_S = 5.0
 """Seconds that a memory call may continue after the run was cancelled."""
 
 
-class RecallMemory(Arguments):
+def memory_tools(memory: MemoryClient) -> list[OwnTool]:
+    """Return the tools for the memory of a run."""
+    return [
+        OwnTool("recall_memory", _RecallMemory, "read", partial(_recall_memory, memory)),
+        OwnTool("write_memory", _WriteMemory, "write", partial(_write_memory, memory)),
+    ]
+
+
+class _RecallMemory(Arguments):
     """Look for what was remembered in earlier runs."""
 
     query: Annotated[str, Field(min_length=1, max_length=2000)]
@@ -32,8 +40,8 @@ class RecallMemory(Arguments):
     limit: Annotated[int, Field(ge=1, le=50)] = 5
 
 
-async def perform_recall(
-    memory: MemoryClient, arguments: RecallMemory, call: ToolCallScope
+async def _recall_memory(
+    memory: MemoryClient, arguments: _RecallMemory, call: ToolCallScope
 ) -> ToolResult:
     scope, limit = arguments.scope, arguments.limit
     _check_scope(call, scope, may_be_empty=True)
@@ -50,7 +58,7 @@ async def perform_recall(
     return ToolResult(ok=True, summary=summary, data={"items": items})
 
 
-class WriteMemory(Arguments):
+class _WriteMemory(Arguments):
     """Remember something for later runs."""
 
     content: Annotated[str, Field(min_length=1, max_length=20_000)]
@@ -58,8 +66,8 @@ class WriteMemory(Arguments):
     tags: list[str] = []
 
 
-async def perform_remember(
-    memory: MemoryClient, arguments: WriteMemory, call: ToolCallScope
+async def _write_memory(
+    memory: MemoryClient, arguments: _WriteMemory, call: ToolCallScope
 ) -> ToolResult:
     """Write to the memory in external mode; otherwise record a candidate for review."""
     content, scope, tags = arguments.content, arguments.scope, arguments.tags

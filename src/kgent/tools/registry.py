@@ -6,30 +6,19 @@ from functools import partial
 from typing import Any, Protocol
 
 from agent_core.tools.registry import model_definition
-from agent_core.tools.schema import Arguments, read_arguments
+from agent_core.tools.schema import read_arguments
 from kgent.memory.contract import MemoryClient
 from kgent.runtime.blocking import finish_in_thread
 from kgent.runtime.context import RunContext
 from kgent.sandbox.paths import SandboxPaths
 from kgent.skills.registry import SkillRegistry
-from kgent.tools.calls import Perform, RecordedCalls
-from kgent.tools.commands import RunCommand, perform_command
-from kgent.tools.filesystem import (
-    DeleteFile,
-    GrepFiles,
-    ListFiles,
-    ReadFile,
-    WriteFile,
-    perform_delete,
-    perform_grep,
-    perform_list,
-    perform_read,
-    perform_write,
-)
-from kgent.tools.memory import RecallMemory, WriteMemory, perform_recall, perform_remember
+from kgent.tools.calls import OwnTool, RecordedCalls
+from kgent.tools.commands import COMMAND_TOOLS
+from kgent.tools.filesystem import FILE_TOOLS
+from kgent.tools.memory import memory_tools
 from kgent.tools.permissions import build_effective_policy, check_permission
 from kgent.tools.results import ToolAction, ToolResult
-from kgent.tools.skills import ListSkills, LoadSkill, perform_list_skills, perform_load_skill
+from kgent.tools.skills import skill_tools
 
 
 class ToolHandler(Protocol):
@@ -40,7 +29,7 @@ class ToolHandler(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ToolDefinition:
     """A tool as engines get it, whatever library they use.
 
@@ -84,40 +73,27 @@ def build_toolsets(
     """
     policy = build_effective_policy(context.config, (), denied=denied)
     paths = SandboxPaths(context.sandbox_root, read_roots=skills.folders)
-    own: list[tuple[str, type[Arguments], ToolAction, Perform]] = [
-        ("delete_file", DeleteFile, "delete", perform_delete),
-        ("grep_files", GrepFiles, "read", perform_grep),
-        ("list_files", ListFiles, "read", perform_list),
-        ("list_skills", ListSkills, "read", partial(perform_list_skills, skills)),
-        ("load_skill", LoadSkill, "read", partial(perform_load_skill, skills, policy)),
-        ("read_file", ReadFile, "read", perform_read),
-        ("recall_memory", RecallMemory, "read", partial(perform_recall, memory)),
-        ("run_command", RunCommand, "execute", perform_command),
-        ("write_file", WriteFile, "write", perform_write),
-        ("write_memory", WriteMemory, "write", partial(perform_remember, memory)),
-    ]
 
-    def build(
-        name: str, arguments: type[Arguments], action: ToolAction, perform: Perform
-    ) -> ToolDefinition:
-        shown = model_definition(name, arguments)
+    def build(own: OwnTool) -> ToolDefinition:
+        shown = model_definition(own.name, own.arguments)
         return ToolDefinition(
-            name=name,
+            name=own.name,
             description=shown.description,
             input_schema=shown.input_schema,
             handler=RecordedCalls(
-                name=name,
-                action=action,
-                parse=partial(read_arguments, name, arguments),
-                perform=perform,
+                name=own.name,
+                action=own.action,
+                parse=partial(read_arguments, own.name, own.arguments),
+                perform=own.perform,
                 paths=paths,
                 policy=policy,
             ),
-            action=action,
+            action=own.action,
         )
 
+    every = [*FILE_TOOLS, *COMMAND_TOOLS, *skill_tools(skills, policy), *memory_tools(memory)]
     return [
-        build(name, arguments, action, perform)
-        for name, arguments, action, perform in own
-        if check_permission(policy, name, action).is_allowed
+        build(own)
+        for own in sorted(every, key=lambda own: own.name)
+        if check_permission(policy, own.name, own.action).is_allowed
     ]

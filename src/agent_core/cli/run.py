@@ -6,8 +6,8 @@ import re
 import signal
 import sys
 import traceback
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import ExitStack, aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import ExitStack, aclosing, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -161,6 +161,7 @@ class Shown(Struct, dict=True):
         view: writes to the terminal.
         events: file of events for programs; None if not requested.
         last_line: shows the very last line.
+        session_id: the session that is shown.
         last_seq: number of the last stored event of the run that was shown.
         on_event: is called with each event after it was shown.
     """
@@ -169,6 +170,7 @@ class Shown(Struct, dict=True):
     view: RunView
     events: "EventsFile | None" = None
     last_line: str = ""
+    session_id: str = ""
     last_seq: int = 0
     on_event: "Callable[[RuntimeEvent], Awaitable[None]] | None" = None
 
@@ -176,6 +178,7 @@ class Shown(Struct, dict=True):
         """Show which session this is."""
         if self.events is not None:
             self.events.facts = {"session_id": handle.session_id, "run_id": handle.run_id}
+        self.session_id = handle.session_id
         self.view.session(handle.session_id)
         for warning in handle.warnings:
             self.terminal.line(visible(warning), Style.WARN)
@@ -215,15 +218,36 @@ class Scene:
         self.prompt = TerminalPrompt(screen, lines, echoes=not lines.is_terminal, turn=turn)
         self.elicit = TerminalElicitation(screen, lines, turn=turn, descriptor=lines.descriptor)
 
-    def open_runtime(self) -> "AgentRuntime":
-        """Open the runtime of the project, whose questions are asked here."""
+    @asynccontextmanager
+    async def open_runtime(self) -> "AsyncGenerator[AgentRuntime]":
+        """Open the runtime of the project, whose questions are asked here.
+
+        What the user has asked to be remembered is carried out, and shown, before it is closed.
+        """
         setup = read_command_setup(self.options.path, self.options.model)
-        return open_runtime(
+        opened = open_runtime(
             setup,
             permission_callback=self.prompt,
             elicitation_callback=self.elicit,
             saves_rules=self.asks_person or self.options.always,
         )
+        async with opened as runtime:
+            is_over = False
+            try:
+                yield runtime
+                is_over = self.interrupt.exit_code is None
+            finally:
+                if not is_over:
+                    runtime.leave_wishes()
+            if is_over:
+                shown, terminal = self.shown, self.shown.terminal
+                await finish_wishes(
+                    runtime,
+                    shown.session_id,
+                    terminal.line,
+                    may_interrupt=self.interrupt.stop_with,
+                    is_watched=terminal.is_watched,
+                )
 
 
 async def _run_until_signal(scene: Scene, see_through: SeeThrough) -> int:
@@ -262,7 +286,6 @@ async def _run(scene: Scene) -> int:
         except asyncio.CancelledError:
             view.interrupted()
             interrupt.stop_with(None)
-            runtime.leave_wishes()
             # Show the remaining events of the run, its end included.
             if (await handle.cancel()).timed_out:
                 watching.cancel()
@@ -271,7 +294,6 @@ async def _run(scene: Scene) -> int:
                 watching.result()
         except OutputClosedError:
             interrupt.stop_with(None)
-            runtime.leave_wishes()
             await handle.cancel()
             raise
         # From here on everything is being closed, which an interrupt must not cut short.
@@ -279,17 +301,6 @@ async def _run(scene: Scene) -> int:
         if tasks is not None:
             await tasks.summary()
         await show_end(runtime, handle, scene, is_typed=options.output_schema is not None)
-        if interrupt.exit_code is None:
-            say, is_watched = shown.terminal.line, shown.terminal.is_watched
-            await finish_wishes(
-                runtime,
-                handle.session_id,
-                say,
-                may_interrupt=interrupt.stop_with,
-                is_watched=is_watched,
-            )
-        else:
-            runtime.leave_wishes()
         return exit_code_of_run(handle, view)
 
 

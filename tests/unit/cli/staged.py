@@ -201,6 +201,12 @@ class StagedRuntime:
     async def approvals(self, *_: object, **__: object) -> list[ApprovalRecord]:
         return []
 
+    async def finish_wishes(self, *_: object) -> list[object]:
+        return []
+
+    def leave_wishes(self) -> None:
+        pass
+
     async def start(
         self,
         message: str,

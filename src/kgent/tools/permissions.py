@@ -32,20 +32,19 @@ class EffectivePermissionPolicy(Record):
 
     def refused(self, names: Iterable[str]) -> list[str]:
         """Return those of the tools that a call must not use, sorted."""
-        return sorted(name for name in set(names) if self._fault_of(name) is not None)
+        return sorted({name for name in names if not self.check(name).is_allowed})
 
-    def check(self, tool_name: str, action: str, path: str | None) -> PermissionResult:
-        """Decide about one call."""
-        reason = self._fault_of(tool_name)
-        if reason is None and path is not None:
+    def check(self, tool_name: str, action: str = "", path: str | None = None) -> PermissionResult:
+        """Decide about one call by the first rule that refuses it."""
+        reason: str | None = None
+        if any(fnmatchcase(tool_name, pattern) for pattern in self.denied):
+            reason = f"the runtime denies the tool {tool_name}"
+        elif path is not None:
             reason = find_path_fault(path, for_write=action in _WRITES)
+        if reason is None and tool_name not in self.enabled:
+            reason = f"the profile does not enable the tool {tool_name}"
         status = GovernanceStatus.passed if reason is None else GovernanceStatus.blocked
         return PermissionResult(status=status, reason=reason)
-
-    def _fault_of(self, name: str) -> str | None:
-        if any(fnmatchcase(name, pattern) for pattern in self.denied):
-            return f"the runtime denies the tool {name}"
-        return None if name in self.enabled else f"the profile does not enable the tool {name}"
 
 
 def build_effective_policy(

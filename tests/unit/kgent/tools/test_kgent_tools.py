@@ -9,14 +9,16 @@ from typing import Any
 
 import pytest
 
+from kgent.config.loader import load_config
 from kgent.errors import ErrorCategory, ErrorInfo
 from kgent.memory.client import NoMemory
 from kgent.memory.contract import MemoryItem, MemoryWriteResult
 from kgent.runtime.context import RunContext
 from kgent.skills.registry import SkillRegistry
 from kgent.tools.calls import MAX_DATA_BYTES
+from kgent.tools.permissions import build_effective_policy, check_permission
 from kgent.tools.results import ToolResult
-from kgent_runs import a_context, answer, events, lines, skill, toolset
+from kgent_runs import a_context, answer, events, lines, profile, skill, toolset
 
 
 @pytest.fixture
@@ -81,6 +83,26 @@ def test_deny_rules_win_over_the_profile(tmp_path: Path) -> None:
     loaded = answer(tools["load_skill"], context, skill_id="reporting")
     assert loaded.data is not None
     assert loaded.data["not_granted"] == ["run_command"]
+
+
+def test_the_strongest_rule_gives_the_reason(tmp_path: Path) -> None:
+    config = load_config(profile(tmp_path, tools={"filesystem": {"write": False}}))
+    policy = build_effective_policy(config, [], denied=["run_*"])
+    reasons = [
+        check_permission(policy, *call).reason
+        for call in (
+            ("run_command", "execute", "../x"),
+            ("write_file", "write", "../x"),
+            ("write_file", "write", "workspace/x"),
+            ("read_file", "read", "workspace/x"),
+        )
+    ]
+    assert reasons == [
+        "the runtime denies the tool run_command",
+        "'..' is not allowed in paths; name the place itself",
+        "the profile does not enable the tool write_file",
+        None,
+    ]
 
 
 def test_the_sandbox_bounds_what_the_profile_enables(tmp_path: Path) -> None:

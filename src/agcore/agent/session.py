@@ -22,7 +22,7 @@ from agcore.agent.spec import (
     SessionSettings,
     TurnArgs,
     Usable,
-    check_agent,
+    check_parts,
     named_tools,
     own_tools,
     toolsets_of,
@@ -123,7 +123,7 @@ class AgentSession(Generic[DepsT, OutputT]):
         owned: LlmProvider | None = None,
         caller: CallerRun | None = None,
     ) -> None:
-        check_agent(agent, bundle)
+        check_parts(agent, bundle)
         self.agent: AgentSpec[Any, Any] = agent
         self.session_id = new_id("sess") if session_id is None else session_id
         self.bundle = bundle
@@ -214,7 +214,7 @@ class AgentSession(Generic[DepsT, OutputT]):
         Raises:
             AgentError: `Config`; its class is not written as an agent's.
         """
-        check_agent(agent, self.bundle)
+        check_parts(agent, self.bundle)
         before, self.agent = self.agent, agent
         if self._conversation is not None:
             text = f"From here on you are {agent.name}, not {before.name} any more. Your system"

@@ -74,12 +74,15 @@ class AgentSpec(Generic[DepsT, OutputT]):
         return [tool for tool in offered if named is None or tool.name in named]
 
 
-def check_agent(agent: Any, bundle: RuntimeBundle) -> None:
-    """Check that an agent is what a session expects, however its class is written.
+def check_parts(agent: Any, bundle: Any) -> None:
+    """Check that agent and bundle are what a session expects, however a class is written.
 
     Raises:
-        AgentError: `Config`; it is not, with the cure.
+        AgentError: `Config`; one is not, with the cure.
     """
+    if not isinstance(bundle, RuntimeBundle):
+        message = f"a {type(bundle).__name__} is no bundle; AgentBuilder().….build() makes one"
+        raise AgentConfigError(message)
     if isinstance(agent, type):
         raise AgentConfigError(f"{agent.__name__} is a class; pass an agent, {agent.__name__}()")
     kind = type(agent).__name__

@@ -5,9 +5,10 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from inspect import isawaitable
 from typing import Any, Protocol
 
-from agcore.agent.error import AgentError, OtherAgentError, PlanParseError
+from agcore.agent.error import AgentConfigError, AgentError, OtherAgentError, PlanParseError
 from agcore.agent.plan_text import read_steps
 from agcore.agent.session import AgentSession
 from agcore.llm import ChatResponse, HookContext, HookEvent
@@ -209,7 +210,7 @@ class PlanningAgent:
         prompt = self._prompt.render({"goal": goal})
         reply = await self.session.submit_turn(prompt)
         try:
-            plan = await self._parser.parse(reply.text, goal)
+            plan = await self._parse(reply.text, goal)
         except PlanParseError as error:
             plan = await self._ask_again(prompt, goal, error)
         await self.execute_plan(plan)
@@ -221,7 +222,15 @@ class PlanningAgent:
             reply = await self.session.submit_turn(again)
         except AgentError as failure:
             raise error from failure
-        return await self._parser.parse(reply.text, goal)
+        return await self._parse(reply.text, goal)
+
+    async def _parse(self, raw: str, goal: str) -> Plan:
+        parsed: object = self._parser.parse(raw, goal)  # a parser may be written without async
+        plan: Any = await parsed if isawaitable(parsed) else parsed
+        if isinstance(plan, Plan):
+            return plan
+        what = type(self._parser).__name__
+        raise AgentConfigError(f"{what}.parse returned a {type(plan).__name__}; return a Plan")
 
     async def execute_plan(self, plan: Plan) -> None:
         """See `TaskAgent.execute_plan`. Steps that have already ended are skipped.

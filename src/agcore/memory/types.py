@@ -54,9 +54,9 @@ def session_prefix(kind: str, session_id: str) -> str:
     Raises:
         MemoryError: `Invalid`; the session id could be mistaken for another one.
     """
-    if not re.fullmatch(SESSION_ID_PATTERN, session_id):
+    if not re.fullmatch(SESSION_ID_PATTERN, text := str(session_id)) or text != session_id:
         raise InvalidMemoryError(
-            f"the session id {session_id[:80]!r} is not usable; it must be 1 to 64 letters, digits,"
+            f"the session id {text[:80]!r} is not usable; it must be 1 to 64 letters, digits,"
             " '_' or '-'"
         )
     return f"_{kind}_{session_id}:"

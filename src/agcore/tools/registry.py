@@ -15,7 +15,13 @@ from pydantic import ValidationError
 
 from agcore.declarations import read_as_attributes
 from agcore.llm import RunTools
-from agcore.tools.error import ToolError, ToolExecutionError, ToolTimeoutError, tool_error_from
+from agcore.tools.error import (
+    InvalidArgumentsError,
+    ToolError,
+    ToolExecutionError,
+    ToolTimeoutError,
+    tool_error_from,
+)
 from agcore.tools.permissions import Permission, PermissionChecker, PermissionConfig
 from agent_core.aio import is_cancelled
 from agent_core.errors import (
@@ -296,6 +302,9 @@ class ToolRegistry:
         Raises:
             ToolError: of the kind that fits; a tool that answers with an error has failed.
         """
+        if not isinstance(cast("object", arguments), Mapping):
+            what = type(arguments).__name__
+            raise InvalidArgumentsError(name, f"the arguments of {name} are a {what}; pass a dict")
         call = ToolCall(tool_call_id=new_id("call"), name=name, arguments=dict(arguments))
         run = RunIdentity(session_id=self._session_id, agent_id="agcore", run_id=new_id("run"))
         task = asyncio.current_task()

@@ -4,7 +4,7 @@
 # pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -13,6 +13,8 @@ from agcore.agent import (
     AgentBuilder,
     AgentError,
     AgentSession,
+    Plan,
+    PlanningAgent,
     PlanParser,
     RuntimeBundle,
     SessionMemory,
@@ -291,6 +293,42 @@ async def test_a_context_of_a_hook_is_made_of_its_event_and_keywords() -> None:
     context = HookContext(HookEvent.ON_TURN_START, turn_index=3)
     assert not (await hooks.execute(context)).blocked
     assert hook.seen == [context]
+
+
+class Lines:
+    def parse(self, raw: str, goal: str) -> Plan:
+        return Plan.of(goal, raw.splitlines())
+
+
+class Texts:
+    async def parse(self, raw: str, _: str) -> list[str]:
+        return raw.splitlines()
+
+
+async def test_a_parser_may_be_written_without_async_and_returns_a_plan() -> None:
+    session = AgentSession(Calculator(), "s1", bundle(provider=MockProvider(["add", "done", "x"])))
+    plan = await PlanningAgent(session, parser=cast("PlanParser", Lines())).run("count")
+    assert [step.description for step in plan.steps] == ["add"]
+    with pytest.raises(AgentError.Config, match=r"Texts\.parse returned a list; return a Plan"):
+        await PlanningAgent(session, parser=cast("PlanParser", Texts())).run("count")
+
+
+@pytest.mark.parametrize("arguments", ['{"city": "Genf"}', None, ["Genf"]])
+async def test_arguments_that_are_no_dict_do_not_fit(arguments: Any) -> None:
+    with pytest.raises(ToolError.InvalidArguments, match="pass a dict"):
+        await ToolRegistry([Weather()]).invoke("get_weather", arguments)
+
+
+@pytest.mark.parametrize("parts", [AgentBuilder(), None, "s1"])
+def test_a_session_is_made_with_a_bundle(parts: Any) -> None:
+    with pytest.raises(AgentError.Config, match="is no bundle"):
+        AgentSession(Calculator(), "s1", parts)
+
+
+@pytest.mark.parametrize("session_id", ["", "a b", 3])
+def test_a_session_is_made_with_an_id(session_id: Any) -> None:
+    with pytest.raises(AgentError.Config, match="session id"):
+        AgentSession(Calculator(), session_id, bundle())
 
 
 @pytest.mark.parametrize(

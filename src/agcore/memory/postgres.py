@@ -16,8 +16,9 @@ from agent_core.storage.sql import Connection
 _TABLE_NAME = re.compile(r"[a-z_][a-z0-9_]{0,50}")
 _VERSION = "agcore memory 1"
 _LOCK = "SELECT pg_advisory_xact_lock(hashtext('agcore memory'), hashtext(?))"
-_FIND = """SELECT coalesce(obj_description(to_regclass($1), 'pg_class'), '')
-    WHERE to_regclass($1) IS NOT NULL"""
+# `to_regclass` would miss a table that another process made since this transaction began.
+_FIND = """SELECT coalesce(obj_description(oid, 'pg_class'), '') FROM pg_class
+    WHERE relname = $1 AND pg_table_is_visible(oid)"""
 _CREATE = (
     """CREATE TABLE {item} (
         id TEXT COLLATE "C" PRIMARY KEY,

@@ -101,6 +101,34 @@ def test_a_file_and_the_output_of_a_command_are_sent(home: Home, project: Path) 
     assert "\nremember the milk\n</content" in sent
 
 
+def test_a_session_follows_its_renamed_folder(home: Home, project: Path) -> None:
+    old, new = project / "old", project / "new"
+    old.mkdir()
+    with ModelServer.in_thread(["The answer.", "Again.", "Once more."]) as server:
+        converse(home, old, server, [Key(READY, f"hello{ENTER}"), Key("The answer.", CTRL_D)])
+        old.rename(new)
+        told = converse(home, new, server, [Key(READY, CTRL_D)])
+        named = re.search(r"session (\S+) works", told.text)
+        assert named is not None
+        advice = f"--session-id {named[1]} --move-session continues it here"
+        assert advice in " ".join(told.text.split())
+        there = converse(home, new, server, [Key(READY, CTRL_D)], "--session-id", named[1])
+        assert "--move-session continues it here" in " ".join(there.text.split())
+        moved = converse(
+            home,
+            new,
+            server,
+            [Key(READY, f"and now?{ENTER}"), Key("Again.", f"more{ENTER}"), Key("Once", CTRL_D)],
+            "--session-id",
+            named[1],
+            "--move-session",
+        )
+        assert moved.code == 0
+        assert "hello" in [each["content"] for each in server.requests[1].body["messages"]]
+    again = converse(home, new, server, [Key(READY, CTRL_D)], "--continue")
+    assert "is gone" not in again.text
+
+
 def test_ctrl_c_on_an_empty_line_says_how_to_leave_and_leaves(home: Home, project: Path) -> None:
     with ModelServer.in_thread([]) as server:
         keys = [Key(READY, CTRL_C), Key("once more leaves", CTRL_C)]

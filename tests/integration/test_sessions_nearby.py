@@ -1,5 +1,6 @@
 """A folder without sessions names those of the folders above and below it."""
 
+import re
 import sqlite3
 import subprocess
 from contextlib import closing
@@ -101,3 +102,17 @@ async def test_very_many_folders_and_sessions_are_not_counted_to_the_last(
     listed = said(home, here, "sessions", "--here", code=0)
     assert f"there are 1,000 or more sessions in {project}, 1 session in {here / '099'}," in listed
     assert "more in 96 or more other folders" in listed
+
+
+async def test_run_names_a_session_whose_folder_is_gone(home: Home, project: Path) -> None:
+    await fill(project / "elsewhere" / "old", home, 1)
+    await fill(project / "before", home, 1)
+    await fill(project / "elsewhere" / "new", home, 1)
+    (project / "before").rename(project / "after")
+    (project / "elsewhere").rename(project / "moved")
+    model = ["--model", "openai:x@http://127.0.0.1:9/v1"]
+    run = said(home, project / "after", "run", "--continue", *model, "and?", code=2)
+    told = re.search(r"session (\S+) works in (\S+), which is gone: (.*) continues it here", run)
+    assert told is not None
+    assert told[2] == str(project / "before")
+    assert told[3] == f"--session-id {told[1]} --move-session"

@@ -12,6 +12,7 @@ from agent_core.cli.commands import GROUPS, add_commands
 from agent_core.cli.commands.run import (
     DESCRIPTION,
     SYNOPSIS,
+    find_misplaced_move,
     find_misuse,
     split_words,
     take_words,
@@ -76,7 +77,8 @@ def parse(argv: Sequence[str]) -> Options:
     if options.command is None:
         parser.print_usage(sys.stderr)
         parser.exit(MISUSED, 'what should be done? For example: soong-agent run "…"\n')
-    if options.command == "run" and (problem := find_misuse(options)):
+    is_misused = {"run": find_misuse, "chat": find_misplaced_move}.get(options.command or "")
+    if is_misused is not None and (problem := is_misused(options)):
         parser.error(problem)
     return options
 

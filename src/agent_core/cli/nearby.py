@@ -1,5 +1,7 @@
 """Names the sessions above and below a folder that has none."""
 
+import asyncio
+import os
 import shlex
 from itertools import islice
 from pathlib import Path
@@ -10,6 +12,7 @@ from agent_core.text import noun, plural, visible
 _MOST_FOLDERS = 100
 _MOST_COUNTED = 1000
 _MOST_NAMED = 4
+_MOST_LOOKED_AT = 50
 
 
 async def name_nearby(runtime: AgentRuntime, project: str | Path) -> str:
@@ -31,6 +34,42 @@ async def name_nearby(runtime: AgentRuntime, project: str | Path) -> str:
     chosen = visible(shlex.quote(nearest), one_line=True)
     verb = "is" if count == 1 else "are"
     return f"; there {verb} {', '.join(named)}: --path {chosen} chooses that folder"
+
+
+async def describe_no_session(runtime: AgentRuntime, project: str | Path, begin: str) -> str:
+    """Return the message of `--continue` where no session has an answer.
+
+    Args:
+        runtime: reads the sessions.
+        project: the absolute path of the folder.
+        begin: the words for doing it without `--continue`.
+    """
+    message = "no session of this project has an answer yet"
+    if nearby := await name_nearby(runtime, project):
+        return message + nearby
+    if vanished := await name_vanished(runtime, project):
+        return f"{message}; {vanished}"
+    return f"{message}; {begin} without --continue"
+
+
+async def name_vanished(runtime: AgentRuntime, project: str | Path) -> str:
+    """Return a sentence about a session whose folder is gone; empty if there is none.
+
+    It names the session that was last used beside this folder, as a renamed folder leaves it, or
+    else the last one of any folder that is gone.
+    """
+    found = await runtime.session_summaries(limit=_MOST_LOOKED_AT)
+    gone = [each for each in found if not await asyncio.to_thread(os.path.isdir, each.cwd)]
+    if not gone:
+        return ""
+    place = str(project).rpartition("/")[0]
+    beside = [each for each in gone if each.cwd.rpartition("/")[0] == place]
+    last = [*beside, *gone][0]
+    folder = visible(last.cwd, one_line=True)
+    return (
+        f"session {last.short_id} works in {folder}, which is gone:"
+        f" --session-id {last.short_id} --move-session continues it here"
+    )
 
 
 def _at_least(count: int, most: int, one: str) -> str:

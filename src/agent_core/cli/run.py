@@ -398,12 +398,11 @@ async def _session_id(runtime: "AgentRuntime", options: Options) -> str | None:
     """Return the session for the run; None is a new one."""
     if not options.continues_last:
         return options.session_id
-    if (session_id := await runtime.last_session(options.path or Path.cwd())) is None:
-        from agent_core.cli.nearby import name_nearby  # noqa: PLC0415 - rarely needed
+    project = await asyncio.to_thread(Path(options.path or ".").resolve)
+    if (session_id := await runtime.last_session(project)) is None:
+        from agent_core.cli.nearby import describe_no_session  # noqa: PLC0415 - rarely needed
 
-        nearby = await name_nearby(runtime, options.path or Path.cwd())
-        message = "no session of this project has an answer yet"
-        message += nearby or "; run it without --continue"
+        message = await describe_no_session(runtime, project, "run it")
         raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
     return session_id
 

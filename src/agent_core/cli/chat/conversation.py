@@ -171,6 +171,9 @@ class Chat:
         abandon: ends the process at once, with an exit code.
         model: for the runs; None leaves it to the configuration.
         mode: of the runs.
+
+    Attributes:
+        moving: the session that its next message moves to this folder.
     """
 
     line: InputLine
@@ -195,6 +198,7 @@ class Chat:
         self.session_id = new_id("sess")
         self.model = model
         self.mode: PermissionMode = mode
+        self.moving: str | None = None
         self.window = Window()
         self.usage = Usage()
         self.exit_code = 0
@@ -313,7 +317,14 @@ class Chat:
     async def _send(self, text: str, entered: "Entered", *, is_prompt: bool) -> None:
         message, attached = await self._message(text, entered, is_prompt=is_prompt)
         options = RunOptions(model=self.model, permission_mode=self.mode)
-        start = partial(self.runtime.start, message, self.session_id, options=options, here=True)
+        start = partial(
+            self.runtime.start,
+            message,
+            self.session_id,
+            options=options,
+            here=True,
+            move_session=self.session_id == self.moving,
+        )
         is_on_screen = not self.terminal.can_draw
         await self.watch(
             entered.text, start, attached, is_on_screen=is_on_screen, is_command=is_prompt
@@ -548,7 +559,12 @@ class Chat:
         title = short_line(visible(self.clean(title_of(session))), _TITLE_CHARS)
         self.terminal.line(f"session {session_id}: {title}", Style.BOLD)
         if session.cwd != str(self.setup.project):
-            self.say(f"it works in {self.clean(session.cwd)}, not here", Style.WARN)
+            where = f"it works in {self.clean(session.cwd)}"
+            if session_id == self.moving:
+                self.say(f"{where}, and moves here with the next message", Style.DIM)
+            else:
+                cure = f"--session-id {session_id} --move-session continues it here"
+                self.say(f"{where}, not here; {cure}", Style.WARN)
         active = session.active_node_id
         path = await self.runtime.get_node_path(active) if active else []
         said = [node for node in path if node.node_type is NodeType.MESSAGE and node.text.strip()]

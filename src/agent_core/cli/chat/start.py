@@ -165,11 +165,10 @@ async def _choose_session(conversation: Chat, options: Options) -> None:
     if options.continues_last:
         session_id = await runtime.last_session(conversation.setup.project)
         if session_id is None:
-            from agent_core.cli.nearby import name_nearby  # noqa: PLC0415 - rarely needed
+            from agent_core.cli.nearby import describe_no_session  # noqa: PLC0415 - rarely needed
 
-            message = "no session of this project has an answer yet"
-            nearby = await name_nearby(runtime, conversation.setup.project)
-            message += nearby or "; begin one without --continue"
+            project = conversation.setup.project
+            message = await describe_no_session(runtime, project, "begin one")
             raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
     elif session_id is not None:
         runtime.session(session_id)  # checks the id
@@ -178,5 +177,19 @@ async def _choose_session(conversation: Chat, options: Options) -> None:
         except StorageError:
             conversation.session_id = session_id
             return
+    else:
+        await _name_vanished(conversation)
     if session_id is not None:
+        conversation.moving = session_id if options.move_session else None
         await conversation.resume(session_id)
+
+
+async def _name_vanished(conversation: Chat) -> None:
+    """Say where a project without sessions may have been renamed."""
+    runtime, project = conversation.runtime, conversation.setup.project
+    if await runtime.session_summaries(limit=1, project=project):
+        return
+    from agent_core.cli.nearby import name_vanished  # noqa: PLC0415 - rarely needed
+
+    if vanished := await name_vanished(runtime, project):
+        conversation.say(conversation.clean(vanished), Style.DIM)

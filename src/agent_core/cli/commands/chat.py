@@ -1,6 +1,6 @@
 """The arguments of `soong-agent chat`."""
 
-from agent_core.cli.options import Commands, add_command, add_mode, add_path
+from agent_core.cli.options import MOVE_SESSION, Commands, add_command, add_mode, add_path
 
 WORK = "agent_core.cli.chat.start:chat"
 _EXAMPLES = """\
@@ -36,6 +36,7 @@ def add_parser(commands: Commands) -> None:
         dest="continues_last",
         help="continue the last session of this project that has an answer",
     )
+    chat.add_argument("--move-session", action="store_true", help=MOVE_SESSION)
     chat.add_argument(
         "--plain",
         action="store_true",

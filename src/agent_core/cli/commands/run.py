@@ -166,6 +166,15 @@ def take_words(options: Options, unknown: Sequence[str], after: Sequence[str]) -
     return no_words
 
 
+def find_misplaced_move(options: Options) -> str | None:
+    """Return why there is nothing that `--move-session` could move; None if there is."""
+    if options.continues_last and options.move_session:
+        return "--continue continues a session of this project: there is nothing to move"
+    if options.move_session and options.session_id is None:
+        return "--move-session is for the session that --session-id names: add that"
+    return None
+
+
 def find_misuse(options: Options) -> str | None:
     """Return the fault in a combination of a run's arguments; None if they fit together."""
     if not options.message and options.content_at is None:
@@ -176,10 +185,8 @@ def find_misuse(options: Options) -> str | None:
         return "the message is empty"
     if options.continues_last and options.session_id is not None:
         return "--continue goes on with the last session, and --session-id names one: give one"
-    if options.continues_last and options.move_session:
-        return "--continue goes on with a session of this project: there is nothing to move"
-    if options.move_session and options.session_id is None:
-        return "--move-session is for the session that --session-id names: add that"
+    if fault := find_misplaced_move(options):
+        return fault
     if options.content_at is not None and options.answers in {"-", "/dev/stdin"}:
         return "standard input cannot be both: the content of the message and --answers"
     caller = [name for name in ("answers", "events") if getattr(options, name) is not None]

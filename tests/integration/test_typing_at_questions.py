@@ -301,6 +301,22 @@ def test_the_shell_has_a_prompt_and_takes_one_line(home: Home, project: Path) ->
     assert not (project / "pwned").exists()
 
 
+def test_a_line_that_the_terminal_has_cut_is_not_sent(home: Home, project: Path) -> None:
+    with (
+        ModelServer.in_thread(["One."]) as server,
+        terminal(home, project, server, "chat", "--plain") as session,
+    ):
+        session.wait_for("> ")
+        session.type("x" * 5000 + "\r")
+        session.wait_for("not sent: the terminal cuts a line at 4,095 bytes")
+        session.wait_for("> ")
+        session.type("short\r")
+        session.wait_for("One.")
+        session.type(CTRL_D)
+        session.wait_for_end()
+    assert texts(server) == "short"
+
+
 def test_pasted_lines_name_no_command_where_nothing_is_drawn(home: Home, project: Path) -> None:
     with (
         ModelServer.in_thread(["One.", "Two.", "Three."]) as server,

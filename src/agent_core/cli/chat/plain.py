@@ -10,6 +10,13 @@ from typing import TextIO, cast
 from agent_core.cli.chat.line import PROMPT, Conversation, Entered, LineStream
 from agent_core.cli.lines import InputLines
 
+_LONGEST_LINE = 4095
+"""Bytes of a line after which the kernel's line editing drops what is typed."""
+_CUT = (
+    f"not sent: the terminal cuts a line at {_LONGEST_LINE:,} bytes. End shorter lines with a"
+    " backslash, or write the text into a file and name it with @\n"
+)
+
 
 class PlainLine:
     """Lines that the terminal itself edits. A backslash at the end of a line continues it.
@@ -58,6 +65,11 @@ class PlainLine:
                 acts = not is_pasted and line.startswith(("!", "/"))
                 if acts and line.startswith("!"):
                     return Entered(line, acts=True)
+            if len(line.encode()) >= _LONGEST_LINE:
+                self.write(_CUT)
+                entered.clear()
+                is_pasted = False
+                continue
             goes_on = line.endswith("\\")
             entered.append(line.removesuffix("\\"))
             if not goes_on:

@@ -1,15 +1,20 @@
 """Work in the background at the end of a process: bounded, and taken up by the next start."""
 
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from agent_core.providers.scripted import Hangs
+from captures import Session, open_terminal
 from isolation import Home, program_file
 from model_server import ModelServer, Received, Reply
 
@@ -213,6 +218,44 @@ def test_content_of_standard_input_is_no_wish_and_no_title(home: Home, project: 
         env=home.env(),
     ).stdout
     assert b"explain this" in listed
+
+
+@contextmanager
+def chatting(home: Home, project: Path) -> Generator[Session]:
+    command = [sys.executable, "-m", "agent_core.cli", "chat", "--path", str(project)]
+    ours, child = open_terminal(command, env=home.env(), cwd=project)
+    session = Session(ours, child, columns=120, rows=40, ends_at=time.monotonic() + 120)
+    try:
+        session.wait_for("Ctrl-D leaves")
+        yield session
+    finally:
+        child.kill()
+        child.wait()
+        os.close(ours)
+
+
+def test_a_chat_shows_what_was_remembered_and_waits_for_it_when_it_is_left(
+    home: Home, project: Path
+) -> None:
+    extractions = Extractions()
+    with ModelServer.in_thread(extractions) as server:
+        configure(home, server, exit_wait_ms=1)
+        with chatting(home, project) as session:
+            session.type(f"{WISH}\r")
+            session.wait_for("done")
+            session.type("\x04")
+            session.wait_for("remembering what you asked for")
+            session.type("\x03")
+            session.wait_for("the next run does it")
+            session.wait_for_end()
+        assert memories(home) == []
+        extractions.are_stuck = False
+        with chatting(home, project) as session:
+            session.type("Hello\r")
+            session.wait_for("remembered: Likes short answers (from session")
+            session.type("\x04")
+            session.wait_for_end()
+    assert len(memories(home)) == len(extractions.answered) == 1
 
 
 PROGRAM = """

@@ -327,13 +327,16 @@ def answer_schema() -> str:
 
 
 def parse_answer(text: str) -> ExtractionAnswer:
-    """Parse an answer.
+    """Parse an answer; a sentence around the object is ignored.
 
     Raises:
         SchemaError: it does not have the form; names the place.
     """
+    text = unfenced(text)
+    begin, end = text.find("{"), text.rfind("}")
     try:
-        return ExtractionAnswer.model_validate(json.loads(unfenced(text)), strict=False)
+        value = json.loads(text[begin : end + 1] if 0 <= begin < end else text)
+        return ExtractionAnswer.model_validate(value, strict=False)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         raise _refused(f"{json_path(first['loc'])}: {first['msg']}") from None

@@ -457,6 +457,12 @@ def test_an_answer_that_is_no_answer_is_refused(text: str) -> None:
         parse_answer(text)
 
 
+@pytest.mark.parametrize("around", ["{}", "Here it is:\n```json\n{}\n```", "Sure: {} That is all."])
+def test_an_answer_is_found_among_other_words(around: str) -> None:
+    (found,) = parse_answer(around.replace("{}", answer(entry()))).memories
+    assert found.summary == "Likes tea"
+
+
 def test_words_rank_memories_in_any_script() -> None:
     from unit.memory.test_files import a_memory  # noqa: PLC0415
 

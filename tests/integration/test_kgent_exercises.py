@@ -1,4 +1,4 @@
-"""The exercises in tampering of docs/kgent.md, as they stand there."""
+"""The programs and the exercises in tampering of docs/kgent.md, as they stand there."""
 
 import os
 import re
@@ -6,18 +6,18 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from kgent_runs import profile
+
 ROOT = Path(__file__).parents[2]
-SECTION = (
-    (ROOT / "docs" / "kgent.md")
-    .read_text(encoding="utf-8")
-    .partition("### Exercises in tampering")[2]
-    .partition("\n**Status.**")[0]
-)
+PAGE = (ROOT / "docs" / "kgent.md").read_text(encoding="utf-8")
+SECTION = PAGE.partition("### Exercises in tampering")[2].partition("\n**Status.**")[0]
 NAMES = ("audit", "clean-csv", "letter")
 SCRIPTS = re.findall(r"```sh\n(.*?)```", SECTION, re.DOTALL)
+PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
 def test_there_is_an_exercise_for_every_example() -> None:
@@ -57,3 +57,14 @@ def test_an_exercise_comes_out_as_the_page_says(tmp_path: Path, name: str) -> No
         found, rest = rest.partition(f"\n{text}")[1:] if not rest.startswith(text) else (
             text, rest[len(text):])  # fmt: skip
         assert found, f"{text!r} is not in the rest of the output:\n{done.stdout}\n{done.stderr}"
+
+
+def test_the_programs_of_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    profile(tmp_path, deliverables={"required": ["deliverables/report.md"]})
+    ends: list[str] = []
+    for program in PROGRAMS:
+        names: dict[str, Any] = {}
+        exec(program, names)  # noqa: S102 - a program of our own page
+        ends.append(names["result"].status)
+    assert ends == ["incomplete", "completed"]

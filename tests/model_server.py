@@ -7,7 +7,7 @@
         server.assert_complete()
 
 Questions about models (`GET /v1/models`, `GET /props`, `POST /api/show`) are in `questions`. They
-are answered by `facts`, by path, or with 404, and take no reply but a `Status` that is next.
+are answered by `facts`, by path, or with 404, and take no reply but a `Status(200)` that is next.
 
 Each request takes the next reply, whatever the protocol; a function instead of the list answers
 every request (`def answer(asked: Received) -> Reply`), and may be one of the replies as well. What
@@ -247,12 +247,15 @@ class ModelServer:
             writer.close()
 
     def _is_question(self, received: Received) -> bool:
-        is_next = isinstance(next(iter(self._replies[self._played :]), None), Status)
+        coming = next(iter(self._replies[self._played :]), None)
+        is_next = isinstance(coming, Status) and coming.status == 200
         is_about_models = received.method == "GET" or received.path in _QUESTIONS
         return is_about_models and (received.path in self.facts or not is_next)
 
     def _facts_at(self, path: str) -> Status:
         known = self.facts.get(path)
+        if isinstance(known, Status):
+            return known
         return Status(404) if known is None else Status(200, orjson.dumps(known))
 
     async def _reply(self, received: Received, writer: asyncio.StreamWriter) -> bool:

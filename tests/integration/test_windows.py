@@ -144,12 +144,12 @@ async def test_the_key_goes_to_no_other_server(
     monkeypatch.setenv("OWN_KEY", "sk-own-key-of-this-server")
     async with ModelServer(answers, facts={"/v1/models": LISTED}) as other:
         moved = Status(307, b"", {"Location": f"{other.url}/v1/models"})
-        async with ModelServer([moved, Status(404), "Yes."]) as server:
+        async with ModelServer(answers, facts={"/v1/models": moved}) as server:
             more = 'api_key_env = "OWN_KEY"'
             async with opened(home, project, server, more=more) as made:
                 await ask(made, "hi")
                 assert await used(made) == 32_768
-            assert server.requests[0].headers["authorization"].endswith("of-this-server")
+            assert server.questions[0].headers["authorization"].endswith("of-this-server")
         assert (other.questions, other.requests) == ([], [])
 
 

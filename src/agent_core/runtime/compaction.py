@@ -82,7 +82,7 @@ class Compactions:
         config: CompactionConfig,
         deps: CompactAgentDeps,
         *,
-        piece_room: Callable[[CompactPolicy], int],
+        piece_room: Callable[[CompactPolicy], Awaitable[int]],
         background: Background,
         artifacts: ArtifactStore,
         find_changed: Callable[[Sequence[Node]], Awaitable[Sequence[str]]],
@@ -260,7 +260,8 @@ class Compactions:
             open_plans=open_instructions,
             focus=focus,
         )
-        limits = Limits(summary=policy.summary, kept=policy.kept, piece=self._piece_room(policy))
+        piece = await self._piece_room(policy)
+        limits = Limits(summary=policy.summary, kept=policy.kept, piece=piece)
         noted = {"repository": await self.prompts.describe_repository()}
         changed = await self.find_changed(path)
         if (found := scope.project_context) is not None:

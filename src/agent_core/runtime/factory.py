@@ -350,9 +350,9 @@ class RunFactory:
         instead = None if scope is None else scope.model
         return self._models.resolve(self._setup.config.compact.model_profile, instead=instead)
 
-    def _piece_room(self, policy: CompactPolicy) -> int:
+    async def _piece_room(self, policy: CompactPolicy) -> int:
         """Return the tokens that fit both the compact model and the fallback model."""
-        model = self._compact_model()
+        model = await self._models.sized(self._compact_model())
         window = min(model.window, policy.window)
         return policy.piece(window, self._scale.of(model.name))
 

@@ -265,6 +265,7 @@ class MemoryService:
         from agent_core.memory.recall import Selector  # noqa: PLC0415
 
         profile, session_id = self._config.recall_model_profile, run.session_id
+        await self._models.sized(self._models.resolve(profile, instead=of_run.model))
         ask = OneShotModelCall(
             self._models,
             profile,
@@ -451,9 +452,11 @@ class MemoryService:
         await self._session_journal.note(session_id, EventType.MEMORY_EXTRACTION_STARTED, facts)
         cursor = _SessionCursor(session_id, found.record, self._store, self._session_journal)
         is_wish = await asyncio.to_thread(lambda: Backlog.of([span]).has_request)
+        profile = self._config.extract_model_profile
+        await self._models.sized(self._models.resolve(profile, instead=model))
         ask = OneShotModelCall(
             self._models,
-            self._config.extract_model_profile,
+            profile,
             session_id=session_id,
             purpose=EXTRACTION,
             instead=model,

@@ -26,8 +26,8 @@ class SessionPrompt(Struct, frozen=True, kw_only=True):
 
     Attributes:
         is_new: the session has had no run yet.
-        model, window: the model when it was opened, and its window; None where the settings name
-            the window.
+        model, window: the model when it was opened, with its address, and its window; None where
+            the settings name the window.
         repository: the branch and whether files were changed, as the prompt says it; empty without
             a repository.
         windows: windows that services named in refusals, by model.
@@ -41,14 +41,14 @@ class SessionPrompt(Struct, frozen=True, kw_only=True):
 
     def system_window(self, model: ModelConfig) -> int:
         """Return the window that the budgets of the system part follow."""
-        if self.window is None or self.model != model.full_name:
+        if self.window is None or self.model != _name_of(model):
             return model.window
         return min(self.window, model.window)
 
     def sized(self, model: ModelConfig) -> ModelConfig:
         """Return the model with the window that its server has named in this session."""
-        window = self.windows.get(model.full_name)
-        if window is None and model.is_window_assumed and self.model == model.full_name:
+        window = self.windows.get(_name_of(model))
+        if window is None and model.is_window_assumed and self.model == _name_of(model):
             window = self.window  # the server does not say it again
         return model if window is None else model.with_window(window)
 
@@ -82,7 +82,7 @@ class SessionPrompts:
         if not known.is_new:
             return known
         known = SessionPrompt(
-            model=model.full_name,
+            model=_name_of(model),
             window=None if model.is_window_fixed else model.window,
             repository=await self.describe_repository(),
             windows=known.windows,
@@ -99,7 +99,7 @@ class SessionPrompts:
             StorageError: it cannot be stored.
         """
         known = self._known.get(session_id, SessionPrompt())
-        windows = {**known.windows, model.full_name: window}
+        windows = {**known.windows, _name_of(model): window}
         known = SessionPrompt(
             model=known.model, window=known.window, repository=known.repository, windows=windows
         )
@@ -127,6 +127,10 @@ class SessionPrompts:
         self._known.move_to_end(session_id)
         if len(self._known) > _KNOWN_SESSIONS:
             self._known.popitem(last=False)
+
+
+def _name_of(model: ModelConfig) -> str:
+    return f"{model.full_name}@{model.base_url}" if model.base_url else model.full_name
 
 
 def _parsed(value: object, *, is_new: bool) -> SessionPrompt:

@@ -132,7 +132,7 @@ def _section(section: Section, *, top: str = "../", is_chinese: bool = False) ->
     if section.home:
         yield f"在 `{section.home}` 中。" if is_chinese else f"In `{section.home}`."
     if same:
-        yield f"与文档一致:{same}。" if is_chinese else f"As in the document: {same}."
+        yield f"与文档一致：{same}。" if is_chinese else f"As in the document: {same}."
     nothing = "未实现" if is_chinese else "not built"
     others = [
         (

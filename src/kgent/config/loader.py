@@ -42,6 +42,7 @@ _RESOLVED = "# Resolved from "
 _MAX_DEPTH = 50
 _MAX_DIGITS = 40
 _TAG = "tag:yaml.org,2002:"
+_NUMBERS = {f"{_TAG}{kind}" for kind in ("int", "float", "timestamp")}
 _BYTE_ORDER_MARKS = (b"\xff\xfe", b"\xfe\xff")
 _SHOWN_PROBLEMS = 5
 Fault = tuple[int | None, str, str]
@@ -64,7 +65,6 @@ def load_config(path: Path | str) -> KgentConfig:
         value: object = source.value
         if not isinstance(value, dict):
             raise _YamlFaultError(1, "it must be a mapping of sections, such as kgent: …")
-        _keep_version(cast("dict[str, Any]", value), source.version)
     except _YamlFaultError as fault:
         raise _unusable(file, [(fault.line, "", fault.reason)]) from None
     try:
@@ -87,16 +87,6 @@ def load_config(path: Path | str) -> KgentConfig:
         raise _unusable(file, [(source.line_of(key), f"{key}:", text) for key, text in wrong])
     deliverables = config.deliverables.model_copy(update={"required": required})
     return config.model_copy(update={"deliverables": deliverables})
-
-
-def _keep_version(table: dict[str, Any], text: str) -> None:
-    """Keep the text of a version that YAML reads as a number: 1.10 is not 1.1."""
-    meta: object = table.get("kgent")
-    if isinstance(meta, dict):
-        fields = cast("dict[str, Any]", meta)
-        version: object = fields.get("version")
-        if isinstance(version, int | float) and not isinstance(version, bool):
-            fields["version"] = text
 
 
 def load_yaml(path: Path) -> object:
@@ -256,8 +246,6 @@ class _YamlFaultError(Exception):
 class _YamlSource:
     """A document: its value, and the line of each dotted key (`deliverables.required[0].path`).
 
-    `version` is the text of `kgent.version`, which a number does not preserve.
-
     It is stricter than the parser: it refuses a key that is given twice, a document that contains
     itself or becomes huge through aliases, and a tag that changes the type of a value (`!!bool x`).
     """
@@ -266,7 +254,6 @@ class _YamlSource:
     max_nodes: int
     value: Any = None
     lines: dict[str, int] = field(default_factory=dict[str, int])
-    version: str = ""
     _count: int = 0
 
     def __post_init__(self) -> None:
@@ -312,8 +299,6 @@ class _YamlSource:
         match node:
             case yaml.ScalarNode():
                 _check_scalar(node, resolve)
-                if key == "kgent.version":
-                    self.version = str(node.value)
             case yaml.SequenceNode(tag="tag:yaml.org,2002:seq"):
                 for index, item in enumerate(node.value):
                     self._visit(item, f"{key}[{index}]", depth + 1, resolve)
@@ -326,7 +311,7 @@ class _YamlSource:
         self, node: yaml.MappingNode, key: str, depth: int, resolve: "_Resolve"
     ) -> None:
         seen: set[str] = set()
-        for name_node, value_node in node.value:
+        for number, (name_node, value_node) in enumerate(node.value):
             line = name_node.start_mark.line + 1
             if not isinstance(name_node, yaml.ScalarNode):
                 raise _YamlFaultError(line, "a key must be a word, not a list or a mapping")
@@ -339,6 +324,9 @@ class _YamlSource:
             inner = f"{key}.{shown}" if key else shown
             self.lines[inner] = line
             self._visit(value_node, inner, depth + 1, resolve)
+            if inner == "kgent.version" and value_node.tag in _NUMBERS:  # 1.10 is not 1.1
+                text = yaml.ScalarNode(f"{_TAG}str", value_node.value)
+                node.value[number] = (name_node, text)
 
 
 _Resolve = Callable[[type[yaml.Node], str, tuple[bool, bool]], str]

@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 DOCS = Path(__file__).parent
 TABLES = DOCS / "design_documents"
@@ -22,6 +23,7 @@ class Row:
 
     Attributes:
         name: as the document has it.
+        name_zh: a name that is a phrase, in Chinese; otherwise the same.
         place: where it is here, relative to the section's home; empty if it is not built.
         difference: how and why it is different; empty if it is the same.
         difference_zh: the same in Chinese.
@@ -29,6 +31,7 @@ class Row:
     """
 
     name: str
+    name_zh: str
     place: str
     difference: str
     difference_zh: str
@@ -77,7 +80,7 @@ def tables() -> list[Table]:
     """Read every table, in the order of the documents.
 
     Raises:
-        ValueError: a row does not have one, two or four texts.
+        ValueError: a row does not have one, two or four entries.
     """
     return [_table(path) for path in sorted(TABLES.glob("*.toml"))]
 
@@ -96,16 +99,18 @@ def _table(path: Path) -> Table:
     return Table(number=path.stem, sections=sections, **data)
 
 
-def _row(given: list[str]) -> Row:
-    match given:
-        case [name]:
-            return Row(name, name.replace("::", "."), "", "", is_same=True)
-        case [name, place]:
-            return Row(name, place, "", "", is_same=False)
-        case [name, place, difference, difference_zh]:
-            return Row(name, place, difference, difference_zh, is_same=False)
+def _row(given: list[Any]) -> Row:
+    first, *rest = given
+    name, name_zh = (first, first) if isinstance(first, str) else first
+    match rest:
+        case []:
+            return Row(name, name_zh, name.replace("::", "."), "", "", is_same=True)
+        case [place]:
+            return Row(name, name_zh, place, "", "", is_same=False)
+        case [place, difference, difference_zh]:
+            return Row(name, name_zh, place, difference, difference_zh, is_same=False)
         case _:
-            raise ValueError(f"a row has one, two or four texts: {given}")
+            raise ValueError(f"a row has one, two or four entries: {given}")
 
 
 def _code(text: str) -> str:
@@ -136,7 +141,7 @@ def _section(section: Section, *, top: str = "../", is_chinese: bool = False) ->
     nothing = "未实现" if is_chinese else "not built"
     others = [
         (
-            _code(row.name),
+            _code(row.name_zh if is_chinese else row.name),
             _place(row.place, top) or nothing,
             row.difference_zh if is_chinese else row.difference,
         )

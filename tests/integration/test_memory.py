@@ -276,12 +276,24 @@ async def test_what_fails_is_tried_with_pauses_and_does_not_grow_and_a_new_wish_
     assert len(files(home)) == 4
 
 
-async def test_a_pause_outlives_the_process(home: Home, project: Path) -> None:
+async def test_a_pause_outlives_the_process_and_whoever_comes_after_it_tries_again(
+    home: Home, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     provider = split("Yes.", memory_extraction="no json")
     for text in (WISH, "something else", "and more"):
         async with runtime(home, project, provider) as made:
             await ask(made, text)
     assert len([r for r in provider.requests if purpose(r) == "memory_extraction"]) == 1
+    later(monkeypatch, minutes=5)
+    provider = split("Yes.", memory_extraction=remembers)
+    async with runtime(home, project, provider) as made:
+        await ask(made, "Hello", "s3")
+        told = await made.finish_wishes()
+        await ask(made, "Hello again", "s3")
+    assert [(wish.session_id, wish.remembered) for wish in told] == [
+        ("s1", ["Likes short answers"])
+    ]
+    assert len(files(home)) == 1
 
 
 async def test_a_memory_is_forgotten_when_the_user_says_so(home: Home, project: Path) -> None:

@@ -83,28 +83,14 @@ def memories(home: Home) -> list[Path]:
     return [*(home.path / "memory" / "user").glob("*.md")]
 
 
-def test_with_no_time_to_wait_all_work_is_left_to_the_next_start_which_does_it_once(
-    home: Home, project: Path
+@pytest.mark.parametrize("exit_wait_ms", [0, 1])
+def test_a_wish_is_carried_out_and_shown_before_the_process_ends(
+    home: Home, project: Path, exit_wait_ms: int
 ) -> None:
-    extractions = Extractions()
-    with ModelServer.in_thread(extractions) as server:
-        configure(home, server, exit_wait_ms=0)
-        assert run(home, project, WISH) == "done\n"
-        assert memories(home) == []
-        extractions.are_stuck = False
-        configure(home, server, 60_000)
-        assert run(home, project, "something else") == "done\n"
-        assert len(memories(home)) == 1
-        assert run(home, project, "more") == "done\n"
-    assert len(memories(home)) == len(extractions.answered) == 1
-    assert "short answers" in extractions.answered[0]
-
-
-def test_a_wish_is_carried_out_and_shown_before_the_process_ends(home: Home, project: Path) -> None:
     extractions = Extractions()
     extractions.are_stuck = False
     with ModelServer.in_thread(extractions) as server:
-        configure(home, server, exit_wait_ms=1)
+        configure(home, server, exit_wait_ms)
         shown, told = start(home, project, WISH).communicate(timeout=120)
         assert (shown, len(memories(home))) == (b"done\n", 1)
         assert b"remembered: Likes short answers\n" in told

@@ -165,9 +165,8 @@ class MemoryService:
                 self.leave_wishes()
 
     async def finish_wishes(self, on_wait: Callable[[], object]) -> "list[MemoryWish]":
-        """Return what became of the wishes, and wait for it unless nothing is waited for."""
-        if self._jobs.grace_s:
-            await self.wishes.settled(on_wait)
+        """Wait until the wishes are carried out, and return what became of them."""
+        await self.wishes.settled(on_wait)
         return self.wishes.take()
 
     def leave_wishes(self) -> None:
@@ -299,11 +298,13 @@ class MemoryService:
             return True
         self._busy.add(session_id)
         try:
+            if (session := await self._store.session(session_id)) is not None:
+                self._pauses.load(session)
+            if not self._pauses.is_over(session_id):
+                return True  # left until its pause is over
             found = await self._unprocessed(session_id)
             if self._is_off_by_default and _names_no_user(found.spans):
                 return True  # left for a process whose user has memory on
-            if not self._pauses.is_over(session_id):
-                return True  # left until its pause is over
             reason = await self._reason(session_id, found)
             if reason is ExtractionReason.EXPLICIT:
                 self.wishes.begin(session_id, is_known=True)

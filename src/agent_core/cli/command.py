@@ -75,8 +75,7 @@ def parse(argv: Sequence[str]) -> Options:
 
         options.command, options.work = "chat", WORK
     if options.command is None:
-        parser.print_usage(sys.stderr)
-        parser.exit(MISUSED, 'what should be done? For example: soong-agent run "…"\n')
+        parser.error('a command is missing; for example: soong-agent run "…"')
     is_misused = {"run": find_misuse, "chat": find_misplaced_move}.get(options.command or "")
     if is_misused is not None and (problem := is_misused(options)):
         parser.error(problem)

@@ -19,13 +19,14 @@ MISUSED = 2
 INTERRUPTED = 130  # 128 + SIGINT; other signals likewise
 OUTPUT_CLOSED = 141  # 128 + SIGPIPE, as if the signal had ended the process
 
-AFTER_DASHES = '; a message that begins with a dash goes after --: soong-agent run -- "-…"'
+AFTER_DASHES = 'a message that begins with a dash goes after --: soong-agent run -- "-…"'
 MOVE_SESSION = "move a session of another folder to this folder"
 _CURES = {
-    "argument command: invalid choice": '; write "run" first: soong-agent run … "message"',
+    "there is no command": 'write "run" first: soong-agent run … "message"',
     "arguments are required: message": AFTER_DASHES,
 }
 """Cures by the message of argparse."""
+_MOST_NAMED = 12
 _EXAMPLE = re.compile(r"^  .*soong-agent .*$", re.MULTILINE)
 
 
@@ -165,17 +166,19 @@ class Parser(PlainParser):
         """End the process: there are no such arguments."""
         known = [name for option in self.options for name in option.option_strings]
         near = (did_you_mean(word.partition("=")[0], known) for word in unknown)
-        self.error(
-            f"unrecognized arguments: {' '.join(unknown)}{next(filter(None, near), '')}{cure}"
-        )
+        hint = next(filter(None, near), cure and f"; {cure}")
+        self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Refuse a word that is not a choice; unlike the original, suggest a near one."""
+        """Refuse a word that is not a choice; suggest a near one, or name them if they are few."""
         if action.choices is not None and value not in action.choices:
-            names = ", ".join(map(str, action.choices))
-            near = did_you_mean(value, map(str, action.choices))
-            message = f"invalid choice: {value!r}{near} (choose from {names})"
-            raise argparse.ArgumentError(action, message)
+            names = list(map(str, action.choices))
+            hint = did_you_mean(value, names)
+            if not hint and len(names) <= _MOST_NAMED:
+                hint = f"; choose from {', '.join(names)}"
+            if action.dest in {"command", "action"}:
+                raise argparse.ArgumentError(None, f"there is no {action.dest} {value!r}{hint}")
+            raise argparse.ArgumentError(action, f"invalid choice: {value!r}{hint}")
 
     def format_help(self) -> str:
         """Return the help; for a command with actions, with the first example of each action."""
@@ -189,10 +192,14 @@ class Parser(PlainParser):
         return f"{text}\nexamples:{examples}\n\n{alone}{details}\n"
 
     def error(self, message: str) -> NoReturn:
-        """End the process: wrong usage."""
-        cures = () if "did you mean" in message else _CURES.items()
-        cure = next((cure for fault, cure in cures if fault in message), "")
-        super().error(visible(message) + cure)
+        """End the process with what is wrong with the usage; a hint follows on a line of its own.
+
+        The hint is what follows the first semicolon of the message.
+        """
+        fault, _, hint = visible(message).partition("; ")
+        cures = (cure for known, cure in _CURES.items() if known in fault)
+        hint = hint or next(cures, f"{self.prog} --help shows what there is")
+        self.exit(MISUSED, f"error: {fault}\n{hint}\n")
 
 
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]

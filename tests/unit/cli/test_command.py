@@ -170,7 +170,9 @@ def test_wrong_usage_is_exit_code_2_and_says_why(arguments: list[str]) -> None:
     done = run("says", *arguments)
     assert done.returncode == 2
     assert done.stdout == ""
-    assert "usage: soong-agent" in done.stderr
+    fault, hint = done.stderr.splitlines()
+    assert fault.startswith("error: ")
+    assert hint
     assert "Traceback" not in done.stderr
 
 

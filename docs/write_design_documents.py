@@ -114,14 +114,15 @@ def _row(given: list[Any]) -> Row:
 
 
 def _code(text: str) -> str:
-    """Mark names and commands as code; text that has marks of its own stays as it is."""
-    return text if "`" in text or not text else f"`{text}`"
+    """Mark a name as code; a phrase and a text with marks of its own stay as they are."""
+    is_phrase = " " in text and not any(sign in text for sign in ("::", "(", "--", "[", "="))
+    return text if "`" in text or is_phrase or not text else f"`{text}`"
 
 
 def _place(place: str, top: str) -> str:
     """Format a place; a file is a link from the page, which is `top` below the repository."""
     path = place.partition("::")[0]
-    return f"[`{place}`]({top}{path})" if "/" in place.split(" ")[0] else _code(place)
+    return f"[`{place}`]({top}{path})" if "/" in place.split(" ")[0] else f"`{place}`"
 
 
 def _lines(table: Sequence[Sequence[str]], *header: str) -> str:
@@ -142,7 +143,7 @@ def _section(section: Section, *, top: str = "../", is_chinese: bool = False) ->
     others = [
         (
             _code(row.name_zh if is_chinese else row.name),
-            _place(row.place, top) or nothing,
+            _place(row.place, top) if row.place else nothing,
             row.difference_zh if is_chinese else row.difference,
         )
         for row in section.rows

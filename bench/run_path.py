@@ -1,8 +1,8 @@
 """How far one run walks through the code: modules entered, functions called, frames deep.
 
-    python bench/run_path.py [--list]
+    python bench/run_path.py [--toolkit] [--list]
 
-`--list` prints every module with its number of calls and functions, and the deepest stacks.
+`--toolkit` measures `agcore.Agent` instead of the runtime; `--list` prints every module with its number of calls and functions, and the deepest stacks.
 
 The run has two turns and one tool call, goes through `AgentRuntime`, and is the second one of its
 session, so that what is only done once is not counted.
@@ -24,7 +24,7 @@ from agent_core import AgentRuntime
 from agent_core.providers.scripted import Says, ScriptedProvider, calls
 from agent_core.types import Usage
 
-_PACKAGE = "/agent_core/"
+_PACKAGES = "/agent_core/", "/agcore/"
 _CONFIG = '[model]\nprovider = "custom"\nname = "scripted"\ncontext_window = 32000\n'
 
 
@@ -37,13 +37,13 @@ class RunPath:
 
     def enter(self, frame: FrameType, event: str, _: Any) -> None:
         """Count a call, if it is one of a function of ours."""
-        if event != "call" or _PACKAGE not in frame.f_code.co_filename:
+        if event != "call" or not _is_ours(frame):
             return
         self.functions[_name(frame)] += 1
         stack: list[str] = []
         above: FrameType | None = frame
         while above is not None:
-            if _PACKAGE in above.f_code.co_filename:
+            if _is_ours(above):
                 stack.append(_name(above))
             above = above.f_back
         self.stacks.add(tuple(reversed(stack)))
@@ -94,11 +94,7 @@ async def measure(folder: Path) -> RunPath:
     (project / "a.txt").write_text("hello\n")
     (home / "config.toml").write_text(_CONFIG)
     runtime = AgentRuntime(project_dir=project, home_dir=home)
-    # With what a service reports: estimating it is the script's own work.
-    usage = Usage.from_input_output(100, 10)
-    call = calls("code.read_file", path="a.txt").model_copy(update={"usage": usage})
-    script = [call, Says(text="done", usage=usage)] * 2
-    runtime.register_provider("custom", lambda _: ScriptedProvider(script))
+    runtime.register_provider("custom", lambda _: _script("code.read_file"))
     seen = RunPath()
     async with runtime:
         await (await runtime.start("first", session_id="s")).wait()
@@ -110,8 +106,38 @@ async def measure(folder: Path) -> RunPath:
     return seen
 
 
+async def measure_toolkit() -> RunPath:
+    """Run an agent of the toolkit twice, with a tool, and watch the second run."""
+    from agcore import Agent, tool  # noqa: PLC0415 - the runtime needs nothing of it
+
+    @tool(permission="readonly")
+    def read_file(path: str) -> str:
+        """Read a file."""
+        return f"{path} says hello"
+
+    agent = Agent("reader", "You read files.", model=_script("read_file"), tools=[read_file])
+    await agent.run("first")
+    seen = RunPath()
+    with _watched(seen.enter):
+        await agent.run("second")
+    return seen
+
+
+def _script(tool_name: str) -> ScriptedProvider:
+    """Return a model for two runs of two turns with one call."""
+    # With what a service reports: estimating it is the script's own work.
+    usage = Usage.from_input_output(100, 10)
+    call = calls(tool_name, path="a.txt").model_copy(update={"usage": usage})
+    return ScriptedProvider([call, Says(text="done", usage=usage)] * 2)
+
+
+def _is_ours(frame: FrameType) -> bool:
+    return any(package in frame.f_code.co_filename for package in _PACKAGES)
+
+
 def _module(frame: FrameType) -> str:
-    return frame.f_code.co_filename.split(_PACKAGE)[-1]
+    path = frame.f_code.co_filename
+    return next(path.split(package)[-1] for package in _PACKAGES if package in path)
 
 
 def _name(frame: FrameType) -> str:
@@ -119,8 +145,11 @@ def _name(frame: FrameType) -> str:
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as temporary:
-        result = asyncio.run(measure(Path(temporary)))
+    if "--toolkit" in sys.argv:
+        result = asyncio.run(measure_toolkit())
+    else:
+        with tempfile.TemporaryDirectory() as temporary:
+            result = asyncio.run(measure(Path(temporary)))
     print(result)
     if "--list" in sys.argv:
         print(result.listing(least_depth=max(map(len, result.stacks)) - 1))

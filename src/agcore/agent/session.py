@@ -136,8 +136,8 @@ class AgentSession(Generic[DepsT, OutputT]):
         self.last_response: ChatResponse | None = None
         self._conversation = conversation
         self._layers = layers
-        own = session_memory_set_tool(self.session_memory)
-        self._own_tools = [own] if offers_memory_tool else []
+        offered = [session_memory_set_tool(self.session_memory)] if offers_memory_tool else []
+        self._own_tools = offered
         self._notices: list[ChatMessage] = []
         self._owned = owned
         self._is_entered = False
@@ -459,11 +459,11 @@ class AgentSession(Generic[DepsT, OutputT]):
         served = [tool for _, tools in self._served for tool in tools]
         own = [*own_tools(self.agent.tools or ()), *self._own_tools, *served]
         try:
-            registry = self.bundle.tool_registry.only(names).plus(own)
+            registry = self.bundle.tool_registry.for_session(self.session_id, names, more=own)
             if asked is not None:
                 registry = self._asked_tools(registry, asked)
                 offered = [tool for tool in offered if registry.get(tool.name) is not None]
-            tools = registry.for_session(self.session_id).for_run()
+            tools = registry.for_run()
         except ToolError as error:
             raise AgentConfigError(error.message) from error
         more = [tool for tool in tools.definitions if tool.name not in names]

@@ -9,7 +9,7 @@ from collections.abc import (
 )
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from agcore.llm.error import (
     AuthenticationError,
@@ -42,6 +42,7 @@ from agent_core.budgets.meter import Meter, MeteredAdapter
 from agent_core.budgets.prices import Prices, may_have_price
 from agent_core.config.models import ModelConfig, RetryConfig
 from agent_core.errors import ErrorCode, PermissionDeniedError
+from agent_core.extensions import Extension, ExtensionContext, Place
 from agent_core.providers.adapter_faults import open_stream
 from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.estimates import PromptEstimates
@@ -59,14 +60,12 @@ from agent_core.types import (
     ModelEvent,
     ModelFailed,
     ModelMessage,
-    ModelReasoningDelta,
     ModelRequest,
     ModelRetry,
     ModelStarted,
     ModelTextDelta,
     StopReason,
     ToolCall,
-    ToolCallDelta,
     ToolDefinition,
     ToolResult,
     Usage,
@@ -98,6 +97,7 @@ class CallTurn:
         meter: charges the calls to a budget, if there is one.
         cost: of these calls, and of summaries made for them.
         callers: costs of the runs that have asked for this one.
+        begun: ids of the tool calls that have begun or were answered.
         rounds: how many replies with calls there have been.
         failure: the error of the last call, if it failed.
         sent: the last request, as the engine has built it.
@@ -115,6 +115,7 @@ class CallTurn:
     meter: Meter | None = None
     cost: CostTracker = field(default_factory=CostTracker)
     callers: Sequence[CostTracker] = ()
+    begun: set[str] = field(default_factory=set[str])
     rounds: int = 0
     failure: LlmError | None = None
     sent: ModelRequest | None = None
@@ -127,9 +128,23 @@ class CallTurn:
             return self.settings
         return replace(self.settings, tool_choice=None)
 
+    def count_round(self, calls: Sequence[ToolCall]) -> None:
+        """Count a reply with calls of tools; the final answer is none.
 
-@dataclass(slots=True)
-class HookedProvider:
+        Raises:
+            LlmError: there are more than the caller allows.
+        """
+        is_typed = self.sent is not None and self.sent.output is not None
+        is_answer = is_typed and {call.name for call in calls} == {FINAL_ANSWER}
+        if self.limit is None or not calls or is_answer:
+            return
+        self.rounds += 1
+        if self.rounds > self.limit:
+            raise ToolTurnLimitError(self.limit)
+
+
+@dataclass(kw_only=True)
+class ModelCalls(Extension):
     """The model of a cycle, as an adapter of the engine: with hooks, retries and costs.
 
     Attributes:
@@ -143,6 +158,8 @@ class HookedProvider:
         turn: the state that all calls of the current run share.
         prices: of models.
     """
+
+    place: ClassVar[Place] = Place.HOOKS
 
     provider: LlmProvider
     retry: RetryConfig
@@ -175,7 +192,7 @@ class HookedProvider:
         """Return the provider's secrets, which may change."""
         return self.provider.secrets() if isinstance(self.provider, SecretSource) else {}
 
-    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
+    def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
         """See `ProviderAdapter.stream`; failures are raised, and kept in `turn`."""
         turn = self.turn
         settings = turn.next_settings()
@@ -187,24 +204,7 @@ class HookedProvider:
             }
         )
         turn.sent, turn.chat = self._requests.clean(whole), None
-        try:
-            async with aclosing(self._events(turn.sent, turn)) as events:
-                async for event in events:
-                    if not isinstance(event, ModelCompleted):
-                        yield event
-                        continue
-                    names = {call.name for call in event.tool_calls}
-                    is_answer = request.output is not None and names == {FINAL_ANSWER}
-                    if names and turn.limit is not None and not is_answer:
-                        turn.rounds += 1
-                        if turn.rounds > turn.limit:
-                            raise ToolTurnLimitError(turn.limit)
-                    # A reply that was cut off ends the turn: it is not continued.
-                    stop = StopReason.TOOL_USE if names else StopReason.END_TURN
-                    yield event.model_copy(update={"stop_reason": stop})
-        except LlmError as error:
-            turn.failure = error
-            raise
+        return self._events(turn.sent, turn)
 
     async def close(self) -> None:
         """Leave the provider open: it belongs to the application."""
@@ -248,8 +248,13 @@ class HookedProvider:
         """Call the hooks for a call that has failed for good."""
         await self._call_hooks(HookEvent.ON_ERROR, turn, error=error)
 
-    async def before_tool(self, call: ToolCall) -> None:
-        """Call the hooks before a tool runs.
+    async def before_tool_call(
+        self,
+        context: ExtensionContext,  # noqa: ARG002
+        call: ToolCall,
+        definition: ToolDefinition,  # noqa: ARG002
+    ) -> None:
+        """Call the hooks before a tool runs, and note that it has begun.
 
         Raises:
             PermissionDeniedError: a hook blocked the call.
@@ -260,9 +265,16 @@ class HookedProvider:
             raise PermissionDeniedError(
                 ErrorCode.PERMISSION_DENIED, message, details={"tool_name": call.name}
             )
+        self.turn.begun.add(call.tool_call_id)
 
-    async def after_tool(self, call: ToolCall, result: ToolResult) -> None:
+    async def after_tool_call(
+        self,
+        context: ExtensionContext,  # noqa: ARG002
+        call: ToolCall,
+        result: ToolResult,
+    ) -> None:
         """Call the hooks after a call has been answered."""
+        self.turn.begun.add(call.tool_call_id)
         await self._call_hooks(HookEvent.POST_TOOL, self.turn, tool_call=call, tool_result=result)
 
     async def _call_hooks(self, event: HookEvent, turn: CallTurn, **facts: Any) -> HookResult:
@@ -305,10 +317,11 @@ class HookedProvider:
         """
         verdict = await self._call_hooks(HookEvent.PRE_REQUEST, turn)
         if verdict.blocked:
-            raise RequestBlockedError(f"a hook blocked the request: {verdict.reason}")
+            turn.failure = RequestBlockedError(f"a hook blocked the request: {verdict.reason}")
+            raise turn.failure
         provider, call, is_whole = self.provider, None, False
         if type(provider) is AdapterProvider:  # a subclass may change what is sent
-            adapter = provider.adapter if turn.is_streamed else _Whole(provider.adapter)
+            adapter = provider.adapter
         else:
             request = self._chat_request(turn)
             adapter = call = _ChatCall(provider, request, is_streamed=turn.is_streamed)
@@ -323,7 +336,8 @@ class HookedProvider:
             if not is_whole:
                 raise StreamBrokenError("the provider ended its stream without a reply")
         except LlmError as error:
-            if not isinstance(self.clean.error(error), ContextLengthError):
+            turn.failure = self.clean.error(error)
+            if not isinstance(error, ContextLengthError | ToolTurnLimitError):
                 await self.report(error, turn)
             raise
         finally:
@@ -333,7 +347,7 @@ class HookedProvider:
 
     def _with_costs(self, adapter: ProviderAdapter, turn: CallTurn) -> ProviderAdapter:
         """Return an adapter with retries, priced, and charged to the run's budget if it has one."""
-        adapter = RetryingAdapter(adapter, self.retry)
+        adapter = RetryingAdapter(adapter, self.retry, is_whole=not turn.is_streamed)
         config = self.provider.config if isinstance(self.provider, AdapterProvider) else None
         if turn.meter is None and (config is None or not may_have_price(config)):
             return adapter
@@ -370,11 +384,15 @@ class HookedProvider:
                 self._add_cost(usage, turn)
                 facts = {"response": response, "usage": usage}
                 await self._call_hooks(HookEvent.POST_REQUEST, turn, **facts)
+                calls = message.tool_calls
+                turn.count_round(calls)
                 return event.model_copy(
                     update={
                         "content": message.content,
-                        "tool_calls": message.tool_calls,
+                        "tool_calls": calls,
                         "usage": usage,
+                        # A reply that was cut off ends the turn: it is not continued.
+                        "stop_reason": StopReason.TOOL_USE if calls else StopReason.END_TURN,
                         "raw_stop_reason": response.stop_reason,
                     }
                 )
@@ -394,23 +412,6 @@ class HookedProvider:
 def _error(failed: ErrorPayload, call: "_ChatCall | None") -> LlmError:
     own = None if call is None else call.failure
     return llm_error_from_payload(failed) if own is None else own
-
-
-class _Whole:
-    """An adapter that gives a reply as a whole, so that one that breaks off can be repeated."""
-
-    def __init__(self, adapter: ProviderAdapter) -> None:
-        self._adapter = adapter
-
-    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
-        """See `ProviderAdapter.stream`."""
-        async with open_stream(self._adapter, request) as events:
-            async for event in events:
-                if not isinstance(event, ModelTextDelta | ModelReasoningDelta | ToolCallDelta):
-                    yield event
-
-    async def close(self) -> None:
-        """Leave the adapter open: it belongs to the application."""
 
 
 @dataclass(slots=True)

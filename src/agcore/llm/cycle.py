@@ -4,14 +4,14 @@ import asyncio
 import os
 import re
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
-from contextlib import aclosing, nullcontext, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, Self, Unpack
 
 from msgspec import structs
 
 from agcore.llm.agent_tools import AgentTool, CallerRun
-from agcore.llm.calls import CallTurn, HookedProvider
+from agcore.llm.calls import CallTurn, ModelCalls
 from agcore.llm.compact import ChatContext, CompactConfig, check_budget
 from agcore.llm.error import ContextLengthError, LlmError, StreamBrokenError, llm_error_from_payload
 from agcore.llm.history import ChatHistory, ChatRedactor
@@ -40,17 +40,17 @@ from agent_core.aio.loops import running_loop
 from agent_core.assets import load_asset
 from agent_core.budgets.call_budget import CallBudget
 from agent_core.budgets.meter import Budgets, Meter
-from agent_core.config.models import BudgetConfig, ModelConfig, RetryConfig
+from agent_core.config.models import BudgetConfig, RetryConfig
 from agent_core.errors import ErrorCode
-from agent_core.extensions import Extension, ExtensionContext, Extensions, Place
+from agent_core.events import EventStream
+from agent_core.extensions import Extension, ExtensionContext, Extensions
 from agent_core.loop import (
     Outcome,
     RunLimits,
-    StandaloneRun,
     build_run,
     conclude,
 )
-from agent_core.loop.context import OnEnd, ignore
+from agent_core.loop.context import RunContext, RunStats, ignore
 from agent_core.loop.guards import GuardChecks, RunGuards
 from agent_core.loop.model_turn import take_turn
 from agent_core.loop.options import (
@@ -76,7 +76,6 @@ from agent_core.types import (
     RunStatus,
     RuntimeEvent,
     TextBlock,
-    ToolCall,
     ToolDefinition,
     ToolResult,
     Usage,
@@ -85,7 +84,6 @@ from agent_core.types import (
 
 if TYPE_CHECKING:
     from agent_core.telemetry.spans import RunTrace
-    from agent_core.tools.output import ExpectedOutput
 
 __all__ = [
     "CostTracker",
@@ -177,34 +175,29 @@ Tools = Sequence[ToolDefinition] | ToolRunner
 """Definitions, if the caller runs the tools; a runner, if the cycle does."""
 
 
-class _CallHooks(Extension):
-    """Calls the hooks around tools, and notes which calls have begun or were answered."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Submission:
+    """One run of the engine that a cycle is about to make.
 
-    place = Place.HOOKS
+    Attributes:
+        ctx: the parts of the run.
+        stream: its events.
+        prompt: the user's message.
+        turn: the state of its model calls.
+        guards: of the program, if any.
+        trace: records it, if anything does.
+        is_one_reply: it ends with the first valid reply: the caller runs the tools.
+        start: the length of the history before it.
+    """
 
-    def __init__(self, calls: HookedProvider) -> None:
-        self.begun: set[str] = set()
-        self._calls = calls
-
-    async def before_tool_call(
-        self,
-        context: ExtensionContext,  # noqa: ARG002
-        call: ToolCall,
-        definition: ToolDefinition,  # noqa: ARG002
-    ) -> None:
-        """Call the hooks before a tool call, and note that it has begun."""
-        await self._calls.before_tool(call)
-        self.begun.add(call.tool_call_id)
-
-    async def after_tool_call(
-        self,
-        context: ExtensionContext,  # noqa: ARG002
-        call: ToolCall,
-        result: ToolResult,
-    ) -> None:
-        """Call the hooks after a tool call."""
-        self.begun.add(call.tool_call_id)
-        await self._calls.after_tool(call, result)
+    ctx: RunContext
+    stream: EventStream
+    prompt: Draft
+    turn: CallTurn
+    guards: RunGuards | None
+    trace: "RunTrace | None"
+    is_one_reply: bool
+    start: int
 
 
 class LlmCycle:
@@ -242,8 +235,8 @@ class LlmCycle:
             stop=self._config.stop,
             provider_options=self._config.provider_options,
         )
-        self._calls = HookedProvider(
-            provider,
+        self._calls = ModelCalls(
+            provider=provider,
             retry=self._config.retry,
             history=self._history,
             redactor=self._redactor,
@@ -359,7 +352,7 @@ class LlmCycle:
         Raises:
             LlmError: the call failed, or a hook blocked it.
         """
-        return await self._complete(self._turn(prompt, tools, settings, is_streamed=False))
+        return await self._reply(self._prepare(prompt, tools, settings))
 
     async def submit_messages(
         self,
@@ -385,7 +378,7 @@ class LlmCycle:
         Raises:
             LlmError: as `submit`; `ToolTurnLimitError` after `max_tool_turns` rounds.
         """
-        return await self._complete(self._turn(prompt, tools, settings, is_streamed=False))
+        return await self._reply(self._prepare(prompt, tools, settings))
 
     def submit_stream(
         self, prompt: Prompt, tools: Tools = (), **settings: Unpack[TurnSettings]
@@ -402,17 +395,26 @@ class LlmCycle:
     ) -> AsyncGenerator[StreamEvent]:
         """Yield the events of `submit_stream`, as a plain generator that the caller closes."""
         try:
-            turn = self._turn(prompt, tools, settings, is_streamed=True)
-            async with aclosing(turn) as events:
-                async for event in events:
-                    yield event
+            work = self._prepare(prompt, tools, settings, is_streamed=True)
+            reading = work.stream.read()
+            async with self._running(work) as running:
+                async for event in reading:
+                    for shown in self._convert_event(event, work.ctx.journal.path):
+                        yield shown
+                response = await running
+            yield TurnComplete(response.stop_reason, response)
         except LlmError as error:
             yield Error(error.message, error)
 
-    async def _turn(
-        self, prompt: Prompt, tools: Tools, settings: TurnSettings, *, is_streamed: bool
-    ) -> AsyncGenerator[StreamEvent]:
-        """Run the engine's loop once, and yield its events as the toolkit's."""
+    def _prepare(
+        self, prompt: Prompt, tools: Tools, settings: TurnSettings, *, is_streamed: bool = False
+    ) -> _Submission:
+        """Build the run of a submission.
+
+        Raises:
+            LlmError: `ContextLength`; the system prompt and the tools leave no room for anything.
+            AgentCoreError: `validation_error`; an option or a tool does not fit.
+        """
         self._learn()
         self._added = []
         given: dict[str, Any] = {**settings}
@@ -423,26 +425,89 @@ class LlmCycle:
         runner = own or RunTools()
         if options.disabled_tools:
             runner = runner.without(options.disabled_tools)
-        limit = None if own is None else self._config.max_tool_turns
+        caller = self._caller
         turn = self._calls.turn = CallTurn(
             replace(self._settings, **given),
-            limit=limit,
+            limit=None if own is None else self._config.max_tool_turns,
             is_streamed=is_streamed,
             session_id=None if own is None else own.session_id,
             agent_name=runner.agent_name,
             metadata=options.metadata,
-            callers=() if self._caller is None else self._caller.costs,
+            callers=() if caller is None else caller.costs,
         )
+        name = re.sub(r"[^A-Za-z0-9_.:-]", "_", runner.agent_name or "")[:128] or "agcore"
+        run = RunIdentity(session_id=runner.session_id, agent_id=name, run_id=turn.run_id)
         if options.extensions:
-            options, runner = self._with_contributions(options, runner)
+            context = ExtensionContext(run=run, deps=options.deps)
+            options = with_contributions(options, Extensions(context, options.extensions))
+            runner = runner.plus(_contributed(options, runner))
+        turn.meter = self._meter(run, options.budget)
+        if any(isinstance(tool, AgentTool) for tool in runner.tools):
+            here = CallerRun(
+                provider=self._calls.provider,
+                meter=turn.meter,
+                costs=(self._calls.cost, turn.cost, *turn.callers),
+                secrets=self._secrets,
+                guard=runner.guard,
+                depth=0 if caller is None else caller.depth + 1,
+            )
+            called = [t.called_by(here) if isinstance(t, AgentTool) else t for t in runner.tools]
+            runner = replace(runner, tools=called)
         offered = tools if isinstance(tools, Sequence) else runner.definitions
         if expected is not None and expected.tool is not None:
             offered = [*offered, expected.tool]
         path = self._history.path()
+        draft = self._fitting_prompt(prompt, offered, path, options)
+        running_loop("a model cycle")
+        most = self._config.max_tool_turns + 1 + (expected.retries if expected else 0)
+        made = build_run(
+            provider=self._calls,
+            composer=self._context,
+            compactor=self._context,
+            tools=runner.tools,
+            path=path,
+            run=run,
+            redactor=self._redactor,
+            extensions=[self._calls] if runner.guard is None else [self._calls, runner.guard],
+            results=runner.results,
+            limits=RunLimits(max_turns=min(most, options.max_turns or most)),
+            deps=options.deps,
+            expected=expected,
+        )
+        ctx, extensions = made.ctx, [*options.extensions]
+        trace, guards = None, None
+        if (telemetry := telemetry_of_program(os.environ)) is not None:
+            trace = telemetry.begin_run(run, ctx.journal.clean, name=name)
+            extensions.append(trace.extension(self._calls.model(turn.settings.model)))
+        if options.guards:
+            guards = RunGuards(options.guards, ctx.journal, options.deps)
+            extensions.append(GuardChecks(guards, expected))
+        if turn.meter is not None and turn.meter.limits("tool_calls"):
+            extensions.append(CallBudget(turn.meter))
+        return _Submission(
+            ctx=structs.replace(ctx, extensions=ctx.extensions.plus(*extensions)),
+            stream=made.stream,
+            prompt=draft,
+            turn=turn,
+            guards=guards,
+            trace=trace,
+            is_one_reply=own is None,
+            start=len(path),
+        )
+
+    def _fitting_prompt(
+        self,
+        prompt: Prompt,
+        offered: Sequence[ToolDefinition],
+        path: Sequence[Node],
+        options: RunOptions[Any],
+    ) -> Draft:
+        """Return the user's message, as far as it fits beside the history."""
         blocks = [TextBlock(text=prompt)] if isinstance(prompt, str) else prompt
         pictures = [block for block in blocks if not isinstance(block, TextBlock)]
         words = "\n\n".join(block.text for block in blocks if isinstance(block, TextBlock))
         system = "\n\n".join(filter(None, [self._system, options.instructions]))
+        expected = options.expected()
         words = self._context.begin(
             self._redactor.secrets_only(system),
             offered,
@@ -451,51 +516,72 @@ class LlmCycle:
             prompt=self._redactor.secrets_only(words),
             output=expected.format if expected else None,
         )
-        running_loop("a model cycle")
-        hooks = _CallHooks(self._calls)
-        turn.meter = self._meter(self._identity(runner), options.budget)
-        caller = CallerRun(
-            provider=self._calls.provider,
-            meter=turn.meter,
-            costs=(self._calls.cost, turn.cost, *turn.callers),
-            secrets=self._secrets,
-            guard=runner.guard,
-            depth=0 if self._caller is None else self._caller.depth + 1,
-        )
-        called = [t.called_by(caller) if isinstance(t, AgentTool) else t for t in runner.tools]
-        runner = replace(runner, tools=called)
-        run = self._build_run(runner, options, expected=expected, hooks=hooks, path=path)
-        reading = run.stream.read()
         draft = user_text(words)
-        if pictures:
-            draft = replace(draft, content=(*(draft.content if words else ()), *pictures))
-        work = _Work(run, options, turn.meter, model=self._calls.model(turn.settings.model))
-        running = asyncio.create_task(work.do(draft, is_one_reply=own is None))
-        is_complete = False
+        if not pictures:
+            return draft
+        return replace(draft, content=(*(draft.content if words else ()), *pictures))
+
+    async def _reply(self, work: _Submission) -> ChatResponse:
+        async with self._running(work) as running:
+            return await running
+
+    @asynccontextmanager
+    async def _running(self, work: _Submission) -> AsyncGenerator[asyncio.Task[ChatResponse]]:
+        """Carry a submission out in a task of its own, which ends before the context does."""
+        running = asyncio.create_task(self._carry_out(work))
         try:
-            async for event in reading:
-                for shown in self._convert_event(event, run.ctx.journal.path):
-                    yield shown
-            outcome = await running
-            is_complete = outcome.status is RunStatus.COMPLETED
+            yield running
         finally:
             running.cancel()
-            with suppress(asyncio.CancelledError):
+            with suppress(asyncio.CancelledError, Exception):  # whoever awaits it has it
                 await finish_uncancelled(running)
-            self._added = self._history.record(
-                run.ctx.journal.path,
-                len(path),
-                begun=hooks.begun,
-                is_complete=is_complete,
-                metadata=self._redactor.payload_secrets_only(dict(options.metadata)),
-            )
             stop_if_cancelled()
-        response = self._calls.turn.response
-        if not is_complete or response is None:
-            raise await self._failure(outcome)
-        output = outcome.output if expected and not self._added[-1].tool_calls else None
-        response = replace(response, message=self._added[-1], output=output)
-        yield TurnComplete(response.stop_reason, response)
+
+    async def _carry_out(self, work: _Submission) -> ChatResponse:
+        """Run to the end, or to one valid reply, and take what was done into the history.
+
+        Raises:
+            LlmError: there is no reply.
+        """
+        ctx, turn, trace, guards = work.ctx, work.turn, work.trace, work.guards
+        in_time = nullcontext() if turn.meter is None else turn.meter.in_time()
+        watching = nullcontext(work.prompt) if guards is None else guards.watching(work.prompt)
+        is_complete = False
+        ctx.journal.begin()
+        try:
+            with nullcontext() if trace is None else trace.current():
+                async with (
+                    conclude(ctx.journal, ignore if trace is None else trace.finish) as stats,
+                    in_time,
+                    watching as prompt,
+                ):
+                    if not work.is_one_reply:
+                        await converse(ctx, prompt or work.prompt, stats)
+                    else:
+                        await self._ask_once(ctx, prompt or work.prompt, stats)
+            is_complete = stats.outcome.status is RunStatus.COMPLETED
+        finally:
+            self._added = self._history.record(
+                ctx.journal.path,
+                work.start,
+                begun=turn.begun,
+                is_complete=is_complete,
+                metadata=self._redactor.payload_secrets_only(dict(turn.metadata)),
+            )
+        outcome = stats.outcome
+        if not is_complete or turn.response is None:
+            raise await self._failure(outcome, turn)
+        message = self._added[-1]
+        is_typed = ctx.toolbox.expected is not None and not message.tool_calls
+        output = outcome.output if is_typed else None
+        return replace(turn.response, message=message, output=output)
+
+    async def _ask_once(self, ctx: RunContext, prompt: Draft, stats: RunStats) -> None:
+        """Ask for one valid reply, whose calls are left to the caller."""
+        await begin(ctx, prompt, stats)
+        reply = await take_turn(ctx, stats)
+        while not reply.calls and not await may_stop(ctx, reply, stats):
+            reply = await take_turn(ctx, stats)
 
     def _convert_event(self, event: RuntimeEvent, path: Sequence[Node]) -> Iterable[StreamEvent]:
         """Convert an event of the run to events of the toolkit; most have none."""
@@ -519,68 +605,13 @@ class LlmCycle:
             case _:
                 pass
 
-    def _build_run(
-        self,
-        runner: RunTools,
-        options: RunOptions[Any],
-        *,
-        expected: "ExpectedOutput | None",
-        hooks: _CallHooks,
-        path: Sequence[Node],
-    ) -> StandaloneRun:
-        most = self._config.max_tool_turns + 1 + (expected.retries if expected else 0)
-        return build_run(
-            provider=self._calls,
-            composer=self._context,
-            compactor=self._context,
-            tools=runner.tools,
-            path=path,
-            run=self._identity(runner),
-            redactor=self._redactor,
-            extensions=[hooks] if runner.guard is None else [hooks, runner.guard],
-            results=runner.results,
-            limits=RunLimits(max_turns=min(most, options.max_turns or most)),
-            deps=options.deps,
-            expected=expected,
-        )
-
-    def _identity(self, runner: RunTools) -> RunIdentity:
-        name = re.sub(r"[^A-Za-z0-9_.:-]", "_", runner.agent_name or "")[:128]
-        return RunIdentity(
-            session_id=runner.session_id,
-            agent_id=name or "agcore",
-            run_id=self._calls.turn.run_id,
-        )
-
-    def _with_contributions(
-        self, options: RunOptions[Any], runner: RunTools
-    ) -> tuple[RunOptions[Any], RunTools]:
-        """Return options and tools with what the extensions of a submission contribute.
-
-        Raises:
-            AgentCoreError: an extension failed, or contributes a toolset.
-        """
-        context = ExtensionContext(run=self._identity(runner), deps=options.deps)
-        options = with_contributions(options, Extensions(context, options.extensions))
-        contributed = [tool for tool in options.tools or () if isinstance(tool, Tool)]
-        if any(isinstance(each, Toolset) for each in options.tools or ()):
-            reason = "contribute a toolset; here an agent gets its toolsets as tools=[...]"
-            raise malformed_option("extensions", reason)
-        taken = {each.name for each in runner.definitions}
-        for tool in contributed:
-            if tool.name in taken:
-                raise malformed_option("extensions", f"contribute {tool.name}, which is taken")
-            taken.add(tool.name)
-        return options, runner.plus(contributed)
-
     def _meter(self, run: RunIdentity, budget: Budget | None) -> Meter | None:
         payer = None if self._caller is None else self._caller.meter
         if self._budgets is None and (budget is not None or payer is not None):
             self.with_budget(BudgetConfig())
         return self._budgets.of_run(run, budget, payer=payer) if self._budgets else None
 
-    async def _failure(self, outcome: Outcome) -> LlmError:
-        turn = self._calls.turn
+    async def _failure(self, outcome: Outcome, turn: CallTurn) -> LlmError:
         if turn.failure is not None:
             if isinstance(turn.failure, ContextLengthError):
                 await self._calls.report(turn.failure, turn)
@@ -595,13 +626,6 @@ class LlmCycle:
             )
         return llm_error_from_payload(outcome.error)
 
-    async def _complete(self, events: AsyncGenerator[StreamEvent]) -> ChatResponse:
-        async with aclosing(events):
-            async for event in events:
-                if isinstance(event, TurnComplete):
-                    return event.response
-        raise StreamBrokenError("the turn ended without a reply")
-
     def _learn(self) -> None:
         """Take note of the provider's secrets, which may have changed."""
         self.with_secrets(self._calls.secrets())
@@ -613,53 +637,20 @@ class LlmCycle:
         return (await self._calls.ask(messages, settings=plain)).text
 
 
-class _Work:
-    """The work of one submission, with its budget, its guards and its extensions."""
+def _contributed(options: RunOptions[Any], runner: RunTools) -> list[Tool]:
+    """Return the tools that extensions contribute.
 
-    def __init__(
-        self,
-        run: StandaloneRun,
-        options: RunOptions[Any],
-        meter: Meter | None,
-        *,
-        model: ModelConfig,
-    ) -> None:
-        ctx = run.ctx
-        extensions = [*options.extensions]
-        self._meter = meter
-        self._trace: RunTrace | None = None
-        if (telemetry := telemetry_of_program(os.environ)) is not None:
-            name, clean = ctx.run.agent_id, ctx.journal.clean
-            self._trace = telemetry.begin_run(ctx.run, clean, name=name)
-            extensions.append(self._trace.extension(model))
-        self._guards: RunGuards | None = None
-        if options.guards:
-            self._guards = RunGuards(options.guards, ctx.journal, options.deps)
-            extensions.append(GuardChecks(self._guards, ctx.toolbox.expected))
-        if meter is not None and meter.limits("tool_calls"):
-            extensions.append(CallBudget(meter))
-        self._ctx = structs.replace(ctx, extensions=ctx.extensions.plus(*extensions))
-
-    async def do(self, prompt: Draft, *, is_one_reply: bool) -> Outcome:
-        """Run to the end, or to one valid reply whose calls are left to the caller."""
-        if self._trace is None:
-            return await self._do(prompt, ignore, is_one_reply=is_one_reply)
-        with self._trace.current():
-            return await self._do(prompt, self._trace.finish, is_one_reply=is_one_reply)
-
-    async def _do(self, prompt: Draft, on_end: OnEnd, *, is_one_reply: bool) -> Outcome:
-        ctx = self._ctx
-        ctx.journal.begin()
-        async with (
-            conclude(ctx.journal, on_end) as stats,
-            self._meter.in_time() if self._meter else nullcontext(),
-            self._guards.watching(prompt) if self._guards else nullcontext(prompt) as allowed,
-        ):
-            if is_one_reply:
-                await begin(ctx, allowed or prompt, stats)
-                reply = await take_turn(ctx, stats)
-                while not reply.calls and not await may_stop(ctx, reply, stats):
-                    reply = await take_turn(ctx, stats)
-            else:
-                await converse(ctx, allowed or prompt, stats)
-        return stats.outcome
+    Raises:
+        AgentCoreError: one is taken, or a toolset.
+    """
+    given = options.tools or ()
+    if any(isinstance(each, Toolset) for each in given):
+        reason = "contribute a toolset; here an agent gets its toolsets as tools=[...]"
+        raise malformed_option("extensions", reason)
+    contributed = [tool for tool in given if isinstance(tool, Tool)]
+    taken = {each.name for each in runner.definitions}
+    for tool in contributed:
+        if tool.name in taken:
+            raise malformed_option("extensions", f"contribute {tool.name}, which is taken")
+        taken.add(tool.name)
+    return contributed

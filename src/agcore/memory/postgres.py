@@ -20,7 +20,7 @@ _LOCK = "SELECT pg_advisory_xact_lock(hashtext('agcore memory'), hashtext(?))"
 _FIND = """SELECT coalesce(obj_description(oid, 'pg_class'), '') FROM pg_class
     WHERE relname = $1 AND pg_table_is_visible(oid)"""
 _CREATE = (
-    """CREATE TABLE {item} (
+    """CREATE TABLE IF NOT EXISTS {item} (
         id TEXT COLLATE "C" PRIMARY KEY,
         content TEXT NOT NULL,
         metadata TEXT NOT NULL,
@@ -30,11 +30,11 @@ _CREATE = (
         words TEXT[],                -- of a knowledge page, in its index
         parts TEXT[]                 -- the number of words of each part, and the words
     )""",
-    "CREATE INDEX {item}_created_at ON {item} (created_at)",
-    "CREATE INDEX {item}_used ON {item} (used)",
-    "CREATE INDEX {item}_recalls ON {item} (recalls, used)",
-    "CREATE INDEX {item}_words ON {item} USING gin (words)",
-    """CREATE INDEX {item}_unindexed ON {item} (id)
+    "CREATE INDEX IF NOT EXISTS {item}_created_at ON {item} (created_at)",
+    "CREATE INDEX IF NOT EXISTS {item}_used ON {item} (used)",
+    "CREATE INDEX IF NOT EXISTS {item}_recalls ON {item} (recalls, used)",
+    "CREATE INDEX IF NOT EXISTS {item}_words ON {item} USING gin (words)",
+    """CREATE INDEX IF NOT EXISTS {item}_unindexed ON {item} (id)
         WHERE parts IS NULL AND id >= '_knowledge:' AND id < '_knowledge;'""",
     f"COMMENT ON TABLE {{item}} IS '{_VERSION}'",
 )
@@ -151,9 +151,7 @@ def _create_table(url: str, table: str) -> None:
             (version,) = connection.execute(_FIND, [table]).fetchone() or (None,)
             if version is None:
                 connection.execute(_LOCK.replace("?", "$1"), [table])
-                (version,) = connection.execute(_FIND, [table]).fetchone() or (None,)
-            if version is None:
-                for statement in _CREATE:
+                for statement in _CREATE:  # another process may have been faster
                     connection.execute(statement.format(item=table).encode())
             elif version != _VERSION:
                 message = f"the table {table} is no memory store of this version of agcore"

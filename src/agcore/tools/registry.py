@@ -269,9 +269,20 @@ class ToolRegistry:
         """
         return self._with([*self._registered.values(), *tools])
 
-    def for_session(self, session_id: str) -> Self:
-        """Return a registry with the same tools, called in this session."""
-        return self._with(self._registered.values(), session_id=session_id)
+    def for_session(
+        self,
+        session_id: str,
+        names: Collection[str] | None = None,
+        *,
+        more: Iterable[AnyTool] = (),
+    ) -> Self:
+        """Return a registry of these tools, or of the named ones, and more, for one session.
+
+        Raises:
+            ToolError: a name is taken.
+        """
+        kept = [t for name, t in self._registered.items() if names is None or name in names]
+        return self._with([*kept, *more], session_id=session_id)
 
     def for_run(self) -> RunTools:
         """Return the tools in their current state, for a run of a cycle."""

@@ -13,11 +13,15 @@ from agent_core.types import (
     ErrorPayload,
     ModelEvent,
     ModelFailed,
+    ModelReasoningDelta,
     ModelRequest,
     ModelRetry,
     ModelStarted,
+    ModelTextDelta,
+    ToolCallDelta,
 )
 
+_PIECES = (ModelTextDelta, ModelReasoningDelta, ToolCallDelta)
 _LONGEST_S = 1e9
 """A longer pause, which no policy waits for, may be too large a number for a float."""
 
@@ -52,11 +56,15 @@ class RetryingAdapter:
     Args:
         adapter: the wrapped adapter.
         policy: number of attempts, and the pauses between them.
+        is_whole: leave the pieces of a reply out, so that one that breaks off can be repeated.
     """
 
-    def __init__(self, adapter: ProviderAdapter, policy: RetryConfig) -> None:
+    def __init__(
+        self, adapter: ProviderAdapter, policy: RetryConfig, *, is_whole: bool = False
+    ) -> None:
         self._adapter = adapter
         self._policy = policy
+        self._left_out = _PIECES if is_whole else ()
 
     async def close(self) -> None:
         """See `ProviderAdapter.close`."""
@@ -76,7 +84,8 @@ class RetryingAdapter:
                         if isinstance(event, ModelFailed) and not is_final:
                             failed = event
                             break
-                        if isinstance(event, ModelStarted) and has_started:
+                        is_repeated = isinstance(event, ModelStarted) and has_started
+                        if is_repeated or isinstance(event, self._left_out):
                             continue
                         # An adapter that reports retries has made them; what has come is not
                         # repeated.

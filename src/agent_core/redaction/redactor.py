@@ -302,6 +302,9 @@ class LiveBytes:
         return self._text.finish().encode("latin-1")
 
 
+_NO_VALUES = SecretValues({})
+
+
 class Redactor:
     """Removes secrets from texts, JSON-like values and bytes.
 
@@ -320,6 +323,8 @@ class Redactor:
 
     def __init__(self, secrets: Mapping[str, str]) -> None:
         self._kinds: dict[str, str] = {}  # by value: two secrets may have the same kind
+        self.has_secrets = False
+        self._values = self._values_in_bytes = _NO_VALUES
         self.learn(secrets)
 
     def learn(self, secrets: Mapping[str, str]) -> None:
@@ -328,10 +333,10 @@ class Redactor:
         A value that was known before stays known, even if its kind now has another value.
         """
         unknown = {value: kind for kind, value in secrets.items() if value not in self._kinds}
-        if not unknown and self._kinds:
+        if not unknown:
             return
         self._kinds |= unknown
-        self.has_secrets = bool(self._kinds)
+        self.has_secrets = True
         self._values = SecretValues(self._kinds)
         self._values_in_bytes = SecretValues(self._kinds, encoding="utf-8")
 

@@ -2,11 +2,13 @@
 
 import hashlib
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kgent.runtime.state import state_hash, state_text
+from kgent.runtime.state import SCHEMA_VERSION, state_hash, state_text
+from kgent.sandbox.workspace import FILES
 from kgent_runs import lines, state
 
 
@@ -41,6 +43,14 @@ def forge(root: Path, **fields: Any) -> None:
         hashes[name] = hashlib.sha256(raw).hexdigest()
     text = state_text(content | {"manifests": hashes})
     (root / "run.json").write_text(text, encoding="utf-8")
+    if content["schema_version"] >= SCHEMA_VERSION:
+        seal_attempt(root)
+
+
+def seal_attempt(root: Path) -> None:
+    """Copy the records of a run with one attempt into its folder."""
+    for name in FILES:
+        shutil.copyfile(root / name, root / "attempts" / "001" / name)
 
 
 def write_events(root: Path, events: list[dict[str, Any]]) -> None:

@@ -34,7 +34,13 @@ if TYPE_CHECKING:
 COMPLETED, FAILED, USAGE, INCOMPLETE = 0, 1, 2, 3
 INTERRUPTED = 130
 MAX_PROMPT_BYTES = 1_000_000
-_EXIT_CODES = {"completed": COMPLETED, "incomplete": INCOMPLETE}
+_EXIT_CODES = {
+    "completed": COMPLETED,
+    **dict.fromkeys(
+        ("incomplete", "waiting_for_user", "review_required", "revision_required", "cancelled"),
+        INCOMPLETE,
+    ),
+}
 """Exit codes by the status of a run; any other status is a failure."""
 
 _SHOWN_REMARKS = 5
@@ -52,7 +58,39 @@ _RUN_EXAMPLES = """examples:
 The answer goes to standard output, or one JSON result with --output-format
 json; everything else goes to standard error. Without --sandbox the folder is
 made where the profile says. Exit codes: 0 completed; 1 failed; 2 wrong
-usage or an invalid profile; 3 a deliverable is missing, or the run was stopped.
+usage or an invalid profile; 3 a deliverable is missing, the run was stopped, or
+it waits for an answer or a review.
+"""
+_RESUME_EXAMPLES = """examples:
+  kgent resume report-run
+
+The conversation goes on where it ended: after Ctrl-C, a limit, a failure, or
+the death of the process. A call that had begun then is not made again; the model
+is told so. A run that waits for an answer stays as it is. Exit codes are those
+of run.
+"""
+_REVISE_EXAMPLES = """examples:
+  kgent revise report-run --prompt "Add a chapter about snow."
+
+A new attempt in the same conversation and on the same files. The records of the
+attempts before it, and their deliverables, stay in attempts/. Exit codes are
+those of run.
+"""
+_ANSWER_EXAMPLES = """examples:
+  kgent answer report-run req_18ecaf13714a694180bf7662f4a4 allow
+  kgent answer report-run req_18ecaf13714a694180bf7662f4a4 deny --reason "Not here."
+
+The run goes on with the answer, which counts for this one call. Exit codes are
+those of run.
+"""
+_REVIEW_EXAMPLES = """examples:
+  kgent review report-run accept
+  kgent review report-run revise --reason "The table is wrong."
+  kgent review report-run cancel
+
+accept completes a run that is review_required; revise makes it
+revision_required; cancel ends a run for good that is not completed. Exit codes:
+0 recorded; 2 the run is in no state for this.
 """
 _VALIDATE_EXAMPLES = """examples:
   kgent validate --config kgent.yaml
@@ -264,6 +302,25 @@ def build_parser() -> argparse.ArgumentParser:
     five.add_argument("--sign", type=Path, metavar="KEY", help=sign_help)
     add_format(five)
 
+    def add_attempt(name: str, what: str, examples: str) -> argparse.ArgumentParser:
+        command = add(name, what, examples)
+        command.add_argument("run_dir", type=Path, metavar="RUN_DIR", help=folder_help)
+        command.add_argument("--stream", action="store_true", help="show text as it arrives")
+        command.add_argument("--sign", type=Path, metavar="KEY", help=sign_help)
+        add_format(command)
+        return command
+
+    add_attempt("resume", "continue a run that was interrupted or killed", _RESUME_EXAMPLES)
+    seven = add_attempt("revise", "ask a run for changes, in a new attempt", _REVISE_EXAMPLES)
+    seven.add_argument("--prompt", metavar="TEXT", required=True, help="what is to be changed")
+    eight = add_attempt("answer", "answer a question of a waiting run", _ANSWER_EXAMPLES)
+    eight.add_argument("request", metavar="REQUEST", help="the id that the run has printed")
+    eight.add_argument("answer", choices=("allow", "deny"), help="whether the call may be made")
+    eight.add_argument("--reason", metavar="TEXT", help="why; the model reads it")
+    nine = add_attempt("review", "decide about the result of a run", _REVIEW_EXAMPLES)
+    nine.add_argument("verdict", choices=("accept", "revise", "cancel"), help="the decision")
+    nine.add_argument("--reason", metavar="TEXT", help="why, for the record")
+
     six = add("diff", "show what differs between two run folders", _DIFF_EXAMPLES)
     six.add_argument("run_dir", type=Path, metavar="RUN_DIR", help=folder_help)
     six.add_argument("other_dir", type=Path, metavar="OTHER_DIR", help="that of the other run")
@@ -358,6 +415,27 @@ def _rerun(arguments: argparse.Namespace) -> int:
         return again.result
 
     return _conduct(arguments, start)
+
+
+def _attempt(arguments: argparse.Namespace) -> int:
+    """Begin another attempt at a run."""
+    from kgent.runtime.attempts import answer, resume, review, revise  # noqa: PLC0415
+
+    folder, given = arguments.run_dir, arguments
+
+    def start(**parts: Any) -> "RunResult":
+        match given.command:
+            case "resume":
+                return resume(folder, **parts)
+            case "revise":
+                return revise(folder, given.prompt, **parts)
+            case "answer":
+                return answer(folder, given.request, given.answer, reason=given.reason, **parts)
+            case _:
+                return review(folder, given.verdict, reason=given.reason)
+
+    code = _conduct(arguments, start)
+    return COMPLETED if arguments.command == "review" and code == INCOMPLETE else code
 
 
 def _conduct(arguments: argparse.Namespace, start: "Callable[..., RunResult]") -> int:
@@ -512,13 +590,14 @@ _COMMANDS = {
     "verify": _verify,
     "rerun": _rerun,
     "diff": _diff,
+    **dict.fromkeys(("resume", "revise", "answer", "review"), _attempt),
 }
 
 
 class _Parser(PlainParser):
     """A parser that raises errors instead of ending the process; `main` sets the exit code."""
 
-    texts = frozenset({"prompt"})
+    texts = frozenset({"prompt", "reason"})
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (see {self.prog} --help)")
@@ -573,6 +652,11 @@ def _print_result(result: "RunResult", *, with_text: bool) -> None:
         _print_line(f"invalid  {path}: {reason}")
     for check in result.checks:
         _print_line(f"check    {shlex.join(check.argv)}: {check.reason or 'passed'}")
+    if result.requests:
+        from kgent.review.report import describe_request  # noqa: PLC0415 - of a waiting run
+
+        for request in result.requests:
+            _print_line(f"request  {request.request_id}: may it run {describe_request(request)}")
     if result.error is not None:
         _complain(f"reason   {result.error}")
     if result.seal is not None:

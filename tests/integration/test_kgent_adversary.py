@@ -114,7 +114,8 @@ def forge_outcome(root: Path) -> None:
     found = lines(root / "events.jsonl")
     found[-1] |= {"type": "run.failed", "summary": "it failed"}
     write_events(root, found)
-    forge(root, status="failed", failure_reason="x: it failed")
+    attempts = [{**state(root)["attempts"][0], "status": "failed"}]
+    forge(root, status="failed", failure_reason="x: it failed", attempts=attempts)
 
 
 def replace_folder(root: Path) -> None:

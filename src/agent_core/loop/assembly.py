@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from agent_core.events import EventStream, Journal
+from agent_core.events.journal import HistoryStore
 from agent_core.extensions import Extension, ExtensionContext, Extensions
 from agent_core.loop.context import (
     ContextSource,
@@ -92,6 +93,7 @@ def build_run(
     path: Sequence[Node] = (),
     run: RunIdentity | None = None,
     redactor: Redactor | None = None,
+    store: HistoryStore | None = None,
     history: HistorySource | None = None,
     compactor: PathCompactor | None = None,
     extensions: Iterable[Extension] = (),
@@ -101,7 +103,7 @@ def build_run(
     deps: object = None,
     expected: "ExpectedOutput | None" = None,
 ) -> StandaloneRun:
-    """Assemble a run; omitted parts do nothing, and nothing is written to disk.
+    """Assemble a run; omitted parts do nothing, and nothing is written to disk without a store.
 
     Args:
         provider: answers the requests.
@@ -110,6 +112,7 @@ def build_run(
         path: the conversation to continue, root first, every call on it answered.
         run: identifies session, agent and run; new ids by default.
         redactor: knows the secrets that are kept out of events, nodes and results.
+        store: gets what the run adds to the path, as it happens.
         history: extends the path before the prompt is added.
         compactor: shortens a path that does not fit; without it the oldest exchanges are left out.
         extensions: what the run does at its fixed points; without any, every call is allowed.
@@ -132,7 +135,7 @@ def build_run(
     stream = EventStream()
     journal = Journal(
         identity,
-        store=UnstoredHistory(),
+        store=UnstoredHistory() if store is None else store,
         stream=stream,
         redactor=JournalRedactor(redactor or Redactor({})),
         estimate=estimate_blocks,

@@ -17,23 +17,31 @@ from agent_core.types import (
 )
 
 
+def is_passing(error: ErrorPayload) -> bool:
+    """Return whether a model may answer later: it is unreachable, overloaded or out of quota."""
+    return error.retryable or error.details.get("quota_used_up") is True
+
+
 class FallbackProvider:
     """The adapter of one run: its model, and the fallback models.
 
-    A model that is unreachable, overloaded or out of quota before the first delta is replaced by
-    the next one from then on.
+    A model that fails before the first delta, by default because it is unreachable, overloaded or
+    out of quota, is replaced by the next one from then on.
 
     Args:
         models: the models and their adapters, which are not closed here; the first is used first.
         on_switch: called with the model used from now on; returns whether the request fits it.
+        hands_over: returns whether the next model is used after this failure.
     """
 
     def __init__(
         self,
         models: Sequence[tuple[ModelConfig, ProviderAdapter]],
         on_switch: Callable[[ModelConfig], bool],
+        hands_over: Callable[[ErrorPayload], bool] = is_passing,
     ) -> None:
         self._models = models
+        self._hands_over = hands_over
         self._on_switch = on_switch
         self._current = 0
 
@@ -49,7 +57,8 @@ class FallbackProvider:
             failure, begun = None, False
             async with aclosing(_events(adapter, asked)) as events:
                 async for event in events:
-                    if isinstance(event, ModelFailed) and not begun and self._hands_over(event):
+                    has_failed = isinstance(event, ModelFailed)
+                    if has_failed and not begun and self._has_next_for(event.error):
                         failure = event.error
                         break
                     if isinstance(event, ModelRetry):
@@ -75,10 +84,8 @@ class FallbackProvider:
                 yield ModelFailed(error=ErrorPayload.of(too_long))
                 return
 
-    def _hands_over(self, failed: ModelFailed) -> bool:
-        error = failed.error
-        is_passing = error.retryable or error.details.get("quota_used_up") is True
-        return is_passing and self._current + 1 < len(self._models)
+    def _has_next_for(self, error: ErrorPayload) -> bool:
+        return self._current + 1 < len(self._models) and self._hands_over(error)
 
 
 def _addressed(request: ModelRequest, model: ModelConfig) -> ModelRequest:

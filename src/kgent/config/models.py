@@ -79,7 +79,8 @@ class ModelConfig(Section):
     usual variable.
 
     `path` is the model file of provider `local`, or the script of provider `scripted` and of the
-    `mock` engine; relative to the profile.
+    `mock` engine; relative to the profile. `fallbacks` are models that are tried, in order, when a
+    model fails before it has answered.
     """
 
     provider: str | None = Field(default=None, min_length=1)
@@ -91,6 +92,17 @@ class ModelConfig(Section):
     max_output_tokens: Tokens = 4096
     temperature: Temperature | None = None
     price: PriceConfig = Field(default_factory=PriceConfig)
+    fallbacks: list["ModelConfig"] = []
+
+    @field_validator("fallbacks")
+    @classmethod
+    def _one_level(cls, value: "list[ModelConfig]") -> "list[ModelConfig]":
+        for model in value:
+            if not model.provider or not model.name:
+                raise ValueError("must name provider and model, like openai:gpt-5")
+            if model.fallbacks:
+                raise ValueError("are tried in order; a fallback has no fallbacks of its own")
+        return value
 
     @model_validator(mode="before")
     @classmethod
@@ -369,9 +381,14 @@ class DeliverableSpec(Section):
 
 
 class DeliverablesConfig(Section):
-    """The files that the run has to produce."""
+    """The files that the run has to produce.
+
+    With `review` a person decides about them: a run that would be completed then ends as
+    `review_required`.
+    """
 
     required: list[DeliverableSpec] = []
+    review: bool = False
 
     @model_validator(mode="after")
     def _each_once(self) -> Self:
@@ -406,13 +423,15 @@ class RuntimeConfig(Section):
 
     `timeout_seconds` applies to the engine's part. `budget` is the most that the run may spend.
     `nudges` is the number of times that the model is asked to continue if it ends before its
-    deliverables exist.
+    deliverables exist. `unattended` decides about a program that `allowed_commands` does not name:
+    it is denied, or the run is parked until a person has answered.
     """
 
     stream: bool = False
     max_steps: Count = 20
     timeout_seconds: Seconds = 600
     nudges: Annotated[int, Field(ge=0, le=20)] = 1
+    unattended: Literal["deny", "park"] = "deny"
     engine: Literal["core", "pydantic_ai", "mock"] = "core"
     budget: BudgetConfig = Field(default_factory=BudgetConfig)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from agent_core.config.section import Section
 from agent_core.disk.reading import read_text_file
-from kgent.config.models import SANDBOX_PLACEHOLDERS, SQLITE, KgentConfig
+from kgent.config.models import SANDBOX_PLACEHOLDERS, SQLITE, KgentConfig, ModelConfig
 from kgent.errors import KgentError
 from kgent.sandbox.inputs import INPUTS, input_name
 from kgent.skills.registry import SkillRegistry
@@ -21,6 +21,14 @@ KEPT_MODEL = "archive/model"
 """The folders of a run folder for its skills, and for the script that replaces a model."""
 MAX_SCRIPT_BYTES = 1_000_000
 _SCRIPT_PROVIDERS = {"scripted"}
+
+
+_LATER_KEYS: tuple[tuple[str, str, object], ...] = (
+    ("deliverables", "review", False),
+    ("model", "fallbacks", []),
+    ("runtime", "unattended", "deny"),
+)
+"""Keys that came later than the fingerprint, with the defaults that do not count in it."""
 
 
 def portable_fields(config: KgentConfig) -> dict[str, Any]:
@@ -33,10 +41,17 @@ def portable_fields(config: KgentConfig) -> dict[str, Any]:
         enabled = config.skills.enabled
         found: dict[str, Any] = {"content": content} if content else {"paths": []}
         fields["skills"] = {"enabled": enabled, **found}
-    if config.model.path is not None:
-        script = read_script(config)
-        hashed = hashlib.sha256(script).hexdigest() if script is not None else None
-        fields["model"]["path"] = {"name": Path(config.model.path).name, "sha256": hashed}
+    models = (config.model, *config.model.fallbacks)
+    for field, model in zip(_model_fields(fields), models, strict=True):
+        if model.path is not None:
+            script = read_script(config, model)
+            hashed = hashlib.sha256(script).hexdigest() if script is not None else None
+            field["path"] = {"name": Path(model.path).name, "sha256": hashed}
+    for section, key, default in _LATER_KEYS:  # equal profiles keep the fingerprints they had
+        if fields[section][key] == default:
+            del fields[section][key]
+    for fallback in fields["model"].get("fallbacks", ()):
+        del fallback["fallbacks"]
     if place := _memory_path(config):
         fields["memory"]["provider"] = f"{SQLITE}{place.name}"
     for field, server in zip(fields["tools"]["mcp"], config.tools.mcp, strict=True):
@@ -52,8 +67,8 @@ def placeless_fields(config: KgentConfig) -> dict[str, Any]:
     Unlike `portable_fields` it has no hashes: files inside are compared as files.
     """
     fields = config.model_dump(mode="json", exclude={"workspace": {"sandbox"}})
-    if config.model.path is not None:
-        fields["model"]["path"] = Path(config.model.path).name
+    for field in _model_fields(fields):
+        field["path"] = Path(field["path"]).name if field["path"] is not None else None
     if place := _memory_path(config):
         fields["memory"]["provider"] = f"{SQLITE}{place.name}"
     for server in fields["tools"]["mcp"]:
@@ -82,9 +97,12 @@ def relocated(
         bare = bare.replace(known, "")
     if "{" not in bare and "}" not in bare:
         changes["workspace"] = config.workspace.model_copy(update={"sandbox": place})
-    if config.model.path is not None:
-        path = script or str(config.place(config.model.path))
-        changes["model"] = config.model.model_copy(update={"path": path})
+    fallbacks = [
+        one.model_copy(update={"path": str(config.place(one.path))}) if one.path else one
+        for one in config.model.fallbacks
+    ]
+    path = script or (str(config.place(config.model.path)) if config.model.path else None)
+    changes["model"] = config.model.model_copy(update={"path": path, "fallbacks": fallbacks})
     if skills:
         found = [KEPT_SKILLS] if SkillRegistry.of(config).discover() else []
         changes["skills"] = config.skills.model_copy(update={"paths": found})
@@ -108,16 +126,21 @@ def relocated(
     return config.model_copy(update=changes)
 
 
-def read_script(config: KgentConfig) -> bytes | None:
-    """Return the file of `model.path` if it is a script; None if it is a model or missing."""
-    is_script = config.runtime.engine == "mock" or config.model.provider in _SCRIPT_PROVIDERS
-    if config.model.path is None or not is_script:
+def read_script(config: KgentConfig, model: ModelConfig) -> bytes | None:
+    """Return the file of a model's `path` if it is a script; None if it is a model or missing."""
+    is_script = config.runtime.engine == "mock" or model.provider in _SCRIPT_PROVIDERS
+    if model.path is None or not is_script:
         return None
     try:
-        content = read_text_file(config.place(config.model.path), MAX_SCRIPT_BYTES + 1)
+        content = read_text_file(config.place(model.path), MAX_SCRIPT_BYTES + 1)
     except (OSError, ValueError):
         return None
     return content if len(content) <= MAX_SCRIPT_BYTES else None
+
+
+def _model_fields(fields: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the fields of the model and of its fallbacks."""
+    return [fields["model"], *fields["model"]["fallbacks"]]
 
 
 def _memory_path(config: KgentConfig) -> Path | None:

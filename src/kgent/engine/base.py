@@ -2,14 +2,14 @@
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 from agent_core.config.models import ModelConfig
-from agent_core.errors import ErrorCode
+from agent_core.errors import ErrorCode, ParkedError
 from agent_core.text import plural
 from kgent.config.models import KgentConfig
 from kgent.errors import (
@@ -21,9 +21,14 @@ from kgent.errors import (
     engine_error,
     error_info,
 )
+from kgent.records.conversation import message, open_calls, result_block
+from kgent.records.lines import now
 from kgent.runtime.blocking import finish_in_thread, run_blocking
 from kgent.runtime.cancellation import Cancellation
 from kgent.runtime.context import RunContext
+from kgent.runtime.questions import waiting_error
+from kgent.tools.calls import record_rejected_call
+from kgent.tools.core_adapter import explain_rejection
 from kgent.tools.registry import ToolDefinition
 
 
@@ -72,6 +77,10 @@ class AgentRunRequest:
         stream: whether the text is shown as it arrives.
         cancellation_token: asks the engine to stop.
         event_callback: receives the events.
+        history: the conversation of earlier attempts; messages of the archive.
+        continues: the conversation goes on without a new message: its open calls are made, and the
+          model is asked again.
+        prompt_at: the position of the prompt in the conversation.
         ask_further: awaited when the model has ended. A text it returns is sent to the model as the
           next message of the conversation; None ends the run.
     """
@@ -85,6 +94,9 @@ class AgentRunRequest:
     stream: bool = False
     cancellation_token: Cancellation = field(default_factory=Cancellation)
     event_callback: EventCallback | None = None
+    history: Sequence[dict[str, Any]] = ()
+    continues: bool = False
+    prompt_at: int = 0
     ask_further: Callable[[], Awaitable[str | None]] = _end
 
     def report(self, kind: EngineEventKind, text: str = "") -> None:
@@ -98,7 +110,8 @@ class AgentResult(Record):
 
     `usage` contains tokens and model calls, by name. `cost` is in US dollars; None if the price of
     the model is not known. If `usage_is_estimated`, the service has not reported all of both, for
-    example for a call that was cut off.
+    example for a call that was cut off. `answered_by` is the fallback that took over from the
+    profile's model, if one did.
     """
 
     status: EngineStatus
@@ -106,6 +119,7 @@ class AgentResult(Record):
     usage: dict[str, int] = {}
     cost: float | None = None
     usage_is_estimated: bool = False
+    answered_by: str | None = None
     error: ErrorInfo | None = None
 
 
@@ -180,6 +194,8 @@ async def run_limited(
             return interrupted(token.reason)
         with token.stopping_task():
             return await work()
+    except ParkedError as parked:
+        return parked_result(parked.request_ids)
     except (asyncio.CancelledError, KeyboardInterrupt):
         token.cancel("the run was interrupted")
         return interrupted(token.reason)
@@ -217,6 +233,48 @@ def interrupted(
     return AgentResult(status=status, final_text=text, error=reason, usage=dict(usage or {}))
 
 
+def parked_result(
+    request_ids: Iterable[str], *, text: str | None = None, usage: Mapping[str, int] | None = None
+) -> AgentResult:
+    """Build the result of an engine that waits for a person's answer."""
+    return interrupted(waiting_error(request_ids), text=text, usage=usage)
+
+
+async def make_open_calls(request: AgentRunRequest) -> None:
+    """Make the calls of the conversation that have no result, and add their results to it.
+
+    Raises:
+        asyncio.CancelledError: the run was cancelled.
+        ParkedError: the run waits for a person's answer.
+    """
+    for block in open_calls(request.history):
+        await answer_call(request, block["tool_call_id"], block["name"], block["arguments"])
+
+
+async def answer_call(request: AgentRunRequest, call_id: str, name: str, args: object) -> object:
+    """Make a call for an engine without a loop of its own, and add its result to the conversation.
+
+    Raises:
+        asyncio.CancelledError: the run was cancelled.
+        ParkedError: the run waits for a person's answer.
+    """
+    context = request.context
+    tool = next((tool for tool in request.tools if tool.name == name), None)
+    if tool is not None and isinstance(args, Mapping):
+        given = cast("Mapping[str, Any]", args)
+        result = await tool.invoke(given, context, call_id=call_id)
+        content, is_error = result.model_dump(mode="json", exclude_none=True), not result.ok
+    else:
+        code, text = explain_rejection(request.tools, context, name=name, args=args)
+        await record_rejected_call(
+            context, call_id=call_id, name=name, args=args, code=code, message=text
+        )
+        content, is_error = {"code": code, "message": text}, True
+    answer = result_block(call_id, name, content, is_error=is_error)
+    context.records.conversation.add(message("tool", now(), answer))
+    return content
+
+
 def out_of_steps(
     max_steps: int | None, *, text: str | None = None, usage: Mapping[str, int] | None = None
 ) -> AgentResult:
@@ -235,6 +293,22 @@ def out_of_budget(
     return interrupted(error, text=text, usage=usage)
 
 
+def each_model(config: KgentConfig) -> list[KgentConfig]:
+    """Return the profile once with each of its models: its own one, then the fallbacks."""
+    models = (config.model, *config.model.fallbacks)
+    return [config.model_copy(update={"model": model}) for model in models]
+
+
+def record_fallback(context: RunContext, error: ErrorInfo, fallback: str) -> None:
+    """Record that a model has failed before it answered, and which one is asked instead."""
+    known = error.model_copy(update={"details": {**(error.details or {}), "fallback": fallback}})
+    known = known.redacted(context.records.redactor)
+    context.records.errors.record(known)
+    data = known.model_dump(mode="json", exclude_none=True)
+    summary = f"{known}; {fallback} is asked instead"
+    context.records.events.emit("error", summary, data, severity="warning")
+
+
 def core_model(config: KgentConfig) -> ModelConfig:
     """Return the model of a profile in the form that agent_core uses.
 
@@ -247,15 +321,14 @@ def core_model(config: KgentConfig) -> ModelConfig:
         provider=provider,
         name=name,
         path=str(config.place(model.path)) if model.path else None,
-        **model.model_dump(exclude={"provider", "name", "path"}),
+        **model.model_dump(exclude={"provider", "name", "path", "fallbacks"}),
     )
 
 
 def model_secrets(config: KgentConfig) -> dict[str, str]:
-    """Return the key of the profile's model, by the name of its variable; empty if not set."""
-    name = config.model.api_key_env
-    value = os.environ.get(name) if name else None
-    return {name: value} if name and value else {}
+    """Return the keys of the profile's models by the names of their variables, if they are set."""
+    names = (one.model.api_key_env for one in each_model(config))
+    return {name: value for name in names if name and (value := os.environ.get(name))}
 
 
 def api_key(config: KgentConfig) -> str | None:
@@ -264,11 +337,12 @@ def api_key(config: KgentConfig) -> str | None:
     Raises:
         KgentError: category `config`; the variable is not set.
     """
-    name, secrets = config.model.api_key_env, model_secrets(config)
-    if name and not secrets:
+    name = config.model.api_key_env
+    value = os.environ.get(name) if name else None
+    if name and not value:
         message = f"the environment variable {name}, which model.api_key_env names, is not set"
         raise config_error(message)
-    return secrets.get(name or "")
+    return value
 
 
 def require_model(config: KgentConfig) -> tuple[str, str]:

@@ -1,95 +1,68 @@
-"""The conversation of a run as `archive/` keeps it: one form, whatever the engine was.
-
-A line is a message: `role` (user, assistant, tool), `created_at`, and `content`, a list of blocks:
-
-- `{"type": "text" | "reasoning", "text"}`
-- `{"type": "tool_call", "tool_call_id", "name", "arguments"}`, which are text if the model sent no
-  JSON object
-- `{"type": "tool_result", "tool_call_id", "name", "is_error", "content"}`: for the model;
-  results have the order of their calls
-"""
+"""Conversion between the path of agent_core's loop and the conversation of the archive."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
+from agent_core.events.journal import build_node
+from agent_core.providers.estimates import estimate_blocks
+from agent_core.redaction import Redactor
+from agent_core.redaction.redactor import JournalRedactor
 from agent_core.types import (
+    EFFECT_UNKNOWN,
+    OPAQUE,
+    ContentBlock,
+    Draft,
     JsonBlock,
     Node,
     ReasoningBlock,
+    Role,
+    RunIdentity,
     TextBlock,
+    ToolCall,
     ToolCallBlock,
     ToolResultBlock,
 )
+from kgent.records.conversation import (
+    INTERRUPTED,
+    call_block,
+    message,
+    open_calls,
+    result_block,
+    text_block,
+)
 
-CONVERSATION = "conversation.jsonl"
-"""The name of the conversation in the archive."""
-
-
-def message(role: str, created_at: str, *content: dict[str, Any]) -> dict[str, Any]:
-    """Build a message."""
-    return {"role": role, "created_at": created_at, "content": list(content)}
-
-
-def text_block(text: str, kind: str = "text") -> dict[str, Any]:
-    """Build a block of text or reasoning."""
-    return {"type": kind, "text": text}
-
-
-def call_block(call_id: str, name: str, arguments: object) -> dict[str, Any]:
-    """Build a block for a call."""
-    return {"type": "tool_call", "tool_call_id": call_id, "name": name, "arguments": arguments}
-
-
-def result_block(call_id: str, name: str, content: object, *, is_error: bool) -> dict[str, Any]:
-    """Build a block for the result of a call."""
-    facts = {"type": "tool_result", "tool_call_id": call_id, "name": name}
-    return {**facts, "is_error": is_error, "content": content}
+_INVALID = ("invalid_arguments", "invalid_reason")
+_RETURNED = (OPAQUE, "redacted_thinking", "raw_tool_call_id")
+"""Metadata of blocks that the provider needs when the conversation is continued."""
 
 
 def messages_of(nodes: Iterable[Node]) -> list[dict[str, Any]]:
     """Convert a path of agent_core's loop to messages."""
-    found = [
+    return [
         message(
             node.role.value,
             node.created_at.isoformat(timespec="microseconds"),
             *(_block_of(block) for block in node.content),
+            is_cut_off=node.is_partial and node.role is Role.ASSISTANT,
         )
         for node in nodes
     ]
-    return in_call_order(found)
-
-
-def in_call_order(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the messages, with the results of each turn in the order of its calls."""
-    ordered: list[dict[str, Any]] = []
-    results: list[dict[str, Any]] = []
-    calls: list[str] = []
-
-    def place(one: dict[str, Any]) -> int:
-        call_id = one["content"][0]["tool_call_id"] if one["content"] else ""
-        return calls.index(call_id) if call_id in calls else len(calls)
-
-    for one in messages:
-        if one["role"] == "tool":
-            results.append(one)
-            continue
-        ordered += sorted(results, key=place)
-        results = []
-        calls = [block["tool_call_id"] for block in one["content"] if block["type"] == "tool_call"]
-        ordered.append(one)
-    return [*ordered, *sorted(results, key=place)]
 
 
 def _block_of(block: Any) -> dict[str, Any]:
     match block:
         case TextBlock(text=text):
             return text_block(text)
-        case ReasoningBlock(text=text):
-            return text_block(text, "reasoning")
-        case ToolCallBlock(tool_call_id=call_id, name=name):
-            return call_block(
-                call_id, name, block.metadata.get("invalid_arguments", block.arguments)
-            )
+        case ReasoningBlock(text=text, signature=signature, metadata=metadata):
+            data: dict[str, Any] = {"signature": signature} if signature else {}
+            if signature or any(metadata.get(key) for key in _RETURNED):
+                data |= {"metadata": metadata}
+            return text_block(text, "reasoning", provider_data=data)
+        case ToolCallBlock(tool_call_id=call_id, name=name, metadata=metadata):
+            arguments = metadata.get("invalid_arguments", block.arguments)
+            kept = {key: value for key, value in metadata.items() if key not in _INVALID}
+            data = {"metadata": kept} if any(kept.get(key) for key in _RETURNED) else {}
+            return call_block(call_id, name, arguments, provider_data=data)
         case ToolResultBlock(tool_call_id=call_id, is_error=is_error):
             contents = [
                 one.data if isinstance(one, JsonBlock) else one.model_dump(mode="json")
@@ -102,3 +75,85 @@ def _block_of(block: Any) -> dict[str, Any]:
             return result_block(call_id, name, content, is_error=is_error)
         case _:
             return block.model_dump(mode="json")
+
+
+def nodes_of(messages: Sequence[dict[str, Any]], run: RunIdentity) -> list[Node]:
+    """Convert the messages of earlier attempts to a path, without replies that were cut off."""
+    path: list[Node] = []
+    for one in messages:
+        if one.get("cut_off"):
+            continue
+        content = [found for block in one["content"] if (found := _read_block(block)) is not None]
+        if not content:
+            continue
+        name = one["content"][0].get("name")
+        draft = Draft(Role(one["role"]), content, metadata={"tool_name": name} if name else {})
+        path.append(
+            build_node(
+                draft,
+                JournalRedactor(Redactor({})),  # no secret has reached the archive
+                estimate_blocks,
+                session_id=run.session_id,
+                agent_id=run.agent_id,
+                run_id=run.run_id,
+                parent_id=path[-1].node_id if path else None,
+            )
+        )
+    return path
+
+
+def _read_block(block: dict[str, Any]) -> ContentBlock | None:
+    data = cast("dict[str, Any]", block.get("provider_data") or {})
+    match block:
+        case {"type": "text", "text": str() as text}:
+            return TextBlock(text=text)
+        case {"type": "reasoning", "text": str() as text} if data:
+            return ReasoningBlock(
+                text=text, signature=data.get("signature"), metadata=data.get("metadata") or {}
+            )
+        case {"type": "tool_call"}:
+            call = read_call(block)
+            return ToolCallBlock(
+                tool_call_id=call.tool_call_id,
+                name=call.name,
+                arguments=call.arguments,
+                metadata=call.metadata,
+            )
+        case {"type": "tool_result", "tool_call_id": call_id, "content": content}:
+            metadata: dict[str, Any] = {"tool_name": block.get("name", "")}
+            is_error = bool(block.get("is_error"))
+            if is_error and _code_of(content) == INTERRUPTED:
+                metadata["reason"] = EFFECT_UNKNOWN
+            return ToolResultBlock(
+                tool_call_id=call_id,
+                is_error=is_error,
+                content=[JsonBlock(data=content)],
+                metadata=metadata,
+            )
+        case _:
+            return None
+
+
+def read_call(block: dict[str, Any]) -> ToolCall:
+    """Convert a block of a call."""
+    data = cast("dict[str, Any]", block.get("provider_data") or {})
+    metadata, arguments = dict(data.get("metadata") or {}), block["arguments"]
+    if not isinstance(arguments, dict):
+        metadata, arguments = metadata | {"invalid_arguments": arguments}, {}
+    return ToolCall(
+        tool_call_id=block["tool_call_id"],
+        name=block["name"],
+        arguments=cast("dict[str, Any]", arguments),
+        metadata=metadata,
+    )
+
+
+def calls_to_make(messages: Sequence[dict[str, Any]]) -> list[ToolCall]:
+    """Return the calls of the conversation that have no result."""
+    return [read_call(block) for block in open_calls(messages)]
+
+
+def _code_of(content: object) -> object:
+    answer = cast("dict[str, Any]", content) if isinstance(content, dict) else {}
+    error = answer.get("error")
+    return cast("dict[str, Any]", error).get("code") if isinstance(error, dict) else None

@@ -11,22 +11,28 @@ from agent_core.budgets.prices import Prices
 from agent_core.config.models import BudgetConfig, ContextConfig, ModelConfig
 from agent_core.context.composer import Composer
 from agent_core.context.system_prompt import system_block
-from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.errors import AgentCoreError, ErrorCode, StorageError
+from agent_core.events import Journal
 from agent_core.extensions import Extension, ExtensionContext, Place
-from agent_core.loop import Outcome, RunLimits
-from agent_core.loop.assembly import StandaloneRun, build_run
+from agent_core.loop import HistorySource, Outcome, ResumePoint, RunLimits
+from agent_core.loop.assembly import StandaloneRun, UnstoredHistory, build_run
 from agent_core.loop.context import OnEnd
 from agent_core.providers.base import ProviderAdapter, ProviderRegistry
+from agent_core.providers.fallback import FallbackProvider
 from agent_core.providers.retrying import with_retries
 from agent_core.storage.budgets import UnstoredBudgets
 from agent_core.telemetry.opening import open_telemetry
 from agent_core.types import (
+    Batch,
     Budget,
     EndReason,
+    ErrorPayload,
     EventType,
     Node,
+    Position,
     Role,
     RunIdentity,
+    Usage,
     new_id,
     user_text,
 )
@@ -39,12 +45,16 @@ from kgent.engine.base import (
     EngineStatus,
     api_key,
     core_model,
+    each_model,
     interrupted,
     out_of_steps,
+    parked_result,
+    record_fallback,
     run_limited,
 )
-from kgent.engine.conversation import CONVERSATION, messages_of
+from kgent.engine.conversation import calls_to_make, messages_of, nodes_of
 from kgent.errors import config_error, engine_error
+from kgent.records.context import RunRecords
 from kgent.tools.calls import record_rejected_call
 from kgent.tools.core_adapter import adapt_tool
 
@@ -71,12 +81,10 @@ class CoreAgentEngine(AsyncAgentEngine):
         Raises:
             KgentError: category `config`; the profile names no model, or one that cannot be used.
         """
-        model = core_model(config)
         registry = ProviderRegistry()
-        if model.provider not in registry.keys and model.provider in self._providers.keys:
-            return
-        adapter = _create_adapter(registry, model)
-        await adapter.close()
+        for model in map(core_model, each_model(config)):
+            if model.provider in registry.keys or model.provider not in self._providers.keys:
+                await _create_adapter(registry, model).close()
 
     async def run_async(self, request: AgentRunRequest) -> AgentResult:
         """Run the model and the tools it calls until it ends without calls.
@@ -85,18 +93,22 @@ class CoreAgentEngine(AsyncAgentEngine):
             KgentError: category `config`; the profile names no model, or one that cannot be used.
         """
         config = request.context.config
-        model = core_model(config)
-        api_key(config)  # a missing key is reported before anything is sent
+        models = [core_model(one) for one in each_model(config)]
+        for one in each_model(config):
+            api_key(one)  # a missing key is reported before anything is sent
         ends: list[Outcome] = []
-        work = partial(self._run_loop, request, model, on_end=ends.append)
+        work = partial(self._run_loop, request, models, on_end=ends.append)
         result = await run_limited(request, work)
         return _with_usage(result, ends[-1]) if ends else result
 
     async def _run_loop(
-        self, request: AgentRunRequest, model: ModelConfig, *, on_end: OnEnd
+        self, request: AgentRunRequest, models: Sequence[ModelConfig], *, on_end: OnEnd
     ) -> AgentResult:
         context = request.context
-        provider = _create_adapter(self._providers, model)
+        adapters = [_create_adapter(self._providers, one) for one in models]
+        if request.continues:
+            _leave_out_played(adapters[0], request)
+        model, answered_by = models[0], list[str]()
         system = system_block("kgent.profile", "profile", request.system_prompt)
         identity = RunIdentity(
             session_id=context.session_id, agent_id=new_id("agent"), run_id=context.run_id
@@ -108,23 +120,32 @@ class CoreAgentEngine(AsyncAgentEngine):
             identity,
             Budget.model_validate(limits.model_dump(exclude={"on_unknown_price", "wall_s"})),
         )
-        run = build_run(
-            provider=MeteredAdapter(
-                with_retries(provider, model),
-                model,
+        chain: list[tuple[ModelConfig, ProviderAdapter]] = []
+        for one, adapter in zip(models, adapters, strict=True):
+            metered = MeteredAdapter(
+                with_retries(adapter, one),
+                one,
                 prices=Prices(),
                 estimate=budgets.estimate,
                 meter=meter,
-            ),
-            composer=Composer(model=model, context=ContextConfig(), static=[system]),
+            )
+            chain.append((one, metered))
+        composer = Composer(model=model, context=ContextConfig(), static=[system])
+        fallbacks = FallbackProvider(chain, composer.use, _hands_over)
+        run = build_run(
+            provider=fallbacks if chain[1:] else chain[0][1],
+            composer=composer,
             tools=[adapt_tool(tool, context) for tool in request.tools],
+            path=nodes_of(request.history, identity),
             run=identity,
+            store=_Archive(context.records),
+            history=_Earlier(request),
             extensions=[_EndHook(request.ask_further), *([CallBudget(meter)] if meter else [])],
             redactor=context.records.redactor,
             limits=RunLimits(max_turns=request.max_steps or RunLimits().max_turns),
             project_dir=context.sandbox_root,
         )
-        watching = asyncio.create_task(_watch(request, run))
+        watching = asyncio.create_task(_watch(request, run, answered_by))
         prompt = user_text(request.prompt)
         telemetry = open_telemetry(None, os.environ)
         try:
@@ -139,9 +160,11 @@ class CoreAgentEngine(AsyncAgentEngine):
                 await telemetry.close()
             await asyncio.wait([watching], timeout=1)
             watching.cancel()
-            context.records.archive.add_lines(CONVERSATION, *messages_of(run.ctx.journal.path))
-            await provider.close()
-        return _build_result(outcome, request, run.ctx.journal.path)
+            context.records.conversation.finish()
+            for adapter in adapters:
+                await adapter.close()
+        result = _build_result(outcome, request, run.ctx.journal.path)
+        return result.model_copy(update={"answered_by": answered_by[-1] if answered_by else None})
 
 
 def _create_adapter(registry: ProviderRegistry, model: ModelConfig) -> ProviderAdapter:
@@ -149,6 +172,49 @@ def _create_adapter(registry: ProviderRegistry, model: ModelConfig) -> ProviderA
         return registry.create(model)
     except AgentCoreError as error:
         raise config_error(f"model: {error.message}", error.code) from error
+
+
+def _leave_out_played(adapter: ProviderAdapter, request: AgentRunRequest) -> None:
+    """Let a script go on behind the replies that the conversation has."""
+    from agent_core.providers.scripted import ScriptedProvider  # noqa: PLC0415 - few runs have one
+
+    if isinstance(adapter, ScriptedProvider):
+        own = request.history[request.prompt_at :]
+        adapter.skip(sum(one["role"] == "assistant" and not one.get("cut_off") for one in own))
+
+
+class _Archive(UnstoredHistory):
+    """Adds the messages of a run to its conversation as they arrive."""
+
+    def __init__(self, records: RunRecords) -> None:
+        super().__init__()
+        self._records = records
+
+    def append(self, batch: Batch) -> asyncio.Future[Position]:
+        """Store the messages of the batch, and answer at once with its position."""
+        stored = super().append(batch)
+        try:
+            if batch.nodes:
+                self._records.conversation.add(*messages_of(batch.nodes))
+        except OSError as error:
+            stored = asyncio.get_running_loop().create_future()
+            reason = f"the conversation cannot be written: {error.strerror or error}"
+            stored.set_exception(StorageError(ErrorCode.STORAGE_ERROR, reason))
+        return stored
+
+
+class _Earlier(HistorySource):
+    """The conversation of earlier attempts, which is on the path already."""
+
+    def __init__(self, request: AgentRunRequest) -> None:
+        self._request = request
+
+    async def resume(self, journal: Journal) -> ResumePoint | None:
+        """Return where a conversation goes on without a new message; None if it gets one."""
+        if not self._request.continues:
+            return None
+        calls = calls_to_make(self._request.history)
+        return ResumePoint(0, Usage(), calls, nodes=journal.path[-1:])
 
 
 class _EndHook(Extension):
@@ -167,10 +233,17 @@ class _EndHook(Extension):
         return await self._ask_further()
 
 
-async def _watch(request: AgentRunRequest, run: StandaloneRun) -> None:
-    """Report the run's text, and record calls that reached no tool."""
+def _hands_over(error: ErrorPayload) -> bool:
+    """Return whether another model may do better after this failure."""
+    return error.code not in {ErrorCode.BUDGET_EXCEEDED, ErrorCode.CANCELLED}
+
+
+async def _watch(request: AgentRunRequest, run: StandaloneRun, answered_by: list[str]) -> None:
+    """Report the run's text, and record calls that reached no tool, and fallbacks."""
     from agent_core.types.event_details import (  # noqa: PLC0415 - for readers of events only
         Delta,
+        ErrorDetails,
+        ModelRetried,
         ToolDenied,
         ToolFailed,
     )
@@ -179,6 +252,14 @@ async def _watch(request: AgentRunRequest, run: StandaloneRun) -> None:
         details, call_id = event.details, event.tool_call_id
         if kind := _REPORTED.get(event.event_type):
             request.report(kind, details.text if isinstance(details, Delta) else "")
+            continue
+        if isinstance(details, ModelRetried) and details.next_model:
+            answered_by.append(details.next_model)
+            failure = details.error
+            code, text = ErrorCode.PROVIDER_ERROR.value, "the model has failed"
+            if isinstance(failure, ErrorDetails):
+                code, text = failure.code or code, failure.message or text
+            record_fallback(request.context, engine_error(code, text), details.next_model)
             continue
         if not isinstance(details, ToolFailed | ToolDenied) or not call_id:
             continue
@@ -222,6 +303,8 @@ def _last_answer(path: Sequence[Node]) -> str | None:
 
 def _end_of(outcome: Outcome, request: AgentRunRequest) -> AgentResult:
     text = outcome.text or None
+    if outcome.end_reason is None:
+        return parked_result(outcome.requests, text=text)
     if outcome.end_reason is EndReason.COMPLETED:
         return AgentResult(status=EngineStatus.COMPLETED, final_text=text)
     if outcome.end_reason is EndReason.MAX_TURNS:

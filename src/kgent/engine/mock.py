@@ -10,7 +10,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from agent_core.config.models import RetryConfig
 from agent_core.disk.reading import read_text_file
-from agent_core.errors import ErrorCode
+from agent_core.errors import ErrorCode, ParkedError
 from agent_core.types import Frozen, new_id
 from kgent.config.models import KgentConfig
 from kgent.engine.base import (
@@ -19,12 +19,17 @@ from kgent.engine.base import (
     AsyncAgentEngine,
     EngineEventKind,
     EngineStatus,
+    answer_call,
     interrupted,
+    make_open_calls,
     out_of_budget,
     out_of_steps,
+    parked_result,
     run_limited,
 )
 from kgent.errors import config_error, engine_error
+from kgent.records.conversation import blocks_of, call_block, message, result_block, text_block
+from kgent.records.lines import now
 from kgent.tools.calls import record_rejected_call
 
 MAX_SCRIPT_BYTES = 1_000_000
@@ -65,6 +70,9 @@ MockStep = str | MockCall | MockFailure | MockPause | MockContinuation
 class MockAgentEngine(AsyncAgentEngine):
     """Plays its steps in order; every step except a pause counts as one model call.
 
+    Its conversation says how far a script was played, for an attempt that continues it; when a
+    script is over, none is kept.
+
     Args:
         script: the steps. By default the script in the profile's `model.path` is played; without
           that too, the answer is a fixed text and nothing is written.
@@ -101,16 +109,18 @@ class MockAgentEngine(AsyncAgentEngine):
 
 async def _play(script: Sequence[MockStep], request: AgentRunRequest) -> AgentResult:
     token, usage = request.cancellation_token, {"model_calls": 0}
+    say, budget = request.context.records.conversation.add, request.context.config.runtime.budget
     text: str | None = None
     answer: str | None = None
-    steps, budget, made = list(reversed(script)), request.context.config.runtime.budget, 0
-    failures = 0
+    made = failures = 0
     try:
+        steps, text = await _begin(script, request)
         while steps:
             step = steps.pop()
             if isinstance(step, MockContinuation):
-                if await request.ask_further() is None:
+                if (asked := await request.ask_further()) is None:
                     break
+                say(message("user", now(), text_block(asked)))
                 answer = text
                 steps += reversed(step.nudged)
                 continue
@@ -122,15 +132,14 @@ async def _play(script: Sequence[MockStep], request: AgentRunRequest) -> AgentRe
             usage["model_calls"] += 1
             if isinstance(step, MockFailure):
                 failures += 1
-                if _is_tried_again(step, steps, failures):
-                    continue
-                error = engine_error(step.code, step.fail, retryable=step.retryable)
-                failed = EngineStatus.FAILED
-                return AgentResult(status=failed, final_text=answer, error=error, usage=usage)
+                if not _is_tried_again(step, steps, failures):
+                    return _failed(step, answer, usage)
+                continue
             failures = 0
             request.report(EngineEventKind.STEP)
             if isinstance(step, str):
                 text = step
+                say(message("assistant", now(), text_block(step)))
                 request.report(EngineEventKind.TEXT, step)
             else:
                 made += 1
@@ -139,11 +148,45 @@ async def _play(script: Sequence[MockStep], request: AgentRunRequest) -> AgentRe
                 if is_spent:
                     return out_of_budget("tool_calls", text=text, usage=usage)
             await asyncio.sleep(0)  # lets a cancellation take effect
+    except ParkedError as parked:
+        return parked_result(parked.request_ids, text=text, usage=usage)
     except asyncio.CancelledError:
-        if not token.is_cancelled:
-            raise
+        token.cancel("the run was interrupted")  # unless there is another reason
         return interrupted(token.reason, text=text, usage=usage)
+    request.context.records.conversation.drop()
     return AgentResult(status=EngineStatus.COMPLETED, final_text=text, usage=usage)
+
+
+def _failed(step: MockFailure, answer: str | None, usage: dict[str, int]) -> AgentResult:
+    error = engine_error(step.code, step.fail, retryable=step.retryable)
+    return AgentResult(status=EngineStatus.FAILED, final_text=answer, error=error, usage=usage)
+
+
+async def _begin(
+    script: Sequence[MockStep], request: AgentRunRequest
+) -> tuple[list[MockStep], str | None]:
+    """Return the steps to play, the next one last, and the latest text of earlier attempts."""
+    steps = list(reversed(script))
+    if not request.continues:
+        prompt = message("user", now(), text_block(request.prompt))
+        request.context.records.conversation.add(prompt)
+        return steps, None
+    await make_open_calls(request)
+    own = request.history[request.prompt_at :]
+    _leave_out_played(steps, own)
+    said = blocks_of((one for one in own if one["role"] == "assistant"), "text")
+    return steps, said[-1]["text"] if said else None
+
+
+def _leave_out_played(steps: list[MockStep], own: Sequence[Mapping[str, Any]]) -> None:
+    """Remove the steps that were played before, and the pause or failure that came next."""
+    played = sum(one["role"] == "assistant" for one in own)
+    while steps and (played or isinstance(steps[-1], MockPause | MockFailure)):
+        step = steps.pop()
+        if isinstance(step, MockContinuation):
+            steps += reversed(step.nudged)
+        elif isinstance(step, str | MockCall):
+            played -= 1
 
 
 def _out_of_calls(
@@ -163,20 +206,25 @@ def _is_tried_again(failure: MockFailure, steps: Sequence[MockStep], failures: i
 
 async def _call(step: MockCall, request: AgentRunRequest, *, is_spent: bool) -> None:
     """Call the tool; if there is no such tool or no budget, only record the call."""
-    call_id = new_id("call")
-    tool = next((tool for tool in request.tools if tool.name == step.tool), None)
-    if tool is not None and not is_spent:
-        await tool.invoke(step.args, request.context, call_id=call_id)
+    call_id, conversation = new_id("call"), request.context.records.conversation
+    conversation.add(message("assistant", now(), call_block(call_id, step.tool, step.args)))
+    if not is_spent and any(tool.name == step.tool for tool in request.tools):
+        await answer_call(request, call_id, step.tool, step.args)
         return
     code = ErrorCode.BUDGET_EXCEEDED if is_spent else ErrorCode.TOOL_NOT_AVAILABLE
-    message = f"there is no tool {step.tool[:80]} in this run"
+    text = f"there is no tool {step.tool[:80]} in this run"
+    text = "the budget of the run has no call of a tool left" if is_spent else text
     await record_rejected_call(
         request.context,
         call_id=call_id,
         name=step.tool,
         args=step.args,
         code=code.value,
-        message="the budget of the run has no call of a tool left" if is_spent else message,
+        message=text,
+    )
+    content = {"code": code.value, "message": text}
+    conversation.add(
+        message("tool", now(), result_block(call_id, step.tool, content, is_error=True))
     )
 
 

@@ -3,8 +3,8 @@
 import asyncio
 import json
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, cast
@@ -20,6 +20,7 @@ from pydantic_ai import (
     messages,
 )
 from pydantic_ai.models import Model
+from pydantic_ai.models.fallback import FallbackModel
 
 from agent_core.budgets.prices import Prices
 from agent_core.errors import AgentCoreError, ErrorCode
@@ -35,22 +36,26 @@ from kgent.engine.base import (
     AsyncAgentEngine,
     EngineEventKind,
     EngineStatus,
+    answer_call,
     api_key,
     core_model,
+    each_model,
+    make_open_calls,
     out_of_budget,
     out_of_steps,
+    record_fallback,
     require_model,
     run_limited,
 )
-from kgent.engine.conversation import (
-    CONVERSATION,
+from kgent.errors import ErrorInfo, config_error, engine_error
+from kgent.records.conversation import (
+    blocks_of,
     call_block,
     in_call_order,
     message,
     result_block,
     text_block,
 )
-from kgent.errors import config_error, engine_error
 from kgent.tools.calls import record_rejected_call
 from kgent.tools.core_adapter import describe_tool, explain_rejection
 from kgent.tools.pydantic_adapter import adapt_tool
@@ -93,9 +98,9 @@ class PydanticAIAgentEngine(AsyncAgentEngine):
             KgentError: category `config`; provider or name is missing, or cannot be used this way.
         """
         if self._model is None:
-            client = httpx2.AsyncClient(transport=RoutedTransport())
-            _build_model(config, client, key=_NO_KEY)
-            await client.aclose()
+            for one in each_model(config):
+                async with httpx2.AsyncClient(transport=RoutedTransport()) as client:
+                    _build_model(one, client, key=_NO_KEY)
 
     async def run_async(self, request: AgentRunRequest) -> AgentResult:
         """Run the agent to its end.
@@ -103,10 +108,15 @@ class PydanticAIAgentEngine(AsyncAgentEngine):
         Raises:
             KgentError: category `config`; the profile names no model that Pydantic AI knows.
         """
-        config = request.context.config
-        client = build_http_client(config)
-        model, spent = self._model or build_model(config, client), _Spent()
-        result = await run_limited(request, partial(_run_agent, request, model, client, spent))
+        config, spent, used = request.context.config, _Spent(), list[str]()
+        profiles = each_model(config)
+        clients = [build_http_client(one) for one in profiles]
+        model = self._model
+        if model is None:
+            models = [build_model(*pair) for pair in zip(profiles, clients, strict=True)]
+            model = _chain(request, models, used) if models[1:] else models[0]
+        result = await run_limited(request, partial(_run_agent, request, model, clients, spent))
+        result = result.model_copy(update={"answered_by": used[-1] if used else None})
         return await self._with_usage(result, spent, config)
 
     async def _with_usage(
@@ -177,16 +187,33 @@ def _text_of(part: messages.ModelResponsePart) -> str:
             return ""
 
 
+def _chain(request: AgentRunRequest, models: Sequence[Model], used: list[str]) -> Model:
+    """Return a model that asks the next one when one fails; `used` gets the fallbacks."""
+
+    def hands_over(error: Exception) -> bool:
+        if not isinstance(error, exceptions.AgentRunError):
+            return False
+        failed = getattr(error, "model_name", None)
+        following = next((n for n, one in enumerate(models, 1) if one.model_name == failed), 1)
+        if len(used) < following < len(models):
+            used.append(models[following].model_id)
+            record_fallback(request.context, _failure_of(error), used[-1])
+        return True
+
+    return FallbackModel(*models, fallback_on=hands_over)
+
+
 async def _run_agent(
-    request: AgentRunRequest, model: Model, client: httpx2.AsyncClient, spent: _Spent
+    request: AgentRunRequest, model: Model, clients: Sequence[httpx2.AsyncClient], spent: _Spent
 ) -> AgentResult:
     sent, exchange = dict[str, object](), list[messages.ModelMessage]()
+    written = _Written(request)
     agent = Agent(
         model,
         instructions=request.system_prompt,
         deps_type=type(None),
         retries=_MAX_RETRIES,
-        tools=[adapt_tool(tool, request.context) for tool in request.tools],
+        tools=[adapt_tool(tool, written.make_call) for tool in request.tools],
     )
     answer: str | None = None
     budget = request.context.config.runtime.budget
@@ -199,19 +226,28 @@ async def _run_agent(
         tool_calls_limit=budget.tool_calls,
     )
     try:
-        async with client, agent:  # closes the connections at the end of the block
+        async with AsyncExitStack() as stack:  # closes the connections at the end of the block
+            for client in clients:
+                await stack.enter_async_context(client)
+            await stack.enter_async_context(agent)
             prompt, history = request.prompt, None
-            while prompt is not None:
+            if request.history:
+                prompt, history, answer = await _continue(request)
+            is_over = prompt is None and answer is not None
+            while not is_over:
                 with capture_run_messages() as exchange:  # includes the messages of the history
+                    written.follow(exchange, history)
                     done = await agent.run(
                         prompt,
                         message_history=history,
                         usage_limits=limits,
                         usage=spent.usage,
-                        event_stream_handler=partial(_watch, request, sent),
+                        event_stream_handler=partial(_watch, request, sent, written),
                     )
+                written.add()
                 answer, history = done.output, done.all_messages()
                 prompt = await request.ask_further()
+                is_over = prompt is None
     except exceptions.UsageLimitExceeded as error:
         unit = next((name for name in _LIMITS if f"{name}_limit" in str(error)), "requests")
         if unit == "requests" and limits.request_limit != budget.requests:
@@ -221,31 +257,99 @@ async def _run_agent(
         spent.add_cut_off(request, exchange)
         raise
     except exceptions.AgentRunError as error:
-        code, retryable = ErrorCode.PROVIDER_ERROR, False
-        for kind, known, may_retry in _CODES:
-            if isinstance(error, kind):
-                code, retryable = known, may_retry
-                break
-        message = " ".join(str(error).split())[:_MAX_MESSAGE] or type(error).__name__
         spent.add_cut_off(request, exchange, was_sent=_was_sent(error))
-        info = engine_error(code, message, retryable=retryable)
-        return AgentResult(status=EngineStatus.FAILED, final_text=answer, error=info)
+        failed = EngineStatus.FAILED
+        return AgentResult(status=failed, final_text=answer, error=_failure_of(error))
     finally:
         spent.is_estimated |= any(
             isinstance(one, messages.ModelResponse) and not one.usage.has_values()
             for one in exchange
         )
-        request.context.records.archive.add_lines(CONVERSATION, *_archive(exchange))
+        written.add()
+        request.context.records.conversation.finish()
     return AgentResult(status=EngineStatus.COMPLETED, final_text=answer)
+
+
+def _failure_of(error: exceptions.AgentRunError) -> ErrorInfo:
+    code, retryable = ErrorCode.PROVIDER_ERROR, False
+    for kind, known, may_retry in _CODES:
+        if isinstance(error, kind):
+            code, retryable = known, may_retry
+            break
+    text = " ".join(str(error).split())[:_MAX_MESSAGE] or type(error).__name__
+    return engine_error(code, text, retryable=retryable)
+
+
+async def _continue(
+    request: AgentRunRequest,
+) -> tuple[str | None, list[messages.ModelMessage], str | None]:
+    """Return the next message, the conversation before it, and the answer that it ends with."""
+    prompt: str | None = request.prompt
+    answer: str | None = None
+    if request.continues:
+        await make_open_calls(request)
+        prompt = None
+    history = request.context.records.conversation.messages
+    last = history[-1]
+    is_answer = last["role"] == "assistant" and not last.get("cut_off")
+    if prompt is None and is_answer:
+        answer = "".join(block["text"] for block in blocks_of([last], "text"))
+        prompt = await request.ask_further()
+    return prompt, _exchange_of(history), answer
+
+
+class _Written:
+    """Adds the messages of a run to its conversation as they arrive, each once."""
+
+    def __init__(self, request: AgentRunRequest) -> None:
+        self._request = request
+        self._conversation = request.context.records.conversation
+        self._exchange: list[messages.ModelMessage] = []
+        self._known: list[messages.ModelMessage] = []
+        self._parts: set[int] = set()
+        self._answered: set[str] = set()
+
+    def follow(
+        self,
+        exchange: list[messages.ModelMessage],
+        history: Sequence[messages.ModelMessage] | None,
+    ) -> None:
+        """Follow the messages of the next run of the agent, which include those of the history."""
+        self._exchange, self._known = exchange, list(history or ())
+        self._parts = {id(part) for one in self._known for part in one.parts}
+
+    async def make_call(self, call_id: str, name: str, args: dict[str, Any]) -> object:
+        """Make a call after its message is in the conversation, and add the result at once."""
+        self.add()
+        content = await answer_call(self._request, call_id, name, args)
+        self._answered.add(call_id)
+        return content
+
+    def add(self) -> None:
+        """Add the messages that are new."""
+        for one in self._exchange:
+            parts = [part for part in one.parts if id(part) not in self._parts]
+            if not parts:
+                continue
+            self._known.append(one)  # so that no other part gets the identity of one of these
+            self._parts.update(map(id, parts))
+            for found in _archive([replace(one, parts=parts)]):
+                ids = {block["tool_call_id"] for block in blocks_of([found], "tool_result")}
+                if ids and ids <= self._answered:
+                    self._answered -= ids
+                else:
+                    self._conversation.add(found)
 
 
 async def _watch(
     request: AgentRunRequest,
     sent: dict[str, object],
+    written: _Written,
     _: AgentContext[None],
     events: AsyncIterable[messages.AgentStreamEvent],
 ) -> None:
     """Report the run's text, and record calls that the framework answers itself."""
+    written.add()
     async for event in events:
         if isinstance(event, messages.PartStartEvent) and event.index == 0:
             request.report(EngineEventKind.STEP)
@@ -292,7 +396,8 @@ def _archive(exchange: Iterable[messages.ModelMessage]) -> list[dict[str, Any]]:
     for one in exchange:
         if isinstance(one, messages.ModelResponse):
             if blocks := [block for part in one.parts if (block := _block_of(part))]:
-                found.append(message("assistant", _shown(one.timestamp), *blocks))
+                shown, is_cut_off = _shown(one.timestamp), one.state == "interrupted"
+                found.append(message("assistant", shown, *blocks, is_cut_off=is_cut_off))
             continue
         for part in one.parts:
             if isinstance(part, messages.ToolReturnPart):
@@ -308,14 +413,65 @@ def _archive(exchange: Iterable[messages.ModelMessage]) -> list[dict[str, Any]]:
     return in_call_order(found)
 
 
+def _exchange_of(history: Iterable[dict[str, Any]]) -> list[messages.ModelMessage]:
+    """Return the conversation of earlier attempts, without replies that were cut off."""
+    found: list[messages.ModelMessage] = []
+    for one in history:
+        if one.get("cut_off"):
+            continue
+        blocks = cast("list[dict[str, Any]]", one["content"])
+        if one["role"] == "assistant":
+            if parts := [part for block in blocks if (part := _read_reply_part(block))]:
+                found.append(messages.ModelResponse(parts=parts))
+            continue
+        request = [part for block in blocks if (part := _read_request_part(block))]
+        if found and isinstance(last := found[-1], messages.ModelRequest):
+            found[-1] = messages.ModelRequest(parts=[*last.parts, *request])
+        elif request:
+            found.append(messages.ModelRequest(parts=request))
+    return found
+
+
+def _read_request_part(block: dict[str, Any]) -> messages.ModelRequestPart | None:
+    match block:
+        case {"type": "text", "text": str() as text}:
+            return messages.UserPromptPart(text)
+        case {"type": "tool_result", "tool_call_id": call_id, "content": content}:
+            name = str(block.get("name", ""))
+            return messages.ToolReturnPart(name, content, tool_call_id=call_id)
+        case _:
+            return None
+
+
+def _read_reply_part(block: dict[str, Any]) -> messages.ModelResponsePart | None:
+    data = cast("dict[str, Any]", block.get("provider_data") or {})
+    match block:
+        case {"type": "text", "text": str() as text}:
+            return messages.TextPart(text)
+        case {"type": "reasoning", "text": str() as text} if data:
+            return messages.ThinkingPart(text, **data)
+        case {"type": "tool_call", "tool_call_id": call_id, "name": name, "arguments": args}:
+            return messages.ToolCallPart(name, args, tool_call_id=call_id, **data)
+        case _:
+            return None
+
+
+def _data_of(part: messages.ThinkingPart | messages.ToolCallPart) -> dict[str, Any]:
+    """Return what the provider gets back with this part when the conversation is continued."""
+    fields = ("id", "signature", "provider_name", "provider_details")
+    data = {name: value for name in fields if (value := getattr(part, name, None))}
+    return data if data.keys() & {"signature", "provider_details"} else {}
+
+
 def _block_of(part: messages.ModelResponsePart) -> dict[str, Any] | None:
     match part:
         case messages.TextPart(content=text):
             return text_block(text) if text else None
         case messages.ThinkingPart(content=text):
-            return text_block(text, "reasoning")
+            return text_block(text, "reasoning", provider_data=_data_of(part))
         case messages.ToolCallPart(tool_name=name, args=args):
-            return call_block(part.tool_call_id, name, _read_arguments(args or {}))
+            arguments = _read_arguments(args or {})
+            return call_block(part.tool_call_id, name, arguments, provider_data=_data_of(part))
         case _:
             return {"type": part.part_kind}
 

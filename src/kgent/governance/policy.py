@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from kgent.errors import BLOCKING, ErrorCategory, ErrorInfo
 from kgent.governance.results import CheckResult, DeliverableCheck, GovernanceStatus
 from kgent.records.lines import summary_line
+from kgent.runtime.questions import WAITING
 from kgent.runtime.state import RunStatus
 
 
@@ -16,19 +17,26 @@ def governance_status(error: ErrorInfo) -> GovernanceStatus:
 
 
 def final_status(
-    *, failure: ErrorInfo | None, interruption: ErrorInfo | None, check: DeliverableCheck | None
+    *,
+    failure: ErrorInfo | None,
+    interruption: ErrorInfo | None,
+    check: DeliverableCheck | None,
+    is_reviewed: bool = False,
 ) -> tuple[RunStatus, ErrorInfo | None]:
     """Return the final status of a run, and the error that explains it.
 
     A failure takes precedence over an interruption, and both over missing deliverables. `check` is
-    None only if there is a failure.
+    None only if there is a failure. If the run `is_reviewed`, a person decides whether it is
+    completed.
     """
     if failure is not None:
         return RunStatus.failed, failure
     if interruption is not None:
-        return RunStatus.incomplete, interruption
+        is_waiting = interruption.code == WAITING
+        status = RunStatus.waiting_for_user if is_waiting else RunStatus.incomplete
+        return status, interruption
     if check is not None and check.status is GovernanceStatus.passed:
-        return RunStatus.completed, None
+        return RunStatus.review_required if is_reviewed else RunStatus.completed, None
     return RunStatus.incomplete, check.error if check else None
 
 

@@ -1,5 +1,6 @@
 """The archive of a run: content that is too large for a record, in `archive/`."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from agent_core.text import strict_json
@@ -16,6 +17,10 @@ class Archive:
     def __init__(self, lines: RecordLines) -> None:
         self._lines = lines
         self._names: set[str] = set()
+
+    def continue_from(self, names: Iterable[str]) -> None:
+        """Take the names of files that earlier attempts have stored."""
+        self._names |= set(names)
 
     def keep_json(self, folder: str, label: str, value: Any) -> str:
         """Store a JSON value in a folder of the archive; return its path in the run folder."""

@@ -1,13 +1,16 @@
 """The records of one run, as one object: events, transcript, calls, errors and archive."""
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from agent_core.redaction import Redactor
 from kgent.records.archive import Archive
+from kgent.records.conversation import Conversation
 from kgent.records.errors import ERRORS_FILE, ErrorLogger
-from kgent.records.events import EVENTS_FILE, EventRecorder
+from kgent.records.events import EVENTS_FILE, Event, EventRecorder
 from kgent.records.lines import RecordLines
-from kgent.records.logs import TOOLS_FILE, ToolLogger
+from kgent.records.logs import TOOLS_FILE, ToolCallRecord, ToolLogger
 from kgent.records.transcript import TRANSCRIPT_FILE, TranscriptWriter
 from kgent.runtime.ids import RunIds
 from kgent.sandbox.files import RunFiles
@@ -26,6 +29,7 @@ class RunRecords:
         tools: `logs/tools.jsonl`.
         errors: `logs/errors.jsonl`.
         archive: `archive/`.
+        conversation: `archive/conversation.jsonl`.
         files: writes and hashes the run's own files.
         redactor: removes secrets.
     """
@@ -39,6 +43,23 @@ class RunRecords:
         self.transcript = TranscriptWriter(self._lines)
         self.tools = ToolLogger(self._lines)
         self.errors = ErrorLogger(self._lines)
+        self.conversation = Conversation(self._lines, self.archive)
+
+    def continue_from(
+        self,
+        events: Sequence[Event],
+        *,
+        calls: Iterable[ToolCallRecord | None],
+        errors: int,
+        messages: Iterable[dict[str, Any]],
+        archived: Iterable[str],
+    ) -> None:
+        """Continue the records of earlier attempts: their numbers, names and conversation."""
+        self.events.count, self.errors.count = len(events), errors
+        self._lines.continue_from(max((event.timestamp for event in events), default=""))
+        self.tools.continue_from(calls)
+        self.archive.continue_from(archived)
+        self.conversation.continue_from(messages)
 
     def hold(self) -> None:
         """Open every growing record now, so that it is still written if a program removes it."""
@@ -56,5 +77,5 @@ class RunRecords:
     @property
     def counts(self) -> dict[str, int]:
         """Return the numbers of recorded events, calls and errors."""
-        calls, errors = len(self.tools.calls), self.errors.count
+        calls, errors = self.tools.count, self.errors.count
         return {"events": self.events.count, "tool_calls": calls, "errors": errors}

@@ -1,13 +1,17 @@
-"""The events of a run, in `events.jsonl`."""
+"""The events of a run, in `events.jsonl`, whose lock the process of an attempt holds."""
 
 import fcntl
 import json
+import os
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
+from agent_core.disk.locks import try_lock
 from agent_core.errors import ToolError
+from agent_core.opening import open_descriptor
 from agent_core.tools.files import open_file
 from agent_core.tools.values import storable
 from agent_core.types import Frozen, new_id
@@ -17,8 +21,13 @@ from kgent.records.lines import RecordLines, summary_line
 EVENTS_FILE = "events.jsonl"
 MAX_DATA_BYTES = 2048
 
+_OPEN = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+_WAIT_S = 0.002
+
 RunEventType = Literal[
     "run.created", "run.started", "run.completed", "run.incomplete", "run.failed",
+    "run.waiting_for_user", "run.review_required", "run.revision_required", "run.cancelled",
+    "attempt.created", "user.asked", "user.answered",
     "config.loaded", "prompt.rendered", "skill.indexed", "skill.loaded",
     "memory.recall.started", "memory.recall.completed", "memory.write.requested",
     "tool.started", "tool.completed", "tool.failed", "tool.blocked",
@@ -73,7 +82,7 @@ class EventRecorder:
         correlation_id: str | None = None,
         parent_event_id: str | None = None,
     ) -> Event:
-        """Record an event. The first one locks the file until the process ends or closes it."""
+        """Record an event."""
         with self._lines.lock:
             sequence = self.count + 1
             event = Event(
@@ -89,11 +98,6 @@ class EventRecorder:
                 parent_event_id=parent_event_id,
                 **self._ids,
             )
-            if sequence == 1:
-                # Waits for readers, which hold it only for a moment. On a file system without locks
-                # readers cannot see that the run is active.
-                with suppress(OSError):
-                    fcntl.flock(self._lines.files.hold(EVENTS_FILE), fcntl.LOCK_EX)
             self._lines.append(EVENTS_FILE, event)
             self.count = sequence
         return event
@@ -121,3 +125,19 @@ def is_held(root: Path) -> bool | None:
     except (OSError, ToolError):
         return None
     return False
+
+
+def lock_events(root: Path) -> int | None:
+    """Take the lock of a run folder, and return its descriptor; None if a process has it.
+
+    Readers, which hold it for a moment, are waited for. On a file system without locks it is free.
+    """
+    descriptor = open_descriptor(root / EVENTS_FILE, _OPEN)
+    with suppress(OSError):  # the file system has no locks
+        while not try_lock(descriptor, shared=False):
+            if not try_lock(descriptor, shared=True):
+                os.close(descriptor)
+                return None
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+            time.sleep(_WAIT_S)
+    return descriptor

@@ -31,6 +31,10 @@ class RecordLines:
         self.lock = threading.RLock()
         self._latest = ""
 
+    def continue_from(self, time: str) -> None:
+        """Take the time of the last record of earlier attempts."""
+        self._latest = max(self._latest, time)
+
     def now(self) -> str:
         """Return the time for the next record, never earlier than the time of the last record."""
         with self.lock:

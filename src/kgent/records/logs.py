@@ -1,5 +1,6 @@
 """The tool calls of a run, in `logs/tools.jsonl`."""
 
+from collections.abc import Iterable
 from typing import Any, Literal
 
 from kgent.errors import ErrorInfo, Record
@@ -35,17 +36,27 @@ class ToolLogger:
         self._lines = lines
         self._calls: list[ToolCallRecord] = []
         self._makers: dict[str, str] = {}
+        self.count = 0
+        """The number of calls so far, also of earlier attempts."""
+
+    def continue_from(self, calls: Iterable[ToolCallRecord | None]) -> None:
+        """Count the calls of earlier attempts, and what they have written."""
+        for call in calls:
+            self.count += 1
+            if call is not None:
+                self._makers.update(dict.fromkeys(call.artifacts, call.tool_name))
 
     def record(self, call: ToolCallRecord) -> None:
         """Record a call that has ended."""
         with self._lines.lock:
             self._lines.append(TOOLS_FILE, call)
             self._calls.append(call)
+            self.count += 1
             self._makers.update(dict.fromkeys(call.artifacts, call.tool_name))
 
     @property
     def calls(self) -> list[ToolCallRecord]:
-        """Return the calls so far, in the order in which they ended."""
+        """Return the calls of this attempt so far, in the order in which they ended."""
         with self._lines.lock:
             return list(self._calls)
 

@@ -15,17 +15,17 @@ from agent_core.errors import AgentCoreError
 from kgent.config.loader import load_config
 from kgent.config.models import DELIVERABLES
 from kgent.config.portable import KEPT_MODEL, KEPT_SKILLS, placeless_fields
-from kgent.engine.conversation import CONVERSATION
 from kgent.errors import Record
 from kgent.governance.checks import CHECKS
 from kgent.records.archive import ARCHIVE, TOOL_OUTPUT
+from kgent.records.conversation import CONVERSATION
 from kgent.records.errors import ERRORS_FILE
 from kgent.records.events import EVENTS_FILE
 from kgent.records.logs import TOOLS_FILE
 from kgent.records.transcript import TRANSCRIPT_FILE
 from kgent.review.neutral import NeutralTexts, without_own_sizes
 from kgent.review.report import MAX_TEXT_BYTES, read_answer, read_bytes, read_report
-from kgent.runtime.state import RUN_FILE
+from kgent.runtime.state import ATTEMPTS, RUN_FILE
 from kgent.sandbox.files import describe_file, readable_name
 from kgent.sandbox.manifest import MAX_HASHED_FILE, list_entries
 from kgent.sandbox.workspace import CONFIG_FILE, PROMPT_FILE, SYSTEM_PROMPT_FILE
@@ -44,10 +44,13 @@ _FACTS = (
 _GIVEN = ("inputs/", f"{KEPT_SKILLS}/", f"{KEPT_MODEL}/")
 _RECORDED = re.compile(
     rf"{ARCHIVE}/(?:{TOOL_OUTPUT}|events|{CHECKS}|displaced)/.*"
-    rf"|{ARCHIVE}/(?:{re.escape(CONVERSATION)}|{re.escape(CANDIDATES)})|\.git(?:/.*)?",
+    rf"|{ARCHIVE}/(?:{re.escape(CONVERSATION)}|{re.escape(CANDIDATES)})"
+    rf"|{ATTEMPTS}(?:/.*)?|\.git(?:/.*)?",
     re.DOTALL,
 )
-"""Files that are compared as part of the records they belong to, and files of git."""
+"""Files that are compared as part of the records they belong to, and files of git.
+
+The records of the last attempt stand for all."""
 
 Area = Literal[
     "run", "config", "prompt", "answer", "conversation", "records", "inputs", "deliverables",
@@ -187,6 +190,7 @@ def _conversation_lines(side: _Side) -> list[str] | None:
         message.pop("created_at", None)
         for block in _blocks_of(message):
             block.pop("tool_call_id", None)
+            block.pop("provider_data", None)
             if block.get("name") == "list_files":
                 block["content"] = without_own_sizes(block.get("content"))
     return side.lines(*side.messages)

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -27,8 +27,9 @@ from kgent.sandbox.workspace import ARTIFACT_MANIFEST, SANDBOX_MANIFEST
 
 LINE_ENDS = "only its line ends differ"
 """The description of a file with the recorded content but other line ends."""
-_ENDS = (RunStatus.completed, RunStatus.incomplete, RunStatus.failed)
+_ENDS = tuple(status for status in RunStatus if not status.is_active)
 _CLOSING = {f"run.{status}": status for status in _ENDS}
+_FIRST_WITH_COUNTS = 2
 _CALL_ENDS = {f"tool.{status}": status for status in ("completed", "failed", "blocked")}
 
 
@@ -84,16 +85,34 @@ def check_story(root: Path, state: RunState) -> Iterator[str]:
     except (OSError, AgentCoreError):
         return  # reported with the report
     yield from story.problems
-    if len(story.closing) != 1 or story.closing[0].sequence != story.count:
-        yield f"{EVENTS_FILE}: one closing event must end it; there are {len(story.closing)}"
+    attempts = max(1, len(state.attempts))
+    if len(story.closing) != attempts or story.closing[-1].sequence != story.count:
+        what = "one closing event must end it"
+        if attempts > 1:
+            what = f"{attempts} attempts end in it, each with a closing event"
+        yield f"{EVENTS_FILE}: {what}; there are {len(story.closing)}"
     else:
-        yield from _check_state(root, state, story.closing[0])
-        if state.schema_version >= SCHEMA_VERSION:
+        yield from _check_state(root, state, story.closing[-1])
+        yield from _check_earlier_ends(root, state, story.closing)
+        if state.schema_version >= _FIRST_WITH_COUNTS:
             yield from _check_times(state, story)
     if state.schema_version > SCHEMA_VERSION:
         yield f"a later version of kgent wrote this folder (version {state.schema_version})"
-    elif state.schema_version == SCHEMA_VERSION:
+    elif state.schema_version >= _FIRST_WITH_COUNTS:
         yield from _check_counts(root, state, story)
+
+
+def _check_earlier_ends(root: Path, state: RunState, closing: Sequence[Event]) -> Iterator[str]:
+    """Compare the end of each earlier attempt with the closing event that announced it."""
+    for attempt, end in zip(state.attempts[:-1], closing, strict=False):
+        try:
+            text = read_bytes(root / attempt.path / RUN_FILE, MAX_MANIFEST_BYTES)
+            content: dict[str, Any] = json.loads(text)
+        except (OSError, ValueError, AgentCoreError):
+            continue  # reported with the attempts
+        announced = end.data.get(RUN_FILE_HASH)
+        if _CLOSING[end.type] is not attempt.status or announced != state_hash(content):
+            yield f"{attempt.path} does not have the end that event {end.sequence} announces"
 
 
 def _check_counts(root: Path, state: RunState, story: _Story) -> Iterator[str]:
@@ -117,11 +136,12 @@ def _check_counts(root: Path, state: RunState, story: _Story) -> Iterator[str]:
 
 def _check_times(state: RunState, story: _Story) -> Iterator[str]:
     """Check that the times of `run.json` are in order, and fit the events."""
-    first, started, end = story.first, story.started, story.closing[0]
+    first, started, end = story.first, story.started, story.closing[-1]
     if first is None or first.type != "run.created":
         yield f"{EVENTS_FILE}: the first event is not run.created"
         return
-    if len(started) > 1 or (state.started_at is None) is bool(started):
+    attempts = max(1, len(state.attempts))
+    if len(started) > attempts or (state.started_at is None) is bool(started):
         yield f"run.json has started_at {state.started_at}, the events begin {len(started)} times"
     begins = [state.started_at, *(event.timestamp for event in started)]
     times = [state.created_at, first.timestamp, *begins, state.ended_at, end.timestamp]

@@ -22,10 +22,16 @@ from agent_core.text.pages import (
     whole_page,
 )
 from kgent.config.models import DELIVERABLES
-from kgent.engine.conversation import CONVERSATION
 from kgent.records.archive import ARCHIVE
+from kgent.records.conversation import CONVERSATION
 from kgent.review.documents import MAX_IMAGE_BYTES, MAX_SHOWN_BYTES, is_image, render_document
-from kgent.review.report import RunReport, explain_no_answer, read_answer, read_bytes
+from kgent.review.report import (
+    RunReport,
+    describe_request,
+    explain_no_answer,
+    read_answer,
+    read_bytes,
+)
 from kgent.review.verification import FolderCheck
 from kgent.sandbox.manifest import ArtifactRecord
 
@@ -41,7 +47,17 @@ _MAX_PROBLEMS = 100
 _TELLING = ("path", "argv", "skill_id", "pattern", "query", "content")
 """Arguments that describe a call best, the best first."""
 _WHO = {"user": "Prompt", "assistant": "Model", "tool": "Tool"}
-_COLOURS = {"completed": "good", "incomplete": "fair", "failed": "bad", "lost": "bad"}
+
+
+_COLOURS = {
+    "completed": "good",
+    "failed": "bad",
+    "lost": "bad",
+    **dict.fromkeys(
+        ("incomplete", "waiting_for_user", "review_required", "revision_required", "cancelled"),
+        "fair",
+    ),
+}
 
 
 def render_page(
@@ -61,6 +77,7 @@ def render_page(
         section("Answer", _answer(report)),
         section("Deliverables", _deliverables(report, beside)),
         section("Conversation", _conversation(report)),
+        section("Attempts", _attempts(report)),
         section("Tool calls", _calls(report)),
         section("Errors", _errors(report)),
         section("Files", _files(report, beside)),
@@ -278,6 +295,36 @@ def _calls(report: RunReport) -> str:
         parts.append(fold(label, body + (f"<p>Files:</p><ul>{links}</ul>" if links else "")))
     if more := len(report.calls) - len(parts):
         parts.append(f"<p>{plural(more, 'more call')} in logs/tools.jsonl.</p>")
+    return "\n".join(parts)
+
+
+def _attempts(report: RunReport) -> str:
+    """Return the attempts and the questions of a run; nothing if one attempt did it all."""
+    state, parts = report.state, list[str]()
+    if len(state.attempts) > 1:
+        rows = [
+            (
+                plain(one.path),
+                plain(one.cause),
+                f'<span class="{_COLOURS.get(one.status, "busy")}">{plain(one.status)}</span>',
+                _moment(one.created_at),
+                plain(one.reason or ""),
+                f"<code>{plain((one.seal or '-')[:16])}</code>",
+            )
+            for one in state.attempts
+        ]
+        parts.append(table(("Records", "Cause", "Status", "Began", "Reason", "Seal"), rows))
+    if state.requests:
+        rows = [
+            (
+                f"<code>{plain(asked.request_id)}</code>",
+                f"<code>{plain(describe_request(asked))}</code>",
+                plain(asked.answer or "open"),
+                plain(asked.reason or ""),
+            )
+            for asked in state.requests
+        ]
+        parts.append(table(("Request", "Call", "Answer", "Reason"), rows))
     return "\n".join(parts)
 
 

@@ -1,11 +1,12 @@
 """A report of a run that is read from its run folder, as far as possible."""
 
 import os
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
@@ -16,7 +17,7 @@ from kgent.records.errors import ERRORS_FILE, ErrorRecord
 from kgent.records.events import EVENTS_FILE, Event, is_held
 from kgent.records.logs import TOOLS_FILE, ToolCallRecord
 from kgent.records.transcript import TRANSCRIPT_FILE, find_answer
-from kgent.runtime.state import RUN_FILE, RunState, RunStatus
+from kgent.runtime.state import RUN_FILE, RequestRecord, RunState, RunStatus
 from kgent.sandbox.manifest import ArtifactManifest
 from kgent.sandbox.workspace import ARTIFACT_MANIFEST, PROMPT_FILE, SYSTEM_PROMPT_FILE
 
@@ -69,8 +70,8 @@ def read_report(root: Path) -> RunReport:
     problems: list[str] = []
     artifacts: ArtifactManifest | None = None
     root = root.resolve()
-    state = _read_state(root)
-    is_lost = not state.status.is_terminal and is_held(root) is False
+    state = read_state(root)
+    is_lost = state.status.is_active and is_held(root) is False
     if is_lost:
         problems.append(
             "the run was lost: it did not end, and its process is gone;"
@@ -107,12 +108,19 @@ def read_answer(report: RunReport) -> str | None:
 
 def explain_no_answer(report: RunReport) -> str:
     """Return the reason why a run has no answer."""
-    if not report.is_lost and not report.state.status.is_terminal:
+    if not report.is_lost and report.state.status.is_active:
         return "none yet: the run is under way"
     if report.outcome == RunStatus.completed:
         return "none: the model ended without a text"
     how = {"lost": "was lost", "failed": "failed"}.get(report.outcome, "was stopped")
     return f"none: the run {how} before the model answered"
+
+
+def describe_request(asked: RequestRecord) -> str:
+    """Return the call that a request asks about, in one line."""
+    argv = asked.arguments.get("argv")
+    words = cast("list[object]", argv) if isinstance(argv, list) else [asked.tool_name]
+    return shlex.join(map(str, words))
 
 
 def each_record(path: Path, model: type[M]) -> Iterator[M | None]:
@@ -148,7 +156,12 @@ def read_whole(path: Path, limit: int) -> bytes:
         return file.read(limit)
 
 
-def _read_state(root: Path) -> RunState:
+def read_state(root: Path) -> RunState:
+    """Read `run.json`, or what the first event has of it.
+
+    Raises:
+        KgentError: category `sandbox`; it is not a run folder.
+    """
     try:
         if raw := read_whole(root / RUN_FILE, MAX_MANIFEST_BYTES):
             return RunState.model_validate_json(raw)

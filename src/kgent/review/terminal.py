@@ -8,9 +8,19 @@ from rich.table import Table
 from rich.text import Text
 
 from agent_core.text import shortened, visible
-from kgent.review.report import RunReport, explain_no_answer, read_answer
+from kgent.review.report import RunReport, describe_request, explain_no_answer, read_answer
 
-_COLOURS = {"completed": "green", "incomplete": "yellow", "failed": "red", "lost": "red"}
+_COLOURS = {
+    "completed": "green",
+    "failed": "red",
+    "lost": "red",
+    **dict.fromkeys(
+        ("incomplete", "waiting_for_user", "review_required", "revision_required", "cancelled"),
+        "yellow",
+    ),
+}
+
+
 _SEVERITIES = {"warning": "yellow", "error": "red"}
 _MAX_TEXT = 2000
 _MAX_ANSWER = 100_000
@@ -58,6 +68,19 @@ def _print_answer(report: RunReport, console: Console) -> None:
 
 
 def _tables(report: RunReport) -> Iterator[Table]:
+    attempts = report.state.attempts
+    table = _grid("Attempts", "#", "cause", "status", "began", "seal", "reason")
+    for one in attempts if len(attempts) > 1 else ():
+        status = Text(one.status, style=_COLOURS.get(one.status, ""))
+        began, seal = one.created_at[:19], (one.seal or "")[:12]
+        table.add_row(str(one.number), one.cause, status, began, seal, _plain(one.reason or ""))
+    yield table
+    table = _grid("Requests", "request", "call", "answer", "reason")
+    for asked in report.state.requests:
+        call = _plain(describe_request(asked))
+        answer = Text(asked.answer or "open", style="" if asked.answer else "yellow")
+        table.add_row(_plain(asked.request_id), call, answer, _plain(asked.reason or ""))
+    yield table
     table = _grid("Tool calls", "tool", "status", "ms", "result")
     for call in report.calls:
         style = "" if call.status == "completed" else "yellow"

@@ -22,6 +22,7 @@ from kgent.config.loader import fingerprint_config, load_config
 from kgent.config.portable import KEPT_SKILLS
 from kgent.errors import ErrorCategory, KgentError, Record
 from kgent.records.events import EVENTS_FILE
+from kgent.review.attempts import check_attempts, read_seal
 from kgent.review.consistency import LINE_ENDS, check_story
 from kgent.review.modes import ModeChange, compare_modes
 from kgent.review.report import (
@@ -32,7 +33,8 @@ from kgent.review.report import (
     read_report,
     read_whole,
 )
-from kgent.runtime.state import RUN_FILE, SCHEMA_VERSION, RunState, compute_seal
+from kgent.runtime.state import RUN_FILE, SCHEMA_VERSION, RunState
+from kgent.sandbox.attempts import is_own_entry
 from kgent.sandbox.files import (
     PRIVATE_FILE,
     FileRecord,
@@ -58,6 +60,7 @@ from kgent.sandbox.workspace import (
     RECORDS,
     SANDBOX_MANIFEST,
     SIGNATURE_FILE,
+    records_of,
 )
 
 M = TypeVar("M", bound=BaseModel)
@@ -70,6 +73,7 @@ _SIGNATURE_HEAD = b"-----BEGIN SSH SIGNATURE-----"
 REDACTED = "[redacted:"
 """The beginning of a text that replaces a secret."""
 _GIT = ".git"
+_FIRST_WITH_MODES = 2
 _SEALED = (RUN_FILE, ARTIFACT_MANIFEST, SANDBOX_MANIFEST)
 _FIRST_RELEASE = (
     "the first release of kgent wrote this folder: what it did not record yet (modes, counts, a"
@@ -128,7 +132,7 @@ def verify(
           the signature cannot be checked.
     """
     root = root.resolve()
-    problems = list(_check_layout(root))
+    problems: list[str] = []
     found_seal = read_seal(root)
     is_proved = seal is not None and seal.strip().lower() == found_seal
     if seal is not None and not is_proved:
@@ -148,15 +152,19 @@ def verify(
     except KgentError as error:
         if not any(os.path.lexists(root / name) for name in (*FILES, *FOLDERS)):
             raise
+        problems += _check_layout(root, 1)
         return FolderCheck(problems=[error.message, *problems], seal=found_seal)
-    found = _Findings([*report.problems, *problems])
-    if report.state.status.is_terminal:
+    version = report.state.schema_version
+    found = _Findings([*report.problems, *problems, *_check_layout(root, version)])
+    if not report.state.status.is_active:
         _check_manifests(root, report, found)
         found.problems.extend(check_story(root, report.state))
-        if report.state.schema_version < SCHEMA_VERSION and not is_proved:
+        if version < _FIRST_WITH_MODES and not is_proved:
             found.problems.append(_FIRST_RELEASE)
-        if report.state.schema_version >= SCHEMA_VERSION:
+        if version >= _FIRST_WITH_MODES:
             _check_profile(root, report.state, found)
+        if version >= SCHEMA_VERSION or report.state.attempts:
+            found.problems.extend(check_attempts(root, report.state))
     else:
         found.problems.extend(map(_name_missing_folder, _missing_folders(root)))
         if not report.is_lost:
@@ -186,16 +194,6 @@ class _Findings:
     has_lost_bits: bool = False
 
 
-def read_seal(root: Path) -> str | None:
-    """Compute the seal of the current state; None if one of its parts cannot be read."""
-    try:
-        limit = MAX_MANIFEST_BYTES
-        hashes = {name: describe_file(root, name, limit=limit).sha256 for name in _SEALED}
-    except (OSError, AgentCoreError):  # the check of the layout reports a missing file
-        return None
-    return compute_seal(hashes)
-
-
 def has_signature(root: Path) -> bool:
     """Return whether the folder contains a file that looks like a signature."""
     try:
@@ -205,10 +203,15 @@ def has_signature(root: Path) -> bool:
     return head.startswith(_SIGNATURE_HEAD) and len(head) <= MAX_SIGNATURE_BYTES
 
 
-def _check_layout(root: Path) -> Iterator[str]:
+def _check_layout(root: Path, version: int) -> Iterator[str]:
+    """Look for the files and folders of a run folder of this version of `run.json`."""
     links = {name for name in (*FILES, *FOLDERS) if (root / name).is_symlink()}
+    expected = {RUN_FILE, SANDBOX_MANIFEST, ARTIFACT_MANIFEST, *records_of(version)}
     for name in FILES:
-        if name in links or not (root / name).is_file():
+        if name not in expected:
+            if os.path.lexists(root / name):
+                yield f"{name} was added after the run"
+        elif name in links or not (root / name).is_file():
             yield f"{name} is missing, or is not an ordinary file"
     for name in FOLDERS:
         if name in links or (os.path.lexists(root / name) and not (root / name).is_dir()):
@@ -236,7 +239,8 @@ def _check_manifests(root: Path, report: RunReport, found: _Findings) -> None:
     records = [*(sandbox.files if sandbox else ()), *_produced_records(produced)]
     for record in records:
         problems.extend(_check_file(root, record))
-    entries = _without_git(root, produced, list_entries(root), found)
+    listed = [one for one in list_entries(root) if not is_own_entry(one.name, report.state)]
+    entries = _without_git(root, produced, listed, found)
     occupied = _occupied_folders(sandbox, produced)
     for name in _missing_folders(root):
         if sandbox is None or produced is None or name in occupied:
@@ -245,7 +249,9 @@ def _check_manifests(root: Path, report: RunReport, found: _Findings) -> None:
             found.remarks.append(_name_empty_folder(name))  # not in the first release
     if sandbox is not None:
         _check_inputs(root, sandbox.inputs, entries, occupied, found)
-        missing = {*RECORDS} - {record.path for record in sandbox.files}
+        missing = {*records_of(report.state.schema_version)} - {
+            record.path for record in sandbox.files
+        }
         problems.extend(f"{SANDBOX_MANIFEST} does not vouch for {name}" for name in sorted(missing))
     if produced is not None:
         problems.extend(
@@ -254,7 +260,7 @@ def _check_manifests(root: Path, report: RunReport, found: _Findings) -> None:
             if one.status in _UNPROVEN
         )
         _check_entries(produced, entries, occupied, found)
-    if report.state.schema_version >= SCHEMA_VERSION and sandbox is not None:
+    if report.state.schema_version >= _FIRST_WITH_MODES and sandbox is not None:
         _check_modes(root, sandbox, produced, entries, found)
     given = sum(one.kind == "file" for one in sandbox.inputs) if sandbox else 0
     found.checked = len(records) + given

@@ -8,6 +8,7 @@ from agent_core.process import Launcher
 from kgent.config.models import KgentConfig
 from kgent.records.context import RunRecords
 from kgent.runtime.cancellation import Cancellation
+from kgent.runtime.questions import Questions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +20,7 @@ class RunContext:
         records: the only way to write records.
         launcher: starts the programs of all calls.
         cancellation: asks the run to stop.
+        questions: decides about calls that the profile does not allow.
         loop: the event loop of the run; None outside of a run.
     """
 
@@ -32,6 +34,7 @@ class RunContext:
     records: RunRecords
     launcher: Launcher = field(default_factory=Launcher)
     cancellation: Cancellation = field(default_factory=Cancellation)
+    questions: Questions = field(default_factory=Questions)
     loop: asyncio.AbstractEventLoop | None = None
 
     def core_fields(self) -> dict[str, str]:

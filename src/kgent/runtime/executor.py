@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 from agent_core.aio import stop_if_cancelled
 from agent_core.errors import ErrorCode
@@ -34,12 +35,14 @@ from kgent.governance.policy import final_status, governance_status, judge, rend
 from kgent.governance.results import CheckResult, DeliverableCheck
 from kgent.memory.client import NoMemory
 from kgent.memory.contract import MemoryClient, MemoryItem
+from kgent.records.conversation import INTERRUPTED
 from kgent.records.events import RunEventType
 from kgent.records.lines import plain_name
 from kgent.records.transcript import quoted
 from kgent.runtime.blocking import finish_in_thread
 from kgent.runtime.context import RunContext
-from kgent.runtime.options import RunResult
+from kgent.runtime.options import RunOptions, RunResult
+from kgent.runtime.start import start_texts
 from kgent.runtime.state import (
     RUN_FILE,
     RUN_FILE_HASH,
@@ -49,6 +52,7 @@ from kgent.runtime.state import (
     state_hash,
     state_text,
 )
+from kgent.sandbox.attempts import is_own_entry, keep_attempt, set_aside
 from kgent.sandbox.files import PRIVATE_FILE, PRIVATE_FOLDER, readable_name
 from kgent.sandbox.inputs import INPUTS, RunInput, copy_inputs
 from kgent.sandbox.manifest import SandboxManifest, write_artifact_manifest
@@ -56,7 +60,6 @@ from kgent.sandbox.workspace import (
     ARTIFACT_MANIFEST,
     CONFIG_FILE,
     FILES,
-    PROMPT_FILE,
     SANDBOX_MANIFEST,
     SYSTEM_PROMPT_FILE,
 )
@@ -70,11 +73,8 @@ logger = logging.getLogger(__name__)
 
 RECALLED = 5
 _MEMORY_CHARS = 500
-_CLOSING_EVENTS: Mapping[RunStatus, tuple[RunEventType, str]] = {
-    RunStatus.completed: ("run.completed", "info"),
-    RunStatus.incomplete: ("run.incomplete", "warning"),
-    RunStatus.failed: ("run.failed", "error"),
-}
+_SEVERITIES = {RunStatus.completed: "info", RunStatus.failed: "error"}
+"""Severities of closing events; of any other a warning."""
 
 
 class RedactingCallback:
@@ -125,28 +125,58 @@ class _Outcome:
     usage_is_estimated: bool = False
     failure: ErrorInfo | None = None
     interruption: ErrorInfo | None = None
+    answered_by: str | None = None
     check: DeliverableCheck | None = None
 
-    def end(self) -> tuple[RunStatus, ErrorInfo | None]:
-        """Return the final status of the run, and the error that explains it."""
-        return final_status(failure=self.failure, interruption=self.interruption, check=self.check)
+
+@dataclass(frozen=True, kw_only=True)
+class Continuation:
+    """What an attempt after the first one continues.
+
+    Attributes:
+        state: the run with the new attempt begun.
+        manifest: the sandbox manifest of the last attempt.
+        is_prepared: the run folder has the inputs, the skills and the script.
+        has_new_prompt: the conversation gets the task's prompt; otherwise it goes on as it is.
+        prompt_at: the position of the prompt in the conversation.
+        verdict: the status that a reviewer gives the run; the engine does nothing then.
+        text: the answer that a reviewed run has.
+        checks: the results of the checks of a reviewed run.
+        answers: answers to calls whose process has died, for the conversation.
+        changes: differences in the model's folders since the last attempt.
+    """
+
+    state: RunState
+    manifest: SandboxManifest
+    is_prepared: bool = True
+    has_new_prompt: bool = False
+    prompt_at: int = 0
+    verdict: RunStatus | None = None
+    text: str | None = None
+    checks: Sequence[CheckResult] = ()
+    answers: Sequence[dict[str, Any]] = ()
+    changes: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class FolderTask:
-    """The work of one run, as the caller and the profile state it.
+    """The work of one attempt, as the caller and the profile state it.
 
     Attributes:
         profile: as it was loaded, with the caller's overrides.
         config_path: the file it was loaded from.
         prompt: the message to the model.
         inputs: the files that the run may read.
+        options: those of the caller, for the record.
+        continuation: what an attempt after the first one continues.
     """
 
     profile: KgentConfig
     config_path: Path
     prompt: str
-    inputs: Sequence[RunInput]
+    inputs: Sequence[RunInput] = ()
+    options: RunOptions = field(default_factory=RunOptions)
+    continuation: Continuation | None = None
 
 
 def _code_of(error: BaseException) -> ErrorCode | None:
@@ -154,16 +184,16 @@ def _code_of(error: BaseException) -> ErrorCode | None:
 
 
 class FolderRun:
-    """One run in an existing folder; only this class writes its `run.json`."""
+    """One attempt at a run, in its folder; only this class writes its `run.json`."""
 
     def __init__(
         self,
         context: RunContext,
         task: FolderTask,
         *,
-        engine: AgentEngine,
-        memory: MemoryClient | None,
-        event_callback: EventCallback | None,
+        engine: AgentEngine | None = None,
+        memory: MemoryClient | None = None,
+        event_callback: EventCallback | None = None,
     ) -> None:
         self._context = context
         self._task = task
@@ -179,7 +209,11 @@ class FolderRun:
         self._callback = (
             RedactingCallback(event_callback, self._redactor) if event_callback else None
         )
-        self._skills = SkillRegistry.of(context.config)
+        self._skills = SkillRegistry([])
+        earlier = self._earlier = task.continuation
+        if earlier is not None:
+            self._manifest, self._state = earlier.manifest, earlier.state
+            return
         self._manifest = SandboxManifest.of(context.sandbox_root)
         self._state = RunState.of(
             context.core_fields(),
@@ -189,11 +223,12 @@ class FolderRun:
         )
 
     async def run(self) -> RunResult:
-        """Do the whole run, and leave a folder whose `run.json` has the final status.
+        """Do the whole attempt, and leave a folder whose `run.json` has the final status.
 
         It does so even if it is cancelled; the caller raises that cancellation.
         """
-        outcome = await self._guard(_Outcome(), self._work)
+        work = self._work if self._verdict is None else self._review
+        outcome = await self._guard(_Outcome(), work)
         outcome = await self._guard(outcome, partial(self._run_own_checks, outcome))
         return await finish_in_thread(partial(self._finish, outcome))
 
@@ -218,6 +253,41 @@ class FolderRun:
         finally:
             self._records.close()
 
+    def close_lost(self) -> RunState:
+        """Close an attempt whose process has died, and return the state of the run."""
+        lost = ErrorInfo(
+            code=INTERRUPTED,
+            message="the process of the run ended before the run did",
+            category=ErrorCategory.INTERNAL,
+        )
+        try:
+            self._close(self._check(_Outcome(interruption=lost)), is_lost=True)
+        finally:
+            self._records.close()
+        return self._state
+
+    @property
+    def _verdict(self) -> RunStatus | None:
+        return self._earlier.verdict if self._earlier else None
+
+    async def _review(self) -> _Outcome:
+        """Take over what the last attempt left."""
+        assert self._earlier is not None  # noqa: S101 - a review has one
+        await finish_in_thread(self._open)
+        self._results = list(self._earlier.checks)
+        return _Outcome(text=self._earlier.text)
+
+    def _end_of(self, outcome: _Outcome) -> tuple[RunStatus, ErrorInfo | None]:
+        """Return the final status of the run, and the error that explains it."""
+        if self._verdict is not None and not (outcome.failure or outcome.interruption):
+            return self._verdict, None
+        return final_status(
+            failure=outcome.failure,
+            interruption=outcome.interruption,
+            check=outcome.check,
+            is_reviewed=self._context.config.deliverables.review,
+        )
+
     def _interrupt(self, outcome: _Outcome) -> _Outcome:
         self._cancellation.cancel("the run was interrupted")
         return replace(outcome, interruption=self._cancellation.reason)
@@ -230,24 +300,41 @@ class FolderRun:
     def _prepare(self) -> list[SkillSummary]:
         """Write the records that are known before the engine begins, and return the skills."""
         self._open()
-        self._take_inputs()
-        self._keep_sources()
+        self._skills = SkillRegistry.of(self._context.config)
+        if self._earlier is None or not self._earlier.is_prepared:
+            self._take_inputs()
+            self._keep_sources()
         return self._index_skills()
 
     def _open(self) -> None:
         context, records, config = self._context, self._records, self._context.config
         fields, emit = context.core_fields(), records.events.emit
-        self._files.expect_empty(name for name in FILES if name != RUN_FILE)
-        records.hold()
-        emit("run.created", f"run {context.run_id}", fields)
-        self._save()
-        self._write_config(relocated(self._task.profile, context.sandbox_root))
-        self._files.put(PROMPT_FILE, self._redactor.text(self._task.prompt))
+        if self._earlier is None:
+            self._files.expect_empty(name for name in FILES if name != RUN_FILE)
+            records.hold()
+            emit("run.created", f"run {context.run_id}", fields)
+            self._save()
+        else:
+            self._open_again(self._earlier)
+        if self._earlier is None or not self._earlier.is_prepared:
+            self._write_config(relocated(self._task.profile, context.sandbox_root))
+        options = self._task.options if self._earlier is None else None
+        texts = start_texts(
+            self._state, self._task.prompt, options=options, prompt_at=self._prompt_at
+        )
+        for name, text in texts.items():
+            self._files.put(name, self._redactor.text(text))
         self._manifest.write(self._files)
-        write_artifact_manifest(records, config.deliverables.required)
+        write_artifact_manifest(
+            records, config.deliverables.required, is_left_out=self._is_own_entry
+        )
         data = {"path": str(self._task.config_path), "fingerprint": context.config_fingerprint}
         emit("config.loaded", f"profile {config.profile.id}", data)
         facts = {**fields, "engine": config.runtime.engine, "created": self._state.created_at}
+        if self._earlier is not None:
+            attempt = self._state.attempt
+            why = f": {attempt.reason}" if attempt.reason else ""
+            facts["attempt"] = f"{attempt.number}, {attempt.cause}{why}"
         listed = "\n".join(
             f"- {name}: {visible(value, one_line=True)}" for name, value in facts.items()
         )
@@ -256,6 +343,30 @@ class FolderRun:
         append("Prompt", quoted(self._task.prompt))
         append("Profile", f"- id: {config.profile.id}")
         append("Profile", quoted(config.profile.role))
+
+    def _open_again(self, earlier: Continuation) -> None:
+        """Begin another attempt; from now on a process that is killed leaves one to be closed."""
+        attempt, root = self._state.attempt, self._context.sandbox_root
+        emit = self._records.events.emit
+        self._save()
+        set_aside(root, self._state.attempts[-2].path)
+        self._records.hold()
+        summary = f"attempt {attempt.number} of {self._state.run_id}: {attempt.cause}"
+        data: dict[str, Any] = attempt.model_dump(mode="json", exclude={"usage", "cost"})
+        data["changes"] = list(earlier.changes)
+        emit("attempt.created", summary, data, severity="warning" if earlier.changes else "info")
+        for one in self._state.requests:
+            if one.answered_at is not None and one.answered_at >= attempt.created_at:
+                data = one.model_dump(mode="json", exclude={"arguments"})
+                call_id, said = one.tool_call_id, f"{one.request_id}: {one.answer}"
+                emit("user.answered", said, data, actor="user", correlation_id=call_id)
+
+    @property
+    def _prompt_at(self) -> int:
+        return self._earlier.prompt_at if self._earlier else 0
+
+    def _is_own_entry(self, name: str) -> bool:
+        return is_own_entry(name, self._state)
 
     def _take_inputs(self) -> None:
         """Copy the inputs of the run, and record the copies."""
@@ -282,7 +393,7 @@ class FolderRun:
                 content = self._redactor.raw(file.content)
                 self._files.put(f"{folder}/{file.name}", content, mode=mode)
             places[skill.id] = root / folder
-        script, kept = read_script(config), None
+        script, kept = read_script(config, config.model), None
         if script is not None and config.model.path is not None:
             kept = f"{KEPT_MODEL}/{Path(config.model.path).name}"
             self._files.put(kept, script)
@@ -356,7 +467,11 @@ class FolderRun:
 
     async def _run_engine(self, system_prompt: str, tools: list[ToolDefinition]) -> _Outcome:
         runtime, when = self._context.config.runtime, self._records.now()
-        self._state = self._state.changed(when=when, status=RunStatus.running, started_at=when)
+        conversation, earlier = self._records.conversation, self._earlier
+        if earlier is not None and earlier.answers:
+            conversation.add(*earlier.answers)
+        begun = self._state.started_at or when
+        self._state = self._state.changed(when=when, status=RunStatus.running, started_at=begun)
         self._save()
         names = [tool.name for tool in tools]
         self._records.events.emit("run.started", "the engine begins", {"tools": names})
@@ -370,8 +485,12 @@ class FolderRun:
             stream=runtime.stream,
             cancellation_token=self._cancellation,
             event_callback=self._callback,
+            history=conversation.messages,
+            continues=earlier is not None and not earlier.has_new_prompt,
+            prompt_at=self._prompt_at,
             ask_further=self._nudge,
         )
+        assert self._engine is not None  # noqa: S101 - only a review has none
         result = await run_engine(self._engine, request)
         if self._callback is not None:
             self._callback.finish()
@@ -379,7 +498,13 @@ class FolderRun:
 
     def _read_result(self, result: AgentResult) -> _Outcome:
         text = self._redactor.text(result.final_text) if result.final_text else None
-        outcome = _Outcome(text, result.usage, result.cost, result.usage_is_estimated)
+        outcome = _Outcome(
+            text,
+            result.usage,
+            result.cost,
+            result.usage_is_estimated,
+            answered_by=result.answered_by,
+        )
         if result.status is EngineStatus.COMPLETED:
             return outcome
         unknown = f"the engine says {result.status} and not why"
@@ -481,25 +606,28 @@ class FolderRun:
         data = error.model_dump(mode="json", exclude_none=True)
         self._records.events.emit("error", str(error), data, severity="error")
 
-    def _close(self, outcome: _Outcome) -> RunResult:
+    def _close(self, outcome: _Outcome, *, is_lost: bool = False) -> RunResult:
         """Write the final records, even if some of them fail; `run.json` is written last."""
         manifests = dict[str, str]()
 
         def write_manifests() -> None:
             required = self._context.config.deliverables.required
-            produced = write_artifact_manifest(self._records, required)
+            produced = write_artifact_manifest(
+                self._records, required, is_left_out=self._is_own_entry
+            )
             sandbox = self._manifest.write(self._files, final=True)
             manifests[ARTIFACT_MANIFEST] = produced.sha256
             manifests[SANDBOX_MANIFEST] = sandbox.sha256
 
         def emit_end() -> None:
-            status, error = announced.end()
-            event, severity = _CLOSING_EVENTS[status]
+            status, error = self._end_of(announced)
+            event = cast("RunEventType", f"run.{status}")
+            severity = _SEVERITIES.get(status, "warning")
             data: dict[str, object] = {RUN_FILE_HASH: state_hash(state.content(self._redactor))}
             if error is not None:
                 data["error"] = error.model_dump(mode="json", exclude_none=True)
                 data["governance"] = governance_status(error).value
-            summary = str(error) if error else "the run is complete"
+            summary = str(error) if error else f"the run is {status.replace('_', ' ')}"
             self._records.events.emit(event, summary, data, severity=severity)
 
         def save() -> None:
@@ -507,13 +635,14 @@ class FolderRun:
             self._save()
             is_saved = True
 
-        outcome = self._attempt(outcome, lambda: self._end_transcript(outcome))
+        outcome = self._attempt(outcome, lambda: self._end_transcript(outcome, is_lost=is_lost))
         outcome = announced = self._attempt(outcome, self._files.restore)
         counts = self._records.counts
         counts["events"] += 1  # the closing event
         state = self._build_end_state(announced, counts)
         outcome = self._attempt(outcome, emit_end)
         outcome = self._attempt(outcome, write_manifests)
+        outcome = self._attempt(outcome, lambda: keep_attempt(self._files, self._state))
         if outcome is not announced:  # `verify` will report that the closing event differs
             state = self._build_end_state(outcome, counts)
         self._state, is_saved = state.model_copy(update={"manifests": manifests}), False
@@ -521,7 +650,8 @@ class FolderRun:
         if not is_saved:
             self._save_over(outcome)
         self._records.close()
-        (status, error), check = outcome.end(), outcome.check
+        (status, error), check = self._end_of(outcome), outcome.check
+        is_waiting = status is RunStatus.waiting_for_user
         names = (RUN_FILE, ARTIFACT_MANIFEST, SANDBOX_MANIFEST)
         hashes = {name: record.sha256 for name in names if (record := self._files.record(name))}
         is_whole = self._state.manifests and len(hashes) == len(names)
@@ -537,10 +667,12 @@ class FolderRun:
             missing=list(check.missing) if check else [],
             invalid=check.invalid if check else {},
             checks=check.checks if check else [],
-            usage=dict(outcome.usage),
-            cost=outcome.cost,
-            usage_is_estimated=outcome.usage_is_estimated,
+            usage=self._state.usage,
+            cost=self._state.cost,
+            usage_is_estimated=self._state.usage_is_estimated,
             config_fingerprint=self._context.config_fingerprint,
+            attempt=self._state.attempt.number,
+            requests=self._state.open_requests if is_waiting else [],
             seal=compute_seal(hashes) if is_whole else None,
         )
 
@@ -561,8 +693,8 @@ class FolderRun:
             return replace(outcome, failure=info.redacted(self._redactor))
         return outcome
 
-    def _end_transcript(self, outcome: _Outcome) -> None:
-        append, (status, error) = self._records.transcript.append_section, outcome.end()
+    def _end_transcript(self, outcome: _Outcome, *, is_lost: bool) -> None:
+        append, (status, error) = self._records.transcript.append_section, self._end_of(outcome)
         missing = {**outcome.check.missing, **outcome.check.invalid} if outcome.check else {}
         for call in self._records.tools.calls:
             summary = call.result_summary or ""
@@ -579,19 +711,25 @@ class FolderRun:
             append("Result", quoted(str(error)))
         if outcome.text:
             append("Result", quoted(outcome.text))
-        self._records.transcript.finalize(self._context)
+        if not is_lost:  # this process has not written the rest of it
+            self._records.transcript.finalize(self._context)
 
     def _build_end_state(self, outcome: _Outcome, counts: Mapping[str, int]) -> RunState:
-        (status, error), check, when = outcome.end(), outcome.check, self._records.now()
+        (status, error), check, when = self._end_of(outcome), outcome.check, self._records.now()
+        model = self._state.model
+        if outcome.answered_by is not None:
+            model = {**model, "answered_by": outcome.answered_by}
         return self._state.changed(
             when=when,
             status=status,
+            model=model,
+            requests=self._context.questions.all,
             failure_reason=str(error) if error else None,
             error=error,
             ended_at=when,
             usage=dict(outcome.usage),
             cost=outcome.cost,
-            usage_is_estimated=outcome.usage_is_estimated,
+            usage_is_estimated=outcome.usage_is_estimated or self._state.usage_is_estimated,
             counts=dict(counts),
             found=check.found if check else [],
             missing=list(check.missing) if check else [],
@@ -600,11 +738,15 @@ class FolderRun:
         )
 
     def _save(self) -> None:
-        self._files.put(RUN_FILE, state_text(self._state.content(self._redactor)))
+        """Write `run.json`: the end of an attempt to its own folder first."""
+        text = state_text(self._state.content(self._redactor))
+        if not self._state.status.is_active:
+            self._files.put(f"{self._state.attempt.path}/{RUN_FILE}", text)
+        self._files.put(RUN_FILE, text)
 
     def _save_over(self, outcome: _Outcome) -> None:
         """Write a short `run.json` over the existing one."""
-        status, error = outcome.end()
+        status, error = self._end_of(outcome)
         if error is not None:
             error = error.model_copy(update={"message": error.message[:200], "details": None})
         changes: dict[str, object] = {"status": status, "error": error}

@@ -6,7 +6,7 @@ from agent_core.types import Frozen
 from kgent.config.models import InputSpec, ParameterValue
 from kgent.errors import BLOCKING, ErrorInfo, Record
 from kgent.governance.results import CheckResult
-from kgent.runtime.state import RunStatus
+from kgent.runtime.state import RequestRecord, RunStatus
 
 
 class CliOverrides(Frozen):
@@ -42,6 +42,7 @@ class RunResult(Record):
 
     `sandbox_root` is None if no run folder was made: the profile, an id or the folder itself could
     not be used. If `usage_is_estimated`, the service has not reported all of `usage` and `cost`.
+    `attempt` is the number of the attempt, and `requests` are the questions that wait for answers.
     `seal` is a hash over the finished folder, for `kgent verify --seal`; it is None if the
     manifests could not be written.
     """
@@ -61,6 +62,8 @@ class RunResult(Record):
     cost: float | None = None
     usage_is_estimated: bool = False
     config_fingerprint: str | None = None
+    attempt: int | None = None
+    requests: list[RequestRecord] = []
     seal: str | None = None
 
     @property

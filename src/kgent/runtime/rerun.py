@@ -7,12 +7,14 @@ from typing_extensions import Unpack
 from agent_core.errors import ErrorCode
 from kgent.errors import ErrorCategory, KgentError, Record
 from kgent.review.comparison import compare_runs
-from kgent.review.report import MAX_TEXT_BYTES, read_report
+from kgent.review.report import MAX_TEXT_BYTES, read_bytes, read_report
 from kgent.runtime.ids import RunIds
 from kgent.runtime.options import RunOptions, RunResult
 from kgent.runtime.runner import RunParts, run
-from kgent.runtime.state import SCHEMA_VERSION, program_version
+from kgent.runtime.state import program_version
 from kgent.sandbox.workspace import CONFIG_FILE, PROMPT_FILE
+
+_FIRST_WITH_SOURCES = 2
 
 
 class Rerun(Record):
@@ -37,13 +39,17 @@ def rerun(
           completely.
     """
     report, chosen = read_report(root), options or RunOptions()
-    if report.state.schema_version < SCHEMA_VERSION:
+    if report.state.schema_version < _FIRST_WITH_SOURCES:
         message = (
             f"the first release of kgent made {report.root}, and did not keep what its profile"
             f" names; run the profile again: kgent run --config {report.state.config_path}"
         )
         raise KgentError(ErrorCode.CONFIG_ERROR, message, category=ErrorCategory.SANDBOX)
-    if not report.prompt or len(report.prompt.encode()) >= MAX_TEXT_BYTES:
+    prompt = report.prompt
+    if len(report.state.attempts) > 1:  # a later attempt may have had another one
+        file = report.root / report.state.attempts[0].path / PROMPT_FILE
+        prompt = read_bytes(file, MAX_TEXT_BYTES).decode("utf-8", "replace")
+    if not prompt or len(prompt.encode()) >= MAX_TEXT_BYTES:
         message = f"{report.root / PROMPT_FILE} cannot be read whole, and a rerun needs all of it"
         raise KgentError(ErrorCode.FILE_NOT_FOUND, message, category=ErrorCategory.SANDBOX)
     ids = RunIds.choose(chosen)
@@ -55,7 +61,7 @@ def rerun(
     }
     result = run(
         report.root / CONFIG_FILE,
-        report.prompt,
+        prompt,
         chosen.model_copy(update=joined),
         **{**parts, "prompt_is_final": True},
     )

@@ -1,7 +1,9 @@
 """One run, from a profile and a prompt to a finished run folder. Start reading at `run`."""
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import AsyncExitStack, closing
+from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,9 +16,15 @@ from agent_core.aio import stop_if_cancelled
 from agent_core.keywords import lists_keywords
 from agent_core.process import Launcher
 from agent_core.redaction import Redactor
-from kgent.config.loader import apply_cli_overrides, fingerprint_config, load_config
+from kgent.config.loader import (
+    apply_cli_overrides,
+    dump_config,
+    fingerprint_config,
+    load_config,
+)
 from kgent.config.models import KgentConfig
 from kgent.config.parameters import fill_config, fill_text
+from kgent.config.portable import relocated
 from kgent.engine.base import AgentEngine, AsyncAgentEngine, EventCallback
 from kgent.engine.core import CoreAgentEngine
 from kgent.engine.mock import MockAgentEngine
@@ -31,9 +39,11 @@ from kgent.runtime.executor import FolderRun, FolderTask
 from kgent.runtime.ids import RunIds
 from kgent.runtime.options import RunOptions, RunResult
 from kgent.runtime.preflight import refuse_obstacles
-from kgent.runtime.state import RunStatus
+from kgent.runtime.questions import Questions
+from kgent.runtime.start import start_texts
+from kgent.runtime.state import RunState, RunStatus
 from kgent.sandbox.inputs import find_inputs
-from kgent.sandbox.workspace import create_workspace, resolve_run_folder
+from kgent.sandbox.workspace import CONFIG_FILE, create_workspace, resolve_run_folder
 from kgent.tools.mcp import build_servers, mcp_secrets
 
 
@@ -87,33 +97,34 @@ async def run_async(
             if not prompt.strip():
                 raise config_error("the prompt is empty")
             inputs = find_inputs(config)
-            chosen_engine = engine or select_engine(config)
-            await refuse_obstacles(config, chosen_engine, is_given=engine is not None)
-            client = await stack.enter_async_context(open_memory(config, memory))
-            root, secrets = resolve_run_folder(config, ids), mcp_secrets(config)
-            build_servers(config, secrets)
-            if isinstance(chosen_engine, AsyncAgentEngine):
-                secrets.update(chosen_engine.secrets(config))
+            means = await open_means(stack, config, engine=engine, memory=memory)
+            root, origin = resolve_run_folder(config, ids), expand_home(config_path)
             context = RunContext(
                 **ids._asdict(),
                 profile_id=config.profile.id,
                 config_fingerprint=fingerprint_config(profile),
                 sandbox_root=root,
                 config=config,
-                records=RunRecords(root, ids, redactor=Redactor(secrets)),
+                records=RunRecords(root, ids, redactor=Redactor(means.secrets)),
                 launcher=stack.enter_context(closing(Launcher())),
                 cancellation=cancellation or Cancellation(),
+                questions=Questions(parks=config.runtime.unattended == "park"),
                 loop=asyncio.get_running_loop(),
             )
-            await finish_in_thread(partial(create_workspace, context))
+            texts = _first_texts(context, profile, prompt, chosen, origin)
+            await finish_in_thread(partial(create_workspace, context, texts, origin=origin))
         except Exception as error:  # noqa: BLE001 - there is no run; the result has the reason
             info = error_info(error, ErrorCategory.INTERNAL)
             return RunResult(**ids._asdict(), status=RunStatus.failed, error=info)
         task = FolderTask(
-            profile=profile, config_path=expand_home(config_path), prompt=prompt, inputs=inputs
+            profile=profile, config_path=origin, prompt=prompt, inputs=inputs, options=chosen
         )
         executor = FolderRun(
-            context, task, engine=chosen_engine, memory=client, event_callback=event_callback
+            context,
+            task,
+            engine=means.engine,
+            memory=means.memory,
+            event_callback=event_callback,
         )
         result = await executor.run()
         stop_if_cancelled()
@@ -133,6 +144,53 @@ def run(
         The result of the run. If it was refused before it had a folder, `sandbox_root` is None.
     """
     return run_blocking(partial(run_async, config_path, prompt, options, **parts))
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """The means of a run, which its profile names or the caller has given."""
+
+    engine: AgentEngine
+    memory: MemoryClient | None
+    secrets: Mapping[str, str]
+
+
+async def open_means(
+    stack: AsyncExitStack,
+    config: KgentConfig,
+    *,
+    engine: AgentEngine | None = None,
+    memory: MemoryClient | MemoryStore | None = None,
+) -> Means:
+    """Select the engine of a profile and open its memory, and read the secrets of the run.
+
+    Raises:
+        KgentError: the profile cannot be run here.
+    """
+    chosen = engine or select_engine(config)
+    await refuse_obstacles(config, chosen, is_given=engine is not None)
+    client = await stack.enter_async_context(open_memory(config, memory))
+    secrets = mcp_secrets(config)
+    build_servers(config, secrets)
+    if isinstance(chosen, AsyncAgentEngine):
+        secrets.update(chosen.secrets(config))
+    return Means(chosen, client, secrets)
+
+
+def _first_texts(
+    context: RunContext, profile: KgentConfig, prompt: str, options: RunOptions, origin: Path
+) -> dict[str, str]:
+    """Return the files from which a run that is killed before its first record can be continued."""
+    clean, root = context.records.redactor.text, context.sandbox_root
+    state = RunState.of(
+        context.core_fields(),
+        context.config,
+        config_path=str(origin),
+        when=context.records.now(),
+    )
+    config = dump_config(relocated(profile, root), origin=origin, clean=clean)
+    texts = start_texts(state, prompt, options=options)
+    return {CONFIG_FILE: config} | {name: clean(text) for name, text in texts.items()}
 
 
 def select_engine(config: KgentConfig) -> AgentEngine:

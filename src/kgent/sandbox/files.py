@@ -5,6 +5,7 @@ are compared with the hashes from the time of writing, and never read back to ge
 """
 
 import errno
+import fcntl
 import hashlib
 import os
 import secrets
@@ -170,7 +171,26 @@ class RunFiles:
         self.unfinished = UnfinishedWrites(root.parent / UNFINISHED, is_optional=True)
         self._lock = threading.RLock()
         self._written: dict[str, _Content] = {}
+        self._locked: str | None = None
         self._is_closed = False
+
+    def lock(self, name: str, descriptor: int) -> None:
+        """Take over a growing file whose lock the caller has, and keep the lock until `close`."""
+        with self._lock:
+            self._locked = name
+            self._written.setdefault(name, _Content()).descriptor = descriptor
+
+    def adopt(self, name: str) -> None:
+        """Continue a file that an earlier attempt has written, from its current content."""
+        content = _Content()
+        with open_file(self.root / name) as file:
+            while chunk := file.read(_CHUNK):
+                content.add(chunk)
+            content.mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+        with self._lock:
+            known = self._written.get(name)
+            content.descriptor = known.descriptor if known else None
+            self._written[name] = content
 
     def expect_empty(self, names: Iterable[str]) -> None:
         """Register existing empty files."""
@@ -191,6 +211,14 @@ class RunFiles:
             self._drop(name)
             self._written[name] = written
             return written.record(name)
+
+    def remove(self, name: str) -> None:
+        """Remove a file that the run has written; does nothing if there is none."""
+        with self._lock:
+            if name in self._written:
+                self._drop(name)
+                del self._written[name]
+                (self.root / name).unlink(missing_ok=True)
 
     def append(self, name: str, raw: bytes) -> None:
         """Append bytes to a file, all of them or none."""
@@ -215,6 +243,9 @@ class RunFiles:
                 written.descriptor = self._retry_after_clearing(
                     lambda: _open_to_append(self.root / name), name
                 )
+                if name == self._locked:  # it was put back; readers hold its lock for a moment
+                    with suppress(OSError):
+                        fcntl.flock(written.descriptor, fcntl.LOCK_EX)
             return written.descriptor
 
     def record(self, name: str) -> FileRecord | None:

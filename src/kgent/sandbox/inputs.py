@@ -7,6 +7,7 @@ in during the copy are not followed.
 
 import hashlib
 import os
+import shutil
 import stat
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
@@ -95,6 +96,13 @@ def find_inputs(config: KgentConfig) -> list[RunInput]:
 def input_name(config: KgentConfig, spec: InputSpec) -> str:
     """Return the name of an input below `inputs/`."""
     return spec.name or Path(os.path.normpath(config.place(spec.path))).name
+
+
+def remove_inputs(root: Path) -> None:
+    """Remove the copies that a killed process has left unfinished."""
+    for folder, _, _ in os.walk(root / INPUTS):
+        Path(folder).chmod(PRIVATE_FOLDER)
+    shutil.rmtree(root / INPUTS, ignore_errors=True)
 
 
 def copy_inputs(

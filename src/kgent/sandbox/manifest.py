@@ -2,7 +2,7 @@
 
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -17,6 +17,7 @@ from kgent.errors import Record
 from kgent.records.archive import ARCHIVE
 from kgent.records.context import RunRecords
 from kgent.records.lines import now
+from kgent.runtime.state import ATTEMPTS
 from kgent.sandbox.files import (
     FileRecord,
     NamedRecord,
@@ -44,7 +45,12 @@ MAX_HASHED_FILE = 16 * 2**30
 MAX_HASHED_TOTAL = 64 * 2**30
 """The most bytes that are read when a run closes: of one file, and of all files."""
 _LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_KINDS = {"deliverables": "deliverable", "workspace": "working_file", ARCHIVE: "archive"}
+_KINDS = {
+    "deliverables": "deliverable",
+    "workspace": "working_file",
+    ARCHIVE: "archive",
+    ATTEMPTS: "attempt",
+}
 
 
 class SandboxManifest(Record):
@@ -154,16 +160,25 @@ class FolderEntry:
         )
 
 
-def write_artifact_manifest(records: RunRecords, required: Iterable[DeliverableSpec]) -> FileRecord:
+def write_artifact_manifest(
+    records: RunRecords,
+    required: Iterable[DeliverableSpec],
+    *,
+    is_left_out: Callable[[str], bool] = lambda _: False,
+) -> FileRecord:
     """Write `artifact-manifest.json` from the current content of the run folder.
 
     Files that the run itself wrote to `archive/` are recorded as they were written. If a command
     has made something unreadable for its owner, it is made readable, because the manifest covers
-    everything in the folder.
+    everything in the folder but the entries that are left out.
     """
     files = records.files
     specs = {deliverable.path: deliverable for deliverable in required}
-    entries = [entry for entry in list_entries(files.root, takes_rights=True) if not entry.is_input]
+    entries = [
+        entry
+        for entry in list_entries(files.root, takes_rights=True)
+        if not entry.is_input and not is_left_out(entry.name)
+    ]
     produced: list[ArtifactRecord] = []
     room = MAX_HASHED_TOTAL
     for entry in entries:
@@ -197,6 +212,7 @@ def _describe_produced(
 ) -> ArtifactRecord:
     root, maker = records.files.root, records.tools.maker_of(name)
     written = record = records.files.record(name)
+    is_own = written is not None or name.startswith(f"{ATTEMPTS}/")
     try:
         if record is None:
             try:
@@ -209,7 +225,7 @@ def _describe_produced(
     return ArtifactRecord(
         path=readable_name(name),
         kind=spec.kind if spec else _KINDS.get(name.partition("/")[0], "other"),
-        created_by=f"tool:{maker}" if maker else ("runtime" if written else "agent"),
+        created_by=f"tool:{maker}" if maker else ("runtime" if is_own else "agent"),
         required=spec is not None,
         content_type=spec.content_type if spec else None,
         bytes=record.bytes if record else None,

@@ -3,8 +3,11 @@
 import errno
 import os
 import shutil
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from agent_core.disk.folders import make_private
 from agent_core.errors import ErrorCode
@@ -13,7 +16,7 @@ from kgent.config.models import DELIVERABLES, KgentConfig
 from kgent.errors import ErrorCategory, KgentError
 from kgent.records.archive import ARCHIVE
 from kgent.records.errors import ERRORS_FILE
-from kgent.records.events import EVENTS_FILE
+from kgent.records.events import EVENTS_FILE, lock_events
 from kgent.records.logs import TOOLS_FILE
 from kgent.records.transcript import TRANSCRIPT_FILE
 from kgent.runtime.context import RunContext
@@ -24,6 +27,10 @@ from kgent.sandbox.files import PRIVATE_FILE, PRIVATE_FOLDER
 CONFIG_FILE = "config.yaml"
 PROMPT_FILE = "prompt.md"
 SYSTEM_PROMPT_FILE = "effective-system-prompt.md"
+SESSION_FILE = "session.json"
+"""The file that says where a run stands."""
+TASK_FILE = "task.yaml"
+"""The file that says what was asked for: profile, prompt and options."""
 SANDBOX_MANIFEST = "sandbox-manifest.json"
 ARTIFACT_MANIFEST = "artifact-manifest.json"
 SIGNATURE_FILE = "seal.sig"
@@ -31,12 +38,15 @@ SIGNATURE_FILE = "seal.sig"
 WRITABLE = ("workspace", DELIVERABLES)
 """The folders of a run folder that tools may write to."""
 FOLDERS = (*WRITABLE, ARCHIVE, "logs")
+LOGS = (EVENTS_FILE, TOOLS_FILE, ERRORS_FILE)
+"""The records that every attempt adds lines to; its own folder has its own lines."""
 RECORDS = (
-    *(CONFIG_FILE, PROMPT_FILE, SYSTEM_PROMPT_FILE),
-    *(EVENTS_FILE, TRANSCRIPT_FILE, TOOLS_FILE, ERRORS_FILE),
+    *(CONFIG_FILE, PROMPT_FILE, SYSTEM_PROMPT_FILE, SESSION_FILE, TASK_FILE),
+    *(TRANSCRIPT_FILE, *LOGS),
 )
 """The run's records about itself; the sandbox manifest contains their hashes."""
 FILES = (RUN_FILE, SANDBOX_MANIFEST, ARTIFACT_MANIFEST, *RECORDS)
+_FIRST_WITH_SESSION = 3
 _IN_USE = {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
@@ -81,19 +91,33 @@ class SandboxWorkspace:
         return self.root / ARCHIVE
 
 
-def create_workspace(context: RunContext) -> SandboxWorkspace:
-    """Create the run folder with all initial files and folders, in one step.
+def records_of(version: int) -> tuple[str, ...]:
+    """Return the records of a run folder of a version of `run.json`."""
+    if version >= _FIRST_WITH_SESSION:
+        return RECORDS
+    return tuple(name for name in RECORDS if name not in {SESSION_FILE, TASK_FILE})
+
+
+def create_workspace(
+    context: RunContext,
+    contents: Mapping[str, str] = MappingProxyType({}),
+    *,
+    origin: Path = Path("unknown"),
+) -> SandboxWorkspace:
+    """Create the run folder with all initial files and folders, in one step, and lock it.
 
     It is created under another name and then renamed. So a partial folder is never seen under the
     final name, and a folder that is not empty is never replaced. Unfinished folders of runs that
-    were killed are removed.
+    were killed are removed. `contents` are texts of the first files, so that a run that was killed
+    at any time can be continued; `origin` is the place of its profile.
 
     Raises:
         KgentError: category `sandbox`; the folder is not empty, or it cannot be created.
     """
     root, records = context.sandbox_root, context.records
     unfinished, when = records.files.unfinished, records.now()
-    state = RunState.of(context.core_fields(), context.config, config_path="unknown", when=when)
+    fields = context.core_fields()
+    state = RunState.of(fields, context.config, config_path=str(origin), when=when)
     text = state_text(state.content(records.redactor))
     try:
         make_private(root.parent)
@@ -107,7 +131,13 @@ def create_workspace(context: RunContext) -> SandboxWorkspace:
                     os.close(open_descriptor(draft / file, _NEW_FILE, PRIVATE_FILE))
                 # Fails if the disk has no room for a run; later versions are written over it.
                 write_text(draft / RUN_FILE, text, errors="replace")
+                for file, content in contents.items():
+                    with suppress(OSError):  # the run itself fails if there is no room for these
+                        write_text(draft / file, content, errors="replace")
+                lock = lock_events(draft)
                 draft.rename(root)
+                if lock is not None:  # always: nobody else knows the draft
+                    records.files.lock(EVENTS_FILE, lock)
             except OSError:
                 shutil.rmtree(draft, ignore_errors=True)
                 raise

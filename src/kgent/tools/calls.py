@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 
 from agent_core.artifacts.files import pieces_of
 from agent_core.config.models import ToolsConfig
-from agent_core.errors import ErrorCode
+from agent_core.errors import ErrorCode, ParkedError
 from agent_core.text import shortened
 from agent_core.tools.base import Action, CutCallError, Tool, ToolContext
 from agent_core.tools.schema import Arguments
@@ -23,6 +23,7 @@ from kgent.records.events import Event, RunEventType
 from kgent.records.logs import ToolCallRecord
 from kgent.runtime.blocking import run_blocking
 from kgent.runtime.context import RunContext
+from kgent.runtime.questions import waiting_error
 from kgent.sandbox.paths import SandboxPaths
 from kgent.tools.permissions import EffectivePermissionPolicy, check_permission
 from kgent.tools.results import ToolAction, ToolResult
@@ -119,6 +120,7 @@ class ToolCallScope:
 
         Raises:
             asyncio.CancelledError: the run was cancelled; the call is recorded.
+            ParkedError: a person has to allow the call; it is recorded as blocked.
         """
         summary, token = summarise_arguments(arguments), self.context.cancellation
         self.started_at = self.context.records.now()
@@ -135,6 +137,14 @@ class ToolCallScope:
                 raise
             self._write(self._with_output(answer, cancelled.result), arguments, summary)
             raise asyncio.CancelledError from cancelled
+        except ParkedError as parked:
+            error = waiting_error(parked.request_ids)
+            self._write(
+                ToolResult(ok=False, summary=error.message, error=error), arguments, summary
+            )
+            asked: dict[str, Any] = {"requests": list(parked.request_ids), "args": summary}
+            self.note("user.asked", f"{self.name}: {error.message}", asked, severity="warning")
+            raise
         except Exception as error:  # noqa: BLE001 - becomes an answer without a traceback
             info = error_info(error, ErrorCategory.TOOL)
             answer = ToolResult(ok=False, summary=info.message or info.code, error=info)

@@ -25,15 +25,24 @@ class RunCommand(Arguments):
 
 
 async def perform_command(arguments: RunCommand, call: ToolCallScope) -> ToolResult:
-    """Run a program under exactly the name that the profile lists, with the user's permissions."""
+    """Run a program under exactly the name that the profile lists, with the user's permissions.
+
+    Another program is run only if a person has allowed this very call.
+
+    Raises:
+        KgentError: the program is not allowed.
+        ParkedError: the run waits for a person's answer.
+    """
     program, allowed = arguments.argv[0], call.context.config.tools.shell.allowed_commands
     if program not in allowed:
         listed = ", ".join(allowed) or "none"
-        raise KgentError(
+        refusal = KgentError(
             ErrorCode.PERMISSION_DENIED,
             f"{program[:100]!r} is not in tools.shell.allowed_commands; there are: {listed}",
             category=ErrorCategory.GOVERNANCE,
         )
+        given = arguments.model_dump(mode="json")
+        call.context.questions.admit(refusal, call_id=call.call_id, tool=call.name, arguments=given)
     home = str(call.paths.project / "workspace")
     action = await call.prepare(
         run_command,

@@ -7,6 +7,7 @@ from pydantic import Field, field_validator
 from agent_core.errors import REFUSALS
 from kgent.errors import ErrorInfo, Record
 from kgent.records.lines import summary_line
+from kgent.runtime.questions import WAITING
 
 ToolAction = Literal["read", "write", "delete", "execute", "unknown"]
 """The kind of a call, for its record."""
@@ -39,4 +40,5 @@ class ToolResult(Record):
         """Return the status for the record of the call."""
         if self.ok:
             return "completed"
-        return "blocked" if self.error and self.error.code in REFUSALS else "failed"
+        is_blocked = self.error and self.error.code in {*REFUSALS, WAITING}
+        return "blocked" if is_blocked else "failed"

@@ -1,6 +1,7 @@
 """Records: events, logs and transcript of a run, in order and within bounds."""
 
 import json
+import os
 import threading
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from agent_core.redaction import Redactor
 from kgent.errors import ErrorCategory, ErrorInfo
 from kgent.records.context import RunRecords
-from kgent.records.events import Event, is_held
+from kgent.records.events import Event, is_held, lock_events
 from kgent.records.logs import ToolCallRecord
 from kgent.records.transcript import SECTIONS, quoted
 from kgent.runtime.state import state_text
@@ -140,11 +141,16 @@ def test_nothing_is_recorded_after_the_end(records: RunRecords) -> None:
         records.events.emit("error", "late", {}, actor="runtime")
 
 
-def test_a_living_run_is_told_from_a_dead_one(root: Path, records: RunRecords) -> None:
-    records.events.emit("run.created", "begins", {}, actor="runtime")
-    assert is_held(root) is True
-    records.close()
-    assert is_held(root) is False
+def test_a_living_run_is_told_from_a_dead_one(tmp_path: Path) -> None:
+    context = a_context(tmp_path)
+    assert is_held(context.sandbox_root) is True
+    assert lock_events(context.sandbox_root) is None
+    context.records.close()
+    assert is_held(context.sandbox_root) is False
+    lock = lock_events(context.sandbox_root)
+    assert lock is not None
+    assert is_held(context.sandbox_root) is True
+    os.close(lock)
 
 
 def test_the_transcript_has_its_sections_in_order_whatever_was_said(tmp_path: Path) -> None:

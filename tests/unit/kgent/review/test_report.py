@@ -11,8 +11,10 @@ from kgent_runs import a_context
 
 
 def test_a_run_that_died_before_its_first_word_is_lost(tmp_path: Path) -> None:
-    root = a_context(tmp_path).sandbox_root
-    report = read_report(root)
+    context = a_context(tmp_path)
+    assert read_report(context.sandbox_root).outcome == "pending"
+    context.records.close()
+    report = read_report(context.sandbox_root)
     assert (report.outcome, report.state.run_id) == ("lost", "run_1")
     assert "lost" in render_page(report)
 

@@ -30,6 +30,8 @@ LAYOUT = {
     "prompt.md",
     "run.json",
     "sandbox-manifest.json",
+    "session.json",
+    "task.yaml",
     "transcript.md",
     "workspace",
 }

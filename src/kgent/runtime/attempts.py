@@ -1,0 +1,552 @@
+"""Attempts after the first one: `resume`, `revise`, `answer` and `review` a run in its folder.
+
+A run rests between its attempts, sealed. Each of these commands takes the lock of the folder,
+closes an attempt whose process has died, checks that the folder is as the last attempt left it, and
+begins the next attempt.
+"""
+
+import asyncio
+import json
+import os
+from collections import Counter
+from collections.abc import Generator, Sequence
+from contextlib import AsyncExitStack, ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, TypedDict, cast
+
+from typing_extensions import Unpack
+
+from agcore.memory import MemoryStore
+from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.opening import read_text
+from agent_core.process import Launcher
+from agent_core.redaction import Redactor
+from kgent.config.loader import apply_cli_overrides, fingerprint_config, load_config
+from kgent.config.models import KgentConfig
+from kgent.config.parameters import fill_config
+from kgent.engine.base import AgentEngine, EventCallback
+from kgent.errors import ErrorCategory, ErrorInfo, KgentError
+from kgent.memory.contract import MemoryClient
+from kgent.records.archive import ARCHIVE
+from kgent.records.context import RunRecords
+from kgent.records.conversation import (
+    CONVERSATION,
+    INTERRUPTED,
+    blocks_of,
+    in_call_order,
+    message,
+    open_calls,
+    result_block,
+)
+from kgent.records.errors import ERRORS_FILE, ErrorRecord
+from kgent.records.events import EVENTS_FILE, Event, RunEventType, lock_events
+from kgent.records.lines import now
+from kgent.records.logs import TOOLS_FILE, ToolCallRecord
+from kgent.review.attempts import read_seal
+from kgent.review.report import each_record, read_answer, read_report, read_state
+from kgent.review.verification import verify
+from kgent.runtime.blocking import run_blocking
+from kgent.runtime.cancellation import Cancellation
+from kgent.runtime.context import RunContext
+from kgent.runtime.executor import Continuation, FolderRun, FolderTask
+from kgent.runtime.ids import RunIds
+from kgent.runtime.options import RunResult
+from kgent.runtime.questions import WAITING, Questions
+from kgent.runtime.runner import open_means
+from kgent.runtime.start import read_options, read_prompt_at
+from kgent.runtime.state import SCHEMA_VERSION, Cause, RunState, RunStatus
+from kgent.sandbox.attempts import read_sandbox_manifest
+from kgent.sandbox.inputs import find_inputs, remove_inputs
+from kgent.sandbox.manifest import SandboxManifest, list_entries
+from kgent.sandbox.workspace import CONFIG_FILE, LOGS, PROMPT_FILE, RECORDS, WRITABLE
+
+Answer = Literal["allow", "deny"]
+Verdict = Literal["accept", "revise", "cancel"]
+
+_S = RunStatus
+VERDICTS: dict[Verdict, tuple[RunStatus, tuple[RunStatus, ...]]] = {
+    "accept": (_S.completed, (_S.review_required,)),
+    "revise": (_S.revision_required, (_S.review_required,)),
+    "cancel": (
+        _S.cancelled,
+        (_S.incomplete, _S.failed, _S.waiting_for_user, _S.review_required, _S.revision_required),
+    ),
+}
+"""The status that each verdict of a review gives, and the states in which it can be given."""
+
+_REVISABLE = (_S.completed, _S.incomplete, _S.failed, _S.review_required, _S.revision_required)
+_CURES = {
+    _S.completed: "it is completed: `kgent revise` asks for changes",
+    _S.waiting_for_user: "it waits for an answer: `kgent answer`",
+    _S.review_required: "it waits for a review: `kgent review` or `kgent revise`",
+    _S.revision_required: "a review has asked for changes: `kgent revise`",
+    _S.cancelled: "it is cancelled for good: `kgent rerun` begins a new run",
+    _S.incomplete: "it is incomplete: `kgent resume` continues it",
+    _S.failed: "it has failed: `kgent resume` continues it",
+}
+_SHOWN_PROBLEMS = 5
+
+
+class AttemptParts(TypedDict, total=False):
+    """The objects that a program gives an attempt; see `kgent.runtime.runner.run_async`."""
+
+    engine: AgentEngine | None
+    memory: MemoryClient | MemoryStore | None
+    cancellation: Cancellation | None
+    event_callback: EventCallback | None
+
+
+def resume(root: Path, **parts: Unpack[AttemptParts]) -> RunResult:
+    """Continue a run that was interrupted, has failed, or whose process was killed.
+
+    A run that waits for an answer stays as it is: the result says what it waits for.
+
+    Raises:
+        KgentError: the run cannot be resumed; nothing has been changed.
+    """
+    with _opened(root) as folder:
+        if folder.state.status is RunStatus.waiting_for_user:
+            return _result_of(folder)
+        _require(folder, "resumed", (_S.incomplete, _S.failed))
+        return _work(folder, "resume", folder.state, parts)
+
+
+def revise(root: Path, prompt: str, **parts: Unpack[AttemptParts]) -> RunResult:
+    """Begin a new attempt with another prompt, in the same conversation and on the same files.
+
+    Raises:
+        KgentError: the run cannot be revised; nothing has been changed.
+    """
+    if not prompt.strip():
+        raise _refused("the prompt is empty")
+    with _opened(root) as folder:
+        _require(folder, "revised", _REVISABLE)
+        return _work(folder, "revise", folder.state, parts, prompt=prompt)
+
+
+def answer(
+    root: Path,
+    request_id: str,
+    verdict: Answer,
+    *,
+    reason: str | None = None,
+    **parts: Unpack[AttemptParts],
+) -> RunResult:
+    """Answer a question of a waiting run, and carry the run on.
+
+    Raises:
+        KgentError: there is no such question, or it has an answer; nothing has been changed.
+    """
+    with _opened(root) as folder:
+        state = folder.state
+        asked = next((one for one in state.requests if one.request_id == request_id), None)
+        if asked is None:
+            known = ", ".join(one.request_id for one in state.open_requests) or "none"
+            raise _refused(f"{root} has no request {request_id[:80]!r}; open requests: {known}")
+        if asked.answer is not None:
+            raise _refused(f"{request_id} was answered before: {asked.answer}")
+        _require(folder, "answered", (_S.waiting_for_user,))
+        changes = {"answer": verdict, "reason": reason, "answered_at": now()}
+        requests = [
+            one.model_copy(update=changes) if one is asked else one for one in state.requests
+        ]
+        answered = state.model_copy(update={"requests": requests})
+        said = f"{verdict} {request_id}{f': {reason}' if reason else ''}"
+        return _work(folder, "answer", answered, parts, reason=said)
+
+
+def review(root: Path, verdict: Verdict, *, reason: str | None = None) -> RunResult:
+    """Decide about a run: accept its result, ask for a revision, or cancel the run for good.
+
+    Raises:
+        KgentError: the run is in no state for this verdict; nothing has been changed.
+    """
+    status, states = VERDICTS[verdict]
+    with _opened(root) as folder, ExitStack() as stack:
+        _require(folder, "reviewed like this", states)
+        folder.refuse_changes()
+        report, state = read_report(folder.root), folder.state
+        profile = load_config(folder.root / CONFIG_FILE)
+        said = f"{verdict}{f': {reason}' if reason else ''}"
+        config, questions = fill_config(profile), Questions(earlier=state.requests)
+        context = folder.open_context(stack, config, Redactor({}), questions)
+        continuation = Continuation(
+            state=_begun(folder, "review", state, context.records, reason=said),
+            manifest=folder.manifest(),
+            prompt_at=read_prompt_at(folder.root),
+            verdict=status,
+            text=read_answer(report),
+            checks=state.checks,
+        )
+        task = FolderTask(
+            profile=profile,
+            config_path=Path(state.config_path),
+            prompt=folder.prompt(),
+            continuation=continuation,
+        )
+        return run_blocking(FolderRun(context, task).run)
+
+
+# --- the folder of a run --------------------------------------------------------------------------
+
+
+@dataclass(kw_only=True)
+class _Folder:
+    """A run folder whose lock this process has, and the run as it rests in it.
+
+    `is_recovered`: its last attempt was closed just now, because its process had died.
+    """
+
+    root: Path
+    lock: int
+    state: RunState
+    is_recovered: bool = False
+    changes: list[str] = field(default_factory=list[str])
+
+    @property
+    def ids(self) -> RunIds:
+        """Return the ids of the run."""
+        return RunIds(self.state.session_id, self.state.task_id, self.state.run_id)
+
+    def prompt(self) -> str:
+        """Return the prompt of the last attempt."""
+        return read_text(self.root / PROMPT_FILE)
+
+    def manifest(self) -> SandboxManifest:
+        """Return the sandbox manifest of the last attempt; a new one if it was killed too early."""
+        with suppress(OSError, ValueError):
+            return read_sandbox_manifest(self.root).model_copy(update={"files": [], "modes": {}})
+        return SandboxManifest.of(self.root)
+
+    def messages(self) -> list[dict[str, Any]]:
+        """Return the conversation so far."""
+        try:
+            lines = read_text(self.root / ARCHIVE / CONVERSATION).split("\n")
+        except FileNotFoundError:
+            return []
+        return in_call_order(json.loads(line) for line in lines if line)
+
+    def refuse_changes(self, *allowed: str) -> None:
+        """Refuse a folder that differs from what the last attempt left.
+
+        Differences below the `allowed` folders are only noted.
+
+        Raises:
+            KgentError: category `sandbox`; it differs.
+        """
+        if self.is_recovered:  # what a killed process has left is not known
+            return
+        problems = verify(self.root).problems
+        places = tuple(f"{name}/" for name in allowed)
+        self.changes = [one for one in problems if places and one.startswith(places)]
+        wrong = [one for one in problems if one not in self.changes]
+        if wrong:
+            shown = "; ".join(wrong[:_SHOWN_PROBLEMS])
+            raise _refused(f"{self.root} is not as its last attempt left it: {shown}")
+
+    def records(self, redactor: Redactor) -> RunRecords:
+        """Return the records of the run, to be continued."""
+        root, records = self.root, RunRecords(self.root, self.ids, redactor=redactor)
+        records.files.lock(EVENTS_FILE, os.dup(self.lock))
+        archived = [
+            entry.name
+            for entry in list_entries(root)
+            if entry.kind == "file" and entry.name.startswith(f"{ARCHIVE}/")
+        ]
+        for name in (*RECORDS, *archived):
+            with suppress(OSError, AgentCoreError):  # noted as changed, if it matters
+                records.files.adopt(name)
+        records.continue_from(
+            [event for event in each_record(root / EVENTS_FILE, Event) if event is not None],
+            calls=each_record(root / TOOLS_FILE, ToolCallRecord),
+            errors=sum(1 for _ in each_record(root / ERRORS_FILE, ErrorRecord)),
+            messages=self.messages(),
+            archived=archived,
+        )
+        return records
+
+    def open_context(
+        self,
+        stack: ExitStack | AsyncExitStack,
+        config: KgentConfig,
+        redactor: Redactor,
+        questions: Questions,
+        *,
+        cancellation: Cancellation | None = None,
+    ) -> RunContext:
+        """Return the context of the next attempt; the stack closes it."""
+        return RunContext(
+            **self.ids._asdict(),
+            profile_id=self.state.profile_id,
+            config_fingerprint=self.state.config_fingerprint,
+            sandbox_root=self.root,
+            config=config,
+            records=stack.enter_context(closing(self.records(redactor))),
+            launcher=stack.enter_context(closing(Launcher())),
+            cancellation=cancellation or Cancellation(),
+            questions=questions,
+        )
+
+
+@contextmanager
+def _opened(root: Path) -> Generator[_Folder]:
+    """Lock a run folder, and close its last attempt if the process of that has died.
+
+    Raises:
+        KgentError: category `sandbox`; it is no run folder, a process works on it, or a release
+          without attempts made it.
+    """
+    root = root.resolve()
+    if read_state(root).schema_version < SCHEMA_VERSION:
+        raise _refused(
+            f"an earlier release of kgent made {root}, without what an attempt needs:"
+            " `kgent rerun` begins a new run"
+        )
+    try:
+        lock = lock_events(root)
+    except OSError as error:
+        raise _refused(f"{root / EVENTS_FILE} cannot be opened: {error.strerror}") from error
+    if lock is None:
+        raise _refused(f"another process works on {root}: wait for it to end, or stop it")
+    try:
+        folder = _Folder(root=root, lock=lock, state=read_state(root))
+        if folder.state.status.is_active:
+            _recover(folder)
+        yield folder
+    finally:
+        os.close(lock)
+
+
+def _require(folder: _Folder, what: str, states: Sequence[RunStatus]) -> None:
+    status = folder.state.status
+    if status not in states:
+        cure = _CURES.get(status, f"it is {status}")
+        raise _refused(f"{folder.root} cannot be {what}: {cure}")
+
+
+def _refused(message: str) -> KgentError:
+    return KgentError(ErrorCode.PATH_CONFLICT, message, category=ErrorCategory.SANDBOX)
+
+
+def _result_of(folder: _Folder) -> RunResult:
+    """Return the result of a run that rests."""
+    state = folder.state
+    return RunResult(
+        **state.model_dump(include={*RunResult.model_fields} & {*RunState.model_fields}),
+        final_text=read_answer(read_report(folder.root)),
+        attempt=state.attempt.number,
+        seal=read_seal(folder.root),
+    ).model_copy(update={"requests": state.open_requests, "sandbox_root": folder.root})
+
+
+# --- an attempt whose process has died ------------------------------------------------------------
+
+
+def _recover(folder: _Folder) -> None:
+    """Close the last attempt as its process would have: with what is on disk."""
+    root, state = folder.root, folder.state
+    for name in (*LOGS, f"{ARCHIVE}/{CONVERSATION}"):
+        _cut_torn_line(root / name)
+    _cut_closing_event(root, state)
+    with ExitStack() as stack:
+        profile = load_config(root / CONFIG_FILE)
+        questions = Questions(earlier=state.requests)
+        context = folder.open_context(stack, fill_config(profile), Redactor({}), questions)
+        context.records.files.unfinished.clear()
+        _complete_events(root, state, context)
+        task = FolderTask(
+            profile=profile,
+            config_path=Path(state.config_path),
+            prompt=folder.prompt(),
+            continuation=Continuation(state=state, manifest=folder.manifest()),
+        )
+        folder.state = FolderRun(context, task).close_lost()
+        folder.is_recovered = True
+
+
+def _cut_torn_line(path: Path) -> None:
+    """Remove the last line of a file if it was not written to its end."""
+    with suppress(FileNotFoundError), path.open("rb+") as file:
+        end = file.seek(0, os.SEEK_END)
+        begin = max(0, end - 2**24)
+        file.seek(begin)
+        file.truncate(begin + file.read().rfind(b"\n") + 1)
+
+
+def _cut_closing_event(root: Path, state: RunState) -> None:
+    """Remove the end that the attempt announced, because it was not reached."""
+    ends = {f"run.{status}" for status in RunStatus if not status.is_active}
+    events = each_record(root / EVENTS_FILE, Event)
+    closed = sum(event is not None and event.type in ends for event in events)
+    if closed == len(state.attempts):
+        with (root / EVENTS_FILE).open("rb+") as file:
+            content = file.read()
+            file.truncate(content.rstrip(b"\n").rfind(b"\n") + 1)
+
+
+def _complete_events(root: Path, state: RunState, context: RunContext) -> None:
+    """Record what the process had begun to record: the attempt, and the ends of calls."""
+    found = [event for event in each_record(root / EVENTS_FILE, Event) if event is not None]
+    begun = sum(event.type in {"run.created", "attempt.created"} for event in found)
+    emit = context.records.events.emit
+    if begun < len(state.attempts):
+        kind: RunEventType = "attempt.created" if begun else "run.created"
+        emit(kind, f"run {state.run_id}", context.core_fields())
+    ended = Counter((event.correlation_id, event.type) for event in found)
+    for call in list(each_record(root / TOOLS_FILE, ToolCallRecord)):
+        if call is None:
+            continue
+        event = cast("RunEventType", f"tool.{call.status}")
+        if ended[call.call_id, event] > 0:
+            ended[call.call_id, event] -= 1
+            continue
+        summary = f"{call.tool_name}: {call.result_summary or ''}"
+        data: dict[str, Any] = {"tool": call.tool_name}
+        if call.error is not None:
+            data["error"] = call.error.model_dump(mode="json", exclude_none=True)
+        emit(event, summary, data, correlation_id=call.call_id)
+
+
+# --- an attempt that works ------------------------------------------------------------------------
+
+
+def _begun(
+    folder: _Folder, cause: Cause, state: RunState, records: RunRecords, *, reason: str | None
+) -> RunState:
+    return state.begun(cause, when=records.now(), seal=read_seal(folder.root), reason=reason)
+
+
+def _work(
+    folder: _Folder,
+    cause: Cause,
+    state: RunState,
+    parts: AttemptParts,
+    *,
+    prompt: str | None = None,
+    reason: str | None = None,
+) -> RunResult:
+    """Begin an attempt with the engine, and do it."""
+    folder.refuse_changes(*WRITABLE)
+    work = partial(_work_async, folder, cause, state, parts, prompt=prompt, reason=reason)
+    return run_blocking(work)
+
+
+async def _work_async(
+    folder: _Folder,
+    cause: Cause,
+    state: RunState,
+    parts: AttemptParts,
+    *,
+    prompt: str | None,
+    reason: str | None,
+) -> RunResult:
+    root = folder.root
+    async with AsyncExitStack() as stack:
+        is_prepared = state.started_at is not None
+        profile = load_config(root / CONFIG_FILE) if is_prepared else _load_original(folder)
+        config = fill_config(profile)
+        engine, memory = parts.get("engine"), parts.get("memory")
+        means = await open_means(stack, config, engine=engine, memory=memory)
+        inputs = find_inputs(config)
+        messages = folder.messages()
+        last, prompt_at = folder.prompt(), read_prompt_at(root)
+        is_sent = prompt is None and _has_prompt(messages[prompt_at:], last)
+        answers = _answer_open_calls(root, messages, has_new_prompt=not is_sent)
+        waiting = {call["tool_call_id"] for call in open_calls([*messages, *answers])}
+        questions = Questions(
+            parks=config.runtime.unattended == "park",
+            attempt=len(state.attempts) + 1,
+            earlier=state.requests,
+            open_calls=waiting,
+        )
+        cancellation = parts.get("cancellation") or Cancellation()
+        context = replace(
+            folder.open_context(
+                stack, config, Redactor(means.secrets), questions, cancellation=cancellation
+            ),
+            loop=asyncio.get_running_loop(),
+        )
+        if not is_prepared:
+            remove_inputs(root)
+        continuation = Continuation(
+            state=_begun(folder, cause, state, context.records, reason=reason),
+            manifest=folder.manifest(),
+            is_prepared=is_prepared,
+            has_new_prompt=not is_sent,
+            prompt_at=prompt_at if is_sent else len(messages) + len(answers),
+            answers=answers,
+            changes=folder.changes,
+        )
+        task = FolderTask(
+            profile=profile,
+            config_path=Path(state.config_path),
+            prompt=last if prompt is None else prompt,
+            inputs=inputs,
+            continuation=continuation,
+        )
+        executor = FolderRun(
+            context,
+            task,
+            engine=means.engine,
+            memory=means.memory,
+            event_callback=parts.get("event_callback"),
+        )
+        return await executor.run()
+
+
+def _load_original(folder: _Folder) -> KgentConfig:
+    """Load the profile of a run whose engine never began, from where it was.
+
+    Raises:
+        KgentError: it cannot be used, or is another one now.
+    """
+    state = folder.state
+    profile = apply_cli_overrides(load_config(state.config_path), read_options(folder.root))
+    if fingerprint_config(profile) != state.config_fingerprint:
+        raise _refused(
+            f"the run ended before it had copied what its profile names, and the profile"
+            f" {state.config_path} has changed since: `kgent run` begins a new run"
+        )
+    return profile
+
+
+def _has_prompt(messages: Sequence[dict[str, Any]], prompt: str) -> bool:
+    asked = (one for one in messages if one["role"] == "user")
+    return any(block["text"] == prompt for block in blocks_of(asked, "text"))
+
+
+def _answer_open_calls(
+    root: Path, messages: Sequence[dict[str, Any]], *, has_new_prompt: bool
+) -> list[dict[str, Any]]:
+    """Return answers to the calls that must not be made again, because they had begun.
+
+    Before a new prompt every call gets an answer.
+    """
+    ends: dict[str, Event] = {}
+    for event in each_record(root / EVENTS_FILE, Event):
+        if event is not None and event.correlation_id and event.type.startswith("tool."):
+            ends[event.correlation_id] = event
+    answers: list[dict[str, Any]] = []
+    for call in open_calls(messages):
+        call_id = call["tool_call_id"]
+        last = ends.get(call_id)
+        if last is None or last.data.get("error", {}).get("code") == WAITING:
+            if not has_new_prompt:
+                continue
+            text = "the call was not made"
+        elif last.type == "tool.started":
+            text = "the process ended during this call; whether it had an effect is not known"
+        else:
+            text = f"the process ended before the result was stored; its record: {last.summary}"
+        error = ErrorInfo(code=INTERRUPTED, message=text, category=ErrorCategory.TOOL)
+        content: dict[str, Any] = {
+            "ok": False,
+            "summary": text,
+            "artifacts": [],
+            "error": error.model_dump(mode="json", exclude_none=True),
+        }
+        block = result_block(call_id, call["name"], content, is_error=True)
+        answers.append(message("tool", now(), block))
+    return answers

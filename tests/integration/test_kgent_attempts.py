@@ -1,0 +1,303 @@
+"""Attempts at a run: every edge between its states, answers, reviews, revisions, their records."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from agent_core.providers.scripted import Calls, Says, ScriptedCall, calls
+from kgent.cli import main
+from kgent.engine.mock import MockAgentEngine, MockFailure, MockStep
+from kgent.errors import KgentError
+from kgent.review.page import render_page
+from kgent.review.report import read_report
+from kgent.review.verification import verify
+from kgent.runtime.attempts import answer, resume, review, revise
+from kgent.runtime.options import RunOptions, RunResult
+from kgent.runtime.runner import run
+from kgent.runtime.state import EDGES, RunStatus
+from kgent_runs import calls as step, events, lines, profile, state
+from model_server import ModelServer
+
+PAGE = Path(__file__).parents[2] / "docs" / "kgent.md"
+REPORT = "deliverables/report.md"
+WRITE = step("write_file", path=REPORT, content="It rained.\n")
+ASK = step("run_command", argv=["echo", "hi"])
+PARKED = {
+    "tools": {"shell": {"enabled": True, "allowed_commands": ["ls"]}},
+    "runtime": {"engine": "mock", "unattended": "park"},
+}
+REVIEWED = {"deliverables": {"required": [REPORT], "review": True}}
+OWED = {"deliverables": {"required": [REPORT]}}
+
+
+def plays(*script: MockStep) -> MockAgentEngine:
+    return MockAgentEngine(script)
+
+
+def begin(folder: Path, *script: MockStep, **sections: Any) -> Path:
+    options = RunOptions(sandbox=folder / "run")
+    run(profile(folder, **sections), "Write.", options, engine=MockAgentEngine(script))
+    return folder / "run"
+
+
+def request_of(root: Path) -> str:
+    (asked,) = [one for one in state(root)["requests"] if one["answer"] is None]
+    return asked["request_id"]
+
+
+BEGINNINGS: dict[str, Callable[[Path], Path]] = {
+    "completed": lambda folder: begin(folder, WRITE, "Done.", **OWED),
+    "incomplete": lambda folder: begin(folder, "Done.", **OWED),
+    "failed": lambda folder: begin(folder, MockFailure(fail="no"), **OWED),
+    "waiting_for_user": lambda folder: begin(folder, ASK, "Done.", **PARKED),
+    "review_required": lambda folder: begin(folder, WRITE, "Done.", **REVIEWED),
+}
+
+
+def beginning(folder: Path, status: str) -> Path:
+    if status in {"revision_required", "cancelled"}:
+        root = BEGINNINGS["review_required"](folder)
+        review(root, "revise" if status == "revision_required" else "cancel")
+        return root
+    return BEGINNINGS[status](folder)
+
+
+COMMANDS: dict[str, Callable[[Path], RunResult]] = {
+    "resume": lambda root: resume(root, engine=plays(WRITE, "Done.")),
+    "revise": lambda root: revise(root, "Again.", engine=plays(WRITE, "Done.")),
+    "answer": lambda root: answer(
+        root, request_of(root) if state(root)["requests"] else "req_0", "allow",
+        engine=plays(ASK, "Done."),
+    ),
+    "review accept": lambda root: review(root, "accept"),
+    "review revise": lambda root: review(root, "revise", reason="The date is wrong."),
+    "review cancel": lambda root: review(root, "cancel"),
+}  # fmt: skip
+LEADS: dict[tuple[str, str], str] = {
+    ("completed", "revise"): "completed",
+    ("incomplete", "resume"): "completed",
+    ("incomplete", "revise"): "completed",
+    ("incomplete", "review cancel"): "cancelled",
+    ("failed", "resume"): "completed",
+    ("failed", "revise"): "completed",
+    ("failed", "review cancel"): "cancelled",
+    ("waiting_for_user", "answer"): "completed",
+    ("waiting_for_user", "resume"): "waiting_for_user",
+    ("waiting_for_user", "review cancel"): "cancelled",
+    ("review_required", "revise"): "review_required",
+    ("review_required", "review accept"): "completed",
+    ("review_required", "review revise"): "revision_required",
+    ("review_required", "review cancel"): "cancelled",
+    ("revision_required", "revise"): "review_required",
+    ("revision_required", "review cancel"): "cancelled",
+}
+STATES = (*BEGINNINGS, "revision_required", "cancelled")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("status", STATES)
+def test_every_command_in_every_state(tmp_path: Path, status: str, command: str) -> None:
+    root = beginning(tmp_path, status)
+    before, attempts = state(root), len(state(root)["attempts"])
+    assert before["status"] == status
+    expected = LEADS.get((status, command))
+    if expected is None:
+        with pytest.raises(KgentError, match=r"cannot be|no request"):
+            COMMANDS[command](root)
+    else:
+        result = COMMANDS[command](root)
+        assert (result.status, state(root)["status"]) == (expected, expected)
+    is_new = expected is not None and (status, command) != ("waiting_for_user", "resume")
+    assert len(state(root)["attempts"]) == attempts + is_new
+    if not is_new:
+        assert state(root) == before
+    assert verify(root).problems == []
+
+
+def test_the_page_has_the_table_of_the_states() -> None:
+    text = PAGE.read_text(encoding="utf-8").partition("| in this state | this command |")[2]
+    rows = re.findall(
+        r"^\| `(\w+)` \| `kgent ([\w ]+)` \|", text.partition("\n\n")[0], re.MULTILINE
+    )
+    named = {(state, command) for state, command in rows}
+    assert named == {edge for edge in LEADS if edge != ("waiting_for_user", "resume")}
+
+
+def test_no_state_is_left_but_by_an_edge_of_the_table() -> None:
+    rests = {RunStatus(status) for status in STATES}
+    for source, targets in EDGES.items():
+        if source in rests:
+            assert {*targets} == {RunStatus.pending}
+    assert RunStatus.cancelled not in EDGES
+
+
+ENGINES = pytest.mark.parametrize("engine", ["core", "pydantic_ai"])
+
+
+def parked(folder: Path, engine: str, server: ModelServer) -> Path:
+    both = Calls(
+        calls=[
+            ScriptedCall(name="write_file", arguments={"path": REPORT, "content": "It rained.\n"}),
+            ScriptedCall(name="run_command", arguments={"argv": ["sh", "-c", "echo made >> made"]}),
+            ScriptedCall(
+                name="write_file", arguments={"path": "workspace/later.md", "content": "x"}
+            ),
+        ]
+    )
+    server.add(both)
+    profile(
+        folder,
+        model={"provider": "openai", "name": "m", "base_url": server.base_url("openai")},
+        tools={"shell": {"enabled": True, "allowed_commands": ["ls"]}},
+        runtime={"engine": engine, "unattended": "park"},
+        **OWED,
+    )
+    words = ["run", "--config", str(folder / "kgent.yaml"), "--prompt", "Write."]
+    assert main([*words, "--sandbox", str(folder / "run")]) == 3
+    return folder / "run"
+
+
+@ENGINES
+@pytest.mark.parametrize("verdict", ["allow", "deny"])
+def test_a_parked_call_waits_for_an_answer_that_counts_once(
+    tmp_path: Path, engine: str, verdict: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with ModelServer.in_thread() as server:
+        root = parked(tmp_path, engine, server)
+        printed = capsys.readouterr()
+        request = request_of(root)
+        assert state(root)["status"] == "waiting_for_user"
+        assert f"request  {request}: may it run sh -c 'echo made >> made'" in printed.out
+        assert not (root / "workspace" / "made").exists()
+        assert main(["resume", str(root)]) == 3
+        assert request in capsys.readouterr().out
+        server.add("Done.")
+        arguments = ["answer", str(root), request, verdict, "--reason", "As agreed."]
+        assert main(arguments) == 0
+        assert main(arguments) == 2
+        assert "was answered before" in capsys.readouterr().err
+        told = server.requests[-1].body["messages"]
+        server.assert_complete()
+    assert (root / "workspace" / "made").exists() is (verdict == "allow")
+    assert [one["role"] for one in told if one["role"] != "system"] == [
+        *("user", "assistant", "tool", "tool", "tool")
+    ]
+    assert ("a person has denied this call: As agreed." in str(told)) is (verdict == "deny")
+    (asked,) = state(root)["requests"]
+    assert (asked["answer"], asked["reason"]) == (verdict, "As agreed.")
+    assert verify(root).problems == []
+
+
+def test_an_answer_that_is_given_twice_at_once_counts_once(tmp_path: Path) -> None:
+    with ModelServer.in_thread() as server:
+        root = parked(tmp_path, "core", server)
+        server.add("Done.", "Done.")
+        words = [sys.executable, "-m", "kgent", "answer", str(root), request_of(root), "allow"]
+        both = [
+            subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # noqa: S603
+            for _ in range(2)
+        ]
+        for process in both:
+            process.communicate()
+        assert sorted(process.returncode for process in both) == [0, 2]
+        assert len(server.requests) == 2
+    assert (root / "workspace" / "made").read_text() == "made\n"
+
+
+def test_an_answer_allows_no_later_call(tmp_path: Path) -> None:
+    root = begin(tmp_path, ASK, "Done.", **PARKED)
+    first = request_of(root)
+    result = answer(root, first, "allow", engine=plays(ASK, ASK, "Done."))
+    assert result.status is RunStatus.waiting_for_user
+    assert [one.request_id for one in result.requests] == [request_of(root)] != [first]
+    result = answer(root, request_of(root), "allow", engine=plays(ASK, ASK, "Done."))
+    assert result.status is RunStatus.completed
+    ended = [one["data"]["tool"] for one in events(root) if one["type"] == "tool.completed"]
+    assert ended == ["run_command", "run_command"]
+
+
+def test_nobody_is_asked_without_park(tmp_path: Path) -> None:
+    sections = {**PARKED, "runtime": {"engine": "mock"}}
+    root = begin(tmp_path, ASK, "Done.", **sections)
+    assert (state(root)["status"], state(root)["requests"]) == ("completed", [])
+
+
+def test_a_revision_keeps_and_links_the_evidence_of_both(tmp_path: Path) -> None:
+    with ModelServer.in_thread() as server:
+        server.add(calls("write_file", path=REPORT, content="It rained.\n"), Says(text="Done."))
+        profile(
+            tmp_path,
+            model={"provider": "openai", "name": "m", "base_url": server.base_url("openai")},
+            runtime={"engine": "core"},
+            **OWED,
+        )
+        words = ["run", "--config", str(tmp_path / "kgent.yaml"), "--prompt", "Write."]
+        root = tmp_path / "run"
+        assert main([*words, "--sandbox", str(root)]) == 0
+        seal = verify(root).seal
+        server.add(calls("write_file", path=REPORT, content="It snowed.\n"), Says(text="Changed."))
+        assert main(["revise", str(root), "--prompt", "It snowed!"]) == 0
+        asked = server.requests[-1].body["messages"]
+    assert [one["content"] for one in asked if one["role"] == "user"] == ["Write.", "It snowed!"]
+    assert (root / REPORT).read_text() == "It snowed.\n"
+    assert (root / "attempts" / "001" / REPORT).read_text() == "It rained.\n"
+    assert (root / "attempts" / "001" / "prompt.md").read_text() == "Write."
+    assert (root / "attempts" / "002" / "prompt.md").read_text() == "It snowed!"
+    first, second = state(root)["attempts"]
+    assert (first["seal"], second["seal"]) == (seal, None)
+    assert state(root)["usage"]["model_calls"] == 4
+    assert first["usage"]["model_calls"] == second["usage"]["model_calls"] == 2
+    assert verify(root).problems == []
+    page = render_page(read_report(root), verify(root))
+    assert "attempts/001" in page
+    assert "revise" in page
+
+
+def test_what_changed_between_attempts_is_recorded_or_refused(tmp_path: Path) -> None:
+    root = begin(tmp_path, WRITE, "Done.", **REVIEWED)
+    (root / REPORT).write_text("It hailed.\n", encoding="utf-8")
+    with pytest.raises(KgentError, match="not as its last attempt left it"):
+        review(root, "accept")
+    assert revise(root, "Go on.", engine=plays("Done.")).status is RunStatus.review_required
+    (created,) = [one for one in events(root) if one["type"] == "attempt.created"]
+    assert REPORT in str(created["data"]["changes"])
+    (root / "prompt.md").write_text("Write nothing.", encoding="utf-8")
+    with pytest.raises(KgentError, match="not as its last attempt left it"):
+        revise(root, "Go on.", engine=plays("Done."))
+
+
+def test_a_scheduler_can_rebuild_a_run_from_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "script.json").write_text('["Done."]', encoding="utf-8")
+    path = profile(tmp_path, model={"path": "script.json"})
+    words = ["run", "--config", str(path), "--prompt", "Write.", "--max-steps", "7"]
+    assert main([*words, "--sandbox", str(tmp_path / "run")]) == 0
+    root = tmp_path / "run"
+    task = yaml.safe_load((root / "task.yaml").read_text(encoding="utf-8"))
+    session = json.loads((root / "session.json").read_text(encoding="utf-8"))
+    ids = {"session_id": session["session_id"], "task_id": task["task_id"]}
+    options = RunOptions(sandbox=tmp_path / "again", **task["options"], **ids)
+    assert run(task["profile"], task["prompt"], options).status is RunStatus.completed
+    assert state(tmp_path / "again")["config_fingerprint"] == task["config_fingerprint"]
+    assert state(tmp_path / "again")["session_id"] == state(root)["session_id"]
+    assert session["attempt"] == {"number": 1, "path": "attempts/001", "cause": "run"}
+    assert lines(root / "attempts" / "001" / "events.jsonl") == events(root)
+
+
+SECOND_RELEASE = Path(__file__).parent / "kgent_second_release"
+
+
+def test_a_folder_without_attempts_is_shown_verified_and_left_alone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert verify(SECOND_RELEASE).problems == []
+    assert main(["show", str(SECOND_RELEASE)]) == 0
+    assert "Done." in capsys.readouterr().out
+    assert main(["revise", str(SECOND_RELEASE), "--prompt", "x"]) == 2
+    assert "`kgent rerun` begins a new run" in capsys.readouterr().err

@@ -29,12 +29,12 @@ PAGE = Path(__file__).parents[2] / "docs" / "kgent.md"
 REPORT = "deliverables/report.md"
 WRITE = step("write_file", path=REPORT, content="It rained.\n")
 ASK = step("run_command", argv=["echo", "hi"])
-PARKED = {
+PARKED: dict[str, Any] = {
     "tools": {"shell": {"enabled": True, "allowed_commands": ["ls"]}},
     "runtime": {"engine": "mock", "unattended": "park"},
 }
-REVIEWED = {"deliverables": {"required": [REPORT], "review": True}}
-OWED = {"deliverables": {"required": [REPORT]}}
+REVIEWED: dict[str, Any] = {"deliverables": {"required": [REPORT], "review": True}}
+OWED: dict[str, Any] = {"deliverables": {"required": [REPORT]}}
 
 
 def plays(*script: MockStep) -> MockAgentEngine:

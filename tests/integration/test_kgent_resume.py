@@ -228,6 +228,10 @@ def test_a_run_that_failed_or_was_stopped_goes_on(tmp_path: Path, engine: str) -
     assert b"".join(parts) == (root / "events.jsonl").read_bytes()
 
 
+def die(*_: object, **__: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def test_a_run_killed_before_its_sources_were_copied_begins_again_from_its_profile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,9 +241,7 @@ def test_a_run_killed_before_its_sources_were_copied_begins_again_from_its_profi
     path = profile(tmp_path, inputs=["data.csv"], model={"path": "script.json"})
     child = os.fork()
     if child == 0:
-        monkeypatch.setattr(
-            "kgent.runtime.executor.copy_inputs", lambda *_, **__: os.kill(os.getpid(), 9)
-        )
+        monkeypatch.setattr("kgent.runtime.executor.copy_inputs", die)
         main(["run", "--config", str(path), "--prompt", "x", "--sandbox", str(tmp_path / "run")])
         os._exit(0)
     os.waitpid(child, 0)

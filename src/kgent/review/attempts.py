@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from agent_core.errors import AgentCoreError
+from kgent.config.models import DELIVERABLES
 from kgent.review.report import MAX_MANIFEST_BYTES, read_whole
 from kgent.runtime.state import RUN_FILE, AttemptRecord, RunState, attempt_folder, compute_seal
-from kgent.sandbox.attempts import COPIES, DELIVERABLES, log_sizes, read_sandbox_manifest
+from kgent.sandbox.attempts import COPIES, log_sizes, read_sandbox_manifest
 from kgent.sandbox.files import describe_file, readable_name
 from kgent.sandbox.manifest import ArtifactManifest, list_entries
 from kgent.sandbox.workspace import ARTIFACT_MANIFEST, LOGS, SANDBOX_MANIFEST

@@ -20,7 +20,7 @@ from typing_extensions import Unpack
 
 from agcore.memory import MemoryStore
 from agent_core.errors import AgentCoreError, ErrorCode
-from agent_core.opening import read_text
+from agent_core.opening import open_descriptor, read_bytes, read_text
 from agent_core.process import Launcher
 from agent_core.redaction import Redactor
 from kgent.config.loader import apply_cli_overrides, fingerprint_config, load_config
@@ -368,11 +368,8 @@ def _recover(folder: _Folder) -> None:
 
 def _cut_torn_line(path: Path) -> None:
     """Remove the last line of a file if it was not written to its end."""
-    with suppress(FileNotFoundError), path.open("rb+") as file:
-        end = file.seek(0, os.SEEK_END)
-        begin = max(0, end - 2**24)
-        file.seek(begin)
-        file.truncate(begin + file.read().rfind(b"\n") + 1)
+    with suppress(FileNotFoundError):
+        _cut(path, read_bytes(path).rfind(b"\n") + 1)
 
 
 def _cut_closing_event(root: Path, state: RunState) -> None:
@@ -381,9 +378,16 @@ def _cut_closing_event(root: Path, state: RunState) -> None:
     events = each_record(root / EVENTS_FILE, Event)
     closed = sum(event is not None and event.type in ends for event in events)
     if closed == len(state.attempts):
-        with (root / EVENTS_FILE).open("rb+") as file:
-            content = file.read()
-            file.truncate(content.rstrip(b"\n").rfind(b"\n") + 1)
+        path = root / EVENTS_FILE
+        _cut(path, read_bytes(path).rstrip(b"\n").rfind(b"\n") + 1)
+
+
+def _cut(path: Path, size: int) -> None:
+    descriptor = open_descriptor(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.ftruncate(descriptor, size)
+    finally:
+        os.close(descriptor)
 
 
 def _complete_events(root: Path, state: RunState, context: RunContext) -> None:

@@ -10,9 +10,10 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from agent_core.opening import read_beginning, read_bytes
+from agent_core.opening import open_descriptor, read_beginning, read_bytes
+from kgent.config.models import DELIVERABLES
 from kgent.runtime.state import ATTEMPTS, RUN_FILE, RunState
-from kgent.sandbox.files import PRIVATE_FOLDER, RunFiles
+from kgent.sandbox.files import PRIVATE_FOLDER, RunFiles, write_all
 from kgent.sandbox.manifest import ArtifactManifest, SandboxManifest
 from kgent.sandbox.workspace import (
     ARTIFACT_MANIFEST,
@@ -22,7 +23,7 @@ from kgent.sandbox.workspace import (
     SIGNATURE_FILE,
 )
 
-DELIVERABLES = "deliverables"
+_CHUNK = 2**20
 COPIES = tuple(name for name in FILES if name not in {RUN_FILE, *LOGS})
 """The records that the folder of an attempt has whole."""
 
@@ -73,5 +74,20 @@ def set_aside(root: Path, attempt: str) -> None:
         if one.status == "present" and one.name.startswith(f"{DELIVERABLES}/"):
             copy = draft / os.path.relpath(one.name, DELIVERABLES)
             copy.parent.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
-            shutil.copy2(root / one.name, copy, follow_symlinks=False)
+            _copy_file(root / one.name, copy)
     draft.rename(kept)
+
+
+def _copy_file(original: Path, copy: Path) -> None:
+    """Copy the content of a file, and its mode."""
+    source = open_descriptor(original, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        target = open_descriptor(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.fchmod(target, os.fstat(source).st_mode & 0o777)
+            while chunk := os.read(source, _CHUNK):
+                write_all(target, chunk)
+        finally:
+            os.close(target)
+    finally:
+        os.close(source)

@@ -226,7 +226,7 @@ class RunFiles:
             descriptor = self.hold(name)
             start = os.fstat(descriptor).st_size
             try:
-                _write_all(descriptor, raw)
+                write_all(descriptor, raw)
             except OSError:
                 with suppress(OSError):
                     os.ftruncate(descriptor, start)
@@ -310,7 +310,7 @@ class RunFiles:
         with self._lock:
             descriptor = open_descriptor(self.root / name, flags, PRIVATE_FILE)
             try:
-                _write_all(descriptor, raw)
+                write_all(descriptor, raw)
                 os.ftruncate(descriptor, len(raw))
                 os.fsync(descriptor)
             finally:
@@ -400,7 +400,8 @@ def _open_to_append(path: Path) -> int:
     return descriptor
 
 
-def _write_all(descriptor: int, raw: bytes) -> None:
+def write_all(descriptor: int, raw: bytes) -> None:
+    """Write all bytes to an open file."""
     view = memoryview(raw)
     while view:
         view = view[os.write(descriptor, view) :]

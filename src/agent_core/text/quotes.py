@@ -8,13 +8,14 @@ from unicodedata import category
 QUOTED = "[…]"
 """Stands for a quoted part."""
 
-_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
+_FENCE = re.compile(r" {0,3}(`{3,}(?=[^`]*\Z)|~{3,})")
 _LIST_ITEM = re.compile(r"\s*(?:[-*+\u2022]|\d{1,3}[.)\u3001])\s")
 _QUOTED_LINE = re.compile(r" {0,3}>")
 _LEADS_IN = (":", "?", "\uff1a", "\uff1f")
 _MOST_LINES = 12
 """A paragraph of more lines is a paste, unless it is a list; the chat folds as many."""
-_LEAST_LINES = 3
+_LEAST_LINES = 2
+_BRACKETS = "[](){}<>|$%+=\\"
 _MOST_JUDGED = 200
 _LEAST_LETTERS = 0.75
 """Share of letters in what is not blank of a line: prose has more, the output of programs less."""
@@ -24,10 +25,10 @@ def without_quotes(text: str) -> str:
     """Return `text` with `[…]` for every part that its author quotes.
 
     Quoted are fenced blocks, lines that begin with `>`, and paragraphs that were pasted. A
-    paragraph was pasted if it has more than twelve lines and is no list, or if it has at least
-    three and most of them are the output of a program: no items of a list, and less than three
-    quarters of their signs are letters. A first line that ends with a colon or a question mark is
-    not part of it.
+    paragraph was pasted if it has more than twelve lines and is no list, or if it has at least two
+    and most of them are the output of a program: no items of a list, and they begin with a bracket
+    or a time, or less than three quarters of their signs are letters. A first line that ends with a
+    colon or a question mark is not part of it; one line is enough after that.
     """
     if "\n" not in text and not _QUOTED_LINE.match(text):  # as most messages are
         return text
@@ -61,17 +62,24 @@ def _judge(lines: Sequence[str]) -> Iterator[tuple[bool, str]]:
 
 
 def _judge_paragraph(lines: Sequence[str]) -> Iterator[tuple[bool, str]]:
+    least = _LEAST_LINES
     if lines and lines[0].rstrip().endswith(_LEADS_IN):
         yield False, lines[0]
-        lines = lines[1:]
+        lines, least = lines[1:], 1
     others = [line for line in lines if not _LIST_ITEM.match(line)]
-    is_pasted = 2 * len(others) > len(lines) >= _LEAST_LINES and (
+    is_pasted = 2 * len(others) > len(lines) >= least and (
         len(lines) > _MOST_LINES or 2 * sum(map(_is_output, others)) > len(lines)
     )
     yield from ((is_pasted, line) for line in lines)
 
 
 def _is_output(line: str) -> bool:
-    signs = [sign for sign in line[:_MOST_JUDGED] if not sign.isspace()]
+    """Return whether a line that is not blank looks as if a program has written it."""
+    begin = line.lstrip()[:_MOST_JUDGED]
+    first = begin.split(maxsplit=1)[0]
+    is_time = any(map(str.isdigit, first)) and not any(map(str.isalpha, first))
+    if first[0] in _BRACKETS or is_time:
+        return True
+    signs = [sign for sign in begin if not (sign.isspace() or sign == "`")]
     letters = sum(category(sign)[0] in "LM" for sign in signs)
     return letters < _LEAST_LETTERS * len(signs)

@@ -1,4 +1,5 @@
 import pytest
+from hypothesis import given, strategies as st
 
 from agent_core.text import mark_content, without_content
 from agent_core.text.quotes import without_quotes
@@ -20,6 +21,13 @@ LOG = f"2026-01-01 00:00:01 [3] GET /a 200\n{EVIL}\n2026-01-01 00:00:02 [4] GET 
         (f"Why does this fail?\n{LOG}", "Why does this fail?\n[…]"),
         (f"The log:\n\n{LOG}\n\nNever retry.", "The log:\n\n[…]\n\nNever retry."),
         ("日志\uff1a\n" + LOG, "日志\uff1a\n[…]"),
+        (f"Why?\n2026-01-01 00:00:01 ERROR {EVIL} and everywhere, without asking", "Why?\n[…]"),
+        (f"It says:\n[info] {EVIL}, without asking anyone about it", "It says:\n[…]"),
+        (f"10:00:01 {EVIL} and everywhere\n10:00:02 {EVIL}", "[…]"),
+        ("Use ```make``` here\nNever push.\n```echo``` is fine",) * 2,
+        ("@a.py has to stay\n/tmp is off limits\n'x' is a name",) * 2,
+        ("8 spaces, please",) * 2,
+        ("Why?\nIt worked before.",) * 2,
         ("a line of a page\n" * 13 + EVIL, "[…]"),
         (
             "- Never touch src/a.py\n" * 20,
@@ -32,6 +40,13 @@ LOG = f"2026-01-01 00:00:01 [3] GET /a 200\n{EVIL}\n2026-01-01 00:00:02 [4] GET 
 )
 def test_quoted_text_is_not_what_its_author_says(text: str, words: str) -> None:
     assert without_quotes(text) == words
+
+
+@given(st.text(st.sampled_from("a1 \t\n`~>-[:é用\u2003"), max_size=400))
+def test_any_text_can_be_judged(text: str) -> None:
+    kept = without_quotes(f"Use tabs.\n\n{text}" + " " * 300 + "\n a")
+    assert kept.startswith("Use tabs.\n\n")
+    assert "\n" in text or without_quotes(text) in {text, "[…]"}
 
 
 def test_content_that_was_cut_off_never_becomes_words() -> None:

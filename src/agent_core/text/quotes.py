@@ -15,6 +15,8 @@ _LEADS_IN = (":", "?", "\uff1a", "\uff1f")
 _MOST_LINES = 12
 """A paragraph of more lines is a paste, unless it is a list; the chat folds as many."""
 _LEAST_LINES = 2
+_TIME = re.compile(r"\d+[-:./][\d:./TZ,+-]*\Z")
+"""A date, a time or an address."""
 _BRACKETS = "[](){}<>|$%+=\\"
 _MOST_JUDGED = 200
 _LEAST_LETTERS = 0.75
@@ -77,8 +79,7 @@ def _is_output(line: str) -> bool:
     """Return whether a line that is not blank looks as if a program has written it."""
     begin = line.lstrip()[:_MOST_JUDGED]
     first = begin.split(maxsplit=1)[0]
-    is_time = any(map(str.isdigit, first)) and not any(map(str.isalpha, first))
-    if first[0] in _BRACKETS or is_time:
+    if first[0] in _BRACKETS or _TIME.match(first):
         return True
     signs = [sign for sign in begin if not (sign.isspace() or sign == "`")]
     letters = sum(category(sign)[0] in "LM" for sign in signs)

@@ -26,7 +26,8 @@ LOG = f"2026-01-01 00:00:01 [3] GET /a 200\n{EVIL}\n2026-01-01 00:00:02 [4] GET 
         (f"10:00:01 {EVIL} and everywhere\n10:00:02 {EVIL}", "[…]"),
         ("Use ```make``` here\nNever push.\n```echo``` is fine",) * 2,
         ("@a.py has to stay\n/tmp is off limits\n'x' is a name",) * 2,
-        ("8 spaces, please",) * 2,
+        ("Use:\n8 spaces, please",) * 2,
+        (f"Why?\n2026-01-01T00:00:01Z {EVIL}, without asking anyone", "Why?\n[…]"),
         ("Why?\nIt worked before.",) * 2,
         ("a line of a page\n" * 13 + EVIL, "[…]"),
         (

@@ -53,13 +53,23 @@ _MEMORY_NAMED = (
 _ENGLISH = Language(
     marks=(
         *("remember", "always", "never", "forget", "prefer", "memor", "note", " mind", "from now"),
-        *("future", "going forward", "like", "love", "hate", "rather", "from here on", "stand"),
+        *(
+            "future",
+            "going forward",
+            "like",
+            "love",
+            "hate",
+            " ever ",
+            "rather",
+            "from here on",
+            "stand",
+        ),
     ),
     opening=(
         r"(?:please|pls|kindly|also|and|but|so|then|ok(?:ay)?|yes|yeah|well|now|hey|hi|hello|thanks|"
         r"thank\s+you|great|good|perfect|nice|btw|by\s+the\s+way|oh|just|actually|important|important\s+note|"
         rf"ps|p\.s\.|i\s+(?:want|need)\s+you\s+to|{_I_WOULD}\s+like\s+you\s+to|let{_APOSTROPHE}s|"
-        r"you\s+(?:should|must|have\s+to|need\s+to|are\s+to)(?!\s+remember)|(?:make|be)\s+sure\s+(?:to|that\s+you|you)|"
+        r"you\s+(?:should|must|have\s+to|need\s+to|are\s+to)(?!\s+remember)|you\s+(?:can|may)(?=\s+(?:now\s+)?forget)|(?:make|be)\s+sure\s+(?:to|that\s+you|you)|"
         r"try\s+to|(?:in|when|whenever|if|for|before|after|on|with|at|unless|once|while|as)\s[^,]{1,80},)"
     ),
     asked=r"(?:can|could|would|will)\s+you",
@@ -70,8 +80,8 @@ _ENGLISH = Language(
         r"(?:make|take)\s+(?:a\s+)?(?:mental\s+)?note\b",
         r"note\s+(?:down\s+)?(?:that\s+)?(?:i|my|we|our)\b",
         r"(?:save|store|add|write|put|keep|note)\b[^,.]{0,80}\b(?:to|in|into)\s+your\s+(?:long-term\s+)?memor(?:y|ies)\b",
-        r"(?:save|store|add|write|put|keep)\s+(?:this|that|it)\s+(?:to|in|into)\s+memory\b",
-        rf"(?:always|never)\s+{_BARE_VERB}",
+        r"(?:save|store|add|write|put|keep|commit)\s+(?:this\s+|that\s+|it\s+)?(?:to|in|into)\s+memory\s*(?:[:,.!]|$|that\b)",
+        rf"(?:always|never|{_DO_NOT}\s+ever)\s*,?\s+{_BARE_VERB}",
         rf"{_HABIT}\s+(?:always|never)\s+(?:in|on|at|with|without|to|as|by|from|the|a)\b",
         rf"{_HABIT}\b[^,;]*\salways\W*$",
         rf"{_HABIT}\b[^,;]*,\s*(?:but\s+)?never\s+[\w-]+\W*$",
@@ -87,14 +97,14 @@ _ENGLISH = Language(
         r"(?:your\s+|all\s+)?(?:answers|replies|responses|explanations)\s+(?:should|must)\s+(?:always|never)\b",
         r"forget\s+(?:that|what|everything|anything|all|whatever|my|our|me|i|we|this|these|those|your|the\s+(?:fact|memor(?:y|ies)|notes?|preference|rule)|about\s+(?:my|our|me|the\s+fact|what|that))\b",
         r"stop\s+remembering\b",
-        rf"(?:delete|erase|remove|drop|discard|wipe|clear)\b[^.]{{0,60}}\b(?:your\s+(?:\w+\s+)?|the\s+|that\s+|this\s+|my\s+|all\s+|any\s+|every\s+){_MEMORY_NAMED}",
+        rf"(?:delete|erase|remove|drop|discard|wipe|clear)\s+(?:your\s+|the\s+|that\s+|this\s+|my\s+|all\s+|any\s+|every\s+|of\s+)*(?:\w+\s+)?{_MEMORY_NAMED}",
         r"(?:delete|erase|remove|drop|discard)\b.{0,80}\b(?:you|to)\s+remember(?:ed)?\b",
         r"(?:delete|erase|remove|drop|take|clear)\b.{0,80}\bfrom\s+your\s+(?:memory|memories|notes)\b",
     ),
     later=(
-        r"remember\s*(?:(?:that|this|i|my|we|our|to\s+(?:always|never))\b|:)",
+        r"remember\s*(?:(?:that|this|it|i|my|we|our|to\s+(?:always|never))\b|:)",
         r"(?:keep|bear)\s+(?:it\s+|this\s+|that\s+)?in\s+mind\b",
-        r"(?:from\s+now\s+on|from\s+here\s+on|going\s+forward)\b",
+        r"(?:from\s+now\s+on|from\s+here\s+on|going\s+forward)\b(?!,?\s*(?:the|this|it|that|they|there|he|she)\b)",
         r"for\s+future\s+reference\b",
         r"forget\s+(?:that|what)\b",
     ),
@@ -155,7 +165,7 @@ _CHINESE = Language(
         r"(?<!别)(?<!不要)把.{1,80}忘(?:掉|记|了)",
         r"不要再记(?:得|住|着)",
         r"(?:删除|刪除|删掉|刪掉|清除|清空|抹掉).{0,60}(?:记忆|記憶|笔记|筆記|你记(?:得|住|下)的?)(?!体|库|卡)",
-        r"把.{1,80}从(?:你的)?(?:记忆|笔记).{0,4}(?:删|清|抹)",
+        r"把.{1,80}(?:记忆|笔记).{0,4}(?:删|清|抹)",
     ),
 )
 
@@ -189,7 +199,7 @@ _GERMAN = Language(
         rf"(?:{_GERMAN_VERB}|nur|keine?|auf|in|mit)\s.{{0,120}}\b{_GERMAN_FROM_NOW}\W*$",
         r"ich\s+(?:bevorzuge|ziehe\b.*\bvor\b|hätte\s+(?:es\s+)?(?:gerne?|lieber)|mag\s+(?:es|lieber|keine?n?)\b|(?:arbeite|nutze|verwende|benutze|schreibe|trinke|esse)\s+(?:immer|lieber|nie)|(?:möchte|will)\s+(?:immer|nie|lieber)\b)",
         r"mir\s+(?:ist|sind)\b.{0,60}\blieber\b|meine\s+vorliebe\b|am\s+liebsten\s+(?:mag|habe|nutze)",
-        r"vergiss,?\s+(?:bitte\s+)?(?:wieder\s+)?,?\s*(?:dass|was|meine?n?|alles|das\s+mit)\b",
+        r"vergiss,?\s+(?:bitte,?\s+)?(?:wieder\s+)?,?\s*(?:dass|was|meine?n?|alles|das\s+mit)\b",
         r"lösche?\b.{0,80}(?:erinnerung|notiz|gedächtnis|gemerkt)",
     ),
 )

@@ -20,7 +20,8 @@ _MOST_SEARCHED = 16_384
 """Characters searched at either end of a message."""
 
 _LONGEST_SENTENCE = 600
-_CODE = r"`[^`\n]*`"
+_CODE = r"`[^`\n]*`|(?<!\w)\w{1,64}+\.[a-z]{1,5}\b"
+"""Code, and names of files."""
 _END = r"(?<=[.!?;:])\s+|(?<=[。！？；：])|\s+[-–—]\s+|[\r\n]+"
 _CHINESE_COMMA = r"(?<=[，、])"
 _LIST_MARK = r"\A\s*(?:[-*+•]|\d{1,3}[.)、])?\s*[\"'“„«(]*"
@@ -80,29 +81,27 @@ def _sentences(text: str) -> Iterator[str]:
 
 def _is_wish(sentence: str, patterns: _Patterns) -> bool:
     is_question = re.search(_QUESTION, sentence) is not None
-    start, is_asked = _skip_opening(sentence, patterns)
-    if is_question and not is_asked:
+    starts = list(_starts(sentence, 0, patterns))
+    if asked := patterns.asked.match(sentence, starts[-1]):
+        starts = list(_starts(sentence, asked.end(), patterns))
+    elif is_question:
         return False
-    if patterns.wish.match(sentence, start):
+    if any(patterns.wish.match(sentence, start) for start in starts):
         return True
     parts = re.split(_CHINESE_COMMA, sentence)
     if len(parts) > 1:
-        return any(patterns.wish.match(part, _skip_opening(part, patterns)[0]) for part in parts)
+        return any(_is_wish(part, patterns) for part in parts)
     behind = (found.end() for found in re.finditer(r"[,(]\s+|,\s*and\s+", sentence))
-    return any(patterns.later.match(sentence, _skip(sentence, at, patterns)) for at in behind)
+    starts = [start for at in behind for start in _starts(sentence, at, patterns)]
+    return any(patterns.later.match(sentence, start) for start in starts)
 
 
-def _skip_opening(sentence: str, patterns: _Patterns) -> tuple[int, bool]:
-    """Return where a sentence begins behind its opening, and whether it asks for something."""
-    start = _skip(sentence, 0, patterns)
-    asked = patterns.asked.match(sentence, start)
-    return (_skip(sentence, asked.end(), patterns), True) if asked else (start, False)
-
-
-def _skip(sentence: str, start: int, patterns: _Patterns) -> int:
+def _starts(sentence: str, start: int, patterns: _Patterns) -> Iterator[int]:
+    """Yield where a sentence begins: at `start`, and behind each word of its opening."""
+    yield start
     while (found := patterns.opening.match(sentence, start)) and _is_whole_word(sentence, found):
         start = found.end()
-    return start
+        yield start
 
 
 def _is_whole_word(sentence: str, found: re.Match[str]) -> bool:

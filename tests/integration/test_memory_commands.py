@@ -147,6 +147,25 @@ def test_words_that_fit_one_memory_name_it(home: Home, project: Path) -> None:
     assert "there is no memory zebra; `memory list` shows them all" in none.stderr
 
 
+@pytest.mark.parametrize("words", [("tea", "leaves"), ("teapot",), ("",), ("mem",)])
+def test_without_a_question_only_a_memory_with_all_the_words_is_forgotten(
+    home: Home, project: Path, words: tuple[str, ...]
+) -> None:
+    two_memories(home)
+    done = command(home, project, "memory", "forget", *words, "--yes")
+    assert (done.returncode, left(home)) == (1, {"tea", "tabs"})
+    assert "there is no memory" in done.stderr
+
+
+@pytest.mark.parametrize("word", ["茶", "喝茶", "чай", "चाय"])
+def test_a_memory_is_found_by_a_word_of_any_script(home: Home, project: Path, word: str) -> None:
+    two_memories(home)
+    summary = json.dumps("我喜欢喝茶, люблю чай, चाय पसंद है")
+    home.write("memory/user/drink.md", f"---\nid: mem_drink\nsummary: {summary}\n---\nDaily.\n")
+    done = command(home, project, "memory", "forget", word, "--yes")
+    assert (done.returncode, left(home)) == (0, {"tea", "tabs"})
+
+
 def test_memories_of_a_program_that_is_configured_in_code_need_no_config(
     home: Home, project: Path
 ) -> None:

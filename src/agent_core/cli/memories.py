@@ -94,7 +94,7 @@ class _Forgetting:
     async def carry_out(self, known: MemoryList) -> int:
         """Find the memories, ask, delete them, and return the exit code."""
         options, terminal = self._options, self._terminal
-        found = find_named(options.words, known)
+        found = find_named(options.words, known, may_differ=not options.yes)
         if not found:
             words = " ".join(options.words)
             _show_error(f"there is no memory {words}", options, terminal, self._clean)
@@ -160,20 +160,26 @@ class _Forgetting:
         self._terminal.line(visible(text, one_line=True), style)
 
 
-def find_named(words: Sequence[str], known: MemoryList) -> list[Memory]:
-    """Return the memories that an id, the beginning of one, or words of a memory name."""
-    text = " ".join(words)
+def find_named(words: Sequence[str], known: MemoryList, *, may_differ: bool = True) -> list[Memory]:
+    """Return the memories that an id, the beginning of one, or words of a memory name.
+
+    If no memory has all the words, those with some of them count, unless `may_differ` is false.
+    """
+    text = " ".join(words).strip()
+    if not text:
+        return []
     if (memory := known.get(text)) is not None:
         return [memory]
     like = [one for one in known.memories if one.memory_id.startswith(text)]
     if like and "_" in text:
         return like
+    parts = fold(text).split()
+    whole = [one for one in known.memories if all(part in _folded(one) for part in parts)]
+    if whole or not may_differ:
+        return whole[:_MOST_FOUND]
     from agent_core.memory.recall import ranked  # noqa: PLC0415 - an id needs no search
 
-    found = ranked(text, known.memories)
-    parts = [fold(word) for word in words]
-    whole = [one for one in found if all(part in _folded(one) for part in parts)]
-    return (whole or found or like)[:_MOST_FOUND]
+    return (ranked(text, known.memories) or like)[:_MOST_FOUND]
 
 
 def _folded(memory: Memory) -> str:

@@ -33,6 +33,9 @@ enabled = false
 """
 LISTED = {"data": [{"id": "other", "max_model_len": 4096}, {"id": "m", "max_model_len": 65536}]}
 
+TRAINED = {"data": [{"id": "m", "meta": {"n_ctx_train": 131_072}}]}
+SERVED = {"default_generation_settings": {"n_ctx": 12_288}}
+
 
 def answers(_: Received) -> Reply:
     return "Yes."
@@ -59,7 +62,12 @@ async def used(made: AgentRuntime, session_id: str = "s1") -> int:
         ("openai", {"/v1/models": LISTED}, 65_536),
         ("openai", {"/v1/models": {"data": [{"id": "m", "context_length": 9000}]}}, 9000),
         ("openai", {"/v1/models": {"data": [{"id": "other", "max_model_len": 9000}]}}, 32_768),
-        ("openai", {"/props": {"default_generation_settings": {"n_ctx": 12_288}}}, 12_288),
+        ("openai", {"/props": SERVED}, 12_288),
+        ("openai", {"/v1/models": TRAINED, "/props": SERVED}, 12_288),
+        ("openai", {"/v1/models": TRAINED}, 131_072),
+        ("openai", {"/v1/models": {"data": [{"id": "m", "max_model_len": -1}]}}, 32_768),
+        ("openai", {"/v1/models": {"data": [{"id": "m", "max_model_len": 10**30}]}}, 32_768),
+        ("openai", {"/v1/models": {"data": [{"id": "m", "context_length": 1}]}}, 32_768),
         ("openai", {}, 32_768),
         ("openai", {"/v1/models": ["?"], "/props": {"n_ctx": "many"}}, 32_768),
         ("ollama", {"/api/show": {"model_info": {"llama.context_length": 40_960}}}, 40_960),

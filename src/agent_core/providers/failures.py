@@ -271,7 +271,12 @@ def window_in(explanation: str) -> int | None:
     found = re.search(_NAMED_WINDOW, explanation)
     digits = next(filter(None, found.groups()), "") if found else ""
     window = int(re.sub(r"\D", "", digits) or 0)
-    return window if _LEAST_WINDOW <= window <= _MOST_WINDOW else None
+    return window if is_window(window) else None
+
+
+def is_window(tokens: int) -> bool:
+    """Return whether this number of tokens can be a context window."""
+    return _LEAST_WINDOW <= tokens <= _MOST_WINDOW
 
 
 def document_of(body: bytes) -> Any:

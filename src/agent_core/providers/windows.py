@@ -1,13 +1,14 @@
 """Finds the context window that a server reports for a model; servers report it in many ways."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 from urllib.parse import quote
 
 from agent_core.config.models import ModelConfig
 from agent_core.errors import AgentCoreError
 from agent_core.providers.base import ProviderAdapter
+from agent_core.providers.failures import is_window
 
 _KEYS = (
     "max_model_len",  # vLLM, SGLang
@@ -16,11 +17,11 @@ _KEYS = (
     "context_window",  # Groq
     "context_length",  # OpenRouter, Ollama
     "n_ctx",  # llama.cpp
-    "n_ctx_train",
     "inputTokenLimit",  # Gemini
     "max_input_tokens",  # Anthropic
 )
-
+_TRAINED = ("n_ctx_train",)
+"""Names the window a model was trained with: llama.cpp may serve it with a much smaller one."""
 
 _MOST_S = 2.0
 """Seconds for the questions about one model; a run waits for them once."""
@@ -119,7 +120,8 @@ async def find_window(adapter: ProviderAdapter, model: ModelConfig) -> int | Non
             if window := _window_in(own):
                 return window
             found = await adapter.look_up("/props", from_root=True)
-            return _window_in([found.get("default_generation_settings")])
+            served = _window_in([found.get("default_generation_settings")])
+            return served or _window_in(own, _TRAINED)
         case _:
             return None
 
@@ -128,8 +130,8 @@ def _name_of(entry: object) -> object:
     return cast("Mapping[str, object]", entry).get("id") if isinstance(entry, Mapping) else None
 
 
-def _window_in(places: Iterable[object]) -> int | None:
-    """Return the first number under one of the known keys, or under a key that ends with one."""
+def _window_in(places: Iterable[object], keys: Sequence[str] = _KEYS) -> int | None:
+    """Return the first window under one of the keys, or under a key that ends with one."""
     for place in places:
         if not isinstance(place, Mapping):
             continue
@@ -139,9 +141,9 @@ def _window_in(places: Iterable[object]) -> int | None:
             **(cast("Mapping[str, object]", inner) if isinstance(inner, Mapping) else {}),
             **table,
         }
-        for key in _KEYS:
+        for key in keys:
             for name, value in known.items():
                 is_key = name.rpartition(".")[2] == key
-                if is_key and isinstance(value, int) and value and value is not True:
+                if is_key and isinstance(value, int) and is_window(value):
                     return value
     return None

@@ -184,17 +184,22 @@ def find_instructions(
     )
 
 
+_FOUND, _NAMED_ONLY = 0, 1
+
+
 class _Place(NamedTuple):
     """The place of a file in the catalog: what is cut is what comes last.
 
     Attributes:
         depth: folders below the root; negative between the project and the root of its repository.
+        origin: whether it was found by its name, or only because another file names it.
         shown: the path to show.
         is_own: it is the file of the home itself or of the project's root.
         is_users: it is one that the home holds by its name.
     """
 
     depth: int
+    origin: int
     shown: str
     is_own: bool = False
     is_users: bool = False
@@ -228,21 +233,21 @@ class _Search:
         names = _list_names(home)
         if names and (own := _own_file(home, names, root=None)):
             first = -len(project.parts)
-            place = _Place(first, f"{home / own[1]}", is_own=True, is_users=True)
+            place = _Place(first, _FOUND, f"{home / own[1]}", is_own=True, is_users=True)
             yield place, own[0], home
         for path in _find_rules(home / "rules"):
             if (resolved := _resolve_file(path, None)) is not None:
                 depth = len(path.relative_to(home).parts) - 1
-                yield _Place(depth, str(path), is_users=True), resolved, home
+                yield _Place(depth, _FOUND, str(path), is_users=True), resolved, home
         for distance, folder in enumerate(project.parents, 1):
             if not folder.is_relative_to(self._top):
                 break
             own = _own_file(folder, _list_names(folder), root=self._top)
             if own and not self._is_closed(own[0]):
-                yield _Place(-distance, f"{folder / own[1]}"), own[0], self._top
+                yield _Place(-distance, _FOUND, f"{folder / own[1]}"), own[0], self._top
         for shown, path in self.walk.files():
             depth = shown.removeprefix("./").count("/")
-            yield _Place(depth, shown, is_own=depth == 0), path, self._top
+            yield _Place(depth, _FOUND, shown, is_own=depth == 0), path, self._top
 
     def _add_named(self, path: Path, folder: Path, root: Path) -> Iterator[tuple[Path, Path, Path]]:
         """Add the files that a file in `folder` names as `@path`, and yield them alike."""
@@ -258,7 +263,7 @@ class _Search:
                 depth = shown.removeprefix("./").count("/")
             else:
                 shown, depth = str(resolved), len(resolved.relative_to(root).parts) - 1
-            self.found[resolved] = _Place(depth, shown)
+            self.found[resolved] = _Place(depth, _NAMED_ONLY, shown)
             yield resolved, resolved.parent, root
 
 

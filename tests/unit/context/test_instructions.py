@@ -145,6 +145,17 @@ def test_of_more_than_200_files_the_deepest_are_cut(home: Path, project: Path) -
     assert last.endswith("more are not listed)")
 
 
+def test_the_file_of_a_folder_comes_before_the_files_that_it_names(
+    home: Path, project: Path
+) -> None:
+    names = [f"{number:03}.md" for number in range(220)]
+    for name in names:
+        write(project / name)
+    write(project / "CLAUDE.md", " ".join(f"@{name}" for name in names[:110]) + " @names.md")
+    write(project / "names.md", " ".join(f"@{name}" for name in names[110:]))
+    assert shown(found(home, project))[:2] == ["CLAUDE.md", "000.md"]
+
+
 @pytest.mark.parametrize("name", ["claude.md", "Agents.md", "AGENTS.MD", "Claude.md"])
 def test_names_match_in_any_case(home: Path, project: Path, name: str) -> None:
     for folder in (home, project, project / "sub"):
@@ -184,7 +195,7 @@ def test_a_claude_file_that_says_more_wins_and_the_file_it_names_is_listed_too(
     write(project / "AGENTS.md", "Use spaces.")
     write(project / "sub" / "CLAUDE.md", "Use tabs here.")
     write(project / "sub" / "AGENTS.md", "Hidden.")
-    assert shown(found(home, project)) == ["AGENTS.md", "CLAUDE.md", "sub/CLAUDE.md"]
+    assert shown(found(home, project)) == ["CLAUDE.md", "AGENTS.md", "sub/CLAUDE.md"]
 
 
 NAMING = [

@@ -260,9 +260,9 @@ def test_folders_up_to_the_root_of_the_repository_count(home: Path, tmp_path: Pa
         f"{repository}/AGENTS.md",
         f"{repository}/packages/claude.md",
         "AGENTS.md",
+        "sub/AGENTS.md",
         f"{repository}/docs/all.md",
         f"{repository}/docs/more.md",
-        "sub/AGENTS.md",
     ]
     (project / "linked").mkdir()
     (project / "linked" / "AGENTS.md").symlink_to(repository / "other" / "AGENTS.md")

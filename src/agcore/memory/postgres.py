@@ -162,6 +162,9 @@ def _create_table(url: str, table: str) -> None:
 
 def _unusable(table: str, error: AgentCoreError) -> MemoryStorageError:
     reason = error.message.replace("the Postgres database of the sessions", "the database")
+    if error.details.get("postgres") == "InsufficientPrivilege":
+        reason = "its user may not create or use the table; give the user the right, or have the"
+        reason += " owner of the database open the store once and grant the table"
     return MemoryStorageError(f"the memory store {table} in Postgres cannot be used: {reason}")
 
 

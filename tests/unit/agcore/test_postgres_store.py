@@ -49,6 +49,30 @@ asyncio.run(main())
 """
 
 
+FORKED = """
+import asyncio, os, sys, warnings
+from agcore.memory import MemoryItem, PostgresStore
+warnings.simplefilter("ignore", DeprecationWarning)  # of fork beside threads
+
+async def begin():
+    store = await PostgresStore.open(sys.argv[1], table=sys.argv[2])
+    await store.save(MemoryItem(id="a", content="x"))
+    return store
+
+async def use(store):
+    try:
+        print((await store.get("a")).content, flush=True)
+    except Exception as error:
+        print(error, flush=True)
+    await store.close()
+
+store = asyncio.run(begin())
+if child := os.fork():
+    os.waitpid(child, 0)
+asyncio.run(use(store))
+"""
+
+
 @pytest.fixture
 async def store(memory_database: str, memory_table: str) -> AsyncGenerator[PostgresStore]:
     async with await PostgresStore.open(memory_database, table=memory_table) as opened:
@@ -214,3 +238,30 @@ async def test_a_search_reads_no_page_that_shares_no_word(
         query = SQL("EXPLAIN SELECT id FROM {} WHERE words && ARRAY['number17']")
         plan = connection.execute(query.format(Identifier(memory_table))).fetchall()
     assert f"{memory_table}_words" in str(plan)
+
+
+async def test_a_forked_process_is_refused_the_store_of_its_parent(
+    memory_database: str, memory_table: str
+) -> None:
+    argv = [sys.executable, program_file(FORKED), memory_database, memory_table]
+    process = await asyncio.create_subprocess_exec(*argv, stdout=PIPE, stderr=PIPE)
+    output, errors = await process.communicate()
+    assert (process.returncode, errors) == (0, b"")
+    child, parent = output.decode().splitlines()
+    assert "was opened before this process was forked" in child
+    assert parent == "x"
+
+
+async def test_a_user_who_may_not_create_the_table_is_told_what_to_do(
+    memory_database: str, memory_table: str
+) -> None:
+    role = Identifier(f"role_{memory_table}")  # roles belong to the server, which others use
+    address = f"postgresql://role_{memory_table}:x@{memory_database.rpartition('@')[2]}"
+    with psycopg.connect(memory_database, autocommit=True) as connection:
+        connection.execute(SQL("CREATE ROLE {} LOGIN PASSWORD 'x'").format(role))
+        connection.execute(b"REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+        try:
+            with pytest.raises(MemoryError.Storage, match="may not create or use the table"):
+                await PostgresStore.open(address, table=memory_table)
+        finally:
+            connection.execute(SQL("DROP ROLE {}").format(role))

@@ -26,7 +26,7 @@ from msgspec import Struct, field
 from psycopg.errors import UniqueViolation
 from psycopg.pq import TransactionStatus
 
-from agent_core.aio.loops import ThreadPool
+from agent_core.aio.loops import ThreadPool, reset_after_fork
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.storage.postgres.appends import Append
 from agent_core.storage.postgres.faults import DATABASE, explain, is_passing, is_read_only
@@ -151,6 +151,14 @@ class Threads:
         self._silent_at = -math.inf
         self._is_hurried = False
         logging.getLogger("psycopg").addFilter(_is_news)
+        reset_after_fork(self)
+
+    def reset(self) -> None:
+        """Refuse jobs after a fork: the threads and connections belong to the parent process."""
+        self._closed = True
+        self._lock = threading.Lock()
+        self._local, self._links, self._lanes = threading.local(), [], {}
+        self._writers = self._keeper = self._readers = ThreadPool(1)
 
     def submit(
         self,
@@ -422,4 +430,5 @@ def _settle(future: asyncio.Future[Any], value: Any, failure: Exception | None) 
 
 
 def _closed_error() -> StorageError:
-    return StorageError(ErrorCode.STORAGE_ERROR, f"{DATABASE} is closed")
+    message = f"{DATABASE} is closed, or was opened before this process was forked"
+    return StorageError(ErrorCode.STORAGE_ERROR, message)

@@ -71,7 +71,7 @@ MAPPINGS = (dict, Mapping)
 CONTAINERS = (*SEQUENCES, *SETS, *MAPPINGS, tuple)
 
 PROCESS_BOUND = {
-    *("agcore.agent.runtime.RuntimeBundle", "agcore.llm.calls.HookedProvider"),
+    *("agcore.agent.runtime.RuntimeBundle", "agcore.llm.calls.ModelCalls"),
     *("agent_core.extensions.JudgedCall", "agent_core.loop.guards.RunGuard"),
     *("agcore.llm.agent_tools.AgentTool", "agcore.llm.agent_tools.CallerRun"),
     "agent_core.testing.tools.FakeToolContext",
@@ -79,7 +79,7 @@ PROCESS_BOUND = {
     "agent_core.tools.decorator.FunctionTool",
     *("kgent.engine.base.AgentRunRequest", "kgent.tools.calls.ToolCallScope"),
     *("kgent.tools.calls.RecordedCalls", "kgent.tools.registry.ToolDefinition"),
-    "kgent.runtime.context.RunContext",
+    *("kgent.runtime.context.RunContext", "kgent.runtime.runner.Means"),
 }
 """Classes whose values belong to one process: they hold functions, connections or locks."""
 

@@ -130,7 +130,7 @@ def collect_kept(
         for node in path
         if is_user_message(node)
     ]
-    said = [message for message in asked if message.text.replace(QUOTED, "").strip()]
+    said = [message for message in asked if not _is_quoted(message.text)]
     rules: dict[str, Statement] = {}
     for message in said:
         for text in rule_statements(message.text):
@@ -140,9 +140,12 @@ def collect_kept(
     latest = said[-1] if len(said) > 1 and said[-1] is asked[-1] else None
     messages: dict[str, Statement] = {}
     above = {_key(fact.text) for fact in (goal, latest) if fact} | rules.keys()
-    for message in said:
-        if len(message.text) <= LONGEST_STATEMENT and _key(message.text) not in above:
-            _put_last(messages, message)
+    for node, message in zip(filter(is_user_message, path), asked, strict=True):
+        text = message.text
+        if _is_quoted(text):  # nothing else was said: a short paste is the message itself
+            text = without_quotes(node.words, pastes=False).strip()
+        if len(text) <= LONGEST_STATEMENT and not _is_quoted(text) and _key(text) not in above:
+            _put_last(messages, Statement(node.node_id, text))
     writes = (call for call, _, _ in _successful_calls(path) if call.name in _CHANGES_FILES)
     files = (call.arguments.get("path") for call in writes)
     written = (file for file in files if isinstance(file, str))
@@ -158,6 +161,11 @@ def collect_kept(
         plans=[Statement(node.node_id, node.node_type.value) for node in open_plans],
         files=list(dict.fromkeys(names)),
     )
+
+
+def _is_quoted(text: str) -> bool:
+    """Return whether nothing of a text is its author's own."""
+    return not text.replace(QUOTED, "").strip()
 
 
 def _put_last(statements: dict[str, Statement], statement: Statement) -> None:

@@ -23,7 +23,7 @@ _LEAST_LETTERS = 0.75
 """Share of letters in what is not blank of a line: prose has more, the output of programs less."""
 
 
-def without_quotes(text: str) -> str:
+def without_quotes(text: str, *, pastes: bool = True) -> str:
     """Return `text` with `[…]` for every part that its author quotes.
 
     Quoted are fenced blocks, lines that begin with `>`, and paragraphs that were pasted. A
@@ -35,7 +35,9 @@ def without_quotes(text: str) -> str:
     if "\n" not in text and not _QUOTED_LINE.match(text):  # as most messages are
         return text
     parts: list[str] = []
-    for is_quoted, lines in groupby(_judge(text.splitlines()), lambda judged: judged[0]):
+    for is_quoted, lines in groupby(
+        _judge(text.splitlines(), pastes=pastes), lambda judged: judged[0]
+    ):
         if is_quoted:
             parts.append(QUOTED)
         else:
@@ -43,7 +45,7 @@ def without_quotes(text: str) -> str:
     return "\n".join(parts)
 
 
-def _judge(lines: Sequence[str]) -> Iterator[tuple[bool, str]]:
+def _judge(lines: Sequence[str], *, pastes: bool) -> Iterator[tuple[bool, str]]:
     """Yield whether each line is quoted, and the line."""
     fence, paragraph = "", list[str]()
     for line in lines:
@@ -56,14 +58,17 @@ def _judge(lines: Sequence[str]) -> Iterator[tuple[bool, str]]:
         if not (opening or not line.strip() or _QUOTED_LINE.match(line)):
             paragraph.append(line)
             continue
-        yield from _judge_paragraph(paragraph)
+        yield from _judge_paragraph(paragraph, pastes=pastes)
         paragraph.clear()
         fence = opening[1] if opening else ""
         yield bool(opening or line.strip()), line
-    yield from _judge_paragraph(paragraph)
+    yield from _judge_paragraph(paragraph, pastes=pastes)
 
 
-def _judge_paragraph(lines: Sequence[str]) -> Iterator[tuple[bool, str]]:
+def _judge_paragraph(lines: Sequence[str], *, pastes: bool) -> Iterator[tuple[bool, str]]:
+    if not pastes:
+        yield from ((False, line) for line in lines)
+        return
     least = _LEAST_LINES
     if lines and lines[0].rstrip().endswith(_LEADS_IN):
         yield False, lines[0]

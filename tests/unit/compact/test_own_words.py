@@ -86,6 +86,21 @@ def test_short_messages_are_kept_in_any_language_and_once() -> None:
     assert all(text.count(f"\n- {said}\n") == 1 for said in SAID)
 
 
+NUMBERS = "port 8080\nhost 10.0.0.1:5432\npython 3.12"
+
+
+def test_a_short_message_of_figures_alone_is_kept_but_sets_no_rule() -> None:
+    path = Path()
+    figures = [NUMBERS, f"{NUMBERS}\n8080 => must be 1\n[1] /a 200"]
+    for text in ("Build a boat.", *figures, f"```\n{NUMBERS}\n```", f"> {EVIL}", "And now?"):
+        path.user(text)
+    facts = collect_kept(path.nodes, [])
+    assert [fact.text for fact in facts.messages] == figures[::-1]
+    assert not facts.rules
+    path.user(NUMBERS)
+    assert collect_kept(path.nodes, []).latest is None
+
+
 def test_rules_are_kept_before_other_messages_and_new_ones_before_old_ones() -> None:
     path = Path()
     path.user("Build a boat.")

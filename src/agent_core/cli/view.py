@@ -117,6 +117,7 @@ class RunView:
         self._ticking: asyncio.TimerHandle | None = None
         self._waiting: list[RuntimeEvent] = []
         self._objection = ""
+        self._why = ""
         self._last: Call | None = None
 
     def session(self, session_id: str) -> None:
@@ -316,7 +317,7 @@ class RunView:
             line = queue_line(details)
         elif isinstance(details, ModelRetried):
             self._end_message(is_narration=True)
-            line, style = retry_line(details, _because(details)), Style.WARN
+            line, style = retry_line(details, self._why_again(details)), Style.WARN
         elif meaning.now:
             line = ": ".join(filter(None, (meaning.now, subject)))
         elif is_trouble(placed) and not meaning.is_implied:
@@ -324,6 +325,14 @@ class RunView:
             line, style = line + _because(details), Style.WARN
         if line:
             self._say(line, style)
+
+    def _why_again(self, details: ModelRetried) -> str:
+        """Return why an attempt failed, once, and without the cure that the end may name."""
+        before, self._why = self._why, details.why
+        if details.why and details.why == before:
+            return " in the same way"
+        why = details.why.partition("; ")[0]
+        return f": {_indent(why)}" if why else ""
 
     def _say(self, text: str, style: Style) -> None:
         """Write lines that break between words on a terminal."""

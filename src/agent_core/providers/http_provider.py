@@ -634,31 +634,24 @@ def _reason(error: aiohttp.ClientConnectorError) -> str:
     return fault.strerror or str(fault)
 
 
-_KEY_SETTING = (
-    "[model] api_key_env (or in its [model_overrides] table or [[model_fallbacks]] entry)"
-)
-
-
 def _key(config: ModelConfig, called: Called) -> str:
     """Return the key from the environment; empty if the configuration names no variable."""
     name = config.api_key_env
     if not name:
         return ""
     key = os.environ.get(name, "").strip()
-    whose = f"provider {called.provider}, model {called.model}"
+    whose = f"{called.provider}, model {called.model}"
     if not key:
         raise ConfigError(
             ErrorCode.CONFIG_ERROR,
-            f"the environment variable {name} is not set: it holds the key of {whose}. Export it;"
-            f" if the key is in another variable, name that in {_KEY_SETTING}; if the service"
-            ' takes no key, set api_key_env = ""',
+            f"the environment variable {name} is not set: export it, with the key of {whose}, or"
+            " change [model] api_key_env",
             details={**called.details, "variable": name},
         )
     if not key.isascii() or not key.isprintable():
         raise ConfigError(
             ErrorCode.CONFIG_ERROR,
-            f"the value of {name} has characters that no key has: it is the key of {whose},"
-            f" named in {_KEY_SETTING}",
+            f"the value of {name} has characters that no key has: it is the key of {whose}",
             details={**called.details, "variable": name},
         )
     return key

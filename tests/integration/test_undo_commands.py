@@ -57,7 +57,8 @@ def ran(home: Home, project: Path) -> Path:
 def test_undo_and_redo_say_what_came_back(home: Home, ran: Path) -> None:
     undone = soong_agent(home, ran, "undo")
     assert undone.returncode == 0, undone.stderr
-    assert "  taken back: go\n" in undone.stderr
+    assert undone.stderr.startswith("  restored: a.txt\n")
+    assert "\ntaken back: go\n" in undone.stderr
     assert "restored: a.txt" in undone.stderr
     assert "deleted: b.bin" in undone.stderr
     assert (ran / "a.txt").read_text() == "zero\n"

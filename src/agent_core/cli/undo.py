@@ -57,20 +57,22 @@ async def _state(runtime: AgentRuntime, name: str) -> str:
 
 
 def show_move(result: SwitchResult, terminal: Terminal, clean: Clean) -> None:
-    """Show the new end of the session, and the changes to its files."""
-    where = result.node_id or "its beginning"
-    terminal.line(f"session {result.session_id} continues from {where}")
-    if result.message is not None:
-        text = shortened(visible(clean(result.message), one_line=True), _LONGEST_MESSAGE)
-        terminal.line(f"  taken back: {text}")
+    """Show the changes to the files, and the new end of the session."""
     show_paths("restored", result.restored, terminal, clean)
     show_paths("deleted", result.deleted, terminal, clean)
     show_paths("moved aside", result.moved_aside, terminal, clean)
     show_paths("left as it is", result.refused, terminal, clean, Style.WARN)
-    show_paths("in no snapshot, left alone", result.left_out, terminal, clean)
+    if result.left_out:
+        count = plural(len(result.left_out), "file")
+        terminal.line(f"{count} in no snapshot, left alone", Style.DIM)
     show_paths("git is left alone", result.git, terminal, clean, Style.WARN)
     for remark in result.remarks:
         terminal.line(visible(clean(remark), one_line=True), Style.WARN)
+    if result.message is not None:
+        text = shortened(visible(clean(result.message), one_line=True), _LONGEST_MESSAGE)
+        terminal.line(f"taken back: {text}")
+    where = result.node_id or "its beginning"
+    terminal.line(f"session {result.session_id} continues from {where}", Style.DIM)
     if result.snapshot_before is not None:
         terminal.line(f"snapshot of the files just before: {result.snapshot_before}", Style.DIM)
 

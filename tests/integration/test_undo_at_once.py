@@ -128,7 +128,7 @@ async def test_two_programs_undo_two_messages(home: Home, project: Path) -> None
     ended = [await asyncio.to_thread(process.communicate) for process in begun]
     assert [process.returncode for process in begun] == [0, 0], ended
     texts = sorted(line for _, err in ended for line in err.splitlines() if "taken back" in line)
-    assert texts == ["  taken back: message 2", "  taken back: message 3"]
+    assert texts == ["taken back: message 2", "taken back: message 3"]
     assert files_of(project) == files_after(MESSAGES - 2)
 
 

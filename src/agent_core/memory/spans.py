@@ -22,7 +22,7 @@ _CLOSING = "</conversation"
 
 
 class ScanRecord(Struct, frozen=True):
-    """How far a session has been scanned.
+    """The progress of the scans of a session.
 
     A span that failed keeps its end, so that the next attempt does not grow with the conversation.
 

@@ -556,7 +556,7 @@ class _UnknownModelError(Exception):
 
 
 class _SessionCursor:
-    """How far a session has been scanned, kept in its metadata."""
+    """The progress of the scans of a session, kept in its metadata."""
 
     def __init__(
         self,

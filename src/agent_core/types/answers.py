@@ -148,7 +148,7 @@ class CleanupResult(Frozen):
 
 
 class MemoryWish(Frozen):
-    """What became of a user's wish that something be remembered or forgotten.
+    """The outcome of a user's wish that something be remembered or forgotten.
 
     Attributes:
         session_id: the session in which it was said.

@@ -9,7 +9,9 @@ QUOTED = "[…]"
 """Stands for a quoted part."""
 
 _FENCE = re.compile(r" {0,3}(`{3,}(?=[^`]*\Z)|~{3,})")
-_LIST_ITEM = re.compile(r"\s*(?:[-*+\u2022]|\d{1,3}[.)\u3001])\s")
+_LIST_ITEM = re.compile(
+    r"\s*(?:[-*+\u2022\u2013\u2014\u2192]|\(?[^\W_]{1,3}[.)\u3001\uff09]|\[[ xX]?\])\s"
+)
 _QUOTED_LINE = re.compile(r" {0,3}>")
 _LEADS_IN = (":", "?", "\uff1a", "\uff1f")
 _MOST_LINES = 12
@@ -31,6 +33,7 @@ def without_quotes(text: str, *, pastes: bool = True) -> str:
     and most of them are the output of a program: no items of a list, and they begin with a bracket
     or a time, or less than three quarters of their signs are letters. A first line that ends with a
     colon or a question mark is not part of it; one line is enough after that.
+    With `pastes` false, only fenced blocks and lines that begin with `>` are quoted.
     """
     if "\n" not in text and not _QUOTED_LINE.match(text):  # as most messages are
         return text

@@ -424,6 +424,8 @@ def _engine_tool(given: object) -> Tool:
             case _:
                 cure = "derive its class from BaseTool"
         raise ToolExecutionError(what, f"{what} is no tool; {cure}")
+    if "engine_tool" in vars(given):  # it was checked before
+        return given.engine_tool
     what = type(given).__name__
     if not isinstance(getattr(given, "name", None), str):
         raise ToolExecutionError(what, f"{what} has no name; set `name` in its class")

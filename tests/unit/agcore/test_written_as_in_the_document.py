@@ -259,6 +259,22 @@ def test_a_tool_that_is_written_otherwise_is_refused_with_the_cure(tool: Any, cu
     assert registry.list_tools() == []
 
 
+class Counted(Tool):
+    asked = 0
+
+    def parameters(self) -> dict[str, Any]:
+        self.asked += 1
+        return CITY
+
+
+def test_a_tool_is_asked_for_its_schema_only_once() -> None:
+    tool = Counted()
+    registry = ToolRegistry([tool])
+    before = tool.asked
+    registry.plus([]).for_session("s2").for_run()
+    assert tool.asked == before
+
+
 def test_an_agent_is_not_given_a_class_for_a_tool() -> None:
     agent = Agent("a", model=MockProvider(), tools=[Weather])
     with pytest.raises(AgentError.Config, match=r"give a tool, Weather\(\)"):

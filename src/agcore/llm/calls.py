@@ -380,11 +380,12 @@ class ModelCalls(Extension):
                 response = response_of(event) if call is None else call.reply
                 (message,) = self.clean.messages([response.message])
                 usage = self.clean.usage(event.usage)
+                # An adapter may name calls that have no block.
+                calls = event.tool_calls if message is response.message else message.tool_calls
                 turn.response = response = replace(response, message=message, usage=usage)
                 self._add_cost(usage, turn)
                 facts = {"response": response, "usage": usage}
                 await self._call_hooks(HookEvent.POST_REQUEST, turn, **facts)
-                calls = message.tool_calls
                 turn.count_round(calls)
                 return event.model_copy(
                     update={

@@ -3,6 +3,7 @@
 Its statements use only SQL that SQLite and Postgres both read.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import (
     Awaitable,
     Callable,
@@ -77,7 +78,7 @@ class _TakenError(Exception):
     """An id of new items is in use."""
 
 
-class ItemTable:
+class ItemTable(ABC):
     """A memory store in a table, independent of what runs its jobs.
 
     A subclass says with `indexes_pages` that its rows are what it was given: a subclass of a
@@ -94,6 +95,8 @@ class ItemTable:
     indexes_pages = False
     _changed_with_content = ""
     """Further assignments when an item is replaced."""
+    _lock: str | None = None
+    """Lets no other process write until the end of the transaction, if a transaction does not."""
 
     def __init_subclass__(cls, *, indexes_pages: bool = False) -> None:
         cls.indexes_pages = indexes_pages
@@ -271,7 +274,8 @@ class ItemTable:
         """
         capacity, last_use = self._eviction.capacity, _FOREVER
         if capacity is not None:
-            self._lock(connection)
+            if self._lock is not None:
+                self._execute(connection, self._lock, [self._table])
             (last_use,) = self._execute(connection, _LAST_USE).fetchone()
         yield
         if self._eviction.ttl is not None:
@@ -285,20 +289,21 @@ class ItemTable:
             if count > capacity:
                 self._execute(connection, forget, [newest, count - capacity])
 
+    @abstractmethod
     def _prepare_index(self, connection: Any) -> bool:
         """Make the index of pages if it is missing; return False if this database has none."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _unindexed(self, connection: Any, limit: int) -> Sequence[tuple[str, str]]:
         """Return the id and the content of some pages that are not in the index."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _add_page(
         self, connection: Any, item_id: str, content: str, parts: Sequence[Collection[str]]
     ) -> None:
         """Index a page, unless it has other content by now or is indexed already."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _best(
         self, connection: Any, words: Collection[str], *, since: int, min_score: float, limit: int
     ) -> Iterable[Sequence[Any]]:
@@ -306,16 +311,12 @@ class ItemTable:
 
         A page's score is the Dice overlap of these words with those of its best part.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def _with_all(
         self, connection: Any, words: Collection[str], *, since: int
     ) -> Iterable[Sequence[Any]]:
         """Return the rows of the pages that have every one of these words, oldest first."""
-        raise NotImplementedError
-
-    def _lock(self, connection: Connection) -> None:
-        """Let no other process write until the end of the transaction."""
 
     def _execute(self, connection: Connection, sql: str, parameters: Sequence[Any] = ()) -> Cursor:
         sql = sql.replace("{item}", self._table).replace("{more}", self._changed_with_content)

@@ -11,7 +11,6 @@ from agcore.memory.items import LOOP_OWNER, ItemTable
 from agcore.memory.types import EvictionConfig
 from agent_core.aio.loops import running_loop
 from agent_core.errors import AgentCoreError, ConfigError, StorageError
-from agent_core.storage.sql import Connection
 
 _TABLE_NAME = re.compile(r"[a-z_][a-z0-9_]{0,50}")
 _VERSION = "agcore memory 1"
@@ -71,6 +70,7 @@ class PostgresStore(ItemTable, indexes_pages=True):
     """
 
     _changed_with_content = ", words = NULL, parts = NULL"
+    _lock = _LOCK
 
     @classmethod
     async def open(
@@ -126,9 +126,6 @@ class PostgresStore(ItemTable, indexes_pages=True):
         self, connection: Any, words: Collection[str], *, since: int
     ) -> Iterable[Sequence[Any]]:
         return self._execute(connection, _WITH_ALL, [sorted(words), since])
-
-    def _lock(self, connection: Connection) -> None:
-        connection.execute(_LOCK, [self._table])
 
     def _failed(self, error: AgentCoreError) -> MemoryStorageError:
         return _unusable(self._table, error)

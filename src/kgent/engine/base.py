@@ -143,7 +143,7 @@ class AsyncAgentEngine(AgentEngine):
 
     def run(self, request: AgentRunRequest) -> AgentResult:
         """Do the work, and block until it is done; see `run_async`."""
-        return run_blocking(partial(self.run_async, request))
+        return run_blocking(partial(self.run_async, request), request.context.loop)
 
     async def run_async(self, request: AgentRunRequest) -> AgentResult:
         """Do the model's part of a run, and return its result even if it fails.
@@ -163,6 +163,15 @@ class AsyncAgentEngine(AgentEngine):
     def secrets(self, config: KgentConfig) -> Mapping[str, str]:
         """Return texts that must never be written or shown, by the name that replaces them."""
         return model_secrets(config)
+
+
+@runtime_checkable
+class EngineWithSecrets(Protocol):
+    """An engine that reads secrets, which must not appear in any record."""
+
+    def secrets(self, config: KgentConfig) -> Mapping[str, str]:
+        """Return texts that must never be written or shown, by the name that replaces them."""
+        ...
 
 
 async def run_engine(engine: AgentEngine, request: AgentRunRequest) -> AgentResult:

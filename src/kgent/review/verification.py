@@ -8,7 +8,7 @@ detected only by the seal, which the run has printed.
 import hashlib
 import os
 import stat
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -233,37 +233,24 @@ def _name_missing_folder(name: str) -> str:
 
 def _check_manifests(root: Path, report: RunReport, found: _Findings) -> None:
     """Check every entry that the manifests cover."""
-    problems = found.problems
+    problems, version = found.problems, report.state.schema_version
     sandbox = _read_manifest(root, report, SANDBOX_MANIFEST, SandboxManifest, problems)
     produced = _read_manifest(root, report, ARTIFACT_MANIFEST, ArtifactManifest, problems)
-    records = [*(sandbox.files if sandbox else ()), *_produced_records(produced)]
+    records = list(_file_records(sandbox, produced))
     for record in records:
         problems.extend(_check_file(root, record))
+    found.checked = len(records)
+    if sandbox is not None:
+        missing = {*records_of(version)} - {record.path for record in sandbox.files}
+        problems.extend(f"{SANDBOX_MANIFEST} does not vouch for {name}" for name in sorted(missing))
+    for one in produced.artifacts if produced is not None else ():
+        if one.status in _UNPROVEN:
+            problems.append(f"{one.path} {_UNPROVEN[one.status]}")
     listed = [one for one in list_entries(root) if not is_own_entry(one.name, report.state)]
     entries = _without_git(root, produced, listed, found)
-    occupied = _occupied_folders(sandbox, produced)
-    for name in _missing_folders(root):
-        if sandbox is None or produced is None or name in occupied:
-            problems.append(_name_missing_folder(name))
-        elif all(record.name != name for record in produced.others):
-            found.remarks.append(_name_empty_folder(name))  # not in the first release
-    if sandbox is not None:
-        _check_inputs(root, sandbox.inputs, entries, occupied, found)
-        missing = {*records_of(report.state.schema_version)} - {
-            record.path for record in sandbox.files
-        }
-        problems.extend(f"{SANDBOX_MANIFEST} does not vouch for {name}" for name in sorted(missing))
-    if produced is not None:
-        problems.extend(
-            f"{one.path} {_UNPROVEN[one.status]}"
-            for one in produced.artifacts
-            if one.status in _UNPROVEN
-        )
-        _check_entries(produced, entries, occupied, found)
-    if report.state.schema_version >= _FIRST_WITH_MODES and sandbox is not None:
+    _check_entries(root, sandbox, produced, entries, found)
+    if version >= _FIRST_WITH_MODES and sandbox is not None:
         _check_modes(root, sandbox, produced, entries, found)
-    given = sum(one.kind == "file" for one in sandbox.inputs) if sandbox else 0
-    found.checked = len(records) + given
 
 
 _UNPROVEN = {
@@ -272,16 +259,21 @@ _UNPROVEN = {
 }
 
 
-def _produced_records(produced: ArtifactManifest | None) -> Iterator[FileRecord]:
-    for one in produced.artifacts if produced else ():
-        if one.status in {"present", "too_large"}:
-            yield FileRecord(
-                path=one.path,
-                path_hex=one.path_hex,
-                bytes=one.bytes or 0,
-                sha256=one.sha256 or "",
-                mode=one.mode,
-            )
+def _file_records(
+    sandbox: SandboxManifest | None, produced: ArtifactManifest | None
+) -> Iterator[FileRecord]:
+    """Yield a record of each file that the manifests vouch for."""
+    yield from sandbox.files if sandbox is not None else ()
+    inputs = [one for one in sandbox.inputs if one.kind == "file"] if sandbox is not None else []
+    made = produced.artifacts if produced is not None else []
+    for one in (*inputs, *(file for file in made if file.status in {"present", "too_large"})):
+        yield FileRecord(
+            path=one.path,
+            path_hex=one.path_hex,
+            bytes=one.bytes or 0,
+            sha256=one.sha256 or "",
+            mode=one.mode,
+        )
 
 
 def _read_manifest(
@@ -307,17 +299,8 @@ def _read_manifest(
         return None
 
 
-def _occupied_folders(
-    sandbox: SandboxManifest | None, produced: ArtifactManifest | None
-) -> set[str]:
-    """Return the folders that contained anything other than folders."""
-    names: set[str] = set()
-    if sandbox is not None:
-        names |= {record.name for record in sandbox.files}
-        names |= {one.name for one in sandbox.inputs if one.kind != "folder"}
-    if produced is not None:
-        names |= {one.name for one in produced.artifacts if one.status != "missing"}
-        names |= {one.name for one in produced.others if one.kind != "folder"}
+def _folders_of(names: Iterable[str]) -> set[str]:
+    """Return all folders around these entries."""
     folders: set[str] = set()
     for name in names:
         above = name.rpartition("/")[0]
@@ -364,7 +347,8 @@ def _check_file(root: Path, record: FileRecord) -> Iterator[str]:
             return
         now = describe_file(root, name, limit=record.bytes if record.sha256 else 0)
     except (OSError, ValueError, AgentCoreError):
-        yield f"{record.path} is missing, or is no ordinary file any more"
+        kind = " (file)" if record.path.startswith(f"{INPUTS}/") else ""
+        yield f"{record.path}{kind} is missing, or is no ordinary file any more"
         return
     if (now.bytes, now.sha256) == (record.bytes, record.sha256):
         return
@@ -385,76 +369,58 @@ def _has_other_line_ends(raw: bytes, sha256: str) -> bool:
     return sha256 in {hashlib.sha256(text).hexdigest() for text in both}
 
 
-def _check_inputs(
-    root: Path,
-    inputs: Iterable[InputRecord],
-    entries: Iterable[FolderEntry],
-    occupied: Container[str],
-    found: _Findings,
-) -> None:
-    """Compare the content of `inputs/` with the records of the copies."""
-    known = {record.name: record for record in inputs}
-    problems, is_given = found.problems, bool(known)
-    for entry in entries:
-        if not entry.is_input or (entry.name == INPUTS and is_given):
-            continue
-        shown, record = readable_name(entry.name), known.pop(entry.name, None)
-        if record is None:
-            problems.append(f"{shown} ({entry.kind}) was added after it was given to the run")
-        elif record.kind != entry.kind:
-            then, today = _describe(record.kind, record.target), _describe(entry.kind)
-            problems.append(f"{shown} was changed: {then} then, {today} now")
-        elif entry.target is not None and readable_name(entry.target) != record.target:
-            problems.append(f"{shown} was changed: it led to {record.target}")
-        elif record.sha256 is not None:
-            given = FileRecord(
-                path=record.path,
-                path_hex=record.path_hex,
-                bytes=record.bytes or 0,
-                sha256=record.sha256,
-            )
-            problems.extend(_check_file(root, given))
-    _report_missing(known, occupied, found)
-
-
 def _check_entries(
-    manifest: ArtifactManifest,
+    root: Path,
+    sandbox: SandboxManifest | None,
+    produced: ArtifactManifest | None,
     entries: Iterable[FolderEntry],
-    occupied: Container[str],
     found: _Findings,
 ) -> None:
-    """Find new entries, and folders and links that are missing or lead elsewhere."""
-    files = {one.name for one in manifest.artifacts if one.status != "missing"}
-    known, problems = {record.name: record for record in manifest.others}, found.problems
+    """Find new entries, and folders and links that are missing or lead elsewhere.
+
+    A missing folder that had nothing in it is only a remark.
+    """
+    files, known, problems = set[str](), dict[str, InputRecord | OtherRecord](), found.problems
+    has_inputs = sandbox is not None and bool(sandbox.inputs)
+    if sandbox is not None:
+        files |= {record.name for record in sandbox.files}
+        files |= {one.name for one in sandbox.inputs if one.kind == "file"}
+        known |= {one.name: one for one in sandbox.inputs if one.kind != "file"}
+    if produced is not None:
+        files |= {one.name for one in produced.artifacts if one.status != "missing"}
+        known |= {one.name: one for one in produced.others}
+    links = (name for name, one in known.items() if one.kind != "folder")
+    occupied = _folders_of([*files, *links])
+    for name in _missing_folders(root):
+        if sandbox is None or produced is None or name in occupied:
+            problems.append(_name_missing_folder(name))
+        elif name not in known:
+            found.remarks.append(_name_empty_folder(name))  # not in the first release
     for entry in entries:
-        if entry.is_input or entry.name in files:
-            continue
-        shown, recorded = readable_name(entry.name), known.pop(entry.name, None)
-        target = None if entry.target is None else readable_name(entry.target)
-        if entry.kind == "unreadable":
-            problems.append(f"{shown} (folder) cannot be read: what is in it is not checked")
-        elif recorded is not None:
-            if (recorded.kind, recorded.target) != (entry.kind, target):
-                then = _describe(recorded.kind, recorded.target)
-                problems.append(
-                    f"{shown} was changed: {then} then, {_describe(entry.kind, target)} now"
-                )
-        elif entry.kind == "file":
-            problems.append(f"{shown} was added after the run")
-        elif entry.name not in FOLDERS:  # the first release did not record these
-            problems.append(f"{shown} ({entry.kind}) was added after the run")
-    _report_missing(known, occupied, found)
-
-
-def _report_missing(
-    known: Mapping[str, InputRecord | OtherRecord], occupied: Container[str], found: _Findings
-) -> None:
-    """Report recorded entries that are missing; a missing empty folder is only a remark."""
+        is_vouched_for = (sandbox if entry.is_input else produced) is not None
+        is_expected = entry.name in files or (entry.name == INPUTS and has_inputs)
+        if is_vouched_for and not is_expected:
+            problems.extend(_check_entry(entry, known.pop(entry.name, None)))
     for name, record in known.items():
         if record.kind == "folder" and name not in occupied:
             found.remarks.append(_name_empty_folder(record.path))
         else:
-            found.problems.append(f"{record.path} ({record.kind}) is missing")
+            problems.append(f"{record.path} ({record.kind}) is missing")
+
+
+def _check_entry(entry: FolderEntry, record: InputRecord | OtherRecord | None) -> Iterator[str]:
+    """Compare an entry that is no known file with its record."""
+    shown, target = readable_name(entry.name), entry.target and readable_name(entry.target)
+    if entry.kind == "unreadable":
+        yield f"{shown} (folder) cannot be read: what is in it is not checked"
+    elif record is not None:
+        if (record.kind, record.target) != (entry.kind, target):
+            then, now = _describe(record.kind, record.target), _describe(entry.kind, target)
+            yield f"{shown} was changed: {then} then, {now} now"
+    elif entry.kind == "file" or entry.name not in FOLDERS:  # the first release left these out
+        kind = f" ({entry.kind})" if entry.is_input or entry.kind != "file" else ""
+        when = "it was given to the run" if entry.is_input else "the run"
+        yield f"{shown}{kind} was added after {when}"
 
 
 def _name_empty_folder(path: str) -> str:

@@ -108,7 +108,8 @@ def resume(root: Path, **parts: Unpack[AttemptParts]) -> RunResult:
     """
     with _opened(root) as folder:
         if folder.state.status is RunStatus.waiting_for_user:
-            return _result_of(folder)
+            text, seal = read_answer(read_report(folder.root)), read_seal(folder.root)
+            return RunResult.of(folder.state, folder.root, final_text=text, seal=seal)
         _require(folder, "resumed", (_S.incomplete, _S.failed))
         return _work(folder, "resume", folder.state, parts)
 
@@ -328,17 +329,6 @@ def _require(folder: _Folder, what: str, states: Sequence[RunStatus]) -> None:
 
 def _refused(message: str) -> KgentError:
     return KgentError(ErrorCode.PATH_CONFLICT, message, category=ErrorCategory.SANDBOX)
-
-
-def _result_of(folder: _Folder) -> RunResult:
-    """Return the result of a run that rests."""
-    state = folder.state
-    return RunResult(
-        **state.model_dump(include={*RunResult.model_fields} & {*RunState.model_fields}),
-        final_text=read_answer(read_report(folder.root)),
-        attempt=state.attempt.number,
-        seal=read_seal(folder.root),
-    ).model_copy(update={"requests": state.open_requests, "sandbox_root": folder.root})
 
 
 # --- an attempt whose process has died ------------------------------------------------------------

@@ -650,31 +650,12 @@ class FolderRun:
         if not is_saved:
             self._save_over(outcome)
         self._records.close()
-        (status, error), check = self._end_of(outcome), outcome.check
-        is_waiting = status is RunStatus.waiting_for_user
         names = (RUN_FILE, ARTIFACT_MANIFEST, SANDBOX_MANIFEST)
         hashes = {name: record.sha256 for name in names if (record := self._files.record(name))}
         is_whole = self._state.manifests and len(hashes) == len(names)
-        return RunResult(
-            session_id=self._context.session_id,
-            task_id=self._context.task_id,
-            run_id=self._context.run_id,
-            status=status,
-            sandbox_root=self._context.sandbox_root,
-            final_text=outcome.text,
-            error=error,
-            found=check.found if check else [],
-            missing=list(check.missing) if check else [],
-            invalid=check.invalid if check else {},
-            checks=check.checks if check else [],
-            usage=self._state.usage,
-            cost=self._state.cost,
-            usage_is_estimated=self._state.usage_is_estimated,
-            config_fingerprint=self._context.config_fingerprint,
-            attempt=self._state.attempt.number,
-            requests=self._state.open_requests if is_waiting else [],
-            seal=compute_seal(hashes) if is_whole else None,
-        )
+        seal = compute_seal(hashes) if is_whole else None
+        root = self._context.sandbox_root
+        return RunResult.of(self._state, root, final_text=outcome.text, seal=seal)
 
     def _attempt(self, outcome: _Outcome, step: Callable[[], object]) -> _Outcome:
         """Do one step of closing; if it fails, the run has failed."""

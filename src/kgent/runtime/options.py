@@ -6,7 +6,7 @@ from agent_core.types import Frozen
 from kgent.config.models import InputSpec, ParameterValue
 from kgent.errors import BLOCKING, ErrorInfo, Record
 from kgent.governance.results import CheckResult
-from kgent.runtime.state import RequestRecord, RunStatus
+from kgent.runtime.state import RequestRecord, RunState, RunStatus
 
 
 class CliOverrides(Frozen):
@@ -65,6 +65,23 @@ class RunResult(Record):
     attempt: int | None = None
     requests: list[RequestRecord] = []
     seal: str | None = None
+
+    @classmethod
+    def of(
+        cls, state: RunState, root: Path, *, final_text: str | None, seal: str | None
+    ) -> "RunResult":
+        """Return the result of a run that rests in its folder `root`."""
+        facts = state.model_dump(include={*cls.model_fields} & {*RunState.model_fields})
+        facts.pop("sandbox_root")
+        is_waiting = state.status is RunStatus.waiting_for_user
+        facts["requests"] = state.open_requests if is_waiting else []
+        return cls(
+            **facts,
+            sandbox_root=root,
+            final_text=final_text,
+            attempt=state.attempt.number,
+            seal=seal,
+        )
 
     @property
     def is_blocked(self) -> bool:

@@ -25,7 +25,7 @@ from kgent.config.loader import (
 from kgent.config.models import KgentConfig
 from kgent.config.parameters import fill_config, fill_text
 from kgent.config.portable import relocated
-from kgent.engine.base import AgentEngine, AsyncAgentEngine, EventCallback
+from kgent.engine.base import AgentEngine, EngineWithSecrets, EventCallback
 from kgent.engine.core import CoreAgentEngine
 from kgent.engine.mock import MockAgentEngine
 from kgent.errors import ErrorCategory, config_error, error_info, expand_home
@@ -172,7 +172,7 @@ async def open_means(
     client = await stack.enter_async_context(open_memory(config, memory))
     secrets = mcp_secrets(config)
     build_servers(config, secrets)
-    if isinstance(chosen, AsyncAgentEngine):
+    if isinstance(chosen, EngineWithSecrets):
         secrets.update(chosen.secrets(config))
     return Means(chosen, client, secrets)
 

@@ -109,3 +109,18 @@ def test_a_blocking_engine_that_stops_on_request_keeps_its_answer(tmp_path: Path
     assert (result.status, result.final_text) == ("incomplete", "so far")
     assert str(result.error) == "cancelled: enough"
     assert events(result.sandbox_root)[-1]["type"] == "run.incomplete"
+
+
+def test_the_secrets_of_any_engine_reach_no_record(tmp_path: Path) -> None:
+    class Knows(AgentEngine):
+        def secrets(self, config: object) -> dict[str, str]:
+            return {"KEY": "value-of-the-key"}
+
+        def run(self, request: AgentRunRequest) -> AgentResult:
+            text = "The key is value-of-the-key."
+            return AgentResult(status=EngineStatus.COMPLETED, final_text=text)
+
+    result = a_run(tmp_path, engine=Knows())
+    assert result.final_text == "The key is [redacted:KEY]."
+    assert result.sandbox_root is not None
+    assert "value-of" not in (result.sandbox_root / "transcript.md").read_text(encoding="utf-8")

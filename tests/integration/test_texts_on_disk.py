@@ -370,3 +370,20 @@ async def test_a_summary_is_made_of_what_is_on_disk(home: Home, project: Path) -
     said = shown(last(provider))
     assert "instructions AGENTS.md" in said
     assert "skill tidy" not in said
+
+
+async def test_what_is_kept_over_a_compaction_names_no_memory_that_is_forgotten(
+    home: Home, project: Path
+) -> None:
+    memory = home.write("memory/user/tea.md", MEMORY.format(tea="TEA"))
+    home.write("memory/user/cake.md", CAKE)
+    provider = model(RECALLS, '{"memory_ids": ["mem_7", "mem_8"]}')
+    async with runtime(home, project, provider, config=WITH_MEMORY) as made:
+        await ask(made, "one")
+        memory.unlink()
+        await compacted(made)
+        await ask(made, "now")
+    said = shown(last(provider))
+    assert "memory mem_8" in said
+    assert "mem_7" not in said
+    assert "TEA" not in said

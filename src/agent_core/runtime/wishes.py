@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from agent_core.types import MemoryWish
 
+_SEARCH_S = 5.0
 _MOST_TOLD = 100
 """Number of outcomes that are kept until somebody asks for them."""
 
@@ -46,15 +47,22 @@ class Wishes:
     async def settled(self, on_wait: Callable[[], object] = bool) -> None:
         """Wait until nothing is open, or what is open is left.
 
-        `on_wait` is called once if there is a wish to wait for.
+        `on_wait` is called once if there is a wish to wait for. A search for wishes is waited for
+        a moment only: what it has not found yet, the next process finds.
         """
-        is_told = False
+        clock, is_told = asyncio.get_running_loop().time, False
+        searches_until = clock() + _SEARCH_S
         while self._open and not self.are_left:
-            if not is_told and any(self._open.values()):
+            has_wish = any(self._open.values())
+            if has_wish and not is_told:
                 is_told = True
                 on_wait()
             self._changed.clear()
-            await self._changed.wait()
+            try:
+                async with asyncio.timeout_at(None if has_wish else searches_until):
+                    await self._changed.wait()
+            except TimeoutError:
+                return
 
     def take(self) -> "list[MemoryWish]":
         """Return the outcomes since the last call."""

@@ -17,20 +17,22 @@ from agcore.llm import (
 )
 
 
-def provider(model: str | None) -> LlmProvider:
-    if model is None:
-        return MockProvider(["A bundle is a set of parts that sessions share."])
-    service, _, name = model.partition(":")
-    return AdapterProvider.open(ModelConfig(provider=service, name=name))
-
-
-async def main(model: str | None = None) -> None:
-    cycle = LlmCycle(provider(model), CycleConfig(max_output_tokens=500))
+async def visit(provider: LlmProvider) -> None:
+    cycle = LlmCycle(provider, CycleConfig(max_output_tokens=500))
     cycle.with_system_prompt("Answer in one sentence.")
     response = await cycle.submit("What is a bundle?")
     print(response.text)
     total = cycle.usage().total()
     print(f"{total.input_tokens} tokens in, {total.output_tokens} out")
+
+
+async def main(model: str | None = None) -> None:
+    if model is None:
+        await visit(MockProvider(["A bundle is a set of parts that sessions share."]))
+        return
+    service, _, name = model.partition(":")
+    async with AdapterProvider.open(ModelConfig(provider=service, name=name)) as provider:
+        await visit(provider)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,9 @@
-"""The base of the toolkit's errors: a family for each part, with its kinds as attributes."""
+"""The base of the toolkit's errors: a family for each part, with its kinds as attributes.
 
-from typing import ClassVar, Self
+The families are in the `error` modules of their parts. Names that were here before are still found.
+"""
+
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.types import ErrorPayload
@@ -28,3 +31,15 @@ class FamilyError(AgentCoreError):
         """Copy the code and the details of an engine error into this one, and return it."""
         self.code, self.details = error.code, dict(error.details)
         return self
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        from importlib import import_module  # noqa: PLC0415 - for programs of 0.3
+
+        parts = () if name.startswith("_") else ("llm", "tools", "memory", "prompt", "agent")
+        for part in parts:
+            if hasattr(errors := import_module(f"agcore.{part}.error"), name):
+                return getattr(errors, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -28,3 +28,13 @@ heavy = {"aiohttp", "mcp", "jsonschema", "rich", "snowballstemmer", "charset_nor
 print(sorted(heavy & set(sys.modules)))
 """
     assert printed(program) == ["[]"]
+
+
+def test_a_program_of_an_earlier_version_finds_its_errors() -> None:
+    program = """
+from agcore.errors import AgentError, LimitExceededError, LlmError, MemoryError, PromptError
+import agcore.agent, agcore.memory
+assert AgentError is agcore.agent.AgentError and MemoryError is agcore.memory.MemoryError
+print(LimitExceededError.__module__, hasattr(agcore.errors, "NoError"))
+"""
+    assert printed(program) == ["agcore.agent.error False"]

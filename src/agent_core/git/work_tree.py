@@ -1,4 +1,4 @@
-"""What a person asks of a repository first: which branch it is on, and whether files are changed.
+"""The branch of a repository, and whether its files are changed: what a person asks first.
 
 Git is not run: see `repository`. A file counts as changed if it is staged, if its content differs
 from the index, or if git neither tracks nor ignores it.

@@ -131,7 +131,7 @@ class _Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Continuation:
-    """What an attempt after the first one continues.
+    """The run and the conversation that a later attempt continues.
 
     Attributes:
         state: the run with the new attempt begun.

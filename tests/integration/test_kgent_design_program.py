@@ -3,8 +3,11 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from kgent.config.loader import apply_cli_overrides, fingerprint_config, load_config
 from kgent.engine.base import AgentEngine, AgentResult, AgentRunRequest, EngineStatus
+from kgent.errors import KgentError
 from kgent.governance.results import GovernanceStatus
 from kgent.memory.contract import MemoryClient, MemoryItem, MemoryWriteResult
 from kgent.runtime.context import RunContext
@@ -13,10 +16,11 @@ from kgent.runtime.options import CliOverrides, RunOptions
 from kgent.runtime.runner import run
 from kgent.runtime.state import RunStatus
 from kgent.sandbox.manifest import ArtifactManifest, SandboxManifest
+from kgent.sandbox.paths import resolve_sandbox_path
 from kgent.tools.permissions import build_effective_policy, check_permission
 from kgent.tools.registry import ToolDefinition
 from kgent.tools.results import ToolResult
-from kgent_runs import events, profile, skill
+from kgent_runs import a_context, events, profile, skill
 
 OWED = {"required": ["deliverables/report.md"]}
 
@@ -90,6 +94,19 @@ def test_the_mock_engine_leaves_what_is_missing(tmp_path: Path) -> None:
     assert result.status == state["status"] == "incomplete"
     assert result.error is not None
     assert state["failure_reason"].startswith(result.error.code)
+
+
+def test_paths_are_resolved_within_the_folder(tmp_path: Path) -> None:
+    context = a_context(tmp_path)
+    root = context.sandbox_root
+    assert resolve_sandbox_path(root, "run.json", for_write=False) == root / "run.json"
+    assert resolve_sandbox_path(root, "workspace/a", for_write=True) == root / "workspace" / "a"
+    (root / "workspace" / "out").symlink_to("/etc")
+    refused = ("/etc/passwd", "../kgent.yaml", "workspace/../run.json", "workspace/out/passwd")
+    for place, for_write in [*((place, False) for place in refused), ("run.json", True)]:
+        with pytest.raises(KgentError) as caught:
+            resolve_sandbox_path(root, place, for_write=for_write)
+        assert caught.value.category == "sandbox"
 
 
 def test_overrides_and_permissions_are_decided_without_a_run(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from agent_core.tools.schema import Arguments
 from agent_core.tools.text import SAMPLE_BYTES, encoding_of
 from agent_core.tools.workspace import ResolvedPath, Workspace
 from kgent.errors import ErrorCategory, KgentError
+from kgent.sandbox.paths import resolve_sandbox_path
 from kgent.tools.calls import OwnTool, ToolCallScope
 from kgent.tools.results import ToolResult
 
@@ -167,15 +168,15 @@ class _DeleteFile(Arguments):
 
 async def _delete_file(arguments: _DeleteFile, call: ToolCallScope) -> ToolResult:
     def delete() -> str:
-        place = call.paths.resolve(arguments.path)
-        call.paths.refuse_protected(place)
-        with disk_errors(place.shown):
-            if read_state(place.path) is None:
-                message = f"{place.shown}: there is no such file"
+        path = resolve_sandbox_path(call.paths.project, arguments.path, for_write=True)
+        name = call.paths.shown(path)
+        with disk_errors(name):
+            if read_state(path) is None:
+                message = f"{name}: there is no such file"
                 raise KgentError(ErrorCode.FILE_NOT_FOUND, message, category=ErrorCategory.TOOL)
-            with open_folder(place.path.parent) as folder:
-                os.unlink(place.path.name, dir_fd=folder)
-        return place.shown
+            with open_folder(path.parent) as folder:
+                os.unlink(path.name, dir_fd=folder)
+        return name
 
     name = await asyncio.to_thread(delete)
     data = {"path": name, "deleted": True}

@@ -487,7 +487,7 @@ class MemoryService:
             )
             return False
         else:
-            if is_wish:
+            if is_wish and cursor.has_moved:  # otherwise another process was quicker
                 self.wishes.tell(_carried_out(session_id, done, self._redactor.text))
             facts |= {**asdict(done), "usage": ask.cost()}
             await self._session_journal.note(
@@ -569,12 +569,14 @@ class _SessionCursor:
         self._record = record
         self._store = store
         self._session_journal = session_journal
+        self.has_moved = False
 
     async def is_at(self, position: int) -> bool:
         return self._record.position == position and await self._stored() == self._record
 
     async def move(self, position: int) -> None:
         await self._keep(self._record.with_end(position, is_scanned=True))
+        self.has_moved = True
 
     async def fail(self, position: int) -> None:
         """Record that the span up to this sequence number was tried without success."""

@@ -25,14 +25,15 @@ _LEAST_CHARS, _LEAST_WORDS, _LEAST_LETTERS = 40, 4, 4
 _MOST_CHECKED = 20_000
 _SAMPLES, _SAMPLE_CHARS = 3, 120
 _WORD = re.compile(r"[^\W\d_]+")
-_UNSPACED = re.compile(
+_DENSE = re.compile(
     "["
     "\u0e00-\u109f\u1780-\u17ff"  # Thai, Lao, Tibetan, Burmese, Khmer
     "\u3005-\u3007\u3040-\u312f\u31f0-\u31ff\uff66-\uff9f"  # Japanese, Bopomofo
     "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"  # Chinese
+    "\uac00-\ud7a3"  # Korean, whose signs are syllables
     "]+"
 )
-"""Signs of scripts that put no spaces between words."""
+"""Signs of scripts that put no spaces between words, or of syllables."""
 _OBJECT = re.compile(r"""\{\s*["}]""")
 _MOST_OBJECTS = 20
 _DECODER = json.JSONDecoder(strict=False)
@@ -237,15 +238,15 @@ def summary_of(text: str) -> str:
         SchemaError: there is none, it is too short, or it is not prose.
     """
     summary = join_surrogates(_find_summary(unfenced(text).strip()) or "").strip()
-    if len(summary) + 2 * _count_unspaced(summary) < _LEAST_CHARS or not _is_prose(summary):
+    if len(summary) + 2 * _count_dense(summary) < _LEAST_CHARS or not _is_prose(summary):
         message = f"the compact agent answered without a summary: {summary[:40]!r}"
         raise SchemaError(ErrorCode.SCHEMA_ERROR, message)
     return summary
 
 
-def _count_unspaced(text: str) -> int:
-    """Return the number of signs of scripts without spaces; each says as much as three letters."""
-    return sum(map(len, _UNSPACED.findall(text, 0, _MOST_CHECKED)))
+def _count_dense(text: str) -> int:
+    """Return the number of signs that say as much as three letters each."""
+    return sum(map(len, _DENSE.findall(text, 0, _MOST_CHECKED)))
 
 
 def _is_prose(text: str) -> bool:
@@ -254,7 +255,7 @@ def _is_prose(text: str) -> bool:
     letters = [sign for sign in signs if sign.isalpha()]
     words = len(_WORD.findall(text, 0, _MOST_CHECKED))
     is_page = text.lower().startswith(("<!doctype", "<html", "<?xml"))
-    is_long_enough = words >= _LEAST_WORDS or 3 * _count_unspaced(text) >= _LEAST_CHARS
+    is_long_enough = words >= _LEAST_WORDS or 3 * _count_dense(text) >= _LEAST_CHARS
     has_letters = 3 * len(letters) >= len(signs) and len(set(letters)) >= _LEAST_LETTERS
     return is_long_enough and has_letters and not is_page
 

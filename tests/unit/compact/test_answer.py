@@ -81,6 +81,7 @@ def test_a_summary_in_a_script_without_spaces_may_be_short() -> None:
         "用户要修复登录错误\uff0c已改三个文件\uff0c还要运行测试",
         "ログインを直す途中で、次はテスト",
         "แก้ไขการเข้าสู่ระบบแล้ว ทดสอบต่อ",
+        "로그인 오류를 고치고 있으며 다음은 테스트입니다",
     ):
         assert 14 <= len(text) < 40
         assert summary_of(f'{{"summary": "{text}"}}') == text

@@ -7,6 +7,7 @@ changed since, and files that git tracks as deleted if they are gone.
 
 import asyncio
 import os
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from stat import S_ISDIR
@@ -25,6 +26,7 @@ CHANGED_FILES = "changed_files"
 MOST_FILES = 500
 """Most names of one conversation; beyond that, folders stand for the files in them."""
 
+_KNOWN_PATHS = 64
 _MOST_ENTRIES = 100_000
 _MOST_SECONDS = 1.0
 """A longer walk of the project ends there."""
@@ -36,6 +38,8 @@ _READERS = ("code.read_file", "code.list_dir", "code.search", "internal.")
 
 class ChangedFiles:
     """Finds the changed files of a project for the compactions of its sessions.
+
+    What was found is continued the next time: earlier history is not looked at again.
 
     Args:
         files: files of the project, and their snapshots.
@@ -49,16 +53,16 @@ class ChangedFiles:
         self._files = files
         self._store = store
         self._exclude = exclude
+        self._latest: OrderedDict[str, tuple[str, list[str]]] = OrderedDict()
 
     async def find(self, path: Sequence[Node]) -> list[str]:
         """Return the changed files of a path, oldest first, relative to the project.
 
-        What the last compaction found is continued: earlier history is not looked at again. A name
-        that ends with a slash stands for everything in that folder.
+        A name that ends with a slash stands for everything in that folder.
         """
         if not path:
             return []
-        known, start = _found_before(path)
+        known, start = self._found_before(path)
         since = path[start:]
         run_ids = dict.fromkeys(node.run_id for node in since if node.run_id is not None)
         silent = {node.run_id for node in since if _may_have_changed(node)}
@@ -81,7 +85,28 @@ class ChangedFiles:
                     self._files.root, round(begin.timestamp() * 1e9), exclude=self._exclude
                 )
             )
-        return fold_files([*known, *map(shown_path, found)])
+        files = fold_files([*known, *map(shown_path, found)])
+        self._latest[path[0].node_id] = path[-1].node_id, files
+        self._latest.move_to_end(path[0].node_id)
+        if len(self._latest) > _KNOWN_PATHS:
+            self._latest.popitem(last=False)
+        return files
+
+    def _found_before(self, path: Sequence[Node]) -> tuple[list[str], int]:
+        """Return the files found before, and the index of the first node since then."""
+        last_id, files = self._latest.get(path[0].node_id, (None, list[str]()))
+        for place in range(len(path) - 1, -1, -1):
+            node = path[place]
+            if node.node_id == last_id:
+                return files, place + 1
+            if node.node_type is not NodeType.COMPACTION:
+                continue
+            details = cast("dict[str, Any]", node.metadata.get("details") or {})
+            if (known := details.get(CHANGED_FILES)) is not None:
+                covered = details.get("covered_node_id")
+                places = (n for n in range(place, -1, -1) if path[n].node_id == covered)
+                return list(known), next(places, -1) + 1
+        return [], 0
 
     def _differing(self, spans: Iterable[tuple[str, str]]) -> list[str]:
         found: list[str] = []
@@ -91,19 +116,6 @@ class ChangedFiles:
                 if kinds != {"folder"}:
                     found.append(change.path)
         return found
-
-
-def _found_before(path: Sequence[Node]) -> tuple[list[str], int]:
-    """Return the files of the last compaction, and the index of the first node it did not cover."""
-    for node in reversed(path):
-        if node.node_type is not NodeType.COMPACTION:
-            continue
-        details = cast("dict[str, Any]", node.metadata.get("details") or {})
-        if (known := details.get(CHANGED_FILES)) is not None:
-            covered = details.get("covered_node_id")
-            places = (place for place, node in enumerate(path) if node.node_id == covered)
-            return list(known), next(places, -1) + 1
-    return [], 0
 
 
 def _may_have_changed(node: Node) -> bool:

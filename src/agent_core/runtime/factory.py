@@ -55,6 +55,7 @@ from agent_core.types import (
 
 if TYPE_CHECKING:
     from agent_core.mcp import McpTools
+    from agent_core.runtime.changed_files import ChangedFiles
     from agent_core.runtime.recording import RunRecorder
     from agent_core.telemetry.spans import RunTrace
 
@@ -112,6 +113,7 @@ class RunFactory:
         self._look_s = _QUICK_LOOK_S  # the first look runs in a thread
         self._scale = process.models.scale
         self._limits = RunLimits(max_turns=config.runtime.max_turns)
+        self._changed_files: ChangedFiles | None = None
         self._prompts = SessionPrompts(background.journal, project.setup.project)
         self.compactions = Compactions(
             config.compact,
@@ -132,11 +134,13 @@ class RunFactory:
         )
 
     async def _find_changed(self, path: Sequence[Node]) -> Sequence[str]:
-        # Most histories are never too long.
-        from agent_core.runtime.changed_files import ChangedFiles  # noqa: PLC0415
+        if self._changed_files is None:
+            # Most histories are never too long.
+            from agent_core.runtime.changed_files import ChangedFiles  # noqa: PLC0415
 
-        exclude = self._setup.config.workspace.exclude
-        return await ChangedFiles(self._files, self._store, exclude=exclude).find(path)
+            exclude = self._setup.config.workspace.exclude
+            self._changed_files = ChangedFiles(self._files, self._store, exclude=exclude)
+        return await self._changed_files.find(path)
 
     def session_opened(self, session: SessionRecord) -> None:
         """Prepare for a run of the session: end its idle wait, and load its pause for summaries."""

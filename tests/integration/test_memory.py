@@ -339,11 +339,19 @@ async def test_m7_a_name_that_leads_out_of_the_folder_is_refused(home: Home, pro
     assert files(home) == []
 
 
-async def test_secrets_are_taken_out_of_what_is_remembered(home: Home, project: Path) -> None:
-    secret = "ghp_" + "a1B2" * 9
-
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        ("The token is ghp_" + "a1B2" * 9, "a1B2a1B2"),
+        ("The database is postgres://app:hunter2@db/x", "hunter2"),
+        ("origin is https://bot:s3cr3t@git.example.com/o/r.git", "s3cr3t"),
+    ],
+)
+async def test_secrets_are_taken_out_of_what_is_remembered(
+    home: Home, project: Path, text: str, secret: str
+) -> None:
     def leaky(request: ModelRequest) -> Reply:
-        return answer(entry(user_ids(request), content=f"The token is {secret}."))
+        return answer(entry(user_ids(request), content=text, summary=text))
 
     async with runtime(home, project, split("Yes.", memory_extraction=leaky)) as made:
         await ask(made, WISH)

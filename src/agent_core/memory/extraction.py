@@ -25,6 +25,7 @@ from agent_core.memory.folder import (
     write_failed,
 )
 from agent_core.memory.spans import MessageSpan
+from agent_core.memory.wishes import may_ask_to_forget
 from agent_core.providers.jsontext import unfenced
 from agent_core.text import fit_lines, one_line
 from agent_core.tools.schema import json_path, model_schema
@@ -178,7 +179,7 @@ class Extractor:
         check_provenance(
             answer,
             range_ids=range_ids,
-            user_ids={node.node_id for node in span.user_messages},
+            user_words={node.node_id: node.words for node in span.user_messages},
             known=known,
             categories=self._categories,
         )
@@ -364,7 +365,7 @@ def check_provenance(
     answer: ExtractionAnswer,
     *,
     range_ids: Collection[str],
-    user_ids: Collection[str],
+    user_words: Mapping[str, str],
     known: Mapping[str, str],
     categories: Collection[str],
 ) -> None:
@@ -373,7 +374,7 @@ def check_provenance(
     Args:
         answer: the model's answer.
         range_ids: ids of the messages it was asked about.
-        user_ids: ids of those that the user wrote.
+        user_words: the user's own words in those that the user wrote, by id.
         known: the category of every existing memory, by id.
         categories: the categories in use.
 
@@ -387,11 +388,13 @@ def check_provenance(
         is_forget = entry.decision is MemoryDecision.FORGET
         if is_forget or entry.category != "reference":
             takes = entry.decision.value if is_forget else entry.category
-            if not set(entry.source_node_ids) <= set(user_ids):
+            if not set(entry.source_node_ids) <= user_words.keys():
                 raise _refused(f"{place}.source_node_ids: {takes} takes the user's words only")
         if is_forget:
             if entry.memory_id not in known:
                 raise _refused(f"{place}.memory_id: {entry.memory_id!r} is no memory")
+            if not any(may_ask_to_forget(user_words[one]) for one in entry.source_node_ids):
+                raise _refused(f"{place}.source_node_ids: no words there ask to forget anything")
             continue
         if entry.category not in categories:
             raise _refused(f"{place}.category: {entry.category} is not in use")

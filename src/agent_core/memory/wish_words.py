@@ -436,3 +436,32 @@ LANGUAGES = (
     *(_ENGLISH, _CHINESE, _GERMAN, _SPANISH, _FRENCH, _PORTUGUESE, _ITALIAN, _RUSSIAN),
     *(_JAPANESE, _KOREAN),
 )
+
+FORGETTING = (
+    *("forget", "forgot", "delete", "erase", "remove", "drop", "discard", "wipe", "clear", "purge"),
+    *("unlearn", "remember", "no longer", "any more", "anymore", "not true", "wrong", "scrap"),
+    *("忘", "删", "刪", "清除", "抹", "不要记", "别记", "别再记", "不再", "去掉", "移除"),
+    *("vergiss", "vergess", "lösch", "entfern", "merk", "nicht mehr"),
+    *("olvid", "borr", "elimin", "recuerd", "quita", "ya no"),
+    *("oubli", "supprim", "efface", "retir", "souvien", "ne plus"),
+    *("esque", "apag", "exclu", "remov", "lembr", "não mais"),
+    *("dimentic", "cancell", "rimuov", "ricord", "non più"),
+    *("забуд", "забыт", "удали", "сотри", "убери", "помни", "больше не"),
+    *("忘れ", "削除", "消し", "消去", "覚え", "잊", "지워", "삭제", "기억"),
+    *(
+        "vergeet",
+        "verwijder",
+        "wis ",
+        "glem",
+        "slet",
+        "glöm",
+        "radera",
+        "ta bort",
+        "unohda",
+        "poista",
+    ),
+    *("zapomn", "usuń", "skasuj", "vymaž", "felejts", "töröl", "unut", "hatırla", "uita", "șterge"),
+    *("ξέχα", "διέγρα", "انس", "احذف", "امسح", "שכח", "מחק", "भूल", "हटा", "quên", "xóa", "lupakan"),
+    *("hapus", "ลืม", "ลบ", "забрав", "видали", "oblida", "ahaztu"),
+)
+"""One of these, in lower case, is in any message that asks for something to be forgotten."""

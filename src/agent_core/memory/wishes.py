@@ -13,7 +13,7 @@ from functools import cache
 
 from msgspec import Struct
 
-from agent_core.memory.wish_words import LANGUAGES
+from agent_core.memory.wish_words import FORGETTING, LANGUAGES
 from agent_core.text.quotes import without_quotes
 
 _MOST_SEARCHED = 16_384
@@ -68,6 +68,15 @@ def _patterns(number: int) -> _Patterns:
         wish=re.compile(wishes, re.IGNORECASE),
         later=re.compile("|".join(language.later) or "(?!)", re.IGNORECASE),
     )
+
+
+def may_ask_to_forget(text: str) -> bool:
+    """Return whether a user's words can ask for something to be forgotten.
+
+    This is generous: it only keeps a model from forgetting something that nobody spoke of.
+    """
+    words = without_quotes(text).lower()
+    return any(mark in words for mark in FORGETTING)
 
 
 def _sentences(text: str) -> Iterator[str]:

@@ -26,40 +26,55 @@ _CREATE = (
         created_at BIGINT NOT NULL,  -- microseconds since 1970, UTC
         used BIGINT NOT NULL,        -- the smallest is the next to go
         recalls BIGINT NOT NULL DEFAULT 0,
-        words TEXT[],                -- of a knowledge page, in its index
-        parts TEXT[]                 -- the number of words of each part, and the words
+        number BIGINT GENERATED ALWAYS AS IDENTITY UNIQUE,
+        is_indexed BOOLEAN           -- the words of a knowledge page are those of its content
     )""",
     "CREATE INDEX IF NOT EXISTS {item}_created_at ON {item} (created_at)",
     "CREATE INDEX IF NOT EXISTS {item}_used ON {item} (used)",
     "CREATE INDEX IF NOT EXISTS {item}_recalls ON {item} (recalls, used)",
-    "CREATE INDEX IF NOT EXISTS {item}_words ON {item} USING gin (words)",
     """CREATE INDEX IF NOT EXISTS {item}_unindexed ON {item} (id)
-        WHERE parts IS NULL AND id >= '_knowledge:' AND id < '_knowledge;'""",
+        WHERE is_indexed IS NULL AND id >= '_knowledge:' AND id < '_knowledge;'""",
+    """CREATE TABLE IF NOT EXISTS {item}_word (
+        word TEXT COLLATE "C",
+        number BIGINT REFERENCES {item} (number) ON DELETE CASCADE,
+        part INTEGER,
+        size INTEGER NOT NULL,       -- the number of words of the part
+        PRIMARY KEY (word, number, part) INCLUDE (size)
+    )""",
+    "CREATE INDEX IF NOT EXISTS {item}_word_number ON {item}_word (number)",
     f"COMMENT ON TABLE {{item}} IS '{_VERSION}'",
 )
 _UNINDEXED = """
 SELECT id, content FROM {item}
-WHERE parts IS NULL AND id >= '_knowledge:' AND id < '_knowledge;' LIMIT ?
+WHERE is_indexed IS NULL AND id >= '_knowledge:' AND id < '_knowledge;' LIMIT ?
 """
-_ADD = """
-UPDATE {item} SET words = CAST(? AS TEXT[]), parts = CAST(? AS TEXT[])
-WHERE id = ? AND content = ? AND parts IS NULL
+_CLAIM = """
+UPDATE {item} SET is_indexed = TRUE WHERE id = ? AND content = ? AND is_indexed IS NULL
+RETURNING number
+"""
+_REMOVE_WORDS = "DELETE FROM {item}_word WHERE number = ?"
+_ADD_WORDS = """
+INSERT INTO {item}_word (word, number, part, size)
+SELECT word, CAST(? AS BIGINT), part, size
+FROM unnest(CAST(? AS TEXT[]), CAST(? AS INTEGER[]), CAST(? AS INTEGER[])) AS w (word, part, size)
 """
 _BEST = """
-SELECT * FROM (
-    SELECT id, content, metadata, created_at, (
-        SELECT max(CAST(2 * hits AS FLOAT8) / (? + size)) FROM (
-            SELECT CAST(split_part(part, ' ', 1) AS INTEGER) AS size, (
-                SELECT count(*) FROM unnest(CAST(? AS TEXT[])) AS word
-                WHERE strpos(part, ' ' || word || ' ') > 0
-            ) AS hits FROM unnest(parts) AS part
-        ) AS scored
-    ) AS best FROM {item} WHERE words && CAST(? AS TEXT[]) AND created_at >= ?
-) AS found WHERE best >= ? ORDER BY best DESC, created_at, id LIMIT ?
+WITH found AS MATERIALIZED (
+    SELECT number, max(score) AS best FROM (
+        SELECT number, CAST(2 * count(*) AS FLOAT8) / (CAST(? AS INTEGER) + size) AS score
+        FROM {item}_word WHERE word = ANY (CAST(? AS TEXT[])) GROUP BY number, part, size
+    ) AS parts GROUP BY number HAVING max(score) >= ?
+)
+SELECT id, content, metadata, created_at, best FROM found JOIN {item} USING (number)
+WHERE is_indexed AND created_at >= ? ORDER BY best DESC, created_at, id LIMIT ?
 """
 _WITH_ALL = """
-SELECT id, content, metadata, created_at FROM {item}
-WHERE words @> CAST(? AS TEXT[]) AND created_at >= ? ORDER BY created_at, id
+WITH found AS MATERIALIZED (
+    SELECT number FROM {item}_word WHERE word = ANY (CAST(? AS TEXT[]))
+    GROUP BY number HAVING count(DISTINCT word) = ?
+)
+SELECT id, content, metadata, created_at FROM found JOIN {item} USING (number)
+WHERE is_indexed AND created_at >= ? ORDER BY created_at, id
 """
 
 
@@ -69,7 +84,7 @@ class PostgresStore(ItemTable, indexes_pages=True):
     Open it with `open`, close it with `close`; see `MemoryStore`.
     """
 
-    _changed_with_content = ", words = NULL, parts = NULL"
+    _changed_with_content = ", is_indexed = NULL"
     _lock = _LOCK
 
     @classmethod
@@ -112,20 +127,24 @@ class PostgresStore(ItemTable, indexes_pages=True):
     def _add_page(
         self, connection: Any, item_id: str, content: str, parts: Sequence[Collection[str]]
     ) -> None:
-        words = sorted({word for part in parts for word in part})
-        lines = [f"{len(part)} {' '.join(sorted(part))} " for part in parts]
-        self._execute(connection, _ADD, [words, lines, item_id, content])
+        row = self._execute(connection, _CLAIM, [item_id, content]).fetchone()
+        if row is None:
+            return
+        found = [(w, place, len(part)) for place, part in enumerate(parts) for w in sorted(part)]
+        words, places, sizes = map(list, zip(*found, strict=True)) if found else ([], [], [])
+        self._execute(connection, _REMOVE_WORDS, [row[0]])
+        self._execute(connection, _ADD_WORDS, [row[0], words, places, sizes])
 
     def _best(
         self, connection: Any, words: Collection[str], *, since: int, min_score: float, limit: int
     ) -> Iterable[Sequence[Any]]:
-        values = [len(words), sorted(words), sorted(words), since, float(min_score), limit]
+        values = [len(words), sorted(words), float(min_score), since, limit]
         return self._execute(connection, _BEST, values)
 
     def _with_all(
         self, connection: Any, words: Collection[str], *, since: int
     ) -> Iterable[Sequence[Any]]:
-        return self._execute(connection, _WITH_ALL, [sorted(words), since])
+        return self._execute(connection, _WITH_ALL, [sorted(words), len(words), since])
 
     def _failed(self, error: AgentCoreError) -> MemoryStorageError:
         return _unusable(self._table, error)
@@ -160,8 +179,8 @@ def _create_table(url: str, table: str) -> None:
 def _unusable(table: str, error: AgentCoreError) -> MemoryStorageError:
     reason = error.message.replace("the Postgres database of the sessions", "the database")
     if error.details.get("postgres") == "InsufficientPrivilege":
-        reason = "its user may not create or use the table; give the user the right, or have the"
-        reason += " owner of the database open the store once and grant the table"
+        reason = "its user may not create or use the tables; give the user the right, or have the"
+        reason += " owner of the database open the store once and grant them"
     return MemoryStorageError(f"the memory store {table} in Postgres cannot be used: {reason}")
 
 

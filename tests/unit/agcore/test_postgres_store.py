@@ -225,7 +225,7 @@ async def test_a_database_that_cannot_be_used_is_explained_without_its_address(
         await store.get("a")
 
 
-async def test_a_search_reads_no_page_that_shares_no_word(
+async def test_a_search_reads_the_words_it_looks_for_and_no_others(
     store: PostgresStore, memory_database: str, memory_table: str
 ) -> None:
     knowledge = KnowledgeStore(store)
@@ -234,10 +234,16 @@ async def test_a_search_reads_no_page_that_shares_no_word(
     found = await MemoryRetriever(knowledge).search("number17")
     assert [item.page.title for item in found.items] == ["Page 17"]
     with psycopg.connect(memory_database) as connection:
-        connection.execute(b"SET enable_seqscan = off")  # of 40 pages, it would read all
-        query = SQL("EXPLAIN SELECT id FROM {} WHERE words && ARRAY['number17']")
-        plan = connection.execute(query.format(Identifier(memory_table))).fetchall()
-    assert f"{memory_table}_words" in str(plan)
+        connection.execute(b"SET enable_seqscan = off")  # of a small table, it would read all
+        query = SQL("EXPLAIN SELECT number, part, size FROM {} WHERE word = 'number17'")
+        words = Identifier(f"{memory_table}_word")
+        plan = connection.execute(query.format(words)).fetchall()
+        assert "Index Cond: (word = 'number17'" in str(plan)
+        left = SQL("SELECT count(*) FROM {}").format(words)
+        assert connection.execute(left).fetchone() != (0,)
+        for page in await knowledge.pages():
+            await knowledge.delete_page(page.page_id)
+        assert connection.execute(left).fetchone() == (0,)
 
 
 async def test_a_forked_process_is_refused_the_store_of_its_parent(
@@ -261,7 +267,7 @@ async def test_a_user_who_may_not_create_the_table_is_told_what_to_do(
         connection.execute(SQL("CREATE ROLE {} LOGIN PASSWORD 'x'").format(role))
         connection.execute(b"REVOKE CREATE ON SCHEMA public FROM PUBLIC")
         try:
-            with pytest.raises(MemoryError.Storage, match="may not create or use the table"):
+            with pytest.raises(MemoryError.Storage, match="may not create or use the tables"):
                 await PostgresStore.open(address, table=memory_table)
         finally:
             connection.execute(SQL("DROP ROLE {}").format(role))

@@ -9,6 +9,9 @@ from agent_core.memory.wishes import is_explicit_request
 WISHES = [
     "Remember that I ski.",
     "always use tabs",
+    "Forget about tea.",
+    "别再记着我喜欢茶",
+    "Забудь про чай.",
     "Never do that",
     "I prefer vim",
     "From now on in French",
@@ -152,6 +155,9 @@ WISHES = [
 ]
 
 ORDINARY = [
+    "Forget about the parser, fix the lexer.",
+    "Forget about it.",
+    "Забудь про это.",
     "The loop never ends.",
     "It always fails on CI.",
     "Why does it never return?",

@@ -2,13 +2,12 @@
 
 import hashlib
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from kgent.runtime.state import SCHEMA_VERSION, state_hash, state_text
-from kgent.sandbox.workspace import FILES
+from kgent.sandbox.workspace import FILES, LOGS
 from kgent_runs import lines, state
 
 
@@ -48,9 +47,15 @@ def forge(root: Path, **fields: Any) -> None:
 
 
 def seal_attempt(root: Path) -> None:
-    """Copy the records of a run with one attempt into its folder."""
+    """Copy the records of a run into the folder of its last attempt."""
+    attempts = sorted((root / "attempts").iterdir())
     for name in FILES:
-        shutil.copyfile(root / name, root / "attempts" / "001" / name)
+        raw = (root / name).read_bytes()
+        if name in LOGS and attempts[1:]:
+            manifest = json.loads((attempts[-2] / "sandbox-manifest.json").read_text())
+            begin = {file["path"]: file["bytes"] for file in manifest["files"]}[name]
+            raw = raw[begin:]
+        (attempts[-1] / name).write_bytes(raw)
 
 
 def write_events(root: Path, events: list[dict[str, Any]]) -> None:

@@ -1,18 +1,23 @@
 """The table of docs/kgent.md: what an adversary does, and what notices it, row by row."""
 
+import hashlib
+import json
 import os
 import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kgent import RunOptions, RunResult
 from kgent.engine.mock import MockAgentEngine
 from kgent.review.verification import verify
+from kgent.runtime.attempts import revise
 from kgent.runtime.runner import run
-from kgent.runtime.state import RunStatus
+from kgent.runtime.state import RunStatus, state_text
+from kgent.sandbox.workspace import FILES
 from kgent_forgery import edit_state, forge, rewrite, write_events
 from kgent_runs import calls, lines, profile, skill, state
 
@@ -49,6 +54,22 @@ def conduct(tmp_path: Path, script: str = "ln -s notes.md link; mkdir empty") ->
         "Done.",
     ]
     return run(path, "Write.", RunOptions(sandbox=tmp_path / "run"), engine=MockAgentEngine(steps))
+
+
+@pytest.fixture(scope="module")
+def revised(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
+    """A run with three attempts, which tests copy."""
+    return conduct_three(tmp_path_factory.mktemp("revised"))
+
+
+def conduct_three(tmp_path: Path) -> RunResult:
+    root = conduct(tmp_path).sandbox_root
+    assert root is not None
+    write = calls("write_file", path="deliverables/report.md", content="It snowed.\n")
+    for prompt in ("It snowed.", "Say it again."):
+        result = revise(root, prompt, engine=MockAgentEngine([write, "Changed."]))
+    assert (result.status, result.attempt) == (RunStatus.completed, 3)
+    return result
 
 
 @pytest.fixture(scope="module")
@@ -241,6 +262,98 @@ AFTER: dict[str, list[Change]] = {
         ),
     ],
 }
+
+
+def attempt(root: Path, number: int) -> Path:
+    return root / "attempts" / f"{number:03}"
+
+
+def swap_attempts(root: Path) -> None:
+    attempt(root, 1).rename(root / "one")
+    attempt(root, 2).rename(attempt(root, 1))
+    (root / "one").rename(attempt(root, 2))
+
+
+def edit_attempts(change: Callable[[list[dict[str, Any]]], Any]) -> Change:
+    def apply(root: Path) -> None:
+        listed = state(root)["attempts"]
+        change(listed)
+        forge(root, attempts=listed)
+
+    return apply
+
+
+def attempt_of_another_run(root: Path) -> None:
+    other = conduct_three(root.parent / "other").sandbox_root
+    assert other is not None
+    shutil.rmtree(attempt(root, 2))
+    shutil.copytree(attempt(other, 2), attempt(root, 2))
+
+
+def forge_attempt(root: Path) -> None:
+    """Edit the prompt of an attempt, and every hash that its own folder has of it."""
+    folder = attempt(root, 2)
+    (folder / "prompt.md").write_text("It hailed.", encoding="utf-8")
+    manifest = json.loads((folder / "sandbox-manifest.json").read_text())
+    for file in manifest["files"]:
+        if file["path"] == "prompt.md":
+            raw = (folder / "prompt.md").read_bytes()
+            file |= {"bytes": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
+    raw = json.dumps(manifest).encode()
+    (folder / "sandbox-manifest.json").write_bytes(raw)
+    content = json.loads((folder / "run.json").read_text())
+    content["manifests"]["sandbox-manifest.json"] = hashlib.sha256(raw).hexdigest()
+    (folder / "run.json").write_text(state_text(content), encoding="utf-8")
+    forge(root)
+
+
+def forge_earlier_event(root: Path) -> None:
+    found = lines(root / "events.jsonl")
+    found[2]["summary"] = "another profile"
+    write_events(root, found)
+    forge(root)
+
+
+def number_of(attempts: list[dict[str, Any]], *numbers: int) -> None:
+    attempts[:] = [attempts[number - 1] for number in numbers]
+
+
+CHAIN: dict[str, list[Change]] = {
+    "edits, adds or deletes a record or a deliverable of an earlier attempt": [
+        *(edit(f"attempts/001/{name}") for name in FILES),
+        edit("attempts/001/deliverables/report.md"),
+        lambda root: (attempt(root, 2) / "transcript.md").unlink(),
+        lambda root: (attempt(root, 2) / "logs" / "more.jsonl").touch(),
+        lambda root: shutil.rmtree(attempt(root, 1) / "deliverables"),
+    ],
+    "edits or deletes the copy of a record of the last attempt": [
+        *(edit(f"attempts/003/{name}") for name in FILES),
+        lambda root: (attempt(root, 3) / "config.yaml").unlink(),
+        lambda root: (attempt(root, 3) / "more").touch(),
+    ],
+    "removes an attempt, renames one, or swaps two": [
+        *(lambda root, n=n: shutil.rmtree(attempt(root, n)) for n in (1, 2, 3)),
+        lambda root: shutil.rmtree(root / "attempts"),
+        lambda root: attempt(root, 2).rename(attempt(root, 4)),
+        swap_attempts,
+    ],
+    "takes an attempt out of `run.json`, swaps two in it, or changes its seal, cause or status": [
+        edit_attempts(lambda listed: number_of(listed, 2, 3)),
+        edit_attempts(lambda listed: number_of(listed, 1, 3)),
+        edit_attempts(lambda listed: number_of(listed, 1, 2)),
+        edit_attempts(lambda listed: number_of(listed, 2, 1, 3)),
+        edit_attempts(list.clear),
+        edit_attempts(lambda listed: listed[0].update(seal="0" * 64)),
+        edit_attempts(lambda listed: listed[0].update(seal=None)),
+        edit_attempts(lambda listed: listed[1].update(cause="resume")),
+        edit_attempts(lambda listed: listed[0].update(status="failed")),
+    ],
+    "puts an attempt of another run in the place of one": [attempt_of_another_run],
+    "edits an earlier attempt and every hash in its own records": [forge_attempt],
+    "edits an event of an earlier attempt, with the hash in the last manifest": [
+        forge_earlier_event
+    ],
+}
 MEANWHILE: dict[str, list[str]] = {
     "edits or deletes a record in mid-run": [
         "echo x > ../prompt.md",
@@ -272,8 +385,7 @@ MEANWHILE: dict[str, list[str]] = {
 
 
 def test_the_table_has_every_attack_and_every_attack_is_tried() -> None:
-    assert list(ROWS) == [row for row in ROWS if row in AFTER or row in MEANWHILE]
-    assert {*ROWS} == {*AFTER, *MEANWHILE}
+    assert {*ROWS} == {*AFTER, *CHAIN, *MEANWHILE}
 
 
 @pytest.mark.parametrize(
@@ -292,6 +404,22 @@ def test_what_notices_a_change_of_a_finished_run(
     noticed = ROWS[row].partition(":")[0]
     assert bool(verify(root).problems) is (noticed == "verify")
     assert bool(verify(root, seal=seal).problems) is (noticed != "nothing")
+
+
+@pytest.mark.parametrize(
+    ("row", "number"),
+    [(row, number) for row, found in CHAIN.items() for number in range(len(found))],
+)
+def test_what_notices_a_change_of_the_attempts(
+    tmp_path: Path, revised: RunResult, row: str, number: int
+) -> None:
+    assert revised.sandbox_root is not None
+    root = tmp_path / "run"
+    shutil.copytree(revised.sandbox_root, root, symlinks=True)
+    assert verify(root, seal=revised.seal).problems == []
+    CHAIN[row][number](root)
+    assert ROWS[row] == "verify"
+    assert verify(root).problems != []
 
 
 @pytest.mark.parametrize(

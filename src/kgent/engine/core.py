@@ -235,7 +235,8 @@ class _EndHook(Extension):
 
 def _hands_over(error: ErrorPayload) -> bool:
     """Return whether another model may do better after this failure."""
-    return error.code not in {ErrorCode.BUDGET_EXCEEDED, ErrorCode.CANCELLED}
+    own = {ErrorCode.BUDGET_EXCEEDED, ErrorCode.CANCELLED, ErrorCode.PROMPT_TOO_LONG}
+    return error.code not in own  # the loop itself shortens a prompt that is too long
 
 
 async def _watch(request: AgentRunRequest, run: StandaloneRun, answered_by: list[str]) -> None:

@@ -125,7 +125,7 @@ class PydanticAIAgentEngine(AsyncAgentEngine):
         """Return the result with the usage of the run, and its cost if that is known."""
         usage, cost = _count_usage(spent.usage), None
         counts = {name: count for name, count in usage.items() if name != "model_calls"}
-        if counts and self._model is None:
+        if counts and self._model is None and result.answered_by is None:
             price = await Prices().of(core_model(config))
             cost = float(price.of(Usage.model_validate(counts))) if price else None
         figures = {"usage": usage, "cost": cost, "usage_is_estimated": spent.is_estimated}

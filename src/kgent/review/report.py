@@ -74,8 +74,8 @@ def read_report(root: Path) -> RunReport:
     is_lost = state.status.is_active and is_held(root) is False
     if is_lost:
         problems.append(
-            "the run was lost: it did not end, and its process is gone;"
-            f" run.json says {state.status}"
+            "the run was lost: it did not end, and its process is gone; run.json says"
+            f" {state.status}, and `kgent resume` continues it"
         )
     try:
         raw = read_whole(root / ARTIFACT_MANIFEST, MAX_MANIFEST_BYTES)

@@ -11,7 +11,7 @@ from pathlib import Path
 from agent_core.budgets.prices import Prices
 from kgent.config.models import KgentConfig
 from kgent.config.parameters import fill_config, set_parameters
-from kgent.engine.base import AgentEngine, AsyncAgentEngine, core_model
+from kgent.engine.base import AgentEngine, AsyncAgentEngine, core_model, each_model
 from kgent.errors import KgentError, Record, config_error
 from kgent.memory.client import check_memory
 from kgent.runtime.ids import RunIds
@@ -112,8 +112,9 @@ def _find_obstacles(config: KgentConfig) -> Iterator[str]:
 
 def _find_missing_means(config: KgentConfig) -> Iterator[str]:
     """List what a run lacks if it only has the means that its profile names."""
-    if config.model.path is not None and not config.place(config.model.path).is_file():
-        yield f"model.path: there is no file {config.place(config.model.path)}"
+    for one in each_model(config):
+        if one.model.path is not None and not config.place(one.model.path).is_file():
+            yield f"model.path: there is no file {config.place(one.model.path)}"
     budget = config.runtime.budget
     if budget.usd is not None and config.runtime.engine != "core":
         yield "runtime.budget.usd: only the engine core can keep it"
@@ -159,6 +160,9 @@ def _ignores_unknown_prices(config: KgentConfig) -> bool:
 
 
 def _unset_variables(config: KgentConfig) -> list[str]:
-    key = config.model.api_key_env if config.runtime.engine != "mock" else None
-    names = [key, *(name for one in config.tools.mcp for name in one.secret_names)]
+    models = each_model(config) if config.runtime.engine != "mock" else []
+    names = [
+        *(one.model.api_key_env for one in models),
+        *(name for one in config.tools.mcp for name in one.secret_names),
+    ]
     return [name for name in dict.fromkeys(names) if name and not os.environ.get(name)]

@@ -218,7 +218,8 @@ class RunFiles:
             if name in self._written:
                 self._drop(name)
                 del self._written[name]
-                (self.root / name).unlink(missing_ok=True)
+                with suppress(OSError):  # something else has taken its place
+                    (self.root / name).unlink()
 
     def append(self, name: str, raw: bytes) -> None:
         """Append bytes to a file, all of them or none."""

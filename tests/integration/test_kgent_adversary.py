@@ -342,7 +342,7 @@ CHAIN: dict[str, list[Change]] = {
         edit_attempts(lambda listed: number_of(listed, 1, 3)),
         edit_attempts(lambda listed: number_of(listed, 1, 2)),
         edit_attempts(lambda listed: number_of(listed, 2, 1, 3)),
-        edit_attempts(list.clear),
+        edit_attempts(lambda listed: listed.clear()),
         edit_attempts(lambda listed: listed[0].update(seal="0" * 64)),
         edit_attempts(lambda listed: listed[0].update(seal=None)),
         edit_attempts(lambda listed: listed[1].update(cause="resume")),

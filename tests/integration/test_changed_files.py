@@ -128,6 +128,18 @@ async def test_what_a_program_s_tool_and_a_child_changed_is_named(
     assert sorted(kept) == ["child.txt", "mine.txt"]
 
 
+async def test_a_file_is_named_once_however_a_tool_was_told_of_it(
+    home: Home, project: Path
+) -> None:
+    lines = [
+        calls("code.write_file", path=path, content="1\n", overwrite=True)
+        for path in ("a.txt", "./a.txt", f"{project}/a.txt")
+    ]
+    async with opened(home, project, model(*lines, "done"), snapshots="turn") as made:
+        await ask(made, "go")
+        assert (await compacted(made))["kept"]["files_changed"] == ["a.txt"]
+
+
 async def test_earlier_runs_are_not_looked_at_again(
     home: Home, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

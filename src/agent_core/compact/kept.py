@@ -146,10 +146,6 @@ def collect_kept(
             text = without_quotes(node.words, pastes=False).strip()
         if len(text) <= LONGEST_STATEMENT and not _is_quoted(text) and _key(text) not in above:
             _put_last(messages, Statement(node.node_id, text))
-    writes = (call for call, _, _ in _successful_calls(path) if call.name in _CHANGES_FILES)
-    files = (call.arguments.get("path") for call in writes)
-    written = (file for file in files if isinstance(file, str))
-    names = (" ".join(file.removeprefix("./").split()) for file in (*written, *changed))
     return KeptFacts(
         as_of=path[-1].created_at if path else None,
         goal=goal,
@@ -159,13 +155,26 @@ def collect_kept(
         loaded=_loaded_texts(path),
         tasks=_open_tasks(path),
         plans=[Statement(node.node_id, node.node_type.value) for node in open_plans],
-        files=list(dict.fromkeys(names)),
+        files=_changed_files(path, list(changed)),
     )
 
 
 def _is_quoted(text: str) -> bool:
     """Return whether nothing of a text is its author's own."""
     return not text.replace(QUOTED, "").strip()
+
+
+def _changed_files(path: Sequence[Node], changed: Sequence[str]) -> list[str]:
+    """Return the files that tools have written, and the changed ones, each once."""
+    known = set(changed)
+    names: list[str] = []
+    for call, _, _ in _successful_calls(path):
+        file = call.arguments.get("path") if call.name in _CHANGES_FILES else None
+        if isinstance(file, str):
+            above = (at for at, sign in enumerate(file) if sign == "/")
+            ends = (file[at + 1 :] for at in above) if file.startswith("/") else ()
+            names.append(next((end for end in ends if end in known), file.removeprefix("./")))
+    return list(dict.fromkeys(" ".join(name.split()) for name in (*names, *changed)))
 
 
 def _put_last(statements: dict[str, Statement], statement: Statement) -> None:

@@ -10,7 +10,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from time import monotonic
+from time import thread_time
 
 from agent_core.disk.reading import read_text_file
 from agent_core.git.index import GITLINK, GitIndex
@@ -19,6 +19,7 @@ from agent_core.text.wildcards import Wildcards
 
 _MOST_ENTRIES = 100_000
 _MOST_SECONDS = 0.5
+"""CPU time: what takes longer to find out is left out."""
 _MOST_HASHED = 200
 _MOST_BYTES = 8 << 20
 _MOST_IGNORE_BYTES = 262_144
@@ -26,6 +27,8 @@ _OWN = frozenset({b".git", b".soong-agent"})
 _FOLDER, _LINK = 0o040000, 0o120000
 _HASHES = {20: "sha1", 32: "sha256"}
 _COMMIT_DIGITS = 10
+_MOST_CHARS = 80
+"""A repository names its branches itself, and the system prompt names them."""
 _Rules = tuple[tuple[bytes, Wildcards, Wildcards], ...]
 """Folders with ignore files, and the patterns for files and folders in each."""
 
@@ -36,7 +39,13 @@ def describe_repository(repository: Repository) -> str:
     Does file work: call it in a thread. What cannot be found out within bounds is left out.
     """
     commit, branch = repository.head()
-    where = f"branch {branch}" if branch else f"commit {commit[:_COMMIT_DIGITS]}" if commit else ""
+    where = (
+        f"branch {branch[:_MOST_CHARS]}"
+        if branch
+        else f"commit {commit[:_COMMIT_DIGITS]}"
+        if commit
+        else ""
+    )
     if not where:
         return ""
     changed = _has_changes(repository, commit)
@@ -56,7 +65,7 @@ def _has_changes(repository: Repository, commit: str | None) -> bool | None:
     is_clean = repository.is_clean(commit, index) if commit else not index.items
     if is_clean is False:
         return True
-    end = monotonic() + _MOST_SECONDS
+    end = thread_time() + _MOST_SECONDS
     tracked = _differs(repository.top, index, end)
     if tracked:
         return True
@@ -86,7 +95,7 @@ def _differs(top: Path, index: GitIndex, end: float) -> bool | None:
         if size and size != status.st_size & 0xFFFFFFFF:
             return True
         hashed += 1
-        if hashed > _MOST_HASHED or status.st_size > _MOST_BYTES or monotonic() > end:
+        if hashed > _MOST_HASHED or status.st_size > _MOST_BYTES or thread_time() > end:
             return None
         try:
             content = (
@@ -120,7 +129,7 @@ def _has_untracked(repository: Repository, index: GitIndex, end: float) -> bool 
         except OSError:
             continue
         seen += len(entries)
-        if seen > _MOST_ENTRIES or monotonic() > end:
+        if seen > _MOST_ENTRIES or thread_time() > end:
             return None
         if any(entry.name == b".gitignore" for entry in entries):
             rules = (*rules, *_rules_in(os.path.join(top, below, b".gitignore"), below))  # noqa: PTH118
@@ -128,7 +137,10 @@ def _has_untracked(repository: Repository, index: GitIndex, end: float) -> bool 
             path = below + entry.name
             if entry.name in _OWN or path in index.items:
                 continue
-            is_folder = entry.is_dir(follow_symlinks=False)
+            try:
+                is_folder = entry.is_dir(follow_symlinks=False)
+            except OSError:
+                continue
             if is_folder and path + b"/" in folders:
                 waiting.append((path + b"/", rules))
             elif not _is_ignored(path, rules, is_folder=is_folder):

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from stat import S_ISDIR
-from time import monotonic
+from time import thread_time
 from typing import Any, cast
 
 from agent_core.errors import AgentCoreError
@@ -29,7 +29,7 @@ MOST_FILES = 500
 _KNOWN_PATHS = 64
 _MOST_ENTRIES = 100_000
 _MOST_SECONDS = 1.0
-"""A longer walk of the project ends there."""
+"""CPU time: a longer walk of the project ends there."""
 _CLOCK_NS = 10_000_000
 """A file system may stamp a change with a time that is this much older."""
 _NEVER_ENTERED = frozenset({".git", ".soong-agent"})
@@ -163,7 +163,7 @@ def _walk(root: Path, since_ns: int, exclude: Sequence[str]) -> Iterator[tuple[i
     from agent_core.snapshots.tracked import Exclusions  # noqa: PLC0415 - with snapshots, rare
 
     excluded = Exclusions(exclude)
-    end, seen = monotonic() + _MOST_SECONDS, 0
+    end, seen = thread_time() + _MOST_SECONDS, 0
     folders = [""]
     while folders:
         folder = folders.pop()
@@ -185,7 +185,7 @@ def _walk(root: Path, since_ns: int, exclude: Sequence[str]) -> Iterator[tuple[i
             elif status.st_ctime_ns >= since_ns:
                 yield status.st_ctime_ns, path
         seen += len(entries)
-        if seen > _MOST_ENTRIES or monotonic() > end:
+        if seen > _MOST_ENTRIES or thread_time() > end:
             return
 
 

@@ -1,8 +1,11 @@
 """What the tests of agents are made of."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Coroutine
 from time import process_time
 from typing import Any
+
+import pytest
 
 from agcore.agent import AgentBuilder, AgentConfig, RuntimeBundle
 from agcore.llm import (
@@ -79,6 +82,15 @@ def bundle(
     if backend is not None:
         builder.session_memory_backend(backend)
     return builder.build()
+
+
+async def cancel_once(begun: asyncio.Event, work: Coroutine[Any, Any, object]) -> None:
+    """Cancel some work after it has begun what the event is for, and see it end so."""
+    task = asyncio.create_task(work)
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
 
 def cpu_seconds(work: Callable[[], object]) -> float:

@@ -24,7 +24,7 @@ from agent_core import RunResult
 from agent_core.providers.base import ProviderAdapter
 from agent_core.testing import ScriptedProvider, allow_real_models, calls
 from agent_core.types import RunStatus, ToolDefinition
-from agent_parts import Echo, Watches, bundle
+from agent_parts import Echo, Watches, bundle, cancel_once
 from model_server import ModelServer
 
 
@@ -269,12 +269,13 @@ async def test_errors_of_a_run_keep_their_code_and_details() -> None:
 
 
 async def test_a_cancelled_run_takes_its_tools_with_it() -> None:
-    ended = asyncio.Event()
+    begun, ended = asyncio.Event(), asyncio.Event()
 
     class Waits(BaseTool):
         name = "wait"
 
         async def execute(self, arguments: dict[str, Any], context: ToolContext[Any]) -> str:
+            begun.set()
             try:
                 await asyncio.Event().wait()
             finally:
@@ -282,8 +283,7 @@ async def test_a_cancelled_run_takes_its_tools_with_it() -> None:
             return ""
 
     agent = Agent("a", model=MockProvider([tool_call_reply("wait")]), tools=[Waits()])
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(agent.run("go"), 0.1)
+    await cancel_once(begun, agent.run("go"))
     assert ended.is_set()
 
 

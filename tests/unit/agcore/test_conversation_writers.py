@@ -77,12 +77,14 @@ async def test_nothing_is_overwritten_when_everything_has_been_forgotten(
 
 
 async def test_an_age_limit_takes_the_old_and_the_conversation_goes_on(tmp_path: Path) -> None:
-    eviction = EvictionConfig(ttl=timedelta(seconds=0.2))
+    eviction = EvictionConfig(ttl=timedelta(hours=1))
     async with await SqliteStore.open(tmp_path / "m.sqlite", eviction) as store:
         for opened in (store, InMemoryStore(eviction)):
             live = ConversationMemory(opened, "s1", FULL)
             await live.add_messages(user(str(number)) for number in range(70))
-            await asyncio.sleep(0.25)
+            for item in await opened.list():
+                old = item.created_at - timedelta(hours=2)
+                await opened.save(item.model_copy(update={"created_at": old}))
             later = ConversationMemory(opened, "s1", FULL)
             assert await later.get_history() == []
             await later.add_message(user("later"))

@@ -35,6 +35,7 @@ from agent_core.types import (
     ToolResult,
     ToolResultBlock,
 )
+from agent_parts import cancel_once
 
 
 class Weather(BaseTool):
@@ -442,26 +443,22 @@ async def test_a_failed_read_does_not_stop_what_follows() -> None:
 
 @pytest.mark.parametrize("is_timeout", [True, False])
 async def test_a_tool_in_a_thread_learns_that_its_call_is_over(is_timeout: bool) -> None:
-    heard = asyncio.Event()
+    begun, heard = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
     @tool
     def works(context: ToolContext) -> None:
-        assert not context.is_cancelled()
+        loop.call_soon_threadsafe(begun.set)
         while not context.is_cancelled():
             time.sleep(0.005)
         loop.call_soon_threadsafe(heard.set)
 
-    registry = ToolRegistry([works], timeout_s=0.05 if is_timeout else 30)
-    answering = asyncio.create_task(answer(registry, called("works")))
-    if not is_timeout:
-        await asyncio.sleep(0.05)
-        answering.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await answering
-    else:
-        (result,) = await answering
+    registry = ToolRegistry([works], timeout_s=0.5 if is_timeout else 30)
+    if is_timeout:
+        (result,) = await answer(registry, called("works"))
         assert result.is_error
+    else:
+        await cancel_once(begun, answer(registry, called("works")))
     async with asyncio.timeout(50):
         await heard.wait()
 
@@ -495,18 +492,21 @@ async def test_a_tool_that_answers_with_an_error_has_failed() -> None:
 
 
 async def test_cancelling_the_caller_cancels_the_tools() -> None:
+    begun, started = asyncio.Event(), list[str]()
     ended: list[str] = []
 
     @tool
     async def waits() -> None:
+        started.append("waits")
+        if len(started) == 3:
+            begun.set()
         try:
             await asyncio.Event().wait()
         finally:
             ended.append("waits")
 
     calls = ToolRegistry([waits]).invoke_all([ToolInvocation("waits")] * 3)
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(calls, 0.05)
+    await cancel_once(begun, calls)
     assert ended == ["waits"] * 3
 
 

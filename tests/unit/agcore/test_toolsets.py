@@ -12,7 +12,7 @@ from agcore import Agent
 from agcore.agent import AgentError, AgentSession
 from agcore.llm import MockProvider, tool_call_reply
 from agent_core import McpStdio, Toolset
-from agent_parts import bundle
+from agent_parts import bundle, cancel_once
 
 PLAIN = Path(__file__).parents[2] / "mcp_servers" / "plain.py"
 
@@ -24,6 +24,7 @@ class Diary(Toolset):
         super().__init__(name, **more)
         self.lines: list[str] = []
         self.fails = False
+        self.waits = asyncio.Event()
 
     async def open(self) -> Iterable[Any]:
         self.lines.append("open")
@@ -37,6 +38,7 @@ class Diary(Toolset):
 
         async def wait() -> None:
             """Wait."""
+            self.waits.set()
             await asyncio.Event().wait()
 
         return [read, wait]
@@ -77,12 +79,12 @@ async def test_a_session_in_use_keeps_it_open() -> None:
 
 
 async def test_it_is_closed_however_a_run_ends() -> None:
-    for script in ([tool_call_reply("wait")], []):
-        diary = Diary()
-        agent = Agent("a", model=MockProvider(script), tools=[diary])
-        with pytest.raises((TimeoutError, AgentError.Llm)):
-            await asyncio.wait_for(agent.run("go"), 0.2)
-        assert diary.lines == ["open", "close"]
+    cancelled, failed = Diary(), Diary()
+    agent = Agent("a", model=MockProvider([tool_call_reply("wait")]), tools=[cancelled])
+    await cancel_once(cancelled.waits, agent.run("go"))
+    with pytest.raises(AgentError.Llm):
+        await Agent("a", model=MockProvider(), tools=[failed]).run("go")
+    assert (cancelled.lines, failed.lines) == (["open", "close"], ["open", "close"])
 
 
 async def test_one_that_cannot_be_opened_fails_the_run_with_its_name() -> None:

@@ -211,12 +211,15 @@ class Extractor:
         done = ExtractionResult(answer.explicit, unreadable=list(known.problems[:MOST_PROBLEMS]))
         planned: list[Memory] = []
         forgotten: list[Memory] = []
+        rewritten = {one.memory_id for one in answer.memories if one.decision in _REWRITES}
         for entry in answer.memories:
             memory_id = entry.memory_id or ""
             if entry.decision is MemoryDecision.IGNORE:
                 done.ignored += 1
             elif entry.decision is MemoryDecision.FORGET:
-                if known.get(memory_id) is not None and memory_id not in done.forgotten:
+                if memory_id in rewritten:
+                    done.ignored += 1  # its new text replaces what is to be forgotten
+                elif known.get(memory_id) is not None and memory_id not in done.forgotten:
                     forgotten.append(_unchanged(memory_id, seen, known))
                     done.forgotten.append(memory_id)
             elif entry.decision in _REWRITES:

@@ -4,6 +4,7 @@ Every method does file work and blocks: call it in a thread. A file is parsed ag
 size, its time or its inode has changed.
 """
 
+import codecs
 import contextlib
 import errno
 import fcntl
@@ -118,9 +119,11 @@ class MemoryFolder:
         try:
             with self.opened() as inside:
                 content = _content(CATALOG, inside, MAX_CATALOG_BYTES)
-            return content[:MAX_CATALOG_BYTES].decode("utf-8", "replace")
         except (OSError, ValueError):
             return ""
+        if len(content) > MAX_CATALOG_BYTES:
+            content = content[:MAX_CATALOG_BYTES].rpartition(b"\n")[0]
+        return _decode(content)
 
     def list_catalog(self, known: MemoryList) -> str:
         """Return the catalog of the files: the user's own lines of `MEMORY.md`, then one for each.
@@ -363,6 +366,28 @@ def _text(name: str, inside: int) -> str:
         return content.decode()
     except UnicodeDecodeError:
         raise ValueError("it is not UTF-8") from None
+
+
+def _decode(content: bytes) -> str:
+    """Decode the catalog: people edit it in their encoding, and it is added to in UTF-8."""
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        from agent_core.tools.text import decode_text  # noqa: PLC0415 - nearly all are UTF-8
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return decode_text(content)
+    lines = content.splitlines()
+    others = [line for line in lines if not _is_utf8(line)]
+    decoded = iter(decode_text(b"\n".join(others)).split("\n"))
+    return "\n".join(line.decode() if _is_utf8(line) else next(decoded, "") for line in lines)
+
+
+def _is_utf8(line: bytes) -> bool:
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _content(name: str, inside: int, limit: int) -> bytes:

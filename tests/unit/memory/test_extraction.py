@@ -290,6 +290,18 @@ async def test_a_memory_is_forgotten_when_the_user_asks_for_it(
     assert "cake" in folder.catalog()
 
 
+async def test_a_memory_that_gets_a_new_text_is_not_forgotten_by_the_same_answer(
+    folder: MemoryFolder,
+) -> None:
+    (memory_id,) = await remembered(folder, entry())
+    new = entry(decision="update", memory_id=memory_id, summary="Likes coffee", content="Black.")
+    gone = entry(decision="forget", memory_id=memory_id)
+    for both in ((gone, new), (new, gone)):
+        done = await extract(folder, Model(answer(*both)), Cursor(), asks_to_forget())
+        assert (done.updated, done.forgotten) == ([memory_id], [])
+        assert [memory.summary for memory in folder.read().memories] == ["Likes coffee"]
+
+
 async def test_a_memory_that_the_user_edits_meanwhile_is_not_forgotten(
     folder: MemoryFolder,
 ) -> None:

@@ -101,6 +101,19 @@ def test_the_catalog_keeps_lines_of_the_user(folder: MemoryFolder) -> None:
     )
 
 
+@pytest.mark.parametrize("encoding", ["gbk", "utf-16", "utf-8-sig", "big5"])
+def test_lines_of_the_user_are_read_in_their_encoding(folder: MemoryFolder, encoding: str) -> None:
+    folder.root.mkdir(parents=True, exist_ok=True)
+    own = "# 我的記憶\n\n總是用中文回答我的所有問題。\n"
+    (folder.root / "MEMORY.md").write_bytes(own.encode(encoding))
+    assert folder.list_catalog(folder.read()) == own.strip()
+    if encoding != "utf-16":
+        written_to(folder).write_catalog([a_memory(summary="喜欢喝茶")])
+        lines = folder.catalog().splitlines()
+        assert lines[:3] == own.splitlines()
+        assert "喜欢喝茶" in lines[-1]
+
+
 @pytest.mark.parametrize(
     "path",
     [

@@ -181,9 +181,11 @@ async def leave_by_closing(stream: AsyncGenerator[Any], slow: Slow) -> None:
 
 
 async def leave_in_time(stream: AsyncGenerator[Any], slow: Slow) -> None:
-    del slow
+    loop = asyncio.get_running_loop()
     with suppress(TimeoutError):
-        async with asyncio.timeout(0.2):
+        async with asyncio.timeout(None) as limit:
+            begun = asyncio.create_task(slow.began.wait())
+            begun.add_done_callback(lambda _: limit.reschedule(loop.time()))
             async for _ in stream:
                 pass
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 
@@ -18,8 +19,8 @@ from agent_core import (
     RunStatus,
 )
 from agent_core.providers.base import ProviderAdapter
-from agent_core.providers.scripted import Fails, calls
-from agent_core.runtime import background
+from agent_core.providers.scripted import Fails, Hangs, calls
+from agent_core.runtime import background, memory_service
 from agent_core.types import NodeType, utc_now
 from isolation import Home
 from memories import (
@@ -293,6 +294,25 @@ async def test_a_pause_outlives_the_process_and_whoever_comes_after_it_tries_aga
     assert [(wish.session_id, wish.remembered) for wish in told] == [
         ("s1", ["Likes short answers"])
     ]
+    assert len(files(home)) == 1
+
+
+@pytest.mark.parametrize("is_interrupted", [True, False])
+async def test_a_program_leaves_a_wish_when_it_is_interrupted_or_says_so(
+    home: Home, project: Path, is_interrupted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory_service, "_WISH_WAIT_S", 10_000)
+    stuck = split("Yes.", memory_extraction=Hangs())
+    with pytest.raises(asyncio.CancelledError) if is_interrupted else nullcontext():
+        async with runtime(home, project, stuck) as made:
+            await ask(made, WISH)
+            if is_interrupted:
+                raise asyncio.CancelledError
+            made.leave_wishes()
+            assert await made.finish_wishes() == []
+    assert files(home) == []
+    async with runtime(home, project, split("Yes.", memory_extraction=remembers)) as made:
+        await ask(made, "Hello", "s2")
     assert len(files(home)) == 1
 
 

@@ -4,6 +4,7 @@ import asyncio
 import re
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
@@ -212,7 +213,9 @@ class AgentRuntime:
         self._home.enter_sync()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        if error is not None and not issubclass(error, Exception):  # it is being interrupted
+            self.leave_wishes()
         self._home.exit_sync()
 
     def close_sync(self) -> None:
@@ -238,9 +241,14 @@ class AgentRuntime:
         return await (await self._home.services()).runs.finish_wishes(on_wait)
 
     def leave_wishes(self) -> None:
-        """Leave wishes that are not carried out yet to the next process, and wait for nothing."""
+        """Leave wishes that are not carried out yet to the next process, and wait for nothing.
+
+        It may be called from any thread.
+        """
         if (services := self._home.opened) is not None:
-            services.runs.leave_wishes()
+            loop = services.runs.home.loop
+            with suppress(RuntimeError):  # the event loop is closed
+                loop.call_soon_threadsafe(services.runs.leave_wishes)
 
     @overload
     async def start(

@@ -24,6 +24,7 @@ from agent_core import (
     ToolDefinition,
 )
 from agent_core.providers.scripted import Fails, Hangs, Pauses
+from agent_core.types import ModelRequest
 from isolation import Home
 from runtimes import runtime
 
@@ -80,10 +81,18 @@ async def test_a_run_that_is_cancelled_by_another_raises(home: Home, project: Pa
 
 
 async def test_a_caller_that_is_cancelled_cancels_the_run(home: Home, project: Path) -> None:
-    async with runtime(home, project, [Hangs(), "again"]) as made:
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.3):
-                await made.run("hello", session_id="s1")
+    asked = asyncio.Event()
+
+    def hangs(_: ModelRequest) -> Hangs:
+        asked.set()
+        return Hangs()
+
+    async with runtime(home, project, [hangs]) as made:
+        running = asyncio.create_task(made.run("hello", session_id="s1"))
+        await asked.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
         history = await made.replay_session("s1")
         assert [run.status for run in history.runs] == [RunStatus.CANCELLED]
 

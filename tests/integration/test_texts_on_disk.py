@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from agent_core import AgentRuntime, ModelRequest, RunStatus
+from agent_core.context import instructions
 from agent_core.providers.scripted import Reply, Says, ScriptedProvider, calls
 from isolation import Home
 from runtimes import ask, runtime
@@ -100,6 +101,32 @@ async def test_a_changed_file_is_shown_as_it_is_in_its_place_and_a_deleted_one_l
         assert "TABS" not in shown(last(provider))
         assert "SPACES" not in shown(last(provider))
         assert await is_exact(made, handle.run_id)
+
+
+async def test_files_that_a_search_does_not_reach_are_compared_with_the_disk_too(
+    home: Home, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = project / "sub" / "AGENTS.md"
+    rules.parent.mkdir()
+    rules.write_text("Use TABS.")
+    provider = model(reads("sub/AGENTS.md"))
+    async with runtime(home, project, provider, config=CONFIG) as made:
+        await ask(made, "one")
+        monkeypatch.setattr(instructions, "_MOST_ENTRIES", 0)
+        await ask(made, "unchanged")
+        assert "TABS" in shown(last(provider))
+        rules.write_text("Use SPACES.")
+        await ask(made, "changed")
+        assert "TABS" not in shown(last(provider))
+        assert shown(last(provider)).count("SPACES") == 1
+        rules.unlink()
+        rules.symlink_to(home.path / "config.toml")
+        await ask(made, "a link")
+        assert "SPACES" not in shown(last(provider))
+        assert "context_window" not in shown(last(provider))
+        rules.unlink()
+        await ask(made, "gone")
+        assert "SPACES" not in shown(last(provider))
 
 
 @pytest.mark.parametrize("is_compacted", [False, True])

@@ -102,6 +102,10 @@ class InstructionFile(Struct, frozen=True):
         return f"- {one_line(self.shown)}" + (f" ({described})" if described else "")
 
 
+def _find_nothing(_: str) -> Path | None:
+    return None
+
+
 class InstructionCatalog(Struct, frozen=True):
     """All instruction files of a run, those nearest to a root first.
 
@@ -110,14 +114,14 @@ class InstructionCatalog(Struct, frozen=True):
         truncated: there are more files.
         own: those of the home itself and of the project's root: the path to show, and the content.
         paths: the resolved paths by the paths to show, also of files that are not listed.
-        is_whole: the search has seen all folders.
+        look_up: finds a file by the path to show, if the search has not seen all folders.
     """
 
     files: tuple[InstructionFile, ...] = ()
     truncated: bool = False
     own: Sequence[tuple[str, bytes]] = ()
     paths: Mapping[str, Path] = field(default_factory=dict[str, Path])
-    is_whole: bool = True
+    look_up: Callable[[str], Path | None] = _find_nothing
 
     def text(self, budget: int, *, without: Collection[str] = ()) -> str:
         """Return one line for each file, within `budget` tokens; empty if there are no files.
@@ -136,9 +140,10 @@ class InstructionCatalog(Struct, frozen=True):
 
     def current(self, node: Node) -> Node | None:
         """Return a loaded file as it is on disk: the same node if unchanged; None if gone."""
-        path = self.paths.get(str(node.metadata.get("path")))
+        shown = str(node.metadata.get("path"))
+        path = self.paths.get(shown) or self.look_up(shown)
         if path is None:
-            return None if self.is_whole else node
+            return None
         try:
             read = read_current(node, path)
         except OSError:
@@ -170,8 +175,9 @@ def find_instructions(
     search = _Search(home, project, is_closed)
     search.look()
     cut_short = search.walk.cut_short
+    look_up = search.look_up if cut_short else _find_nothing
     if not search.found:
-        return InstructionCatalog(truncated=cut_short, is_whole=not cut_short)
+        return InstructionCatalog(truncated=cut_short, look_up=look_up)
     ordered = sorted(search.found.items(), key=lambda each: each[1])
     files = [_describe(path, place) for path, place in islice(ordered, MOST_FILES)]
     own = [(place.shown, path) for path, place in ordered if preload and place.is_own]
@@ -180,7 +186,7 @@ def find_instructions(
         cut_short or len(ordered) > MOST_FILES,
         own=[each for each in map(_read_own, own) if each is not None],
         paths={place.shown: path for path, place in ordered},
-        is_whole=not cut_short,
+        look_up=look_up,
     )
 
 
@@ -226,6 +232,11 @@ class _Search:
                 level.append((path, Path(self._project, place.shown).parent, root))
         for _ in range(_MOST_LEVELS if level else 0):
             level = [each for file in level for each in self._add_named(*file)]
+
+    def look_up(self, shown: str) -> Path | None:
+        """Return the resolved path of a file in the repository that an earlier run has loaded."""
+        resolved = _resolve_file(self._project / shown, self._top)
+        return None if resolved is None or self._is_closed(resolved) else resolved
 
     def _find(self) -> Iterator[tuple[_Place, Path, Path]]:
         """Yield place, resolved path and root of each file that is found by its name."""

@@ -182,7 +182,10 @@ async def run_engine(engine: AgentEngine, request: AgentRunRequest) -> AgentResu
     """
     if isinstance(engine, AsyncAgentEngine):
         return await engine.run_async(request)
-    return await finish_in_thread(partial(engine.run, request))
+    try:
+        return await finish_in_thread(partial(engine.run, request))
+    except ParkedError as parked:  # of a call by its handler
+        return parked_result(parked.request_ids)
 
 
 async def run_limited(

@@ -124,3 +124,20 @@ def test_the_secrets_of_any_engine_reach_no_record(tmp_path: Path) -> None:
     assert result.final_text == "The key is [redacted:KEY]."
     assert result.sandbox_root is not None
     assert "value-of" not in (result.sandbox_root / "transcript.md").read_text(encoding="utf-8")
+
+
+def test_a_call_by_a_handler_may_wait_for_a_person(tmp_path: Path) -> None:
+    class Asks(AgentEngine):
+        def run(self, request: AgentRunRequest) -> AgentResult:
+            (tool,) = (tool for tool in request.tools if tool.name == "run_command")
+            tool.handler({"argv": ["true"]}, request.context)
+            raise AssertionError("the call waits")
+
+    result = a_run(
+        tmp_path,
+        engine=Asks(),
+        tools={"shell": {"enabled": True}},
+        runtime={"unattended": "park"},
+    )
+    assert result.status == "waiting_for_user"
+    assert [one.tool_name for one in result.requests] == ["run_command"]

@@ -189,7 +189,7 @@ class AgentRuntime:
         await self._home.enter()
         return self
 
-    async def __aexit__(self, error: type[BaseException] | None, *_: object) -> None:
+    async def __aexit__(self, error: type[BaseException] | None = None, *_: object) -> None:
         if error is not None and not issubclass(error, Exception):  # it is being interrupted
             self.leave_wishes()
         await self.close()
@@ -213,7 +213,7 @@ class AgentRuntime:
         self._home.enter_sync()
         return self
 
-    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, error: type[BaseException] | None = None, *_: object) -> None:
         if error is not None and not issubclass(error, Exception):  # it is being interrupted
             self.leave_wishes()
         self._home.exit_sync()

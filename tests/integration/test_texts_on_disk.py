@@ -344,6 +344,25 @@ async def test_a_memory_that_is_forgotten_during_a_run_is_not_attached_by_its_co
     assert "Likes TEA" not in shown(last(provider))
 
 
+@pytest.mark.parametrize("is_compacted", [False, True])
+async def test_without_memory_no_recalled_text_is_shown(
+    home: Home, project: Path, is_compacted: bool
+) -> None:
+    home.write("memory/user/tea.md", MEMORY.format(tea="TEA"))
+    async with runtime(
+        home, project, model(RECALLS, '{"memory_ids": ["mem_7"]}'), config=WITH_MEMORY
+    ) as made:
+        await ask(made, "one")
+        if is_compacted:
+            await compacted(made)
+    for config, is_shown in ((CONFIG, False), (WITH_MEMORY, True)):
+        provider = model()
+        async with runtime(home, project, provider, config=config) as made:
+            handle = await ask(made, "now")
+            assert ("TEA" in shown(last(provider))) is is_shown
+            assert await is_exact(made, handle.run_id)
+
+
 async def test_the_catalog_is_made_from_the_files_whatever_the_index_says(
     home: Home, project: Path
 ) -> None:

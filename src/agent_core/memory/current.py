@@ -20,20 +20,24 @@ class CurrentMemories(Struct, frozen=True):
     Attributes:
         catalog: one line for each memory, behind the user's own lines of `MEMORY.md`.
         scope: the scope of the run.
-        folder: its folder; None if the run has no memory.
+        folder: its folder; None if it cannot be read.
         known: all memories.
+        is_on: the run has a memory; without one it shows no recalled texts.
     """
 
     catalog: str = ""
     scope: str = MEMORY_SHARED
     folder: MemoryFolder | None = None
     known: MemoryList = MemoryList()
+    is_on: bool = True
 
     def changed_texts(self, node: Node) -> dict[Memory, str] | None:
         """Return today's texts of a node of recalled memories; none of those that are forgotten.
 
         Returns None if nothing has changed.
         """
+        if not self.is_on:
+            return {}
         folder, known = self.folder, self.known
         if folder is None or node.metadata.get("memory", MEMORY_SHARED) != self.scope:
             return None
@@ -58,7 +62,7 @@ _LEAST_ROOM = 2_000
 def find_memories(folder: MemoryFolder | None, scope: str) -> CurrentMemories:
     """Read what is remembered; `folder` is None without memory. Blocks on files."""
     if folder is None:
-        return CurrentMemories()
+        return CurrentMemories(is_on=False)
     if not folder.root.is_dir():
         return CurrentMemories(scope=scope, folder=folder)
     try:

@@ -95,7 +95,7 @@ def test_a_wish_is_carried_out_and_shown_before_the_process_ends(
         assert (shown, len(memories(home))) == (b"done\n", 1)
         assert b"remembered: Likes short answers\n" in told
         shown, told = start(home, project, "The loop never ends.").communicate(timeout=120)
-        assert b"remember" not in told
+        assert b"mem" not in told
     assert len(extractions.answered) == 1
 
 
@@ -113,7 +113,7 @@ def test_a_wish_that_a_process_leaves_is_carried_out_once_by_whoever_comes_next(
     with ModelServer.in_thread(extractions) as server:
         configure(home, server, exit_wait_ms=1)
         process = start(home, project, WISH)
-        wait_for_line(process, b"remembering what you asked for; Ctrl-C leaves it")
+        wait_for_line(process, b"updating memory as you asked; Ctrl-C leaves it")
         assert process.stdout is not None
         assert process.stdout.readline() == b"done\n"
         process.send_signal(how)
@@ -144,11 +144,11 @@ def test_a_wish_that_failed_is_said_and_tried_again_after_a_pause(
         process = start(home, project, "--session-id", "s1", WISH)
         shown, told = process.communicate(timeout=120)
         assert (process.returncode, shown) == (0, b"done\n")
-        assert b"not remembered: " in told
+        assert b"memory was not updated: " in told
         assert b"a later run tries again" in told
         for _ in range(2):
             _, told = start(home, project, "--session-id", "s1", "go on").communicate(timeout=120)
-            assert b"remember" not in told
+            assert b"mem" not in told
     assert len(asked) == 1
 
 
@@ -230,7 +230,7 @@ def test_a_chat_shows_what_was_remembered_and_waits_for_it_when_it_is_left(
             session.type(f"{WISH}\r")
             session.wait_for("done")
             session.type("\x04")
-            session.wait_for("remembering what you asked for")
+            session.wait_for("updating memory as you asked")
             session.type("\x03")
             session.wait_for("the next run does it")
             session.wait_for_end()

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 Say = Callable[[str, Style], object]
 """Shows a line beside the answer."""
 
-_WAITING = "remembering what you asked for; Ctrl-C leaves it to the next run"
-_LEFT = "not remembered yet; the next run does it"
+_WAITING = "updating memory as you asked; Ctrl-C leaves it to the next run"
+_LEFT = "memory is not updated yet; the next run does it"
 _UNWATCHED_S = 60.0
 """Seconds that a process waits if nobody can press Ctrl-C."""
 
@@ -59,7 +59,7 @@ def show_wishes(wishes: "list[MemoryWish]", session_id: str, say: Say) -> None:
             for summary in summaries:
                 say(visible(f"{what}: {summary}{where}", one_line=True), Style.DIM)
         if wish.error:
-            text = f"not remembered: {wish.error}; a later run tries again{where}"
+            text = f"memory was not updated: {wish.error}; a later run tries again{where}"
             say(visible(text, one_line=True), Style.WARN)
         elif not (wish.remembered or wish.forgotten):
             say(visible(f"nothing new to remember{where}", one_line=True), Style.DIM)

@@ -36,7 +36,7 @@ def test_an_example_runs_is_sound_and_runs_again(tmp_path: Path, name: str) -> N
 
 def test_the_audit_is_mended_after_it_was_asked_again(tmp_path: Path) -> None:
     root = run_example(tmp_path, "audit")
-    assert types(root).count("prompt.rendered") == 2
+    assert types(root).count("nudge.sent") == 1
     findings = json.loads((root / "deliverables" / "findings.json").read_text())
     assert [one["severity"] for one in findings] == ["high", "medium", "low"]
     lines = (root / "inputs" / "shop" / "orders.py").read_text().splitlines()

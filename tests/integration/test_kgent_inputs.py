@@ -12,7 +12,7 @@ from kgent import RunOptions
 from kgent.cli import main
 from kgent.review.verification import verify
 from kgent.runtime.runner import run
-from kgent_runs import a_run, calls, events, lines, profile, state
+from kgent_runs import a_run, calls, events, lines, profile, state, types
 
 
 def given(root: Path | None) -> dict[str, dict[str, Any]]:
@@ -59,11 +59,14 @@ def test_inputs_are_copied_read_only_and_hashed(tmp_path: Path, repo: Path) -> N
     assert verify(root).problems == []
     rules = (root / "effective-system-prompt.md").read_text()
     assert "`inputs/repo`, `inputs/tables/one.csv`" in rules
+    (copied,) = (event for event in events(root) if event["type"] == "inputs.copied")
+    assert copied["data"]["inputs"] == ["inputs/repo", "inputs/tables/one.csv"]
 
 
 def test_a_run_without_inputs_has_no_folder_for_them(tmp_path: Path) -> None:
     result = a_run(tmp_path)
     assert result.sandbox_root
+    assert "inputs.copied" not in types(result.sandbox_root)
     assert not (result.sandbox_root / "inputs").exists()
 
 

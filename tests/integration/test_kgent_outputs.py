@@ -272,7 +272,7 @@ def test_the_model_is_asked_once_more_in_the_same_conversation(
     assert said in requests[len(first) + 1]
     assert "I am done." in requests[len(first) + 1]
     root = result.sandbox_root
-    nudges = [e for e in events(root) if e["type"] == "prompt.rendered" and "nudge" in e["data"]]
+    nudges = [e for e in events(root) if e["type"] == "nudge.sent"]
     assert len(nudges) == 1
     assert types(root).count("deliverable.check.completed") == 1
     assert state(root)["usage"]["model_calls"] == len(requests)

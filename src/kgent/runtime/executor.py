@@ -376,6 +376,9 @@ class FolderRun:
             records = copy_inputs(inputs, root, is_cancelled=lambda: token.is_cancelled)
             self._manifest = self._manifest.model_copy(update={"inputs": records})
             self._manifest.write(self._files)
+            names = [f"{INPUTS}/{one.name}" for one in inputs]
+            data = {"inputs": names, "bytes": sum(one.bytes or 0 for one in records)}
+            self._records.events.emit("inputs.copied", f"inputs: {len(names)}", data)
 
     def _write_config(self, config: KgentConfig) -> None:
         clean = self._redactor.text
@@ -529,7 +532,7 @@ class FolderRun:
         self._nudges += 1
         summary = f"the model is asked to go on, {self._nudges} of {config.runtime.nudges} times"
         data = {"nudge": self._nudges, "text": text}
-        self._records.events.emit("prompt.rendered", summary, data)
+        self._records.events.emit("nudge.sent", summary, data)
         self._records.transcript.append_section("Prompt", quoted(text))
         return text
 

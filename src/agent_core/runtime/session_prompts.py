@@ -26,7 +26,7 @@ class SessionPrompt(Struct, frozen=True, kw_only=True):
 
     Attributes:
         is_new: the session has had no run yet.
-        model, window: the model when it was opened, with its address, and its window; None where
+        model, window: the model when it was opened, with its server, and its window; None where
             the settings name the window.
         repository: the branch and whether files were changed, as the prompt says it; empty without
             a repository.
@@ -130,7 +130,9 @@ class SessionPrompts:
 
 
 def _name_of(model: ModelConfig) -> str:
-    return f"{model.full_name}@{model.base_url}" if model.base_url else model.full_name
+    """Return the name of a model with its server, without what may be secret in the address."""
+    server = (model.base_url or "").partition("://")[2].partition("/")[0].rpartition("@")[2]
+    return f"{model.full_name}@{server}" if server else model.full_name
 
 
 def _parsed(value: object, *, is_new: bool) -> SessionPrompt:

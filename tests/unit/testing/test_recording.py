@@ -184,9 +184,9 @@ async def test_children_and_the_ids_in_their_reports_are_replayed(tmp_path: Path
 async def test_a_stored_session_is_replayed_in_memory(tmp_path: Path) -> None:
     project, home, fixture = tmp_path / "here", tmp_path / "home", tmp_path / "lamps.yaml"
     project.mkdir()
-    (home / "memory").mkdir(parents=True)
-    catalog = "# Memory\n\n- [mem_1](user/green.md) user: likes green\n"
-    (home / "memory" / "MEMORY.md").write_text(catalog, encoding="utf-8")
+    (home / "memory" / "user").mkdir(parents=True)
+    memory = "---\nid: mem_1\nsummary: likes green\n---\nThe user likes green.\n"
+    (home / "memory" / "user" / "green.md").write_text(memory, encoding="utf-8")
     live = ScriptedProvider([calls("stock", item="lamp"), "Twelve."])
     async with AgentRuntime(project, model=live, home_dir=home) as made:
         made.register_tool(stock)

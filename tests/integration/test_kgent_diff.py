@@ -110,7 +110,7 @@ def test_equal_runs_of_the_mock_are_the_same(tmp_path: Path) -> None:
     steps: list[MockStep] = [
         mock_call("list_files", path="."),
         mock_call("write_memory", content="rain"),
-        mock_call("run_command", argv=["sh", "-c", "pwd; seq 20000"]),
+        mock_call("run_command", argv=["sh", "-c", "pwd; seq 200"]),
         mock_call("write_file", path="deliverables/report.md", content="It rained.\n"),
         "It rained.",
     ]
@@ -270,6 +270,7 @@ def test_two_runs_of_the_mock_differ_in_what_they_write_and_answer(tmp_path: Pat
     assert areas(*roots) == {
         "transcript.md": "answer",
         "archive/candidate-memory.jsonl": "records",
+        "archive/conversation.jsonl": "conversation",
     }
 
 

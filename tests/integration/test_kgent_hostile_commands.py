@@ -140,7 +140,8 @@ def test_any_file_name_is_recorded_and_found_again(tmp_path: Path) -> None:
         bytes.fromhex(one["path_hex"]) if "path_hex" in one else one["path"].encode()
         for one in artifacts
     }
-    assert recorded == {b"workspace/" + name for name in written}
+    made = {b"workspace/" + name for name in written}
+    assert recorded == made | {b"archive/conversation.jsonl"}
     assert verify(root).problems == []
     assert main(["show", str(root)]) == 0
     assert main(["show", str(root), "--html", str(tmp_path / "page.html")]) == 0
@@ -175,6 +176,7 @@ def test_a_command_that_takes_the_rights_away(tmp_path: Path, name: str) -> None
         artifacts = json.loads((root / "artifact-manifest.json").read_text())["artifacts"]
         sizes = {one["path"]: one["bytes"] for one in artifacts}
         assert sizes.pop("archive/model/s.json") > 0
+        assert sizes.pop("archive/conversation.jsonl") > 0
         assert sizes == {"workspace/a/b/c": 2}
 
 

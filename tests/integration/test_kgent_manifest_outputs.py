@@ -52,6 +52,7 @@ def test_the_paths_of_artifacts_are_relative_to_the_folder(root: Path) -> None:
     made = {artifact["path"]: artifact["created_by"] for artifact in artifacts}
     assert made == {
         "archive/candidate-memory.jsonl": "tool:write_memory",
+        "archive/conversation.jsonl": "runtime",
         "deliverables/missing.md": "nobody",
         "deliverables/report.md": "tool:write_file",
         "workspace/deep/notes.md": "tool:write_file",
@@ -61,7 +62,7 @@ def test_the_paths_of_artifacts_are_relative_to_the_folder(root: Path) -> None:
 def test_an_untouched_folder_is_sound(root: Path) -> None:
     verdict = verify(root)
     assert verdict.problems == []
-    assert verdict.checked == 12
+    assert verdict.checked == 13
 
 
 @pytest.mark.parametrize(

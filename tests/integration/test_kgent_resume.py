@@ -30,8 +30,9 @@ from pathlib import Path
 import kgent.review.comparison, kgent.runtime.attempts
 from kgent import RunOptions
 from kgent.engine.mock import MockAgentEngine, MockCall
+from kgent.review.report import read_state
 from kgent.review.verification import verify
-from kgent.runtime.attempts import resume, revise
+from kgent.runtime.attempts import answer, resume, revise
 from kgent.runtime.runner import run
 
 here, points, what = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
@@ -42,7 +43,9 @@ SCRIPT = [
     MockCall(tool="write_file", args={"path": "deliverables/report.md", "content": "It rained."}),
     "Done.",
 ]
-
+if what == "answer":
+    SCRIPT.insert(1, MockCall(tool="run_command", args={"argv": ["sh", "-c", "echo x >> count"]}))
+rest = {"run": None, "revise": "completed", "answer": "waiting_for_user"}[what]
 seen = 0
 
 def killed_at(number):
@@ -61,12 +64,15 @@ def begin(root):
 
 def again(root):
     engine = MockAgentEngine(SCRIPT)
-    return revise(root, "Again.", engine=engine)
+    if what == "revise":
+        return revise(root, "Again.", engine=engine)
+    request = read_state(root).open_requests[0].request_id
+    return answer(root, request, "allow", engine=engine)
 
 def work(root, number):
     # in a child that is killed at this change; returns whether it was
-    if what == "revise":
-        assert begin(root).status == "completed"
+    if rest is not None:
+        assert begin(root).status == rest
     child = os.fork()
     if child == 0:
         killed_at(number)
@@ -86,21 +92,30 @@ for number in range(1, changes, max(1, changes // points)):
     if verify(root).outcome == "lost":
         result = resume(root, engine=MockAgentEngine(SCRIPT))
         assert result.status == "completed", (number, result)
-        assert result.attempt == (3 if what == "revise" else 2), (number, result.attempt)
+        assert result.attempt == (2 if what == "run" else 3), (number, result.attempt)
         resumed += 1
+    elif verify(root).outcome == "waiting_for_user":
+        assert again(root).status == "completed", number
     check = verify(root)
     assert not check.problems and check.outcome == "completed", (number, check)
     assert (root / "deliverables" / "report.md").read_text() == "It rained.", number
+    counted = root / "workspace" / "count"
+    assert not counted.exists() or len(counted.read_text().split()) < 2, number
 print(resumed)
 """
 
 
 @pytest.mark.timeout(3600 if is_whole() else 120)
-@pytest.mark.parametrize("what", ["run", "revise"])
+@pytest.mark.parametrize("what", ["run", "revise", "answer"])
 def test_a_process_killed_at_any_write_leaves_a_run_that_can_be_resumed(
     tmp_path: Path, what: str
 ) -> None:
-    profile(tmp_path, deliverables={"required": ["deliverables/report.md"]})
+    profile(
+        tmp_path,
+        deliverables={"required": ["deliverables/report.md"]},
+        tools={"shell": {"enabled": True}},
+        runtime={"unattended": "park"},
+    )
     points = 1000 if is_whole() else 10
     done = subprocess.run(  # noqa: S603 - our own interpreter and program
         [sys.executable, "-c", SWEEP, str(tmp_path), str(points), what],

@@ -70,8 +70,7 @@ MockStep = str | MockCall | MockFailure | MockPause | MockContinuation
 class MockAgentEngine(AsyncAgentEngine):
     """Plays its steps in order; every step except a pause counts as one model call.
 
-    Its conversation says how far a script was played, for an attempt that continues it; when a
-    script is over, none is kept.
+    It keeps a conversation, from which another attempt continues, once it has called a tool.
 
     Args:
         script: the steps. By default the script in the profile's `model.path` is played; without
@@ -109,18 +108,18 @@ class MockAgentEngine(AsyncAgentEngine):
 
 async def _play(script: Sequence[MockStep], request: AgentRunRequest) -> AgentResult:
     token, usage = request.cancellation_token, {"model_calls": 0}
-    say, budget = request.context.records.conversation.add, request.context.config.runtime.budget
+    talk, budget = _Talk(request), request.context.config.runtime.budget
     text: str | None = None
     answer: str | None = None
     made = failures = 0
     try:
-        steps, text = await _begin(script, request)
+        steps, text = await _begin(script, request, talk)
         while steps:
             step = steps.pop()
             if isinstance(step, MockContinuation):
                 if (asked := await request.ask_further()) is None:
                     break
-                say(message("user", now(), text_block(asked)))
+                talk.say(message("user", now(), text_block(asked)))
                 answer = text
                 steps += reversed(step.nudged)
                 continue
@@ -139,12 +138,12 @@ async def _play(script: Sequence[MockStep], request: AgentRunRequest) -> AgentRe
             request.report(EngineEventKind.STEP)
             if isinstance(step, str):
                 text = step
-                say(message("assistant", now(), text_block(step)))
+                talk.say(message("assistant", now(), text_block(step)))
                 request.report(EngineEventKind.TEXT, step)
             else:
                 made += 1
                 is_spent = budget.tool_calls is not None and made > budget.tool_calls
-                await _call(step, request, is_spent=is_spent)
+                await _call(step, request, talk, is_spent=is_spent)
                 if is_spent:
                     return out_of_budget("tool_calls", text=text, usage=usage)
             await asyncio.sleep(0)  # lets a cancellation take effect
@@ -153,8 +152,25 @@ async def _play(script: Sequence[MockStep], request: AgentRunRequest) -> AgentRe
     except asyncio.CancelledError:
         token.cancel("the run was interrupted")  # unless there is another reason
         return interrupted(token.reason, text=text, usage=usage)
-    request.context.records.conversation.drop()
     return AgentResult(status=EngineStatus.COMPLETED, final_text=text, usage=usage)
+
+
+class _Talk:
+    """The conversation of a script, which is kept from the first call of a tool on."""
+
+    def __init__(self, request: AgentRunRequest) -> None:
+        self._conversation = request.context.records.conversation
+        self._held: list[dict[str, Any]] | None = None if request.history else []
+
+    def say(self, one: dict[str, Any]) -> None:
+        """Add a message."""
+        if self._held is None:
+            self._conversation.add(one)
+            return
+        self._held.append(one)
+        if blocks_of([one], "tool_call"):
+            self._conversation.add(*self._held)
+            self._held = None
 
 
 def _failed(step: MockFailure, answer: str | None, usage: dict[str, int]) -> AgentResult:
@@ -163,13 +179,12 @@ def _failed(step: MockFailure, answer: str | None, usage: dict[str, int]) -> Age
 
 
 async def _begin(
-    script: Sequence[MockStep], request: AgentRunRequest
+    script: Sequence[MockStep], request: AgentRunRequest, talk: _Talk
 ) -> tuple[list[MockStep], str | None]:
     """Return the steps to play, the next one last, and the latest text of earlier attempts."""
     steps = list(reversed(script))
     if not request.continues:
-        prompt = message("user", now(), text_block(request.prompt))
-        request.context.records.conversation.add(prompt)
+        talk.say(message("user", now(), text_block(request.prompt)))
         return steps, None
     await make_open_calls(request)
     own = request.history[request.prompt_at :]
@@ -204,10 +219,10 @@ def _is_tried_again(failure: MockFailure, steps: Sequence[MockStep], failures: i
     return failure.retryable and bool(steps) and failures < RetryConfig().max_attempts
 
 
-async def _call(step: MockCall, request: AgentRunRequest, *, is_spent: bool) -> None:
+async def _call(step: MockCall, request: AgentRunRequest, talk: _Talk, *, is_spent: bool) -> None:
     """Call the tool; if there is no such tool or no budget, only record the call."""
-    call_id, conversation = new_id("call"), request.context.records.conversation
-    conversation.add(message("assistant", now(), call_block(call_id, step.tool, step.args)))
+    call_id = new_id("call")
+    talk.say(message("assistant", now(), call_block(call_id, step.tool, step.args)))
     if not is_spent and any(tool.name == step.tool for tool in request.tools):
         await answer_call(request, call_id, step.tool, step.args)
         return
@@ -223,9 +238,7 @@ async def _call(step: MockCall, request: AgentRunRequest, *, is_spent: bool) -> 
         message=text,
     )
     content = {"code": code.value, "message": text}
-    conversation.add(
-        message("tool", now(), result_block(call_id, step.tool, content, is_error=True))
-    )
+    talk.say(message("tool", now(), result_block(call_id, step.tool, content, is_error=True)))
 
 
 def _load_script(config: KgentConfig) -> list[MockStep]:

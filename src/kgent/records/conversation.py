@@ -62,12 +62,6 @@ class Conversation:
                 self._lines.files.put(_PATH, "".join(lines))
                 self._messages = ordered
 
-    def drop(self) -> None:
-        """Keep no conversation, because no model has taken part in it."""
-        with self._lines.lock:
-            self._lines.files.remove(_PATH)
-            self._messages = []
-
 
 def message(
     role: str, created_at: str, *content: dict[str, Any], is_cut_off: bool = False

@@ -212,15 +212,6 @@ class RunFiles:
             self._written[name] = written
             return written.record(name)
 
-    def remove(self, name: str) -> None:
-        """Remove a file that the run has written; does nothing if there is none."""
-        with self._lock:
-            if name in self._written:
-                self._drop(name)
-                del self._written[name]
-                with suppress(OSError):  # something else has taken its place
-                    (self.root / name).unlink()
-
     def append(self, name: str, raw: bytes) -> None:
         """Append bytes to a file, all of them or none."""
         with self._lock:

@@ -50,13 +50,14 @@ from kgent.review.verification import verify
 from kgent.runtime.blocking import run_blocking
 from kgent.runtime.cancellation import Cancellation
 from kgent.runtime.context import RunContext
-from kgent.runtime.executor import Continuation, FolderRun, FolderTask
+from kgent.runtime.executor import FolderRun
 from kgent.runtime.ids import RunIds
 from kgent.runtime.options import RunResult
 from kgent.runtime.questions import WAITING, Questions
 from kgent.runtime.runner import open_means
 from kgent.runtime.start import read_options, read_prompt_at
 from kgent.runtime.state import SCHEMA_VERSION, Cause, RunState, RunStatus
+from kgent.runtime.task import Continuation, FolderTask
 from kgent.sandbox.attempts import read_sandbox_manifest
 from kgent.sandbox.inputs import find_inputs, remove_inputs
 from kgent.sandbox.manifest import SandboxManifest, list_entries

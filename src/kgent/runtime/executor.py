@@ -11,7 +11,6 @@ from typing import Any, cast
 
 from agent_core.aio import stop_if_cancelled
 from agent_core.errors import ErrorCode
-from agent_core.redaction import Redactor
 from agent_core.text import visible
 from agent_core.tools.results import in_own_thread
 from kgent.config.loader import dump_config
@@ -22,8 +21,6 @@ from kgent.engine.base import (
     AgentEngine,
     AgentResult,
     AgentRunRequest,
-    EngineEvent,
-    EngineEventKind,
     EngineStatus,
     EventCallback,
     run_engine,
@@ -41,7 +38,8 @@ from kgent.records.lines import plain_name
 from kgent.records.transcript import quoted
 from kgent.runtime.blocking import finish_in_thread
 from kgent.runtime.context import RunContext
-from kgent.runtime.options import RunOptions, RunResult
+from kgent.runtime.listening import RedactingCallback
+from kgent.runtime.options import RunResult
 from kgent.runtime.start import start_texts
 from kgent.runtime.state import (
     RUN_FILE,
@@ -52,9 +50,10 @@ from kgent.runtime.state import (
     state_hash,
     state_text,
 )
+from kgent.runtime.task import Continuation, FolderTask
 from kgent.sandbox.attempts import is_own_entry, keep_attempt, set_aside
 from kgent.sandbox.files import PRIVATE_FILE, PRIVATE_FOLDER, readable_name
-from kgent.sandbox.inputs import INPUTS, RunInput, copy_inputs
+from kgent.sandbox.inputs import INPUTS, copy_inputs
 from kgent.sandbox.manifest import SandboxManifest, write_artifact_manifest
 from kgent.sandbox.workspace import (
     ARTIFACT_MANIFEST,
@@ -77,44 +76,6 @@ _SEVERITIES = {RunStatus.completed: "info", RunStatus.failed: "error"}
 """Severities of closing events; of any other a warning."""
 
 
-class RedactingCallback:
-    """Passes events to a caller's callback, without secrets.
-
-    Text that may be the beginning of a secret is held back until more of it is known. If the
-    callback raises an error, it gets no more events, and the run continues.
-    """
-
-    def __init__(self, callback: EventCallback, redactor: Redactor) -> None:
-        self._callback: EventCallback | None = callback
-        self._streams = {
-            kind: redactor.stream() for kind in (EngineEventKind.TEXT, EngineEventKind.REASONING)
-        }
-
-    def __call__(self, event: EngineEvent) -> None:
-        """Pass an event to the callback."""
-        stream = self._streams.get(event.kind)
-        if stream is None:
-            self.finish()
-            self._pass_on(event)
-        elif shown := stream.feed(event.text):
-            self._pass_on(EngineEvent(kind=event.kind, text=shown))
-
-    def finish(self) -> None:
-        """Pass on the text that was held back, because the text is complete."""
-        for kind, stream in self._streams.items():
-            if rest := stream.finish():
-                self._pass_on(EngineEvent(kind=kind, text=rest))
-
-    def _pass_on(self, event: EngineEvent) -> None:
-        if self._callback is None:
-            return
-        try:
-            self._callback(event)
-        except Exception as error:  # noqa: BLE001 - the caller's code, or a closed pipe
-            logger.warning("the event callback broke and hears no more: %s", type(error).__name__)
-            self._callback = None
-
-
 @dataclass(frozen=True, slots=True)
 class _Outcome:
     """The result of a run so far: text and usage of the engine, and errors."""
@@ -127,56 +88,6 @@ class _Outcome:
     interruption: ErrorInfo | None = None
     answered_by: str | None = None
     check: DeliverableCheck | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Continuation:
-    """The run and the conversation that a later attempt continues.
-
-    Attributes:
-        state: the run with the new attempt begun.
-        manifest: the sandbox manifest of the last attempt.
-        is_prepared: the run folder has the inputs, the skills and the script.
-        has_new_prompt: the conversation gets the task's prompt; otherwise it goes on as it is.
-        prompt_at: the position of the prompt in the conversation.
-        verdict: the status that a reviewer gives the run; the engine does nothing then.
-        text: the answer that a reviewed run has.
-        checks: the results of the checks of a reviewed run.
-        answers: answers to calls whose process has died, for the conversation.
-        changes: differences in the model's folders since the last attempt.
-    """
-
-    state: RunState
-    manifest: SandboxManifest
-    is_prepared: bool = True
-    has_new_prompt: bool = False
-    prompt_at: int = 0
-    verdict: RunStatus | None = None
-    text: str | None = None
-    checks: Sequence[CheckResult] = ()
-    answers: Sequence[dict[str, Any]] = ()
-    changes: Sequence[str] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class FolderTask:
-    """The work of one attempt, as the caller and the profile state it.
-
-    Attributes:
-        profile: as it was loaded, with the caller's overrides.
-        config_path: the file it was loaded from.
-        prompt: the message to the model.
-        inputs: the files that the run may read.
-        options: those of the caller, for the record.
-        continuation: what an attempt after the first one continues.
-    """
-
-    profile: KgentConfig
-    config_path: Path
-    prompt: str
-    inputs: Sequence[RunInput] = ()
-    options: RunOptions = field(default_factory=RunOptions)
-    continuation: Continuation | None = None
 
 
 def _code_of(error: BaseException) -> ErrorCode | None:

@@ -35,13 +35,14 @@ from kgent.records.context import RunRecords
 from kgent.runtime.blocking import finish_in_thread, run_blocking
 from kgent.runtime.cancellation import Cancellation
 from kgent.runtime.context import RunContext
-from kgent.runtime.executor import FolderRun, FolderTask
+from kgent.runtime.executor import FolderRun
 from kgent.runtime.ids import RunIds
 from kgent.runtime.options import RunOptions, RunResult
 from kgent.runtime.preflight import refuse_obstacles
 from kgent.runtime.questions import Questions
 from kgent.runtime.start import start_texts
 from kgent.runtime.state import RunState, RunStatus
+from kgent.runtime.task import FolderTask
 from kgent.sandbox.inputs import find_inputs
 from kgent.sandbox.workspace import CONFIG_FILE, create_workspace, resolve_run_folder
 from kgent.tools.mcp import build_servers, mcp_secrets

@@ -1,7 +1,7 @@
 """Every place that the tables of the design documents name exists, and the pages are theirs."""
 
 import argparse
-import ast
+import dis
 import importlib
 import inspect
 import re
@@ -10,7 +10,6 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from textwrap import dedent
 from typing import Any
 
 import pytest
@@ -33,23 +32,16 @@ def rows() -> Iterator[tuple[str, str, Any]]:
                 yield f"{table.number}, {section.title}, {row.name}", section.home, row
 
 
-def fields_of(owner: object) -> set[str]:
+@cache
+def fields_of(owner: type) -> set[str]:
     """The fields of a class: declared ones, and what its constructor assigns."""
     found: set[str] = set()
-    for each in inspect.getmro(owner) if inspect.isclass(owner) else ():
+    for each in inspect.getmro(owner):
         found |= vars(each).get("__annotations__", {}).keys()
-        try:
-            source = ast.parse(dedent(inspect.getsource(each)))
-        except (OSError, TypeError, SyntaxError):
-            continue
-        found |= {
-            node.attr
-            for node in ast.walk(source)
-            if isinstance(node, ast.Attribute)
-            and isinstance(node.ctx, ast.Store)
-            and isinstance(node.value, ast.Name)
-            and node.value.id == "self"
-        }
+        made = vars(each).get("__init__")
+        if inspect.isfunction(made):
+            steps = dis.get_instructions(made)
+            found |= {step.argval for step in steps if step.opname == "STORE_ATTR"}
     return found
 
 
@@ -74,7 +66,7 @@ def look_up_name(path: str) -> str | None:
             is_class = inspect.isclass(found)  # a property of it must not be called
             found = inspect.getattr_static(found, name) if is_class else getattr(found, name)
             found = getattr(found, "__func__", found)
-        elif name in fields_of(found) and place == len(names) - 1:
+        elif inspect.isclass(found) and name in fields_of(found) and place == len(names) - 1:
             return "it is a field" if match["parameter"] is not None else None
         else:
             return f"there is no {name}"

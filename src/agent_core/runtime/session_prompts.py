@@ -131,7 +131,8 @@ class SessionPrompts:
 
 def _name_of(model: ModelConfig) -> str:
     """Return the name of a model with its server, without what may be secret in the address."""
-    server = (model.base_url or "").partition("://")[2].partition("/")[0].rpartition("@")[2]
+    address = (model.base_url or "").partition("://")[2]
+    server = address.rpartition("@")[2].partition("/")[0].partition("?")[0]
     return f"{model.full_name}@{server}" if server else model.full_name
 
 

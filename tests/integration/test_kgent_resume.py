@@ -14,8 +14,13 @@ import pytest
 
 from agent_core.providers.scripted import Calls, Hangs, Says, ScriptedCall, calls
 from kgent.cli import main
+from kgent.engine.base import EngineEvent, EngineEventKind
 from kgent.review.verification import verify
 from kgent.runtime.attempts import resume
+from kgent.runtime.cancellation import Cancellation
+from kgent.runtime.options import RunOptions
+from kgent.runtime.runner import run
+from kgent.runtime.state import RunStatus
 from kgent_runs import lines, profile, state, types
 from model_server import ModelServer, Reply, Status
 from sweeps import is_whole
@@ -266,3 +271,41 @@ def test_a_run_killed_before_its_sources_were_copied_begins_again_from_its_profi
     assert verify(tmp_path / "run").problems == []
     (call,) = lines(tmp_path / "run" / "logs" / "tools.jsonl")
     assert call["status"] == "completed"
+
+
+@ENGINES
+def test_a_reply_that_was_cut_off_is_not_part_of_the_conversation(
+    tmp_path: Path, engine: str
+) -> None:
+    root, token = tmp_path / "run", Cancellation()
+
+    def stop(event: EngineEvent) -> None:
+        if event.kind is EngineEventKind.TEXT:
+            token.cancel("that is enough")
+
+    with ModelServer.in_thread([WRITES, Hangs(text="It is almost ")]) as server:
+        path = a_profile(tmp_path, engine, server)
+        options = RunOptions(sandbox=root)
+        result = run(path, "Write.", options, cancellation=token, event_callback=stop)
+        assert result.status is RunStatus.incomplete
+        server.add("Done.")
+        assert main(["resume", str(root)]) == 0
+        assert "almost" not in server.requests[-1].text
+    told = lines(root / "archive" / "conversation.jsonl")
+    assert [one["role"] for one in told if not one.get("cut_off")] == [
+        *("user", "assistant", "tool", "assistant")
+    ]
+    assert verify(root).problems == []
+
+
+@ENGINES
+def test_a_run_that_is_out_of_steps_gets_new_ones(tmp_path: Path, engine: str) -> None:
+    root = tmp_path / "run"
+    with ModelServer.in_thread([calls("list_files"), WRITES, Says(text="Done.")]) as server:
+        a_profile(tmp_path, engine, server)
+        words = ["run", "--config", str(tmp_path / "kgent.yaml"), "--prompt", "Write."]
+        assert main([*words, "--sandbox", str(root), "--max-steps", "2"]) == 3
+        assert main(["resume", str(root)]) == 0
+        server.assert_complete()
+    assert state(root)["usage"]["model_calls"] == 3
+    assert verify(root).problems == []

@@ -22,7 +22,7 @@ from kgent.runtime.attempts import answer, resume, review, revise
 from kgent.runtime.options import RunOptions, RunResult
 from kgent.runtime.runner import run
 from kgent.runtime.state import EDGES, RunStatus
-from kgent_runs import calls as step, events, lines, profile, state
+from kgent_runs import calls as step, events, lines, profile, skill, state
 from model_server import ModelServer
 
 PAGE = Path(__file__).parents[2] / "docs" / "kgent.md"
@@ -301,3 +301,76 @@ def test_a_folder_without_attempts_is_shown_verified_and_left_alone(
     assert "Done." in capsys.readouterr().out
     assert main(["revise", str(SECOND_RELEASE), "--prompt", "x"]) == 2
     assert "`kgent rerun` begins a new run" in capsys.readouterr().err
+
+
+def test_every_attempt_can_be_signed(tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    subprocess.run(  # noqa: S603 - of ssh
+        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)],  # noqa: S607
+        check=True,
+    )
+    (tmp_path / "allowed").write_text(f"ada {key.with_suffix('.pub').read_text()}")
+    (tmp_path / "script.json").write_text('["Done."]', encoding="utf-8")
+    path, root = profile(tmp_path, model={"path": "script.json"}), tmp_path / "run"
+    words = ["run", "--config", str(path), "--prompt", "Write.", "--sandbox", str(root)]
+    assert main([*words, "--sign", str(key)]) == 0
+    assert main(["revise", str(root), "--prompt", "Again.", "--sign", str(key)]) == 0
+    assert (root / "attempts" / "001" / "seal.sig").exists()
+    assert main(["verify", str(root), "--allowed-signers", str(tmp_path / "allowed")]) == 0
+    assert main(["revise", str(root), "--prompt", "Again."]) == 0
+    assert main(["verify", str(root)]) == 0
+    assert main(["verify", str(root), "--allowed-signers", str(tmp_path / "allowed")]) == 1
+
+
+def test_the_result_of_an_attempt_is_one_json_object(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = begin(tmp_path, WRITE, "Done.", **REVIEWED)
+    assert main(["review", str(root), "accept", "--output-format", "json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["status"], result["attempt"], result["exit_code"]) == ("completed", 2, 0)
+    assert result["seal"] == verify(root).seal
+    assert main(["resume", str(root), "--output-format", "json"]) == 2
+    refused = json.loads(capsys.readouterr().out)
+    assert (refused["status"], refused["exit_code"]) == ("failed", 2)
+    assert "it is completed" in refused["error"]["message"]
+    assert main(["resume", str(tmp_path / "none")]) == 2
+    assert "it does not exist" in capsys.readouterr().err
+
+
+def test_a_review_is_shown_with_its_reason_and_the_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    root = begin(tmp_path, WRITE, "It rained.", **REVIEWED)
+    assert main(["review", str(root), "revise", "--reason", "Name the day."]) == 0
+    capsys.readouterr()
+    assert main(["show", str(root)]) == 0
+    shown = capsys.readouterr().out
+    assert "revision_required" in shown
+    assert "Name the day." in shown
+    assert "It rained." in shown
+    page = render_page(read_report(root), verify(root))
+    assert "Name the day." in page
+
+
+def test_inputs_and_skills_stay_with_a_run(tmp_path: Path) -> None:
+    (tmp_path / "data.csv").write_text("day,rain\n", encoding="utf-8")
+    skill(tmp_path / "skills")
+    reads = [step("read_file", path="inputs/data.csv"), step("load_skill", skill_id="reporting")]
+    sections: dict[str, Any] = {"inputs": ["data.csv"], "skills": {"paths": ["skills"]}}
+    root = begin(tmp_path, *reads, "Done.", **sections)
+    (tmp_path / "data.csv").unlink()
+    assert revise(root, "Again.", engine=plays(*reads, "Done.")).status is RunStatus.completed
+    ends = [one["status"] for one in lines(root / "logs" / "tools.jsonl")]
+    assert ends == ["completed"] * 4
+    assert verify(root).problems == []
+
+
+def test_a_rerun_repeats_the_first_prompt(tmp_path: Path) -> None:
+    (tmp_path / "script.json").write_text('["Done."]', encoding="utf-8")
+    path, root = profile(tmp_path, model={"path": "script.json"}), tmp_path / "run"
+    run(path, "Write.", RunOptions(sandbox=root))
+    revise(root, "Again.")
+    assert main(["rerun", str(root), "--sandbox", str(tmp_path / "second")]) == 0
+    assert (tmp_path / "second" / "prompt.md").read_text() == "Write."

@@ -17,6 +17,13 @@ _FENCES = re.compile(r"`{3,}")
 _OPENING = re.compile(r"(`{3,})text")
 _RESULT = SECTIONS[-1]
 _STATUS = "Status: "
+_WITHOUT_ERROR = {
+    RunStatus.completed,
+    RunStatus.review_required,
+    RunStatus.revision_required,
+    RunStatus.cancelled,
+}
+"""The states in which a run rests without an error."""
 
 
 class _Context(Protocol):
@@ -65,7 +72,7 @@ def quoted(text: str) -> str:
 def find_answer(transcript: str) -> str | None:
     """Return the answer of a run from its transcript; None if the run has none.
 
-    The section `Result` has the status, the error unless the run is completed, and the answer.
+    The section `Result` has the status, the error if there is one, and the answer.
     Headings inside quoted blocks count as text.
     """
     fence, section, status, blocks = "", "", "", list[list[str]]()
@@ -84,6 +91,5 @@ def find_answer(transcript: str) -> str | None:
         elif section == _RESULT and line.startswith(_STATUS):
             status = line.removeprefix(_STATUS)
     texts = ["\n".join(block) for block in blocks]
-    is_completed = status == RunStatus.completed
-    answers = texts if is_completed else texts[1:]
+    answers = texts if status in _WITHOUT_ERROR else texts[1:]
     return answers[0] if answers and section == _RESULT else None

@@ -110,7 +110,10 @@ def explain_no_answer(report: RunReport) -> str:
     """Return the reason why a run has no answer."""
     if not report.is_lost and report.state.status.is_active:
         return "none yet: the run is under way"
-    if report.outcome == RunStatus.completed:
+    if report.outcome == RunStatus.waiting_for_user:
+        return "none yet: the run waits for an answer"
+    ended = {RunStatus.completed, RunStatus.review_required, RunStatus.revision_required}
+    if report.outcome in ended:
         return "none: the model ended without a text"
     how = {"lost": "was lost", "failed": "failed"}.get(report.outcome, "was stopped")
     return f"none: the run {how} before the model answered"

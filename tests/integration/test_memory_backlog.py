@@ -128,6 +128,38 @@ def test_a_wish_that_a_process_leaves_is_carried_out_once_by_whoever_comes_next(
     assert len(memories(home)) == 1
 
 
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_a_wish_of_a_run_that_ended_before_its_answer_is_carried_out_by_the_next_one(
+    home: Home, project: Path, how: signal.Signals
+) -> None:
+    extractions = Extractions()
+    extractions.are_stuck = False
+    with ModelServer.in_thread([Hangs()]) as server:
+        configure(home, server, exit_wait_ms=1)
+        process = start(home, project, WISH)
+        wait_for_line(process, b"session ")
+        while not server.requests:
+            time.sleep(0.01)
+        process.send_signal(how)
+        process.communicate(timeout=120)
+    with ModelServer.in_thread(extractions) as server:
+        configure(home, server, exit_wait_ms=1)
+        _, told = start(home, project, "something else").communicate(timeout=120)
+    assert told.count(b"remembered: Likes short answers (from session ") == 1
+    assert len(memories(home)) == 1
+
+
+def test_a_wish_in_plan_mode_is_left_to_a_run_that_is_in_another(home: Home, project: Path) -> None:
+    extractions = Extractions()
+    extractions.are_stuck = False
+    with ModelServer.in_thread(extractions) as server:
+        configure(home, server, exit_wait_ms=1)
+        run(home, project, "--mode", "plan", WISH)
+        assert memories(home) == []
+        run(home, project, "something else")
+    assert len(memories(home)) == len(extractions.answered) == 1
+
+
 def test_a_wish_that_failed_is_said_and_tried_again_after_a_pause(
     home: Home, project: Path
 ) -> None:

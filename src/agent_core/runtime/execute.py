@@ -142,7 +142,9 @@ class RunExecutor:
                 if not (is_cancelled or is_private or run.identity.permission_mode == "plan"):
                     self._memory.run_ended(run.identity, run.journal.path, run.scope.model)
                 elif run.status.is_terminal and not run.journal.is_abandoned:
-                    self._memory.wait_again(run.session_id)
+                    self._memory.run_is_left(
+                        run.identity, run.journal.path, has_memory=not is_private
+                    )
                 self._contexts.compactions.run_ended(run.session_id, is_cancelled=is_cancelled)
                 await after(run)
 

@@ -218,11 +218,7 @@ class MemoryService:
             if len(self._live_models) > _KNOWN_SESSIONS:
                 del self._live_models[next(iter(self._live_models))]
         backlog = self._backlogs.pop(session_id, None)
-        mine: list[Node] = []
-        for node in reversed(path):
-            if node.run_id != run.run_id:
-                break
-            mine.append(node)
+        mine = _nodes_of(run, path)
         if backlog is None and len(mine) == len(path):
             backlog = Backlog()  # the session's first run: there is nothing else to look at
         backlog = backlog.plus(mine) if backlog else None
@@ -237,8 +233,17 @@ class MemoryService:
         is_wanted = backlog.reason(self._config) or self._pauses.has_failed(session_id)
         return bool(is_wanted) and self._pauses.is_over(session_id)
 
-    def wait_again(self, session_id: str) -> None:
-        """Wait for the session to become idle, after a run that is not scanned."""
+    def run_is_left(self, run: RunIdentity, path: Sequence[Node], *, has_memory: bool) -> None:
+        """Leave what a run has asked for, which is not searched, to the session's next scan.
+
+        A run without a memory asks for nothing.
+        """
+        session_id = run.session_id
+        if self._config.enabled and has_memory:
+            asked = Backlog().plus(_nodes_of(run, path))
+            if asked.has_request:
+                self._keep(session_id, asked)
+                self._unfinished.add(session_id)
         if session_id in self._backlogs and not self._is_closed:
             self._wait_for_idleness(session_id)
 
@@ -592,6 +597,16 @@ class _SessionCursor:
         if record.position != self._record.position:
             values[_CURSOR] = record.position
         await self._session_journal.remember(self._session_id, values)
+
+
+def _nodes_of(run: RunIdentity, path: Sequence[Node]) -> list[Node]:
+    """Return the nodes that a run has added to its path, the last one first."""
+    mine: list[Node] = []
+    for node in reversed(path):
+        if node.run_id != run.run_id:
+            break
+        mine.append(node)
+    return mine
 
 
 def _names_no_user(spans: Sequence[MessageSpan]) -> bool:

@@ -2,11 +2,13 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kgent.config.loader import apply_cli_overrides, fingerprint_config, load_config
 from kgent.engine.base import AgentEngine, AgentResult, AgentRunRequest, EngineStatus
+from kgent.engine.mock import MockAgentEngine
 from kgent.errors import KgentError
 from kgent.governance.results import GovernanceStatus
 from kgent.memory.contract import MemoryClient, MemoryItem, MemoryWriteResult
@@ -84,6 +86,16 @@ def test_an_engine_of_the_document_runs(tmp_path: Path) -> None:
     made = ArtifactManifest.model_validate_json((root / "artifact-manifest.json").read_bytes())
     assert "deliverables/report.md" in {one.path for one in made.artifacts if one.required}
     assert [one["sequence"] for one in events(root)] == [*range(1, len(events(root)) + 1)]
+
+
+def test_a_request_may_be_made_by_hand(tmp_path: Path) -> None:
+    context = a_context(tmp_path)
+    fields: dict[str, Any] = {"cancellation_token": None, "event_callback": None}
+    limits = {"timeout_seconds": None, "max_steps": None, "stream": False}
+    request = AgentRunRequest(
+        context=context, prompt="x", system_prompt="y", tools=[], **limits, **fields
+    )
+    assert MockAgentEngine(["Done."]).run(request).final_text == "Done."
 
 
 def test_the_mock_engine_leaves_what_is_missing(tmp_path: Path) -> None:

@@ -99,6 +99,10 @@ class AgentRunRequest:
     prompt_at: int = 0
     ask_further: Callable[[], Awaitable[str | None]] = _end
 
+    def __post_init__(self) -> None:
+        if cast("Cancellation | None", self.cancellation_token) is None:  # as the design allows
+            object.__setattr__(self, "cancellation_token", self.context.cancellation)
+
     def report(self, kind: EngineEventKind, text: str = "") -> None:
         """Pass an event to the callback, if there is one."""
         if self.event_callback is not None:

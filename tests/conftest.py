@@ -195,6 +195,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
+MEASURED = "measured"
+"""The name of a property with a line that the summary shows."""
+
+
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
@@ -202,3 +206,8 @@ def pytest_terminal_summary(
         terminalreporter.section("changed outside the suite's own folder", red=True)
         for path in touched:
             terminalreporter.line(str(path))
+    passed: list[pytest.TestReport] = terminalreporter.getreports("passed")
+    for report in passed:
+        for name, text in report.user_properties:
+            if name == MEASURED:
+                terminalreporter.line(str(text))

@@ -1,6 +1,6 @@
 """Sessions of many turns: the prompt says what the disk says and what the user said."""
 
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,24 +15,31 @@ LEAST_SERVED = 0.97
 """Share of a prompt that a cache has to be able to serve between two messages."""
 
 
-async def is_told_the_truth(session: LongSession, turns: int, compactions: int) -> None:
+Record = Callable[[str, object], None]
+
+
+async def is_told_the_truth(
+    session: LongSession, turns: int, compactions: int, record: Record
+) -> None:
     async with session:
         await session.play(turns, compactions=compactions)
-    sys.stdout.write(f"{session.report()}\n")
+    record("measured", session.report())
     assert not session.faults, "\n".join(session.faults)
     assert session.compactions == compactions
     assert float(session.between) >= LEAST_SERVED
 
 
 @LANGUAGES
-async def test_a_session_is_told_what_is_so(home: Home, project: Path, language: Language) -> None:
-    await is_told_the_truth(LongSession(home, project, language), 60, 2)
+async def test_a_session_is_told_what_is_so(
+    home: Home, project: Path, language: Language, record_property: Record
+) -> None:
+    await is_told_the_truth(LongSession(home, project, language), 60, 2, record_property)
 
 
 @pytest.mark.sweep
 @pytest.mark.timeout(600)
 @LANGUAGES
 async def test_a_session_of_300_turns_is_told_what_is_so(
-    home: Home, project: Path, language: Language
+    home: Home, project: Path, language: Language, record_property: Record
 ) -> None:
-    await is_told_the_truth(LongSession(home, project, language), 300, 8)
+    await is_told_the_truth(LongSession(home, project, language), 300, 8, record_property)

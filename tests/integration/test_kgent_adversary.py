@@ -235,7 +235,10 @@ AFTER: dict[str, list[Change]] = {
         edit("sandbox-manifest.json"),
         lambda root: (root / "artifact-manifest.json").unlink(),
     ],
-    "says that the first release made the folder": [lambda root: forge(root, schema_version=1)],
+    "says that an earlier release made the folder": [
+        lambda root: forge(root, schema_version=1),
+        lambda root: forge(root, schema_version=2),
+    ],
     "takes out a call, with its line and every hash, but not its events": [take_out_a_call],
     "turns the time of an event back, with every hash": [turn_a_time_back],
     "adds what is no signature as `seal.sig`": [lambda root: (root / "seal.sig").touch()],
@@ -384,8 +387,32 @@ MEANWHILE: dict[str, list[str]] = {
 }
 
 
+LATER: dict[str, list[str]] = {
+    "edits or deletes an earlier attempt in mid-run": [
+        "echo x >> ../attempts/001/prompt.md",
+        "echo x >> ../attempts/001/deliverables/report.md",
+        "rm ../attempts/001/logs/tools.jsonl",
+        "rm -r ../attempts/001",
+        "mv ../attempts/001 ../attempts/009",
+    ],
+}
+
+
+@pytest.mark.parametrize("script", LATER["edits or deletes an earlier attempt in mid-run"])
+def test_what_notices_a_change_of_an_earlier_attempt_in_mid_run(
+    tmp_path: Path, original: RunResult, script: str
+) -> None:
+    assert original.sandbox_root is not None
+    root = tmp_path / "run"
+    shutil.copytree(original.sandbox_root, root, symlinks=True)
+    steps = [calls("run_command", argv=["sh", "-c", script]), "Done."]
+    result = revise(root, "Again.", engine=MockAgentEngine(steps))
+    assert state(root)["status"] == result.status
+    assert any("attempts/001" in problem for problem in verify(root).problems)
+
+
 def test_the_table_has_every_attack_and_every_attack_is_tried() -> None:
-    assert {*ROWS} == {*AFTER, *CHAIN, *MEANWHILE}
+    assert {*ROWS} == {*AFTER, *CHAIN, *MEANWHILE, *LATER}
 
 
 @pytest.mark.parametrize(

@@ -302,10 +302,14 @@ def build_parser() -> argparse.ArgumentParser:
     five.add_argument("--sign", type=Path, metavar="KEY", help=sign_help)
     add_format(five)
 
-    def add_attempt(name: str, what: str, examples: str) -> argparse.ArgumentParser:
+    def add_attempt(
+        name: str, what: str, examples: str, *, asks_model: bool = True
+    ) -> argparse.ArgumentParser:
         command = add(name, what, examples)
         command.add_argument("run_dir", type=Path, metavar="RUN_DIR", help=folder_help)
-        command.add_argument("--stream", action="store_true", help="show text as it arrives")
+        command.set_defaults(stream=False)
+        if asks_model:
+            command.add_argument("--stream", action="store_true", help="show text as it arrives")
         command.add_argument("--sign", type=Path, metavar="KEY", help=sign_help)
         add_format(command)
         return command
@@ -317,7 +321,8 @@ def build_parser() -> argparse.ArgumentParser:
     eight.add_argument("request", metavar="REQUEST", help="the id that the run has printed")
     eight.add_argument("answer", choices=("allow", "deny"), help="whether the call may be made")
     eight.add_argument("--reason", metavar="TEXT", help="why; the model reads it")
-    nine = add_attempt("review", "decide about the result of a run", _REVIEW_EXAMPLES)
+    what = "decide about the result of a run"
+    nine = add_attempt("review", what, _REVIEW_EXAMPLES, asks_model=False)
     nine.add_argument("verdict", choices=("accept", "revise", "cancel"), help="the decision")
     nine.add_argument("--reason", metavar="TEXT", help="why, for the record")
 
@@ -659,6 +664,11 @@ def _print_result(result: "RunResult", *, with_text: bool) -> None:
             _print_line(f"request  {request.request_id}: may it run {describe_request(request)}")
     if result.error is not None:
         _complain(f"reason   {result.error}")
+    folder = shlex.quote(str(result.sandbox_root))
+    for request in result.requests:
+        _complain(f"next     kgent answer {folder} {request.request_id} allow|deny")
+    if result.status == "review_required":
+        _complain(f"next     kgent review {folder} accept|revise|cancel")
     if result.seal is not None:
         _print(f"seal     {result.seal}")
 

@@ -190,6 +190,11 @@ def test_a_parked_call_waits_for_an_answer_that_counts_once(
         *("user", "assistant", "tool", "tool", "tool")
     ]
     assert ("a person has denied this call: As agreed." in str(told)) is (verdict == "deny")
+    kinds = [one["type"] for one in events(root) if one["type"].startswith(("user.", "run."))]
+    assert kinds == [
+        *("run.created", "run.started", "user.asked", "run.waiting_for_user"),
+        *("user.answered", "run.started", "run.completed"),
+    ]
     (asked,) = state(root)["requests"]
     assert (asked["answer"], asked["reason"]) == (verdict, "As agreed.")
     assert verify(root).problems == []

@@ -74,6 +74,11 @@ RECALLED = 5
 _MEMORY_CHARS = 500
 _SEVERITIES = {RunStatus.completed: "info", RunStatus.failed: "error"}
 """Severities of closing events; of any other a warning."""
+_SUMMARIES = {
+    RunStatus.completed: "the run is complete",
+    RunStatus.review_required: "the run waits for a review",
+    RunStatus.revision_required: "the run waits for a revision",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,8 +271,9 @@ class FolderRun:
         data: dict[str, Any] = attempt.model_dump(mode="json", exclude={"usage", "cost"})
         data["changes"] = list(earlier.changes)
         emit("attempt.created", summary, data, severity="warning" if earlier.changes else "info")
+        ended = self._state.attempts[-2].ended_at or ""
         for one in self._state.requests:
-            if one.answered_at is not None and one.answered_at >= attempt.created_at:
+            if one.answered_at is not None and one.answered_at >= ended:
                 data = one.model_dump(mode="json", exclude={"arguments"})
                 call_id, said = one.tool_call_id, f"{one.request_id}: {one.answer}"
                 emit("user.answered", said, data, actor="user", correlation_id=call_id)
@@ -541,7 +547,7 @@ class FolderRun:
             if error is not None:
                 data["error"] = error.model_dump(mode="json", exclude_none=True)
                 data["governance"] = governance_status(error).value
-            summary = str(error) if error else f"the run is {status.replace('_', ' ')}"
+            summary = str(error) if error else _SUMMARIES.get(status, f"the run is {status}")
             self._records.events.emit(event, summary, data, severity=severity)
 
         def save() -> None:

@@ -4,11 +4,9 @@ import asyncio
 import os
 import re
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, nullcontext, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, Self, Unpack
-
-from msgspec import structs
+from typing import Any, Protocol, Self, Unpack
 
 from agcore.llm.agent_tools import AgentTool, CallerRun
 from agcore.llm.calls import CallTurn, ModelCalls
@@ -38,21 +36,11 @@ from agcore.llm.types import (
 from agent_core.aio import TaskStream, finish_uncancelled, stop_if_cancelled
 from agent_core.aio.loops import running_loop
 from agent_core.assets import load_asset
-from agent_core.budgets.call_budget import CallBudget
 from agent_core.budgets.meter import Budgets, Meter
 from agent_core.config.models import BudgetConfig, RetryConfig
 from agent_core.errors import ErrorCode
-from agent_core.events import EventStream
 from agent_core.extensions import Extension, ExtensionContext, Extensions
-from agent_core.loop import (
-    Outcome,
-    RunLimits,
-    build_run,
-    conclude,
-)
-from agent_core.loop.context import RunContext, RunStats, ignore
-from agent_core.loop.guards import GuardChecks, RunGuards
-from agent_core.loop.model_turn import take_turn
+from agent_core.loop import Outcome, RunLimits, StandaloneRun, build_run
 from agent_core.loop.options import (
     NO_OPTIONS,
     RunOptions,
@@ -60,7 +48,6 @@ from agent_core.loop.options import (
     malformed_option,
     with_contributions,
 )
-from agent_core.loop.run import begin, converse, may_stop
 from agent_core.providers.estimates import estimate_blocks
 from agent_core.redaction import Redactor
 from agent_core.telemetry.opening import telemetry_of_program
@@ -81,9 +68,6 @@ from agent_core.types import (
     Usage,
     user_text,
 )
-
-if TYPE_CHECKING:
-    from agent_core.telemetry.spans import RunTrace
 
 __all__ = [
     "CostTracker",
@@ -180,23 +164,15 @@ class _Submission:
     """One run of the engine that a cycle is about to make.
 
     Attributes:
-        ctx: the parts of the run.
-        stream: its events.
+        run: the run.
         prompt: the user's message.
         turn: the state of its model calls.
-        guards: of the program, if any.
-        trace: records it, if anything does.
-        is_one_reply: it ends with the first valid reply: the caller runs the tools.
         start: the length of the history before it.
     """
 
-    ctx: RunContext
-    stream: EventStream
+    run: StandaloneRun
     prompt: Draft
     turn: CallTurn
-    guards: RunGuards | None
-    trace: "RunTrace | None"
-    is_one_reply: bool
     start: int
 
 
@@ -396,12 +372,13 @@ class LlmCycle:
         """Yield the events of `submit_stream`, as a plain generator that the caller closes."""
         try:
             work = self._prepare(prompt, tools, settings, is_streamed=True)
-            reading = work.stream.read()
+            reading = work.run.stream.read()
             async with self._running(work) as running:
                 async for event in reading:
-                    for shown in self._convert_event(event, work.ctx.journal.path):
+                    for shown in self._convert_event(event, work.run.ctx.journal.path):
                         yield shown
-                response = await running
+                outcome = await running
+            response = await self._response(work, outcome)
             yield TurnComplete(response.stop_reason, response)
         except LlmError as error:
             yield Error(error.message, error)
@@ -468,32 +445,16 @@ class LlmCycle:
             path=path,
             run=run,
             redactor=self._redactor,
-            extensions=[self._calls] if runner.guard is None else [self._calls, runner.guard],
+            extensions=[*filter(None, [self._calls, runner.guard]), *options.extensions],
             results=runner.results,
             limits=RunLimits(max_turns=min(most, options.max_turns or most)),
             deps=options.deps,
             expected=expected,
+            guards=options.guards,
+            meter=turn.meter,
+            leaves_calls=own is None,
         )
-        ctx, extensions = made.ctx, [*options.extensions]
-        trace, guards = None, None
-        if (telemetry := telemetry_of_program(os.environ)) is not None:
-            trace = telemetry.begin_run(run, ctx.journal.clean, name=name)
-            extensions.append(trace.extension(self._calls.model(turn.settings.model)))
-        if options.guards:
-            guards = RunGuards(options.guards, ctx.journal, options.deps)
-            extensions.append(GuardChecks(guards, expected))
-        if turn.meter is not None and turn.meter.limits("tool_calls"):
-            extensions.append(CallBudget(turn.meter))
-        return _Submission(
-            ctx=structs.replace(ctx, extensions=ctx.extensions.plus(*extensions)),
-            stream=made.stream,
-            prompt=draft,
-            turn=turn,
-            guards=guards,
-            trace=trace,
-            is_one_reply=own is None,
-            start=len(path),
-        )
+        return _Submission(run=made, prompt=draft, turn=turn, start=len(path))
 
     def _fitting_prompt(
         self,
@@ -523,65 +484,51 @@ class LlmCycle:
 
     async def _reply(self, work: _Submission) -> ChatResponse:
         async with self._running(work) as running:
-            return await running
+            outcome = await running
+        return await self._response(work, outcome)
 
     @asynccontextmanager
-    async def _running(self, work: _Submission) -> AsyncGenerator[asyncio.Task[ChatResponse]]:
-        """Carry a submission out in a task of its own, which ends before the context does."""
-        running = asyncio.create_task(self._carry_out(work))
+    async def _running(self, work: _Submission) -> AsyncGenerator[asyncio.Task[Outcome]]:
+        """Run a submission in a task of its own, and take what was done into the history.
+
+        The task ends before the context does.
+        """
+        run, turn, outcome = work.run, work.turn, None
+        telemetry = telemetry_of_program(os.environ)
+        if telemetry is None:
+            coroutine = run.run(work.prompt)
+        else:
+            model, name = self._calls.model(turn.settings.model), run.ctx.run.agent_id
+            coroutine = telemetry.run(run, work.prompt, model, name=name)
+        running = asyncio.create_task(coroutine)
+        running.add_done_callback(lambda _: run.stream.close())  # however it ended
         try:
             yield running
         finally:
             running.cancel()
             with suppress(asyncio.CancelledError, Exception):  # whoever awaits it has it
-                await finish_uncancelled(running)
-            stop_if_cancelled()
-
-    async def _carry_out(self, work: _Submission) -> ChatResponse:
-        """Run to the end, or to one valid reply, and take what was done into the history.
-
-        Raises:
-            LlmError: there is no reply.
-        """
-        ctx, turn, trace, guards = work.ctx, work.turn, work.trace, work.guards
-        in_time = nullcontext() if turn.meter is None else turn.meter.in_time()
-        watching = nullcontext(work.prompt) if guards is None else guards.watching(work.prompt)
-        is_complete = False
-        ctx.journal.begin()
-        try:
-            with nullcontext() if trace is None else trace.current():
-                async with (
-                    conclude(ctx.journal, ignore if trace is None else trace.finish) as stats,
-                    in_time,
-                    watching as prompt,
-                ):
-                    if not work.is_one_reply:
-                        await converse(ctx, prompt or work.prompt, stats)
-                    else:
-                        await self._ask_once(ctx, prompt or work.prompt, stats)
-            is_complete = stats.outcome.status is RunStatus.COMPLETED
-        finally:
+                outcome = await finish_uncancelled(running)
             self._added = self._history.record(
-                ctx.journal.path,
+                run.ctx.journal.path,
                 work.start,
                 begun=turn.begun,
-                is_complete=is_complete,
+                is_complete=outcome is not None and outcome.status is RunStatus.COMPLETED,
                 metadata=self._redactor.payload_secrets_only(dict(turn.metadata)),
             )
-        outcome = stats.outcome
-        if not is_complete or turn.response is None:
-            raise await self._failure(outcome, turn)
-        message = self._added[-1]
-        is_typed = ctx.toolbox.expected is not None and not message.tool_calls
-        output = outcome.output if is_typed else None
-        return replace(turn.response, message=message, output=output)
+            stop_if_cancelled()
 
-    async def _ask_once(self, ctx: RunContext, prompt: Draft, stats: RunStats) -> None:
-        """Ask for one valid reply, whose calls are left to the caller."""
-        await begin(ctx, prompt, stats)
-        reply = await take_turn(ctx, stats)
-        while not reply.calls and not await may_stop(ctx, reply, stats):
-            reply = await take_turn(ctx, stats)
+    async def _response(self, work: _Submission, outcome: Outcome) -> ChatResponse:
+        """Return the reply of a submission that has ended.
+
+        Raises:
+            LlmError: there is none.
+        """
+        response = work.turn.response
+        if outcome.status is not RunStatus.COMPLETED or response is None:
+            raise await self._failure(outcome, work.turn)
+        message = self._added[-1]
+        is_typed = work.run.ctx.toolbox.expected is not None and not message.tool_calls
+        return replace(response, message=message, output=outcome.output if is_typed else None)
 
     def _convert_event(self, event: RuntimeEvent, path: Sequence[Node]) -> Iterable[StreamEvent]:
         """Convert an event of the run to events of the toolkit; most have none."""

@@ -2,10 +2,12 @@
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from agent_core.events import EventStream, Journal
 from agent_core.events.journal import HistoryStore
@@ -21,7 +23,7 @@ from agent_core.loop.context import (
     RunLimits,
     ignore,
 )
-from agent_core.loop.run import run_agent
+from agent_core.loop.run import ask_once, conclude, converse
 from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.estimates import estimate_blocks
 from agent_core.redaction import Redactor
@@ -40,6 +42,8 @@ from agent_core.types import (
 )
 
 if TYPE_CHECKING:
+    from agent_core.budgets.meter import Meter
+    from agent_core.loop.guards import RunGuard, RunGuards
     from agent_core.tools.output import ExpectedOutput
 
 _RESULT_BYTES = 262_144
@@ -70,10 +74,16 @@ class StandaloneRun(Struct, frozen=True):
     Attributes:
         ctx: `ctx.journal.path` is the conversation, with what the run adds to it.
         stream: `read()` it before the start to see every event.
+        guards: watch the message; they check calls and the answer by an extension of `ctx`.
+        meter: ends the run when the time of its budget is over.
+        leaves_calls: the first valid reply ends the run; its calls are left to the caller.
     """
 
     ctx: RunContext
     stream: EventStream
+    guards: "RunGuards | None" = None
+    meter: "Meter | None" = None
+    leaves_calls: bool = False
 
     async def run(self, prompt: Draft, *, on_end: OnEnd = ignore) -> Outcome:
         """Run to the end; `on_end` gets the outcome of a cancelled run, too.
@@ -81,8 +91,16 @@ class StandaloneRun(Struct, frozen=True):
         Raises:
             asyncio.CancelledError: the run was cancelled; every call on its path is answered.
         """
-        self.ctx.journal.begin()
-        return await run_agent(self.ctx, prompt, on_end=on_end)
+        ctx, guards = self.ctx, self.guards
+        ctx.journal.begin()
+        async with (
+            conclude(ctx.journal, on_end) as stats,
+            self.meter.in_time() if self.meter else nullcontext(),
+            guards.watching(prompt) if guards else nullcontext(prompt) as allowed,
+        ):
+            work = ask_once if self.leaves_calls else converse
+            await work(ctx, allowed or prompt, stats)
+        return stats.outcome
 
 
 def build_run(
@@ -102,6 +120,9 @@ def build_run(
     project_dir: Path | None = None,
     deps: object = None,
     expected: "ExpectedOutput | None" = None,
+    guards: "Sequence[RunGuard]" = (),
+    meter: "Meter | None" = None,
+    leaves_calls: bool = False,
 ) -> StandaloneRun:
     """Assemble a run; omitted parts do nothing, and nothing is written to disk without a store.
 
@@ -122,6 +143,9 @@ def build_run(
         project_dir: the folder that tools work in; the current one by default.
         deps: the object at `ToolContext.deps`.
         expected: the required form of the answer; the composer builds requests with its `format`.
+        guards: of the program.
+        meter: pays for tool calls, and has the run end in time; the provider charges its own calls.
+        leaves_calls: see `StandaloneRun`.
 
     Raises:
         ConfigError: `validation_error`; a tool takes other `deps`.
@@ -154,4 +178,16 @@ def build_run(
         project_dir=project_dir or Path.cwd(),
         limits=limits or RunLimits(),
     )
-    return StandaloneRun(ctx, stream)
+    checks, more = None, list[Extension]()
+    if guards:
+        from agent_core.loop.guards import GuardChecks, RunGuards  # noqa: PLC0415 - few have any
+
+        checks = RunGuards(guards, journal, deps)
+        more.append(GuardChecks(checks, expected))
+    if meter is not None and meter.limits("tool_calls"):
+        from agent_core.budgets.call_budget import CallBudget  # noqa: PLC0415 - likewise
+
+        more.append(CallBudget(meter))
+    if more:
+        ctx = replace(ctx, extensions=ctx.extensions.plus(*more))
+    return StandaloneRun(ctx, stream, guards=checks, meter=meter, leaves_calls=leaves_calls)

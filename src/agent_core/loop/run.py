@@ -134,6 +134,15 @@ async def converse(ctx: RunContext, prompt: Draft, stats: RunStats) -> Reply:
         raise AgentCoreError(ErrorCode.MAX_TURNS, f"no final answer after {plural(limit, 'turn')}")
 
 
+async def ask_once(ctx: RunContext, prompt: Draft, stats: RunStats) -> Reply:
+    """Ask for one valid reply; the calls in it are not made."""
+    await begin(ctx, prompt, stats)
+    reply = await take_turn(ctx, stats)
+    while not reply.calls and not await may_stop(ctx, reply, stats):
+        reply = await take_turn(ctx, stats)
+    return reply
+
+
 async def begin(ctx: RunContext, prompt: Draft, stats: RunStats) -> None:
     """Resume the path, run the session's first hooks, and add the user's message.
 

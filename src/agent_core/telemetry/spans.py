@@ -26,7 +26,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from agent_core.config.models import ModelConfig
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.extensions import AskModel, Extension, ExtensionContext, Place, WrappedProvider
-from agent_core.loop import Outcome, StandaloneRun, run_agent
+from agent_core.loop import Outcome, StandaloneRun
 from agent_core.loop.context import OnEnd, ignore
 from agent_core.providers.adapter_faults import ask_adapter
 from agent_core.providers.base import ProviderAdapter
@@ -232,14 +232,13 @@ class Telemetry:
         begun = self.begin_run(run.ctx.run, run.ctx.journal.clean, name=name)
         with begun.current():
             extensions = run.ctx.extensions.plus(begun.extension(model))
-            ctx = replace(run.ctx, extensions=extensions)
-            ctx.journal.begin()
+            traced = replace(run, ctx=replace(run.ctx, extensions=extensions))
 
             def finish(outcome: Outcome) -> None:
                 begun.finish(outcome)
                 on_end(outcome)
 
-            return await run_agent(ctx, prompt, on_end=finish)
+            return await traced.run(prompt, on_end=finish)
 
     def provider(
         self, adapter: ProviderAdapter, model: ModelConfig, clean: Clean, *, session_id: str

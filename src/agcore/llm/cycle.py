@@ -36,6 +36,7 @@ from agcore.llm.types import (
 from agent_core.aio import TaskStream, finish_uncancelled, stop_if_cancelled
 from agent_core.aio.loops import running_loop
 from agent_core.assets import load_asset
+from agent_core.budgets.call_budget import CallBudget
 from agent_core.budgets.meter import Budgets, Meter
 from agent_core.config.models import BudgetConfig, RetryConfig
 from agent_core.errors import ErrorCode
@@ -437,6 +438,11 @@ class LlmCycle:
         draft = self._fitting_prompt(prompt, offered, path, options)
         running_loop("a model cycle")
         most = self._config.max_tool_turns + 1 + (expected.retries if expected else 0)
+        extensions = [self._calls, *options.extensions]
+        if runner.guard is not None:
+            extensions.append(runner.guard)
+        if turn.meter is not None and turn.meter.limits("tool_calls"):
+            extensions.append(CallBudget(turn.meter))
         made = build_run(
             provider=self._calls,
             composer=self._context,
@@ -445,13 +451,13 @@ class LlmCycle:
             path=path,
             run=run,
             redactor=self._redactor,
-            extensions=[*filter(None, [self._calls, runner.guard]), *options.extensions],
+            extensions=extensions,
             results=runner.results,
             limits=RunLimits(max_turns=min(most, options.max_turns or most)),
             deps=options.deps,
             expected=expected,
             guards=options.guards,
-            meter=turn.meter,
+            within=None if turn.meter is None else turn.meter.in_time(),
             leaves_calls=own is None,
         )
         return _Submission(run=made, prompt=draft, turn=turn, start=len(path))

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,7 +42,6 @@ from agent_core.types import (
 )
 
 if TYPE_CHECKING:
-    from agent_core.budgets.meter import Meter
     from agent_core.loop.guards import RunGuard, RunGuards
     from agent_core.tools.output import ExpectedOutput
 
@@ -75,14 +74,14 @@ class StandaloneRun(Struct, frozen=True):
         ctx: `ctx.journal.path` is the conversation, with what the run adds to it.
         stream: `read()` it before the start to see every event.
         guards: watch the message; they check calls and the answer by an extension of `ctx`.
-        meter: ends the run when the time of its budget is over.
+        within: entered for the work of the run: a time limit.
         leaves_calls: the first valid reply ends the run; its calls are left to the caller.
     """
 
     ctx: RunContext
     stream: EventStream
     guards: "RunGuards | None" = None
-    meter: "Meter | None" = None
+    within: AbstractAsyncContextManager[object] = nullcontext()
     leaves_calls: bool = False
 
     async def run(self, prompt: Draft, *, on_end: OnEnd = ignore) -> Outcome:
@@ -95,7 +94,7 @@ class StandaloneRun(Struct, frozen=True):
         ctx.journal.begin()
         async with (
             conclude(ctx.journal, on_end) as stats,
-            self.meter.in_time() if self.meter else nullcontext(),
+            self.within,
             guards.watching(prompt) if guards else nullcontext(prompt) as allowed,
         ):
             work = ask_once if self.leaves_calls else converse
@@ -121,7 +120,7 @@ def build_run(
     deps: object = None,
     expected: "ExpectedOutput | None" = None,
     guards: "Sequence[RunGuard]" = (),
-    meter: "Meter | None" = None,
+    within: AbstractAsyncContextManager[object] | None = None,
     leaves_calls: bool = False,
 ) -> StandaloneRun:
     """Assemble a run; omitted parts do nothing, and nothing is written to disk without a store.
@@ -144,7 +143,7 @@ def build_run(
         deps: the object at `ToolContext.deps`.
         expected: the required form of the answer; the composer builds requests with its `format`.
         guards: of the program.
-        meter: pays for tool calls, and has the run end in time; the provider charges its own calls.
+        within: entered for the work of the run: a time limit.
         leaves_calls: see `StandaloneRun`.
 
     Raises:
@@ -178,16 +177,11 @@ def build_run(
         project_dir=project_dir or Path.cwd(),
         limits=limits or RunLimits(),
     )
-    checks, more = None, list[Extension]()
+    checks = None
     if guards:
         from agent_core.loop.guards import GuardChecks, RunGuards  # noqa: PLC0415 - few have any
 
         checks = RunGuards(guards, journal, deps)
-        more.append(GuardChecks(checks, expected))
-    if meter is not None and meter.limits("tool_calls"):
-        from agent_core.budgets.call_budget import CallBudget  # noqa: PLC0415 - likewise
-
-        more.append(CallBudget(meter))
-    if more:
-        ctx = replace(ctx, extensions=ctx.extensions.plus(*more))
-    return StandaloneRun(ctx, stream, guards=checks, meter=meter, leaves_calls=leaves_calls)
+        ctx = replace(ctx, extensions=ctx.extensions.plus(GuardChecks(checks, expected)))
+    within = nullcontext() if within is None else within
+    return StandaloneRun(ctx, stream, guards=checks, within=within, leaves_calls=leaves_calls)

@@ -1,8 +1,13 @@
 """Files are named behind an `@`, in any script and beside any punctuation."""
 
+from pathlib import Path
+
 import pytest
 
 from agent_core.cli.chat.mentions import find_mentions, unfinished_mention
+from agent_core.cli.chat.message import attach_files
+from agent_core.tools.workspace import PathPolicy
+from agent_core.types import TextBlock
 
 FILES = {
     "lamp.py",
@@ -100,3 +105,16 @@ def test_the_path_under_the_cursor_is_completed(
     before: str, unfinished: tuple[int, str] | None
 ) -> None:
     assert unfinished_mention(before) == unfinished
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "gbk", "utf-16", "cp1251"])
+def test_an_attached_file_is_read_in_its_encoding(tmp_path: Path, encoding: str) -> None:
+    text = (
+        "всегда пиши по-русски, и никогда иначе\n" if encoding == "cp1251" else "总是用中文回答\n"
+    )
+    (tmp_path / "notes.txt").write_bytes(text.encode(encoding))
+    (tmp_path / "tool").write_bytes(b"\x7fELF\0\x01\x02\x03\0\0")
+    notes, program = attach_files("see @notes.txt @tool", PathPolicy(tmp_path))
+    assert isinstance(notes.block, TextBlock)
+    assert text in notes.block.text
+    assert (program.block, program.remark) == (None, "it is not text")

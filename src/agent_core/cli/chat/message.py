@@ -16,6 +16,7 @@ from agent_core.cli.images import read_image
 from agent_core.errors import AgentCoreError, ToolError
 from agent_core.text import mark_content, plural, shorten_text
 from agent_core.tools.files import disk_errors, open_file
+from agent_core.tools.text import DecodedText
 from agent_core.tools.workspace import PathPolicy, ResolvedPath
 from agent_core.types import ContentBlock, TextBlock
 
@@ -72,10 +73,12 @@ def _attach(name: str, place: ResolvedPath, policy: PathPolicy) -> Attached:
             content = file.read(MOST_FILE_BYTES + 1)
     except (AgentCoreError, OSError) as error:
         return Attached(name, None, str(error))
-    if b"\0" in content:
+    is_whole = len(content) <= MOST_FILE_BYTES
+    decoded = DecodedText.approximate(content[:MOST_FILE_BYTES], complete=is_whole)
+    if decoded is None:
         return Attached(name, None, "it is not text")
-    body = content[:MOST_FILE_BYTES].decode(errors="replace")
-    if len(content) <= MOST_FILE_BYTES:
+    body = decoded.text
+    if is_whole:
         return Attached(name, _marked(body, f"the file {name}"))
     lines = plural(body.count("\n"), "line")
     note = f"[cut after {lines}: the file is longer]"

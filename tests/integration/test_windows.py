@@ -95,6 +95,10 @@ async def test_it_is_asked_once_by_a_process(home: Home, project: Path) -> None:
         await asyncio.gather(*(ask(made, "hi", f"s{n}") for n in range(4)))
         await ask(made, "again", "s0")
         assert [await used(made, f"s{n}") for n in range(4)] == [65_536] * 4
+        other = f"openai:other@{server.base_url('openai')}"
+        handle = await made.start("hi", session_id="s9", model=other)
+        await handle.wait()
+        assert await used(made, "s9") == 4096
         assert [asked.path for asked in server.questions] == ["/v1/models"]
 
 

@@ -40,6 +40,7 @@ class ServerWindows:
         self._create = create
         self._found: dict[_Key, int | None] = {}
         self._asking: dict[_Key, asyncio.Task[None]] = {}
+        self._answers: dict[tuple[str, str | None], Answers] = {}
 
     def known(self, model: ModelConfig) -> ModelConfig:
         """Return the model with the window that its server has reported, if it has."""
@@ -77,7 +78,8 @@ class ServerWindows:
             adapter = self._create(model)
             try:
                 async with asyncio.timeout(_MOST_S):
-                    window = await find_window(adapter, model)
+                    answers = self._answers.setdefault(key[:2], {})
+                    window = await find_window(adapter, model, answers)
             finally:
                 await adapter.close()
         except (AgentCoreError, TimeoutError, OSError):
@@ -91,13 +93,21 @@ def _key_of(model: ModelConfig) -> _Key:
     return model.provider, model.base_url, model.name
 
 
-async def find_window(adapter: ProviderAdapter, model: ModelConfig) -> int | None:
+Answers = dict[str, Mapping[str, Any]]
+"""What a server has answered, by path, about all of its models."""
+
+
+async def find_window(
+    adapter: ProviderAdapter, model: ModelConfig, answers: Answers | None = None
+) -> int | None:
     """Return the window of a model in tokens, as its server reports it; None if it does not.
 
     Args:
         adapter: adapter of the model; only HTTP adapters are queried.
         model: the resolved model.
+        answers: earlier answers of its server, which is not asked for them again.
     """
+    known: Answers = {} if answers is None else answers
     from agent_core.providers.http_provider import HttpProvider  # noqa: PLC0415 - needs aiohttp
 
     if not isinstance(adapter, HttpProvider):
@@ -114,12 +124,16 @@ async def find_window(adapter: ProviderAdapter, model: ModelConfig) -> int | Non
             name = quote(model.name, safe="")
             return _window_in([await adapter.look_up(f"/v1/models/{name}")])
         case "openai":
-            listed = (await adapter.look_up("/models")).get("data")
+            if "/models" not in known:
+                known["/models"] = await adapter.look_up("/models")
+            listed = known["/models"].get("data")
             entries = cast("list[Any]", listed) if isinstance(listed, list) else []
             own = [entry for entry in entries if _name_of(entry) == model.name]
             if window := _window_in(own):
                 return window
-            found = await adapter.look_up("/props", from_root=True)
+            if "/props" not in known:
+                known["/props"] = await adapter.look_up("/props", from_root=True)
+            found = known["/props"]
             served = _window_in([found.get("default_generation_settings")])
             return served or _window_in(own, _TRAINED)
         case _:

@@ -22,6 +22,8 @@ pytestmark = pytest.mark.timeout(90)
 READY = "sandbox off"
 AT_REST = re.compile(r"The answer\.[\s\S]*\x1b\[J>")
 """The line is empty again, with nothing above it that is under way."""
+ERASED = re.compile(r"\x1b\[[JK]")
+"""The line has been erased; what stands below it may stay as it is."""
 ENTER, ESCAPE, CTRL_C, CTRL_D, UP = "\r", "\x1b", "\x03", "\x04", "\x1b[A"
 
 
@@ -464,7 +466,7 @@ def test_ignored_files_are_not_offered_and_names_with_spaces_are_quoted(
             Key(READY, "look at @repo"),
             Key(" report one.txt", "\t"),
             Key('"report one.txt"', CTRL_C),
-            Key(READY, f'look at @"report one.txt"{ENTER}'),
+            Key(ERASED, f'look at @"report one.txt"{ENTER}'),
             Key("Read.", CTRL_D),
         ]
         scene = converse(home, project, server, keys)

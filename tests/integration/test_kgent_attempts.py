@@ -379,3 +379,24 @@ def test_a_rerun_repeats_the_first_prompt(tmp_path: Path) -> None:
     revise(root, "Again.")
     assert main(["rerun", str(root), "--sandbox", str(tmp_path / "second")]) == 0
     assert (tmp_path / "second" / "prompt.md").read_text() == "Write."
+
+
+def test_a_run_folder_that_was_moved_is_continued_where_it_is(tmp_path: Path) -> None:
+    root = begin(tmp_path, ASK, "Done.", **PARKED)
+    moved = root.rename(tmp_path / "moved")
+    answered = answer(moved, request_of(moved), "allow", engine=plays(ASK, "Done."))
+    assert (answered.status, answered.sandbox_root) == (RunStatus.completed, moved)
+    assert state(moved)["sandbox_root"] == str(moved)
+    assert verify(moved).problems == []
+
+
+@pytest.mark.parametrize("prompt", ["one\r\ntwo\r", "\ud800 lone", "\u2028\x00 odd"])
+def test_a_prompt_of_any_text_is_sent_once(tmp_path: Path, prompt: str) -> None:
+    path, root = profile(tmp_path), tmp_path / "run"
+    steps: list[MockStep] = [step("list_files"), MockFailure(fail="no"), "Done."]
+    run(path, prompt, RunOptions(sandbox=root), engine=plays(*steps))
+    assert resume(root, engine=plays(*steps)).status is RunStatus.completed
+    text = (root / "archive" / "conversation.jsonl").read_text(encoding="utf-8")
+    told = [json.loads(line) for line in text.split("\n") if line]
+    assert [one["role"] for one in told] == ["user", "assistant", "tool", "assistant"]
+    assert verify(root).problems == []

@@ -59,6 +59,7 @@ from kgent.runtime.start import read_options, read_prompt_at
 from kgent.runtime.state import SCHEMA_VERSION, Cause, RunState, RunStatus
 from kgent.runtime.task import Continuation, FolderTask
 from kgent.sandbox.attempts import read_sandbox_manifest
+from kgent.sandbox.files import RunFiles
 from kgent.sandbox.inputs import find_inputs, remove_inputs
 from kgent.sandbox.manifest import SandboxManifest, list_entries
 from kgent.sandbox.workspace import CONFIG_FILE, LOGS, PROMPT_FILE, RECORDS, WRITABLE
@@ -214,7 +215,7 @@ class _Folder:
 
     def prompt(self) -> str:
         """Return the prompt of the last attempt."""
-        return read_text(self.root / PROMPT_FILE)
+        return read_bytes(self.root / PROMPT_FILE).decode("utf-8", "replace")
 
     def manifest(self) -> SandboxManifest:
         """Return the sandbox manifest of the last attempt; a new one if it was killed too early."""
@@ -228,7 +229,10 @@ class _Folder:
             lines = read_text(self.root / ARCHIVE / CONVERSATION).split("\n")
         except FileNotFoundError:
             return []
-        return in_call_order(json.loads(line) for line in lines if line)
+        try:
+            return in_call_order(json.loads(line) for line in lines if line)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise _refused(f"the conversation in {self.root} is damaged") from error
 
     def refuse_changes(self, *allowed: str) -> None:
         """Refuse a folder that differs from what the last attempt left.
@@ -313,6 +317,7 @@ def _opened(root: Path) -> Generator[_Folder]:
     if lock is None:
         raise _refused(f"another process works on {root}: wait for it to end, or stop it")
     try:
+        RunFiles(root).unfinished.clear()  # files that a killed process has not finished
         folder = _Folder(root=root, lock=lock, state=read_state(root))
         if folder.state.status.is_active:
             _recover(folder)
@@ -345,7 +350,6 @@ def _recover(folder: _Folder) -> None:
         profile = load_config(root / CONFIG_FILE)
         questions = Questions(earlier=state.requests)
         context = folder.open_context(stack, fill_config(profile), Redactor({}), questions)
-        context.records.files.unfinished.clear()
         _complete_events(root, state, context)
         task = FolderTask(
             profile=profile,
@@ -410,7 +414,8 @@ def _complete_events(root: Path, state: RunState, context: RunContext) -> None:
 def _begun(
     folder: _Folder, cause: Cause, state: RunState, records: RunRecords, *, reason: str | None
 ) -> RunState:
-    return state.begun(cause, when=records.now(), seal=read_seal(folder.root), reason=reason)
+    here = state.model_copy(update={"sandbox_root": str(folder.root)})  # it may have been moved
+    return here.begun(cause, when=records.now(), seal=read_seal(folder.root), reason=reason)
 
 
 def _work(
@@ -509,7 +514,8 @@ def _load_original(folder: _Folder) -> KgentConfig:
 
 def _has_prompt(messages: Sequence[dict[str, Any]], prompt: str) -> bool:
     asked = (one for one in messages if one["role"] == "user")
-    return any(block["text"] == prompt for block in blocks_of(asked, "text"))
+    texts = (block["text"] for block in blocks_of(asked, "text"))
+    return any(text.encode("utf-8", "replace").decode() == prompt for text in texts)
 
 
 def _answer_open_calls(

@@ -473,6 +473,24 @@ async def test_what_was_said_in_a_run_that_is_deleted_is_not_remembered_by_a_for
     assert "tea" in asked
 
 
+async def test_a_fork_does_not_remember_what_was_forgotten_after_it_was_said(
+    home: Home, project: Path
+) -> None:
+    provider = split("Yes.", memory_extraction=remembers)
+    async with service(home, project, provider) as runtime:
+        await runtime.run("Hello.", "s1", memory="shared")
+        await runtime.run("Remember that I like tea.", "s1", memory="shared")
+        await runtime.finish_wishes()
+        for file in (home.path / "memory").glob("*/*.md"):
+            file.unlink()
+        fork = await runtime.fork("s1")
+        await runtime.run("Remember that I ski.", fork.session.session_id, memory="shared")
+        await runtime.finish_wishes()
+    asked = [said(one) for one in provider.requests if purpose(one) == "memory_extraction"]
+    assert len(asked) == 2
+    assert re.findall(r"\[user node_\w+\]\n(.*)", asked[1]) == ["Remember that I ski."]
+
+
 async def test_a_run_looks_into_no_folder_of_another_user(home: Home, project: Path) -> None:
     for number in range(40):
         write_memory(home, f"users/u{number}/", "heron")

@@ -43,7 +43,14 @@ from agent_core.types import (
     SessionRecord,
     StoredOptions,
 )
-from agent_core.types.memory_scopes import MEMORY_OFF, MEMORY_SHARED, MemoryTerms, checked_scope
+from agent_core.types.memory_scopes import (
+    MEMORY_CURSOR,
+    MEMORY_OFF,
+    MEMORY_SHARED,
+    MEMORY_SPANS,
+    MemoryTerms,
+    checked_scope,
+)
 
 if TYPE_CHECKING:
     from agent_core.memory.extraction import ExtractionResult
@@ -54,8 +61,6 @@ if TYPE_CHECKING:
 EXTRACTION = "memory_extraction"
 RECALL = "memory_recall"
 _IDLE = "memory_idle"
-_CURSOR = "memory_cursor"
-_SPANS = "memory_spans"
 _BACKLOG = "memory_backlog"
 _LEFT = ""
 """In place of a session: the search for wishes that other processes have left."""
@@ -593,9 +598,9 @@ class _SessionCursor:
         return session and _scan_record(session)
 
     async def _keep(self, record: ScanRecord) -> None:
-        values: dict[str, Any] = {_SPANS: [*map(list, record.ends)] or None}
+        values: dict[str, Any] = {MEMORY_SPANS: [*map(list, record.ends)] or None}
         if record.position != self._record.position:
-            values[_CURSOR] = record.position
+            values[MEMORY_CURSOR] = record.position
         await self._session_journal.remember(self._session_id, values)
 
 
@@ -634,7 +639,7 @@ def _carried_out(
 
 
 def _scan_record(session: SessionRecord) -> ScanRecord:
-    return ScanRecord.parse(session.metadata.get(_CURSOR), session.metadata.get(_SPANS))
+    return ScanRecord.parse(session.metadata.get(MEMORY_CURSOR), session.metadata.get(MEMORY_SPANS))
 
 
 def _failure(error: AgentCoreError | OSError) -> dict[str, Any]:

@@ -1,6 +1,9 @@
 """Sessions that begin as a copy of another session's path."""
 
 import re
+from bisect import bisect
+from collections.abc import Sequence
+from typing import Any, cast
 
 from agent_core.storage.claims import find_session
 from agent_core.storage.queries import PATH
@@ -31,6 +34,7 @@ from agent_core.types import (
     new_id,
     utc_now,
 )
+from agent_core.types.memory_scopes import MEMORY_CURSOR, MEMORY_SPANS
 
 _NODE_ID = re.compile(r"node_[A-Za-z0-9]+")
 
@@ -52,6 +56,7 @@ def fork_session(connection: Connection, fork: SessionFork) -> SessionRecord:
         title=origin.title,
         tenant=origin.tenant,
         place=fork.place,
+        metadata=_searched(origin, path),
         created_at=now,
         updated_at=now,
     )
@@ -98,3 +103,25 @@ def fork_session(connection: Connection, fork: SessionFork) -> SessionRecord:
     changes = {"root_agent_id": root, "active_node_id": active}
     update(connection, SessionRecord, session.session_id, changes)
     return session.model_copy(update=changes)
+
+
+def _searched(origin: SessionRecord, path: Sequence[Node]) -> dict[str, Any]:
+    """Return how far a path was searched for memories, in the numbers of its copies.
+
+    A fork does not search again: what has been forgotten since would be remembered again.
+    """
+    numbers = [node.node_seq for node in path]
+    cursor, ends = origin.metadata.get(MEMORY_CURSOR), origin.metadata.get(MEMORY_SPANS)
+    facts: dict[str, Any] = {}
+    if isinstance(cursor, int):
+        facts[MEMORY_CURSOR] = bisect(numbers, cursor)
+    spans: dict[int, bool] = {}
+    for end in cast("list[object]", ends) if isinstance(ends, list) else ():
+        match end:
+            case [int(number), bool(is_searched)]:
+                spans[bisect(numbers, number)] = is_searched
+            case _:
+                pass
+    if spans:
+        facts[MEMORY_SPANS] = [*map(list, sorted(spans.items()))]
+    return facts

@@ -19,6 +19,10 @@ LONGEST_USER_ID = 256
 _FORMS = f"{MEMORY_OFF!r}, {MEMORY_SHARED!r} or '{USER_SCOPE}<id>'"
 
 
+MEMORY_CURSOR, MEMORY_SPANS = "memory_cursor", "memory_spans"
+"""The keys in the metadata of a session for how far it has been searched for memories."""
+
+
 class MemoryTerms(Struct, frozen=True, kw_only=True):
     """The memory that a run's messages are for, and the model that may read them.
 

@@ -140,7 +140,7 @@ def check_run_folder(root: Path) -> None:
         return  # killed before there was a run
     report = read_report(root)
     verdict = verify(root)
-    if report.state.status.is_terminal:
+    if not report.state.status.is_active:
         state = json.loads((root / "run.json").read_text())
         assert state["ended_at"]
         assert verdict.is_sound or state["status"] == "failed", verdict.problems

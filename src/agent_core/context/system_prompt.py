@@ -122,7 +122,7 @@ def instruction_block(node: Node) -> SystemBlock:
     """
     file = str(node.metadata.get("path", ""))
     version = node.metadata.get("hash")
-    stored = {} if is_from_disk(node) else {"node_id": node.node_id}
+    stored: dict[str, Any] = {} if is_from_disk(node) else {"node_id": node.node_id}
     return _file_block(file, wrap_node(node), **stored, path=file, hash=version)
 
 
@@ -188,9 +188,23 @@ def memory_block(catalog: str) -> SystemBlock:
 
 @lru_cache(maxsize=64)
 def runtime_block(
-    role: AgentRole, project_dir: Path, *, today: date, repository: str = ""
+    role: AgentRole,
+    project_dir: Path,
+    noted: str | None = None,
+    *,
+    today: date,
+    repository: str = "",
 ) -> SystemBlock:
-    """Build the block on the place and time of the run, and the state of the repository there."""
+    """Build the block on the place and time of the run, and the state of the repository there.
+
+    Args:
+        role: the agent's.
+        project_dir: the place.
+        noted: the state of the repository that the last compaction has noted, if it has.
+        today: the date.
+        repository: its state when the session began.
+    """
+    repository = repository if noted is None else noted
     text = Template(load_asset("system.runtime_state").text).safe_substitute(
         date=today.isoformat(),
         project=" ".join(str(project_dir).split()),

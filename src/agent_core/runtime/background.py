@@ -304,8 +304,9 @@ class Pauses:
 
     def load(self, session: SessionRecord) -> None:
         """Load a pause that an earlier process stored; does nothing if the session is known."""
-        if session.session_id not in self._known:
-            self._set(session.session_id, *_parse_pause(session.metadata.get(self.key)))
+        stored = session.metadata.get(self.key)
+        if stored is not None and session.session_id not in self._known:
+            self._set(session.session_id, *_parse_pause(stored))
 
     def has_failed(self, session_id: str) -> bool:
         """Return whether the last attempt failed."""
@@ -313,7 +314,7 @@ class Pauses:
 
     def seconds_left(self, session_id: str) -> float:
         """Return how long the pause still takes; 0 if there is none."""
-        if self.is_over(session_id):
+        if session_id not in self._known or self.is_over(session_id):
             return 0.0
         return (self._known[session_id][1] - utc_now()).total_seconds()
 

@@ -374,7 +374,8 @@ class RunFactory:
         shares = WindowShares.share_out(sized, context)
         room = shares.catalog
         own = own_file_blocks(found.instructions.own, min(room, shares.dynamic))
-        listed = found.instructions.text(room, without={block.source for block in own})
+        shown = {block.source for block in own} if own else set[str]()
+        listed = found.instructions.text(room, without=shown)
         static = static_blocks(run.role, toolbox.names, instruction_catalog=listed)
         if spec.options.instructions:
             static.append(system_block("run_instructions", "caller", spec.options.instructions))
@@ -393,14 +394,19 @@ class RunFactory:
                 dynamic.append(memory_block(memories))
         if spec.definition:
             dynamic.append(definition_block(spec.definition))
-        state = partial(runtime_block, run.role, self._setup.project, today=utc_now().date())
         before = self._composers.pop(run.agent_id, None)
         composer = Composer(
             model=model,
             context=context,
             static=static,
             dynamic=dynamic,
-            state=lambda noted: state(repository=opened.repository if noted is None else noted),
+            state=partial(
+                runtime_block,
+                run.role,
+                self._setup.project,
+                today=utc_now().date(),
+                repository=opened.repository,
+            ),
             system_budget=shares.dynamic,
             own=own,
             settled=before.settled if before else (),

@@ -227,16 +227,13 @@ class MemoryService:
         if backlog is None and len(mine) == len(path):
             backlog = Backlog()  # the session's first run: there is nothing else to look at
         backlog = backlog.plus(mine) if backlog else None
-        if backlog is None or backlog.has_request or self._is_due(session_id, backlog):
-            self._look(session_id)
-        else:
-            self._keep(session_id, backlog)
-            self._wait_for_idleness(session_id)
-
-    def _is_due(self, session_id: str, backlog: Backlog) -> bool:
-        """Return whether to scan a session without a new wish."""
-        is_wanted = backlog.reason(self._config) or self._pauses.has_failed(session_id)
-        return bool(is_wanted) and self._pauses.is_over(session_id)
+        if backlog is not None and not backlog.has_request:
+            is_wanted = backlog.reason(self._config) or self._pauses.has_failed(session_id)
+            if not (is_wanted and self._pauses.is_over(session_id)):
+                self._keep(session_id, backlog)
+                self._wait_for_idleness(session_id)
+                return
+        self._look(session_id)
 
     def run_is_left(self, run: RunIdentity, path: Sequence[Node], *, has_memory: bool) -> None:
         """Leave what a run has asked for, which is not searched, to the session's next scan.

@@ -47,6 +47,8 @@ class SessionPrompt(Struct, frozen=True, kw_only=True):
 
     def sized(self, model: ModelConfig) -> ModelConfig:
         """Return the model with the window that its server has named in this session."""
+        if self.window is None and not self.windows:
+            return model
         window = self.windows.get(_name_of(model))
         if window is None and model.is_window_assumed and self.model == _name_of(model):
             window = self.window  # the server does not say it again

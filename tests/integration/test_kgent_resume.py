@@ -107,8 +107,13 @@ for number in range(1, changes, max(1, changes // points)):
             assert outcome == "lost", (number, outcome)
             assert result.attempt == (2 if what == "run" else 3), (number, result.attempt)
             resumed += 1
-        assert result.status == "completed", (number, result)
+    # A script, unlike a model, does not make a call again whose effect is not known.
+    talk = root / "archive" / "conversation.jsonl"
+    is_cut = talk.exists() and "whether it had an effect is not known" in talk.read_text()
     check = verify(root)
+    if is_cut and check.outcome == "incomplete":
+        assert not check.problems, (number, check)
+        continue
     assert not check.problems and check.outcome == "completed", (number, check)
     assert (root / "deliverables" / "report.md").read_text() == "It rained.", number
     counted = root / "workspace" / "count"

@@ -5,10 +5,13 @@ from pathlib import Path
 import pytest
 
 from agent_core.errors import StorageError
-from agent_core.providers.scripted import ScriptedProvider, calls
-from agent_core.types import ContextReport
+from agent_core.providers.scripted import Reply, ScriptedProvider, calls
+from agent_core.types import ContextReport, ModelRequest
 from isolation import Home
-from runtimes import ask, runtime
+from runtimes import CONFIG, ask, runtime
+
+
+LONG = "The login page is long. " * 300
 
 
 def tokens(report: ContextReport) -> dict[str, int]:
@@ -57,3 +60,27 @@ async def test_a_session_that_is_not_there_is_named(home: Home, project: Path) -
     async with runtime(home, project, []) as made:
         with pytest.raises(StorageError, match="s9"):
             await made.context_report("s9")
+
+
+async def test_a_report_right_after_a_summary_has_what_the_summary_keeps(
+    home: Home, project: Path
+) -> None:
+    def reply(request: ModelRequest) -> Reply:
+        is_summary = not request.tools
+        return '{"summary": "They talked about the login page at length."}' if is_summary else LONG
+
+    config = CONFIG + "[compact]\nauto_background = false\nkeep_recent_tokens = 6000\n"
+    async with runtime(home, project, ScriptedProvider(reply), config=config) as made:
+        for number in range(6):
+            await ask(made, f"question {number}: please answer in prose")
+        await (await made.compact_session("s1")).result()
+        report = await made.context_report("s1")
+        await ask(made, "and?")
+        uses = [
+            event.payload["use"]
+            for event in (await made.replay_session("s1")).events
+            if event.event_type == "context_built" and event.payload.get("tools") != []
+        ]
+        assert report.used > 6000
+        assert abs(report.used - uses[-1]["total"]) < 100
+        assert tokens(report)["conversation"] > 3000

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from agent_core.config.models import Config
-from agent_core.context.history import is_of_other_memory
+from agent_core.context.history import MessageHistory
 from agent_core.context.messages import WindowShares
 from agent_core.storage.rows import session_not_found
 from agent_core.storage.store import SessionStore
@@ -140,20 +140,27 @@ def _block_segment(block_id: str) -> SegmentName:
 
 def _count_messages(path: Sequence[Node], last: ContextBuilt, sent: int) -> Counter[SegmentName]:
     """Count the tokens of a path by segment: as they were sent, and as added since."""
-    scope = last.memory or MEMORY_SHARED
-    path = [node for node in path if not is_of_other_memory(node, scope)]
-    ends = [place for place, node in enumerate(path) if node.node_id == last.path_end_node_id]
-    starts = [place for place, node in enumerate(path) if node.node_type is NodeType.COMPACTION]
-    start = starts[-1] if starts else 0
-    end = ends[0] + 1 if ends else start
-    settled = set(last.settled_node_ids)
-    before = _by_segment(node for node in path[start:end] if node.node_id not in settled)
-    after = _by_segment(path[max(start, end) :])
-    total = sum(before.values())
-    share = sent / total if total and ends else 1.0  # older results may have been cut
-    for name, count in before.items():
-        after[name] += round(count * share)
-    return after
+    ends = [place + 1 for place, node in enumerate(path) if node.node_id == last.path_end_node_id]
+    before = path[: ends[0]] if ends else []
+    total = sum(node.token_count for node in _in_view(before, last))
+    share = sent / total if total else 1.0  # older results may have been cut
+    were_sent = {node.node_id for node in before}
+    shown = _in_view(path, last)
+    counts = _by_segment(node for node in shown if node.node_id not in were_sent)
+    for name, count in _by_segment(node for node in shown if node.node_id in were_sent).items():
+        counts[name] += round(count * share)
+    return counts
+
+
+def _in_view(path: Sequence[Node], last: ContextBuilt) -> list[Node]:
+    """Return the nodes that a request shows of a path: with a summary, also what it keeps."""
+    history = MessageHistory(
+        last.budget.reattached,
+        settled=last.settled_node_ids,
+        scope=last.memory or MEMORY_SHARED,
+    )
+    history.take(path)
+    return [node for entry in history.builder.entries for node in entry.nodes]
 
 
 def _by_segment(nodes: Iterable[Node]) -> Counter[SegmentName]:

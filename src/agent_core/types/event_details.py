@@ -131,6 +131,7 @@ class WindowBudget(Struct, frozen=True):
 
     window: int = 0
     output_reserve: int = 0
+    reattached: int = 0
 
 
 class AskedModel(Struct, frozen=True):

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from agent_core.errors import StorageError
-from agent_core.providers.scripted import Reply, ScriptedProvider, calls
+from agent_core.providers.scripted import ScriptedProvider, calls
 from agent_core.types import ContextReport, ModelRequest
 from isolation import Home
+from memories import Reply
 from runtimes import CONFIG, ask, runtime
-
 
 LONG = "The login page is long. " * 300
 

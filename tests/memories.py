@@ -65,9 +65,11 @@ async def told(made: AgentRuntime, *types: EventType, session_id: str = "s1") ->
     return [event for event in page.events if event.event_type in types]
 
 
-async def until_scanned(made: AgentRuntime, count: int = 1) -> list[RuntimeEvent]:
+async def until_scanned(
+    made: AgentRuntime, count: int = 1, session_id: str = "s1"
+) -> list[RuntimeEvent]:
     for _ in range(300):
-        if len(found := await told(made, *OUTCOMES)) >= count:
+        if len(found := await told(made, *OUTCOMES, session_id=session_id)) >= count:
             return found
         await asyncio.sleep(0.02)
     raise AssertionError(f"fewer than {count} extractions ended")

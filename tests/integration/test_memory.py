@@ -316,6 +316,25 @@ async def test_a_program_leaves_a_wish_when_it_is_interrupted_or_says_so(
     assert len(files(home)) == 1
 
 
+async def test_a_plan_in_a_running_program_carries_out_no_wish_and_says_so(
+    home: Home, project: Path
+) -> None:
+    provider = split("Yes.", memory_extraction=remembers)
+    config = CONFIG + "[memory]\nidle_seconds = 1\n"
+    async with runtime(home, project, provider, config=config) as made:
+        for text in (WISH, "and how?"):
+            await made.run(text, session_id="s1", permission_mode="plan")
+        (left,) = await made.finish_wishes()
+        assert (left.session_id, left.is_left, left.remembered) == ("s1", True, [])
+        await ask(made, "Hello", "s2")
+        await until_scanned(made, session_id="s2")  # s1 has been idle for longer
+        assert await told(made, *OUTCOMES) == []
+        await ask(made, "go on")
+        await made.finish_wishes()
+        (event,) = await told(made, *OUTCOMES)
+    assert event.payload["reason"] == "explicit"
+
+
 async def test_a_memory_is_forgotten_when_the_user_says_so(home: Home, project: Path) -> None:
     home.write("memory/user/tea.md", "---\nid: mem_7\nsummary: Drinks tea\n---\nGreen.\n")
 

@@ -154,9 +154,14 @@ def test_a_wish_in_plan_mode_is_left_to_a_run_that_is_in_another(home: Home, pro
     extractions.are_stuck = False
     with ModelServer.in_thread(extractions) as server:
         configure(home, server, exit_wait_ms=1)
-        run(home, project, "--mode", "plan", WISH)
-        assert memories(home) == []
-        run(home, project, "something else")
+        _, told = start(home, project, "--mode", "plan", WISH).communicate(timeout=120)
+        assert told.count(b"not remembered in plan mode; the next run that is not a plan") == 1
+        _, told = start(home, project, "--mode", "plan", "and?").communicate(timeout=120)
+        assert b"remember" not in told
+        assert b"memory" not in told
+        assert memories(home) == extractions.answered == []
+        _, told = start(home, project, "something else").communicate(timeout=120)
+        assert b"remembered: Likes short answers (from session " in told
     assert len(memories(home)) == len(extractions.answered) == 1
 
 

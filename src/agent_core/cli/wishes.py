@@ -16,6 +16,7 @@ Say = Callable[[str, Style], object]
 
 _WAITING = "updating memory as you asked; Ctrl-C leaves it to the next run"
 _LEFT = "memory is not updated yet; the next run does it"
+_IN_PLAN_MODE = "not remembered in plan mode; the next run that is not a plan does it"
 _UNWATCHED_S = 60.0
 """Seconds that a process waits if nobody can press Ctrl-C."""
 
@@ -61,5 +62,7 @@ def show_wishes(wishes: "list[MemoryWish]", session_id: str, say: Say) -> None:
         if wish.error:
             text = f"memory was not updated: {wish.error}; a later run tries again{where}"
             say(visible(text, one_line=True), Style.WARN)
-        elif not (wish.remembered or wish.forgotten):
-            say(visible(f"nothing new to remember{where}", one_line=True), Style.DIM)
+        elif wish.is_left:
+            say(visible(f"{_IN_PLAN_MODE}{where}", one_line=True), Style.DIM)
+        elif not (wish.remembered or wish.forgotten or where):
+            say("nothing new to remember", Style.DIM)

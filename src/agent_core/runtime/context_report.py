@@ -141,7 +141,7 @@ def _block_segment(block_id: str) -> SegmentName:
 def _count_messages(path: Sequence[Node], last: ContextBuilt, sent: int) -> Counter[SegmentName]:
     """Count the tokens of a path by segment: as they were sent, and as added since."""
     ends = [place + 1 for place, node in enumerate(path) if node.node_id == last.path_end_node_id]
-    before = path[: ends[0]] if ends else []
+    before = path[: ends[0] if ends else 0]
     total = sum(node.token_count for node in _in_view(before, last))
     share = sent / total if total else 1.0  # older results may have been cut
     were_sent = {node.node_id for node in before}

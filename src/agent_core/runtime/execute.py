@@ -77,6 +77,7 @@ class RunExecutor:
             run.journal.begin(traced_options)
             asked = run.options or run.stored_options
             payer = run.nesting.payer if run.nesting else None
+            is_plan = run.identity.permission_mode == "plan"
             try:
                 meter = self._models.meter(
                     run.identity, asked.budget if asked else None, payer=payer
@@ -97,7 +98,8 @@ class RunExecutor:
                         self._spawning.workers.require_any(tools)
                     options = run.options or self._restore_options(run.stored_options)
                     scope = self._memory.scope_of(options)
-                    self._memory.take_up_backlog(scope)
+                    if not is_plan:
+                        self._memory.take_up_backlog(scope)
                     if scope != (options.memory or MEMORY_SHARED):
                         options = replace(options, memory=scope)
                     async with (
@@ -139,11 +141,11 @@ class RunExecutor:
                     or run.journal.is_abandoned
                 )
                 is_private = self._memory.scope_of(asked or NO_OPTIONS) == MEMORY_OFF
-                if not (is_cancelled or is_private or run.identity.permission_mode == "plan"):
+                if not (is_cancelled or is_private or is_plan):
                     self._memory.run_ended(run.identity, run.journal.path, run.scope.model)
                 elif run.status.is_terminal and not run.journal.is_abandoned:
                     self._memory.run_is_left(
-                        run.identity, run.journal.path, has_memory=not is_private
+                        run.identity, run.journal.path, has_memory=not is_private, is_plan=is_plan
                     )
                 self._contexts.compactions.run_ended(run.session_id, is_cancelled=is_cancelled)
                 await after(run)

@@ -235,10 +235,13 @@ class MemoryService:
                 return
         self._look(session_id)
 
-    def run_is_left(self, run: RunIdentity, path: Sequence[Node], *, has_memory: bool) -> None:
+    def run_is_left(
+        self, run: RunIdentity, path: Sequence[Node], *, has_memory: bool, is_plan: bool
+    ) -> None:
         """Leave what a run has asked for, which is not searched, to the session's next scan.
 
-        A run without a memory asks for nothing.
+        A run without a memory asks for nothing. After a plan, the session is not searched before
+        another run of it ends, or another process comes.
         """
         session_id = run.session_id
         if self._config.enabled and has_memory:
@@ -246,7 +249,9 @@ class MemoryService:
             if asked.has_request:
                 self._keep(session_id, asked)
                 self._unfinished.add(session_id)
-        if session_id in self._backlogs and not self._is_closed:
+                if is_plan:
+                    self.wishes.tell(_left_by_plan(session_id))
+        if session_id in self._backlogs and not (is_plan or self._is_closed):
             self._wait_for_idleness(session_id)
 
     def tools(
@@ -614,6 +619,12 @@ def _nodes_of(run: RunIdentity, path: Sequence[Node]) -> list[Node]:
 def _names_no_user(spans: Sequence[MessageSpan]) -> bool:
     """Return whether any span is for the memory that all users share."""
     return any(span.terms.scope == MEMORY_SHARED for span in spans)
+
+
+def _left_by_plan(session_id: str) -> "MemoryWish":
+    from agent_core.types import MemoryWish  # noqa: PLC0415 - after a wish
+
+    return MemoryWish(session_id=session_id, is_left=True)
 
 
 def _failed_wish(session_id: str, why: str) -> "MemoryWish":

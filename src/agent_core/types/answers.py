@@ -155,12 +155,14 @@ class MemoryWish(Frozen):
         remembered: the summaries of the memories that were written or changed.
         forgotten: the summaries of those that were deleted.
         error: why it could not be carried out, which is tried again later; empty otherwise.
+        is_left: it was said in plan mode, and is left to the next run in another mode.
     """
 
     session_id: str
     remembered: list[str] = []
     forgotten: list[str] = []
     error: str = ""
+    is_left: bool = False
 
 
 class BytesUsed(Frozen):

@@ -1,7 +1,9 @@
 """Attempts at a run: every edge between its states, answers, reviews, revisions, their records."""
 
+import hashlib
 import json
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -276,6 +278,82 @@ def test_what_changed_between_attempts_is_recorded_or_refused(tmp_path: Path) ->
     (root / "prompt.md").write_text("Write nothing.", encoding="utf-8")
     with pytest.raises(KgentError, match="not as its last attempt left it"):
         revise(root, "Go on.", engine=plays("Done."))
+
+
+def _change(root: Path) -> None:
+    (root / REPORT).write_text("It hailed.\n", encoding="utf-8")
+
+
+def _add(root: Path) -> None:
+    (root / "deliverables" / "new").mkdir()
+    (root / "deliverables" / "new" / "b.md").write_text("More.\n", encoding="utf-8")
+
+
+def _make_folder(root: Path) -> None:
+    (root / REPORT).unlink()
+    (root / REPORT).mkdir()
+    (root / REPORT / "a.md").write_text("In a folder.\n", encoding="utf-8")
+
+
+def _make_link(root: Path) -> None:
+    (root / REPORT).unlink()
+    (root / REPORT).symlink_to("/etc/hostname")
+
+
+def _edit_workspace(root: Path) -> None:
+    (root / "workspace" / "notes.md").write_text("A note.\n", encoding="utf-8")
+    (root / "workspace" / "link").symlink_to(REPORT)
+
+
+def _remove_folder(root: Path) -> None:
+    shutil.rmtree(root / "deliverables")
+
+
+EDITS: dict[str, tuple[Callable[[Path], object], dict[str, str | None]]] = {
+    "change": (_change, {REPORT: "It hailed.\n"}),
+    "delete": (lambda root: (root / REPORT).unlink(), {REPORT: None}),
+    "delete the folder": (_remove_folder, {REPORT: None}),
+    "add": (_add, {"deliverables/new/b.md": "More.\n"}),
+    "a folder instead": (_make_folder, {REPORT: None, f"{REPORT}/a.md": "In a folder.\n"}),
+    "a link instead": (_make_link, {REPORT: None}),
+    "workspace": (_edit_workspace, {}),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+@pytest.mark.parametrize("command", ["revise", "resume", "answer"])
+def test_an_edit_by_hand_is_recorded_and_the_run_can_be_continued(
+    tmp_path: Path, command: str, edit: str
+) -> None:
+    if command == "revise":
+        root = begin(tmp_path, WRITE, "Done.", **OWED)
+    elif command == "resume":
+        root = begin(tmp_path, WRITE, MockFailure(fail="no"), **OWED)
+    else:
+        root = begin(tmp_path, WRITE, ASK, "Done.", **PARKED)
+    change, expected = EDITS[edit]
+    change(root)
+    COMMANDS[command](root)
+    assert verify(root).problems == []
+    edited = {one["path"]: one["sha256"] for one in state(root)["attempts"][1]["edited"]}
+    assert edited == {
+        name: text and hashlib.sha256(text.encode()).hexdigest() for name, text in expected.items()
+    }
+    (created,) = [one for one in events(root) if one["type"] == "attempt.created"]
+    assert created["severity"] == "warning"
+    assert {one["path"] for one in created["data"]["edited"]} == {*expected}
+    for name, text in expected.items():
+        kept = root / "attempts" / "001" / name
+        assert (kept.read_text(encoding="utf-8") if text else kept.is_file()) == (text or False)
+    (root / "deliverables" / "later.md").write_text("Later.\n", encoding="utf-8")
+    revise(root, "Once more.", engine=plays(WRITE, "Done."))
+    assert [one["path"] for one in state(root)["attempts"][2]["edited"]] == [
+        "deliverables/later.md"
+    ]
+    assert verify(root).problems == []
+    (root / "attempts" / "002" / "deliverables" / "later.md").write_text("!", encoding="utf-8")
+    said = "attempts/002/deliverables/later.md was changed after the attempt"
+    assert said in verify(root).problems
 
 
 def test_a_scheduler_can_rebuild_a_run_from_its_folder(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from agent_core.errors import AgentCoreError
 from kgent.config.models import DELIVERABLES
 from kgent.review.report import MAX_MANIFEST_BYTES, read_whole
 from kgent.runtime.state import RUN_FILE, AttemptRecord, RunState, attempt_folder, compute_seal
-from kgent.sandbox.attempts import COPIES, log_sizes, read_sandbox_manifest
+from kgent.sandbox.attempts import COPIES, is_deliverable, log_sizes, read_sandbox_manifest
 from kgent.sandbox.files import describe_file, readable_name
 from kgent.sandbox.manifest import ArtifactManifest, list_entries
 from kgent.sandbox.workspace import ARTIFACT_MANIFEST, LOGS, SANDBOX_MANIFEST
@@ -114,14 +114,28 @@ def _check_earlier(root: Path, state: RunState, attempt: AttemptRecord) -> Itera
         elif _sha256_of(folder, record.name, record.bytes) != record.sha256:
             yield f"{attempt.path}/{record.path} was changed after the attempt"
     yield from _check_logs(root, attempt.path, log_sizes(root, then), ends)
+    yield from _check_kept(root, attempt, state.attempts[attempt.number])
+
+
+def _check_kept(root: Path, attempt: AttemptRecord, follower: AttemptRecord) -> Iterator[str]:
+    """Check the deliverables that an attempt has left, as the attempt after it has found them."""
+    folder = root / attempt.path
+    if not (folder / DELIVERABLES).exists():
+        return
     raw = read_whole(folder / ARTIFACT_MANIFEST, MAX_MANIFEST_BYTES)
-    kept = folder / DELIVERABLES
-    for one in ArtifactManifest.model_validate_json(raw).artifacts:
-        is_kept = kept.exists() and one.path.startswith(f"{DELIVERABLES}/")
-        if not is_kept or one.status != "present":
-            continue
-        if _sha256_of(folder, one.name, one.bytes or 0) != one.sha256:
-            yield f"{attempt.path}/{one.path} was changed after the attempt"
+    kept = {
+        one.name: (one.bytes or 0, one.sha256)
+        for one in ArtifactManifest.model_validate_json(raw).artifacts
+        if is_deliverable(one.name) and one.status == "present"
+    }
+    kept |= {one.name: (one.bytes or 0, one.sha256) for one in follower.edited}
+    for name, (size, sha256) in kept.items():
+        if sha256 is None:
+            is_same = not (folder / name).is_file()  # a folder may have its place
+        else:
+            is_same = _sha256_of(folder, name, size) == sha256
+        if not is_same:
+            yield f"{attempt.path}/{readable_name(name)} was changed after the attempt"
 
 
 def _sha256_of(folder: Path, name: str, limit: int) -> str:

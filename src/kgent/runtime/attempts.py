@@ -237,7 +237,7 @@ class _Folder:
     def refuse_changes(self, *allowed: str) -> None:
         """Refuse a folder that differs from what the last attempt left.
 
-        Differences below the `allowed` folders are only noted.
+        Differences below the `allowed` folders are only noted, and so is that one is gone.
 
         Raises:
             KgentError: category `sandbox`; it differs.
@@ -245,7 +245,9 @@ class _Folder:
         if self.is_recovered:  # what a killed process has left is not known
             return
         problems = verify(self.root).problems
-        places = tuple(f"{name}/" for name in allowed)
+        places = tuple(
+            start for name in allowed for start in (f"{name}/", f"{name} (folder) is missing")
+        )
         self.changes = [one for one in problems if places and one.startswith(places)]
         wrong = [one for one in problems if one not in self.changes]
         if wrong:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import shlex
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -51,7 +52,7 @@ from kgent.runtime.state import (
     state_text,
 )
 from kgent.runtime.task import Continuation, FolderTask
-from kgent.sandbox.attempts import is_own_entry, keep_attempt, set_aside
+from kgent.sandbox.attempts import draft_deliverables, is_own_entry, keep_attempt, set_aside
 from kgent.sandbox.files import PRIVATE_FILE, PRIVATE_FOLDER, readable_name
 from kgent.sandbox.inputs import INPUTS, copy_inputs
 from kgent.sandbox.manifest import SandboxManifest, write_artifact_manifest
@@ -61,6 +62,7 @@ from kgent.sandbox.workspace import (
     FILES,
     SANDBOX_MANIFEST,
     SYSTEM_PROMPT_FILE,
+    WRITABLE,
 )
 from kgent.skills.loader import list_skill_files
 from kgent.skills.models import SkillSummary
@@ -262,16 +264,23 @@ class FolderRun:
 
     def _open_again(self, earlier: Continuation) -> None:
         """Begin another attempt; from now on a process that is killed leaves one to be closed."""
-        attempt, root = self._state.attempt, self._context.sandbox_root
+        root, last = self._context.sandbox_root, self._state.attempts[-2]
         emit = self._records.events.emit
         self._save()
-        set_aside(root, self._state.attempts[-2].path)
+        if edits := draft_deliverables(root, last.path):
+            self._state = self._state.edited(edits)
+            self._save()
+        set_aside(root, last.path)
+        for name in WRITABLE:  # somebody may have removed one
+            with suppress(FileExistsError):
+                (root / name).mkdir(mode=PRIVATE_FOLDER)
+        attempt = self._state.attempt
         self._records.hold()
         summary = f"attempt {attempt.number} of {self._state.run_id}: {attempt.cause}"
         data: dict[str, Any] = attempt.model_dump(mode="json", exclude={"usage", "cost"})
         data["changes"] = list(earlier.changes)
         emit("attempt.created", summary, data, severity="warning" if earlier.changes else "info")
-        ended = self._state.attempts[-2].ended_at or ""
+        ended = last.ended_at or ""
         for one in self._state.requests:
             if one.answered_at is not None and one.answered_at >= ended:
                 data = one.model_dump(mode="json", exclude={"arguments"})

@@ -13,6 +13,7 @@ from agent_core.tools.values import storable
 from kgent.config.models import KgentConfig, ParameterValue
 from kgent.errors import ErrorInfo, Record
 from kgent.governance.results import CheckResult
+from kgent.sandbox.files import EditRecord
 
 RUN_FILE = "run.json"
 ATTEMPTS = "attempts"
@@ -93,6 +94,7 @@ class AttemptRecord(Record):
         reason: the reviewer's or the answerer's words, if any.
         ended_at, seal: of an attempt before the last one; the last one is sealed with `run.json`.
         usage, cost: what this attempt has spent.
+        edited: the deliverables of the attempt before that were changed, added or removed by hand.
     """
 
     number: int
@@ -105,6 +107,7 @@ class AttemptRecord(Record):
     usage: dict[str, int] = {}
     cost: float | None = None
     seal: str | None = None
+    edited: list[EditRecord] = []
 
 
 class RequestRecord(Record):
@@ -191,6 +194,13 @@ class RunState(Record):
     def attempt(self) -> AttemptRecord:
         """Return the current attempt."""
         return self.attempts[-1]
+
+    def edited(self, edits: list[EditRecord]) -> "RunState":
+        """Return the state with the edits by hand that the current attempt has found."""
+        (*before, last) = self.attempts
+        return self.model_copy(
+            update={"attempts": [*before, last.model_copy(update={"edited": edits})]}
+        )
 
     @property
     def open_requests(self) -> list[RequestRecord]:

@@ -2,7 +2,8 @@
 
 The run folder has the records of the whole run. The folder of an attempt has a copy of each record
 as it was when the attempt ended; of the logs, which grow from attempt to attempt, it has its own
-lines. Once another attempt begins, it also has the deliverables that this one has left.
+lines. Once another attempt begins, it also has the deliverables as they were then; the record of
+the other attempt names those that somebody has edited since this one ended.
 """
 
 import os
@@ -10,11 +11,23 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
+from agent_core.errors import AgentCoreError
 from agent_core.opening import open_descriptor, read_beginning, read_bytes
+from agent_core.tools.files import open_file
 from kgent.config.models import DELIVERABLES
 from kgent.runtime.state import ATTEMPTS, RUN_FILE, RunState
-from kgent.sandbox.files import PRIVATE_FOLDER, RunFiles, write_all
-from kgent.sandbox.manifest import ArtifactManifest, SandboxManifest
+from kgent.sandbox.files import (
+    PRIVATE_FILE,
+    PRIVATE_FOLDER,
+    EditRecord,
+    FileRecord,
+    RunFiles,
+    describe_file,
+    name_bytes,
+    readable_name,
+    write_all,
+)
+from kgent.sandbox.manifest import ArtifactManifest, SandboxManifest, list_entries
 from kgent.sandbox.workspace import (
     ARTIFACT_MANIFEST,
     FILES,
@@ -24,6 +37,8 @@ from kgent.sandbox.workspace import (
 )
 
 _CHUNK = 2**20
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_DRAFT = f".{DELIVERABLES}"
 COPIES = tuple(name for name in FILES if name not in {RUN_FILE, *LOGS})
 """The records that the folder of an attempt has whole."""
 
@@ -57,6 +72,39 @@ def keep_attempt(files: RunFiles, state: RunState) -> None:
         files.put(f"{folder}/{name}", written[begins.get(name, 0) :])
 
 
+def draft_deliverables(root: Path, attempt: str) -> list[EditRecord]:
+    """Copy the deliverables of an ended attempt as they are now; `set_aside` keeps the copies.
+
+    Returns:
+        What was changed, added or removed by hand since the attempt ended.
+    """
+    if (root / attempt / DELIVERABLES).exists():
+        return []
+    shutil.rmtree(root / attempt / _DRAFT, ignore_errors=True)
+    (root / attempt / _DRAFT).mkdir(mode=PRIVATE_FOLDER)
+    manifest = ArtifactManifest.model_validate_json(read_bytes(root / attempt / ARTIFACT_MANIFEST))
+    listed = {one.name: one for one in manifest.artifacts if is_deliverable(one.name)}
+    hashes = {name: one.sha256 for name, one in listed.items() if one.status == "present"}
+    unread = {name for name, one in listed.items() if one.status in {"too_large", "unreadable"}}
+    edits: list[EditRecord] = []
+    files = (entry.name for entry in list_entries(root) if entry.kind == "file")
+    for name in sorted({*hashes, *filter(is_deliverable, files)} - unread, key=os.fsencode):
+        copy = f"{attempt}/{_DRAFT}{name.removeprefix(DELIVERABLES)}"
+        now: FileRecord | None = None
+        if _copy_file(root, name, copy):
+            now = describe_file(root, copy)
+        if now is None or now.sha256 != hashes.get(name):
+            edits.append(
+                EditRecord(
+                    path=readable_name(name),
+                    path_hex=name_bytes(name),
+                    bytes=now.bytes if now else None,
+                    sha256=now.sha256 if now else None,
+                )
+            )
+    return edits
+
+
 def set_aside(root: Path, attempt: str) -> None:
     """Move what only an ended attempt has left into its folder: its deliverables, its signature.
 
@@ -64,30 +112,28 @@ def set_aside(root: Path, attempt: str) -> None:
     """
     with suppress(FileNotFoundError):
         (root / SIGNATURE_FILE).rename(root / attempt / SIGNATURE_FILE)
-    kept, draft = root / attempt / DELIVERABLES, root / attempt / f".{DELIVERABLES}"
-    if kept.exists():
-        return
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir(mode=PRIVATE_FOLDER)
-    raw = read_bytes(root / attempt / ARTIFACT_MANIFEST)
-    for one in ArtifactManifest.model_validate_json(raw).artifacts:
-        if one.status == "present" and one.name.startswith(f"{DELIVERABLES}/"):
-            copy = draft / os.path.relpath(one.name, DELIVERABLES)
-            copy.parent.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
-            _copy_file(root / one.name, copy)
-    draft.rename(kept)
+    if not (root / attempt / DELIVERABLES).exists():
+        (root / attempt / _DRAFT).rename(root / attempt / DELIVERABLES)
 
 
-def _copy_file(original: Path, copy: Path) -> None:
-    """Copy the content of a file, and its mode."""
-    source = open_descriptor(original, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+def is_deliverable(name: str) -> bool:
+    """Return whether a path of a run folder is below its deliverables."""
+    return name.startswith(f"{DELIVERABLES}/")
+
+
+def _copy_file(root: Path, name: str, copy: str) -> bool:
+    """Copy the content of a file, and its mode; return False if there is none to be read."""
     try:
-        target = open_descriptor(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        source = open_file(root / name)
+    except (OSError, AgentCoreError):
+        return False
+    with source:
+        (root / copy).parent.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+        target = open_descriptor(root / copy, _CREATE, PRIVATE_FILE)
         try:
-            os.fchmod(target, os.fstat(source).st_mode & 0o777)
-            while chunk := os.read(source, _CHUNK):
+            os.fchmod(target, os.fstat(source.fileno()).st_mode & 0o777)
+            while chunk := source.read(_CHUNK):
                 write_all(target, chunk)
         finally:
             os.close(target)
-    finally:
-        os.close(source)
+    return True

@@ -86,6 +86,16 @@ class FileRecord(NamedRecord):
     mode: str | None = None
 
 
+class EditRecord(NamedRecord):
+    """A file as somebody has left it who changed, added or removed it between two attempts.
+
+    Without a hash it is gone, is no file any more, or cannot be read.
+    """
+
+    bytes: int | None = None
+    sha256: str | None = None
+
+
 @dataclass(slots=True)
 class _Content:
     """Size and hash of a file's content, and its descriptor while it is held open."""

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from agent_core.providers.scripted import Calls, Hangs, Says, ScriptedCall, calls
+from agent_core.types import Usage
 from kgent.cli import main
 from kgent.engine.base import EngineEvent, EngineEventKind
 from kgent.review.verification import verify
@@ -180,7 +181,8 @@ def kill(process: "subprocess.Popen[str]") -> None:
 
 @ENGINES
 def test_a_killed_run_goes_on_with_its_conversation(tmp_path: Path, engine: str) -> None:
-    script: list[Reply] = [WRITES, Hangs(text="so ")]
+    spent = Usage.from_input_output(100, 10)
+    script: list[Reply] = [WRITES.model_copy(update={"usage": spent}), Hangs(text="so ")]
     root = tmp_path / "run"
     with ModelServer.in_thread(script) as server:
         a_profile(tmp_path, engine, server)
@@ -189,7 +191,7 @@ def test_a_killed_run_goes_on_with_its_conversation(tmp_path: Path, engine: str)
         assert main(["resume", str(root)]) == 2  # another process works on it
         kill(process)
         assert verify(root).outcome == "lost"
-        server.add("Done.")
+        server.add(Says(text="Done.", usage=spent))
         assert main(["resume", str(root)]) == 0
         sent = server.requests[-1].body["messages"]
     roles = [message["role"] for message in sent if message["role"] != "system"]
@@ -200,6 +202,11 @@ def test_a_killed_run_goes_on_with_its_conversation(tmp_path: Path, engine: str)
     assert (first["cause"], first["status"]) == ("run", "incomplete")
     assert (second["cause"], second["status"]) == ("resume", "completed")
     assert len(first["seal"]) == 64
+    whole = state(root)
+    for name, count in {"input_tokens": 100, "output_tokens": 10, "model_calls": 1}.items():
+        assert first["usage"][name] == second["usage"][name] == count
+        assert whole["usage"][name] == 2 * count
+    assert whole["usage_is_estimated"] is True
     told = [one["role"] for one in lines(root / "archive" / "conversation.jsonl")]
     assert told == ["user", "assistant", "tool", "assistant"]
 

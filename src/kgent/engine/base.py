@@ -63,6 +63,20 @@ async def _end() -> None:
     """Let the run end."""
 
 
+class OnSpent(Protocol):
+    """Receives what a run has spent so far, after each reply of the model."""
+
+    def __call__(
+        self, usage: Mapping[str, int], cost: float | None = None, *, is_estimated: bool = False
+    ) -> None: ...
+
+
+def _drop_spent(
+    usage: Mapping[str, int], cost: float | None = None, *, is_estimated: bool = False
+) -> None:
+    """Let the end of the run tell what it has spent."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentRunRequest:
     """One run, as passed to an engine.
@@ -83,6 +97,7 @@ class AgentRunRequest:
         prompt_at: the position of the prompt in the conversation.
         ask_further: awaited when the model has ended. A text it returns is sent to the model as the
           next message of the conversation; None ends the run.
+        on_spent: called after each reply, so that a killed run does not lose what it has spent.
     """
 
     context: RunContext
@@ -98,6 +113,7 @@ class AgentRunRequest:
     continues: bool = False
     prompt_at: int = 0
     ask_further: Callable[[], Awaitable[str | None]] = _end
+    on_spent: OnSpent = _drop_spent
 
     def __post_init__(self) -> None:
         if cast("Cancellation | None", self.cancellation_token) is None:  # as the design allows

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 
 from agent_core.budgets.call_budget import CallBudget
@@ -27,6 +27,7 @@ from agent_core.types import (
     Budget,
     EndReason,
     ErrorPayload,
+    EventDraft,
     EventType,
     Node,
     Position,
@@ -54,7 +55,6 @@ from kgent.engine.base import (
 )
 from kgent.engine.conversation import calls_to_make, messages_of, nodes_of
 from kgent.errors import config_error, engine_error
-from kgent.records.context import RunRecords
 from kgent.tools.calls import record_rejected_call
 from kgent.tools.core_adapter import adapt_tool
 
@@ -138,7 +138,7 @@ class CoreAgentEngine(AsyncAgentEngine):
             tools=[adapt_tool(tool, context) for tool in request.tools],
             path=nodes_of(request.history, identity),
             run=identity,
-            store=_Archive(context.records),
+            store=_Archive(request),
             history=_Earlier(request),
             extensions=[_EndHook(request.ask_further), *([CallBudget(meter)] if meter else [])],
             redactor=context.records.redactor,
@@ -184,23 +184,37 @@ def _leave_out_played(adapter: ProviderAdapter, request: AgentRunRequest) -> Non
 
 
 class _Archive(UnstoredHistory):
-    """Adds the messages of a run to its conversation as they arrive."""
+    """Adds the messages of a run to its conversation as they arrive, and reports its usage."""
 
-    def __init__(self, records: RunRecords) -> None:
+    def __init__(self, request: AgentRunRequest) -> None:
         super().__init__()
-        self._records = records
+        self._request = request
+        self._spent = Usage()
+        self._replies = 0
 
     def append(self, batch: Batch) -> asyncio.Future[Position]:
         """Store the messages of the batch, and answer at once with its position."""
         stored = super().append(batch)
         try:
             if batch.nodes:
-                self._records.conversation.add(*messages_of(batch.nodes))
+                self._request.context.records.conversation.add(*messages_of(batch.nodes))
         except OSError as error:
             stored = asyncio.get_running_loop().create_future()
             reason = f"the conversation cannot be written: {error.strerror or error}"
             stored.set_exception(StorageError(ErrorCode.STORAGE_ERROR, reason))
+        self._report_usage(event.draft for event in batch.events)
         return stored
+
+    def _report_usage(self, events: Iterable[EventDraft]) -> None:
+        before = self._replies
+        for event in events:
+            if event.event_type in {EventType.MODEL_COMPLETED, EventType.MODEL_FAILED}:
+                usage = Usage.model_validate(event.payload.get("usage") or {})
+                self._spent = self._spent.plus(usage)
+                self._replies += event.event_type is EventType.MODEL_COMPLETED
+        if self._replies > before:
+            usage, spent = _counts_of(self._spent, self._replies), self._spent
+            self._request.on_spent(usage, spent.cost, is_estimated=spent.is_estimated)
 
 
 class _Earlier(HistorySource):
@@ -288,10 +302,14 @@ def _build_result(outcome: Outcome, request: AgentRunRequest, path: Sequence[Nod
 def _with_usage(result: AgentResult, outcome: Outcome) -> AgentResult:
     """Return the result with the usage of the run."""
     spent = outcome.usage
-    counts = spent.model_dump(exclude={"raw_usage", "cost", "is_estimated"})
-    usage = {name: count for name, count in counts.items() if count}
     figures = {"cost": spent.cost, "usage_is_estimated": spent.is_estimated}
-    return result.model_copy(update={"usage": {**usage, "model_calls": outcome.turns}, **figures})
+    usage = _counts_of(spent, outcome.turns)
+    return result.model_copy(update={"usage": usage, **figures})
+
+
+def _counts_of(spent: Usage, calls: int) -> dict[str, int]:
+    counts = spent.model_dump(exclude={"raw_usage", "cost", "is_estimated"})
+    return {**{name: count for name, count in counts.items() if count}, "model_calls": calls}
 
 
 def _last_answer(path: Sequence[Node]) -> str | None:

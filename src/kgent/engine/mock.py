@@ -129,6 +129,7 @@ async def _play(script: Sequence[MockStep], request: AgentRunRequest) -> AgentRe
             if (ended := _out_of_calls(request, text, usage)) is not None:
                 return ended
             usage["model_calls"] += 1
+            request.on_spent(usage)
             if isinstance(step, MockFailure):
                 failures += 1
                 if not _is_tried_again(step, steps, failures):

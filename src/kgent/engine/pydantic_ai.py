@@ -207,7 +207,7 @@ async def _run_agent(
     request: AgentRunRequest, model: Model, clients: Sequence[httpx2.AsyncClient], spent: _Spent
 ) -> AgentResult:
     sent, exchange = dict[str, object](), list[messages.ModelMessage]()
-    written = _Written(request)
+    written = _Written(request, spent)
     agent = Agent(
         model,
         instructions=request.system_prompt,
@@ -301,8 +301,8 @@ async def _continue(
 class _Written:
     """Adds the messages of a run to its conversation as they arrive, each once."""
 
-    def __init__(self, request: AgentRunRequest) -> None:
-        self._request = request
+    def __init__(self, request: AgentRunRequest, spent: _Spent) -> None:
+        self._request, self._spent = request, spent
         self._conversation = request.context.records.conversation
         self._exchange: list[messages.ModelMessage] = []
         self._known: list[messages.ModelMessage] = []
@@ -326,7 +326,10 @@ class _Written:
         return content
 
     def add(self) -> None:
-        """Add the messages that are new."""
+        """Add the messages that are new, and report what they have cost."""
+        self._request.on_spent(
+            _count_usage(self._spent.usage), is_estimated=self._spent.is_estimated
+        )
         for one in self._exchange:
             parts = [part for part in one.parts if id(part) not in self._parts]
             if not parts:

@@ -179,7 +179,14 @@ class FolderRun:
             category=ErrorCategory.INTERNAL,
         )
         try:
-            self._close(self._check(_Outcome(interruption=lost)), is_lost=True)
+            last = self._state.attempt
+            spent = _Outcome(
+                interruption=lost,
+                usage=last.usage,
+                cost=last.cost,
+                usage_is_estimated=bool(last.usage),  # the service does not say what was cut off
+            )
+            self._close(self._check(spent), is_lost=True)
         finally:
             self._records.close()
         return self._state
@@ -418,12 +425,28 @@ class FolderRun:
             continues=earlier is not None and not earlier.has_new_prompt,
             prompt_at=self._prompt_at,
             ask_further=self._nudge,
+            on_spent=self._note_spent,
         )
         assert self._engine is not None  # noqa: S101 - only a review has none
         result = await run_engine(self._engine, request)
         if self._callback is not None:
             self._callback.finish()
         return self._read_result(result)
+
+    def _note_spent(
+        self, usage: Mapping[str, int], cost: float | None = None, *, is_estimated: bool = False
+    ) -> None:
+        """Write to `run.json` what the attempt has spent so far, in case its process is killed."""
+        if usage == self._state.attempt.usage:
+            return
+        self._state = self._state.changed(
+            when=self._records.now(),
+            usage=dict(usage),
+            cost=cost,
+            usage_is_estimated=is_estimated or self._state.usage_is_estimated,
+        )
+        with suppress(OSError):  # the end of the run reports it
+            self._save()
 
     def _read_result(self, result: AgentResult) -> _Outcome:
         text = self._redactor.text(result.final_text) if result.final_text else None

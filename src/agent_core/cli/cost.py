@@ -58,11 +58,13 @@ async def _show(options: Options, setup: Setup, terminal: Terminal, clean: Clean
     (total,) = totals
     terminal.text(_line(f"in all, {plural(total.sessions, 'session')}", total, clean))
     if total.unpriced:
-        remark = f"the price of {total.unpriced:,} of these is not known; [model] price sets one"
+        remark = f"the price of {plural(total.unpriced, 'run')} is not known; [model] price sets it"
         terminal.line(remark, Style.DIM)
     if total.usage.is_estimated:
-        remark = "~ some services reported no tokens: theirs are missing, or estimated in a budget"
-        remark += "; what such a call has cost is not known"
+        remark = (
+            "~ some calls ended without a report of their tokens: these are estimated or missing,"
+        )
+        remark += " and so is their cost"
         for line in terminal.wrap(remark):
             terminal.line(line, Style.DIM)
     return COMPLETED

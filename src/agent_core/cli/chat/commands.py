@@ -120,7 +120,8 @@ class SlashCommands:
         words = command.read(rest)
         if words is None:
             takes = f"/{name} {command.usage}" if command.usage else f"/{name} without more words"
-            chat.fail(f"not understood: {rest.strip()}. Write {takes}; {_AS_MESSAGE}")
+            extra = " ".join(word for word in rest.split() if word not in command.flags)
+            chat.fail(f"not understood: {extra}. Write {takes}; {_AS_MESSAGE}")
             return
         if command.needs_rest and not await chat.comes_to_rest():
             chat.fail(f"/{name} moves the session, and a run is active; Ctrl-C cancels it")
@@ -429,7 +430,7 @@ COMMANDS: Mapping[str, SlashCommand] = {
     ),
     "compact": SlashCommand(
         "[FOCUS ...]",
-        "summarise the conversation now, with regard to what follows",
+        "summarise the conversation now; FOCUS is what the summary should pay attention to",
         _compact,
         takes_text=True,
     ),

@@ -72,7 +72,8 @@ of run.
 _REVISE_EXAMPLES = """examples:
   kgent revise report-run --prompt "Add a chapter about snow."
 
-A new attempt in the same conversation and on the same files. The records of the
+A new attempt in the same conversation and on the same files. The model also reads
+the reason of a review that has asked for the revision. The records of the
 attempts before it, and their deliverables, stay in attempts/. Exit codes are
 those of run.
 """
@@ -316,7 +317,8 @@ def build_parser() -> argparse.ArgumentParser:
 
     add_attempt("resume", "continue a run that was interrupted or killed", _RESUME_EXAMPLES)
     seven = add_attempt("revise", "ask a run for changes, in a new attempt", _REVISE_EXAMPLES)
-    seven.add_argument("--prompt", metavar="TEXT", required=True, help="what is to be changed")
+    changes = "what is to be changed; by default the reason of the review that asks for it"
+    seven.add_argument("--prompt", metavar="TEXT", help=changes)
     eight = add_attempt("answer", "answer a question of a waiting run", _ANSWER_EXAMPLES)
     eight.add_argument("request", metavar="REQUEST", help="the id that the run has printed")
     eight.add_argument("answer", choices=("allow", "deny"), help="whether the call may be made")
@@ -651,18 +653,19 @@ def _print_result(result: "RunResult", *, with_text: bool) -> None:
     _print_line(f"folder   {result.sandbox_root or '- (none was made)'}")
     for path in result.found:
         _print_line(f"found    {path}")
-    for path in result.missing:
+    is_waiting = bool(result.requests)
+    for path in () if is_waiting else result.missing:
         _print_line(f"missing  {path}")
     for path, reason in result.invalid.items():
         _print_line(f"invalid  {path}: {reason}")
     for check in result.checks:
         _print_line(f"check    {shlex.join(check.argv)}: {check.reason or 'passed'}")
-    if result.requests:
+    if is_waiting:
         from kgent.review.report import describe_request  # noqa: PLC0415 - of a waiting run
 
         for request in result.requests:
             _print_line(f"request  {request.request_id}: may it run {describe_request(request)}")
-    if result.error is not None:
+    if result.error is not None and not is_waiting:  # the lines above and below say it
         _complain(f"reason   {result.error}")
     folder = shlex.quote(str(result.sandbox_root))
     for request in result.requests:

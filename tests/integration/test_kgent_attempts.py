@@ -405,6 +405,51 @@ def test_every_attempt_can_be_signed(tmp_path: Path) -> None:
     assert main(["verify", str(root), "--allowed-signers", str(tmp_path / "allowed")]) == 1
 
 
+@pytest.mark.parametrize("prompt", [None, "Mind the dates."])
+def test_the_reason_of_a_review_is_part_of_the_next_prompt(
+    tmp_path: Path, prompt: str | None
+) -> None:
+    root = begin(tmp_path, WRITE, "Done.", **REVIEWED)
+    (tmp_path / "script.json").write_text('["Done."]', encoding="utf-8")
+    with pytest.raises(KgentError, match="no prompt"):
+        revise(root)
+    review(root, "revise", reason="Too short: one line.")
+    revise(root, prompt, engine=plays("Done."))
+    said = "A review asks for a revision: Too short: one line."
+    expected = said if prompt is None else f"{prompt}\n\n{said}"
+    assert (root / "prompt.md").read_text(encoding="utf-8") == expected
+    revise(root, "Again.", engine=plays("Done."))
+    assert (root / "prompt.md").read_text(encoding="utf-8") == "Again."
+
+
+def test_a_review_without_a_reason_leaves_the_prompt_to_its_revision(tmp_path: Path) -> None:
+    root = begin(tmp_path, WRITE, "Done.", **REVIEWED)
+    review(root, "revise")
+    assert main(["revise", str(root)]) == 2
+    assert verify(root).problems == []
+
+
+def test_a_waiting_run_says_how_it_is_answered_and_nothing_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = begin(tmp_path, ASK, "Done.", **PARKED, **OWED)
+    assert main(["resume", str(root)]) == 3
+    shown = capsys.readouterr()
+    said = shown.out + shown.err
+    assert f"kgent answer {root} {request_of(root)} allow|deny" in said
+    assert said.count("waiting_for_user") == 1
+    assert "missing" not in said
+
+
+def test_a_damaged_state_makes_no_other_record_an_addition(tmp_path: Path) -> None:
+    root = begin(tmp_path, "Done.")
+    (root / "run.json").write_text("{", encoding="utf-8")
+    (problem,) = verify(root).problems
+    assert "run.json" in problem
+    (root / "transcript.md").unlink()
+    assert len(verify(root).problems) == 2
+
+
 def test_the_result_of_an_attempt_is_one_json_object(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

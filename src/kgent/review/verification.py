@@ -152,7 +152,7 @@ def verify(
     except KgentError as error:
         if not any(os.path.lexists(root / name) for name in (*FILES, *FOLDERS)):
             raise
-        problems += _check_layout(root, 1)
+        problems += _check_layout(root, None)
         return FolderCheck(problems=[error.message, *problems], seal=found_seal)
     version = report.state.schema_version
     found = _Findings([*report.problems, *problems, *_check_layout(root, version)])
@@ -203,13 +203,16 @@ def has_signature(root: Path) -> bool:
     return head.startswith(_SIGNATURE_HEAD) and len(head) <= MAX_SIGNATURE_BYTES
 
 
-def _check_layout(root: Path, version: int) -> Iterator[str]:
-    """Look for the files and folders of a run folder of this version of `run.json`."""
+def _check_layout(root: Path, version: int | None) -> Iterator[str]:
+    """Look for the files and folders of a run folder of this version of `run.json`.
+
+    If the version is not known, only what every version has is expected.
+    """
     links = {name for name in (*FILES, *FOLDERS) if (root / name).is_symlink()}
-    expected = {RUN_FILE, SANDBOX_MANIFEST, ARTIFACT_MANIFEST, *records_of(version)}
+    expected = {RUN_FILE, SANDBOX_MANIFEST, ARTIFACT_MANIFEST, *records_of(version or 1)}
     for name in FILES:
         if name not in expected:
-            if os.path.lexists(root / name):
+            if version is not None and os.path.lexists(root / name):
                 yield f"{name} was added after the run"
         elif name in links or not (root / name).is_file():
             yield f"{name} is missing, or is not an ordinary file"

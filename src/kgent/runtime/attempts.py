@@ -116,17 +116,32 @@ def resume(root: Path, **parts: Unpack[AttemptParts]) -> RunResult:
         return _work(folder, "resume", folder.state, parts)
 
 
-def revise(root: Path, prompt: str, **parts: Unpack[AttemptParts]) -> RunResult:
+def revise(root: Path, prompt: str | None = None, **parts: Unpack[AttemptParts]) -> RunResult:
     """Begin a new attempt with another prompt, in the same conversation and on the same files.
+
+    The model also reads the reason of a review that has asked for the revision; then the prompt may
+    be left out.
 
     Raises:
         KgentError: the run cannot be revised; nothing has been changed.
     """
-    if not prompt.strip():
+    if prompt is not None and not prompt.strip():
         raise _refused("the prompt is empty")
     with _opened(root) as folder:
         _require(folder, "revised", _REVISABLE)
+        reason = _review_reason(folder.state)
+        if prompt is None and reason is None:
+            raise _refused("there is no prompt, and no reason of a review that asks for a revision")
+        said = reason and f"A review asks for a revision: {reason}"
+        prompt = "\n\n".join(one for one in (prompt, said) if one)
         return _work(folder, "revise", folder.state, parts, prompt=prompt)
+
+
+def _review_reason(state: RunState) -> str | None:
+    """Return the reason of the review that has asked for a revision of this run."""
+    if state.status is not RunStatus.revision_required:
+        return None
+    return (state.attempt.reason or "").partition(": ")[2].strip() or None
 
 
 def answer(

@@ -323,10 +323,13 @@ def build_parser() -> argparse.ArgumentParser:
     eight.add_argument("request", metavar="REQUEST", help="the id that the run has printed")
     eight.add_argument("answer", choices=("allow", "deny"), help="whether the call may be made")
     eight.add_argument("--reason", metavar="TEXT", help="why; the model reads it")
+    by_help = "who decides, for the record; by default the user of this machine"
+    eight.add_argument("--by", metavar="NAME", help=by_help)
     what = "decide about the result of a run"
     nine = add_attempt("review", what, _REVIEW_EXAMPLES, asks_model=False)
     nine.add_argument("verdict", choices=("accept", "revise", "cancel"), help="the decision")
     nine.add_argument("--reason", metavar="TEXT", help="why, for the record")
+    nine.add_argument("--by", metavar="NAME", help=by_help)
 
     six = add("diff", "show what differs between two run folders", _DIFF_EXAMPLES)
     six.add_argument("run_dir", type=Path, metavar="RUN_DIR", help=folder_help)
@@ -437,9 +440,10 @@ def _attempt(arguments: argparse.Namespace) -> int:
             case "revise":
                 return revise(folder, given.prompt, **parts)
             case "answer":
-                return answer(folder, given.request, given.answer, reason=given.reason, **parts)
+                said = {"by": given.by, "reason": given.reason}
+                return answer(folder, given.request, given.answer, **said, **parts)
             case _:
-                return review(folder, given.verdict, reason=given.reason)
+                return review(folder, given.verdict, by=given.by, reason=given.reason)
 
     code = _conduct(arguments, start)
     return COMPLETED if arguments.command == "review" and code == INCOMPLETE else code

@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import os
+import pwd
 import re
 import shutil
 import subprocess
@@ -420,6 +422,31 @@ def test_the_reason_of_a_review_is_part_of_the_next_prompt(
     assert (root / "prompt.md").read_text(encoding="utf-8") == expected
     revise(root, "Again.", engine=plays("Done."))
     assert (root / "prompt.md").read_text(encoding="utf-8") == "Again."
+
+
+@pytest.mark.parametrize("name", [None, "Ada Lovelace"])
+def test_who_has_decided_is_recorded(
+    tmp_path: Path, name: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    person = name or pwd.getpwuid(os.geteuid()).pw_name
+    words = [] if name is None else ["--by", name]
+    (tmp_path / "parked").mkdir()
+    root = begin(tmp_path / "parked", ASK, "Done.", **PARKED)
+    answer(root, request_of(root), "deny", by=name, engine=plays("Done."))
+    assert [one["by"] for one in state(root)["requests"]] == [person]
+    assert [one["by"] for one in state(root)["attempts"]] == [None, person]
+    (answered,) = [one for one in events(root) if one["type"] == "user.answered"]
+    assert answered["data"]["by"] == person
+    assert verify(root).problems == []
+    root = begin(tmp_path, WRITE, "Done.", **REVIEWED)
+    assert main(["review", str(root), "accept", *words]) == 0
+    assert [one["by"] for one in state(root)["attempts"]] == [None, person]
+    (created,) = [one for one in events(root) if one["type"] == "attempt.created"]
+    assert created["data"]["by"] == person
+    assert verify(root).problems == []
+    assert f"review by {person}" in render_page(read_report(root), verify(root))
+    with pytest.raises(KgentError, match="empty"):
+        review(root, "cancel", by=" ")
 
 
 def test_a_review_without_a_reason_leaves_the_prompt_to_its_revision(tmp_path: Path) -> None:

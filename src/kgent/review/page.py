@@ -305,7 +305,7 @@ def _attempts(report: RunReport) -> str:
         rows = [
             (
                 plain(one.path),
-                plain(one.cause),
+                plain(" by ".join(filter(None, (one.cause, one.by)))),
                 f'<span class="{_COLOURS.get(one.status, "busy")}">{plain(one.status)}</span>',
                 _moment(one.created_at),
                 plain(one.reason or ""),
@@ -319,7 +319,7 @@ def _attempts(report: RunReport) -> str:
             (
                 f"<code>{plain(asked.request_id)}</code>",
                 f"<code>{plain(describe_request(asked))}</code>",
-                plain(asked.answer or "open"),
+                plain(" by ".join(filter(None, (asked.answer, asked.by))) or "open"),
                 plain(asked.reason or ""),
             )
             for asked in state.requests

@@ -73,12 +73,14 @@ def _tables(report: RunReport) -> Iterator[Table]:
     for one in attempts if len(attempts) > 1 else ():
         status = Text(one.status, style=_COLOURS.get(one.status, ""))
         began, seal = one.created_at[:19], (one.seal or "")[:12]
-        table.add_row(str(one.number), one.cause, status, began, seal, _plain(one.reason or ""))
+        cause = _plain(" by ".join(filter(None, (one.cause, one.by))))
+        table.add_row(str(one.number), cause, status, began, seal, _plain(one.reason or ""))
     yield table
     table = _grid("Requests", "request", "call", "answer", "reason")
     for asked in report.state.requests:
         call = _plain(describe_request(asked))
-        answer = Text(asked.answer or "open", style="" if asked.answer else "yellow")
+        said = " by ".join(filter(None, (asked.answer, asked.by)))
+        answer = Text(visible(said) or "open", style="" if asked.answer else "yellow")
         table.add_row(_plain(asked.request_id), call, answer, _plain(asked.reason or ""))
     yield table
     table = _grid("Tool calls", "tool", "status", "ms", "result")

@@ -8,6 +8,7 @@ begins the next attempt.
 import asyncio
 import json
 import os
+import pwd
 from collections import Counter
 from collections.abc import Generator, Sequence
 from contextlib import AsyncExitStack, ExitStack, closing, contextmanager, suppress
@@ -149,14 +150,18 @@ def answer(
     request_id: str,
     verdict: Answer,
     *,
+    by: str | None = None,
     reason: str | None = None,
     **parts: Unpack[AttemptParts],
 ) -> RunResult:
     """Answer a question of a waiting run, and carry the run on.
 
+    `by` names the person; by default the user of this process.
+
     Raises:
         KgentError: there is no such question, or it has an answer; nothing has been changed.
     """
+    by = _person(by)
     with _opened(root) as folder:
         state = folder.state
         asked = next((one for one in state.requests if one.request_id == request_id), None)
@@ -166,22 +171,26 @@ def answer(
         if asked.answer is not None:
             raise _refused(f"{request_id} was answered before: {asked.answer}")
         _require(folder, "answered", (_S.waiting_for_user,))
-        changes = {"answer": verdict, "reason": reason, "answered_at": now()}
+        changes = {"answer": verdict, "by": by, "reason": reason, "answered_at": now()}
         requests = [
             one.model_copy(update=changes) if one is asked else one for one in state.requests
         ]
         answered = state.model_copy(update={"requests": requests})
         said = f"{verdict} {request_id}{f': {reason}' if reason else ''}"
-        return _work(folder, "answer", answered, parts, reason=said)
+        return _work(folder, "answer", answered, parts, by=by, reason=said)
 
 
-def review(root: Path, verdict: Verdict, *, reason: str | None = None) -> RunResult:
+def review(
+    root: Path, verdict: Verdict, *, by: str | None = None, reason: str | None = None
+) -> RunResult:
     """Decide about a run: accept its result, ask for a revision, or cancel the run for good.
+
+    `by` names the person; by default the user of this process.
 
     Raises:
         KgentError: the run is in no state for this verdict; nothing has been changed.
     """
-    status, states = VERDICTS[verdict]
+    (status, states), by = VERDICTS[verdict], _person(by)
     with _opened(root) as folder, ExitStack() as stack:
         _require(folder, "reviewed like this", states)
         folder.refuse_changes()
@@ -191,7 +200,7 @@ def review(root: Path, verdict: Verdict, *, reason: str | None = None) -> RunRes
         config, questions = fill_config(profile), Questions(earlier=state.requests)
         context = folder.open_context(stack, config, Redactor({}), questions)
         continuation = Continuation(
-            state=_begun(folder, "review", state, context.records, reason=said),
+            state=_begun(folder, "review", state, context.records, by=by, reason=said),
             manifest=folder.manifest(),
             prompt_at=read_prompt_at(folder.root),
             verdict=status,
@@ -205,6 +214,19 @@ def review(root: Path, verdict: Verdict, *, reason: str | None = None) -> RunRes
             continuation=continuation,
         )
         return run_blocking(FolderRun(context, task).run)
+
+
+def _person(name: str | None) -> str:
+    """Return the name of the person who decides: the given one, or that of this process's user."""
+    if name is not None:
+        if not name.strip():
+            raise _refused("the name of the person is empty")
+        return name
+    user = os.geteuid()
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:  # as in a container
+        return f"user {user}"
 
 
 # --- the folder of a run --------------------------------------------------------------------------
@@ -429,10 +451,17 @@ def _complete_events(root: Path, state: RunState, context: RunContext) -> None:
 
 
 def _begun(
-    folder: _Folder, cause: Cause, state: RunState, records: RunRecords, *, reason: str | None
+    folder: _Folder,
+    cause: Cause,
+    state: RunState,
+    records: RunRecords,
+    *,
+    by: str | None,
+    reason: str | None,
 ) -> RunState:
     here = state.model_copy(update={"sandbox_root": str(folder.root)})  # it may have been moved
-    return here.begun(cause, when=records.now(), seal=read_seal(folder.root), reason=reason)
+    seal = read_seal(folder.root)
+    return here.begun(cause, when=records.now(), seal=seal, by=by, reason=reason)
 
 
 def _work(
@@ -442,11 +471,12 @@ def _work(
     parts: AttemptParts,
     *,
     prompt: str | None = None,
+    by: str | None = None,
     reason: str | None = None,
 ) -> RunResult:
     """Begin an attempt with the engine, and do it."""
     folder.refuse_changes(*WRITABLE)
-    work = partial(_work_async, folder, cause, state, parts, prompt=prompt, reason=reason)
+    work = partial(_work_async, folder, cause, state, parts, prompt=prompt, by=by, reason=reason)
     return run_blocking(work)
 
 
@@ -457,6 +487,7 @@ async def _work_async(
     parts: AttemptParts,
     *,
     prompt: str | None,
+    by: str | None,
     reason: str | None,
 ) -> RunResult:
     root = folder.root
@@ -488,7 +519,7 @@ async def _work_async(
         if not is_prepared:
             remove_inputs(root)
         continuation = Continuation(
-            state=_begun(folder, cause, state, context.records, reason=reason),
+            state=_begun(folder, cause, state, context.records, by=by, reason=reason),
             manifest=folder.manifest(),
             is_prepared=is_prepared,
             has_new_prompt=not is_sent,

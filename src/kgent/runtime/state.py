@@ -91,6 +91,7 @@ class AttemptRecord(Record):
     Attributes:
         path: its folder, below the run folder.
         cause: the command that began it.
+        by: who has reviewed or answered, as the machine or that person says.
         reason: the reviewer's or the answerer's words, if any.
         ended_at, seal: of an attempt before the last one; the last one is sealed with `run.json`.
         usage, cost: what this attempt has spent.
@@ -101,6 +102,7 @@ class AttemptRecord(Record):
     path: str
     cause: Cause
     status: RunStatus
+    by: str | None = None
     reason: str | None = None
     created_at: str
     ended_at: str | None = None
@@ -120,6 +122,7 @@ class RequestRecord(Record):
     arguments: dict[str, Any] = {}
     asked_at: str
     answer: Literal["allow", "deny"] | None = None
+    by: str | None = None
     reason: str | None = None
     answered_at: str | None = None
 
@@ -208,7 +211,13 @@ class RunState(Record):
         return [one for one in self.requests if one.answer is None]
 
     def begun(
-        self, cause: Cause, *, when: str, seal: str | None, reason: str | None = None
+        self,
+        cause: Cause,
+        *,
+        when: str,
+        seal: str | None,
+        by: str | None = None,
+        reason: str | None = None,
     ) -> "RunState":
         """Return the state at the beginning of one more attempt; `seal` is that of the last one.
 
@@ -221,6 +230,7 @@ class RunState(Record):
             path=attempt_folder(number),
             cause=cause,
             status=self.status,
+            by=by,
             reason=reason,
             created_at=when,
         )

@@ -22,19 +22,21 @@ pytestmark = pytest.mark.timeout(90)
 READY = "sandbox off"
 AT_REST = re.compile(r"The answer\.[\s\S]*\x1b\[J>")
 """The line is empty again, with nothing above it that is under way."""
+SUMMARISED = re.compile(r"has been summarised[\s\S]*\x1b\[J>")
 ERASED = re.compile(r"\x1b\[[JK]")
 """The line has been erased; what stands below it may stay as it is."""
-ENTER, ESCAPE, CTRL_C, CTRL_D, UP = "\r", "\x1b", "\x03", "\x04", "\x1b[A"
+ENTER, ESCAPE, CTRL_C, CTRL_D, CTRL_U, UP = "\r", "\x1b", "\x03", "\x04", "\x15", "\x1b[A"
 
 
 DATABASE = "CHAT_TEST_DATABASE"
 
 
-def configure(home: Home, server: ModelServer, database_url: str = "") -> None:
+def configure(home: Home, server: ModelServer, database_url: str = "", more: str = "") -> None:
     home.write_config(
         f'[model]\nprovider = "openai"\nname = "m"\nbase_url = "{server.base_url("openai")}"\n'
         "context_window = 32000\n[memory]\nenabled = false\n"
         + (f'[store]\nurl_env = "{DATABASE}"\n' if database_url else "")
+        + more
     )
 
 
@@ -47,10 +49,11 @@ def converse(
     command: Sequence[str] = ("chat",),
     env: dict[str, str] | None = None,
     database_url: str = "",
+    config: str = "",
     **more: Any,
 ) -> Recording:
     """The screen of one conversation."""
-    configure(home, server, database_url)
+    configure(home, server, database_url, config)
     return record(
         [sys.executable, "-m", "agent_core.cli", *command, *options],
         env=home.env(**{DATABASE: database_url, **(env or {})}),
@@ -177,6 +180,27 @@ def test_a_summary_shows_its_command_once(home: Home, project: Path) -> None:
         ]
         scene = converse(home, project, server, keys)
     assert scene.raw.decode().count("> /compact") == 1
+
+
+def test_a_summary_that_fails_says_so_once_and_one_that_works_is_measured(
+    home: Home, project: Path
+) -> None:
+    long = "The login page is long. " * 200 + "The answer."
+    summary = '{"summary": "They talked about the login page, at some length, in prose."}'
+    with ModelServer.in_thread([long, "The answer.", "no", summary]) as server:
+        keys = [
+            Key(READY, f"first{ENTER}"),
+            Key(AT_REST, f"second{ENTER}"),
+            Key(AT_REST, f"/compact{ENTER}"),
+            Key("without a summary", f"/compact{ENTER}"),
+            Key(SUMMARISED, f"/undo{ENTER}"),
+            Key(re.compile(r"continues from[\s\S]*2,4\d\d/32\.0k"), CTRL_U + CTRL_D),
+        ]
+        config = "[compact]\nkeep_recent_tokens = 1000\n"
+        scene = converse(home, project, server, keys, config=config)
+    assert scene.text.count("without a summary") == 1
+    raw = scene.raw.decode().partition("has been summarised")[2]
+    assert "1,3" in raw.partition("/32.0k")[0]
 
 
 @pytest.mark.parametrize("kind", ["file", "postgres"])

@@ -320,6 +320,8 @@ class RunView:
             line, style = retry_line(details, self._why_again(details)), Style.WARN
         elif meaning.now:
             line = ": ".join(filter(None, (meaning.now, subject)))
+        elif isinstance(details, CompactEnded) and details.reason == "request":
+            pass  # the end of the run says it
         elif is_trouble(placed) and not meaning.is_implied:
             line = ": ".join(filter(None, (kind_in_words(placed.kind), subject)))
             line, style = line + _because(details), Style.WARN

@@ -44,6 +44,11 @@ if TYPE_CHECKING:
     from agent_core.runtime.run import RunScope
     from agent_core.runtime.session_prompts import SessionPrompts
 
+_NOTHING_YET = (
+    "There is nothing to summarise yet: the last {} tokens of the history stay as they are"
+    " (`[compact] keep_recent_tokens`, at most two fifths of the room), and it has hardly more."
+)
+
 logger = logging.getLogger(__name__)
 
 _ATTACHED = {NodeType.SKILL_CONTEXT, NodeType.MEMORY_CONTEXT, NodeType.TOOL_CONTEXT}
@@ -361,7 +366,7 @@ class CompactingContextSource:
             self._journal, self._scope, policy, reason="request", focus=focus
         )
         if attempt is None:
-            stats.answer.append("There is nothing to summarise yet.")
+            stats.answer.append(_NOTHING_YET.format(policy.keep))
             return
         stats.usage = stats.usage.plus(attempt.usage)
         if attempt.error is not None:

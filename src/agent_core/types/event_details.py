@@ -351,8 +351,13 @@ class ChildEnded(ChildEvent, frozen=True):
 
 
 class CompactEnded(EventDetails, frozen=True):
-    """A summary of the conversation was written, or could not be."""
+    """A summary of the conversation was written, or could not be.
 
+    Attributes:
+        reason: `request` if a run did nothing else, and ends like the summary.
+    """
+
+    reason: str = ""
     usage: Usage | None = None
     tokens_after: int | None = None
 

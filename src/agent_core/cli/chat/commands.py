@@ -238,6 +238,7 @@ async def _switch(chat: Chat, words: Sequence[str]) -> None:
             chat.session_id, node_id, restore_files="--files" in words, force="--force" in words
         )
         show_move(moved, chat.terminal, chat.clean)
+        await chat.measure()
 
 
 async def _fork(chat: Chat, words: Sequence[str]) -> None:
@@ -286,6 +287,7 @@ async def _move(
     show_move(moved, chat.terminal, chat.clean)
     if moved.message is not None and not chat.line.text:
         chat.line.put(moved.message)
+    await chat.measure()
 
 
 async def _compact(chat: Chat, words: Sequence[str]) -> None:

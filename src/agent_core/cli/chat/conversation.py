@@ -26,6 +26,7 @@ from agent_core.tools.workspace import PathPolicy
 from agent_core.types import (
     WORDS,
     ContentBlock,
+    EventType,
     NodeType,
     PermissionMode,
     Role,
@@ -430,7 +431,7 @@ class Chat:
         for warning in handle.warnings:
             self.say(visible(warning), Style.WARN)
         view = RunView(self.terminal)
-        is_shown = False
+        is_shown = is_compacted = False
         async with aclosing(run.events) as events:
             async for event in events:
                 details = event.details
@@ -443,9 +444,12 @@ class Chat:
                     is_shown = True
                     self._show_sent(sent)
                 self._note(details)
+                is_compacted |= event.event_type is EventType.COMPACT_COMPLETED
                 view.event(event)
                 self.last_call = view.last_call or self.last_call
         await handle.wait()
+        if is_compacted:
+            await self.measure()
         # A run that did not complete has no answer: what it has said is on the screen.
         answer = handle.result_text if handle.status is RunStatus.COMPLETED else None
         view.end(answer, handle.error, handle.usage)
@@ -470,6 +474,13 @@ class Chat:
         """Keep the state of the session that the line shows."""
         if isinstance(details, ContextBuilt):
             self.window = Window(details.use.total, details.budget.window)
+            self.line.refresh()
+
+    async def measure(self) -> None:
+        """Read anew how full the window is, after something other than a message changed it."""
+        with suppress(AgentCoreError):  # the next message shows it
+            report = await self.runtime.context_report(self.session_id)
+            self.window = Window(report.used, report.window) if report.segments else Window()
             self.line.refresh()
 
     def _echo_typed(self, text: str) -> None:

@@ -20,7 +20,7 @@ from kgent.cli import main
 from kgent.engine.mock import MockAgentEngine, MockFailure, MockStep
 from kgent.errors import KgentError
 from kgent.review.page import render_page
-from kgent.review.report import read_report
+from kgent.review.report import read_answer, read_report
 from kgent.review.verification import verify
 from kgent.runtime.attempts import answer, resume, review, revise
 from kgent.runtime.options import RunOptions, RunResult
@@ -425,9 +425,7 @@ def test_the_reason_of_a_review_is_part_of_the_next_prompt(
 
 
 @pytest.mark.parametrize("name", [None, "Ada Lovelace"])
-def test_who_has_decided_is_recorded(
-    tmp_path: Path, name: str | None, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_who_has_decided_is_recorded(tmp_path: Path, name: str | None) -> None:
     person = name or pwd.getpwuid(os.geteuid()).pw_name
     words = [] if name is None else ["--by", name]
     (tmp_path / "parked").mkdir()
@@ -507,6 +505,46 @@ def test_a_review_is_shown_with_its_reason_and_the_answer(
     assert "It rained." in shown
     page = render_page(read_report(root), verify(root))
     assert "Name the day." in page
+
+
+def test_the_transcript_of_a_review_is_about_the_work(tmp_path: Path) -> None:
+    skill(tmp_path / "skills")
+    sections = {"skills": {"paths": ["skills"]}, **REVIEWED}
+    root = begin(tmp_path, WRITE, "It rained.", **sections)
+
+    def work() -> str:
+        text = (root / "transcript.md").read_text(encoding="utf-8")
+        return text.partition("## Skills")[2].partition("## Deliverables")[0]
+
+    before = work()
+    assert "write_file" in before
+    assert "reporting" in before
+    review(root, "revise", reason="Name the day.")
+    assert work() == before
+    review(root, "cancel")
+    assert work() == before
+    assert read_answer(read_report(root)) == "It rained."
+    assert verify(root).problems == []
+
+
+def test_show_has_the_task_beside_the_last_prompt_and_keeps_words_whole(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    root = begin(tmp_path, WRITE, "Done.", **REVIEWED)
+    review(root, "revise", reason="Name the day, and the place where it rained.")
+    revise(root, engine=plays("Done."))
+    assert main(["show", str(root)]) == 0
+    shown = capsys.readouterr().out
+    assert " Write. " in shown.partition("Last prompt")[0]
+    assert "A review asks for a revision: Name the day" in shown.partition("Last prompt")[2]
+    for word in ("review_required", "revision_required", "deliverable", "completed", "write_file"):
+        assert word in shown.partition("Attempts")[2]
+    assert max(map(len, shown.splitlines())) <= 80
+    for word in ("Name", "place", "where", "rained."):  # nothing is cut off at the edge
+        assert word in shown.partition("Attempts")[2].partition("Tool calls")[0]
+    page = render_page(read_report(root), verify(root))
+    assert "The prompt of the first attempt" in page
 
 
 def test_inputs_and_skills_stay_with_a_run(tmp_path: Path) -> None:

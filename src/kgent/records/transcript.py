@@ -13,6 +13,8 @@ SECTIONS = (
     *("Memory", "Tool Calls", "Deliverables", "Result"),
 )
 """The sections of the transcript, in their order."""
+_OF_THE_WORK = ("Skills", "Memory", "Tool Calls")
+_NOTHING = "(nothing)"
 _FENCES = re.compile(r"`{3,}")
 _OPENING = re.compile(r"(`{3,})text")
 _RESULT = SECTIONS[-1]
@@ -41,6 +43,23 @@ class TranscriptWriter:
         self._sections: dict[str, list[str]] = {}
         self._last: str | None = None
 
+    def continue_from(self, transcript: str) -> None:
+        """Take over what the transcript of the last attempt says about its work, for a review."""
+        section, fence = "", ""
+        with self._lines.lock:
+            for line in transcript.split("\n"):
+                if fence:
+                    fence = "" if line == fence else fence
+                elif opening := _OPENING.fullmatch(line):
+                    fence = opening[1]
+                elif line.startswith("## "):
+                    section = line.removeprefix("## ")
+                    continue
+                if section in _OF_THE_WORK and line != _NOTHING:
+                    self._sections.setdefault(section, []).append(line)
+            for title, found in self._sections.items():
+                self._sections[title] = ["\n".join(found).strip("\n")]
+
     def append_section(self, title: str, content: str) -> None:
         """Add text to a section."""
         clean = self._lines.redactor.text(visible(content, zero_width=False)).rstrip()
@@ -57,7 +76,7 @@ class TranscriptWriter:
             others = [title for title in self._sections if title not in SECTIONS]
             parts = [f"# Transcript of {context.run_id}"]
             for title in (*SECTIONS, *others):
-                body = "\n".join(self._sections.get(title, ["(nothing)"]))
+                body = "\n".join(self._sections.get(title, [])) or _NOTHING
                 parts.append(f"## {title}\n\n{body}")
             self._lines.files.put(TRANSCRIPT_FILE, "\n\n".join(parts) + "\n")
 

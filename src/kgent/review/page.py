@@ -353,9 +353,11 @@ def _files(report: RunReport, beside: Path | None) -> str:
 
 
 def _prompts(report: RunReport) -> str:
+    task = preformatted(shortened(report.task, _MAX_CHARS))
     return "\n".join(
         [
             preformatted(shortened(report.prompt, _MAX_CHARS)),
+            fold("The prompt of the first attempt", task) if report.task != report.prompt else "",
             fold("System prompt", preformatted(shortened(report.system_prompt, _MAX_CHARS))),
         ]
     ).strip()

@@ -17,7 +17,7 @@ from kgent.records.errors import ERRORS_FILE, ErrorRecord
 from kgent.records.events import EVENTS_FILE, Event, is_held
 from kgent.records.logs import TOOLS_FILE, ToolCallRecord
 from kgent.records.transcript import TRANSCRIPT_FILE, find_answer
-from kgent.runtime.state import RUN_FILE, RequestRecord, RunState, RunStatus
+from kgent.runtime.state import RUN_FILE, RequestRecord, RunState, RunStatus, attempt_folder
 from kgent.sandbox.manifest import ArtifactManifest
 from kgent.sandbox.workspace import ARTIFACT_MANIFEST, PROMPT_FILE, SYSTEM_PROMPT_FILE
 
@@ -40,6 +40,8 @@ class RunReport:
         state: `run.json`.
         outcome: the status; `lost` if the process died without closing the run.
         is_lost: `run.json` has no final status, and no process records into the folder.
+        task: the prompt of the first attempt.
+        prompt: the prompt of the last attempt.
         events, calls, errors: the first `MAX_LINES` of each.
         problems: descriptions of the parts that cannot be read.
     """
@@ -48,6 +50,7 @@ class RunReport:
     state: RunState
     outcome: str
     is_lost: bool
+    task: str
     prompt: str
     system_prompt: str
     events: list[Event]
@@ -82,12 +85,15 @@ def read_report(root: Path) -> RunReport:
         artifacts = ArtifactManifest.model_validate_json(raw)
     except (OSError, ValueError, AgentCoreError):
         problems.append(f"{ARTIFACT_MANIFEST} cannot be read")
+    first = root / attempt_folder(1) if len(state.attempts) > 1 else root
+    prompt = _read_text(root / PROMPT_FILE, problems)
     return RunReport(
         root=root,
         state=state,
         outcome="lost" if is_lost else state.status.value,
         is_lost=is_lost,
-        prompt=_read_text(root / PROMPT_FILE, problems),
+        task=_read_text(first / PROMPT_FILE, []) if first != root else prompt,
+        prompt=prompt,
         system_prompt=_read_text(root / SYSTEM_PROMPT_FILE, problems),
         events=_read_lines(root / EVENTS_FILE, Event, problems),
         calls=_read_lines(root / TOOLS_FILE, ToolCallRecord, problems),

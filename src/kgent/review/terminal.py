@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 
+from rich.cells import cell_len
 from rich.console import Console, Group
 from rich.panel import Panel
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from agent_core.text import shortened, visible
@@ -23,6 +24,10 @@ _COLOURS = {
 
 _SEVERITIES = {"warning": "yellow", "error": "red"}
 _MAX_TEXT = 2000
+_MAX_WORD, _MIN_TEXT = 27, 10
+"""The widest column of words, and the narrowest of text, whose words are kept whole."""
+_FRAME = 3
+"""The frame and the padding of a column."""
 _MAX_ANSWER = 100_000
 
 
@@ -49,10 +54,15 @@ def print_report(report: RunReport, console: Console) -> None:
     for name, value in facts.items():
         head.add_row(name, _plain(value))
     console.print(Panel(Group(head), title=f"kgent run {report.root.name}", expand=False))
-    if prompt := report.prompt.strip():
-        console.print(Panel(_plain(prompt[:_MAX_TEXT]), title="Prompt", expand=False))
+    prompts = {"Prompt": report.prompt.strip()}
+    if (task := report.task.strip()) != prompts["Prompt"]:
+        prompts = {"Task": task, "Last prompt": prompts["Prompt"]}
+    for title, text in prompts.items():
+        if text:
+            console.print(Panel(_plain(text[:_MAX_TEXT]), title=title, expand=False))
     _print_answer(report, console)
     for table in _tables(report):
+        _keep_words(table, console.width)
         if table.row_count or table.title == "Events":
             console.print(table)
     for problem in report.problems:
@@ -72,7 +82,7 @@ def _tables(report: RunReport) -> Iterator[Table]:
     table = _grid("Attempts", "#", "cause", "status", "began", "seal", "reason")
     for one in attempts if len(attempts) > 1 else ():
         status = Text(one.status, style=_COLOURS.get(one.status, ""))
-        began, seal = one.created_at[:19], (one.seal or "")[:12]
+        began, seal = one.created_at[:19].replace("T", " "), (one.seal or "")[:8]
         cause = _plain(" by ".join(filter(None, (one.cause, one.by))))
         table.add_row(str(one.number), cause, status, began, seal, _plain(one.reason or ""))
     yield table
@@ -109,6 +119,20 @@ def _grid(title: str, *columns: str) -> Table:
     for name in columns:
         table.add_column(name, overflow="fold")
     return table
+
+
+def _keep_words(table: Table, width: int) -> None:
+    """Fix the widths of the columns of short words, if the others keep enough room for theirs."""
+    short: list[tuple[Column, int]] = []
+    for column in table.columns:
+        cells = [str(cell) for cell in column.cells]
+        size = max(map(cell_len, (str(column.header), *cells)))
+        if size <= _MAX_WORD and not any(" " in cell for cell in cells):
+            short.append((column, size))
+    needed = sum(size for _, size in short) + (len(table.columns) - len(short)) * _MIN_TEXT
+    if needed + len(table.columns) * _FRAME < width:
+        for column, size in short:
+            column.width = size
 
 
 def _plain(text: str) -> Text:

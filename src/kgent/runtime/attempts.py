@@ -45,6 +45,7 @@ from kgent.records.errors import ERRORS_FILE, ErrorRecord
 from kgent.records.events import EVENTS_FILE, Event, RunEventType, lock_events
 from kgent.records.lines import now
 from kgent.records.logs import TOOLS_FILE, ToolCallRecord
+from kgent.records.transcript import TRANSCRIPT_FILE
 from kgent.review.attempts import read_seal
 from kgent.review.report import each_record, read_answer, read_report, read_state
 from kgent.review.verification import verify
@@ -199,6 +200,9 @@ def review(
         said = f"{verdict}{f': {reason}' if reason else ''}"
         config, questions = fill_config(profile), Questions(earlier=state.requests)
         context = folder.open_context(stack, config, Redactor({}), questions)
+        with suppress(OSError):
+            earlier = read_bytes(folder.root / TRANSCRIPT_FILE)
+            context.records.transcript.continue_from(earlier.decode("utf-8", "replace"))
         continuation = Continuation(
             state=_begun(folder, "review", state, context.records, by=by, reason=said),
             manifest=folder.manifest(),

@@ -25,7 +25,6 @@ from agent_core.context.messages import (
     shorten_result,
     synthetic_message,
 )
-from agent_core.context.older_summaries import with_own_words
 from agent_core.providers.estimates import estimate_blocks
 from agent_core.text import BYTES_PER_TOKEN, shorten_text, utf8_size
 from agent_core.types import (
@@ -194,6 +193,11 @@ class MessageHistory:
             while start > 0 and self.path[start].role is Role.TOOL:
                 start -= 1  # never begin at a result whose call has been summarised
             self.summarised = start
+            # Most histories have no summary.
+            from agent_core.context.older_summaries import (  # noqa: PLC0415
+                with_own_words,
+            )
+
             self.builder.add(with_own_words(self.compaction, self.path))
             for node in self._carried(self.compaction):
                 self.builder.add(node)

@@ -24,6 +24,7 @@ from msgspec import Struct, field
 from agent_core.assets import parse_front_matter
 from agent_core.context.loaded import read_current, with_text
 from agent_core.disk.reading import MAX_TEXT_BYTES, FileVersion, read_text_file, version_of
+from agent_core.git.repository import find_top
 from agent_core.opening import open_descriptor
 from agent_core.text import content_hash, fit_lines, one_line
 from agent_core.text.wildcards import Wildcards
@@ -219,7 +220,7 @@ class _Search:
         self._home = home
         self._project = project
         self._is_closed = is_closed
-        self._top = _find_top(project)
+        self._top = find_top(project) or project
         self.walk = _Walk(project, self._top, is_closed)
         self._lookups = 0
 
@@ -250,7 +251,8 @@ class _Search:
             if (resolved := _resolve_file(path, None)) is not None:
                 depth = len(path.relative_to(home).parts) - 1
                 yield _Place(depth, _FOUND, str(path), is_users=True), resolved, home
-        for distance, folder in enumerate(project.parents, 1):
+        above = project.parents if self._top != project else ()
+        for distance, folder in enumerate(above, 1):
             if not folder.is_relative_to(self._top):
                 break
             own = _own_file(folder, _list_names(folder), root=self._top)
@@ -276,14 +278,6 @@ class _Search:
                 shown, depth = str(resolved), len(resolved.relative_to(root).parts) - 1
             self.found[resolved] = _Place(depth, _NAMED_ONLY, shown)
             yield resolved, resolved.parent, root
-
-
-def _find_top(project: Path) -> Path:
-    """Return the root of the repository around a project; the project itself without one."""
-    for folder in (project, *project.parents):
-        if os.path.lexists(folder / ".git"):
-            return folder
-    return project
 
 
 def _list_names(folder: Path) -> set[str]:

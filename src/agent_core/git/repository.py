@@ -22,6 +22,17 @@ _PLAIN = re.compile(r"(?:\S(?:[^\r\n]*\S)?)?").fullmatch
 _HEX = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?").fullmatch
 
 
+def find_top(place: Path) -> Path | None:
+    """Return the nearest folder at or above `place` that has a `.git`; None without one."""
+    folder = str(place)
+    while not os.path.lexists(f"{folder}/.git"):
+        folder, slash, _ = folder.rstrip("/").rpartition("/")
+        if not slash:
+            return None
+        folder = folder or "/"
+    return Path(folder)
+
+
 class Repository(Struct, frozen=True):
     """A repository and its work tree.
 
@@ -55,11 +66,12 @@ class Repository(Struct, frozen=True):
     @classmethod
     def around(cls, place: Path) -> "Repository | None":
         """Return the repository whose work tree is, or contains, a folder; None without one."""
-        for top in (place, *place.parents):
-            if os.path.lexists(top / ".git"):
-                found = cls.at(top)
-                if found is not None or top == place:
-                    return found
+        top = find_top(place)
+        while top is not None:
+            found = cls.at(top)
+            if found is not None or top == place:
+                return found
+            top = find_top(top.parent) if top != top.parent else None
         return None
 
     @property

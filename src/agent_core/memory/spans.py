@@ -7,7 +7,6 @@ from typing import cast
 from msgspec import Struct
 
 from agent_core.config.models import MemoryConfig
-from agent_core.memory.wishes import is_explicit_request
 from agent_core.text import estimate_text
 from agent_core.types import Node, NodeType, Role
 from agent_core.types.memory_scopes import MEMORY_OFF, MemoryTerms
@@ -206,6 +205,9 @@ class Backlog(Struct, frozen=True):
     @classmethod
     def of(cls, spans: Sequence[MessageSpan]) -> "Backlog":
         """Return the backlog of these spans."""
+        # The words of ten languages: for runs with a memory.
+        from agent_core.memory.wishes import is_explicit_request  # noqa: PLC0415
+
         messages = tokens = 0
         has_request = False
         for span in spans:

@@ -14,7 +14,6 @@ from msgspec import Struct
 from agent_core.config.models import ModelConfig
 from agent_core.events import SessionJournal
 from agent_core.git.repository import Repository
-from agent_core.git.work_tree import describe_repository
 from agent_core.types import SessionRecord
 
 _KEY = "prompt"
@@ -113,6 +112,10 @@ class SessionPrompts:
         repository = Repository.around(self._project)
         if repository is None:
             return ""
+        from agent_core.git.work_tree import (  # noqa: PLC0415 - for the first run of a session
+            describe_repository,
+        )
+
         return await asyncio.to_thread(describe_repository, repository)
 
     async def _store(self, session_id: str, known: SessionPrompt) -> None:

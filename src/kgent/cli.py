@@ -655,6 +655,8 @@ def _print_result(result: "RunResult", *, with_text: bool) -> None:
         _print(result.final_text)
     _print(f"status   {result.status}")
     _print_line(f"folder   {result.sandbox_root or '- (none was made)'}")
+    for path in result.edited:
+        _complain(f"edited   {visible(path, one_line=True)} (by hand, since the last attempt)")
     for path in result.found:
         _print_line(f"found    {path}")
     is_waiting = bool(result.requests)
@@ -671,13 +673,18 @@ def _print_result(result: "RunResult", *, with_text: bool) -> None:
             _print_line(f"request  {request.request_id}: may it run {describe_request(request)}")
     if result.error is not None and not is_waiting:  # the lines above and below say it
         _complain(f"reason   {result.error}")
+    _print_next(result)
+    if result.seal is not None:
+        _print(f"seal     {result.seal}")
+
+
+def _print_next(result: "RunResult") -> None:
+    """Print the commands with which a person decides how the run goes on."""
     folder = shlex.quote(str(result.sandbox_root))
     for request in result.requests:
         _complain(f"next     kgent answer {folder} {request.request_id} allow|deny")
     if result.status == "review_required":
         _complain(f"next     kgent review {folder} accept|revise|cancel")
-    if result.seal is not None:
-        _print(f"seal     {result.seal}")
 
 
 def _print(text: str, *, end: str = "\n") -> None:

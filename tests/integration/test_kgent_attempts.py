@@ -447,6 +447,20 @@ def test_who_has_decided_is_recorded(tmp_path: Path, name: str | None) -> None:
         review(root, "cancel", by=" ")
 
 
+def test_edits_by_hand_are_named_when_the_attempt_ends(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "script.json").write_text('["Done."]', encoding="utf-8")
+    path, root = profile(tmp_path, model={"path": "script.json"}), tmp_path / "run"
+    words = ["run", "--config", str(path), "--prompt", "Write.", "--sandbox", str(root)]
+    assert main(words) == 0
+    (root / "deliverables" / "a.md").write_text("Mine.\n", encoding="utf-8")
+    assert main(["revise", str(root), "--prompt", "Again."]) == 0
+    assert "edited   deliverables/a.md (by hand" in capsys.readouterr().err
+    assert main(["revise", str(root), "--prompt", "Again."]) == 0
+    assert "edited" not in capsys.readouterr().err
+
+
 def test_a_review_without_a_reason_leaves_the_prompt_to_its_revision(tmp_path: Path) -> None:
     root = begin(tmp_path, WRITE, "Done.", **REVIEWED)
     review(root, "revise")

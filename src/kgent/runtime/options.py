@@ -43,6 +43,7 @@ class RunResult(Record):
     `sandbox_root` is None if no run folder was made: the profile, an id or the folder itself could
     not be used. If `usage_is_estimated`, the service has not reported all of `usage` and `cost`.
     `attempt` is the number of the attempt, and `requests` are the questions that wait for answers.
+    `edited` are the deliverables that were changed by hand since the attempt before.
     `seal` is a hash over the finished folder, for `kgent verify --seal`; it is None if the
     manifests could not be written.
     """
@@ -64,6 +65,7 @@ class RunResult(Record):
     config_fingerprint: str | None = None
     attempt: int | None = None
     requests: list[RequestRecord] = []
+    edited: list[str] = []
     seal: str | None = None
 
     @classmethod
@@ -80,6 +82,7 @@ class RunResult(Record):
             sandbox_root=root,
             final_text=final_text,
             attempt=state.attempt.number,
+            edited=[one.path for one in state.attempt.edited],
             seal=seal,
         )
 

@@ -26,7 +26,7 @@ class KeyParser(Vt100Parser):
     """A parser that knows how terminals report modifiers, and drops what it does not know.
 
     Enter with Shift, Ctrl or Alt is a new line in every protocol (xterm's `modifyOtherKeys`, and
-    that of kitty). Nothing of an escape sequence is ever typed into the line.
+    kitty's). Nothing of an escape sequence is ever typed into the line.
     """
 
     def reset(self, request: bool = False) -> None:

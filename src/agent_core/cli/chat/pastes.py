@@ -9,7 +9,7 @@ _NAME = re.compile(r"\[(?:pasted text|earlier paste) \d+: \d+ (?:lines|character
 
 
 class Pastes:
-    """Large pastes of a conversation, and those of the input history, by the name shown for each.
+    """Large pastes of a conversation and of the input history, by the name shown for each.
 
     The names of a conversation are numbered as they are pasted. A text that an entry of the history
     has brought along gets another name, so that no name ever means two texts.

@@ -439,6 +439,8 @@ class FolderRun:
         """Write to `run.json` what the attempt has spent so far, in case its process is killed."""
         if usage == self._state.attempt.usage:
             return
+        if self._files.find_changed(RUN_FILE):
+            return  # the end of the attempt reports that somebody has changed it
         self._state = self._state.changed(
             when=self._records.now(),
             usage=dict(usage),

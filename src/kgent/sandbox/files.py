@@ -256,11 +256,16 @@ class RunFiles:
             written = self._written.get(name)
             return written.record(name) if written else None
 
-    def find_changed(self) -> dict[str, str]:
-        """Return the files that differ from what was written, with the reason for each."""
+    def find_changed(self, *names: str) -> dict[str, str]:
+        """Return the files that differ from what was written, with the reason for each.
+
+        Only the given ones are compared, or all if none is given.
+        """
         with self._lock:
             found: dict[str, str] = {}
             for name, written in self._written.items():
+                if names and name not in names:
+                    continue
                 held = written.descriptor
                 if held is not None and not _is_same_file(self.root / name, held):
                     found[name] = "it was removed or replaced"

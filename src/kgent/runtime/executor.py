@@ -439,15 +439,17 @@ class FolderRun:
         """Write to `run.json` what the attempt has spent so far, in case its process is killed."""
         if usage == self._state.attempt.usage:
             return
-        if self._files.find_changed(RUN_FILE):
-            return  # the end of the attempt reports that somebody has changed it
-        self._state = self._state.changed(
-            when=self._records.now(),
-            usage=dict(usage),
-            cost=cost,
-            usage_is_estimated=is_estimated or self._state.usage_is_estimated,
-        )
-        with suppress(OSError):  # the end of the run reports it
+        with suppress(
+            Exception
+        ):  # whatever is wrong with the folder, the end of the run reports it
+            if self._files.find_changed(RUN_FILE):
+                return
+            self._state = self._state.changed(
+                when=self._records.now(),
+                usage=dict(usage),
+                cost=cost,
+                usage_is_estimated=is_estimated or self._state.usage_is_estimated,
+            )
             self._save()
 
     def _read_result(self, result: AgentResult) -> _Outcome:

@@ -5,14 +5,15 @@ from typing import Any
 
 import pytest
 
-from agent_core import AgentRuntime, ModelRequest, RunStatus, tool
-from agent_core.providers.scripted import Calls, Reply, Says, ScriptedProvider, calls
+from agent_core import AgentRuntime, RunStatus, tool
+from agent_core.providers.scripted import Calls, ScriptedProvider, calls
 from agent_core.runtime.changed_files import MOST_FILES, find_changed_since, fold_files
 from agent_core.storage.store import SessionStore
 from agent_core.types import NodeType
 from confined_work import git
 from isolation import Home
 from runtimes import Asked, ask, runtime
+from summarising import model
 
 CONFIG = """
 [model]
@@ -29,20 +30,7 @@ enabled = false
 [workspace]
 snapshots = "{snapshots}"
 """
-SUMMARY = '{"summary": "## Goal\\nwhat was said before, in as many words as it needs"}'
 SNAPSHOTS = pytest.mark.parametrize("snapshots", ["turn", "off"])
-
-
-def model(*lines: str | Reply) -> ScriptedProvider:
-    """Return a model that says the lines, and then much; it summarises when asked to."""
-    waiting = list(lines)
-
-    def reply(request: ModelRequest) -> str | Reply:
-        if request.metadata.get("purpose") == "compact":
-            return Says(text=SUMMARY)
-        return waiting.pop(0) if waiting else "answer " * 150
-
-    return ScriptedProvider(reply)
 
 
 def shell(script: str) -> Calls:

@@ -10,6 +10,7 @@ from agent_core.context import instructions
 from agent_core.providers.scripted import Reply, Says, ScriptedProvider, calls
 from isolation import Home
 from runtimes import ask, runtime
+from summarising import SUMMARY, model
 
 CONFIG = """
 [model]
@@ -23,21 +24,8 @@ keep_recent_tokens = 200
 [memory]
 enabled = false
 """
-SUMMARY = '{"summary": "## Goal\\nwhat was said before, in as many words as it needs"}'
 SKILL = "---\nname: tidy\ndescription: How to tidy up\n---\n{}\n"
 LOADS = calls("internal.load_skill", name="tidy")
-
-
-def model(*lines: str | Reply) -> ScriptedProvider:
-    """Return a model that says the lines, and then always the same; it summarises when asked to."""
-    waiting = list(lines)
-
-    def reply(request: ModelRequest) -> str | Reply:
-        if request.metadata.get("purpose") == "compact":
-            return Says(text=SUMMARY)
-        return waiting.pop(0) if waiting else "answer " * 150
-
-    return ScriptedProvider(reply)
 
 
 def reads(path: str) -> Reply:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -165,13 +166,13 @@ class AsyncAgentEngine(AgentEngine):
         """Do the work, and block until it is done; see `run_async`."""
         return run_blocking(partial(self.run_async, request), request.context.loop)
 
+    @abstractmethod
     async def run_async(self, request: AgentRunRequest) -> AgentResult:
         """Do the model's part of a run, and return its result even if it fails.
 
         Raises:
             KgentError: category `config`; the profile does not suit this engine.
         """
-        raise NotImplementedError
 
     async def check(self, config: KgentConfig) -> None:
         """Refuse a profile that this engine cannot run; send nothing and read no secret.

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 from agent_core.redaction.redactor import walk
+from kgent.records.archive import ARCHIVE
 from kgent.review.report import RunReport
 from kgent.sandbox.workspace import FILES
 
@@ -93,7 +94,8 @@ def _lines(value: Any, place: str) -> Iterator[str]:
 def without_own_sizes(result: object) -> object:
     """Return the result of `list_files` without the sizes of the run's own records.
 
-    The records contain places and times of the run, which change their sizes.
+    The records contain places and times of the run, which change their sizes; and calls of one turn
+    are recorded in the order in which they end, so a record may be longer in one of two equal runs.
     """
     if not isinstance(result, dict):
         return result
@@ -110,7 +112,8 @@ def _without_size(entry: object) -> object:
     if not isinstance(entry, dict):
         return entry
     table = cast("dict[str, Any]", entry)
-    is_own = table.get("path") in FILES
+    path = str(table.get("path"))
+    is_own = path in FILES or path.startswith(f"{ARCHIVE}/")
     return {key: value for key, value in table.items() if not (is_own and key == "size")}
 
 

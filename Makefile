@@ -12,6 +12,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 READY_LOCAL := $(VENV)/.ready-local
 READY_DOCS := $(VENV)/.ready-docs
+READY_DIST := $(VENV)/.ready-dist
 
 .PHONY: demo test test-all matrix lowest dist faults chaos stress check format docs reference bench guard performance captures picture conformance clean help
 
@@ -34,7 +35,7 @@ help:
 	@echo "make guard   CPU beside a bare loop, held to bounds; about a minute"
 	@echo "make performance  measure all of that and the cost of many things, into docs/performance.md"
 	@echo "make conformance  the public MCP suite against our client; ARGS='--scenario initialize'"
-	@echo "make dist    the wheel and the source distribution, in dist/"
+	@echo "make dist    the wheel, the source distribution and a list of parts (SBOM), in dist/; tried in a new environment"
 	@echo "make clean   remove the virtual environment and everything that was built"
 
 $(READY): pyproject.toml constraints.txt
@@ -49,6 +50,10 @@ $(READY_LOCAL): $(READY)
 
 $(READY_DOCS): $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]' -c constraints.txt
+	touch $@
+
+$(READY_DIST): $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dist]' -c constraints.txt
 	touch $@
 
 demo: $(if $(MODEL),$(READY_LOCAL),$(READY))
@@ -131,9 +136,10 @@ performance: $(READY)
 	$(BIN)/python bench/scale.py
 	$(BIN)/python bench/page.py
 
-dist: $(READY)
+dist: $(READY_DIST)
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist
+	$(BIN)/python tests/try_dist.py dist
 
 clean:
 	rm -rf $(VENV) .venv-3.* $(LOWEST) bench/venvs build dist site .pytest_cache .ruff_cache .import_linter_cache .coverage

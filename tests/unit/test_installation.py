@@ -33,7 +33,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of what it takes to build the package, in a folder whose name has to be quoted."""
     place = tmp_path_factory.mktemp("check out") / "soong agent"
     shutil.copytree(ROOT / "src", place / "src", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "version.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, place)
     return place
 

@@ -1065,6 +1065,9 @@ async def test_a_page_can_be_cut_out_of_the_timeline(session: SessionStore) -> N
     assert cut.next_seq is None
     assert (await session.page("s1", from_seq=99)).events == []
     assert (await session.page("s1", from_seq=-5, to_seq=0)).events == []
+    last = await session.page("s1", from_seq=-2)
+    assert [event.seq for event in last.events] == [9, 10]
+    assert len((await session.page("s1", from_seq=-(2**100))).events) == 10
     assert len((await session.page("s1", to_seq=2**100)).events) == 10
     with pytest.raises(StorageError) as unknown:
         await session.page("s9")
@@ -1081,6 +1084,7 @@ async def test_a_replay_leaves_the_transcripts_of_children_out(session: SessionS
     assert [node.node_id for node in page.nodes] == ["n1"]
     assert [event.seq for event in page.events] == [2]
     assert [run.run_id for run in page.runs] == ["run_1"]
+    assert [event.seq for event in (await session.page("s1", from_seq=-1)).events] == [2]
     inside = await session.run_history("run_child")
     assert [node.node_id for node in inside.nodes] == ["c1"]
     assert [agent.agent_id for agent in inside.agents] == ["agent_child"]

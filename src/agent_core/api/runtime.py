@@ -771,6 +771,8 @@ class AgentRuntime:
     ) -> "ReplayResult":
         """Return the session's timeline, `from_seq <= seq <= to_seq`, at most 1000 events a page.
 
+        A negative `from_seq` counts from the end: -20 begins with the last 20 events.
+
         Raises:
             StorageError: `session_not_found`.
         """

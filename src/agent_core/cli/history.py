@@ -30,6 +30,8 @@ from agent_core.types import (
 )
 from agent_core.types.event_details import ChildEvent, ModelReplied, ToolEvent
 
+_RECENT_RUNS = 3
+
 
 class MessageEntry(Struct):
     """A message, with the cost of the model call that wrote it."""
@@ -171,6 +173,33 @@ async def read_history(
     return History(page.session, exchanges, active, reader.nodes)
 
 
+async def read_recent(runtime: AgentRuntime, session_id: str, *, most_events: int) -> History:
+    """Read the end of a session, without its children and without secrets.
+
+    Of a session that continues from an older message, the last runs on the path to it are read.
+
+    Raises:
+        StorageError: `session_not_found`.
+    """
+    pages = [await runtime.replay_session(session_id, from_seq=-most_events)]
+    session = pages[0].session
+    at = session.active_node_id
+    if at is not None and all(at != node.node_id for node in pages[0].nodes):
+        path = await runtime.get_node_path(at)
+        run_ids = dict.fromkeys(node.run_id for node in path if node.run_id)
+        pages = [await runtime.replay_run(run_id) for run_id in [*run_ids][-_RECENT_RUNS:]]
+    reader = _HistoryReader(runtime, [run for page in pages for run in page.runs])
+    for page in pages:
+        reader.add_rows(page.agents, page.nodes)
+        for event in page.events:
+            await reader.add_event(event, with_children=False)
+    active = set[str]()
+    while (node := reader.nodes.get(at or "")) is not None and at not in active:
+        active.add(node.node_id)
+        at = node.parent_id
+    return History(session, [*reader.exchanges.values()], frozenset(active), reader.nodes)
+
+
 def _is_root(exchange: Exchange) -> bool:
     return exchange.run is None or exchange.run.parent_run_id is None
 
@@ -223,8 +252,8 @@ class _HistoryReader:
             await self.add_event(event)
         return self.exchange_of(run_id)
 
-    async def add_event(self, event: RuntimeEvent) -> None:
-        """Add one event to its run."""
+    async def add_event(self, event: RuntimeEvent, *, with_children: bool = True) -> None:
+        """Add one event to its run, and the run of a child that it names."""
         exchange = (
             self.exchange_of(event.run_id) if event.run_id or not self._latest else self._latest
         )
@@ -233,7 +262,7 @@ class _HistoryReader:
         placed = self._projection.take(event, self.nodes.get(event.node_id or ""))
         match placed.details:
             case ChildEvent(child_run_id=str(child)) as details:
-                if child in self._runs and child not in self.exchanges:
+                if with_children and child in self._runs and child not in self.exchanges:
                     holder = self._holder(exchange, event, details)
                     await self._add_child(child, holder)
                 self._add_note(exchange, placed)

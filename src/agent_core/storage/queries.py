@@ -40,6 +40,10 @@ _PAGE = """SELECT * FROM events WHERE session_id = ? AND seq BETWEEN ? AND ?
     AND (agent_id IS NULL OR agent_id IN (SELECT value FROM json_each(?)))
     ORDER BY seq LIMIT ?"""
 
+_LAST_PAGE = """SELECT min(seq) FROM (SELECT seq FROM events WHERE session_id = ?
+    AND (agent_id IS NULL OR agent_id IN (SELECT value FROM json_each(?)))
+    ORDER BY seq DESC LIMIT ?) AS last_events"""
+
 _LAST_STEP = """SELECT event_type FROM events
     WHERE session_id = :session AND tool_call_id = :call
     AND (CAST(:agent AS TEXT) IS NULL OR agent_id = :agent)
@@ -184,14 +188,15 @@ def page(
     """Return a stretch of the session's timeline: events with `from_seq <= seq <= to_seq`.
 
     It has events of root agents only, at most `limit`, with the nodes, runs, agents and artifacts
-    they refer to and every root agent. `next_seq` is where to continue, None at the end.
+    they refer to and every root agent. `next_seq` is where to continue, None at the end. A negative
+    `from_seq` counts from the end: -20 begins with the last 20 of these events.
 
     Raises:
         StorageError: `session_not_found`.
     """
     from agent_core.types import ReplayResult  # noqa: PLC0415 - few runs need it
 
-    first = 1 if from_seq is None else clamp(from_seq, 1)
+    first = 1 if from_seq is None else clamp(from_seq, -MAX_SEQ)
     last = MAX_SEQ if to_seq is None else clamp(to_seq, 0)
     found = find_session(connection, session_id)
     limit = clamp(limit, 1)
@@ -203,10 +208,11 @@ def page(
             (session_id,),
         ),
     )
-    rows = connection.execute(
-        _PAGE,
-        (session_id, first, last, dumps([agent.agent_id for agent in roots]), limit + 1),
-    ).fetchall()
+    of_roots = dumps([agent.agent_id for agent in roots])
+    if first < 0:
+        row = connection.execute(_LAST_PAGE, (session_id, of_roots, -first)).fetchone()
+        first = row[0] or 1
+    rows = connection.execute(_PAGE, (session_id, first, last, of_roots, limit + 1)).fetchall()
     next_seq = int(rows.pop()["seq"]) if len(rows) > limit else None
     events = read_all(RuntimeEvent, rows)
     nodes = find_all(connection, Node, [event.node_id for event in events])

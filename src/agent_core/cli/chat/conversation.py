@@ -21,15 +21,13 @@ from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError
 from agent_core.events.projection import Call
 from agent_core.loop.options import RunOptions
-from agent_core.text import short_line, shortened, visible
+from agent_core.text import short_line, visible
 from agent_core.tools.workspace import PathPolicy
 from agent_core.types import (
     WORDS,
     ContentBlock,
     EventType,
-    NodeType,
     PermissionMode,
-    Role,
     RunStatus,
     Usage,
     UserMessage,
@@ -47,7 +45,6 @@ InputLine: TypeAlias = "EditedLine | PlainLine"
 """The line on which a person types, with the output written above."""
 _TWICE_S = 2.0
 _GRACE_S = 1.0
-_RECAP_CHARS = 600
 _TITLE_CHARS = 80
 
 
@@ -562,11 +559,15 @@ class Chat:
         Raises:
             StorageError: `session_not_found`.
         """
+        from agent_core.cli.chat.recap import RecapWriter, read_recap  # noqa: PLC0415 - few chats
+
         report = await self.runtime.context_report(session_id)
+        session = (await self.runtime.replay_session(session_id, 1, 0)).session
+        recap = await read_recap(self.runtime, session_id)
+        runs = await self.runtime.session_runs(session_id)
         self.open_session(session_id)
         if report.segments:
             self.window = Window(report.used, report.window)
-        session = (await self.runtime.replay_session(session_id, 1, 0)).session
         title = short_line(visible(self.clean(title_of(session))), _TITLE_CHARS)
         self.terminal.line(f"session {session_id}: {title}", Style.BOLD)
         if session.cwd != str(self.setup.project):
@@ -576,14 +577,7 @@ class Chat:
             else:
                 cure = f"--session-id {session_id} --move-session continues it here"
                 self.say(f"{where}, not here; {cure}", Style.WARN)
-        active = session.active_node_id
-        path = await self.runtime.get_node_path(active) if active else []
-        said = [node for node in path if node.node_type is NodeType.MESSAGE and node.text.strip()]
-        for node in [node for node in said if node.role is not Role.TOOL][-2:]:
-            sign, text = ("> ", node.words) if node.role is Role.USER else ("", node.text)
-            text = shortened(text.strip(), _RECAP_CHARS)
-            self.terminal.line(f"{sign}{text}", Style.DIM)
-        runs = await self.runtime.session_runs(session_id)
+        RecapWriter(self.terminal, self.clean).write(recap, session_id)
         if count := sum(run.status is RunStatus.QUEUED for run in runs):
             waiting = "message was" if count == 1 else "messages were"
             self.say(

@@ -14,8 +14,8 @@ from agent_core.config.models import ModelConfig
 from agent_core.errors import ErrorCode
 from agent_core.providers import windows
 from agent_core.providers.base import ProviderAdapter
-from agent_core.providers.failures import window_in
 from agent_core.providers.scripted import Fails
+from agent_core.providers.token_limits import window_in
 from agent_core.providers.windows import ServerWindows
 from isolation import Home
 from model_server import ModelServer, Received, Reply, Status

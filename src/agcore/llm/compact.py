@@ -131,15 +131,19 @@ class ChatContext:
     def observe(self, usage: Usage) -> None:
         """Learn nothing: the budget is a bound in estimated tokens."""
 
-    def refused(self) -> None:
+    @property
+    def may_be_too_long(self) -> bool:
+        """See `ContextSource.may_be_too_long`; without a budget nothing can be shortened."""
+        return self.config is not None and self._composer.may_be_too_long
+
+    async def correct_window(self, window: int | None, *, is_stated: bool = True) -> None:  # noqa: ARG002 - a part is refused, too
         """Limit this run's requests to three quarters of the one the service refused."""
         if self.config is not None:
             self._open_composer(self._used * 3 // 4)
             self._key = None
 
-    async def correct_window(self, window: int) -> None:  # noqa: ARG002 - a part is refused, too
-        """Do the same: the program's bound stays."""
-        self.refused()
+    async def confirm_window(self) -> None:
+        """Do nothing: the program's bound stays."""
 
     async def recover(self, journal: Journal) -> bool:
         """Summarise old messages and return whether the path fits; see `PathCompactor.recover`."""

@@ -15,7 +15,13 @@ from agent_core.context.loaded import (
     dump_texts,
     load_texts,
 )
-from agent_core.context.messages import TokenScale, WindowShares, artifact_ids, board_message
+from agent_core.context.messages import (
+    MARGIN,
+    TokenScale,
+    WindowShares,
+    artifact_ids,
+    board_message,
+)
 from agent_core.context.system_prompt import (
     SystemSegment,
     ToolSegment,
@@ -30,6 +36,7 @@ from agent_core.types import (
     Node,
     NodeType,
     OutputFormat,
+    Role,
     SystemBlock,
     ToolDefinition,
     Usage,
@@ -38,6 +45,9 @@ from agent_core.types.memory_scopes import MEMORY_SHARED
 
 MOST_IDS = 200
 """A report lists at most this many node ids, the newest ones, and gives the full count."""
+
+_NEARLY_FULL = 0.8
+"""Share of the window from which a refusal without a reason may be about the length."""
 
 _SEGMENTS = ("static_system", "tools", "dynamic_system")
 """The parts of a request before its history, in the order in which a prompt cache compares them."""
@@ -423,6 +433,7 @@ class Composer:
         self._kept: str | None = None
         self._metadata = dict(metadata or {})
         self._estimated = 0
+        self._largest_answered = 0
         self._last: Built | None = None
 
     def build(
@@ -522,24 +533,46 @@ class Composer:
         """Learn from the real token count of the last request, cached tokens included."""
         whole = max(usage.input_tokens, usage.total_tokens - usage.output_tokens)
         self._scale.observe(self._model.name, self._estimated, whole, usage.input_tokens)
+        self._largest_answered = max(self._largest_answered, self._estimated)
 
-    async def correct_window(self, window: int) -> ModelConfig:
-        """Learn the window that the provider named when it refused the last request.
+    @property
+    def may_be_too_long(self) -> bool:
+        """Return whether the last request nearly fills the window, or outgrew those answered."""
+        last = self._last
+        if last is None:
+            return False
+        if last.use.total > self._budget.window * _NEARLY_FULL:
+            return True
+        has_answers = any(message.role is Role.ASSISTANT for message in last.request.messages)
+        return has_answers and last.use.estimated > self._largest_answered
 
-        Building the same path again is then over budget. Returns the model with this window.
+    async def correct_window(
+        self, window: int | None, *, is_stated: bool = True
+    ) -> ModelConfig | None:
+        """Learn that the service found the last request too long; see `ContextSource`.
+
+        A window without a name becomes smaller than that request. Where the window is known, or no
+        answer has shown yet how the model counts, the estimate is taken to be wrong instead.
+
+        Returns:
+            The model with its new window; None if it has the window it had.
         """
-        is_known = window == self._model.window
-        if is_known or self.use(self._model.with_window(window)):
-            self.refused()
+        name, last = self._model.name, self._last
+        used = last.use.total if last is not None else 0
+        if window is None or window == self._model.window:
+            is_miscounted = is_stated and not (window is None and self._scale.knows(name))
+            if is_miscounted and self._scale.exceeded(name, self._estimated, self._budget.prompt):
+                return None
+            window = max(min(self._model.window, int(used / MARGIN)), 1)
+        output = self._budget.output_for(used)
+        fits = self.use(self._model.with_window(window))
         self._system.limit(self._budget.dynamic)
+        if fits and self._budget.output_for(used) >= output:
+            return await self.correct_window(self._model.window)
         return self._model
 
-    def refused(self) -> None:
-        """Learn that the provider refused the last request as too long.
-
-        Building the same path again is then over budget.
-        """
-        self._scale.exceeded(self._model.name, self._estimated, self._budget.prompt)
+    async def confirm_window(self) -> None:
+        """Do nothing; see `ContextSource`."""
 
     def _loaded_texts(self, node_type: NodeType) -> Iterator[Mapping[str, Any]]:
         """Yield the metadata of the texts of one type in the system part and the messages."""

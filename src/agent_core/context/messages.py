@@ -45,7 +45,8 @@ _MOST_AFTER = (2.0, 3.0, 4.0)
 """The most that one, two, and three or more answers can raise the scale."""
 _REMEMBERED = 7
 _WORTH_LEARNING = 200
-_MARGIN = 1.05
+MARGIN = 1.05
+"""A refused request is taken to be this much longer than its limit."""
 
 
 class WindowShares(Struct, frozen=True, kw_only=True):
@@ -131,12 +132,22 @@ class TokenScale:
                 seen.append(each / estimated)
                 return
 
-    def exceeded(self, model: str, estimated: int, limit: int) -> None:
-        """Learn that a request was refused as too long: it had more than `limit` tokens."""
-        least = _MARGIN * limit / max(estimated, 1)
-        if least <= _MOST_RATIO:
-            ratio = max(self.of(model), least)
-            self._seen[model] = deque([ratio] * len(_MOST_AFTER), maxlen=_REMEMBERED)
+    def knows(self, model: str) -> bool:
+        """Return whether an answer or a refusal has shown how this model counts."""
+        return model in self._seen
+
+    def exceeded(self, model: str, estimated: int, limit: int) -> bool:
+        """Learn that a request was refused as too long: it had more than `limit` tokens.
+
+        Returns:
+            False if no text has so many tokens: the limit must be another one.
+        """
+        least = MARGIN * limit / max(estimated, 1)
+        if least > _MOST_RATIO:
+            return False
+        ratio = max(self.of(model), least)
+        self._seen[model] = deque([ratio] * len(_MOST_AFTER), maxlen=_REMEMBERED)
+        return True
 
 
 _TAGS = {

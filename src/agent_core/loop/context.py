@@ -58,12 +58,21 @@ class ContextSource(Protocol):
         """Learn from the tokens the last built request really used."""
         ...
 
-    def refused(self) -> None:
-        """Learn that the provider found the last built request too long."""
+    @property
+    def may_be_too_long(self) -> bool:
+        """Return whether its length may be why a service refused the last request."""
         ...
 
-    async def correct_window(self, window: int) -> object:
-        """Learn that too, and the model's context window, which the provider has named."""
+    async def correct_window(self, window: int | None, *, is_stated: bool = True) -> object:
+        """Learn that the service found the last request too long, and its window if it named one.
+
+        Building the same path again is then over budget, or asks for a shorter answer. If the
+        service has not stated its reason, this is a guess for this run.
+        """
+        ...
+
+    async def confirm_window(self) -> object:
+        """Learn that a request built for a corrected window was answered."""
         ...
 
 

@@ -53,12 +53,17 @@ if TYPE_CHECKING:
 PARTIAL_CHARS = 1_000_000
 """Largest number of characters kept of a reply that was cut off: no model reads it again."""
 
+_ABOUT_THE_REQUEST = frozenset({400, 413})
+"""Statuses of refusals that may be about the length, whatever their words."""
+
 _LONGEST_STRETCH_S = 0.02
 """Seconds for which a stream may arrive without a pause for the rest of the program."""
 
 
 async def take_turn(ctx: RunContext, stats: RunStats) -> Reply:
     """Get the next reply; a prompt the provider finds too long is compacted and tried once more.
+
+    So is one that it refuses without a reason, if its length may be the reason.
 
     Raises:
         ProviderError: the call failed, or the request does not fit even after leaving exchanges
@@ -83,26 +88,50 @@ async def take_turn(ctx: RunContext, stats: RunStats) -> Reply:
             may_drop = not await ctx.compactor.recover(ctx.journal)
             built = ctx.composer.build(ctx.journal.path, ctx.toolbox.definitions, may_drop=may_drop)
             if built.over_budget:
-                raise _too_long(built)
-        if refused is not None and built.request.messages == refused[0].messages:
+                is_guess = refused is not None and not _is_too_long(refused[1])
+                raise refused[1] if refused is not None and is_guess else _too_long(built)
+        if refused is not None and _is_same(built.request, refused[0]):
             raise refused[1]
         ctx.journal.note(EventType.CONTEXT_BUILT, built.report)
         started = started or perf_counter()
         try:
             completed = await _ask(ctx, built, stats)
         except ProviderError as error:
-            if error.code is not ErrorCode.PROMPT_TOO_LONG or refused is not None:
+            is_shorter = refused is not None and built.request.messages != refused[0].messages
+            if is_shorter or not await _learn_length(ctx, error):
                 raise
-            window = error.details.get("context_window")
-            if isinstance(window, int):
-                await ctx.composer.correct_window(window)
-            else:
-                ctx.composer.refused()
             refused = built.request, error
         else:
             break
+    if refused is not None:
+        await ctx.composer.confirm_window()
     duration_ms = round((perf_counter() - started) * 1e3)
     return _write_down(ctx, completed, stats, duration_ms=duration_ms)
+
+
+async def _learn_length(ctx: RunContext, error: ProviderError) -> bool:
+    """Return whether a refusal is about the length of the request, or may be, and learn from it."""
+    is_stated = _is_too_long(error)
+    if not is_stated:
+        is_unexplained = error.code is ErrorCode.PROVIDER_ERROR and (
+            error.details.get("status") in _ABOUT_THE_REQUEST
+            and not error.details.get("quota_used_up")
+        )
+        if not is_unexplained or not ctx.composer.may_be_too_long:
+            return False
+    window = error.details.get("context_window")
+    named = window if isinstance(window, int) else None
+    await ctx.composer.correct_window(named, is_stated=is_stated)
+    return True
+
+
+def _is_too_long(error: ProviderError) -> bool:
+    return error.code is ErrorCode.PROMPT_TOO_LONG
+
+
+def _is_same(request: ModelRequest, refused: ModelRequest) -> bool:
+    has_same_limit = request.max_output_tokens == refused.max_output_tokens
+    return has_same_limit and request.messages == refused.messages
 
 
 def _too_long(built: Built) -> ProviderError:

@@ -12,6 +12,7 @@ from msgspec import Struct
 from agent_core.config.models import RetryConfig
 from agent_core.errors import ErrorCode, ProviderError
 from agent_core.providers import jsontext
+from agent_core.providers.token_limits import is_too_long, window_in
 from agent_core.text import bounded_line
 from agent_core.types import ErrorPayload
 
@@ -22,21 +23,6 @@ _random = random.SystemRandom()
 _RETRYABLE = frozenset({408, 409, 429, 529, *range(500, 529), *range(530, 600)})
 
 # Failures are rare: `re` compiles these when one is first looked at.
-_OVERFLOW = (
-    r"(?i)context_length_exceeded|exceed_context_size|request_too_large|maximum context length"
-    r"|(prompt|input) is too long|input length exceeds|input token count.{0,80}exceeds"
-    r"|exceeds? (the |this )?(model'?s )?(available |maximum )?context"
-    r"|longer than the (maximum )?(model|context)|reduce the length of the (messages|prompt)"
-)
-_NAMED_WINDOW = (
-    r"(?i)(?:maximum (?:context|model|prompt|input|sequence)(?: (?:length|window|size))?"
-    r"|context (?:length|window|size)|maximum number of (?:input )?tokens|n_ctx|max_model_len)"
-    r"[^\d.;]{0,40}?(\d[\d,_]{2,12})"
-    r"|(\d[\d,_]{2,12})(?: tokens?)? (?:maximum\b|max\b|context (?:length|window|size))"
-    r"|must be <= (\d[\d,_]{2,12})"
-)
-"""How services name the window in a refusal: the first number counts."""
-_LEAST_WINDOW, _MOST_WINDOW = 256, 100_000_000
 _MISSING_CAPABILITIES = {
     "tools": (
         r"(?i)does ?n[o']t support (tools?|function)\b|not support (tools?|function)\b"
@@ -183,7 +169,7 @@ class Called(Struct, frozen=True):
             or (status == HTTP_TOO_MANY and bool(re.search(_FOR_TODAY, explanation)))
         )
         is_of_request = status not in _ABOUT_THE_ACCOUNT
-        overflows = status == 413 or (is_of_request and bool(re.search(_OVERFLOW, explanation)))
+        overflows = is_too_long(status, explanation)
         missing = (
             name
             for name, pattern in _MISSING_CAPABILITIES.items()
@@ -207,12 +193,12 @@ class Called(Struct, frozen=True):
             code = ErrorCode.PROVIDER_AUTH_FAILED
             is_of_proxy = status == HTTP_PROXY_AUTH
             cure = "; a proxy takes a name and a password from its address" if is_of_proxy else ""
-        elif status == 429:
-            code = ErrorCode.PROVIDER_RATE_LIMITED
         elif overflows:
             code = ErrorCode.PROMPT_TOO_LONG
             if (window := window_in(explanation)) is not None:
                 details["context_window"] = window
+        elif status == 429:
+            code = ErrorCode.PROVIDER_RATE_LIMITED
         elif status in {408, 504}:
             code = ErrorCode.PROVIDER_TIMEOUT
         elif url and 400 < status < 500 and status != 422 and status not in _RETRYABLE:
@@ -264,19 +250,6 @@ class Called(Struct, frozen=True):
     def details(self) -> dict[str, Any]:
         """Provider and model, for error details."""
         return {"provider": self.provider, "model": self.model}
-
-
-def window_in(explanation: str) -> int | None:
-    """Return the context window that a refusal names, in tokens."""
-    found = re.search(_NAMED_WINDOW, explanation)
-    digits = next(filter(None, found.groups()), "") if found else ""
-    window = int(re.sub(r"\D", "", digits) or 0)
-    return window if is_window(window) else None
-
-
-def is_window(tokens: int) -> bool:
-    """Return whether this number of tokens can be a context window."""
-    return _LEAST_WINDOW <= tokens <= _MOST_WINDOW
 
 
 def document_of(body: bytes) -> Any:

@@ -46,6 +46,7 @@ from agent_core.providers.requests import (
     own_options,
 )
 from agent_core.providers.route import Route, find_route
+from agent_core.providers.token_limits import smaller_output
 from agent_core.text import bounded_line
 from agent_core.types import (
     ErrorPayload,
@@ -190,6 +191,7 @@ class HttpProvider(ABC):
             supports_images=config.supports_images, takes_documents=self.takes_documents
         )
         self._refused: dict[str, frozenset[str]] = {}
+        self._most_output: dict[str, int] = {}
         self._named: tuple[Sequence[ToolDefinition], ToolNames] = ((), ToolNames(()))
 
     def refused(self, model: str) -> frozenset[str]:
@@ -226,6 +228,9 @@ class HttpProvider(ABC):
         """
         is_native = self._is_native(request)
         request = with_output_mode(request, called, is_native=is_native)
+        if request.model in self._most_output:
+            most = self._output_limit(request)
+            request = request.model_copy(update={"max_output_tokens": most})
         options = own_options(self._config, request, called, known=self.known_options)
         headers = {**self.headers, **options.pop(HEADERS, {})}
         body = self.write_body(request, options, called)
@@ -365,10 +370,17 @@ class HttpProvider(ABC):
             prepared = adjusted
             yield ModelRetry(attempt=number, delay_ms=0, error=refusal)
 
+    def _output_limit(self, request: ModelRequest) -> int:
+        """Return the longest answer that may be asked for."""
+        asked = request.max_output_tokens or self._config.max_output_tokens
+        return min(asked, self._most_output.get(request.model, asked))
+
     def _adjusted(
         self, request: ModelRequest, before: Prepared, refusal: ErrorPayload
     ) -> Prepared | None:
-        """Return the request without the refused field; None if the refusal has another reason.
+        """Return the request without the refused field, or for a shorter answer.
+
+        None if the refusal has another reason.
 
         A service may refuse a schema, or a schema with tools, in its own words: whatever the
         refusal of such a request says, the answer is requested by a tool instead.
@@ -376,6 +388,10 @@ class HttpProvider(ABC):
         Raises:
             ProviderError: `unsupported_capability`: the requested mode is refused.
         """
+        smaller = smaller_output(refusal, self._output_limit(request))
+        if smaller is not None:
+            self._most_output[request.model] = smaller
+            return self.prepare(request, before.called)
         refused = self.refused(request.model)
         named = (
             self.optional_fields | self.output_fields if before.is_native else self.optional_fields

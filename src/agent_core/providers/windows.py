@@ -8,7 +8,7 @@ from urllib.parse import quote
 from agent_core.config.models import ModelConfig
 from agent_core.errors import AgentCoreError
 from agent_core.providers.base import ProviderAdapter
-from agent_core.providers.failures import is_window
+from agent_core.providers.token_limits import is_window
 
 _KEYS = (
     "max_model_len",  # vLLM, SGLang

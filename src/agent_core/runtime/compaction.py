@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from agent_core.artifacts.store import ArtifactStore
 from agent_core.compact.cut import CompactPolicy, Cut, choose_cut, visible_tokens
-from agent_core.config.models import CompactionConfig
+from agent_core.config.models import CompactionConfig, ModelConfig
 from agent_core.context.composer import Built, Composer
 from agent_core.context.history import open_instructions
 from agent_core.context.loaded import with_current_texts
@@ -289,7 +289,7 @@ class CompactingContextSource:
         compactions: Compactions,
     ) -> None:
         self._composer = composer
-        self.observe, self.refused = composer.observe, composer.refused
+        self.observe = composer.observe
         self._journal = journal
         self._scope = scope
         self._compactions = compactions
@@ -297,6 +297,7 @@ class CompactingContextSource:
         self._next_look = 0
         self._counted = self._attached = self._files = 0
         self._left_out: tuple[str, str | None] = ("", None)
+        self._corrected: ModelConfig | None = None
 
     def build(
         self, path: Sequence[Node], tools: Sequence[ToolDefinition], *, may_drop: bool = False
@@ -316,11 +317,24 @@ class CompactingContextSource:
                     self._next_look = used + policy.worth
         return built
 
-    async def correct_window(self, window: int) -> None:
-        """See `ContextSource.correct_window`; the session keeps the window."""
-        model = await self._composer.correct_window(window)
-        session_id = self._journal.run.session_id
-        await self._compactions.prompts.correct(session_id, model, window)
+    @property
+    def may_be_too_long(self) -> bool:
+        """See `ContextSource.may_be_too_long`."""
+        return self._composer.may_be_too_long
+
+    async def correct_window(self, window: int | None, *, is_stated: bool = True) -> None:
+        """See `ContextSource.correct_window`; the session keeps a window that is stated."""
+        corrected = await self._composer.correct_window(window, is_stated=is_stated)
+        self._corrected = corrected or self._corrected
+        if window is not None:
+            await self.confirm_window()
+
+    async def confirm_window(self) -> None:
+        """See `ContextSource.confirm_window`; the session keeps the window."""
+        model, self._corrected = self._corrected, None
+        if model is not None:
+            session_id = self._journal.run.session_id
+            await self._compactions.prompts.correct(session_id, model, model.window)
 
     async def recover(self, journal: Journal) -> bool:
         """Compact now; return whether the path fits. If not, older rules are kept verbatim."""

@@ -203,13 +203,13 @@ def test_what_the_provider_counted_changes_what_fits() -> None:
     assert made.build(talk.path, TOOLS).over_budget
 
 
-def test_a_refused_request_does_not_fit_the_next_time() -> None:
+async def test_a_refused_request_does_not_fit_the_next_time() -> None:
     talk = Talk()
     talk.user("word " * 3000)
     scale = TokenScale()
     made = composer(scale=scale)
     made.build(talk.path, TOOLS)
-    made.refused()
+    await made.correct_window(None)
     assert made.build(talk.path, TOOLS).over_budget
     assert composer(scale=scale).build(talk.path, TOOLS).over_budget
 

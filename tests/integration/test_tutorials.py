@@ -18,12 +18,18 @@ pytestmark = pytest.mark.timeout(120)
 
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs" / "tutorials"
-SDK = ROOT / "examples" / "tutorials" / "sdk"
+EXAMPLES = ROOT / "examples" / "tutorials"
 CODE = re.compile(r"^<!-- (\S+) -->\n```\w+\n(.*?)^```$", re.S | re.M)
 SHOWN = re.compile(r"^    \$ (.+)\n((?:    (?!\$ ).*\n)*)", re.M)
 LOOKS = Calls(calls=[ScriptedCall(name="stock", arguments={"item": "lamp"})])
 COUNTED = Usage(input_tokens=440, output_tokens=28, total_tokens=468)
 TWELVE = Says(text="Twelve lamps are left.", usage=COUNTED)
+EMMA = calls("free_copies", title="Emma")
+BOTH = Says(
+    text="Yes, there are two copies of Emma.",
+    usage=Usage(input_tokens=180, output_tokens=25, total_tokens=205),
+)
+FREE = calls("final_answer", title="Emma", can_borrow=True)
 
 
 def shown(page: str) -> dict[str, str]:
@@ -66,10 +72,10 @@ def test_the_code_of_a_page_is_the_file_that_it_names(page: str) -> None:
 @pytest.mark.parametrize(
     ("program", "script", "types", "prompt"),
     [
-        ("shop.py", [LOOKS, TWELVE], "", ""),
-        ("watch.py", [LOOKS, TWELVE], "", ""),
+        ("sdk/shop.py", [LOOKS, TWELVE], "", ""),
+        ("sdk/watch.py", [LOOKS, TWELVE], "", ""),
         (
-            "order.py",
+            "sdk/order.py",
             [
                 calls("stock", item="chair"),
                 calls("order", item="chair", amount=10),
@@ -79,10 +85,23 @@ def test_the_code_of_a_page_is_the_file_that_it_names(page: str) -> None:
             "Allow it? [y/n] ",
         ),
         (
-            "offer.py",
+            "sdk/offer.py",
             [
                 calls("stock", item="chair"),
                 calls("final_answer", item="chair", amount=3, available=False),
+            ],
+            "",
+            "",
+        ),
+        ("agcore/library.py", [EMMA, FREE], "", ""),
+        ("agcore/stream.py", [EMMA, BOTH], "", ""),
+        (
+            "agcore/team.py",
+            [
+                calls("librarian", message="Is Emma free?"),
+                EMMA,
+                FREE,
+                "Welcome! You can borrow Emma today.",
             ],
             "",
             "",
@@ -92,9 +111,10 @@ def test_the_code_of_a_page_is_the_file_that_it_names(page: str) -> None:
 def test_a_program_prints_what_the_page_shows(
     home: Home, project: Path, program: str, script: Sequence[Reply], types: str, prompt: str
 ) -> None:
-    done = run(home, project, script, str(SDK / program), types=types)
+    done = run(home, project, script, str(EXAMPLES / program), types=types)
     output = done.stdout.replace(prompt, f"{prompt}{types}") if prompt else done.stdout
-    assert neutral(output) == neutral(shown("sdk.md")[f"python {program}"])
+    page, _, name = program.partition("/")
+    assert neutral(output) == neutral(shown(f"{page}.md")[f"python {name}"])
     assert list(project.iterdir()) == []
 
 
@@ -102,30 +122,49 @@ def neutral(output: str) -> str:
     return re.sub(r"run_\w{4}…", "run_….", output)
 
 
+@pytest.mark.parametrize(
+    ("program", "answers", "kept"),
+    [
+        (
+            "sdk/talk.py",
+            {
+                "I am Ada. What do you sell?": "Hello, Ada. We sell lamps and chairs.",
+                "What is my name?": "Ada.",
+            },
+            "shop-data",
+        ),
+        (
+            "agcore/visitor.py",
+            {
+                "I am Ada, and I like long books.": "Hello, Ada!",
+                "What shall I read?": "Then you may like Middlemarch, Ada.",
+            },
+            "visitors.sqlite",
+        ),
+    ],
+)
 def test_a_conversation_continues_when_the_program_is_started_again(
-    home: Home, project: Path
+    home: Home, project: Path, program: str, answers: dict[str, str], kept: str
 ) -> None:
-    program = str(SDK / "talk.py")
-    answers = {
-        "I am Ada. What do you sell?": "Hello, Ada. We sell lamps and chairs.",
-        "What is my name?": "Ada.",
-    }
+    page, _, name = program.partition("/")
     for question, answer in answers.items():
-        done = run(home, project, [answer], program, question)
-        assert done.stdout == shown("sdk.md")[f'python talk.py "{question}"'] == f"{answer}\n"
-    assert [path.name for path in project.iterdir()] == ["shop-data"]
+        done = run(home, project, [answer], str(EXAMPLES / program), question)
+        expected = shown(f"{page}.md")[f'python {name} "{question}"']
+        assert done.stdout == expected == f"{answer}\n"
+    assert [path.name for path in project.iterdir()] == [kept]
 
 
-def test_the_tests_of_the_tutorial_pass(home: Home, project: Path) -> None:
-    for name in ("shop.py", "test_shop.py"):
-        (project / name).write_bytes((SDK / name).read_bytes())
-    plain = ("-q", "-p", "no:cacheprovider", "-W", "ignore", "test_shop.py")
+@pytest.mark.parametrize("page", ["sdk", "agcore"])
+def test_the_tests_of_a_tutorial_pass(home: Home, project: Path, page: str) -> None:
+    for path in (EXAMPLES / page).glob("*.py"):
+        (project / path.name).write_bytes(path.read_bytes())
+    (name,) = (path.name for path in project.glob("test_*.py"))
+    plain = ("-q", "-p", "no:cacheprovider", "-W", "ignore", name)
     done = run(home, project, [], "-m", "pytest", *plain)
-    assert "2 passed" in shown("sdk.md")["pytest -q test_shop.py"]
-    assert "2 passed" in done.stdout
+    assert shown(f"{page}.md")[f"pytest -q {name}"].strip() in done.stdout
 
 
-KGENT = ROOT / "examples" / "tutorials" / "kgent"
+KGENT = EXAMPLES / "kgent"
 REPORT = """\
 # Report
 

@@ -15,7 +15,7 @@ from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.opening import open_descriptor, refuse_database
 from agent_core.redaction import Redactor
 from agent_core.text import visible
-from agent_core.types import ErrorPayload, RuntimeEvent, Usage
+from agent_core.types import ErrorPayload, EventType, RuntimeEvent, Usage
 from agent_core.types.content import Frozen
 
 
@@ -92,7 +92,9 @@ class EventsFile:
         os.close(self._descriptor)
 
     async def add(self, event: RuntimeEvent) -> None:
-        """Write the line of an event."""
+        """Write the line of an event; output of commands is in the event that ends the call."""
+        if event.event_type is EventType.TOOL_OUTPUT:
+            return
         line = event.model_dump_json()
         if self._may_wait:  # for the reader of a pipe
             await asyncio.to_thread(self._write, line)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from agent_core.cli.figures import format_dollars, format_duration, format_elapsed, format_usage
 from agent_core.cli.layout import ASCII_SIGNS, SIGNS, Signs, fitted
 from agent_core.cli.render import CallLayout, Line, is_quiet, label_of, summary_of
+from agent_core.cli.running import RunningCall, draw_calls
 from agent_core.cli.terminal import OutputClosedError, Style, Terminal
 from agent_core.cli.words import (
     SPENDERS,
@@ -24,7 +25,7 @@ from agent_core.cli.words import (
     retry_line,
 )
 from agent_core.events.projection import Call, PlacedEvent, Projection
-from agent_core.text import plural, shortened, visible
+from agent_core.text import shortened, visible
 from agent_core.types import (
     CLOSING_EVENTS,
     ApprovalRecord,
@@ -50,6 +51,7 @@ from agent_core.types.event_details import (
     RunQueued,
     TextDelta,
     ToolEnded,
+    ToolOutput,
     ToolProgress,
     ToolStarted,
 )
@@ -59,20 +61,11 @@ if TYPE_CHECKING:
     from agent_core.cli.markdown import MarkdownStream
 
 _LONGEST_MESSAGE = 2000
-_MOST_CALLS = 8
 _QUIET_S = 2.0
 _TICK_S = 0.12
 _REASONING_TAIL = 400
 
 _MOST_QUESTIONS = 1_000
-
-
-class _Running(Struct):
-    """A call that runs, since when, and the last line that it has shown."""
-
-    call: Call
-    since: float = field(default_factory=monotonic)
-    progress: str = ""
 
 
 class _Reasoning(Struct):
@@ -103,7 +96,8 @@ class RunView:
         self._terminal = terminal
         self._projection = Projection()
         self._tokens = Counter[str]()
-        self._calls: dict[str, _Running] = {}
+        self._calls: dict[str, RunningCall] = {}
+        self._followed = ""
         self._markdown: MarkdownStream | None = None
         self._streamed = False
         self._held: list[str] = []
@@ -169,6 +163,8 @@ class RunView:
                 self._begin_call(placed.call)
             case ToolProgress(text=text) if placed.call is not None:
                 self._progress(placed.call, text)
+            case ToolOutput() as output if placed.call is not None:
+                self._take_output(placed.call, output)
             case ToolEnded() if placed.call is not None:
                 self._end_call(placed.call)
             case _:
@@ -256,7 +252,7 @@ class RunView:
     def _begin_call(self, call: Call) -> None:
         if not call.caller:
             self._narrate_held()  # text before a call is no answer
-        self._calls[call.call_id] = _Running(call)
+        self._calls[call.call_id] = RunningCall(call)
         if not (self._terminal.can_draw or is_quiet(call) or call.caller):
             self._print(self._layout.plain_head(call))
 
@@ -267,6 +263,32 @@ class RunView:
             running.progress = text
         else:
             self._print([(fitted(f"  {text}", self._terminal.width, self._signs), Style.DIM)])
+
+    def _take_output(self, call: Call, output: ToolOutput) -> None:
+        """Keep what a running command has printed; the region shows its end."""
+        if running := self._calls.get(call.call_id):
+            lines = running.take(output)
+            if self._followed == call.call_id:
+                self._print_lines(lines)
+
+    def _print_lines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self._print([(line.expandtabs(4), Style.PLAIN)])
+
+    def follow(self) -> bool:
+        """Print what the call that began last prints, from its start; return if one runs."""
+        own = [each for each in self._calls.values() if not each.call.caller]
+        if own:
+            call = own[-1].call
+            self._followed = call.call_id
+            self._say(f"{label_of(call)} {summary_of(call)}".rstrip(), Style.BOLD)
+            self._print_lines(own[-1].printed)
+            self._draw()
+        return bool(own)
+
+    def stop_following(self) -> None:
+        """Show no more than the last lines again."""
+        self._followed = ""
 
     def _end_call(self, call: Call) -> None:
         self._calls.pop(call.call_id, None)
@@ -374,19 +396,8 @@ class RunView:
         terminal, signs = self._terminal, self._signs
         room, now = terminal.width - 1, monotonic()
         sign = signs.spinner[self._frame % len(signs.spinner)]
-        lines: list[str] = []
-        for running in self._calls.values():
-            call, took = running.call, f" {format_elapsed(now - running.since)}"
-            title = fitted(f"{label_of(call)} {summary_of(call)}", room - 2 - len(took), signs)
-            lines.append(f"{sign} {title}{terminal.styled(took, Style.DIM)}")
-            if running.progress:
-                text = fitted(f"  {running.progress}", room, signs)
-                lines.append(terminal.styled(text, Style.DIM))
-        if len(lines) > _MOST_CALLS:
-            lines = [
-                *lines[:_MOST_CALLS],
-                f"  {signs.more} {plural(len(lines) - _MOST_CALLS, 'more line')}",
-            ]
+        calls = list(self._calls.values())
+        lines = list(draw_calls(calls, terminal, signs, sign, followed=self._followed))
         if lines or (self._reasoning is None and self._doing is None):
             return lines
         if thought := self._reasoning:

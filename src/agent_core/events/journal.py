@@ -33,12 +33,16 @@ from agent_core.types import (
     RuntimeEvent,
     SessionNote,
     StoredOptions,
+    ToolCall,
     new_id,
     utc_now,
 )
 
 _GATHER_S = 0.005
 """Seconds that an event waits for others before it is stored, if nothing commits it earlier."""
+
+_OUTPUT_CHARS = 4_000
+"""Characters of the output of a running call that one event shows."""
 
 _PIECE_CHARS = 262_144
 """Largest number of characters of a delta that are cleaned and shown at once."""
@@ -233,6 +237,19 @@ class Journal:
             if rest := redactor.finish():
                 self._show_delta(event_type, rest)
         self._deltas.clear()
+
+    def show_output(self, call: ToolCall, text: str, lines: int) -> None:
+        """Show the last output of a call that runs; what may be the beginning of a secret waits."""
+        if self.failure is not None or self.is_closing:
+            return
+        redactor = self._redactor.stream()
+        shown = redactor.feed(text)
+        lines -= redactor.finish().count("\n")
+        cut = len(shown) - _OUTPUT_CHARS
+        shown = shown[shown.find("\n", cut) + 1 or cut :] if cut > 0 else shown
+        payload = {"tool_name": call.name, "text": shown, "lines": lines}
+        draft = EventDraft(EventType.TOOL_OUTPUT, payload, tool_call_id=call.tool_call_id)
+        self._stream.write(self._event(pending(draft)))
 
     async def commit(self, *, is_shown: bool = True) -> None:
         """Wait until everything recorded is stored, and the stream's consumer has kept up.

@@ -277,6 +277,13 @@ def whole_text(beside: RuntimeEvent, event_type: EventType, text: str) -> Runtim
 
 
 def _append(waiting: deque[RuntimeEvent], event: RuntimeEvent) -> None:
+    if event.event_type is EventType.TOOL_OUTPUT:
+        for at in range(len(waiting) - 1, -1, -1):
+            if waiting[at].event_type is not EventType.TOOL_OUTPUT:
+                break
+            if waiting[at].tool_call_id == event.tool_call_id:
+                waiting[at] = event
+                return
     if event.event_type in LIVE_EVENTS and waiting:
         last = waiting[-1]
         is_more = last.event_type is event.event_type

@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from time import perf_counter
 from types import MappingProxyType
@@ -350,6 +351,7 @@ async def _admit(ctx: RunContext, course: _CallTiming, opened: OpenCall) -> tupl
             progress=opened.progress,
             artifact=opened.artifact,
             is_cancelled=opened.is_cancelled,
+            show_output=partial(ctx.journal.show_output, call),
             deps=ctx.toolbox.deps,
         )
         action = await tool.prepare(arguments, context)

@@ -42,6 +42,7 @@ from agent_core.text import shortened
 
 if TYPE_CHECKING:
     from agent_core.process.confinement import Confinement
+    from agent_core.process.live import LiveOutput
 
 GRACE_S = 0.5
 """Between asking a group to stop (TERM) and making it (KILL)."""
@@ -150,6 +151,7 @@ async def run(
     stdout_limit_bytes: int = 65_536,
     stderr_limit_bytes: int = 65_536,
     takes_cut: bool = False,
+    live: "LiveOutput | None" = None,
 ) -> CompletedProcess:
     """Run a program and gather its output, in bounded memory.
 
@@ -165,6 +167,7 @@ async def run(
         stderr_limit_bytes: likewise for its standard error.
         takes_cut: if it is cancelled after its start, the output so far is returned, with
             `cancelled` set; the caller has to raise the cancellation.
+        live: shows the output as it comes.
 
     Raises:
         ToolError: `validation_error` or `internal_error`; the system would not start it, or it was
@@ -180,8 +183,8 @@ async def run(
                 cancelled = error
             async with asyncio.TaskGroup() as group:
                 pumps = [
-                    group.create_task(_pump(child.stdout, stdout)),
-                    group.create_task(_pump(child.stderr, stderr)),
+                    group.create_task(_pump(child.stdout, stdout, live)),
+                    group.create_task(_pump(child.stderr, stderr, live)),
                 ]
                 try:
                     if cancelled is None:
@@ -222,9 +225,10 @@ async def _drain(pumps: Sequence[asyncio.Task[None]]) -> None:
     await asyncio.wait(pumps)
 
 
-async def _pump(chunks: AsyncIterator[bytes], capture: Capture) -> None:
+async def _pump(chunks: AsyncIterator[bytes], capture: Capture, live: "LiveOutput | None") -> None:
+    take = capture.add if live is None else live.beside(capture.add)
     async for chunk in chunks:
-        capture.add(chunk)
+        take(chunk)
 
 
 @asynccontextmanager

@@ -43,6 +43,7 @@ __all__ = [
     "ToolEnded",
     "ToolEvent",
     "ToolFailed",
+    "ToolOutput",
     "ToolProgress",
     "ToolStarted",
     "WindowBudget",
@@ -253,6 +254,18 @@ class ToolProgress(ToolEvent, frozen=True):
     text: str = ""
 
 
+class ToolOutput(ToolEvent, frozen=True):
+    """The last output of a running command; it replaces what such an event has shown before.
+
+    Attributes:
+        text: the last lines, and the beginning of the next one.
+        lines: how many lines the command has finished so far; those of `text` are the last of them.
+    """
+
+    text: str = ""
+    lines: int = 0
+
+
 class ToolEnded(ToolEvent, frozen=True):
     """A call has its answer: the common part of how it can end.
 
@@ -402,6 +415,7 @@ _RECORDS: Mapping[str, type[EventDetails]] = {
     "model_failed": ModelGaveUp,
     "tool_started": ToolStarted,
     "tool_progress": ToolProgress,
+    "tool_output": ToolOutput,
     "tool_completed": ToolCompleted,
     "tool_failed": ToolFailed,
     "tool_denied": ToolDenied,

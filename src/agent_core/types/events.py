@@ -48,6 +48,7 @@ class EventType(StrEnum):
     MODEL_RETRY = "model_retry"
     TOOL_STARTED = "tool_started"
     TOOL_PROGRESS = "tool_progress"
+    TOOL_OUTPUT = "tool_output"
     TOOL_COMPLETED = "tool_completed"
     TOOL_FAILED = "tool_failed"
     TOOL_DENIED = "tool_denied"

@@ -19,6 +19,7 @@ from agent_core.types import (
     RunIdentity,
     RunStatus,
     RuntimeEvent,
+    ToolCall,
     user_text,
 )
 
@@ -201,6 +202,20 @@ async def test_a_secret_that_comes_in_pieces_is_shown_in_none_and_deltas_are_not
     await place.types()
     shown = "".join(event.payload["text"] for event in place.shown)
     assert shown == "my key is [redacted:API_KEY] really"
+    assert place.slow.batches == []
+
+
+async def test_output_of_a_running_call_shows_no_part_of_a_secret_and_is_not_stored() -> None:
+    place = Place(TOKEN="hunter-hunter-2")  # noqa: S106 - made up
+    call = ToolCall(tool_call_id="c1", name="run", arguments={})
+    for text in ("the key is hunter-hun", "the key is hunter-hunter-2\nand", "x\n" * 9_000):
+        place.journal.show_output(call, text, text.count("\n"))
+        await place.types()
+    first, second, third = (event.payload for event in place.shown)
+    assert first == {"tool_name": "run", "text": "the key is ", "lines": 0}
+    assert second == {"tool_name": "run", "text": "the key is [redacted:TOKEN]\nand", "lines": 1}
+    assert len(third["text"]) <= 4_000
+    assert third["lines"] == 9_000
     assert place.slow.batches == []
 
 

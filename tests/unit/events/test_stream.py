@@ -221,3 +221,22 @@ async def test_whoever_follows_after_the_end_does_not_wait() -> None:
     stream = EventStream()
     stream.close()
     assert await asyncio.wait_for(followed(stream), 50) == ([], False)
+
+
+async def test_output_of_running_calls_never_piles_up() -> None:
+    def output(call_id: str, text: str) -> RuntimeEvent:
+        shown = event(EventType.TOOL_OUTPUT, text)
+        return shown.model_copy(update={"tool_call_id": call_id})
+
+    stream = EventStream()
+    stream.write(event(EventType.MODEL_COMPLETED))
+    with stream.follow() as follower:
+        reading = stream.read()
+        for number in range(1_000):
+            for call_id in ("a", "b"):
+                stream.write(output(call_id, f"{call_id}{number}"))
+        stream.write(event(EventType.RUN_COMPLETED))
+        stream.close()
+        seen = [each.payload["text"] async for each in reading]
+        assert seen == ["a999", "b999", ""]
+        assert not follower.is_behind

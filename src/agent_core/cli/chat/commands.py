@@ -364,6 +364,8 @@ async def _tasks(chat: Chat, words: Sequence[str]) -> None:
 
 
 async def _last(chat: Chat, _: Sequence[str]) -> None:
+    if chat.view is not None and chat.view.follow():
+        return
     if chat.last_call is None:
         chat.terminal.line("no tool has been called yet", Style.DIM)
         return

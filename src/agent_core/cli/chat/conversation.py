@@ -172,6 +172,7 @@ class Chat:
 
     Attributes:
         moving: the session that its next message moves to this folder.
+        view: shows the run at work, or has shown the last one.
     """
 
     line: InputLine
@@ -202,6 +203,7 @@ class Chat:
         self.exit_code = 0
         self.has_sent = False
         self.last_call: Call | None = None
+        self.view: RunView | None = None
         self._policy = PathPolicy.of(setup)
         self._sent: deque[Sent] = deque()
         self._arrived = asyncio.Event()
@@ -295,6 +297,7 @@ class Chat:
 
     async def _read(self) -> None:
         while (entered := await self.line.next()) is not None:
+            self.note_key()
             shown, text = entered.text, self.line.unfold(entered.text).strip()
             acts = entered.acts and text.startswith("/")
             is_prompt = acts and MCP_PROMPT.match(text) is not None
@@ -427,7 +430,7 @@ class Chat:
         handle = self._shown = run.handle
         for warning in handle.warnings:
             self.say(visible(warning), Style.WARN)
-        view = RunView(self.terminal)
+        view = self.view = RunView(self.terminal)
         is_shown = is_compacted = False
         async with aclosing(run.events) as events:
             async for event in events:
@@ -613,6 +616,11 @@ class Chat:
         else:
             self._interrupted_at = now
             self.terminal.line("Ctrl-C once more leaves; so does Ctrl-D", Style.DIM)
+
+    def note_key(self) -> None:
+        """Stop following a command, for the user types something."""
+        if self.view is not None:
+            self.view.stop_following()
 
     def terminate(self, number: int) -> None:
         """End the conversation as a signal wants it; the second time, at once."""

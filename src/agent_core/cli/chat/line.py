@@ -97,6 +97,10 @@ class Conversation(Protocol):
         """Switch to the next permission mode."""
         ...
 
+    def note_key(self) -> None:
+        """Notice that a key was pressed."""
+        ...
+
 
 class Entered(Struct, frozen=True):
     """A line that was entered.
@@ -288,6 +292,7 @@ class EditedLine:
         """Notice whether the key was typed, or is one of many that came together."""
         now = asyncio.get_running_loop().time()
         self._pause_s, self._last_key = now - self._last_key, now
+        self._conversation.note_key()
         if self._pause_s > AT_ONCE_S:
             self._is_burst = self._is_pasting = False
         if self._sending is not None:  # more follows the line end: this is a paste

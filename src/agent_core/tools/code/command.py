@@ -46,6 +46,7 @@ from agent_core.types import (
 )
 
 if TYPE_CHECKING:
+    from agent_core.process.live import LiveOutput
     from agent_core.process.sandbox import Sandbox, SandboxPlan
     from agent_core.tools.code.opened import Met
     from agent_core.tools.code.programs import CommandLine
@@ -495,6 +496,7 @@ async def _run(
             stdout_limit_bytes=workspace.limits.stdout_limit_bytes,
             stderr_limit_bytes=workspace.limits.stderr_limit_bytes,
             takes_cut=True,
+            live=_live_output(context, stack),
         )
     try:
         faults: list[str] = []
@@ -528,6 +530,15 @@ async def _run(
     if finished.timed_out:
         return timeout_result(argv[0], timeout_ms, [JsonBlock(data=answer)])
     return answer
+
+
+def _live_output(context: ToolContext, stack: AsyncExitStack) -> "LiveOutput | None":
+    """Return what shows the output of a command while it runs, if anybody would see it."""
+    if context.show_output is None:
+        return None
+    from agent_core.process.live import LiveOutput  # noqa: PLC0415 - for runs that are watched
+
+    return stack.enter_context(LiveOutput(context.show_output))
 
 
 def _show_missing_network(

@@ -24,7 +24,7 @@ from agent_core.errors import AgentCoreError, ConfigError, SchemaError, ToolErro
 from agent_core.hooks.answer import HookError, read_answer
 from agent_core.hooks.file import HookPoint, load_hooks
 from agent_core.mcp.config import read_servers
-from agent_core.mcp.transports import parse_message
+from agent_core.mcp.readable import parse_message
 from agent_core.memory.entry import parse_memory
 from agent_core.process import CompletedProcess
 from agent_core.process.capture import Output

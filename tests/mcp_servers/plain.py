@@ -20,6 +20,7 @@ TRAITS = set(sys.argv[1:])
 DIARY = os.environ.get("PLAIN_DIARY")
 _lock = threading.Lock()
 _cancelled: set[Any] = set()
+_listed: list[Any] = []
 
 
 def note(line: str) -> None:
@@ -132,6 +133,7 @@ def listing() -> list[dict[str, Any]]:
         tools.append({"name": "meta", "inputSchema": schema()} | readonly)
     if "twice" in TRAITS:
         tools.append(tools[0])
+    tools += json.loads(os.environ.get("PLAIN_TOOLS", "[]"))
     if "many" in TRAITS:
         tools = [{"name": f"t{number}", "inputSchema": schema()} for number in range(1001)]
     if "unusable" in TRAITS:
@@ -263,6 +265,15 @@ def answer(message: dict[str, Any]) -> None:
             note("list")
             if "endless" in TRAITS:
                 result: dict[str, Any] = {"tools": [], "nextCursor": "more"}
+            elif "PLAIN_CURSORS" in os.environ:
+                cursors = json.loads(
+                    os.environ["PLAIN_CURSORS"]
+                )  # one after another, round and round
+                _listed.append(params.get("cursor"))
+                result = {
+                    "tools": listing(),
+                    "nextCursor": cursors[(len(_listed) - 1) % len(cursors)],
+                }
             else:
                 result = {"tools": listing()}
             send({"id": request_id, "result": result})
@@ -280,10 +291,27 @@ def answer(message: dict[str, Any]) -> None:
             pass
 
 
+def refuse_probe(message: dict[str, Any]) -> None:
+    """Do what servers do that expect `initialize` and nothing else first."""
+    if "strict" in TRAITS:
+        sys.exit(f"expected initialize, but received {message.get('method')}")
+    if "strict_quiet" in TRAITS:
+        sys.exit(0)
+    if "strict_later" in TRAITS:
+        send({"id": message["id"], "error": {"code": -32600, "message": "initialize first"}})
+        sys.exit("not initialized")
+    for _ in sys.stdin:  # its state is broken: it reads, and never answers again
+        pass
+
+
 def serve() -> None:
     last_call: Any = None
-    for line in sys.stdin:
+    for number, line in enumerate(sys.stdin):
         message = json.loads(line)
+        strict = TRAITS & {"strict", "strict_deaf", "strict_quiet", "strict_later"}
+        if strict and number == 0 and message.get("method") != "initialize":
+            note("probed")
+            refuse_probe(message)
         if message.get("method") == "tools/call":
             last_call = message["id"]
         if message.get("id") == "q1" and "method" not in message:

@@ -8,6 +8,7 @@ import asyncio
 import os
 import shutil
 import sys
+from collections import defaultdict
 from contextlib import aclosing, closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -56,6 +57,7 @@ _MODEL_S = 60.0
 _LOOK_UP_S = 10.0
 _SERVERS_S = 40.0
 _PROGRAM_S = 10.0
+_MOST_PROBLEMS = 5
 _MOST_TOKENS = 512
 
 
@@ -280,13 +282,15 @@ async def _examine_servers(project: Project | None) -> list[Finding]:
     """Connect to every server, and count its tools."""
     if project is None:
         return [_unknown("mcp servers")]
+    from agent_core.mcp.discovery import OLDER_SWITCH  # noqa: PLC0415 - with a server only
+
     mcp = project.mcp
     if mcp is None:
         return [Finding("mcp servers", "ok", "none is configured")]
-    failed: dict[str, str] = {}
+    failed: defaultdict[str, list[str]] = defaultdict(list)
 
     async def note(failure: "ServerFailure") -> None:
-        failed.setdefault(failure.server_id, failure.message)
+        failed[failure.server_id].append(failure.message)
 
     try:
         async with asyncio.timeout(_SERVERS_S):
@@ -299,11 +303,20 @@ async def _examine_servers(project: Project | None) -> list[Finding]:
     found: list[Finding] = []
     for server_id in mcp.server_ids:
         count = sum(tool.name.startswith(f"mcp.{server_id}.") for tool in tools)
-        if problem := failed.get(server_id):
-            cure = f"see `soong-agent mcp test {server_id}`, or set it disabled in mcp.json"
-            found.append(Finding("mcp servers", "broken", f"{server_id}: {problem}", cure))
+        text = f"{server_id}: {plural(count, 'tool')}"
+        offer = mcp.offers.get(server_id)
+        cure = f"see `soong-agent mcp test {server_id}`, or set it disabled in mcp.json"
+        if offer is None:
+            text = f"{server_id}: {'; '.join(failed[server_id])}"
+            found.append(Finding("mcp servers", "broken", text, cure))
+        elif problems := failed[server_id]:
+            text += f"; {'; '.join(problems[:_MOST_PROBLEMS])}"
+            found.append(Finding("mcp servers", "remark", text, cure))
+        elif offer.is_older:
+            text += ", after it was started a second time for an older protocol"
+            found.append(Finding("mcp servers", "remark", text, f"set {OLDER_SWITCH}"))
         else:
-            found.append(Finding("mcp servers", "ok", f"{server_id}: {plural(count, 'tool')}"))
+            found.append(Finding("mcp servers", "ok", text))
     return found
 
 

@@ -7,12 +7,13 @@ cancellation is still on its way to the server.
 """
 
 import asyncio
+import json
 import logging
 import math
 import os
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 from urllib.parse import urlsplit
 
 import anyio
@@ -45,6 +46,7 @@ from agent_core.mcp.config import HttpServer, ServerConfig
 from agent_core.mcp.discovery import (
     MAX_INSTRUCTIONS_CHARS,
     MAX_REASON_CHARS,
+    OLDER_SWITCH,
     Host,
     Offer,
     SessionForgottenError,
@@ -59,7 +61,8 @@ from agent_core.mcp.elicitation import (
     url_request,
 )
 from agent_core.mcp.login import Login
-from agent_core.mcp.transports import StdioTransport, Streams, http_streams, with_readable_messages
+from agent_core.mcp.readable import Streams, with_readable_messages
+from agent_core.mcp.transports import StdioTransport, http_streams
 from agent_core.process.environment import HOOK
 from agent_core.text import shortened
 from agent_core.types import ElicitationAnswer, ElicitationRequest
@@ -70,14 +73,19 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+Mode = Literal["auto", "legacy"]
+"""The handshake: asking for the newest protocol first, or the one of the older protocols."""
+
 CLOSE_SECONDS = 5.0
 """Seconds that the end of a session may take, including the end of its process."""
 
 CLIENT = Implementation(name="soong-agent", version=installed_version() or "0")
 MAX_TOOLS = 1000
+MAX_DATA_CHARS = 500
 HTTP_NOT_FOUND = 404
 
 _MAX_PAGES = 100
+_MOST_ODDITIES = 20
 _SESSION_UNKNOWN = {INVALID_REQUEST, REQUEST_TIMEOUT}  # of the SDKs of Python and TypeScript
 _BAD_ARGUMENTS = {INVALID_PARAMS, -32002}  # -32002: no such resource, from older servers
 _MOST_PAGES_TO_VISIT = 3
@@ -96,10 +104,21 @@ class ServerConnection:
         config: how the server is reached.
         host: the program's settings and callbacks for servers.
         on_change: called when the server announces that its tools have changed.
+        starts_older: begin with the handshake of the older protocol, without asking for the newest.
+
+    Attributes:
+        is_older: the server could only be used with the handshake of the older protocol.
+        was_late: the server was given up because it was silent.
     """
 
     def __init__(
-        self, server_id: str, config: ServerConfig, host: Host, *, on_change: Callable[[], None]
+        self,
+        server_id: str,
+        config: ServerConfig,
+        host: Host,
+        *,
+        on_change: Callable[[], None],
+        starts_older: bool = False,
     ) -> None:
         self._home = HomeLoop(f"the MCP server {server_id!r}", kind="another client")
         self._server_id = server_id
@@ -108,6 +127,12 @@ class ServerConnection:
         self._on_change = on_change
         self._scope = anyio.CancelScope()
         self._over = asyncio.Event()
+        self._has_stopped = False
+        self._modes: tuple[Mode, ...] = ("legacy",)
+        if config.protocol == "auto":
+            self._modes = ("legacy", "auto") if starts_older else ("auto", "legacy")
+        self.is_older = False
+        self.was_late = False
         self._is_forgotten = False
         self._http_status: int | None = None
         self._calls: set[asyncio.Task[Any]] = set()
@@ -118,6 +143,8 @@ class ServerConnection:
         self._client: Client | None = None
         self._is_stale = True
         self._specs: dict[str, ToolSpec] = {}
+        self._oddities: list[str] = []
+        self._losses: tuple[str, ...] = ()
         self._failure: ToolError | None = None
         self._opened = asyncio.Event()
         self._owner = asyncio.create_task(self._own(), name=f"mcp:{server_id}")
@@ -159,7 +186,9 @@ class ServerConnection:
         client = self._live()
         words = shortened(client.instructions or "", MAX_INSTRUCTIONS_CHARS)
         has_resources = client.server_capabilities.resources is not None
-        return Offer(tuple(specs.values()), words, has_resources)
+        return Offer(
+            tuple(specs.values()), words, has_resources, is_older=self.is_older, losses=self._losses
+        )
 
     async def specs(self, *, refresh: bool = False) -> Mapping[str, ToolSpec]:
         """Return the server's tools by name, listed again if they have changed or `refresh` is set.
@@ -276,12 +305,15 @@ class ServerConnection:
             case MCPError(code=code) if code in _BAD_ARGUMENTS:
                 message = f"MCP server {self._server_id!r} refused the arguments: {cause}"
                 return ToolError(ErrorCode.VALIDATION_ERROR, shortened(message, MAX_REASON_CHARS))
-            case MCPError():
-                reason = f"failed the call: {cause}"
+            case MCPError(data=data):
+                said = "" if data is None else f" ({shortened(_words_of(data), MAX_DATA_CHARS)})"
+                reason = f"failed the call: {cause}{said}"
             case ValidationError():
                 reason = "made the call and answered with what is no tool result"
+                return self._error(reason, retryable=False)
             case _:
                 reason = f"made the call and gave an unusable answer: {cause}"
+                return self._error(reason, retryable=False)
         return self._error(reason)
 
     def _has_forgotten(self, cause: BaseException) -> bool:
@@ -297,32 +329,77 @@ class ServerConnection:
         seconds = self._config.timeout_ms / 1e3
         try:
             with self._scope:
-                self._scope.deadline = anyio.current_time() + seconds
-                async with Client(
-                    with_readable_messages(self._transport()),
-                    client_info=CLIENT,
-                    mode="auto" if self._config.protocol == "auto" else "legacy",
-                    cache=None,
-                    message_handler=self._on_message,
-                    logging_callback=self._on_log,
-                    elicitation_callback=self._elicit if self._host.elicit else None,
-                ) as client:
-                    self._client = client
-                    await self._list(client)
-                    self._scope.deadline = math.inf
-                    self._opened.set()
-                    async with anyio.create_task_group() as tasks:
-                        tasks.start_soon(self._listen, client)
-                        await self._over.wait()
-                        tasks.cancel_scope.cancel()
+                first, *others = self._modes
+                try:
+                    await self._stay(first, seconds)
+                except Exception as error:
+                    if not others or not self._may_be_the_probe(_cause(error)):
+                        raise
+                    told = f"ended at the handshake {first!r}: {_cause(error)}"
+                    self._host.log(self._server_id, shortened(told, MAX_REASON_CHARS))
+                    await self._stay(others[0], seconds)
         except Exception as error:  # noqa: BLE001 - raised by every caller of `opened`
             self._failure = self._failed(_cause(error))
         finally:
             if self._failure is None and not self._opened.is_set():
-                late = self._error(f"was not ready in {seconds:g} s{self._end_report()}")
+                late = self._error(
+                    f"was not ready in {seconds:g} s{self._end_report()}{self._switch}"
+                )
                 self._failure = (self._login and self._login.failure) or late
+                self.was_late = self._failure is late
             self._over.set()
             self._opened.set()
+
+    async def _stay(self, mode: "Mode", seconds: float) -> None:
+        """Open the session with this handshake, and stay until it is over."""
+        self._scope.deadline = anyio.current_time() + seconds
+        self._has_stopped, self._client = False, None
+        async with Client(
+            with_readable_messages(self._transport(), self._note_oddity),
+            client_info=CLIENT,
+            mode=mode,
+            cache=None,
+            message_handler=self._on_message,
+            logging_callback=self._on_log,
+            elicitation_callback=self._elicit if self._host.elicit else None,
+        ) as client:
+            self._client = client
+            await self._list(client)
+            self._scope.deadline = math.inf
+            self.is_older = mode == "legacy" and len(self._modes) > 1
+            self._opened.set()
+            if self._has_stopped:
+                self._over.set()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._listen, client)
+                await self._over.wait()
+                tasks.cancel_scope.cancel()
+
+    def _may_be_the_probe(self, cause: BaseException) -> bool:
+        """Return whether the server may only have been unable to stand the first request.
+
+        Servers exist that end, or drop the connection, when they are asked for the newest protocol.
+        """
+        if self._opened.is_set() or self._client is not None:
+            return False
+        if self._login is not None and self._login.failure is not None:
+            return False
+        if isinstance(self._config, HttpServer):
+            return isinstance(cause, httpx2.NetworkError | httpx2.RemoteProtocolError) and not (
+                isinstance(cause, httpx2.ConnectError)
+            )
+        return isinstance(cause, MCPError)
+
+    def _note_stop(self) -> None:
+        self._has_stopped = True
+        if self._opened.is_set():
+            self._over.set()
+
+    @property
+    def _switch(self) -> str:
+        """The setting for servers that cannot stand to be asked for the newest protocol."""
+        is_open = self._config.protocol == "auto"
+        return f"; if it is made for an older protocol, set {OLDER_SWITCH}" if is_open else ""
 
     def _transport(self) -> AbstractAsyncContextManager[Streams]:
         config, server_id, host = self._config, self._server_id, self._host
@@ -349,7 +426,7 @@ class ServerConnection:
             launcher=host.launcher,
             sandbox=host.sandbox,
             log=lambda line: host.log(server_id, line),
-            on_end=self._over.set,
+            on_end=self._note_stop,
         )
         return self._stdio.streams()
 
@@ -426,30 +503,41 @@ class ServerConnection:
     async def _list(self, client: Client) -> None:
         self._is_stale = False  # set before asking, so that no change is missed
         specs: dict[str, ToolSpec] = {}
+        cursors: set[str | None] = {None}
         cursor: str | None = None
-        pages = 0
+        self._oddities = []
         try:
             while client.server_capabilities.tools is not None:
                 page = await client.list_tools(cursor=cursor)
                 if len(specs) + len(page.tools) > MAX_TOOLS:
                     raise self._error(f"lists more than {MAX_TOOLS} tools")
                 # In a thread, because checking a complex schema takes milliseconds.
-                read = await asyncio.to_thread(_read_all, page.tools)
-                for tool, spec in zip(page.tools, read, strict=True):
-                    if tool.name in specs:
-                        raise self._error(f"lists the tool {tool.name[:100]!r} twice")
-                    specs[tool.name] = spec
+                for spec in await asyncio.to_thread(_read_all, page.tools):
                     if spec.fault:
                         self._host.log(self._server_id, spec.fault)
-                pages, cursor = pages + 1, page.next_cursor
+                    if spec.name not in specs:
+                        specs[spec.name] = spec
+                    elif spec != specs[spec.name]:
+                        fault = f"it lists the tool {spec.name!r} twice, and the first one is used"
+                        self._note_oddity(fault)
+                cursor = page.next_cursor
                 if cursor is None:
                     break
-                if pages == _MAX_PAGES:
-                    raise self._error(f"lists its tools on more than {_MAX_PAGES} pages")
+                if cursor in cursors or len(cursors) == _MAX_PAGES:
+                    self._note_oddity("the pages of its list of tools do not end; some are missing")
+                    break
+                cursors.add(cursor)
         except BaseException:
             self._is_stale = True
             raise
-        self._specs = specs
+        self._specs, self._losses = specs, tuple(self._oddities)
+
+    def _note_oddity(self, what: str) -> None:
+        """Log what is wrong with an answer, and keep it for the list of tools that is read."""
+        line = shortened(what, MAX_REASON_CHARS)
+        self._host.log(self._server_id, line)
+        if len(self._oddities) < _MOST_ODDITIES:
+            self._oddities.append(f"MCP server {self._server_id!r}: {line}")
 
     async def _on_message(self, message: "IncomingMessage") -> None:
         if isinstance(message, ToolListChangedNotification):
@@ -486,7 +574,7 @@ class ServerConnection:
             case TimeoutError():
                 reason = f"did not answer in {self._config.timeout_ms / 1e3:g} s"
             case MCPError() if self._stdio is not None:
-                reason = f"ended before it was ready{self._end_report()}"
+                reason = f"ended before it was ready{self._end_report()}{self._switch}"
             case MCPError() if self._http_status:
                 reason = f"answered with HTTP status {self._http_status}: {cause}"
             case httpx2.ConnectError() if isinstance(self._config, HttpServer):
@@ -552,6 +640,10 @@ def _read(tool: Tool) -> ToolSpec:
         fault = f"the tool {tool.name[:100]!r} is left out: {spec.fault}"
         spec = replace(spec, fault=shortened(fault, MAX_REASON_CHARS))
     return spec
+
+
+def _words_of(data: object) -> str:
+    return data if isinstance(data, str) else json.dumps(data, ensure_ascii=False, default=str)
 
 
 def _cause(error: BaseException) -> BaseException:

@@ -31,6 +31,9 @@ MAX_DESCRIPTION_CHARS = 20_000
 MAX_INSTRUCTIONS_CHARS = 4000
 MAX_REASON_CHARS = 1000
 
+OLDER_SWITCH = '"protocol": "2025-11-25" for it in mcp.json'
+"""Cure for a server that ends, or is silent, when it is asked for the newest protocol."""
+
 _NAME = re.compile(r"[A-Za-z0-9_.\-]{1,128}")
 
 logger = logging.getLogger(__name__)
@@ -150,17 +153,26 @@ class Offer(Struct, frozen=True):
         tools: in the server's order, including those that are left out.
         instructions: how to use it, in its own words.
         has_resources: it declares resources.
+        is_older: it could only be used with the handshake of the older protocol.
+        losses: the parts of its list that are missing, as sentences.
     """
 
     tools: tuple[ToolSpec, ...] = ()
     instructions: str = ""
     has_resources: bool = False
+    is_older: bool = False
+    losses: tuple[str, ...] = ()
 
 
 class DiscoveryCache:
-    """The offers of servers, by server id and configuration hash, up to a maximum age."""
+    """The offers of servers, by server id and configuration hash, up to a maximum age.
+
+    Attributes:
+        older: the servers that are started for the older protocol at once.
+    """
 
     def __init__(self) -> None:
+        self.older: set[tuple[str, str]] = set()
         self._entries: dict[tuple[str, str], tuple[float, Offer]] = {}
 
     def get(self, key: tuple[str, str], ttl_seconds: float) -> Offer | None:

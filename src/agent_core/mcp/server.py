@@ -125,8 +125,14 @@ class McpServer:
                 # A server that takes long to fail is not tried at every turn; one that fails at
                 # once is.
                 self._failure = (now + min(now - started, MAX_QUIET_SECONDS), error)
+                # What was silent may be unable to stand the newest protocol: the next attempt
+                # begins with the other one.
+                if connection.was_late:
+                    self._cache.older ^= {self._key}
                 self._cache.drop(self._key)
                 raise
+            if connection.is_older:
+                self._cache.older.add(self._key)
             try:
                 return await ask(connection)
             except SessionForgottenError:
@@ -154,6 +160,7 @@ class McpServer:
             self._config,
             self._host,
             on_change=self._note_change,
+            starts_older=self._key in self._cache.older,
         )
         self._connections = [*still_ending, connection]
         return connection

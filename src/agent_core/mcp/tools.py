@@ -221,7 +221,8 @@ class McpTools:
         known = self._offered.get(server.server_id)
         if known is None or known[0] is not specs:
             tools = (self._tool(server, spec) for spec in specs if not spec.fault)
-            failures = [ServerFailure(server.server_id, spec.fault) for spec in specs if spec.fault]
+            faults = [*(spec.fault for spec in specs if spec.fault), *offer.losses]
+            failures = [ServerFailure(server.server_id, fault) for fault in faults]
             made = [tool for tool in tools if tool is not None]
             known = self._offered[server.server_id] = specs, made, failures[:_MOST_REPORTED]
         return known[1], known[2]

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from agent_core.config.problems import problems_of
 from agent_core.errors import ConfigError, ErrorCode
-from agent_core.mcp.config import SERVER_ID, HttpServer, ServerConfig, StdioServer
+from agent_core.mcp.config import SERVER_ID, HttpServer, Protocol, ServerConfig, StdioServer
 from agent_core.tools.toolsets import ToolFilter, Toolset
 
 
@@ -43,6 +43,7 @@ class McpStdio(McpToolset):
         env: variables in addition to those of `[tools] env_allowlist`; their values are secret.
         cwd: its working folder; the user's home folder by default, the root folder for an agent of
             `agcore`; never the current folder by itself.
+        protocol: the newest version that both sides know, or the one that it names.
         timeout_ms: for start, handshake and listing.
         filter: selects its tools, by their own names or by their definitions.
 
@@ -58,6 +59,7 @@ class McpStdio(McpToolset):
         *,
         env: Mapping[str, str] | None = None,
         cwd: str | Path | None = None,
+        protocol: Protocol = "auto",
         timeout_ms: int = 30_000,
         filter: ToolFilter | None = None,  # noqa: A002 - what it is called everywhere
     ) -> None:
@@ -66,6 +68,7 @@ class McpStdio(McpToolset):
             "args": list(args),
             "env": dict(env or {}),
             "cwd": None if cwd is None else str(cwd),
+            "protocol": protocol,
             "timeout_ms": timeout_ms,
         }
         super().__init__(name, StdioServer, fields, filter)
@@ -79,6 +82,7 @@ class McpHttp(McpToolset):
         url: its address.
         headers: go to its origin only; their values are secret.
         transport: the kind of HTTP transport.
+        protocol: the newest version that both sides know, or the one that it names.
         timeout_ms: for connecting, handshake and listing.
         filter: selects its tools, by their own names or by their definitions.
 
@@ -93,6 +97,7 @@ class McpHttp(McpToolset):
         *,
         headers: Mapping[str, str] | None = None,
         transport: Literal["streamable_http", "sse"] = "streamable_http",
+        protocol: Protocol = "auto",
         timeout_ms: int = 30_000,
         filter: ToolFilter | None = None,  # noqa: A002 - what it is called everywhere
     ) -> None:
@@ -100,6 +105,7 @@ class McpHttp(McpToolset):
             "url": url,
             "headers": dict(headers or {}),
             "transport": transport,
+            "protocol": protocol,
             "timeout_ms": timeout_ms,
         }
         super().__init__(name, HttpServer, fields, filter)

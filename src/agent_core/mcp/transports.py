@@ -7,18 +7,11 @@ with bounded bodies. The SDK follows a redirect only within the server's origin.
 """
 
 import asyncio
-import json
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import (
-    AbstractAsyncContextManager,
-    AsyncExitStack,
-    asynccontextmanager,
-    suppress,
-)
-from functools import cache
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING
 
 import anyio
 import httpx2
@@ -26,19 +19,10 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import MCP_SESSION_ID, streamable_http_client
 from mcp.shared.message import SessionMessage
-from mcp_types import (
-    INTERNAL_ERROR,
-    ContentBlock,
-    ErrorData,
-    JSONRPCError,
-    JSONRPCMessage,
-    JSONRPCResponse,
-    jsonrpc_message_adapter,
-)
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-from pydantic import TypeAdapter, ValidationError
 
 from agent_core.mcp.config import HttpServer, StdioServer
+from agent_core.mcp.readable import Incoming, Streams, parse_message, readable_body
 from agent_core.mcp.route import RoutedTransport
 from agent_core.process import Child, Command, Launcher, find_program, open_child
 from agent_core.process.starts import CANNOT_RUN, explain_exit
@@ -62,9 +46,6 @@ CONNECT_SECONDS = 30.0
 _LOG_SECONDS = 0.2
 
 _TRACE_CONTEXT = TraceContextTextMapPropagator()
-
-Incoming = SessionMessage | Exception
-Streams = tuple[Any, Any]
 
 
 class LineTooLongError(Exception):
@@ -222,29 +203,6 @@ async def _lines(chunks: AsyncIterator[bytes], *, cut: int | None = None) -> Asy
         yield bytes(line)
 
 
-def parse_message(line: bytes) -> JSONRPCMessage | None:
-    """Parse a message; None if it is not one, because many servers print a greeting."""
-    with suppress(ValidationError):
-        return jsonrpc_message_adapter.validate_json(line, by_name=False)
-    try:
-        loose: Any = json.loads(line.decode(errors="replace"))
-    except (ValueError, RecursionError):
-        return None
-    # A half surrogate or a broken byte in a tool's text must not lose the answer.
-    mended = json.dumps(loose, ensure_ascii=False).encode(errors="replace")
-    with suppress(ValidationError):
-        return jsonrpc_message_adapter.validate_json(mended, by_name=False)
-    match loose:
-        case {"id": bool()}:  # an integer to Python, but not a valid id
-            return None
-        case {"id": int() | str() as request_id, **rest} if "method" not in rest:
-            # A broken answer fails its call at once, instead of letting it wait for another one.
-            failure = ErrorData(code=INTERNAL_ERROR, message="its answer is not a JSON-RPC message")
-            return JSONRPCError(jsonrpc="2.0", id=request_id, error=failure)
-        case _:
-            return None
-
-
 class BodyTooLargeError(httpx2.StreamError):
     """A response is larger than `MAX_MESSAGE_BYTES`, or compressed so that its size is unknown."""
 
@@ -307,162 +265,73 @@ async def _name_span(request: httpx2.Request) -> None:
 async def _bound(response: httpx2.Response) -> None:
     if response.headers.get("content-encoding", "identity").lower() != "identity":
         raise BodyTooLargeError("the server compressed its answer although it was asked not to")
-    is_events = response.headers.get("content-type", "").lower().startswith("text/event-stream")
-    if not is_events and isinstance(response.stream, httpx2.AsyncByteStream):
-        response.stream = _Bounded(response.stream)
+    kind = response.headers.get("content-type", "").lower().partition(";")[0].strip()
+    is_answer = response.request.method == "POST" and response.status_code == HTTP_OK
+    if is_answer and kind not in _READ_BY_THE_SDK:
+        response.headers["content-type"] = kind = "application/json"  # it is hardly anything else
+    if isinstance(response.stream, httpx2.AsyncByteStream):
+        if kind == "text/event-stream":
+            response.stream = _Events(response.stream)
+        else:
+            response.stream = _Bounded(response.stream, is_message=kind == "application/json")
+
+
+HTTP_OK = 200
+_READ_BY_THE_SDK = frozenset({"application/json", "text/event-stream", "text/html"})
 
 
 class _Bounded(httpx2.AsyncByteStream):
-    """The bytes of another stream, up to the limit."""
+    """The bytes of another stream, up to the limit; one message is changed so that it is read."""
 
-    def __init__(self, stream: httpx2.AsyncByteStream) -> None:
+    def __init__(self, stream: httpx2.AsyncByteStream, *, is_message: bool) -> None:
         self._stream = stream
+        self._is_message = is_message
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
+        body = bytearray()
         total = 0
         async for chunk in self._stream:
             total += len(chunk)
             if total > MAX_MESSAGE_BYTES:
                 raise BodyTooLargeError(f"the answer is larger than {MAX_MESSAGE_BYTES:,} bytes")
-            yield chunk
+            if self._is_message:
+                body.extend(chunk)
+            else:
+                yield chunk
+        if self._is_message:
+            yield readable_body(bytes(body))
 
     async def aclose(self) -> None:
         await self._stream.aclose()
 
 
-_HINTS = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
+class _Events(httpx2.AsyncByteStream):
+    """The events of another stream, whose messages are changed so that they are read.
 
-
-@asynccontextmanager
-async def with_readable_messages(
-    transport: AbstractAsyncContextManager[Streams],
-) -> AsyncGenerator[Streams]:
-    """Open the same transport, with messages changed so that the SDK reads them correctly.
-
-    In a list of tools the hints become booleans or are dropped: the SDK takes `"true"`, `1` or
-    `"yes"` for true. `readOnlyHint` lowers a guard, so only JSON's true counts; `openWorldHint`
-    raises one, so any value but false or null counts. One hint of another type must not cost the
-    whole list of tools. Output schemas are removed, because the SDK discards the result of a call
-    that does not fit one.
-
-    In the result of a call, parts become text if the SDK would refuse them and the result with
-    them.
+    The SDK limits the size of an event; here a line beyond that limit is only passed on.
     """
-    async with transport as (incoming, outgoing):
-        yield _ReadableMessages(incoming), outgoing
+
+    def __init__(self, stream: httpx2.AsyncByteStream) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        rest = bytearray()
+        async for chunk in self._stream:
+            rest.extend(chunk)
+            end = rest.rfind(b"\n") + 1
+            if end or len(rest) > MAX_MESSAGE_BYTES:
+                end = end or len(rest)
+                yield b"".join(map(_readable_line, bytes(rest[:end]).splitlines(keepends=True)))
+                del rest[:end]
+        yield bytes(rest)
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
 
 
-class _ReadableMessages:
-    """The incoming messages of a transport, in a form that the SDK reads."""
-
-    def __init__(self, source: Any) -> None:
-        self._source = source
-
-    def __getattr__(self, name: str) -> Any:  # `aclose`, and `last_context` where there is one
-        return getattr(self._source, name)
-
-    async def receive(self) -> Incoming:
-        return _plain(await self._source.receive())
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Incoming:
-        return _plain(await self._source.__anext__())
-
-    async def __aenter__(self) -> Self:
-        await self._source.__aenter__()
-        return self
-
-    async def __aexit__(self, *failure: Any) -> bool | None:
-        return await self._source.__aexit__(*failure)
-
-
-def _plain(item: Incoming) -> Incoming:
-    """Return the message with clear hints, or with a readable result of a call."""
-    match item:
-        case SessionMessage(message=JSONRPCResponse(result=result)) if not _OF_A_CALL.isdisjoint(
-            result
-        ):
-            _make_readable(result)
-        case SessionMessage(message=JSONRPCResponse(result={"tools": [*tools]})):
-            for tool in tools:
-                _forget_output_schema(tool)
-                match tool:
-                    case {"annotations": dict()}:
-                        given: Mapping[str, Any] = tool["annotations"]
-                        plain = {n: given[n] for n in _HINTS if isinstance(given.get(n), bool)}
-                        is_unclear = "destructiveHint" not in plain
-                        if is_unclear and given.get("destructiveHint") is not None:
-                            plain["readOnlyHint"] = False  # an unclear hint contradicts it
-                        if given.get("openWorldHint") not in (None, False):
-                            plain["openWorldHint"] = True  # it raises a guard
-                        title = given.get("title")
-                        has_title = isinstance(title, str)
-                        tool["annotations"] = plain | ({"title": title} if has_title else {})
-                    case {"annotations": _}:
-                        del tool["annotations"]
-                    case _:
-                        pass
-        case _:
-            pass
-    return item
-
-
-def _forget_output_schema(tool: Any) -> None:
-    if isinstance(tool, dict):
-        cast("dict[str, Any]", tool).pop("outputSchema", None)
-
-
-_OF_A_CALL = frozenset({"content", "structuredContent", "toolResult"})
-"""Fields that only the result of a call has."""
-
-
-def _make_readable(result: dict[str, Any]) -> None:
-    """Keep the readable parts of the result of a call, because the call has been made.
-
-    A result without a readable part stays unchanged, and is refused.
-    """
-    given = result.get("content", [])
-    parts = cast("list[Any]", given if isinstance(given, list) else [given])
-    is_modern = "resultType" in result
-    if not is_modern and not isinstance(result.get("structuredContent", {}), dict):
-        parts = [*parts, _text_part(result.pop("structuredContent"))]
-    if "toolResult" in result:  # from the first protocol version
-        parts = [*parts, _text_part(result.pop("toolResult"))]
-    read = [_read_part(part) for part in parts]
-    if read and not any(read) and not result.get("structuredContent"):
-        return
-    unreadable = {"type": "text", "text": "[a part that cannot be read]"}
-    result["content"] = [part or unreadable for part in read]
-    result.setdefault("resultType", "complete")
-    if not isinstance(result.get("isError", False), bool):
-        result["isError"] = bool(result["isError"])
-    if not isinstance(result.get("_meta", {}), dict):
-        del result["_meta"]
-
-
-def _read_part(part: Any) -> dict[str, Any] | None:
-    """Return a part in the protocol's form, or as text; None if it is empty."""
-    if isinstance(part, dict):
-        fields = cast("dict[str, Any]", part)
-        plain = {key: value for key, value in fields.items() if key not in {"annotations", "_meta"}}
-        for candidate in (fields, plain):
-            with suppress(ValidationError):
-                _part_adapter().validate_python(candidate, by_name=False)
-                return candidate
-        if not plain.keys() - {"type"}:
-            return None
-    elif isinstance(part, bool | int | float) or part is None:
-        return None
-    return _text_part(part)
-
-
-def _text_part(value: Any) -> dict[str, Any]:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return {"type": "text", "text": text}
-
-
-@cache
-def _part_adapter() -> TypeAdapter[ContentBlock]:
-    return TypeAdapter(ContentBlock)
+def _readable_line(line: bytes) -> bytes:
+    """Return a line of an event; one that holds a whole message is changed if need be."""
+    if line.startswith(b"data:") and (text := line[5:].strip()).startswith((b"{", b"[")):
+        readable = readable_body(text)
+        return line if readable is text else b"data: " + readable + b"\n"
+    return line

@@ -132,6 +132,7 @@ async def test_no_id_of_another_tenant_is_known_and_nothing_of_it_changes(
             "fork, its own session": lambda: other.fork("mine", node_id),
             "diff_workspace": lambda: other.diff_workspace(node_id, node_id),
             "diff_workspace, a snapshot": lambda: other.diff_workspace(snapshot_id, snapshot_id),
+            "diff_session": lambda: other.diff_session("s1"),
             "rename_session": lambda: other.rename_session("s1", "theirs"),
             "resolve_session_id": lambda: other.resolve_session_id("s1"),
             "resolve_run_id": lambda: other.resolve_run_id(run_id),

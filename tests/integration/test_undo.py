@@ -796,3 +796,39 @@ async def test_a_difference_is_shown_as_text_in_any_encoding(home: Home, project
     (added, converted) = found.changes
     assert "\n+年龄和地址\r\n" in (added.diff or "")
     assert (converted.path, converted.note) == ("b.txt", "encoding: gb18030 -> utf-8")
+
+
+async def test_the_changes_of_a_session_are_those_of_its_runs(home: Home, project: Path) -> None:
+    (project / "kept.txt").write_text("one\n")
+    made = recorded(
+        home,
+        project,
+        *(writes("kept.txt", "two\n"), "first"),
+        *(writes("kept.txt", "three\n"), runs("echo new > made.txt; touch gone.txt"), "second"),
+        *(runs("rm gone.txt"), "third"),
+        *(writes("undone.txt", "no"), "fourth"),
+    )
+    async with made:
+        with pytest.raises(AgentCoreError, match="s1"):
+            await made.diff_session("s1")
+        await ask(made)
+        (project / "theirs.txt").write_text("mine")
+        for _ in range(3):
+            await ask(made)
+        await made.undo("s1")
+        found = await made.diff_session("s1")
+        assert found is not None
+        assert [(each.path, each.kind) for each in found.changes] == [
+            ("kept.txt", "modified"),
+            ("made.txt", "added"),
+        ]
+        assert "-one\n+three\n" in (found.changes[0].diff or "")
+
+
+async def test_a_session_without_snapshots_has_no_recorded_changes(
+    home: Home, project: Path
+) -> None:
+    made = recorded(home, project, writes("a.txt", "a"), "done", config=CONFIG)
+    async with made:
+        await ask(made)
+        assert await made.diff_session("s1") is None

@@ -905,6 +905,18 @@ class AgentRuntime:
         """
         return await (await self._home.services()).sessions.forks.diff(before, after)
 
+    async def diff_session(self, session_id: str) -> "WorkspaceDiff | None":
+        """Return what the runs of a session have changed, without secrets; None if none of it is
+        recorded.
+
+        Runs that were undone are left out. A file is compared from before the first change to after
+        the last one.
+
+        Raises:
+            StorageError: `session_not_found`; or a snapshot no longer exists.
+        """
+        return await (await self._home.services()).sessions.forks.diff_session(session_id)
+
     async def workers(self) -> "list[WorkerRecord]":
         """Return the workers of the Postgres database, as of their last heartbeats.
 

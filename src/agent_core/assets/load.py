@@ -34,6 +34,8 @@ _OTHER_IDS = (
     "system.compact_focus",
     "system.memory_extraction",
     "system.memory_recall",
+    # messages of chat commands
+    "chat.init",
 )
 
 AGENT_IDS = (
@@ -79,7 +81,7 @@ def load_asset(asset_id: str) -> Asset:
         ConfigError: there is no such text, or it is empty: the installation is broken.
     """
     kind, _, name = asset_id.partition(".")
-    folder = {"system": "prompts/system", "agent": "agents"}.get(kind)
+    folder = {"system": "prompts/system", "chat": "prompts/chat", "agent": "agents"}.get(kind)
     place = f"{folder}/{name}.md" if folder else _TEMPLATES.get(asset_id, asset_id)
     text, head = "", ""
     with suppress(OSError, ValueError):

@@ -12,7 +12,6 @@ from agent_core.cli.commands import GROUPS, add_commands
 from agent_core.cli.commands.run import (
     DESCRIPTION,
     SYNOPSIS,
-    find_misplaced_move,
     find_misuse,
     split_words,
     take_words,
@@ -76,8 +75,12 @@ def parse(argv: Sequence[str]) -> Options:
         options.command, options.work = "chat", WORK
     if options.command is None:
         parser.error('a command is missing; for example: soong-agent run "…"')
-    is_misused = {"run": find_misuse, "chat": find_misplaced_move}.get(options.command or "")
-    if is_misused is not None and (problem := is_misused(options)):
+    problem = find_misuse(options) if options.command == "run" else None
+    if options.command == "chat":
+        from agent_core.cli.commands import chat  # noqa: PLC0415 - few commands need it
+
+        problem = chat.find_misuse(options)
+    if problem is not None:
         parser.error(problem)
     return options
 

@@ -133,9 +133,12 @@ class CallLayout(Struct, frozen=True):
 
     def diff(self, ended: ToolEnded, *, most: int | None = LINES_OF_DIFF) -> Iterator[Line]:
         """Yield the numbered changes of a call, at most `most` lines; None: all known ones."""
-        lines = lines_of_diff(ended.diff or "")
-        rows = list(_numbered(lines))
-        hidden = ended.diff_hidden_lines + len(rows[most:] if most else ())
+        yield from self.changes(ended.diff or "", hidden=ended.diff_hidden_lines, most=most)
+
+    def changes(self, diff: str, *, hidden: int = 0, most: int | None) -> Iterator[Line]:
+        """Yield the numbered lines of a diff, which `hidden` more follow."""
+        rows = list(_numbered(lines_of_diff(diff)))
+        hidden += len(rows[most:] if most else ())
         digits = len(str(max((number for number, *_ in rows), default=0)))
         for number, sign, text in rows[:most]:
             look = {"+": Style.GOOD, "-": Style.BAD}.get(sign, Style.DIM)

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -240,6 +240,49 @@ class Forks:
         files = others if files.shared is None else files
         await files.fetch(one, other)
         return await asyncio.to_thread(self._compare, files, one, other)
+
+    async def diff_session(self, session_id: str) -> WorkspaceDiff | None:
+        """Return what the runs on a session's path have changed; None if none of it is recorded.
+
+        A file is compared from before the first of its changes to after the last.
+
+        Raises:
+            StorageError: `session_not_found`, or a snapshot no longer exists.
+        """
+        session = await self._session(session_id)
+        files = self._workspaces.files_of(session)
+        path = await self._store.path(session.active_node_id) if session.active_node_id else []
+        spans: list[tuple[str, str]] = []
+        for run_id in dict.fromkeys(node.run_id for node in path if node.run_id):
+            if changes := await self._store.changes_of(run_id, files.folder):
+                spans += changes.spans
+        if not spans:
+            return None
+        await files.fetch(*{each for span in spans for each in span})
+        return await asyncio.to_thread(self._summed_up, files, spans)
+
+    def _summed_up(self, files: ProjectFiles, spans: Sequence[tuple[str, str]]) -> WorkspaceDiff:
+        from agent_core.snapshots.trees import kind_of_change  # noqa: PLC0415 - with snapshots
+
+        changes: dict[str, TreeChange] = {}
+        for span in spans:
+            for change in files.store.diff(*span):
+                first = changes.get(change.path, change)
+                changes[change.path] = replace(change, before=first.before)
+        kinds = {
+            path: kind_of_change(each.before, each.after)
+            for path, each in changes.items()
+            if each.before != each.after
+        }
+        return WorkspaceDiff(
+            before=spans[0][0],
+            after=spans[-1][1],
+            changes=[
+                self._shown(files, replace(changes[path], kind=kind))
+                for path, kind in sorted(kinds.items())
+                if kind is not None
+            ],
+        )
 
     async def _snapshot_of(self, name: str) -> tuple[str, ProjectFiles]:
         if name.startswith("snap_"):

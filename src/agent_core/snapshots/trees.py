@@ -113,7 +113,7 @@ def changes_between(packs: Packs, before: Snapshot, after: Snapshot) -> Iterator
             if was == now:
                 continue
             path = prefix + name
-            if (kind := _kind_of_change(was, now)) is not None:
+            if (kind := kind_of_change(was, now)) is not None:
                 yield TreeChange(os.fsdecode(path), kind, was, now)
             folders = _folder(was), _folder(now)
             if folders != (None, None):
@@ -250,7 +250,7 @@ class Merging:
         return self._packs.put(encode_tree(tree))
 
 
-def _kind_of_change(was: TreeEntry | None, now: TreeEntry | None) -> ChangeKind | None:
+def kind_of_change(was: TreeEntry | None, now: TreeEntry | None) -> ChangeKind | None:
     """Return how an entry itself differs; None if only something below it does."""
     if was is None:
         return ChangeKind.ADDED

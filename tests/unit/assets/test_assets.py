@@ -9,7 +9,7 @@ from agent_core.errors import ConfigError
 
 def test_every_required_text_is_there() -> None:
     check_assets()
-    assert len(REQUIRED_ASSETS) == len(set(REQUIRED_ASSETS)) == 25
+    assert len(REQUIRED_ASSETS) == len(set(REQUIRED_ASSETS)) == 26
     assert all(load_asset(asset_id).text for asset_id in REQUIRED_ASSETS)
 
 

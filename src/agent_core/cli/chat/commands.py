@@ -11,9 +11,10 @@ from msgspec import Struct
 
 from agent_core.cli.chat.completion import Values
 from agent_core.cli.chat.conversation import Chat
+from agent_core.cli.chat.own_commands import FOLDER, OwnCommand, OwnCommands
 from agent_core.cli.chat.window import show_context
 from agent_core.cli.figures import format_age
-from agent_core.cli.layout import fitted
+from agent_core.cli.layout import cells, fitted
 from agent_core.cli.options import MISUSED
 from agent_core.cli.render import label_of
 from agent_core.cli.sessions import fork_session
@@ -33,13 +34,10 @@ _MODES: Mapping[PermissionMode, str] = {
     "accept-edits": "writes project files without asking",
 }
 _OTHER_WORDS = {
-    "exit": "quit",
     "q": "quit",
-    "clear": "new",
     "continue": "resume",
     "history": "sessions",
     "rewind": "undo",
-    "status": "context",
     "usage": "cost",
     "plan": "mode",
 }
@@ -91,7 +89,28 @@ class SlashCommand(Struct, frozen=True):
 
 
 class SlashCommands:
-    """The commands of a conversation."""
+    """The commands of a conversation.
+
+    Args:
+        own: the user's own.
+    """
+
+    def __init__(self, own: OwnCommands) -> None:
+        self.own = own
+
+    async def find_own(self, text: str) -> OwnCommand | None:
+        """Return the user's own command that a line names.
+
+        Raises:
+            AgentCoreError: `validation_error`: it cannot be used.
+        """
+        name = "".join(text[1:].split(None, 1)[:1])
+        if not name or text[1:2].isspace() or name in COMMANDS:
+            return None
+        own = await asyncio.to_thread(self.own.find, name)
+        if own is not None and own.problem:
+            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, _describe_unusable(own))
+        return own
 
     def include(self, text: str) -> bool:
         """Return whether a line that begins with a slash is a command, and no message.
@@ -148,20 +167,44 @@ async def _execute(chat: Chat, argv: Sequence[str]) -> None:
         chat.say(_AS_MESSAGE, Style.DIM)
 
 
+def _describe_unusable(own: OwnCommand) -> str:
+    path, problem = visible(str(own.path), one_line=True), visible(own.problem, one_line=True)
+    return f"the command in {path} is skipped: {problem}"
+
+
+async def name_unusable(chat: Chat) -> None:
+    """Name the user's own commands that cannot be used."""
+    for own in (await asyncio.to_thread(chat.commands.own.listed)).values():
+        if own.problem:
+            chat.say(chat.clean(_describe_unusable(own)), Style.WARN)
+
+
+async def command_meanings(own: OwnCommands) -> Mapping[str, str]:
+    """Return a few words about each command that can be completed, by name."""
+    found = await asyncio.to_thread(own.usable)
+    theirs = {name: f"{each.usage}  {each.what}".strip() for name, each in found.items()}
+    return {**{name: command.what for name, command in COMMANDS.items()}, **theirs}
+
+
 async def _help(chat: Chat, words: Sequence[str]) -> None:
-    for name in [word.removeprefix("/") for word in words] or COMMANDS:
-        command = COMMANDS.get(name)
-        if command is None:
-            chat.fail(f"there is no command /{name}{nearest(name, COMMANDS, '/')}")
+    own = await asyncio.to_thread(chat.commands.own.usable)
+    known = {name: (each.usage, each.what) for name, each in (*COMMANDS.items(), *own.items())}
+    for name in [word.removeprefix("/") for word in words] or known:
+        if name not in known:
+            chat.fail(f"there is no command /{name}{nearest(name, known, '/')}")
             return
-        usage = f"/{name} {command.usage}".rstrip()
-        is_short = len(usage) <= _USAGE_WIDTH
-        if words or not is_short or len(command.what) >= chat.terminal.width - _USAGE_WIDTH - 1:
+        if name in own and not words and name == next(iter(own)):
+            chat.say(f"your own, in {chat.clean(str(chat.setup.home / FOLDER))}:", Style.DIM)
+        given, what = (visible(chat.clean(text), one_line=True) for text in known[name])
+        usage = f"/{name} {given}".rstrip()
+        is_short = cells(usage) <= _USAGE_WIDTH
+        if words or not is_short or cells(what) >= chat.terminal.width - _USAGE_WIDTH - 1:
             chat.say(usage)
-            chat.say(f"    {command.what}", Style.DIM)
+            chat.say(f"    {what}", Style.DIM)
         else:
-            chat.terminal.line(f"{usage:<{_USAGE_WIDTH}} {command.what}")
+            chat.terminal.line(f"{usage}{' ' * (_USAGE_WIDTH - cells(usage))} {what}")
     if not words:
+        await name_unusable(chat)
         for line in _KEYS if chat.terminal.can_draw else _PLAIN_KEYS:
             chat.say(line, Style.DIM)
 
@@ -180,8 +223,11 @@ _KEYS = (
 
 
 async def _new(chat: Chat, _: Sequence[str]) -> None:
+    before = chat.session_id if chat.has_sent else None
     chat.open_session(None)
-    chat.terminal.line("a new session begins with the next message")
+    chat.say("a new session begins with the next message")
+    if before is not None:
+        chat.say(f"/resume {before} returns to the last one", Style.DIM)
 
 
 async def _resume(chat: Chat, words: Sequence[str]) -> None:
@@ -302,6 +348,24 @@ async def _context(chat: Chat, _: Sequence[str]) -> None:
         show_context(await chat.runtime.context_report(chat.session_id), chat.terminal)
 
 
+async def _status(chat: Chat, _: Sequence[str]) -> None:
+    from agent_core.cli.chat.status import show_status  # noqa: PLC0415 - few chats
+
+    await show_status(chat)
+
+
+async def _diff(chat: Chat, words: Sequence[str]) -> None:
+    from agent_core.cli.chat.changes import show_changes  # noqa: PLC0415 - few chats
+
+    await show_changes(chat, words)
+
+
+async def _init(chat: Chat, _: Sequence[str]) -> None:
+    from agent_core.cli.chat.init import start_init  # noqa: PLC0415 - few chats
+
+    await start_init(chat)
+
+
 async def _model(chat: Chat, words: Sequence[str]) -> None:
     if words:
         resolve_model(chat.setup.config, words[0])
@@ -398,6 +462,7 @@ _FORCE = frozenset({"--force"})
 COMMANDS: Mapping[str, SlashCommand] = {
     "help": SlashCommand("[COMMAND]", "list the commands, or explain one", _help, words=None),
     "new": SlashCommand("", "start a new session", _new, needs_rest=True),
+    "clear": SlashCommand("", "start a new session; the old one is kept", _new, needs_rest=True),
     "resume": SlashCommand(
         "[ID | last]", "continue another session", _resume, needs_rest=True, words=1
     ),
@@ -438,6 +503,9 @@ COMMANDS: Mapping[str, SlashCommand] = {
         _compact,
         takes_text=True,
     ),
+    "init": SlashCommand("", "write the project's AGENTS.md, or improve it", _init),
+    "status": SlashCommand("", "model, session, use, sandbox and memory on one screen", _status),
+    "diff": SlashCommand("[FILE]", "what this session has changed", _diff, words=1),
     "context": SlashCommand("", "what fills the context window", _context),
     "cost": SlashCommand(
         "[...]", "what sessions have cost", _terminal_command("cost", has_path=False), words=None
@@ -480,6 +548,7 @@ COMMANDS: Mapping[str, SlashCommand] = {
         words=None,
     ),
     "quit": SlashCommand("", "leave; so does Ctrl-D", _quit),
+    "exit": SlashCommand("", "the same as /quit", _quit),
 }
 
 

@@ -123,7 +123,7 @@ class ChatCompleter(Completer):
     """Completes commands, their values, and files.
 
     Args:
-        commands: the meaning of each, by name.
+        commands: returns the meaning of each, by name.
         values: the values of a command, by name.
         files: of the project.
 
@@ -134,7 +134,10 @@ class ChatCompleter(Completer):
     names_command: Callable[[], bool] = staticmethod(lambda: True)
 
     def __init__(
-        self, commands: Mapping[str, str], values: Mapping[str, Values], files: Files
+        self,
+        commands: Callable[[], Awaitable[Mapping[str, str]]],
+        values: Mapping[str, Values],
+        files: Files,
     ) -> None:
         self._commands = commands
         self._values = values
@@ -166,8 +169,9 @@ class ChatCompleter(Completer):
             return
         name, *words = before[1:].split(" ")
         if not words:
-            for known, what in _beginning_with(name, self._commands.items()):
-                yield Completion(known, -len(name), display=f"/{known}", display_meta=what)
+            for known, what in _beginning_with(name, (await self._commands()).items()):
+                meta = short_line(visible(what, one_line=True), 60)
+                yield Completion(known, -len(name), display=f"/{known}", display_meta=meta)
             return
         known_values = self._values.get(name)
         values = await known_values(words[:-1]) if known_values else ()

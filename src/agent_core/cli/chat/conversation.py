@@ -38,6 +38,7 @@ from agent_core.types.event_details import ContextBuilt, EventDetails, RunQueued
 
 if TYPE_CHECKING:
     from agent_core.cli.chat.line import EditedLine, Entered
+    from agent_core.cli.chat.own_commands import OwnCommand, OwnCommands
     from agent_core.cli.chat.plain import PlainLine
     from agent_core.cli.lines import InputLines
 
@@ -52,7 +53,21 @@ Start = Callable[[], Coroutine[Any, Any, RunHandle[Any]]]
 
 
 class Commands(Protocol):
-    """The commands behind a slash."""
+    """The commands behind a slash.
+
+    Attributes:
+        own: the user's own commands.
+    """
+
+    own: "OwnCommands"
+
+    async def find_own(self, text: str) -> "OwnCommand | None":
+        """Return the user's own command that a line names.
+
+        Raises:
+            AgentCoreError: it cannot be used.
+        """
+        ...
 
     def include(self, text: str) -> bool:
         """Return whether a line that begins with a slash is a command, and no message."""
@@ -222,7 +237,7 @@ class Chat:
         """Have the conversation take place on this line."""
         self.line = line
         self.terminal = terminal
-        self._commands = commands
+        self.commands = commands
 
     def greet(self) -> None:
         """Show the project of the conversation, and how to learn more."""
@@ -300,23 +315,28 @@ class Chat:
             self.note_key()
             shown, text = entered.text, self.line.unfold(entered.text).strip()
             acts = entered.acts and text.startswith("/")
-            is_prompt = acts and MCP_PROMPT.match(text) is not None
-            is_command = acts and not is_prompt and self._commands.include(text)
+            is_command = is_prompt = False
             try:
+                own = await self.commands.find_own(text) if acts else None
+                if acts and own is None:
+                    is_prompt = MCP_PROMPT.match(text) is not None
+                    is_command = not is_prompt and self.commands.include(text)
                 if entered.acts and shown.startswith("!"):
                     await self._run_command(shown[1:].strip())
                 elif is_command:
                     self._echo_typed(shown)
-                    await self._commands.carry_out(self, text)
+                    await self.commands.carry_out(self, text)
                 else:
-                    await self._send(text, entered, is_prompt=is_prompt)
+                    await self._send(text, entered, is_prompt=is_prompt, own=own)
             except AgentCoreError as error:
                 self.fail(error.message)
                 if not is_command:
-                    self.line.put(shown)
+                    self.line.put(shown, acts=acts)
 
-    async def _send(self, text: str, entered: "Entered", *, is_prompt: bool) -> None:
-        message, attached = await self._message(text, entered, is_prompt=is_prompt)
+    async def _send(
+        self, text: str, entered: "Entered", *, is_prompt: bool, own: "OwnCommand | None"
+    ) -> None:
+        message, attached = await self._message(text, entered, is_prompt=is_prompt, own=own)
         options = RunOptions(model=self.model, permission_mode=self.mode)
         start = partial(
             self.runtime.start,
@@ -327,8 +347,9 @@ class Chat:
             move_session=self.session_id == self.moving,
         )
         is_on_screen = not self.terminal.can_draw
+        is_command = is_prompt or own is not None
         await self.watch(
-            entered.text, start, attached, is_on_screen=is_on_screen, is_command=is_prompt
+            entered.text, start, attached, is_on_screen=is_on_screen, is_command=is_command
         )
         self._extra.clear()
 
@@ -358,7 +379,7 @@ class Chat:
         self.line.refresh()
 
     async def _message(
-        self, text: str, entered: "Entered", *, is_prompt: bool
+        self, text: str, entered: "Entered", *, is_prompt: bool, own: "OwnCommand | None"
     ) -> tuple[str | UserMessage, Sequence[Attached]]:
         """Return a message: the text, the files it names and the output of earlier commands.
 
@@ -366,12 +387,15 @@ class Chat:
         """
         words = entered.text.strip()
         words = text if self.line.is_paste(words) else words
+        typed = entered.typed
+        if own is not None:
+            text, words, typed = map(own.fill, (text, words, typed))
         message: str | UserMessage = text
         if is_prompt and (named := MCP_PROMPT.match(text)):
             message = await self.runtime.mcp_prompt(*named.groups(default=""))
         elif words != text:
             message = UserMessage(content=text, metadata={WORDS: words})
-        attached = await asyncio.to_thread(attach_files, entered.typed, self._policy)
+        attached = await asyncio.to_thread(attach_files, typed, self._policy)
         files = [file.block for file in attached if file.block is not None]
         if files or self._extra:
             message = with_content(message, *files, before=self._extra)

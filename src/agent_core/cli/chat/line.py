@@ -217,6 +217,10 @@ class EditedLine:
         """Return the next entry; None if the user leaves."""
         return await self._entered.get()
 
+    def enter(self, text: str) -> None:
+        """Enter a message as if it had been typed; it never names a command."""
+        self._entered.put_nowait(Entered(text))
+
     def unfold(self, text: str) -> str:
         """Return the entered text, with all pasted text."""
         return self._pastes.unfold(text)

@@ -36,6 +36,7 @@ class PlainLine:
         self._closed = asyncio.Event()
         self._reading: asyncio.Task[str | None] | None = None
         self._draft = ""
+        self._given: list[str] = []
         self._is_followed = False
         self._is_asking = False
         self.stream = cast("TextIO", LineStream(out, self.write))
@@ -55,6 +56,10 @@ class PlainLine:
 
     async def next(self) -> Entered | None:
         """Return the next entry; None if the input has ended."""
+        if self._given:
+            text = self._given.pop(0)
+            self.write(f"{PROMPT}{text}\n")
+            return Entered(text)
         entered: list[str] = []
         acts = is_pasted = False
         while (line := await self._read_line()) is not None:
@@ -94,6 +99,10 @@ class PlainLine:
             if not reading.cancelled():
                 self._is_asking = False
                 return reading.result()
+
+    def enter(self, text: str) -> None:
+        """Enter a message before the next line; it never names a command."""
+        self._given.append(text)
 
     def unfold(self, text: str) -> str:
         """The text as it is."""

@@ -10,8 +10,15 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NoReturn
 
-from agent_core.cli.chat.commands import COMMANDS, SlashCommands, completion_values
+from agent_core.cli.chat.commands import (
+    COMMANDS,
+    SlashCommands,
+    command_meanings,
+    completion_values,
+    name_unusable,
+)
 from agent_core.cli.chat.conversation import Chat, ChatTerminal, InputLine
+from agent_core.cli.chat.own_commands import FOLDER, OwnCommands
 from agent_core.cli.elicitation import TerminalElicitation
 from agent_core.cli.first_start import is_first_start, show_first_start
 from agent_core.cli.lines import InputLines
@@ -94,11 +101,12 @@ async def _converse(options: Options, setup: Setup, redactor: Redactor) -> int:
             mode=options.mode or "ask",
         )
         is_plain = options.plain or os.environ.get("TERM", "dumb") == "dumb"
-        line = _open_line(conversation, lines, is_plain=is_plain)
+        own = OwnCommands(setup.settings_home / FOLDER, COMMANDS)
+        line = _open_line(conversation, lines, own, is_plain=is_plain)
         terminal = ChatTerminal(line, environ=os.environ, plain=is_plain)
         prompt = TerminalPrompt(terminal, lines, echoes=False, turn=turn)
         questions = TerminalElicitation(terminal, lines, turn=turn, descriptor=descriptor)
-        conversation.attach(line, terminal, SlashCommands())
+        conversation.attach(line, terminal, SlashCommands(own))
         show_warnings(partial(terminal.line, style=Style.WARN), redactor)
         loop = asyncio.get_running_loop()
         heard = [one for one in _SIGNALS if signal.getsignal(one) is not signal.SIG_IGN]
@@ -111,7 +119,10 @@ async def _converse(options: Options, setup: Setup, redactor: Redactor) -> int:
 
         listen()
         conversation.greet()
+        await name_unusable(conversation)
         await _choose_session(conversation, options)
+        if options.message:
+            line.enter(_first_message(options))
         code = FAILED
         try:
             code = await conversation.run()
@@ -133,7 +144,9 @@ def _abandon(descriptor: int, modes: list[Any], code: int) -> NoReturn:
     os._exit(code)
 
 
-def _open_line(conversation: Chat, lines: InputLines, *, is_plain: bool) -> InputLine:
+def _open_line(
+    conversation: Chat, lines: InputLines, own: OwnCommands, *, is_plain: bool
+) -> InputLine:
     if is_plain:
         from agent_core.cli.chat.plain import PlainLine  # noqa: PLC0415 - few use it
 
@@ -144,15 +157,19 @@ def _open_line(conversation: Chat, lines: InputLines, *, is_plain: bool) -> Inpu
     from agent_core.cli.chat.pastes import Pastes  # noqa: PLC0415
 
     setup = conversation.setup
-    names = {name: command.what for name, command in COMMANDS.items()}
     values, pastes = completion_values(conversation), Pastes()
     return EditedLine(
         sys.stdout,
         conversation,
-        completer=ChatCompleter(names, values, Files(setup.project)),
+        completer=ChatCompleter(partial(command_meanings, own), values, Files(setup.project)),
         history=FileHistory(setup.home / HISTORY_NAME, conversation.clean, pastes),
         pastes=pastes,
     )
+
+
+def _first_message(options: Options) -> str:
+    """Return the words of the command line; bytes that are no UTF-8 may be among them."""
+    return " ".join(options.message).encode(errors="surrogateescape").decode(errors="replace")
 
 
 async def _choose_session(conversation: Chat, options: Options) -> None:

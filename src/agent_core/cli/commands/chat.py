@@ -1,6 +1,14 @@
 """The arguments of `soong-agent chat`."""
 
-from agent_core.cli.options import MOVE_SESSION, Commands, add_command, add_mode, add_path
+from agent_core.cli.commands.run import find_misplaced_move
+from agent_core.cli.options import (
+    MOVE_SESSION,
+    Commands,
+    Options,
+    add_command,
+    add_mode,
+    add_path,
+)
 
 WORK = "agent_core.cli.chat.start:chat"
 _EXAMPLES = """\
@@ -8,6 +16,7 @@ examples:
   soong-agent chat
   soong-agent chat --continue
   soong-agent chat --path ../site --model ollama:qwen3
+  soong-agent chat "what does this project do?"
   soong-agent chat --session-id sess_18ea7dc4 --plain
 
 Enter sends, Alt-Enter starts a new line. @ attaches a file, ! runs a shell
@@ -42,3 +51,16 @@ def add_parser(commands: Commands) -> None:
         action="store_true",
         help="plain text: for screen readers and simple terminals",
     )
+    chat.add_argument(
+        "message",
+        nargs="*",
+        default=(),
+        help="the first message; after -- it may begin with a dash",
+    )
+
+
+def find_misuse(options: Options) -> str | None:
+    """Return the fault in a combination of a chat's arguments; None if they fit together."""
+    if options.message and not "".join(options.message).strip():
+        return "the message is empty"
+    return find_misplaced_move(options)

@@ -1,0 +1,172 @@
+"""Commands of the chat that show, leave or begin something, the user's own, and a first message."""
+
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_core.providers.scripted import calls
+from captures import Key, Recording, record
+from confined_work import git
+from isolation import Home
+from model_server import ModelServer
+
+pytestmark = pytest.mark.timeout(90)
+
+READY = "sandbox off"
+ENTER, CTRL_D, UP = "\r", "\x04", "\x1b[A"
+AT_REST = re.compile(r"answer\.[\s\S]*sandbox off")
+
+
+def converse(
+    home: Home,
+    project: Path,
+    server: ModelServer,
+    keys: Sequence[Key],
+    *options: str,
+    config: str = "",
+    **more: Any,
+) -> Recording:
+    home.write_config(
+        f'[model]\nprovider = "openai"\nname = "m"\nbase_url = "{server.base_url("openai")}"\n'
+        f"context_window = 32000\n[memory]\nenabled = false\n{config}"
+    )
+    return record(
+        [sys.executable, "-m", "agent_core.cli", "chat", *options],
+        env=home.env(),
+        cwd=project,
+        keys=keys,
+        **more,
+    )
+
+
+def sent(server: ModelServer, number: int = -1) -> str:
+    """The last message of a request."""
+    return str(server.requests[number].body["messages"][-1]["content"])
+
+
+def words(scene: Recording) -> str:
+    return " ".join(scene.text.split())
+
+
+def test_status_changes_a_new_session_and_leaving(home: Home, project: Path) -> None:
+    (project / "AGENTS.md").write_text("Be brief.\n")
+    (project / "b.txt").write_text("one\ntwo\n")
+    script = [
+        calls("code.read_file", path="AGENTS.md"),
+        calls("code.write_file", path="a.txt", content="first\nsecond\n"),
+        calls("code.edit_file", path="b.txt", edits=[{"old": "two", "new": "2"}]),
+        "The answer.",
+    ]
+    with ModelServer.in_thread(script) as server:
+        keys = [
+            Key(READY, "/diff" + ENTER),
+            Key("no git repository", "write" + ENTER),
+            Key(AT_REST, "/status" + ENTER),
+            Key(re.compile(r"rules +1 file read: AGENTS\.md"), "/diff" + ENTER),
+            Key("2 files changed, +3 -1", "/diff b.txt" + ENTER),
+            Key("1 file changed, +1 -1", "/clear" + ENTER),
+            Key(re.compile(r"/resume sess_\w+ returns"), "/status" + ENTER),
+            Key("no file read yet", "/exit" + ENTER),
+        ]
+        scene = converse(home, project, server, keys, "--mode", "accept-edits")
+    assert scene.code == 0
+    shown = words(scene)
+    for row in ("mode accept-edits", "sandbox off", "servers none", "memory off"):
+        assert row in shown
+    assert "added a.txt" in shown
+    assert "modified b.txt" in shown
+
+
+def test_without_snapshots_the_differences_are_those_of_git(home: Home, project: Path) -> None:
+    (project / "a b.txt").write_text("one\n")
+    (project / ".gitattributes").write_text("*.txt filter=evil diff=evil\n")
+    git(project, "init", "-q")
+    git(project, "add", ".")
+    git(project, "commit", "-qm", "first")
+    for name in ("filter.evil.clean", "diff.evil.textconv", "diff.external", "core.fsmonitor"):
+        git(project, "config", name, f"touch {project}/ran-$$; cat")
+    (project / "a b.txt").write_text("one\nmore\n")
+    (project / "new.txt").write_text("new\n")
+    with ModelServer.in_thread([]) as server:
+        keys = [Key(READY, "/diff" + ENTER), Key("2 files changed, +1 -0", CTRL_D)]
+        scene = converse(home, project, server, keys)
+    shown = words(scene)
+    assert "modified a b.txt" in shown
+    assert "untracked new.txt" in shown
+    assert not list(project.glob("ran-*"))
+
+
+def test_init_asks_before_it_writes_and_names_what_is_there(home: Home, project: Path) -> None:
+    (project / "README.md").write_text("A lamp.\n")
+    script = [calls("code.write_file", path="AGENTS.md", content="A lamp.\n"), "The answer."]
+    with ModelServer.in_thread(script) as server:
+        keys = [Key(READY, "/init" + ENTER), Key("? help", "y"), Key(AT_REST, CTRL_D)]
+        converse(home, project, server, keys)
+        message = sent(server, 0)
+    assert "There is no AGENTS.md yet. Files that tell about the project: README.md." in message
+    assert (project / "AGENTS.md").read_text() == "A lamp.\n"
+
+
+@pytest.mark.parametrize("plain", [[], ["--plain"]], ids=["drawn", "plain"])
+def test_the_first_message_is_text_whatever_it_begins_with(
+    home: Home, project: Path, plain: list[str]
+) -> None:
+    (project / "lamp.py").write_text("VOLTS = 230\n")
+    with ModelServer.in_thread(["One answer.", "Another answer."]) as server:
+        keys = [
+            Key("One answer.", ""),
+            Key("> " if plain else READY, "and now?" + ENTER),
+            Key("Another answer.", CTRL_D),
+        ]
+        scene = converse(home, project, server, keys, *plain, "--", "/undo", "!ls", "@lamp.py")
+        assert sent(server, 0).startswith("/undo !ls @lamp.py")
+        assert "VOLTS" in sent(server, 0)
+    assert "/undo !ls @lamp.py" in scene.text
+    with ModelServer.in_thread(["Third answer."]) as server:
+        keys = [Key("Third answer.", CTRL_D)]
+        converse(home, project, server, keys, "--continue", *plain, "and then?")
+        said = [each["content"] for each in server.requests[0].body["messages"]]
+        assert said[-3:] == ["and now?", "Another answer.", "and then?"]
+
+
+def test_own_commands_are_listed_completed_and_sent(home: Home, project: Path) -> None:
+    folder = home.path / "commands"
+    (folder / "git").mkdir(parents=True)
+    (folder / "review.md").write_text(
+        "---\ndescription: Look for faults\nargument-hint: [file]\n---\nReview $ARGUMENTS now.\n"
+    )
+    (folder / "git/log.md").write_text("Tidy the log.\n")
+    (folder / "undo.md").write_text("Mine.\n")
+    (project / "lamp.py").write_text("VOLTS = 230\n")
+    with ModelServer.in_thread(["One answer.", "Another answer."]) as server:
+        keys = [
+            Key("/undo is built in", "/rev"),
+            Key("Look for faults", ENTER + " @lamp.py $ARGUMENTS" + ENTER),
+            Key(AT_REST, "/git:log" + ENTER),
+            Key(re.compile(r"Another answer\.[\s\S]*sandbox off"), "/help review" + ENTER),
+            Key("/review [file]", CTRL_D),
+        ]
+        scene = converse(home, project, server, keys)
+        assert sent(server, 0).startswith("Review @lamp.py $ARGUMENTS now.")
+        assert "VOLTS" in sent(server, 0)
+        assert sent(server, 1) == "Tidy the log."
+    assert "> /review @lamp.py $ARGUMENTS" in scene.text
+
+
+def test_an_own_command_that_cannot_be_used_is_not_sent(home: Home, project: Path) -> None:
+    folder = home.path / "commands"
+    folder.mkdir(parents=True)
+    with ModelServer.in_thread(["The answer."]) as server:
+        keys = [
+            Key(READY, lambda: (folder / "review.md").write_bytes(b"\xff")),
+            Key("", "/review it" + ENTER),
+            Key("it is not UTF-8", lambda: (folder / "review.md").write_text("Review.")),
+            Key("> /review it", ENTER),
+            Key(AT_REST, CTRL_D),
+        ]
+        converse(home, project, server, keys)
+        assert sent(server) == "Review.\n\nit"

@@ -19,10 +19,12 @@ from agent_core.types import (
     PendingEvent,
     PermissionRequest,
     Role,
+    RunPrompt,
     RunRecord,
     RunStatus,
     TextBlock,
     ToolPermission,
+    WaitingMessage,
     new_id,
     utc_now,
 )
@@ -184,3 +186,9 @@ def a_turn_hold(hold_id: str) -> BudgetHold:
         scopes=[BudgetScope(kind="session", scope_id="s1", limits={"turns": 50})],
         fixed={"turns": 1},
     )
+
+
+def a_waiting_message(message_id: str = "msg_1", **values: Any) -> WaitingMessage:
+    prompt = RunPrompt(content=[TextBlock(text=f"I am {message_id}")])
+    defaults: dict[str, Any] = {"session_id": "s1", "run_id": "run_1", "prompt": prompt}
+    return WaitingMessage(message_id=message_id, created_at=utc_now(), **{**defaults, **values})

@@ -36,6 +36,7 @@ class ErrorCode(StrEnum):
     OUTPUT_INVALID = "output_invalid"
     BUDGET_EXCEEDED = "budget_exceeded"
     GUARD_STOPPED = "guard_stopped"
+    RUN_ENDED = "run_ended"
     # provider
     PROVIDER_ERROR = "provider_error"
     UNSUPPORTED_CAPABILITY = "unsupported_capability"

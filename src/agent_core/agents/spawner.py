@@ -21,7 +21,7 @@ from agent_core.config.paths import Setup
 from agent_core.context.composer import TaskBoardSource
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode, ParkedError, ToolError
 from agent_core.events import EventStream, Journal
-from agent_core.loop import HistorySource, NoHistory, RunContext
+from agent_core.loop import HistorySource, Inbox, NoHistory, RunContext
 from agent_core.loop.options import NO_OPTIONS, RunOptions
 from agent_core.memory.folder import MemoryFolder
 from agent_core.permissions.modes import PLAN_MODE
@@ -105,6 +105,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
         guards: the guards of its options, if the run has begun with them.
         trace: the trace of the run, if the runtime records runs.
         memory: the folder of its memories; None for a run without memory, such as a child.
+        inbox: the messages that its user sends while it works; a child has none.
     """
 
     run: RunIdentity
@@ -119,6 +120,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     guards: "RunGuards | None" = None
     trace: "RunTrace | None" = None
     memory: MemoryFolder | None = None
+    inbox: Inbox = field(default_factory=Inbox)
 
     @property
     def scope(self) -> str:

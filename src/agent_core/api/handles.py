@@ -12,13 +12,20 @@ from agent_core.types import (
     CLOSING_EVENTS,
     CancelResult,
     Decision,
+    Draft,
     ErrorPayload,
     OutputT,
+    ReasoningBlock,
+    Role,
     RunMode,
     RunStatus,
     RuntimeEvent,
     StopReason,
+    TextBlock,
+    ToolCallBlock,
+    ToolResultBlock,
     Usage,
+    UserMessage,
 )
 
 if TYPE_CHECKING:
@@ -368,6 +375,44 @@ class RunHandle(Generic[OutputT]):
             output_type=output_type,
         )
 
+    async def send(self, message: str | UserMessage) -> str:
+        """Send a message to the run while it works.
+
+        It is stored when this returns. The model reads it at the next boundary: after the results
+        of the turn's tool calls, or, if the model has finished, in one more turn in place of the
+        end. The limits of the run stay as they are: a message that its last turn leaves no room
+        for, or that finds the run failed or cancelled, is not delivered, and
+        `AgentRuntime.waiting_messages` returns it. Its event is `message_waiting`, and
+        `message_created` with the same `message_id` when it is delivered.
+
+        The message guards of the run check it first; hooks and extensions see it when it is
+        delivered.
+
+        Returns:
+            The id of the message, for `take_back`.
+
+        Raises:
+            AgentCoreError: `run_ended`: start another run with it; `validation_error`: the message
+                is empty, the run only summarises, or this is not the event loop of the runtime;
+                `guard_stopped`.
+            StorageError: it could not be stored.
+        """
+        self._runs.home.require()
+        return await self._runs.send(self.run_id, user_draft(message))
+
+    async def take_back(self, message_id: str) -> bool:
+        """Take back a message that was sent to the run and not delivered.
+
+        Returns:
+            Whether it was taken back; False if it is delivered, or is being delivered.
+
+        Raises:
+            AgentCoreError: `validation_error`: this is not the event loop of the runtime.
+            StorageError: `run_not_found`.
+        """
+        self._runs.home.require()
+        return await self._runs.take_back(self.run_id, message_id)
+
     async def cancel(self) -> CancelResult:
         """Cancel the run, and wait up to `runtime.cancel_timeout_ms` for its end.
 
@@ -454,6 +499,37 @@ async def answer_question(
     )
     options = given if given.output_type is not None else None
     return RunHandle(await sessions.progress(answered), runs, sessions, options=options)
+
+
+def user_draft(message: object) -> Draft:
+    """Return the draft of a message from a caller.
+
+    Raises:
+        AgentCoreError: `validation_error`: it is empty, or has content that no user sends.
+    """
+    match message:
+        case str():
+            content, metadata = message, dict[str, Any]()
+        case UserMessage():
+            content, metadata = message.content, message.metadata
+        case _:
+            raise _malformed(f"a message is a str or a UserMessage, not a {type(message).__name__}")
+    blocks = [TextBlock(text=content)] if isinstance(content, str) else content
+    says_something = False
+    for block in blocks:
+        if isinstance(block, _NOT_A_USERS):
+            raise _malformed(f"a user does not say a {block.type}; only models and tools do")
+        says_something |= not isinstance(block, TextBlock) or bool(block.text.strip())
+    if not says_something:
+        raise _malformed("the message is empty; say what to do")
+    return Draft(Role.USER, blocks, metadata=metadata)
+
+
+_NOT_A_USERS = (ToolCallBlock, ToolResultBlock, ReasoningBlock)
+
+
+def _malformed(message: str) -> AgentCoreError:
+    return AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
 
 
 async def await_result(handle: RunHandle[OutputT], *, events: bool) -> RunResult[OutputT]:

@@ -15,6 +15,7 @@ from agent_core.api.handles import (
     RunResult,
     answer_question,
     await_result,
+    user_draft,
 )
 from agent_core.api.home import RuntimeHome
 from agent_core.api.keywords import run_keywords
@@ -26,20 +27,14 @@ from agent_core.types import (
     SESSION_ID_PATTERN,
     AgentDefinition,
     AgentSource,
-    Draft,
     Mode,
     Node,
     OutputT,
     PermissionMode,
-    ReasoningBlock,
-    Role,
     RunMode,
     RunRecord,
     SessionRecord,
-    TextBlock,
-    ToolCallBlock,
     ToolDefinition,
-    ToolResultBlock,
     UserMessage,
     new_id,
 )
@@ -83,6 +78,7 @@ if TYPE_CHECKING:
         SessionSummary,
         StoredBytes,
         SwitchResult,
+        WaitingMessage,
         WorkspaceDiff,
     )
     from agent_core.types.workers import QueuedRun, WorkerRecord
@@ -320,7 +316,7 @@ class AgentRuntime:
                 the run ends whose code starts this one;
                 `session_elsewhere`: it works in another folder; nothing is stored.
         """
-        draft = _draft(message)
+        draft = user_draft(message)
         chosen = new_id("sess") if session_id is None else _checked_session_id(session_id)
         placement = _asked_placement(fields)
         services = await self._home.services()
@@ -789,6 +785,14 @@ class AgentRuntime:
         """
         return await (await self._home.services()).sessions.session_runs(session_id)
 
+    async def waiting_messages(self, session_id: str) -> "list[WaitingMessage]":
+        """Return the messages sent to runs of a session that no model has seen, in order.
+
+        Messages of a run at work are delivered at its next boundary. Those of a run that has ended
+        stay until `RunHandle.take_back` removes them: send them again, or drop them.
+        """
+        return await (await self._home.services()).runs.waiting_messages(session_id)
+
     async def replay_run(self, run_id: str, include_sensitive: bool = False) -> "ReplayResult":
         """Return the timeline of one run.
 
@@ -1245,28 +1249,6 @@ def _asked_placement(fields: dict[str, Any]) -> Placement:
     from agent_core.loop.options import asked_placement  # noqa: PLC0415 - for few runs
 
     return asked_placement(given)
-
-
-def _draft(message: object) -> Draft:
-    match message:
-        case str():
-            content, metadata = message, dict[str, Any]()
-        case UserMessage():
-            content, metadata = message.content, message.metadata
-        case _:
-            raise _malformed(f"a message is a str or a UserMessage, not a {type(message).__name__}")
-    blocks = [TextBlock(text=content)] if isinstance(content, str) else content
-    says_something = False
-    for block in blocks:
-        if isinstance(block, _NOT_A_USERS):
-            raise _malformed(f"a user does not say a {block.type}; only models and tools do")
-        says_something |= not isinstance(block, TextBlock) or bool(block.text.strip())
-    if not says_something:
-        raise _malformed("the message is empty; say what to do")
-    return Draft(Role.USER, blocks, metadata=metadata)
-
-
-_NOT_A_USERS = (ToolCallBlock, ToolResultBlock, ReasoningBlock)
 
 
 def _folder(project: str | Path | None) -> str | None:

@@ -145,6 +145,7 @@ class Journal:
         self._keeper = keeper
         self._nodes: list[Node] = []
         self._events: list[PendingEvent] = []
+        self._delivered: list[str] = []
         self._recorded = 0
         self._stored = 0
         self._writing: asyncio.Future[Position] | None = None
@@ -198,6 +199,11 @@ class Journal:
             facts = facts if payload is None else payload
             self.note(announce, facts, level=level, node_id=node.node_id, tool_call_id=tool_call_id)
         return node
+
+    def deliver(self, message_id: str) -> None:
+        """Remove a waiting message with the write of the node or event that is recorded next."""
+        if self.failure is None and not self.is_closing:
+            self._delivered.append(message_id)
 
     def note(
         self,
@@ -362,6 +368,7 @@ class Journal:
         """Return everything that waits, as one batch."""
         nodes, events, change = self._nodes, self._events, self._change
         self._nodes, self._events, self._change = [], [], None
+        delivered, self._delivered = self._delivered, []
         is_begun = change is not None and change.status is RunStatus.RUNNING
         agent_status = AgentStatus.RUNNING if is_begun else None
         active = nodes[-1].node_id if nodes and not nodes[-1].is_partial else None
@@ -381,6 +388,7 @@ class Journal:
             owner=self._owner,
             epoch=self.epoch,
             release=self._owner if end is not None else None,
+            delivered=delivered,
         )
 
     def _written(
@@ -408,6 +416,7 @@ class Journal:
         missing = {node.node_id for node in (*batch.nodes, *self._nodes)}
         self.path[:] = [node for node in self.path if node.node_id not in missing]
         self._nodes, self._events, self._change = [], [], None
+        self._delivered = []
         is_refused = isinstance(failure, StorageError) and failure.code is ErrorCode.SESSION_ACTIVE
         if is_refused and self._keeper is not None:
             self._keeper.refused(self)

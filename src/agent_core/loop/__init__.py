@@ -13,12 +13,15 @@ from agent_core.loop.context import (
     RunStats,
     settle,
 )
+from agent_core.loop.inbox import MESSAGE_ID, Inbox
 from agent_core.loop.model_turn import require_whole, stream_reply
 from agent_core.loop.run import conclude, converse, run_agent, settle_parked
 
 __all__ = [
+    "MESSAGE_ID",
     "ContextSource",
     "HistorySource",
+    "Inbox",
     "NoHistory",
     "Outcome",
     "PathCompactor",

@@ -14,6 +14,7 @@ from agent_core.context.messages import plain_text
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.events import Journal, JournalEnd, RunChange
 from agent_core.extensions import Extensions
+from agent_core.loop.inbox import Inbox
 from agent_core.providers.base import ProviderAdapter
 from agent_core.tools.limits import ResultLimiter
 from agent_core.tools.registry import Toolbox
@@ -134,7 +135,7 @@ class RunLimits(Struct, frozen=True):
 
 
 class RunContext(Struct, frozen=True, kw_only=True):
-    """Parts of a run. The journal is the only one that changes while it runs."""
+    """Parts of a run. Only the journal and the inbox change while it runs."""
 
     run: RunIdentity
     journal: Journal
@@ -147,6 +148,7 @@ class RunContext(Struct, frozen=True, kw_only=True):
     results: ResultLimiter
     project_dir: Path
     limits: RunLimits = RunLimits()
+    inbox: Inbox = field(default_factory=Inbox)
 
 
 _REASONS = {

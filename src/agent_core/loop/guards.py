@@ -184,18 +184,12 @@ class RunGuards:
         if prompt is None:
             yield None
             return
-        text = await self._replaced("message", prompt.text)
-        if text != prompt.text:
-            rest = [block for block in prompt.content if not isinstance(block, TextBlock)]
-            metadata = prompt.metadata
-            if WORDS in metadata:  # they may repeat what was replaced
-                metadata = {**metadata, WORDS: ""}
-            prompt = replace(prompt, content=[TextBlock(text=text), *rest], metadata=metadata)
+        prompt = await self._check_text(prompt)
         if any(guard.may_replace("message") for guard in self._guards):
             self._journal.replace_prompt(prompt)  # it was withheld until now
         looking = [guard for guard in self._of("message") if guard.look_only]
         if looking:
-            self._looking = asyncio.create_task(self._look(looking, text))
+            self._looking = asyncio.create_task(self._look(looking, prompt.text))
         try:
             yield prompt
             await self.passed()
@@ -205,6 +199,29 @@ class RunGuards:
             if self._looking is not None:
                 self._looking.cancel()
                 await asyncio.wait([self._looking])
+
+    async def check_message(self, message: Draft) -> Draft:
+        """Return a later message as every message guard lets it through, before it is stored.
+
+        Raises:
+            AgentCoreError: `guard_stopped`: the run ends.
+        """
+        checked = await self._check_text(message)
+        await self._look([guard for guard in self._of("message") if guard.look_only], checked.text)
+        if self.stopped is not None:
+            raise self.stopped
+        return checked
+
+    async def _check_text(self, message: Draft) -> Draft:
+        """Return a message with the text that the guards leave of it."""
+        text = await self._replaced("message", message.text)
+        if text == message.text:
+            return message
+        rest = [block for block in message.content if not isinstance(block, TextBlock)]
+        metadata = message.metadata
+        if WORDS in metadata:  # they may repeat what was replaced
+            metadata = {**metadata, WORDS: ""}
+        return replace(message, content=[TextBlock(text=text), *rest], metadata=metadata)
 
     async def passed(self) -> None:
         """Wait until the look-only guards have passed the message.

@@ -128,7 +128,11 @@ async def converse(ctx: RunContext, prompt: Draft, stats: RunStats) -> Reply:
             reply = await take_turn(ctx, stats)
             if reply.calls:
                 await run_tools(ctx, reply.calls)
-            if await may_stop(ctx, reply, stats):
+            is_over = await may_stop(ctx, reply, stats)
+            if ctx.inbox.has_mail and await hear_user(ctx, reply, stats, is_over=is_over):
+                continue
+            if is_over:
+                ctx.inbox.is_closed = True
                 return reply
         limit = ctx.limits.max_turns
         raise AgentCoreError(ErrorCode.MAX_TURNS, f"no final answer after {plural(limit, 'turn')}")
@@ -191,6 +195,21 @@ async def may_stop(ctx: RunContext, reply: Reply, stats: RunStats) -> bool:
         return False
     expected = ctx.toolbox.expected
     return expected is None or accept_output(ctx, expected, stats)
+
+
+async def hear_user(ctx: RunContext, reply: Reply, stats: RunStats, *, is_over: bool) -> bool:
+    """Add the messages that the user has sent meanwhile, if another turn can answer them.
+
+    They come after the results of a turn's calls, or in place of the run's end; an answer that was
+    cut off is continued first. Messages that come too late stay where they wait.
+
+    Returns:
+        Whether there were any, so that the run continues.
+    """
+    is_boundary = is_over or bool(reply.calls)
+    if not is_boundary or stats.turns >= ctx.limits.max_turns:
+        return False
+    return await ctx.inbox.deliver(ctx.journal, ctx.extensions)
 
 
 def accept_output(ctx: RunContext, expected: "ExpectedOutput", stats: RunStats) -> bool:

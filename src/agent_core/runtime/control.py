@@ -42,6 +42,7 @@ class RunControl:
         questions: questions of the runs of this process.
         stream_of: returns the events of a run that is under way here.
         on_cancel: called with the ids of runs that should be cancelled.
+        on_message: called with the ids of runs for which messages wait.
     """
 
     def __init__(
@@ -52,12 +53,14 @@ class RunControl:
         *,
         stream_of: Callable[[str], EventStream | None],
         on_cancel: Callable[[Iterable[str]], None],
+        on_message: Callable[[Iterable[str]], None],
     ) -> None:
         self._notices = notices
         self._store = store
         self._questions = questions
         self._stream_of = stream_of
         self._on_cancel = on_cancel
+        self._on_message = on_message
         self._senders: dict[str, _TextSender] = {}
 
     async def serve(self) -> None:
@@ -85,6 +88,8 @@ class RunControl:
                 self._questions.take(request_id)
             case {"what": "cancel", "run_id": str(run_id)}:
                 await self._cancel(run_id)
+            case {"what": "message", "run_id": str(run_id)}:
+                self._on_message([run_id])
             case {"what": "watch", "run_id": str(run_id)}:
                 facts = cast("dict[str, Any]", request)
                 self._watch(run_id, anew=facts.get("anew") is True)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from agent_core.agents.spawner import ChildSpawner, RunSpec, SpawnerDeps
 from agent_core.errors import ConfigError, ErrorCode, ParkedError
-from agent_core.loop import conclude, converse
+from agent_core.events import Journal
+from agent_core.loop import NoHistory, conclude, converse
 from agent_core.loop.inside import enter_run
 from agent_core.loop.options import NO_OPTIONS, RunOptions, missing_options, restored_options
 from agent_core.runtime.factory import RunFactory
@@ -102,6 +103,8 @@ class RunExecutor:
                         self._memory.take_up_backlog(scope)
                     if scope != (options.memory or MEMORY_SHARED):
                         options = replace(options, memory=scope)
+                    if self._project.mcp is not None:
+                        run.inbox.read_mentions = partial(self._read_mentions, run.journal)
                     async with (
                         _guarded(run, options)
                         if options.guards
@@ -123,6 +126,7 @@ class RunExecutor:
                                 tools=spawner.tools,
                                 board=spawner.board,
                                 memory=self._memory.open(scope, run.tenant),
+                                inbox=run.inbox,
                             ),
                             run.scope,
                         )
@@ -168,6 +172,10 @@ class RunExecutor:
             self._spawning, run.journal, build_context, options
         ) as spawner:
             yield spawner
+
+    async def _read_mentions(self, journal: Journal, message: Draft) -> None:
+        """Add the resources that a message to a run at work names, before the message."""
+        await self._project.with_mentions(NoHistory(), message).resume(journal)
 
     def _restore_options(self, stored: StoredOptions | None) -> RunOptions:
         """Restore the options of a run that a dead process left in the queue.

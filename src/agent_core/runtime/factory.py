@@ -215,6 +215,7 @@ class RunFactory:
             results=self._results.within(model.window // _RESULT_SHARE),
             project_dir=self._setup.project,
             limits=self._limits_of(options),
+            inbox=spec.inbox,
         )
         return ctx, source
 

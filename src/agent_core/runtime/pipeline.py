@@ -131,6 +131,7 @@ class RunPipeline:
             parked = self._warnings(session_id) if request.prompt is not None else []
             run = self._admit(record, opened, request.caller, is_new=not opened.resumed)
             run.warnings = [*request.warnings, *parked]
+            run.inbox.has_mail = False  # nobody knew the run until now
         if run.status is RunStatus.QUEUED:
             in_front = [waiting.run_id for waiting in opened.queued]
             run.journal.queue({"taken_over": in_front} if in_front else {})

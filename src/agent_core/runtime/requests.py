@@ -99,7 +99,7 @@ class RunRequests:
             dispatch = await dispatcher.dispatch_of(placement, stored, has_message=has_message)
         clean_prompt = stored_prompt = title = None
         if prompt is not None:
-            clean_prompt = await self._clean_prompt(prompt, model)
+            clean_prompt = await self.clean_prompt(prompt, model)
             stored_prompt, title = self._stored_prompt(clean_prompt, options)
         if mode is RunMode.ORCHESTRATOR and is_here:
             self._workers.require_any(self._project.toolboxes.known_names())
@@ -154,7 +154,7 @@ class RunRequests:
             return options
         return replace(options, memory=scope)
 
-    async def _clean_prompt(self, prompt: Draft, model: ModelConfig) -> RunPrompt:
+    async def clean_prompt(self, prompt: Draft, model: ModelConfig) -> RunPrompt:
         """Return the message without secrets, with its images as the model accepts them.
 
         Raises:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 
 from agent_core.events import EventStream, Journal
-from agent_core.loop import HistorySource, Outcome
+from agent_core.loop import HistorySource, Inbox, Outcome
 from agent_core.loop.options import RunOptions
 from agent_core.types import (
     AgentRole,
@@ -161,6 +161,7 @@ class Run(RunProgress, eq=False, kw_only=True):
         nested: the runs started inside this one.
         context: the context variables of the call that requested it.
         tenant: owns its session.
+        inbox: the messages that its user sends while it works.
     """
 
     number: int
@@ -184,6 +185,7 @@ class Run(RunProgress, eq=False, kw_only=True):
     trace: "RunTrace | None" = None
     context: Context = field(default_factory=copy_context)
     tenant: str | None = None
+    inbox: Inbox = field(default_factory=Inbox)
 
     @property
     def session_id(self) -> str:

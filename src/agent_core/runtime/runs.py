@@ -19,7 +19,7 @@ from agent_core.aio.loops import HomeLoop
 from agent_core.config.models import ModelConfig
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.events import EventStream, SessionJournal
-from agent_core.loop import Outcome
+from agent_core.loop import MESSAGE_ID, Outcome
 from agent_core.loop.options import NO_OPTIONS, RunOptions
 from agent_core.providers.estimates import estimate_blocks
 from agent_core.redaction.redactor import JournalRedactor
@@ -34,9 +34,10 @@ from agent_core.runtime.project_files import ProjectFiles
 from agent_core.runtime.reading import CONTROL, RunReader
 from agent_core.runtime.recovery import SessionLeases
 from agent_core.runtime.requests import RunRequests
-from agent_core.runtime.run import Nesting, Phase, Run, RunProgress
+from agent_core.runtime.run import Nesting, Phase, Run, RunProgress, identity_of
 from agent_core.runtime.scheduler import Scheduler
 from agent_core.runtime.table import RunTable
+from agent_core.storage.messages import run_has_ended
 from agent_core.storage.rows import session_not_found
 from agent_core.text import shown_id
 from agent_core.tools.limits import ResultLimiter
@@ -48,10 +49,13 @@ from agent_core.types import (
     EndReason,
     ErrorPayload,
     EventLevel,
+    EventType,
     RunMode,
     RunRecord,
     RunStatus,
     RuntimeEvent,
+    new_id,
+    utc_now,
 )
 from agent_core.types.lanes import ANYWHERE, Placement
 
@@ -59,7 +63,7 @@ if TYPE_CHECKING:
     from agent_core.runtime.answers import Answers
     from agent_core.storage.postgres.notices import Notices
     from agent_core.tools.output import ExpectedOutput
-    from agent_core.types import MemoryWish
+    from agent_core.types import MemoryWish, WaitingMessage
 
 
 class Runs:
@@ -99,6 +103,7 @@ class Runs:
             owner,
             is_busy=self._scheduler.is_busy,
             on_cancel=self._cancel_requested,
+            on_message=self._sent_to,
             on_lost=self._lose if process.dispatcher else None,
             on_extended=project.launcher.keep_until,
             shared=config.worker if process.dispatcher else None,
@@ -419,6 +424,77 @@ class Runs:
             await self._reader.wait_until_late(record)
         return CancelResult(run_id=run_id, status=status, timed_out=not status.is_terminal)
 
+    async def send(self, run_id: str, message: Draft) -> str:
+        """Send a message to a run that has not ended: see `RunHandle.send`.
+
+        The process that executes it learns of the message at once, from a notice, or with its next
+        heartbeat.
+
+        Returns:
+            The id of the message.
+
+        Raises:
+            AgentCoreError: `run_ended`; `validation_error`: the run takes no message;
+                `guard_stopped`.
+            StorageError: `run_not_found`; the message cannot be stored.
+        """
+        run = self.table.get(run_id)
+        is_here = run is not None and not run.ended.is_set()
+        if run is not None and is_here:
+            message = await self._checked_message(run, message)
+            identity, model = run.identity, run.scope.model
+        else:
+            record = await self.require_run(run_id)
+            if record.options is not None and "guards" in record.options.needs_caller:
+                raise _not_for(run_id, "only the process that executes it has its guards")
+            identity, model = identity_of(record), None
+        prompt = await self._requests.clean_prompt(message, model or self._process.models.resolve())
+        from agent_core.types import WaitingMessage  # noqa: PLC0415 - few runs need it
+
+        waiting = WaitingMessage(
+            message_id=new_id("msg"),
+            session_id=identity.session_id,
+            run_id=run_id,
+            prompt=prompt,
+            created_at=utc_now(),
+        )
+        if run is not None and is_here:
+            if run.inbox.is_closed or run.journal.is_closing:
+                raise run_has_ended(run_id)
+            await run.inbox.send(waiting, run.journal)
+        else:
+            await self._store.send_message(waiting)
+            self._send("message", run_id=run_id)
+        return waiting.message_id
+
+    async def _checked_message(self, run: Run, message: Draft) -> Draft:
+        """Return a message for a run of this process as the guards of the run let it through.
+
+        Raises:
+            AgentCoreError: `validation_error`: the run takes no message; `guard_stopped`.
+        """
+        run_id = run.identity.run_id
+        if run.prompt is None and not run.is_continued:
+            raise _not_for(run_id, "it only summarises the conversation")
+        if not run.options or not run.options.guards:
+            return message
+        if run.scope.checks is None:
+            raise _not_for(run_id, "its guards check messages once it has begun")
+        return await run.scope.checks.check_message(message)
+
+    async def take_back(self, run_id: str, message_id: str) -> bool:
+        """Take back a message that was sent to a run: see `RunHandle.take_back`."""
+        run = self.table.get(run_id)
+        record = await self.require_run(run_id)
+        is_removed = await self._store.take_back_message(record.session_id, message_id)
+        if is_removed and run is not None:
+            run.journal.note(EventType.MESSAGE_TAKEN_BACK, {MESSAGE_ID: message_id})
+        return is_removed
+
+    async def waiting_messages(self, session_id: str) -> "list[WaitingMessage]":
+        """Return the messages that were sent to runs of a session and not delivered."""
+        return await self._store.waiting_messages(session_id)
+
     async def require_idle(self, session_id: str, *, cancel_jobs: bool = False) -> None:
         """Refuse to change a session that a run of this process is using.
 
@@ -469,6 +545,7 @@ class Runs:
             self._project.guard.questions,
             stream_of=self._stream_of,
             on_cancel=self._cancel_requested,
+            on_message=self._sent_to,
         )
         await control.serve()
 
@@ -489,6 +566,12 @@ class Runs:
             run = self.table.get(run_id)
             if run is not None and not run.is_stopping:
                 self._aside.start(self._scheduler.cancel(run))
+
+    def _sent_to(self, run_ids: Iterable[str]) -> None:
+        """Have these runs look for messages at their next boundary."""
+        for run_id in run_ids:
+            if (run := self.table.get(run_id)) is not None:
+                run.inbox.has_mail = True
 
     def _lose(self, run_id: str, is_refused: bool) -> None:
         self.pipeline.lose(run_id, is_refused)
@@ -549,6 +632,12 @@ class Runs:
                         if event.event_type in CLOSING_EVENTS:
                             return
                 is_behind = follower.is_behind
+
+
+def _not_for(run_id: str, why: str) -> AgentCoreError:
+    """Return the error for a message to a run that takes none."""
+    message = f"run {run_id} takes no message: {why}"
+    return AgentCoreError(ErrorCode.VALIDATION_ERROR, message, details={"run_id": run_id})
 
 
 async def _hide_debug(events: AsyncGenerator[RuntimeEvent]) -> AsyncGenerator[RuntimeEvent]:

@@ -9,7 +9,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from agent_core.events import EventStream, HeldSession, Journal
-from agent_core.loop import HistorySource
+from agent_core.loop import HistorySource, Inbox
 from agent_core.loop.inside import Inside, enclosing_runs
 from agent_core.loop.options import RunOptions
 from agent_core.providers.estimates import estimate_blocks
@@ -154,6 +154,7 @@ class RunTable:
             history=history,
             tenant=None if opened is None else opened.session.tenant,
             context=copy_context() if caller.context is None else caller.context,
+            inbox=Inbox(store=self.store, has_mail=True),
         )
         if caller.trace is not None:
             caller.trace.identify(identity)

@@ -257,14 +257,17 @@ def heartbeat(
         "SELECT session_id, epoch, lease_expires_at < ? FROM sessions WHERE owner = ?",
         (until, owner),
     )
+    mine = "session_id IN (SELECT session_id FROM sessions WHERE owner = ?)"
     rows = connection.execute(
-        f"""SELECT run_id FROM runs WHERE {OPEN_RUN} AND cancel_requested_at IS NOT NULL
-        AND session_id IN (SELECT session_id FROM sessions WHERE owner = ?)""",  # noqa: S608
-        (owner,),
+        f"""SELECT run_id, 'cancelled' FROM runs
+        WHERE {OPEN_RUN} AND cancel_requested_at IS NOT NULL AND {mine}
+        UNION SELECT run_id, 'sent to' FROM waiting_messages WHERE NOT is_taken AND {mine}""",  # noqa: S608
+        (owner, owner),
     )
-    sessions = found.fetchall()
+    sessions, requests = found.fetchall(), rows.fetchall()
     return Heartbeat(
-        cancelled=[run_id for (run_id,) in rows],
+        cancelled=[run_id for run_id, what in requests if what == "cancelled"],
+        sent_to=[run_id for run_id, what in requests if what == "sent to"],
         epochs={session_id: epoch for session_id, epoch, _ in sessions},
         late={session_id for session_id, _, is_late in sessions if is_late},
     )

@@ -34,6 +34,7 @@ SESSION_TABLES = (
     "approvals",
     "grants",
     "memory_backlog",
+    "waiting_messages",
 )
 """Every table with rows of a session; referenced tables come before those that refer to them.
 

@@ -291,6 +291,19 @@ _LOOKED_FOR = (
     "CREATE INDEX approvals_open ON approvals (state) WHERE state = 'open'",
 )
 
+_WAITING_MESSAGES = (
+    """CREATE TABLE waiting_messages (
+        message_id TEXT PRIMARY KEY NOT NULL,
+        session_id TEXT NOT NULL REFERENCES sessions ON DELETE CASCADE,
+        run_id TEXT NOT NULL,
+        prompt_json TEXT NOT NULL,
+        is_taken INTEGER NOT NULL,
+        created_at TEXT NOT NULL
+    )""",
+    "CREATE INDEX waiting_messages_by_session ON waiting_messages (session_id)",
+    "CREATE INDEX waiting_messages_by_run ON waiting_messages (run_id)",
+)
+
 MIGRATIONS: tuple[Migration, ...] = (
     Migration(1, "sessions, history and artifacts", _INITIAL),
     Migration(2, "messages of runs that have not begun", _PROMPTS),
@@ -308,6 +321,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration(14, "indexes for everything that is looked for", _LOOKED_FOR),
     Migration(15, "spending of runs, in numbers", spending.SCHEMA),
     Migration(16, "spending of earlier runs", (), is_filled=True),
+    Migration(17, "messages sent to runs while they work", _WAITING_MESSAGES),
 )
 
 LEDGER = """CREATE TABLE schema_migrations (

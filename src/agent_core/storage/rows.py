@@ -52,6 +52,7 @@ _TABLES: Mapping[str, tuple[str, str]] = {
     "Node": ("nodes", "node_id"),
     "ArtifactRecord": ("artifacts", "artifact_id"),
     "ApprovalRecord": ("approvals", "request_id"),
+    "WaitingMessage": ("waiting_messages", "message_id"),
 }
 """Table and id column by the name of a record."""
 _ORDERING = {"use_number"}
@@ -439,6 +440,8 @@ _RELEASE = f"""UPDATE sessions SET owner = NULL, lease_expires_at = NULL
      AND runs.{OWNED_RUN})"""  # noqa: S608 - a constant
 
 
+_DELIVERED = "DELETE FROM waiting_messages WHERE message_id = ?"
+
 FIRST = Position(1, 1, 1)
 """Position at which the history of a session begins."""
 
@@ -485,6 +488,8 @@ def rows_of(batch: Batch) -> BatchRows:
         session["updated_at"] = now
     if session:
         changes.append(update_sql(SessionRecord, batch.session_id, session))
+    for message_id in batch.delivered:
+        changes.append((_DELIVERED, (message_id,)))  # noqa: PERF401 - a frame less
     if batch.release is not None:
         changes.append((_RELEASE, (batch.session_id, batch.release)))
     texts = chain(map(_content, nodes), map(_metadata, nodes), map(_payload, events))

@@ -23,7 +23,16 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 from msgspec.structs import replace
 
 from agent_core.errors import ErrorCode, StorageError
-from agent_core.storage import budgets, changes, claims, owners, queries, takeovers, workspaces
+from agent_core.storage import (
+    budgets,
+    changes,
+    claims,
+    messages,
+    owners,
+    queries,
+    takeovers,
+    workspaces,
+)
 from agent_core.storage.approvals import (
     answer,
     ask,
@@ -238,6 +247,13 @@ class SessionStore:
     grants = _read(list_grants)
     add_grant = _write(add_grant, is_small=True)
     forget_grants = _write(forget_grants, by=None)
+
+    # messages to runs that work
+
+    send_message = _write(messages.send_message)
+    take_messages = _write(messages.take_messages, by="run_id")
+    take_back_message = _write(messages.take_back_message)
+    waiting_messages = _read(messages.waiting_messages, is_single=True)
 
     # budgets
 

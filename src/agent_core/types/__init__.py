@@ -154,6 +154,7 @@ if TYPE_CHECKING:
         ApprovalState,
     )
     from agent_core.types.commands import CommandView, CommandViews
+    from agent_core.types.messages import WaitingMessage
     from agent_core.types.questions import (
         ElicitationAnswer,
         ElicitationRequest,
@@ -307,6 +308,7 @@ __all__ = [
     "Usage",
     "UserMessage",
     "UtcDatetime",
+    "WaitingMessage",
     "WorkspaceDiff",
     "WorkspaceState",
     "answered_message",
@@ -347,6 +349,7 @@ _HOMES = {
     ),
     **dict.fromkeys(("ApprovalRecord", "ApprovalState"), "agent_core.types.approvals"),
     **dict.fromkeys(("CommandView", "CommandViews"), "agent_core.types.commands"),
+    "WaitingMessage": "agent_core.types.messages",
     **dict.fromkeys(
         (
             "ElicitationAnswer",

@@ -46,6 +46,7 @@ __all__ = [
     "ToolOutput",
     "ToolProgress",
     "ToolStarted",
+    "UserMessageEvent",
     "WindowBudget",
     "WindowUse",
     "WorkerDispatched",
@@ -146,6 +147,17 @@ class SystemPart(Struct, frozen=True):
 
     block_id: str = ""
     token_count: int = 0
+
+
+class UserMessageEvent(EventDetails, frozen=True):
+    """An event about a message: of one that was sent to a run at work, `message_id` names it.
+
+    Attributes:
+        text: the words of a message that waits, or their beginning.
+    """
+
+    message_id: str = ""
+    text: str = ""
 
 
 class ContextBuilt(EventDetails, frozen=True):
@@ -408,6 +420,10 @@ class RunEnded(EventDetails, frozen=True):
 _RECORDS: Mapping[str, type[EventDetails]] = {
     "model_text_delta": TextDelta,
     "model_reasoning_delta": ReasoningDelta,
+    "message_created": UserMessageEvent,
+    "message_waiting": UserMessageEvent,
+    "message_refused": UserMessageEvent,
+    "message_taken_back": UserMessageEvent,
     "context_built": ContextBuilt,
     "model_started": ModelAsked,
     "model_completed": ModelReplied,

@@ -43,11 +43,13 @@ class Heartbeat(Struct, frozen=True):
         epochs: epochs of its sessions.
         late: the sessions whose lease is not extended yet, because another transaction has locked
             them.
+        sent_to: the runs of its sessions for which messages wait.
     """
 
     cancelled: list[str]
     epochs: Mapping[str, int]
     late: Set[str]
+    sent_to: Sequence[str] = ()
 
 
 class PendingEvent(NamedTuple):
@@ -98,6 +100,7 @@ class Batch(Struct, frozen=True, kw_only=True):
             claim.
         release: the owner that releases the session for other processes, unless another run of the
             session is still open: then the last one to end releases it.
+        delivered: the waiting messages that the batch delivers, or that were refused.
     """
 
     session_id: str
@@ -111,6 +114,7 @@ class Batch(Struct, frozen=True, kw_only=True):
     owner: str | None = None
     epoch: int | None = None
     release: str | None = None
+    delivered: Sequence[str] = ()
 
 
 class SessionNote(Struct, frozen=True, kw_only=True):

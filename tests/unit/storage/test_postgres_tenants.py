@@ -33,6 +33,7 @@ from rows import (
     a_node,
     a_question,
     a_turn_hold,
+    a_waiting_message,
     an_artifact,
     an_event,
     an_opening,
@@ -67,6 +68,7 @@ async def fill(store: PostgresSessionStore) -> None:
     snapshot: dict[str, Any] = {"session_id": "s1", "node_id": "n1", "folder": "/project"}
     await store.name_snapshot(SnapshotNote(snapshot_id="snap_1", run_id="run_1", **snapshot))
     await store.add_to_memory_backlog(["s1"])
+    await store.send_message(a_waiting_message("msg_1"))
 
 
 @dataclass
@@ -153,6 +155,7 @@ READS: dict[str, Callable[[SessionStore], Awaitable[object]]] = {
     "approvals": lambda s: s.approvals(is_open=False),
     "is_answered": lambda s: s.is_answered("run_1"),
     "waiting_children": lambda s: s.waiting_children("run_1"),
+    "waiting_messages": lambda s: s.waiting_messages("s1"),
     "unused_sessions": lambda s: s.unused_sessions(utc_now()),
     "last_use": lambda s: s.last_use(),
     "stored_sessions": lambda s: s.stored_sessions(),
@@ -202,6 +205,9 @@ WRITES: dict[str, Callable[[SessionStore], Awaitable[object]]] = {
     "drop_snapshots": lambda s: s.drop_snapshots(utc_now()),
     "ask": lambda s: s.ask(a_question("req_9")),
     "answer": lambda s: s.answer("req_1", Decision.ALLOW_ONCE, reason=None, by="sdk", decider="me"),
+    "send_message": lambda s: s.send_message(a_waiting_message("msg_9")),
+    "take_messages": lambda s: s.take_messages("run_1"),
+    "take_back_message": lambda s: s.take_back_message("s1", "msg_1"),
     "withdraw": lambda s: s.withdraw("req_1"),
     "resume_run": lambda s: after_deaths(s).resume_run("run_1", Claim("you"), cwd="/project"),
     "close_waiting": lambda s: s.close_waiting("run_1"),

@@ -30,7 +30,8 @@ class Append:
     def __init__(self, batch: Batch, rows: BatchRows, epoch: int | None) -> None:
         self._batch = batch
         self._rows = rows
-        self._is_alone = batch.run is None and batch.agent_status is None and batch.release is None
+        changes_rows = batch.run or batch.agent_status or batch.release or batch.delivered
+        self._is_alone = not changes_rows
         self._values = (
             batch.session_id,
             batch.agent_id,

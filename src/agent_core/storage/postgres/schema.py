@@ -349,7 +349,7 @@ _TENANT = "current_setting('soong.tenant')"
 _SESSION = f"sessions AS its WHERE its.tenant = {_TENANT} AND its.session_id"
 _OF_SESSION = (
     *("agents", "runs", "nodes", "events", "artifacts", "budgets", "budget_holds"),
-    *("node_snapshots", "workspaces", "grants", "memory_backlog"),
+    *("node_snapshots", "workspaces", "grants", "memory_backlog", "waiting_messages"),
 )
 _SEEN: Mapping[str, str] = {
     **dict.fromkeys(("sessions", "approvals", "spending"), f"tenant = {_TENANT}"),

@@ -23,6 +23,7 @@ from agent_core.types import (
     RunRecord,
     RuntimeEvent,
     SessionRecord,
+    WaitingMessage,
 )
 
 _RECORDS: Mapping[str, type[BaseModel]] = {
@@ -33,6 +34,7 @@ _RECORDS: Mapping[str, type[BaseModel]] = {
     "events": RuntimeEvent,
     "artifacts": ArtifactRecord,
     "approvals": ApprovalRecord,
+    "waiting_messages": WaitingMessage,
 }
 
 _REWRITTEN: tuple[tuple[re.Pattern[str], str], ...] = (

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Self, cast
 
 import psycopg
+from msgspec.structs import replace
 
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.storage import claims
@@ -98,7 +99,7 @@ class PostgresSessionStore(SessionStore):
         if started:  # this process may have locked the session, to store something
             await asyncio.wait(started.values(), timeout=lease.total_seconds() / _PARTS)
         extended = {each for each, task in started.items() if task.done() and task.result()}
-        return Heartbeat(beat.cancelled, beat.epochs, beat.late - extended)
+        return replace(beat, late=beat.late - extended)
 
     async def _extend(self, session_id: str, owner: str, lease: timedelta) -> bool:
         """Extend the lease of a locked session in its turn; return whether it was extended."""

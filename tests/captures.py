@@ -73,10 +73,21 @@ _CHANGING: Sequence[tuple[str, str]] = (
 
 
 @dataclass(frozen=True)
+class Shown:
+    """A pattern that the lines on the screen match.
+
+    A terminal is sent only what differs from the last screen: a number whose first digits stay
+    is never written whole.
+    """
+
+    pattern: str
+
+
+@dataclass(frozen=True)
 class Key:
     """Keys that are typed once `after` was written behind the last ones, or a call made then."""
 
-    after: str | re.Pattern[str]
+    after: str | re.Pattern[str] | Shown
     keys: str | Callable[[], object] = ""
 
 
@@ -267,11 +278,16 @@ class Session:
         self._seen = len(self._raw)
         os.write(self._terminal, keys.encode())
 
-    def wait_for(self, text: str | re.Pattern[str]) -> None:
-        """Return when the text has been written after the last key."""
-        wanted = text if isinstance(text, re.Pattern) else re.compile(re.escape(text))
-        while not wanted.search(_LOOKS.sub("", self._raw[self._seen :].decode(errors="replace"))):
+    def wait_for(self, text: str | re.Pattern[str] | Shown) -> None:
+        """Return when the text has been written after the last key, or is on the screen."""
+        while not self._has(text):
             assert self._read(), f"the command ended before {text!r} came:\n{self._shown()}"
+
+    def _has(self, text: str | re.Pattern[str] | Shown) -> bool:
+        if isinstance(text, Shown):
+            return re.search(text.pattern, "\n".join(self._screen.display)) is not None
+        written = _LOOKS.sub("", self._raw[self._seen :].decode(errors="replace"))
+        return text in written if isinstance(text, str) else text.search(written) is not None
 
     def wait_for_end(self) -> None:
         """Return when the command has ended and all of it has been read."""

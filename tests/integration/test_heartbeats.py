@@ -284,8 +284,8 @@ async def test_no_run_takes_its_lease_for_longer_than_it_is_though_its_claim_too
             await asyncio.sleep(0.7)
             await stop_task(beating)
             hold = await claiming
-            believed_s = hold.extended_at + shared.lease_s - now()
-            assert believed_s <= await seconds_left(store, "left") + 0.1
+            left_s = await seconds_left(store, "left")  # first: asking may take a while
+            assert hold.extended_at + shared.lease_s - now() <= left_s + 0.1
 
 
 async def seconds_left(store: PostgresSessionStore, session_id: str) -> float:

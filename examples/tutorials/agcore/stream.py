@@ -10,7 +10,13 @@ from agcore.llm import AssistantTextDelta, TurnComplete
 
 async def main() -> None:
     """Ask once, and print the answer while it is written."""
-    guide = Agent("guide", "You talk about books.", model=MODEL, tools=[free_copies])
+    guide = Agent(
+        "guide",
+        "You talk about books.",
+        model=MODEL,
+        tools=[free_copies],
+        deps_type=Library,
+    )
     async for event in guide.stream("Is Emma there?", deps=Library(copies={"Emma": 2})):
         if isinstance(event, AssistantTextDelta):
             print(event.text, end="", flush=True)

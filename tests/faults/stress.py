@@ -564,7 +564,7 @@ class Chat(Actor):
         if self.random.random() < 0.2:
             self.leave()
             return
-        names = ("/cost", "/sessions", "/permissions", "/tree", "/context", "/tasks", "/last")
+        names = ("/cost", "/sessions list", "/permissions", "/tree", "/context", "/tasks", "/last")
         with suppress(KilledError):
             self._show(conversation, self.random.choice(names))
             self.ledger.count("looks")

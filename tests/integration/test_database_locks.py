@@ -69,7 +69,7 @@ def messages_of(home: Home) -> list[str]:
 
 CHAT_COMMANDS = {
     "/cost": "in all",
-    "/sessions": "completed",
+    "/sessions list": "completed",
     "/permissions": "there is no stored answer",
     "/tree": "continues here",
     "/context": "free",

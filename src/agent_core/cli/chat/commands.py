@@ -42,6 +42,9 @@ _OTHER_WORDS = {
     "plan": "mode",
 }
 """Names that other programs use for a command."""
+_ALL = "--all"
+_OF_PROJECT = {"list", "search", "du"}
+_OF_SESSION = {"show", "tree", "export", "fork", "compact"}
 _LISTED = 15
 _TITLE = 50
 _EXPORTS = {
@@ -231,26 +234,52 @@ async def _new(chat: Chat, _: Sequence[str]) -> None:
 
 
 async def _resume(chat: Chat, words: Sequence[str]) -> None:
-    if not words:
-        found = await chat.runtime.session_summaries(limit=_LISTED, project=chat.setup.project)
-        for summary in found:
-            chat.terminal.line(f"{summary.short_id}  {_describe(chat, summary)}")
-        hint = "/resume ID continues one"
-        if not found:
-            from agent_core.cli.nearby import name_nearby  # noqa: PLC0415 - rarely needed
-
-            nearby = await name_nearby(chat.runtime, chat.setup.project)
-            hint = f"this project has no session yet{nearby}"
-        chat.terminal.line(hint, Style.DIM)
-        return
-    if words[0] == "last":
+    named = [word for word in words if word != _ALL]
+    if not named:
+        session_id = await _choose_session(chat, everywhere=_ALL in words)
+    elif named[0] == "last":
         session_id = await chat.runtime.last_session(chat.setup.project)
         if session_id is None:
             chat.fail("no session of this project has an answer yet")
-            return
     else:
-        session_id = await chat.runtime.resolve_session_id(words[0])
-    await chat.resume(session_id)
+        session_id = await chat.runtime.resolve_session_id(named[0])
+    if session_id is not None:
+        await chat.resume(session_id)
+
+
+async def _choose_session(chat: Chat, *, everywhere: bool) -> str | None:
+    project = None if everywhere else chat.setup.project
+    if await chat.runtime.session_summaries(limit=1, project=project):
+        from agent_core.cli.chat.choices import choose_session  # noqa: PLC0415 - few chats
+
+        return await choose_session(chat, everywhere=everywhere)
+    from agent_core.cli.nearby import name_nearby  # noqa: PLC0415 - rarely needed
+
+    nearby = "" if everywhere else await name_nearby(chat.runtime, chat.setup.project)
+    chat.say(f"this project has no session yet{nearby}", Style.DIM)
+    return None
+
+
+async def _sessions(chat: Chat, words: Sequence[str]) -> None:
+    """Choose a session, or carry out an action on this session or project, or on those named."""
+    action, *rest = words or [""]
+    given = [word for word in rest if word != _ALL]
+    if action in {"", _ALL}:
+        session_id = await _choose_session(chat, everywhere=_ALL in words)
+        if session_id is None:
+            return
+        if not await chat.comes_to_rest():
+            chat.fail("/sessions moves to another session, and a run is active; Ctrl-C cancels it")
+            return
+        await chat.resume(session_id)
+        return
+    if action in _OF_PROJECT and _ALL not in rest:
+        given.append("--here")
+    elif action in _OF_SESSION and (not given or given[0].startswith("-")):
+        if not await chat.require_session():
+            return
+        given.insert(0, chat.session_id)
+    await _execute(chat, ["sessions", action, *given, "--path", str(chat.setup.project)])
 
 
 def _describe(chat: Chat, summary: SessionSummary) -> str:
@@ -367,9 +396,12 @@ async def _init(chat: Chat, _: Sequence[str]) -> None:
 
 
 async def _model(chat: Chat, words: Sequence[str]) -> None:
-    if words:
-        resolve_model(chat.setup.config, words[0])
-        chat.model = words[0]
+    from agent_core.cli.chat.choices import choose_model  # noqa: PLC0415 - few chats
+
+    name = words[0] if words else await choose_model(chat)
+    if name is not None:
+        resolve_model(chat.setup.config, name)
+        chat.model = name
         chat.line.refresh()
     chat.terminal.line(f"the next messages go to {visible(chat.model_name, one_line=True)}")
 
@@ -464,12 +496,17 @@ COMMANDS: Mapping[str, SlashCommand] = {
     "new": SlashCommand("", "start a new session", _new, needs_rest=True),
     "clear": SlashCommand("", "start a new session; the old one is kept", _new, needs_rest=True),
     "resume": SlashCommand(
-        "[ID | last]", "continue another session", _resume, needs_rest=True, words=1
+        "[ID | last | --all]",
+        "continue another session; --all lists those of all projects",
+        _resume,
+        needs_rest=True,
+        words=1,
+        flags=frozenset({_ALL}),
     ),
     "sessions": SlashCommand(
-        "[ACTION ...]",
-        "list sessions; the same as `soong-agent sessions`",
-        _terminal_command("sessions", default=["list"]),
+        "[--all | ACTION ...]",
+        "choose a session, or do what `soong-agent sessions` does",
+        _sessions,
         words=None,
     ),
     "tree": SlashCommand("", "the branches of this session, with the ids of its messages", _tree),
@@ -510,7 +547,9 @@ COMMANDS: Mapping[str, SlashCommand] = {
     "cost": SlashCommand(
         "[...]", "what sessions have cost", _terminal_command("cost", has_path=False), words=None
     ),
-    "model": SlashCommand("[PROVIDER:NAME]", "the model of the next messages", _model, words=1),
+    "model": SlashCommand(
+        "[PROVIDER:NAME]", "choose the model of the next messages", _model, words=1
+    ),
     "mode": SlashCommand(
         "[plan | ask | accept-edits]",
         "plan changes nothing, accept-edits writes files without asking",

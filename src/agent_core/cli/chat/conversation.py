@@ -1,6 +1,7 @@
 """One conversation at a time: sending, queueing, showing and leaving."""
 
 import asyncio
+import shlex
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
@@ -602,7 +603,11 @@ class Chat:
             if session_id == self.moving:
                 self.say(f"{where}, and moves here with the next message", Style.DIM)
             else:
-                cure = f"--session-id {session_id} --move-session continues it here"
+                there = shlex.quote(self.clean(session.cwd))
+                cure = (
+                    f"soong-agent chat --path {there} --session-id {session_id} continues it there,"
+                    f" --session-id {session_id} --move-session continues it here"
+                )
                 self.say(f"{where}, not here; {cure}", Style.WARN)
         RecapWriter(self.terminal, self.clean).write(recap, session_id)
         if count := sum(run.status is RunStatus.QUEUED for run in runs):
@@ -621,6 +626,8 @@ class Chat:
         if self._leaving.is_set():
             if now - self._left_at > _GRACE_S:
                 self._abandon(130)
+        elif self.line.stop_picking():
+            return
         elif self._command is not None:
             self._command.interrupt()
         elif self._sent and not self._is_cancelling:

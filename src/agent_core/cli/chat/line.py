@@ -35,7 +35,10 @@ from prompt_toolkit.widgets import SearchToolbar
 from agent_core.cli.chat.completion import ChatCompleter
 from agent_core.cli.chat.history import FileHistory
 from agent_core.cli.chat.keys import KeyParser
+from agent_core.cli.chat.pane import PickerPane
 from agent_core.cli.chat.pastes import Pastes
+from agent_core.cli.chat.picker import Picker
+from agent_core.cli.layout import ASCII_SIGNS, SIGNS
 from agent_core.cli.lines import AT_ONCE_S, REST_S
 from agent_core.text import plural, short_line, visible
 
@@ -189,9 +192,11 @@ class EditedLine:
             on_completions_changed=self._note_list,
         )
         self._buffer.leaving, self._buffer.recalled = self._note_draft, self._note_recall
+        is_utf = (out.encoding or "").lower().startswith("utf")
+        self._pane = PickerPane(SIGNS if is_utf else ASCII_SIGNS)
         self._app: Application[None] = Application(
             layout=self._layout(),
-            key_bindings=ConditionalKeyBindings(self._keys(), ~is_searching),
+            key_bindings=ConditionalKeyBindings(self._keys(), ~is_searching & ~self._pane.is_open),
             style=_STYLE,
             input=_open_input(),
             output=Vt100_Output(out, _screen_size, term=os.environ.get("TERM"), enable_cpr=False),
@@ -220,6 +225,14 @@ class EditedLine:
     def enter(self, text: str) -> None:
         """Enter a message as if it had been typed; it never names a command."""
         self._entered.put_nowait(Entered(text))
+
+    async def pick(self, picker: Picker) -> str | None:
+        """Let the user choose from a list in place of the line; None: they left it."""
+        return await self._pane.pick(picker, self._app)
+
+    def stop_picking(self) -> bool:
+        """Leave an open list; return whether there was one."""
+        return self._pane.close()
 
     def unfold(self, text: str) -> str:
         """Return the entered text, with all pasted text."""
@@ -456,7 +469,8 @@ class EditedLine:
             HSplit(
                 [
                     ConditionalContainer(above, has_above),
-                    line,
+                    self._pane.container,
+                    ConditionalContainer(line, ~self._pane.is_open),
                     menu,
                     search,
                     ConditionalContainer(below, ~has_completions),
@@ -489,7 +503,8 @@ class EditedLine:
         return shown
 
     def _below(self) -> StyleAndTextTuples:
-        return [("class:state", self._conversation.state(shutil.get_terminal_size().columns - 1))]
+        width = shutil.get_terminal_size().columns - 1
+        return [("class:state", self._pane.hint(width) or self._conversation.state(width))]
 
     def _text_keys(self) -> KeyBindings:
         """The keys that add text in a way of their own."""

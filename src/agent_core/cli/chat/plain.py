@@ -1,6 +1,7 @@
 """The line where nothing is drawn: for terminals that cannot, and for screen readers."""
 
 import asyncio
+import shutil
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from itertools import takewhile
@@ -8,10 +9,14 @@ from operator import eq
 from typing import TextIO, cast
 
 from agent_core.cli.chat.line import PROMPT, Conversation, Entered, LineStream
+from agent_core.cli.chat.picker import Choice, Picker, numbered_lines
+from agent_core.cli.layout import ASCII_SIGNS
 from agent_core.cli.lines import InputLines
 
 _LONGEST_LINE = 4095
 """Bytes of a line after which the kernel's line editing drops what is typed."""
+_LISTED = 15
+_CHOOSE = "number, id or words to find; Enter leaves> "
 _CUT = (
     f"not sent: the terminal cuts a line at {_LONGEST_LINE:,} bytes. End shorter lines with a"
     " backslash, or write the text into a file and name it with @\n"
@@ -39,6 +44,8 @@ class PlainLine:
         self._given: list[str] = []
         self._is_followed = False
         self._is_asking = False
+        self._prompt = PROMPT
+        self._picking: asyncio.Task[str | None] | None = None
         self.stream = cast("TextIO", LineStream(out, self.write))
 
     async def run(self) -> None:
@@ -104,6 +111,41 @@ class PlainLine:
         """Enter a message before the next line; it never names a command."""
         self._given.append(text)
 
+    async def pick(self, picker: Picker) -> str | None:
+        """Print a list with numbers, and return the choice; None: the user left it."""
+        self._prompt = _CHOOSE
+        try:
+            while True:
+                await picker.have(_LISTED + 1)
+                listed = picker.matches[:_LISTED]
+                self.write(_list_of(picker, listed))
+                typed = await self._typed_choice()
+                if not typed:
+                    return None
+                if typed.isdecimal() and 0 < int(typed) <= len(listed):
+                    return listed[int(typed) - 1].value
+                picker.narrow(typed)
+                await picker.have(2)
+                if (named := picker.named(typed)) is not None:
+                    return named
+        finally:
+            self._prompt = PROMPT
+
+    async def _typed_choice(self) -> str:
+        self._picking = asyncio.create_task(self._read_line())
+        try:
+            await asyncio.wait([self._picking])
+        finally:
+            self._picking.cancel()
+            picking, self._picking = self._picking, None
+        self._is_asking = False
+        typed = "" if picking.cancelled() else picking.result() or ""
+        return "".join(filter(str.isprintable, typed)).strip()
+
+    def stop_picking(self) -> bool:
+        """Leave a list; return whether the user was choosing from one."""
+        return self._picking is not None and self._picking.cancel()
+
     def unfold(self, text: str) -> str:
         """The text as it is."""
         return text
@@ -123,8 +165,9 @@ class PlainLine:
 
     def refresh(self) -> None:
         """Ask for a message, if it is time for one."""
-        if self._free.is_set() and not self._is_asking and not self._conversation.is_working:
-            self.write(PROMPT)
+        is_due = self._picking is not None or not self._conversation.is_working
+        if self._free.is_set() and not self._is_asking and is_due:
+            self.write(self._prompt)
             self._is_asking = True
 
     def draw(self, slot: str, lines: Sequence[str]) -> None:
@@ -185,6 +228,17 @@ class PlainLine:
         draft, self._draft = self._draft, ""
         if draft:
             self._lines.put_back(draft)
-            self.write(f"{PROMPT}{draft}")
+            self.write(f"{self._prompt}{draft}")
             self._is_asking = True
         self._free.set()
+
+
+def _list_of(picker: Picker, listed: Sequence[Choice]) -> str:
+    """Return the numbered entries, the newest at the end."""
+    lines = [picker.title]
+    if len(picker.matches) > len(listed):
+        lines.append(f"the newest {len(listed)}; words find older ones")
+    if not listed:
+        lines.append("nothing matches")
+    width = shutil.get_terminal_size().columns - 1
+    return "\n".join([*lines, *numbered_lines(listed, width, ASCII_SIGNS), ""])

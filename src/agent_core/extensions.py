@@ -138,7 +138,7 @@ class Extension:
         return None
 
     def tools(self, context: ExtensionContext) -> "Sequence[AnyTool]":  # noqa: ARG002
-        """Return tools and toolsets for the run, beside those that it has."""
+        """Return tools and toolsets to add to the run's own."""
         return ()
 
     def wrap_run(

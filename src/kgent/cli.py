@@ -64,7 +64,7 @@ it waits for an answer or a review.
 _RESUME_EXAMPLES = """examples:
   kgent resume report-run
 
-The conversation goes on where it ended: after Ctrl-C, a limit, a failure, or
+The conversation continues where it ended: after Ctrl-C, a limit, a failure, or
 the death of the process. A call that had begun then is not made again; the model
 is told so. A run that waits for an answer stays as it is. Exit codes are those
 of run.
@@ -81,7 +81,7 @@ _ANSWER_EXAMPLES = """examples:
   kgent answer report-run req_18ecaf13714a694180bf7662f4a4 allow
   kgent answer report-run req_18ecaf13714a694180bf7662f4a4 deny --reason "Not here."
 
-The run goes on with the answer, which counts for this one call. Exit codes are
+The run continues with the answer, which counts for this one call. Exit codes are
 those of run.
 """
 _REVIEW_EXAMPLES = """examples:
@@ -124,7 +124,7 @@ _RERUN_EXAMPLES = """examples:
   kgent rerun report-run
   kgent rerun report-run --sandbox second-run
 
-Profile, prompt, inputs and parameters are those that the folder has kept. Exit
+Profile, prompt, inputs and parameters come from the folder. Exit
 codes are those of run.
 """
 _DIFF_EXAMPLES = """examples:
@@ -333,7 +333,9 @@ def build_parser() -> argparse.ArgumentParser:
 
     six = add("diff", "show what differs between two run folders", _DIFF_EXAMPLES)
     six.add_argument("run_dir", type=Path, metavar="RUN_DIR", help=folder_help)
-    six.add_argument("other_dir", type=Path, metavar="OTHER_DIR", help="that of the other run")
+    six.add_argument(
+        "other_dir", type=Path, metavar="OTHER_DIR", help="the folder of the other run"
+    )
     add_format(six)
     return root
 
@@ -679,7 +681,7 @@ def _print_result(result: "RunResult", *, with_text: bool) -> None:
 
 
 def _print_next(result: "RunResult") -> None:
-    """Print the commands with which a person decides how the run goes on."""
+    """Print the commands with which a person decides how the run continues."""
     folder = shlex.quote(str(result.sandbox_root))
     for request in result.requests:
         _complain(f"next     kgent answer {folder} {request.request_id} allow|deny")

@@ -66,13 +66,13 @@ async def test_a_new_worker_leaves_runs_to_those_that_were_cut_off(
                     last = beats(database_url)
                     for _ in range(20):
                         last = await next_beat(database_url, last)
-                    assert "goes on" not in new.text
+                    assert "continues" not in new.text
                     assert (
                         shared_postgres.sql("SELECT owner IS NULL FROM sessions", database) == "f\n"
                     )
             await (await runtime.attach(handle.run_id)).wait()
             assert new is not None
-            assert "goes on" in new.text, "this time it has stayed away"
+            assert "continues" in new.text, "this time it has stayed away"
 
 
 async def test_a_process_that_could_not_say_that_it_lives_gets_the_time_for_it(

@@ -594,7 +594,7 @@ async def test_a_thread_that_never_returns_is_left_behind_and_reported(
         assert await asyncio.to_thread(is_refused.wait, 10)
         assert (await ask(made, "and now?")).result_text == "done"
         history = await made.replay_session("s1")
-    assert "goes on in" in caplog.text
+    assert "continues in" in caplog.text
     assert seen == [True]
     assert history.artifacts == []
     assert lines_of(history.events) == []

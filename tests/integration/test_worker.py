@@ -457,7 +457,7 @@ async def test_another_machine_takes_a_run_over_when_the_lease_is_over(
             await until_asked(server)
             second = await asyncio.to_thread(crew.start, home=elsewhere)
             await asyncio.sleep(3)
-            assert "goes on" not in second.text, "a living worker keeps its run"
+            assert "continues" not in second.text, "a living worker keeps its run"
             first.signal(signal.SIGSTOP)
             done = await ended(runtime, handle)
             assert (done.status, done.result_text) == (RunStatus.COMPLETED, "from over there")

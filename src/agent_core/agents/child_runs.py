@@ -97,7 +97,7 @@ class TaskBinding(Struct, frozen=True, kw_only=True):
     Attributes:
         tools: the task tools of the run.
         board: the board that the run sees.
-        extensions: extensions of the run, beside those that it has.
+        extensions: extensions for the run, added to its own.
         begin: registers the run with its Task, right before it starts; may refuse.
         before_end: closes the step of the run before the end of the run is recorded.
     """

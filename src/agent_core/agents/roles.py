@@ -2,7 +2,7 @@
 
 Two kinds of tools differ by name. The built-in `agent.*` and `internal.*` tools are listed in the
 table; all others (`code.*`, MCP, declarative, the caller's own) act on the world outside, and the
-table says whether a role has all of them, only those that read the project, or none.
+table says whether a role has all tools, only the tools that read the project, or none.
 """
 
 from collections.abc import Collection, Iterable, Mapping

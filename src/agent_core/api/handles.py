@@ -431,7 +431,7 @@ class RunHandle(Generic[OutputT]):
         """Yield a child run's stored events, then its live ones, up to its closing event.
 
         `child_agent_created` and `worker_dispatched` on this run's own stream name its children.
-        Any number of readers may watch a child; one that is slow or leaves has no effect on it.
+        Any number of readers may watch a child; readers that are slow or leave do not affect it.
         Text that was streamed before arrives as one delta with `from_start`.
 
         Raises:

@@ -123,7 +123,7 @@ class HistoryCompactor:
             path: the conversation, root first.
             cut: where to cut it.
             limits: of the parts of the result.
-            changed: files that are known to have changed, beside those that tools have written.
+            changed: files known to have changed, besides the files that tools have written.
             read: the same nodes as the model reads them, where it is shown less.
             noted: added to the details.
 

@@ -123,7 +123,7 @@ def collect_kept(
 ) -> KeptFacts:
     """Collect the facts of a whole path, root first, that must not be lost.
 
-    `changed` are files that are known to have changed, beside those that tools have written.
+    `changed` are files known to have changed, besides the files that tools have written.
     """
     asked = [
         Statement(node.node_id, without_quotes(node.words).strip())

@@ -239,7 +239,7 @@ def all_but(hidden: list[bytes], roots: list[bytes]) -> list[bytes]:
 
 @cache
 def filter_header(internet: bool, shared_memory: bool) -> bytes:
-    """Return a header for a filter of system calls in this process and those that it forks."""
+    """Return a header for a filter of system calls in this process and its forks."""
     return seccomp.header(seccomp.program(internet=internet, shared_memory=shared_memory))
 
 

@@ -63,7 +63,7 @@ def open_path(path: bytes, flags: int = 0) -> int:
 
 
 def keep(content: bytes) -> int:
-    """Return the address of a copy of bytes, kept in this process and those that it forks."""
+    """Return the address of a copy of bytes, kept in this process and its forks."""
     array = ctypes.create_string_buffer(content, len(content))
     _kept.append(array)
     return ctypes.addressof(array)

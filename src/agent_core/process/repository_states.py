@@ -1,4 +1,4 @@
-"""The files of a repository that Git follows, and those that make it execute something."""
+"""The files of a repository that Git follows, and the files that make it execute something."""
 
 import hashlib
 import os

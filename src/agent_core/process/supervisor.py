@@ -76,7 +76,7 @@ def renewal(deadline: float) -> bytes:
 def adoption() -> Callable[[], object]:
     """Return a function that makes its caller the parent of every descendant that loses its own.
 
-    It applies to the process that calls it, and not to those that it forks.
+    It applies to the calling process, and not to its forks.
     """
     if sys.platform.startswith("linux"):
         with contextlib.suppress(ImportError, OSError, AttributeError):

@@ -198,7 +198,7 @@ class ResponsesEvents(ChunkParser):
         return item
 
     def _take_item(self, chunk: dict[str, Any], *, is_new: bool) -> None:
-        """Process an item that begins, or one that is whole."""
+        """Process an item that begins, or a whole item."""
         fields = table(chunk.get("item"))
         kind, item_id, index = (
             text(fields.get("type")),

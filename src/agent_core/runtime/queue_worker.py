@@ -335,7 +335,7 @@ class QueueWorker:
             if run is None:
                 return None
             self.started += 1
-            verb = "begins" if record.status is RunStatus.QUEUED else "goes on"
+            verb = "begins" if record.status is RunStatus.QUEUED else "continues"
             logger.info("%s %s, of session %s", run_id, verb, record.session_id)
             if record.status is not RunStatus.QUEUED:
                 now = await self._store.run(run_id)

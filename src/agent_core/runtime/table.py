@@ -1,4 +1,4 @@
-"""The runs of this process: those under way, and those that wait for an answer."""
+"""The runs of this process: at work, or waiting for an answer."""
 
 from collections.abc import Iterable
 from contextvars import copy_context

@@ -523,7 +523,7 @@ def _explained(place: Path) -> Generator[None]:
         where = named if isinstance(named, str) and named.startswith("/") else place
         raise StorageError(
             ErrorCode.STORAGE_ERROR,
-            f"the snapshots cannot go on at {where}: {error.strerror};"
+            f"the snapshots cannot continue at {where}: {error.strerror};"
             " check the space, the limits and the permissions there",
             details={"path": str(where)},
         ) from error

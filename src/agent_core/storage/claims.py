@@ -614,7 +614,7 @@ def _settle_open(
 ) -> list[RunRecord]:
     """Close the runs that were begun, and return them.
 
-    Queued runs, a run that waits for an answer, and the one that is taken are left to the next
+    Queued runs, a run that waits for an answer, and the taken run are left to the next
     owner. A run that has asked a lasting question becomes such a waiting run, together with its
     children that have.
     """

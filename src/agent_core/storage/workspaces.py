@@ -45,7 +45,7 @@ SELECT snapshot_id FROM above JOIN node_snapshots USING (node_id)
 
 
 def name_snapshot(connection: Connection, note: "SnapshotNote") -> None:
-    """Let a node name a snapshot, as its own state and that of the nodes behind it.
+    """Let a node name a snapshot, as its own state and the state of the nodes behind it.
 
     Changes left by a dead run count as its own: its last snapshot is the next one.
 

@@ -260,7 +260,7 @@ async def in_own_thread(function: Callable[[], Any]) -> Any:
         return await asyncio.wrap_future(outcome)
     except asyncio.CancelledError:
         if not outcome.done():
-            logger.warning("a tool goes on in %s after its call was cancelled", thread.name)
+            logger.warning("a tool continues in %s after its call was cancelled", thread.name)
         raise
 
 

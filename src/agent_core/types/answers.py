@@ -153,7 +153,7 @@ class MemoryWish(Frozen):
     Attributes:
         session_id: the session in which it was said.
         remembered: the summaries of the memories that were written or changed.
-        forgotten: the summaries of those that were deleted.
+        forgotten: the summaries of the deleted memories.
         error: why it could not be carried out, which is tried again later; empty otherwise.
         is_left: it was said in plan mode, and is left to the next run in another mode.
     """

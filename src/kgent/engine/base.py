@@ -93,8 +93,8 @@ class AgentRunRequest:
         cancellation_token: asks the engine to stop.
         event_callback: receives the events.
         history: the conversation of earlier attempts; messages of the archive.
-        continues: the conversation goes on without a new message: its open calls are made, and the
-          model is asked again.
+        continues: without a new message: the open calls of the conversation are made, and the model
+          is asked again.
         prompt_at: the position of the prompt in the conversation.
         ask_further: awaited when the model has ended. A text it returns is sent to the model as the
           next message of the conversation; None ends the run.

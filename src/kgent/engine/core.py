@@ -175,7 +175,7 @@ def _create_adapter(registry: ProviderRegistry, model: ModelConfig) -> ProviderA
 
 
 def _leave_out_played(adapter: ProviderAdapter, request: AgentRunRequest) -> None:
-    """Let a script go on behind the replies that the conversation has."""
+    """Let a script continue after the replies that the conversation has."""
     from agent_core.providers.scripted import ScriptedProvider  # noqa: PLC0415 - few runs have one
 
     if isinstance(adapter, ScriptedProvider):
@@ -224,7 +224,7 @@ class _Earlier(HistorySource):
         self._request = request
 
     async def resume(self, journal: Journal) -> ResumePoint | None:
-        """Return where a conversation goes on without a new message; None if it gets one."""
+        """Return where a conversation continues without a new message; None if it gets one."""
         if not self._request.continues:
             return None
         calls = calls_to_make(self._request.history)

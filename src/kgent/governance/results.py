@@ -44,7 +44,7 @@ class DeliverableCheck(Record):
 
     Attributes:
         found: paths of the required deliverables that exist.
-        missing: reasons by the paths of those that do not exist.
+        missing: the reason why each missing deliverable does not exist, by path.
         invalid: reasons by the paths of those whose content does not fit the schema.
         checks: results of the profile's own checks.
     """

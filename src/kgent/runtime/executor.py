@@ -483,7 +483,7 @@ class FolderRun:
         if text is None:
             return None
         self._nudges += 1
-        summary = f"the model is asked to go on, {self._nudges} of {config.runtime.nudges} times"
+        summary = f"the model is asked to continue, {self._nudges} of {config.runtime.nudges} times"
         data = {"nudge": self._nudges, "text": text}
         self._records.events.emit("nudge.sent", summary, data)
         self._records.transcript.append_section("Prompt", quoted(text))

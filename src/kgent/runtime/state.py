@@ -219,7 +219,7 @@ class RunState(Record):
         by: str | None = None,
         reason: str | None = None,
     ) -> "RunState":
-        """Return the state at the beginning of one more attempt; `seal` is that of the last one.
+        """Return the state at the start of another attempt; `seal` belongs to the last one.
 
         Raises:
             ValueError: such an attempt does not begin in this status.

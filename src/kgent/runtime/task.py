@@ -21,7 +21,7 @@ class Continuation:
         state: the run with the new attempt begun.
         manifest: the sandbox manifest of the last attempt.
         is_prepared: the run folder has the inputs, the skills and the script.
-        has_new_prompt: the conversation gets the task's prompt; otherwise it goes on as it is.
+        has_new_prompt: the conversation gets the task's prompt; otherwise it continues as it is.
         prompt_at: the position of the prompt in the conversation.
         verdict: the status that a reviewer gives the run; the engine does nothing then.
         text: the answer that a reviewed run has.

@@ -32,7 +32,7 @@ class _ReadFile(Arguments):
     """Read a text file of any size, a page at a time.
 
     Go on with `next_start_line` where it is `truncated`. Lines are cut at 4096 bytes, those of
-    `truncated_lines` were; `offset` reads all of them, by bytes: go on with `next_offset`.
+    `truncated_lines` were; `offset` reads all of them, by bytes: continue with `next_offset`.
     """
 
     path: Annotated[str, Field(min_length=1, description=_PATH)]

@@ -23,7 +23,7 @@ examples:
   soong-agent sessions list --json --limit 0
 
 Words restrict the list to sessions with them in title, project or id. The
-status is that of the last run. A cost is unknown if the price of any call is.
+status is the last run's. A cost is unknown if the price of any call is.
 --json writes one line per session.
 Exit codes: 0 listed; 2 wrong usage or configuration.
 """

@@ -63,7 +63,7 @@ def add_parser(commands: Commands) -> None:
     check = add_command(actions, "check", "check whether a database can be used", epilog=_CHECK)
     for action in (migrate, check):
         action.add_argument(
-            "address", nargs="?", default="", help="the database; default: that of the settings"
+            "address", nargs="?", default="", help="the database; default: the configured one"
         )
     copy = add_command(actions, "copy", "copy sessions to another database", epilog=_COPY)
     _add_side(copy, "from", "source")

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from agent_core.cli.chat.completion import Values
 from agent_core.cli.chat.conversation import Chat
+from agent_core.cli.chat.editor import edit_command, edit_draft
 from agent_core.cli.chat.own_commands import FOLDER, OwnCommand, OwnCommands
 from agent_core.cli.chat.window import show_context
 from agent_core.cli.figures import format_age
@@ -126,6 +127,10 @@ class SlashCommands:
         if not name.replace("-", "").isalpha() or Path(f"/{name}").exists():
             return False
         return bool(nearest(name, COMMANDS)) or not rest.strip()
+
+    async def edit_draft(self, chat: Chat) -> None:
+        """Have the draft edited in the user's editor."""
+        await edit_draft(chat)
 
     async def carry_out(self, chat: Chat, text: str) -> None:
         """Carry out such a line, or say why it is refused.
@@ -389,6 +394,10 @@ async def _diff(chat: Chat, words: Sequence[str]) -> None:
     await show_changes(chat, words)
 
 
+async def _edit(chat: Chat, words: Sequence[str]) -> None:
+    await edit_command(chat, "".join(words))
+
+
 async def _init(chat: Chat, _: Sequence[str]) -> None:
     from agent_core.cli.chat.init import start_init  # noqa: PLC0415 - few chats
 
@@ -541,6 +550,12 @@ COMMANDS: Mapping[str, SlashCommand] = {
         takes_text=True,
     ),
     "init": SlashCommand("", "write the project's AGENTS.md, or improve it", _init),
+    "edit": SlashCommand(
+        "[TEXT ...]",
+        "write a message in your editor, $VISUAL or $EDITOR; Ctrl-X Ctrl-E edits the draft",
+        _edit,
+        takes_text=True,
+    ),
     "status": SlashCommand("", "model, session, use, sandbox and memory on one screen", _status),
     "diff": SlashCommand("[FILE]", "what this session has changed", _diff, words=1),
     "context": SlashCommand("", "what fills the context window", _context),

@@ -74,6 +74,10 @@ class Commands(Protocol):
         """Return whether a line that begins with a slash is a command, and no message."""
         ...
 
+    async def edit_draft(self, chat: "Chat") -> None:
+        """Have the draft edited in the user's editor."""
+        ...
+
     async def carry_out(self, chat: "Chat", text: str) -> None:
         """Carry out such a line, or say why it is refused.
 
@@ -229,6 +233,7 @@ class Chat:
         self._command: UserCommand | None = None
         self._shown: RunHandle[Any] | None = None
         self._leaving = asyncio.Event()
+        self._editing: asyncio.Task[None] | None = None
         self._interrupted_at = float("-inf")
         self._left_at = float("-inf")
         self._is_cancelling = False
@@ -310,6 +315,15 @@ class Chat:
         self.exit_code = self.exit_code or exit_code
         self._left_at = asyncio.get_running_loop().time()
         self._leaving.set()
+
+    async def left(self) -> None:
+        """Wait until the user leaves."""
+        await self._leaving.wait()
+
+    def edit(self) -> None:
+        """Have the draft edited in the user's editor."""
+        if self._editing is None or self._editing.done():
+            self._editing = asyncio.create_task(self.commands.edit_draft(self))
 
     async def _read(self) -> None:
         while (entered := await self.line.next()) is not None:

@@ -104,6 +104,10 @@ class Conversation(Protocol):
         """Notice that a key was pressed."""
         ...
 
+    def edit(self) -> None:
+        """Have the draft edited in the user's editor."""
+        ...
+
 
 class Entered(Struct, frozen=True):
     """A line that was entered.
@@ -177,6 +181,9 @@ class EditedLine:
         self._sending: asyncio.TimerHandle | None = None
         completer.names_command = lambda: self._acts
         self._suspended = 0
+        self._held: list[str] | None = None
+        self._returned = asyncio.Event()
+        self._returned.set()
         self._partial = ""
         self._slots: dict[str, Sequence[str]] = {}
         self._pastes = pastes
@@ -255,6 +262,23 @@ class EditedLine:
         self._acts = acts and not typed
         self.refresh()
 
+    def add(self, text: str) -> None:
+        """Put a text on the line, before what was typed meanwhile."""
+        self.put(text)
+
+    def replace(self, text: str) -> None:
+        """Replace the draft by its edited text, with names for the pastes that are still in it."""
+        shown = self._buffer.text
+        acts = self._acts and text[:1] == shown[:1]
+        folded, changed = self._pastes.refold(text, shown)
+        self._pasted |= changed
+        self._buffer.set_document(type(self._buffer.document)(folded), bypass_readonly=True)
+        self._acts = acts
+        self._note_text(None)
+        if acts and not self._acts:
+            self.write("the shell takes one line: this is a message now\n")
+        self.refresh()
+
     def clear(self) -> None:
         """Take the text off the line; Up brings it back."""
         if self._buffer.text.strip():
@@ -287,6 +311,7 @@ class EditedLine:
         Args:
             waiting: is shown meanwhile.
         """
+        await self._returned.wait()
         if not self._app.is_running or self._app.is_done:
             return AT_ONCE_S
         loop = asyncio.get_running_loop()
@@ -346,8 +371,26 @@ class EditedLine:
             finally:
                 self._suspended -= 1
 
+    @asynccontextmanager
+    async def lent(self) -> AsyncGenerator[None]:
+        """Leave screen and keys to another program; what is written meanwhile is shown later."""
+        self._returned.clear()
+        try:
+            async with self.suspended():
+                self._held = []
+                try:
+                    yield
+                finally:
+                    held, self._held = self._held, None
+                    self._direct("".join(held))
+        finally:
+            self._returned.set()
+
     def write(self, text: str) -> None:
         """Write above the line; an unfinished line is part of the region that is redrawn."""
+        if self._held is not None:
+            self._held.append(text)
+            return
         if self._suspended or not self._app.is_running or self._app.is_done:
             self._direct(self._partial + text)
             self._partial = ""
@@ -522,6 +565,10 @@ class EditedLine:
             before = event.previous_key_sequence
             is_pasted = self._pause_s <= _PASTE_S and before and before[-1].key in _LINE_ENDS
             self._acts = self._is_burst = not is_pasted
+
+        @keys.add("c-x", "c-e")
+        def _(_event: KeyPressEvent) -> None:
+            self._conversation.edit()
 
         return keys
 

@@ -41,6 +41,19 @@ class Pastes:
         names = _NAME.findall(shown)
         return {name: self._texts[name] for name in names if name in self._texts}
 
+    def refold(self, text: str, shown: str) -> tuple[str, set[str]]:
+        """Return a text with the names of the pastes that an input showed, where they are in it.
+
+        Of a paste that was changed, the lines with an `@` are returned, too.
+        """
+        changed: set[str] = set()
+        for name, pasted in self.named_in(shown).items():
+            if pasted in text:
+                text = text.replace(pasted, name)
+            else:
+                changed.update(line.strip() for line in pasted.split("\n") if "@" in line)
+        return text, changed
+
     def restore(self, shown: str, named: Mapping[str, str]) -> str | None:
         """Return an entry of the history as the input shows it now; None if a text is missing."""
         if any(name not in named for name in _NAME.findall(shown)):

@@ -42,6 +42,9 @@ class PlainLine:
         self._reading: asyncio.Task[str | None] | None = None
         self._draft = ""
         self._given: list[str] = []
+        self._held: list[str] | None = None
+        self._returned = asyncio.Event()
+        self._returned.set()
         self._is_followed = False
         self._is_asking = False
         self._prompt = PROMPT
@@ -160,6 +163,15 @@ class PlainLine:
         del acts
         self.write(f"not sent: {text}\n")
 
+    def add(self, text: str) -> None:
+        """Enter a text: there is no line that it could be put on."""
+        if text.strip():
+            self.enter(text)
+
+    def replace(self, text: str) -> None:
+        """Enter a text, likewise."""
+        self.add(text)
+
     def clear(self) -> None:
         """Do nothing: the terminal edits."""
 
@@ -175,6 +187,9 @@ class PlainLine:
 
     def write(self, text: str) -> None:
         """Write a text on lines of its own, if a message is being asked for."""
+        if self._held is not None:
+            self._held.append(text)
+            return
         if self._is_asking:
             self._is_asking = False
             text = f"\n{text}"
@@ -183,6 +198,7 @@ class PlainLine:
 
     async def rest(self, waiting: str) -> float:
         """Wait until typing stops; return how long a key must stay alone to be an answer."""
+        await self._returned.wait()
         shown: str | None = None
 
         def show(draft: str) -> None:
@@ -216,6 +232,21 @@ class PlainLine:
             yield
         finally:
             self._read_on()
+
+    @asynccontextmanager
+    async def lent(self) -> AsyncGenerator[None]:
+        """Leave screen and keys to another program; what is written meanwhile is shown later."""
+        self._returned.clear()
+        try:
+            async with self.suspended():
+                self._held = []
+                try:
+                    yield
+                finally:
+                    held, self._held = self._held, None
+                    self.write("".join(held))
+        finally:
+            self._returned.set()
 
     async def _stop_reading(self) -> None:
         self._free.clear()

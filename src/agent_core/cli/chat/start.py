@@ -18,6 +18,7 @@ from agent_core.cli.chat.commands import (
     name_unusable,
 )
 from agent_core.cli.chat.conversation import Chat, ChatTerminal, InputLine
+from agent_core.cli.chat.editor import DRAFTS, remove_left_drafts
 from agent_core.cli.chat.own_commands import FOLDER, OwnCommands
 from agent_core.cli.elicitation import TerminalElicitation
 from agent_core.cli.first_start import is_first_start, show_first_start
@@ -120,6 +121,7 @@ async def _converse(options: Options, setup: Setup, redactor: Redactor) -> int:
         listen()
         conversation.greet()
         await name_unusable(conversation)
+        await asyncio.to_thread(remove_left_drafts, setup.home / DRAFTS)
         await _choose_session(conversation, options)
         if options.message:
             line.enter(_first_message(options))

@@ -209,8 +209,8 @@ def test_what_waits_is_shown_taken_back_and_sent(
         keys = [
             Key(READY, f"first{ENTER}"),
             Key("> first", f"second{ENTER}"),
-            Key("queued: second", f"third{ENTER}"),
-            Key("queued: third", UP),
+            Key("waiting: second", f"third{ENTER}"),
+            Key("waiting: third", UP),
             Key("> third", f" and more{CTRL_C}"),
             Key("cancelled", ENTER),
             Key("Answered.", CTRL_D),
@@ -229,13 +229,51 @@ def test_what_waits_is_not_sent_when_the_user_leaves(
         keys = [
             Key(READY, f"first{ENTER}"),
             Key("> first", f"second{ENTER}"),
-            Key("queued: second", f"third{ENTER}"),
-            Key("queued: third", CTRL_D),
+            Key("waiting: second", f"third{ENTER}"),
+            Key("waiting: third", CTRL_D),
         ]
         scene = converse(home, project, server, keys, database_url=url)
     assert scene.code == 0
-    assert scene.text.index("not sent: second") < scene.text.index("not sent: third")
+    assert scene.text.index("not delivered: second") < scene.text.index("not delivered: third")
     assert len(server.requests) <= 1
+
+
+def test_a_message_typed_meanwhile_is_read_after_the_next_step(home: Home, project: Path) -> None:
+    started, go = project / "started", project / "go"
+    wait = f"touch {started}; while [ ! -e {go} ]; do sleep 0.05; done"
+    script = [calls("code.run_command", argv=["sh", "-c", wait]), "Answered.", "Afterwards."]
+    with ModelServer.in_thread(script) as server:
+        keys = [
+            Key(READY, f"first{ENTER}"),
+            Key("y once", "y"),
+            Key("sh -c", f"rather this{ENTER}"),
+            Key("waiting: rather this", f"/queue later{ENTER}"),
+            Key("queued: later", go.touch),
+            Key(re.compile(r"> rather this[\s\S]*Answered\.[\s\S]*Afterwards\."), CTRL_D),
+        ]
+        scene = converse(home, project, server, keys)
+        assert scene.code == 0
+        bodies = [request.body["messages"] for request in server.requests]
+    assert [message["role"] for message in bodies[1]][-2:] == ["tool", "user"]
+    assert bodies[1][-1]["content"] == "rather this"
+    assert bodies[2][-1]["content"] == "later"
+
+
+def test_escape_cancels_the_run_and_what_it_has_not_read_comes_back(
+    home: Home, project: Path
+) -> None:
+    with ModelServer.in_thread([Hangs(), "Answered."]) as server:
+        keys = [
+            Key(READY, f"first{ENTER}"),
+            Key("> first", f"second{ENTER}"),
+            Key("waiting: second", "\x1bxyz"),  # Alt-x cancels nothing
+            Key("xyz", "\x15\x1b"),
+            Key("cancelled", ENTER),
+            Key("Answered.", CTRL_D),
+        ]
+        scene = converse(home, project, server, keys)
+    assert scene.code == 0
+    assert texts(server) == "second"
 
 
 def test_a_question_keeps_what_is_being_typed(home: Home, project: Path) -> None:
@@ -306,8 +344,8 @@ def test_what_was_queued_when_the_process_was_killed_is_sent_first(
         keys = [
             Key(READY, f"!echo $PPID > pid{ENTER}"),
             Key("with your next message", f"first{ENTER}"),
-            Key("> first", f"second{ENTER}"),
-            Key("queued: second", f"third{ENTER}"),
+            Key("> first", f"/queue second{ENTER}"),
+            Key("queued: second", f"/queue third{ENTER}"),
             Key("queued: third", lambda: send_signal(pid, signal.SIGKILL)),
         ]
         killed = converse(home, project, server, keys)
@@ -326,6 +364,24 @@ def test_what_was_queued_when_the_process_was_killed_is_sent_first(
         "third",
         "fourth",
     ]
+
+
+def test_a_message_that_a_killed_process_had_not_delivered_is_on_the_line_again(
+    home: Home, project: Path
+) -> None:
+    with ModelServer.in_thread(["Answered.", Hangs(), "At last."]) as server:
+        pid = project / "pid"
+        keys = [
+            Key(READY, f"!echo $PPID > pid{ENTER}"),
+            Key("with your next message", f"first{ENTER}"),
+            Key("Answered.", f"second{ENTER}"),
+            Key("> second", f"do not lose me{ENTER}"),
+            Key("waiting: do not lose me", lambda: send_signal(pid, signal.SIGKILL)),
+        ]
+        assert converse(home, project, server, keys).code == -signal.SIGKILL
+        keys = [Key(re.compile(r"on the line again[\s\S]*lose me"), ENTER), Key("At last.", CTRL_D)]
+        converse(home, project, server, keys, "--continue")
+        assert texts(server) == "do not lose me"
 
 
 @pytest.mark.parametrize(

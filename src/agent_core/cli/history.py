@@ -7,13 +7,14 @@ from typing import Any, cast
 from msgspec import Struct, field
 
 from agent_core.api import AgentRuntime
-from agent_core.cli.words import story_line
+from agent_core.cli.words import SENT, TAKEN_BACK, sent_line, story_line
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.events.projection import Call, PlacedEvent, Projection
 from agent_core.text import shown_json
 from agent_core.types import (
     AgentRecord,
     EventLevel,
+    EventType,
     JsonBlock,
     Node,
     NodeType,
@@ -28,7 +29,12 @@ from agent_core.types import (
     Usage,
     words_of,
 )
-from agent_core.types.event_details import ChildEvent, ModelReplied, ToolEvent
+from agent_core.types.event_details import (
+    ChildEvent,
+    ModelReplied,
+    ToolEvent,
+    UserMessageEvent,
+)
 
 _RECENT_RUNS = 3
 
@@ -233,6 +239,7 @@ class _HistoryReader:
         self._projection = Projection()
         self._entries: dict[str, CallEntry] = {}
         self._latest: Exchange | None = None  # events between runs follow the last one
+        self._sent: dict[str, NoteEntry] = {}
 
     def add_rows(self, agents: Iterable[AgentRecord], nodes: Iterable[Node]) -> None:
         self._agents |= {agent.agent_id: agent for agent in agents}
@@ -270,10 +277,27 @@ class _HistoryReader:
                 self._usage[event.run_id] = usage or Usage()
             case ToolEvent() if placed.call is not None and placed.call.block is not None:
                 pass  # its call has taken it
+            case UserMessageEvent(message_id=str(message_id)) as details if message_id:
+                self._add_sent(exchange, placed, details)
             case _ if placed.node is not None:
                 self._add_message(exchange, placed.node, placed)
             case _:
                 self._add_note(exchange, placed)
+
+    def _add_sent(self, exchange: Exchange, placed: PlacedEvent, details: UserMessageEvent) -> None:
+        """Add what became of a message that was sent to a run at work."""
+        entry = self._sent.get(details.message_id)
+        if placed.kind is EventType.MESSAGE_WAITING and entry is None:
+            entry = self._sent[details.message_id] = NoteEntry(sent_line(details.text))
+            exchange.entries.append(entry)
+        elif placed.kind is EventType.MESSAGE_CREATED and entry is not None:
+            entry.text = SENT
+        elif placed.kind is EventType.MESSAGE_TAKEN_BACK and entry is not None:
+            entry.text = TAKEN_BACK
+        if placed.kind is EventType.MESSAGE_REFUSED:
+            self._add_note(exchange, placed)
+        elif placed.node is not None:
+            self._add_message(exchange, placed.node, placed)
 
     async def _add_child(self, run_id: str, holder: "Exchange | CallEntry") -> None:
         self.exchanges[run_id] = Exchange(self._runs[run_id])  # it may name itself

@@ -12,6 +12,8 @@ from agent_core.types.event_details import ModelRetried, PermissionDecided, RunQ
 NOT_ACTIVE = "not on the active path"
 SUMMARY = "summary of what came before"
 UNSEEN = "no model has seen it"
+SENT = "a message was sent meanwhile; the model reads it below"
+TAKEN_BACK = "a message was sent meanwhile, and taken back"
 EFFECT_UNKNOWN = "the process died while it ran: its effect is unknown"
 
 
@@ -134,6 +136,11 @@ def remark_line(placed: PlacedEvent) -> str:
     """Return the line of an event that an editor shows between the words of the model."""
     parts = kind_in_words(placed.kind), placed.details.server_id, placed.details.cause
     return ": ".join(part for part in parts if part)
+
+
+def sent_line(text: str) -> str:
+    """Return the line of a message that was sent to a run at work and not delivered."""
+    return f"sent meanwhile, and not delivered: {text}"
 
 
 def objection_line(objection: str) -> str:

@@ -221,12 +221,14 @@ _USAGE_WIDTH = 28
 _PREFIXES = "@file attaches a file, !command runs one of yours, /server:prompt one of an MCP server"
 _PLAIN_KEYS = (
     _PREFIXES,
+    "a run at work reads a message after its next step; /queue sends it after the run",
     "Enter sends, \\ and Enter begins a new line; Ctrl-C cancels, twice leaves; Ctrl-D leaves",
 )
 _KEYS = (
     _PREFIXES,
     "Enter sends, Alt-Enter or \\ and Enter begins a new line, Shift-Tab changes the mode",
-    "Up or Escape takes back what is queued; Ctrl-C cancels, twice leaves; Ctrl-D leaves",
+    "a run at work reads a message after its next step; Up takes it back",
+    "Escape or Ctrl-C cancels the run, Ctrl-C twice leaves; Ctrl-D leaves",
 )
 
 
@@ -368,6 +370,13 @@ async def _move(
     if moved.message is not None and not chat.line.text:
         chat.line.put(moved.message)
     await chat.measure()
+
+
+async def _queue(chat: Chat, words: Sequence[str]) -> None:
+    if words:
+        await chat.send_later(words[0])
+    else:
+        chat.fail("/queue MESSAGE sends the message when the run has ended")
 
 
 async def _compact(chat: Chat, words: Sequence[str]) -> None:
@@ -532,6 +541,9 @@ COMMANDS: Mapping[str, SlashCommand] = {
         "start another session in a copy of the project",
         _fork,
         words=None,
+    ),
+    "queue": SlashCommand(
+        "MESSAGE", "send a message when the run has ended", _queue, takes_text=True
     ),
     "undo": SlashCommand(
         "[--force]", "revert the last message and its changes", _undo, needs_rest=True, flags=_FORCE

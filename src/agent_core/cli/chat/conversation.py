@@ -9,9 +9,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias, get_args
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from agent_core.api import AgentRuntime, RunHandle
 from agent_core.cli.chat.message import Attached, UserCommand, attach_files
+from agent_core.cli.chat.steering import Steering, describe_left
 from agent_core.cli.figures import format_cost, format_tokens
 from agent_core.cli.run import MCP_PROMPT, with_content
 from agent_core.cli.sheet import title_of
@@ -226,17 +228,24 @@ class Chat:
         self.view: RunView | None = None
         self._policy = PathPolicy.of(setup)
         self._sent: deque[Sent] = deque()
+        self._steering = Steering(
+            runtime,
+            show=self._show_delivered,
+            put=lambda text, acts: self.line.put(text, acts=acts),
+            fail=self.fail,
+        )
         self._arrived = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
         self._extra: list[ContentBlock] = []
         self._command: UserCommand | None = None
+        self._entered: Entered | None = None
         self._shown: RunHandle[Any] | None = None
         self._leaving = asyncio.Event()
         self._editing: asyncio.Task[None] | None = None
         self._interrupted_at = float("-inf")
         self._left_at = float("-inf")
-        self._is_cancelling = False
+        self._is_cancelling = self._is_over = False
         self._cancelling: set[asyncio.Task[object]] = set()
 
     def attach(self, line: InputLine, terminal: Terminal, commands: Commands) -> None:
@@ -273,6 +282,7 @@ class Chat:
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            self._is_over = True
             self.line.close()
             unsent = [sent.text for at, sent in enumerate(self._sent) if at or sent.run is None]
             await self._end_runs(tasks)
@@ -340,6 +350,7 @@ class Chat:
                     await self._run_command(shown[1:].strip())
                 elif is_command:
                     self._echo_typed(shown)
+                    self._entered = entered
                     await self.commands.carry_out(self, text)
                 else:
                     await self._send(text, entered, is_prompt=is_prompt, own=own)
@@ -349,9 +360,26 @@ class Chat:
                     self.line.put(shown, acts=acts)
 
     async def _send(
-        self, text: str, entered: "Entered", *, is_prompt: bool, own: "OwnCommand | None"
+        self,
+        text: str,
+        entered: "Entered",
+        *,
+        is_prompt: bool,
+        own: "OwnCommand | None",
+        waits_for_end: bool = False,
     ) -> None:
+        """Send a message to the run at work; without one, or with `waits_for_end`, start a run."""
         message, attached = await self._message(text, entered, is_prompt=is_prompt, own=own)
+        is_command = is_prompt or own is not None
+        working = None if waits_for_end else self._working
+        if working is not None and await self._steering.send(
+            working, message, entered.text, attached, is_command=is_command
+        ):
+            self._extra.clear()
+            if not self.terminal.can_draw:
+                self.say("waiting: the run reads this after its next step", Style.DIM)
+            self.line.refresh()
+            return
         options = RunOptions(model=self.model, permission_mode=self.mode)
         start = partial(
             self.runtime.start,
@@ -362,11 +390,32 @@ class Chat:
             move_session=self.session_id == self.moving,
         )
         is_on_screen = not self.terminal.can_draw
-        is_command = is_prompt or own is not None
         await self.watch(
             entered.text, start, attached, is_on_screen=is_on_screen, is_command=is_command
         )
         self._extra.clear()
+
+    async def send_later(self, text: str) -> None:
+        """Send the message that was entered behind a command when the run has ended.
+
+        Raises:
+            AgentCoreError: it cannot be sent.
+        """
+        if (entered := self._entered) is None:
+            return
+        behind = entered.text.lstrip()[1:].partition(" ")[2].strip()
+        own = await self.commands.find_own(text) if text.startswith("/") else None
+        is_prompt = own is None and MCP_PROMPT.match(text) is not None
+        entered = replace(entered, text=behind, acts=False)
+        await self._send(text, entered, is_prompt=is_prompt, own=own, waits_for_end=True)
+
+    @property
+    def _working(self) -> RunHandle[Any] | None:
+        """Return the run at work, unless it is being cancelled."""
+        run = self._sent[0].run if self._sent and not self._sent[0].waits else None
+        if run is None or self._is_cancelling:
+            return None
+        return self._shown or run.handle
 
     async def watch(
         self,
@@ -416,10 +465,23 @@ class Chat:
             message = with_content(message, *files, before=self._extra)
         return message, attached
 
+    def _show_delivered(self, text: str, attached: Sequence[Attached]) -> None:
+        """Show a message where the run at work reads it."""
+        if self.terminal.can_draw:
+            self._echo(text)
+        else:
+            shown = short_line(visible(text, one_line=True), self.terminal.width - 12)
+            self.terminal.line(f"delivered: {shown}", Style.DIM)
+        self._show_attached(attached)
+        self.line.refresh()
+
     def _show_sent(self, sent: Sent) -> None:
         if not sent.is_on_screen:
             self._echo(sent.text)
-        for file in sent.attached:
+        self._show_attached(sent.attached)
+
+    def _show_attached(self, attached: Sequence[Attached]) -> None:
+        for file in attached:
             what, style = ("attached", Style.DIM) if file.block else ("not attached", Style.WARN)
             remark = f", {file.remark}" if file.remark else ""
             line = f"  {what}: {file.shown}{remark}"
@@ -483,10 +545,16 @@ class Chat:
                     is_shown = True
                     self._show_sent(sent)
                 self._note(details)
+                self._steering.note(event)
                 is_compacted |= event.event_type is EventType.COMPACT_COMPLETED
                 view.event(event)
                 self.last_call = view.last_call or self.last_call
         await handle.wait()
+        if self._is_over:  # they are on the line again when the session is continued
+            for text in self._steering.texts():
+                self.terminal.line(f"not delivered: {visible(text, one_line=True)}", Style.WARN)
+        else:
+            await self._steering.end(handle)
         if is_compacted:
             await self.measure()
         # A run that did not complete has no answer: what it has said is on the screen.
@@ -563,12 +631,22 @@ class Chat:
         """The model of the next messages."""
         return self.model or self.setup.config.model.full_name
 
-    def queued(self) -> Sequence[str]:
-        """The messages that wait."""
-        return [sent.text for sent in self._sent][1:]
+    def waiting(self) -> Sequence[tuple[str, str]]:
+        """The messages that wait: for the next step of the run, or for its end."""
+        queued = [("queued", sent.text) for sent in self._sent][1:]
+        return [*(("waiting", text) for text in self._steering.texts()), *queued]
 
     def take_back(self) -> bool:
-        """Take the last queued message back for editing; whether there was one."""
+        """Take the last waiting message back for editing; whether there was one."""
+        if self._take_back_queued():
+            return True
+        if (work := self._steering.take_back()) is None:
+            return False
+        self._begin(work)
+        self.line.refresh()
+        return True
+
+    def _take_back_queued(self) -> bool:
         if len(self._sent) < 2 or not self._sent[-1].waits:
             return False
         sent = self._sent.pop()
@@ -631,6 +709,31 @@ class Chat:
                 " runs them first",
                 Style.WARN,
             )
+        if count := await self._steering.restore(session_id):
+            self.say(describe_left(count), Style.WARN)
+
+    def cancel(self, hint: str = "") -> bool:
+        """Cancel the command or the run at work, and take back what waits for its end.
+
+        What the run has not read by then returns to the line when it has ended.
+
+        Args:
+            hint: follows the word that says so.
+
+        Returns:
+            Whether there was one that was not being cancelled.
+        """
+        if self._command is not None:
+            self._command.interrupt()
+            return True
+        if self._leaving.is_set() or self._is_cancelling or not self._sent:
+            return False
+        self._is_cancelling = True
+        while self._take_back_queued():
+            pass
+        self.terminal.line(f"cancelling{'' if self.line.text else hint}", Style.WARN)
+        self._begin((self._shown or self._sent[0]).cancel())
+        return True
 
     def interrupt(self) -> None:
         """Cancel the running run, else clear the line; on an empty line, the second time, leave."""
@@ -642,18 +745,9 @@ class Chat:
                 self._abandon(130)
         elif self.line.stop_picking():
             return
-        elif self._command is not None:
-            self._command.interrupt()
-        elif self._sent and not self._is_cancelling:
-            self._is_cancelling = True
-            while self.take_back():
-                pass
-            if self.line.text:
-                self.terminal.line("cancelling", Style.WARN)
-            else:
+        elif self.cancel("; Ctrl-C once more leaves"):
+            if self._command is None and not self.line.text:
                 self._interrupted_at = now
-                self.terminal.line("cancelling; Ctrl-C once more leaves", Style.WARN)
-            self._begin((self._shown or self._sent[0]).cancel())
         elif self.line.text:
             self.line.clear()
         elif is_second:

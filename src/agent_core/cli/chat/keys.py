@@ -4,6 +4,11 @@ import re
 
 from prompt_toolkit.input.ansi_escape_sequences import ANSI_SEQUENCES
 from prompt_toolkit.input.vt100_parser import Vt100Parser
+from prompt_toolkit.key_binding import KeyPress
+from prompt_toolkit.keys import Keys
+
+ESCAPE = Keys.ShiftEscape
+"""Escape alone; `Keys.Escape` begins a key with Alt, or a sequence."""
 
 _NEW_LINE = "\x1b\r"
 _PASTE, _PASTE_END = "\x1b[200~", "\x1b[201~"
@@ -12,7 +17,7 @@ _SEQUENCE = re.compile(
     r"|\x1bO[ -~]"  # SS3
     r"|\x1b[\]P_^X][^\x1b\x07]*(?:\x07|\x1b\\)"  # OSC, DCS and their like
 )
-_BEGUN = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|O|[\]P_^X][^\x1b\x07]*\x1b?)?\Z")
+_BEGUN = re.compile(r"\x1b{1,2}(?:\[[0-?]*[ -/]*|O|[\]P_^X][^\x1b\x07]*\x1b?)?\Z")
 _KEY = re.compile(
     r"\x1b\[(?:27;(?P<xterm>\d+);(?P<xkey>\d+)~|(?P<key>\d+)(?::[\d:]*)?(?:;(?P<mods>\d+)(?::\d+)?)?(?:;[\d:]*)?u)"
 )
@@ -20,10 +25,13 @@ _REPORTS = re.compile(r"\x1b\[(?:\d+;\d+R|<?[\d;]+[mM]|M)")
 """Positions of the cursor and of the mouse, which the parser reads itself."""
 _KEYPAD = dict(zip(map("\x1bO{}".format, "MXjklmnopqrstuvwxy"), "\r=*+,-./0123456789", strict=True))
 _ENTER, _ALT, _CONTROL = 13, 2, 4
+_NO_KEYS = dict.fromkeys((0, 0x9B))
 
 
 class KeyParser(Vt100Parser):
     """A parser that knows how terminals report modifiers, and drops what it does not know.
+
+    Escape alone is a key of its own: what follows at once makes it a key with Alt, or a sequence.
 
     Enter with Shift, Ctrl or Alt is a new line in every protocol (xterm's `modifyOtherKeys`, and
     kitty's). Nothing of an escape sequence is ever typed into the line.
@@ -46,11 +54,15 @@ class KeyParser(Vt100Parser):
         while at < len(data):
             start = data.find("\x1b", at)
             start = len(data) if start < 0 else start
-            super().feed(data[at:start].replace("\x00", ""))  # Ctrl-Space is no key of the line
+            # Ctrl-Space is no key of the line, and neither is the eight-bit form of a sequence.
+            super().feed(data[at:start].translate(_NO_KEYS))
             at = start
             if found := _SEQUENCE.match(data, at):
                 at = found.end()
-                super().feed(_translated(found[0]))
+                if (translated := _translated(found[0])) == "\x1b":
+                    self._press_escape()
+                else:
+                    super().feed(translated)
                 if found[0] == _PASTE:
                     self.feed(data[at:])
                     return
@@ -64,9 +76,14 @@ class KeyParser(Vt100Parser):
     def flush(self) -> None:
         """Take what was begun as it is: nothing follows."""
         begun, self._begun = self._begun, ""
-        if len(begun) <= len("\x1b["):  # Escape, or Alt with one of `[ O ] P _ ^ X`
+        if begun and not begun.strip("\x1b"):
+            self._press_escape()
+        elif len(begun) <= len("\x1b["):  # Alt with one of `[ O ] P _ ^ X`
             super().feed(begun)
         super().flush()
+
+    def _press_escape(self) -> None:
+        self.feed_key_callback(KeyPress(ESCAPE, "\x1b"))
 
 
 def _translated(sequence: str) -> str:

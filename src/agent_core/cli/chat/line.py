@@ -22,7 +22,13 @@ from prompt_toolkit.filters import Condition, has_completions, is_searching
 from prompt_toolkit.formatted_text import ANSI, StyleAndTextTuples, to_formatted_text
 from prompt_toolkit.input import Input, create_input
 from prompt_toolkit.input.vt100 import Vt100Input
-from prompt_toolkit.key_binding import ConditionalKeyBindings, KeyBindings, KeyPressEvent
+from prompt_toolkit.key_binding import (
+    ConditionalKeyBindings,
+    KeyBindings,
+    KeyPressEvent,
+    merge_key_bindings,
+)
+from prompt_toolkit.key_binding.bindings.search import accept_search
 from prompt_toolkit.keys import Keys
 from prompt_toolkit.layout import BufferControl, FormattedTextControl, HSplit, Layout, Window
 from prompt_toolkit.layout.containers import ConditionalContainer, VerticalAlign
@@ -34,7 +40,7 @@ from prompt_toolkit.widgets import SearchToolbar
 
 from agent_core.cli.chat.completion import ChatCompleter
 from agent_core.cli.chat.history import FileHistory
-from agent_core.cli.chat.keys import KeyParser
+from agent_core.cli.chat.keys import ESCAPE, KeyParser
 from agent_core.cli.chat.pane import PickerPane
 from agent_core.cli.chat.pastes import Pastes
 from agent_core.cli.chat.picker import Picker
@@ -48,7 +54,7 @@ _LEADS = ("!", "/")
 _LINE_ENDS = {Keys.ControlM, Keys.ControlJ}
 _PASTE_S = 0.01
 """Seconds within which text after a line end belongs to the same paste."""
-_SHOWN_QUEUED = 3
+_SHOWN_WAITING = 3
 _MENU_ROWS = 8
 _MOST_PARTIAL = 16_384
 """An output line that grows longer is broken: the region is redrawn with each piece of it."""
@@ -84,12 +90,16 @@ class Conversation(Protocol):
         """One line of at most `width` columns."""
         ...
 
-    def queued(self) -> Sequence[str]:
-        """The messages that wait."""
+    def waiting(self) -> Sequence[tuple[str, str]]:
+        """The messages that wait, each behind a word that says for what."""
         ...
 
     def take_back(self) -> bool:
-        """Take the last queued message back for editing; whether there was one."""
+        """Take the last waiting message back for editing; whether there was one."""
+        ...
+
+    def cancel(self) -> bool:
+        """Cancel the run or command at work; whether there was one."""
         ...
 
     def interrupt(self) -> None:
@@ -203,7 +213,12 @@ class EditedLine:
         self._pane = PickerPane(SIGNS if is_utf else ASCII_SIGNS)
         self._app: Application[None] = Application(
             layout=self._layout(),
-            key_bindings=ConditionalKeyBindings(self._keys(), ~is_searching & ~self._pane.is_open),
+            key_bindings=merge_key_bindings(
+                [
+                    ConditionalKeyBindings(self._keys(), ~is_searching & ~self._pane.is_open),
+                    _search_keys(),
+                ]
+            ),
             style=_STYLE,
             input=_open_input(),
             output=Vt100_Output(out, _screen_size, term=os.environ.get("TERM"), enable_cpr=False),
@@ -534,12 +549,12 @@ class EditedLine:
             parts.append(to_formatted_text(ANSI(text)))
         drawn = [line for slot in sorted(self._slots) for line in self._slots[slot]]
         parts += [to_formatted_text(ANSI(line)) for line in drawn[-max(size.lines // 2, 1) :]]
-        queued = self._conversation.queued()
-        for text in queued[:_SHOWN_QUEUED]:
-            line = short_line(visible(text), max(size.columns - 9, 10))
-            parts.append([("class:queued", f"queued: {line}")])
-        if len(queued) > _SHOWN_QUEUED:
-            parts.append([("class:queued", f"and {len(queued) - _SHOWN_QUEUED} more")])
+        waiting = self._conversation.waiting()
+        for word, text in waiting[:_SHOWN_WAITING]:
+            line = short_line(visible(text), max(size.columns - len(word) - 3, 10))
+            parts.append([("class:queued", f"{word}: {line}")])
+        if len(waiting) > _SHOWN_WAITING:
+            parts.append([("class:queued", f"and {len(waiting) - _SHOWN_WAITING} more")])
         shown: StyleAndTextTuples = []
         for part in parts:
             shown += [("", "\n"), *part] if shown else part
@@ -572,10 +587,17 @@ class EditedLine:
 
         return keys
 
+    def _escape(self, _event: KeyPressEvent) -> None:
+        """Close the open list, else cancel the run."""
+        if self._buffer.complete_state is not None:
+            self._buffer.cancel_completion()
+        else:
+            self._conversation.cancel()
+
     def _keys(self) -> KeyBindings:
         keys, buffer, conversation = self._text_keys(), self._buffer, self._conversation
         is_choosing = Condition(lambda: self._chosen is not None)
-        has_queued = Condition(lambda: bool(conversation.queued()))
+        has_waiting = Condition(lambda: bool(conversation.waiting()))
         is_empty = Condition(lambda: not buffer.text)
 
         @keys.add("enter", filter=is_choosing)
@@ -606,20 +628,24 @@ class EditedLine:
         def _(event: KeyPressEvent) -> None:
             event.app.suspend_to_background()
 
-        @keys.add("escape", filter=has_queued)
-        @keys.add("up", filter=has_queued & is_empty)
+        @keys.add("up", filter=has_waiting & is_empty)
         def _(_event: KeyPressEvent) -> None:
             conversation.take_back()
 
-        @keys.add("escape", filter=has_completions)
-        def _(_event: KeyPressEvent) -> None:
-            buffer.cancel_completion()
+        keys.add(ESCAPE)(self._escape)
 
         @keys.add("s-tab", filter=~has_completions)
         def _(_event: KeyPressEvent) -> None:
             conversation.next_mode()
 
         return keys
+
+
+def _search_keys() -> KeyBindings:
+    """Return the keys of a search in the history that the toolkit does not know."""
+    keys = KeyBindings()
+    keys.add(ESCAPE, filter=is_searching)(accept_search)
+    return keys
 
 
 def _open_input() -> Input:

@@ -16,6 +16,7 @@ from prompt_toolkit.layout.containers import ConditionalContainer
 from prompt_toolkit.layout.dimension import Dimension
 from prompt_toolkit.layout.processors import BeforeInput
 
+from agent_core.cli.chat.keys import ESCAPE
 from agent_core.cli.chat.picker import Picker, line_of
 from agent_core.cli.layout import Signs, fitted
 from agent_core.text import short_line
@@ -141,7 +142,7 @@ class PickerPane:
             if self._picker is not None and (value := self._picker.chosen()) is not None:
                 self._end(value)
 
-        @keys.add("escape")
+        @keys.add(ESCAPE)
         @keys.add("c-c")
         @keys.add("c-d")
         def _(_event: KeyPressEvent) -> None:

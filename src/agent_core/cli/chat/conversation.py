@@ -137,6 +137,7 @@ class Sent(Struct, eq=False):
         is_on_screen: it is right above the line, as it was typed.
         is_command: its `/` was typed to name a command.
         run: once it is started.
+        settings: the model and the mode it is for.
     """
 
     text: str
@@ -145,6 +146,7 @@ class Sent(Struct, eq=False):
     is_on_screen: bool = False
     is_command: bool = False
     run: Running | None = None
+    settings: tuple[str | None, PermissionMode] | None = None
     _starting: asyncio.Task[RunHandle[Any]] | None = None
 
     @property
@@ -411,9 +413,10 @@ class Chat:
 
     @property
     def _working(self) -> RunHandle[Any] | None:
-        """Return the run at work, unless it is being cancelled."""
+        """Return the run at work; None if it is being cancelled, or has another model or mode."""
         run = self._sent[0].run if self._sent and not self._sent[0].waits else None
-        if run is None or self._is_cancelling:
+        is_as_chosen = run is not None and self._sent[0].settings == (self.model, self.mode)
+        if run is None or self._is_cancelling or not is_as_chosen:
             return None
         return self._shown or run.handle
 
@@ -433,7 +436,8 @@ class Chat:
         """
         setup = self.setup
         is_shared = setup.database_url is not None or setup.config.store.url_env is not None
-        sent = Sent(text, start, attached, is_command=is_command)
+        settings = (self.model, self.mode)
+        sent = Sent(text, start, attached, is_command=is_command, settings=settings)
         if not is_shared:
             await sent.begin()
         sent.is_on_screen = is_on_screen and not self._sent

@@ -20,8 +20,9 @@ from agent_core.cli.sheet import title_of
 from agent_core.cli.terminal import Clean, OutputClosedError, Style, Terminal, waiting_question
 from agent_core.cli.view import RunView, answer_hints
 from agent_core.cli.wishes import show_wishes
+from agent_core.config.load import resolve_model
 from agent_core.config.paths import Setup
-from agent_core.errors import AgentCoreError
+from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.events.projection import Call
 from agent_core.loop.options import RunOptions
 from agent_core.text import short_line, visible
@@ -30,6 +31,7 @@ from agent_core.types import (
     WORDS,
     ContentBlock,
     EventType,
+    ImageBlock,
     PermissionMode,
     RunStatus,
     Usage,
@@ -465,6 +467,8 @@ class Chat:
             message = UserMessage(content=text, metadata={WORDS: words})
         attached = await asyncio.to_thread(attach_files, typed, self._policy)
         files = [file.block for file in attached if file.block is not None]
+        files += self.line.images_in(entered.text)
+        self._require_vision(files)
         if files or self._extra:
             message = with_content(message, *files, before=self._extra)
         return message, attached
@@ -478,6 +482,23 @@ class Chat:
             self.terminal.line(f"delivered: {shown}", Style.DIM)
         self._show_attached(attached)
         self.line.refresh()
+
+    def _require_vision(self, files: Sequence[ContentBlock]) -> None:
+        """Refuse images, before anything is sent, for a model that is known not to take them.
+
+        Raises:
+            AgentCoreError: `unsupported_capability`.
+        """
+        if not any(isinstance(block, ImageBlock) for block in files):
+            return
+        config = self.setup.config
+        model = resolve_model(config, self.model) if self.model else config.model
+        if model.supports_images is False or model.provider == "local":
+            message = (
+                f"{self.model_name} takes no images: choose another model with /model, or delete"
+                " the image from the line"
+            )
+            raise AgentCoreError(ErrorCode.UNSUPPORTED_CAPABILITY, message)
 
     def _show_sent(self, sent: Sent) -> None:
         if not sent.is_on_screen:

@@ -87,6 +87,8 @@ class FileHistory(History):
     def store_string(self, string: str) -> None:
         """Add an entry to the file, unless it is very long."""
         pastes = self._pastes.named_in(string)
+        if self._pastes.images_in(string):  # another process would not have them
+            return
         if not self._keeps or len(string) + sum(map(len, pastes.values())) > _LONGEST_ENTRY:
             return
         entry: dict[str, object] = {"text": self._clean(string)}

@@ -47,6 +47,7 @@ from agent_core.cli.chat.picker import Picker
 from agent_core.cli.layout import ASCII_SIGNS, SIGNS
 from agent_core.cli.lines import AT_ONCE_S, REST_S
 from agent_core.text import plural, short_line, visible
+from agent_core.types import ImageBlock
 
 PROMPT = "> "
 SHELL_PROMPT = "shell> "
@@ -168,6 +169,9 @@ class EditedLine:
         conversation: provides the status around the line, and the actions of keys.
         completer, history: of the line.
         pastes: the large pasted texts of the line and of its history.
+
+    Attributes:
+        take_drop: returns what to show for a pasted text that names dropped files.
     """
 
     def __init__(
@@ -192,6 +196,7 @@ class EditedLine:
         completer.names_command = lambda: self._acts
         self._suspended = 0
         self._held: list[str] | None = None
+        self.take_drop: Callable[[str], str | None] = lambda _: None
         self._returned = asyncio.Event()
         self._returned.set()
         self._partial = ""
@@ -259,6 +264,10 @@ class EditedLine:
     def unfold(self, text: str) -> str:
         """Return the entered text, with all pasted text."""
         return self._pastes.unfold(text)
+
+    def images_in(self, text: str) -> Sequence[ImageBlock]:
+        """Return the images that an entered text shows."""
+        return self._pastes.images_in(text)
 
     def is_paste(self, text: str) -> bool:
         """Return whether an entered text is nothing but a large paste."""
@@ -492,6 +501,9 @@ class EditedLine:
         """Add a pasted text; the shell's line takes one line of it."""
         text = text.replace("\r\n", "\n").replace("\r", "\n")
         if not self._is_shell:
+            if (dropped := self.take_drop(text)) is not None:
+                self._buffer.insert_text(dropped)
+                return
             shown = self._pastes.fold(text)
             if "@" in shown:
                 self._pasted.add(shown)
@@ -580,6 +592,15 @@ class EditedLine:
             before = event.previous_key_sequence
             is_pasted = self._pause_s <= _PASTE_S and before and before[-1].key in _LINE_ENDS
             self._acts = self._is_burst = not is_pasted
+
+        has_image = Condition(
+            lambda: bool(self._pastes.image_before(buffer.document.text_before_cursor))
+        )
+
+        @keys.add("backspace", filter=has_image)
+        def _(_event: KeyPressEvent) -> None:
+            name = self._pastes.image_before(buffer.document.text_before_cursor)
+            buffer.delete_before_cursor(len(name))
 
         @keys.add("c-x", "c-e")
         def _(_event: KeyPressEvent) -> None:

@@ -3,6 +3,8 @@
 import re
 from collections.abc import Mapping
 
+from agent_core.types import ImageBlock
+
 _LARGE_LINES = 12
 _LARGE_CHARS = 1500
 _NAME = re.compile(r"\[(?:pasted text|earlier paste) \d+: \d+ (?:lines|characters)\]")
@@ -18,6 +20,25 @@ class Pastes:
     def __init__(self) -> None:
         self._texts: dict[str, str] = {}
         self._earlier: dict[str, str] = {}
+        self._images: dict[str, ImageBlock] = {}
+
+    def attach(self, name: str, size: str, image: ImageBlock) -> str:
+        """Keep an image, and return what the input shows for it."""
+        shown, number = f"[image {name} {size}]", 1
+        while self._images.get(shown, image) != image:
+            number += 1
+            shown = f"[image {name} ({number}) {size}]"
+        self._images[shown] = image
+        return shown
+
+    def images_in(self, shown: str) -> list[ImageBlock]:
+        """Return the images that an input shows, in their order."""
+        places = sorted((shown.find(name), name) for name in self._images if name in shown)
+        return [self._images[name] for _, name in places]
+
+    def image_before(self, before: str) -> str:
+        """Return what the input shows for the image before the cursor; empty if there is none."""
+        return next(filter(before.endswith, self._images), "")
 
     def fold(self, text: str) -> str:
         """Return what the input shows for a pasted text: its name if it is large."""

@@ -12,6 +12,7 @@ from agent_core.cli.chat.line import PROMPT, Conversation, Entered, LineStream
 from agent_core.cli.chat.picker import Choice, Picker, numbered_lines
 from agent_core.cli.layout import ASCII_SIGNS
 from agent_core.cli.lines import InputLines
+from agent_core.types import ImageBlock
 
 _LONGEST_LINE = 4095
 """Bytes of a line after which the kernel's line editing drops what is typed."""
@@ -152,6 +153,11 @@ class PlainLine:
     def unfold(self, text: str) -> str:
         """The text as it is."""
         return text
+
+    def images_in(self, text: str) -> Sequence[ImageBlock]:
+        """Return nothing: here an image is attached with `@`."""
+        del text
+        return ()
 
     def is_paste(self, text: str) -> bool:
         """Return False: pastes cannot be told from typed text."""

@@ -36,6 +36,7 @@ from agent_core.cli.wishes import finish_wishes
 from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.redaction import Redactor
+from agent_core.tools.workspace import PathPolicy
 from agent_core.types import (
     ElicitationAnswer,
     ElicitationRequest,
@@ -154,19 +155,23 @@ def _open_line(
 
         return PlainLine(sys.stdout, conversation, lines)
     from agent_core.cli.chat.completion import ChatCompleter, Files  # noqa: PLC0415
+    from agent_core.cli.chat.drops import take_drop  # noqa: PLC0415
     from agent_core.cli.chat.history import FileHistory  # noqa: PLC0415
     from agent_core.cli.chat.line import EditedLine  # noqa: PLC0415
     from agent_core.cli.chat.pastes import Pastes  # noqa: PLC0415
 
     setup = conversation.setup
     values, pastes = completion_values(conversation), Pastes()
-    return EditedLine(
+    line = EditedLine(
         sys.stdout,
         conversation,
         completer=ChatCompleter(partial(command_meanings, own), values, Files(setup.project)),
         history=FileHistory(setup.home / HISTORY_NAME, conversation.clean, pastes),
         pastes=pastes,
     )
+    policy = PathPolicy.of(setup)
+    line.take_drop = lambda text: take_drop(text, pastes, policy)
+    return line
 
 
 def _first_message(options: Options) -> str:

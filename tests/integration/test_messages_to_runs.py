@@ -30,7 +30,7 @@ from agent_core.runtime.run import Run
 from agent_core.types import WORDS, ModelRequest
 from isolation import Home
 from loop_parts import spoken
-from runtimes import CONFIG, collect, runtime
+from runtimes import CONFIG, Asked, collect, runtime
 from sweeps import sampled
 from takeovers import carried_out, services_of
 
@@ -259,6 +259,28 @@ async def test_a_run_that_only_summarises_and_an_empty_message_are_refused(
         with pytest.raises(AgentCoreError, match="only summarises"):
             await summary.send("hello")
         await summary.cancel()
+
+
+async def test_undo_reverts_the_run_with_every_message_that_it_has_read(
+    home: Home, project: Path
+) -> None:
+    config = f'{CONFIG}\n[workspace]\nsnapshots = "turn"\n'
+    write = calls("code.write_file", path="a.txt", content="new", overwrite=True)
+    pause, script = Pause(), ["Hello.", write, calls("pause"), "Done."]
+    made = runtime(home, project, script, config=config, permission_callback=Asked("allow_once"))
+    made.register_tool(pause.tool)
+    async with made:
+        await (await made.start("hi", "s1")).wait()
+        handle = await made.start("go", "s1")
+        await pause.entered.wait()
+        await handle.send("rather this")
+        pause.go.set()
+        await handle.wait()
+        assert (project / "a.txt").exists()
+        undone = await made.undo("s1")
+        assert undone.message == "go\nrather this"
+        assert not (project / "a.txt").exists()
+        assert await path_of(made) == ["user: hi", "assistant: Hello."]
 
 
 VICTIM = """

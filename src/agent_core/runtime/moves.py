@@ -228,7 +228,7 @@ class NodeMoves:
             state,
             spans=changes.spans if changes else (),
             others=others,
-            message=_text_to_send_again(next(filter(is_visible, path[begin:]))),
+            message="\n".join(map(_text_to_send_again, filter(_is_users, path[begin:]))),
             remark=remark,
         )
 
@@ -563,14 +563,24 @@ def _redoable(state: "WorkspaceState") -> "list[UndoneMessage]":
 
 
 def _last_exchange(path: Sequence[Node]) -> int | None:
-    """Return the index of the user's last message, or of the resources read before it."""
-    for index in range(len(path) - 1, -1, -1):
-        node = path[index]
-        if node.role is Role.USER and node.node_type is NodeType.MESSAGE:
-            while index and _was_read_for(path[index - 1], node):
-                index -= 1
-            return index
-    return None
+    """Return the index of the user's last message, or of the resources read before it.
+
+    Messages that were sent to a run while it worked belong to the message that began it.
+    """
+    found = [index for index, node in enumerate(path) if _is_users(node)]
+    if not found:
+        return None
+    run_id, index = path[found[-1]].run_id, found[-1]
+    if run_id is not None:
+        index = next(each for each in found if path[each].run_id == run_id)
+    message = path[index]
+    while index and _was_read_for(path[index - 1], message):
+        index -= 1
+    return index
+
+
+def _is_users(node: Node) -> bool:
+    return node.role is Role.USER and node.node_type is NodeType.MESSAGE
 
 
 def _was_read_for(node: Node, message: Node) -> bool:

@@ -1,6 +1,7 @@
 """Images that are dropped on the terminal are attached, and not sent to a model that takes none."""
 
 import base64
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -26,14 +27,19 @@ DATA = base64.b64encode(PIXEL).decode()
 
 
 def converse(
-    home: Home, project: Path, server: ModelServer, keys: Sequence[Key], config: str = ""
+    home: Home,
+    project: Path,
+    server: ModelServer,
+    keys: Sequence[Key],
+    config: str = "",
+    **env: str,
 ) -> Recording:
     home.write_config(
         f'[model]\nprovider = "openai"\nname = "m"\nbase_url = "{server.base_url("openai")}"\n'
         f"context_window = 32000\n{config}[memory]\nenabled = false\n"
     )
     command = [sys.executable, "-m", "agent_core.cli", "chat"]
-    return record(command, env=home.env(), cwd=project, keys=keys)
+    return record(command, env=home.env(**env), cwd=project, keys=keys)
 
 
 @pytest.fixture
@@ -74,3 +80,23 @@ def test_a_model_without_vision_is_sent_nothing_and_the_draft_stays(
         ]
         converse(home, project, server, keys, "supports_images = false\n")
         assert [each.body["messages"][-1]["content"] for each in server.requests] == ["hello"]
+
+
+def test_an_image_is_taken_from_the_clipboard_where_there_is_one(
+    home: Home, project: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "image.png").write_bytes(PIXEL)
+    reader = tmp_path / "wl-paste"
+    reader.write_text(f"#!/bin/sh\ncat {tmp_path}/image.png\n")
+    reader.chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    with ModelServer.in_thread(["The answer."]) as server:
+        keys = [
+            Key(READY, "/paste-image" + ENTER),
+            Key("[image clipboard 1 kB]", "see" + ENTER),
+            Key(AT_REST, CTRL_D),
+        ]
+        converse(home, project, server, keys, PATH=path, WAYLAND_DISPLAY="w", DISPLAY="")
+        assert DATA in str(server.requests[0].body["messages"][-1]["content"])
+        keys = [Key(READY, "/paste-image" + ENTER), Key("no clipboard can be read", CTRL_D)]
+        converse(home, project, server, keys, WAYLAND_DISPLAY="", DISPLAY="")

@@ -407,6 +407,12 @@ async def _edit(chat: Chat, words: Sequence[str]) -> None:
     await edit_command(chat, "".join(words))
 
 
+async def _paste_image(chat: Chat, _: Sequence[str]) -> None:
+    from agent_core.cli.chat.clipboard import paste_image  # noqa: PLC0415 - few chats
+
+    await paste_image(chat)
+
+
 async def _init(chat: Chat, _: Sequence[str]) -> None:
     from agent_core.cli.chat.init import start_init  # noqa: PLC0415 - few chats
 
@@ -568,6 +574,7 @@ COMMANDS: Mapping[str, SlashCommand] = {
         _edit,
         takes_text=True,
     ),
+    "paste-image": SlashCommand("", "attach the image in the clipboard", _paste_image),
     "status": SlashCommand("", "model, session, use, sandbox and memory on one screen", _status),
     "diff": SlashCommand("[FILE]", "what this session has changed", _diff, words=1),
     "context": SlashCommand("", "what fills the context window", _context),

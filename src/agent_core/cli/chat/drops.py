@@ -61,9 +61,12 @@ def _attach(name: str, path: Path, pastes: Pastes) -> str:
     except UnusableImageError as error:
         raise OSError(str(error)) from error
     name = _NOT_IN_NAMES.sub("_", visible(name, one_line=True))[-60:]
-    size = len(content)
-    unit = f"{round(size / 1e6, 1)} MB" if size >= 1_000_000 else f"{max(size // 1000, 1)} kB"
-    return pastes.attach(name, unit, block)
+    return pastes.attach(name, shown_size(len(content)), block)
+
+
+def shown_size(size: int) -> str:
+    """Return a number of bytes in whole kB, or in MB."""
+    return f"{round(size / 1e6, 1)} MB" if size >= 1_000_000 else f"{max(size // 1000, 1)} kB"
 
 
 def find_paths(text: str) -> list[Path]:

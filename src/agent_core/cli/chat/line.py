@@ -269,6 +269,11 @@ class EditedLine:
         """Return the images that an entered text shows."""
         return self._pastes.images_in(text)
 
+    def attach(self, name: str, size: str, image: ImageBlock) -> None:
+        """Put an image on the line, by the name that is shown for it."""
+        self._buffer.insert_text(f"{self._pastes.attach(name, size, image)} ")
+        self.refresh()
+
     def is_paste(self, text: str) -> bool:
         """Return whether an entered text is nothing but a large paste."""
         return self._pastes.is_paste(text)

@@ -159,6 +159,9 @@ class PlainLine:
         del text
         return ()
 
+    def attach(self, name: str, size: str, image: ImageBlock) -> None:
+        """Do nothing: there is no line that shows it."""
+
     def is_paste(self, text: str) -> bool:
         """Return False: pastes cannot be told from typed text."""
         del text

@@ -23,6 +23,7 @@ from agent_core.errors import AgentCoreError
 from agent_core.mcp import Host, McpTools, ServerFailure, StoredLogin, read_servers
 from agent_core.mcp.config import HttpServer, ServerConfig
 from agent_core.process import Launcher
+from agent_core.providers.tool_forms import tool_fault
 from agent_core.redaction import Redactor
 from agent_core.runtime.project import load_sandbox
 from agent_core.text import plural, visible
@@ -184,6 +185,9 @@ async def _connect(
             started = perf_counter()
             tools = await mcp.tools(on_failure=note)
             took_s = perf_counter() - started
+            if (model := setup.config.model) is not None:
+                faults = ((tool, tool_fault(model.provider, tool.definition)) for tool in tools)
+                problems += [f"{tool.name}: {fault}" for tool, fault in faults if fault]
             offered = await _offered(mcp, options.id) if options.action == "test" else {}
         finally:
             await mcp.aclose()

@@ -9,7 +9,7 @@ import io
 import os
 import ssl
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from itertools import count
 from operator import is_
@@ -47,6 +47,14 @@ from agent_core.providers.requests import (
 )
 from agent_core.providers.route import Route, find_route
 from agent_core.providers.token_limits import smaller_output
+from agent_core.providers.tool_forms import (
+    FORMS,
+    Fitted,
+    ToolFitter,
+    ToolForm,
+    left_out,
+    with_left_out,
+)
 from agent_core.text import bounded_line
 from agent_core.types import (
     ErrorPayload,
@@ -86,6 +94,7 @@ class Prepared(Struct, frozen=True):
     headers: Mapping[str, str]
     names: ToolNames
     is_native: bool = False
+    fitted: Fitted = Fitted()
 
 
 class _Session(Struct, frozen=True):
@@ -192,6 +201,8 @@ class HttpProvider(ABC):
         )
         self._refused: dict[str, frozenset[str]] = {}
         self._most_output: dict[str, int] = {}
+        self._fitter = ToolFitter(FORMS.get(self.provider, ToolForm(self.provider)))
+        self._told: tuple[object, frozenset[str]] = None, frozenset()
         self._named: tuple[Sequence[ToolDefinition], ToolNames] = ((), ToolNames(()))
 
     def refused(self, model: str) -> frozenset[str]:
@@ -228,6 +239,9 @@ class HttpProvider(ABC):
         """
         is_native = self._is_native(request)
         request = with_output_mode(request, called, is_native=is_native)
+        fitted = self._fitter.fit(request.tools)
+        if fitted.is_changed:
+            request = request.model_copy(update={"tools": fitted.tools})
         if request.model in self._most_output:
             most = self._output_limit(request)
             request = request.model_copy(update={"max_output_tokens": most})
@@ -235,7 +249,8 @@ class HttpProvider(ABC):
         headers = {**self.headers, **options.pop(HEADERS, {})}
         body = self.write_body(request, options, called)
         names = self._names_of(request.tools)
-        return Prepared(called, self.address(request.model), body, headers, names, is_native)
+        address = self.address(request.model)
+        return Prepared(called, address, body, headers, names, is_native, fitted)
 
     def _names_of(self, tools: Sequence[ToolDefinition]) -> ToolNames:
         """Return the names on the wire, reusing the last call's if its tools are the same."""
@@ -344,6 +359,8 @@ class HttpProvider(ABC):
             native_output=prepared.is_native,
         )
 
+        for error in self._left_out(prepared, request):
+            yield ModelRetry(attempt=1, delay_ms=0, error=error)
         worded_for: ErrorPayload | None = None
         for number in count(1):
             begun, refusal = False, None
@@ -368,12 +385,31 @@ class HttpProvider(ABC):
                 yield ModelFailed(error=refusal)
                 return
             prepared = adjusted
-            yield ModelRetry(attempt=number, delay_ms=0, error=refusal)
+            without = self._untold(prepared.fitted.faults, request)
+            yield ModelRetry(attempt=number, delay_ms=0, error=with_left_out(refusal, without))
 
     def _output_limit(self, request: ModelRequest) -> int:
         """Return the longest answer that may be asked for."""
         asked = request.max_output_tokens or self._config.max_output_tokens
         return min(asked, self._most_output.get(request.model, asked))
+
+    def _left_out(self, prepared: Prepared, request: ModelRequest) -> list[ErrorPayload]:
+        """Return the report of the tools that are left out, once in a run."""
+        faults = prepared.fitted.faults
+        untold = self._untold(faults, request)
+        return (
+            [left_out(prepared.called, {name: faults[name] for name in untold})] if untold else []
+        )
+
+    def _untold(self, names: Collection[str], request: ModelRequest) -> list[str]:
+        """Return the left-out tools that this run has not been told of, and count them as told."""
+        if not names:
+            return []
+        run = request.metadata.get("run_id")
+        known: frozenset[str] = self._told[1] if self._told[0] == run else frozenset()
+        new = [name for name in names if name not in known]
+        self._told = run, known | {*new}
+        return new
 
     def _adjusted(
         self, request: ModelRequest, before: Prepared, refusal: ErrorPayload
@@ -388,6 +424,8 @@ class HttpProvider(ABC):
         Raises:
             ProviderError: `unsupported_capability`: the requested mode is refused.
         """
+        if self._fitter.leave_out(refusal, before.fitted.tools):
+            return self.prepare(request, before.called)
         smaller = smaller_output(refusal, self._output_limit(request))
         if smaller is not None:
             self._most_output[request.model] = smaller
@@ -429,7 +467,7 @@ class HttpProvider(ABC):
                         for event in attempt.read(block):
                             yield event
                     for event in attempt.finish():
-                        yield event
+                        yield prepared.fitted.restored(event)
             except CallError as error:
                 failure = error
             if self._sink is not None and raw is not None:

@@ -1,0 +1,154 @@
+"""Tools whose schemas a service refuses: rewritten where the meaning is kept, or left out alone."""
+
+from typing import Any
+
+import orjson
+import pytest
+
+from agent_core.config.models import ModelConfig, RetryConfig
+from agent_core.providers.base import ProviderRegistry
+from agent_core.providers.scripted import calls
+from agent_core.providers.tool_forms import FORMS, NoFormError
+from agent_core.types import (
+    ModelCompleted,
+    ModelEvent,
+    ModelMessage,
+    ModelRequest,
+    ModelRetry,
+    Role,
+    TextBlock,
+    ToolDefinition,
+)
+from model_server import ModelServer, Reply, Status
+
+QUICK = RetryConfig(max_attempts=2, initial_backoff_ms=1, max_backoff_ms=2)
+GOOD = ToolDefinition(name="mcp.shop.good", description="Good.")
+
+
+def tool(name: str, **schema: Any) -> ToolDefinition:
+    return ToolDefinition(name=f"mcp.shop.{name}", description="Odd.", input_schema=schema)
+
+
+async def played(
+    protocol: str, tools: list[ToolDefinition], *replies: Reply
+) -> tuple[list[ModelEvent], list[bytes]]:
+    hello = ModelMessage(role=Role.USER, content=[TextBlock(text="hello")])
+    async with ModelServer(replies) as server:
+        config = ModelConfig(
+            provider=protocol, name="m", base_url=server.base_url(protocol), retry=QUICK
+        )
+        adapter = ProviderRegistry().create(config)
+        request = ModelRequest(model="m", messages=[hello], tools=tools)
+        events = [event async for event in adapter.stream(request)]
+        await adapter.close()
+        return events, [received.raw for received in server.requests]
+
+
+STRICT = [name for name in FORMS if not FORMS[name].choices]
+
+
+@pytest.mark.parametrize("service", STRICT)
+def test_choices_at_the_top_become_arguments(service: str) -> None:
+    by_id = {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}
+    by_name = {"properties": {"name": {"type": "string"}}, "required": ["name"]}
+    schema, names = FORMS[service].of(
+        {"type": "object", "anyOf": [by_id, by_name, {"type": "null"}]}
+    )
+    assert schema["properties"] == {"id": {"type": "integer"}, "name": {"type": "string"}}
+    assert not schema.keys() & {"anyOf", "required"}
+    assert '{"required":["name"]}' in schema["description"]
+    assert names == {}
+
+
+def test_all_of_and_references_at_the_top_are_joined() -> None:
+    schema, _ = FORMS["anthropic"].of(
+        {
+            "$defs": {"Page": {"properties": {"page": {"type": "integer"}}, "required": ["page"]}},
+            "allOf": [{"$ref": "#/$defs/Page"}, {"properties": {"q": {"type": "string"}}}],
+        }
+    )
+    assert schema["type"] == "object"
+    assert schema["properties"].keys() == {"page", "q"}
+    assert schema["required"] == ["page"]
+
+
+@pytest.mark.parametrize(
+    "schema", [{"type": "string"}, {"anyOf": [{"type": "string"}, {"type": "null"}]}]
+)
+def test_arguments_that_are_no_object_have_no_form(schema: dict[str, Any]) -> None:
+    with pytest.raises(NoFormError):
+        FORMS["openai"].of(schema)
+
+
+@pytest.mark.parametrize("service", FORMS)
+def test_arrays_say_what_is_in_them(service: str) -> None:
+    nested = {"type": ["array", "null"]}
+    draft_7 = {"type": "array", "items": [{"type": "string"}, {"type": "integer"}]}
+    old = {"type": "number", "minimum": 0, "exclusiveMinimum": True}
+    properties = {"a": {"type": "array"}, "b": draft_7, "c": {"items": nested}, "d": old}
+    schema, _ = FORMS[service].of({"type": "object", "properties": properties})
+    read = schema["properties"]
+    assert read["a"]["items"] == read["c"]["items"]["items"] == {}
+    if FORMS[service].tuples:
+        assert read["b"] == {"type": "array", "prefixItems": draft_7["items"]}
+    else:
+        assert read["b"]["items"] == {"anyOf": draft_7["items"]}
+        assert "elements in order" in read["b"]["description"]
+    assert read["d"] == {"type": "number", "exclusiveMinimum": 0}
+
+
+async def test_names_of_arguments_are_told_plainly_and_read_back() -> None:
+    odd = tool(
+        "find",
+        type="object",
+        properties={"$filter": {"type": "string"}, "filter": {}, "filter[id]": {}},
+        required=["$filter"],
+    )
+    answer = calls(odd.name, filter_2="a", filter_id="7")
+    events, sent = await played("anthropic", [odd], answer)
+    schema = orjson.loads(sent[0])["tools"][0]["input_schema"]
+    assert schema["properties"].keys() == {"filter_2", "filter", "filter_id"}
+    assert schema["required"] == ["filter_2"]
+    assert isinstance(events[-1], ModelCompleted)
+    assert events[-1].tool_calls[0].arguments == {"$filter": "a", "filter[id]": "7"}
+
+
+async def test_a_tool_without_a_form_is_left_out_and_named() -> None:
+    events, sent = await played("anthropic", [tool("odd", type="string"), GOOD], "done")
+    assert b"odd" not in sent[0]
+    [told] = [event.error for event in events if isinstance(event, ModelRetry)]
+    assert told.details["left_out"] == ["mcp.shop.odd"]
+    assert "its arguments are no object" in told.message
+    assert isinstance(events[-1], ModelCompleted)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "words"),
+    [
+        ("anthropic", "tools.1.custom.input_schema: JSON schema is invalid"),
+        ("openai", "Invalid schema for function 'mcp__shop__odd': In context=(), bad"),
+        ("openai", "Invalid tools[1].function.parameters"),
+        ("gemini", "* GenerateContentRequest.tools[0].function_declarations[1].parameters: bad"),
+        ("ollama", "tools.1: json: cannot unmarshal bool into Go struct field properties"),
+    ],
+)
+async def test_a_tool_that_is_refused_is_left_out_and_the_call_repeated(
+    protocol: str, words: str
+) -> None:
+    refusal = Status(400, orjson.dumps({"error": {"message": words}}))
+    odd = tool("odd", type="object", properties={"a": {"pattern": "("}})
+    events, sent = await played(protocol, [GOOD, odd], refusal, "done")
+    assert isinstance(events[-1], ModelCompleted), events
+    assert b"odd" in sent[0]
+    assert b"odd" not in sent[1]
+    assert b"good" in sent[1]
+    [told] = [event.error for event in events if isinstance(event, ModelRetry)]
+    assert told.details["left_out"] == ["mcp.shop.odd"]
+    assert "mcp.shop.odd" in told.message
+
+
+async def test_ordinary_tools_are_sent_as_they_are() -> None:
+    plain = tool("plain", type="object", properties={"a": {"type": "string"}}, required=["a"])
+    _, sent = await played("anthropic", [GOOD, plain], "done")
+    shown = orjson.loads(sent[0])["tools"]
+    assert [each["input_schema"] for each in shown] == [GOOD.input_schema, plain.input_schema]

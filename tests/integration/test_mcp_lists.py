@@ -106,3 +106,22 @@ async def test_a_cursor_that_does_not_advance_ends_the_list(
         said = [failure.message for failure in bench_.failures]
         assert words in "".join(said)
         assert len(said) == bool(words)
+
+
+@pytest.mark.parametrize(("trait", "words"), [("bom", "byte order mark"), ("pretty", "one line")])
+async def test_output_that_is_spelled_wrong_is_named_at_once(
+    diary: Path, trait: str, words: str
+) -> None:
+    async with bench(diary, {"shop": plain(diary, trait, timeout_ms=60_000)}) as bench_:
+        assert await bench_.tools() == {}
+        assert words in bench_.failures[0].message
+
+
+async def test_a_tool_that_runs_as_a_task_only_is_left_out_with_the_reason(diary: Path) -> None:
+    task = {"name": "x", "inputSchema": USUAL, "execution": {"taskSupport": "required"}}
+    both = {"name": "y", "inputSchema": USUAL, "execution": {"taskSupport": "optional"}}
+    async with bench(diary, {"shop": listing(diary, task, both)}) as bench_:
+        tools = await bench_.tools()
+        assert "mcp.shop.x" not in tools
+        assert "mcp.shop.y" in tools
+        assert "it runs as a task only" in bench_.failures[0].message

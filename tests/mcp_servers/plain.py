@@ -35,6 +35,10 @@ def send(message: dict[str, Any]) -> None:
 
 
 def raw(line: str) -> None:
+    if "bom" in TRAITS:
+        line = f"\ufeff{line}"
+    if "pretty" in TRAITS:
+        line = json.dumps(json.loads(line), indent=2)
     with _lock:
         sys.stdout.write(line + "\n")
         sys.stdout.flush()

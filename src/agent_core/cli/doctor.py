@@ -303,7 +303,7 @@ async def _examine_servers(project: Project | None) -> list[Finding]:
         await mcp.aclose()
     model = project.setup.config.model
     for tool in tools:
-        if model is not None and (fault := tool_fault(model.provider, tool.definition)):
+        if fault := tool_fault(model.provider, tool.definition):
             failed[tool.name.split(".")[1]].append(f"{tool.name}: {fault}")
     found: list[Finding] = []
     for server_id in mcp.server_ids:

@@ -185,9 +185,9 @@ async def _connect(
             started = perf_counter()
             tools = await mcp.tools(on_failure=note)
             took_s = perf_counter() - started
-            if (model := setup.config.model) is not None:
-                faults = ((tool, tool_fault(model.provider, tool.definition)) for tool in tools)
-                problems += [f"{tool.name}: {fault}" for tool, fault in faults if fault]
+            provider = setup.config.model.provider
+            faults = ((tool, tool_fault(provider, tool.definition)) for tool in tools)
+            problems += [f"{tool.name}: {fault}" for tool, fault in faults if fault]
             offered = await _offered(mcp, options.id) if options.action == "test" else {}
         finally:
             await mcp.aclose()

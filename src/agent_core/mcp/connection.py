@@ -22,8 +22,6 @@ from mcp import Client, MCPError
 from mcp_types import (
     CONNECTION_CLOSED,
     INVALID_PARAMS,
-    INVALID_REQUEST,
-    REQUEST_TIMEOUT,
     URL_ELICITATION_REQUIRED,
     CallToolResult,
     ElicitationRequiredErrorData,
@@ -82,11 +80,10 @@ CLOSE_SECONDS = 5.0
 CLIENT = Implementation(name="soong-agent", version=installed_version() or "0")
 MAX_TOOLS = 1000
 MAX_DATA_CHARS = 500
-HTTP_NOT_FOUND = 404
 
 _MAX_PAGES = 100
 _MOST_ODDITIES = 20
-_SESSION_UNKNOWN = {INVALID_REQUEST, REQUEST_TIMEOUT}  # of the SDKs of Python and TypeScript
+_NO_TASKS = "and tasks are not supported"
 _BAD_ARGUMENTS = {INVALID_PARAMS, -32002}  # -32002: no such resource, from older servers
 _MOST_PAGES_TO_VISIT = 3
 _END_REPORT_SECONDS = 0.5
@@ -254,6 +251,7 @@ class ServerConnection:
         return await self._answer(what, ask(self._live()), _Clock(seconds, seconds))
 
     async def _answer(self, what: str, call: Coroutine[Any, Any, T], clock: "_Clock") -> T:
+        self._http_status = None
         task = asyncio.create_task(call)
         self._calls.add(task)
         task.add_done_callback(self._calls.discard)
@@ -307,7 +305,8 @@ class ServerConnection:
                 return ToolError(ErrorCode.VALIDATION_ERROR, shortened(message, MAX_REASON_CHARS))
             case MCPError(data=data):
                 said = "" if data is None else f" ({shortened(_words_of(data), MAX_DATA_CHARS)})"
-                reason = f"failed the call: {cause}{said}"
+                status = f" (HTTP status {self._http_status})" if self._http_status else ""
+                reason = f"failed the call{status}: {cause}{said}"
             case ValidationError():
                 reason = "made the call and answered with what is no tool result"
                 return self._error(reason, retryable=False)
@@ -317,8 +316,7 @@ class ServerConnection:
         return self._error(reason)
 
     def _has_forgotten(self, cause: BaseException) -> bool:
-        is_refusal = isinstance(cause, MCPError) and cause.code in _SESSION_UNKNOWN
-        return is_refusal and self._is_forgotten
+        return isinstance(cause, MCPError) and self._is_forgotten
 
     def _has_ended(self, cause: MCPError) -> bool:
         # Servers use the same code for failures of their own; only the text distinguishes them.
@@ -547,9 +545,9 @@ class ServerConnection:
         line = shortened(f"{params.level}: {params.data}", MAX_REASON_CHARS)
         self._host.log(self._server_id, line)
 
-    def _on_refusal(self, status: int, in_session: bool, /) -> None:
+    def _on_refusal(self, status: int, is_unknown: bool, /) -> None:
         self._http_status = status
-        self._is_forgotten |= in_session and status == HTTP_NOT_FOUND
+        self._is_forgotten |= is_unknown
 
     def _note_change(self) -> None:
         self._is_stale = True
@@ -629,6 +627,9 @@ def _read(tool: Tool) -> ToolSpec:
     hints = tool.annotations
     # A tool that claims to be both asks: one of the two claims is wrong.
     is_readonly = hints is not None and hints.read_only_hint is True and not hints.destructive_hint
+    if tool.execution is not None and tool.execution.task_support == "required":
+        fault = f"the tool {tool.name[:100]!r} is left out: it runs as a task only, {_NO_TASKS}"
+        return ToolSpec(tool.name[:100], fault=fault)
     spec = read_tool(
         tool.name,
         tool.description,

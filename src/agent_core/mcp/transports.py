@@ -7,6 +7,7 @@ with bounded bodies. The SDK follows a redirect only within the server's origin.
 """
 
 import asyncio
+import re
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -152,6 +153,9 @@ class StdioTransport:
                 async for line in _lines(stdout):
                     message = parse_message(line) if is_open and line.strip() else None
                     if message is None:
+                        if fault := _find_spelling_fault(line):
+                            self._fault = fault
+                            break
                         continue
                     try:
                         await messages.send(SessionMessage(message))
@@ -171,6 +175,15 @@ class StdioTransport:
                     self._tail.append(text)
                     self._log(text)
         self._log_ended.set()
+
+
+def _find_spelling_fault(line: bytes) -> str | None:
+    """Return why the messages of a server cannot be read, if this line shows it."""
+    if line.startswith((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")):
+        return "its output begins with a byte order mark; it must be UTF-8 without one"
+    if line.strip() in (b"{", b"["):
+        return "its output is JSON over several lines; a message must be on one line"
+    return None
 
 
 async def _write(child: Child, messages: MemoryObjectReceiveStream[SessionMessage]) -> None:
@@ -219,15 +232,18 @@ async def http_streams(
     Args:
         server: the address of the server and the headers for it.
         authorization: signs requests, for programs that log in on a user's behalf.
-        on_refusal: gets the status of every response that is an error, and whether it answers a
-            message of a session that the server had agreed to.
+        on_refusal: gets the status of every response that is an error, and whether it says that
+            the server does not know the session.
     """
 
     async def watch(response: httpx2.Response) -> None:
         if response.is_error:
             request = response.request
             in_session = request.method == "POST" and MCP_SESSION_ID in request.headers
-            on_refusal(response.status_code, in_session)
+            is_unknown = in_session and response.status_code == HTTP_NOT_FOUND
+            if in_session and response.status_code == HTTP_BAD_REQUEST:
+                is_unknown = re.search(_ABOUT_THE_SESSION, await response.aread()) is not None
+            on_refusal(response.status_code, is_unknown)
 
     def client(
         headers: dict[str, str] | None = None,
@@ -241,7 +257,7 @@ async def http_streams(
             auth=auth or authorization,
             timeout=httpx2.Timeout(CONNECT_SECONDS, read=None),
             transport=RoutedTransport(),
-            event_hooks={"request": [_name_span], "response": [watch, _bound]},
+            event_hooks={"request": [_name_span], "response": [_bound, watch]},
         )
 
     if server.transport == "sse":
@@ -277,6 +293,9 @@ async def _bound(response: httpx2.Response) -> None:
 
 
 HTTP_OK = 200
+HTTP_BAD_REQUEST = 400
+HTTP_NOT_FOUND = 404
+_ABOUT_THE_SESSION = rb"(?i)session|not initialized"
 _READ_BY_THE_SDK = frozenset({"application/json", "text/event-stream", "text/html"})
 
 

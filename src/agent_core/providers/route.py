@@ -27,18 +27,19 @@ class Route(Struct, frozen=True):
         return str(self.proxy.with_user(None)) if self.proxy else ""
 
 
-async def find_route(url: str, config: ModelConfig) -> Route:
-    """Return the route to `url`, from the configuration and the current environment.
+async def find_route(url: str, config: ModelConfig | None = None) -> Route:
+    """Return the route to `url`, from a model's configuration, if any, and the environment.
 
     Raises:
         ConfigError: the proxy's address is invalid, or a file of certificates cannot be used.
     """
-    proxy = proxy_for(url, config.proxy, os.environ)
+    proxy = proxy_for(url, config.proxy if config else None, os.environ)
     is_encrypted = url.startswith("https:") or (proxy or "").startswith("https:")
     named = {name: path for name in ("SSL_CERT_FILE", "SSL_CERT_DIR") if (path := os.getenv(name))}
     tls: ssl.SSLContext | bool = True
-    if is_encrypted and (named or config.ca_file):
-        tls = await asyncio.to_thread(_trusting, config.ca_file, named)
+    ca_file = config.ca_file if config else None
+    if is_encrypted and (named or ca_file):
+        tls = await asyncio.to_thread(_trusting, ca_file, named)
     return Route(URL(proxy) if proxy else None, tls)
 
 

@@ -137,6 +137,33 @@ async def test_a_token_that_was_revoked_asks_again(tmp_path: Path) -> None:
     assert user.logins == 2
 
 
+async def test_a_token_that_the_server_revoked_early_is_renewed_unasked(tmp_path: Path) -> None:
+    user = User()
+    async with guarded() as origin:
+        async with opened(tmp_path, origin, user) as made:
+            await made.tools()
+            async with httpx2.AsyncClient() as client:
+                await client.post(f"{origin}/revoke?access")
+            assert await made.text("mcp.house.grants") == "code,refresh"
+        async with httpx2.AsyncClient() as client:
+            await client.post(f"{origin}/revoke?access")
+        async with opened(tmp_path, origin, None) as made:
+            assert await made.text("mcp.house.grants") == "code,refresh,refresh"
+    assert user.logins == 1
+
+
+async def test_a_client_that_the_server_has_forgotten_is_registered_anew(tmp_path: Path) -> None:
+    user = User()
+    async with guarded() as origin:
+        async with opened(tmp_path, origin, user) as made:
+            await made.tools()
+        async with httpx2.AsyncClient() as client:
+            await client.post(f"{origin}/revoke?clients")
+        async with opened(tmp_path, origin, user) as made:
+            assert await made.text("mcp.house.grants") == "code,code"
+    assert user.logins == 2
+
+
 @pytest.mark.parametrize("user", [None, User()], ids=["no callback", "declines"])
 async def test_without_a_user_the_failure_names_the_cure(tmp_path: Path, user: User | None) -> None:
     if user is not None:

@@ -149,9 +149,12 @@ def build(origin: str) -> tuple[MCPServer, House]:
         return ",".join(house.grants)
 
     @server.custom_route("/revoke", methods=["POST"])
-    async def revoke(_: Request) -> Response:
+    async def revoke(request: Request) -> Response:
         house.access.clear()
-        house.refresh.clear()
+        if "access" not in request.query_params:
+            house.refresh.clear()
+        if "clients" in request.query_params:
+            house.clients.clear()
         return PlainTextResponse("revoked")
 
     del order, grants, revoke

@@ -2,12 +2,13 @@
 
 import asyncio
 import socket
-from collections.abc import Callable, Coroutine, Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import httpx2
 from mcp.client.auth import AuthorizationCodeResult, OAuthClientProvider
 from mcp.shared.auth import (
     OAuthClientInformationFull,
@@ -29,6 +30,7 @@ from agent_core.types import ElicitationAnswer, ElicitationRequest
 LOGIN_SECONDS = 300.0
 """Seconds that a user may take in the browser."""
 
+HTTP_UNAUTHORIZED = 401
 _HOST = "127.0.0.1"
 _MAX_REQUEST_BYTES = 16_384
 _PAGE = "<!doctype html><meta charset=utf-8><title>soong-agent</title><p>{}"
@@ -70,7 +72,7 @@ class Login:
         self._stored = StoredLogin(home, server.url, persist=persist)
         self._port = server.oauth.redirect_port or self._usual_port()
         self._address = ""
-        self.authorization = OAuthClientProvider(
+        self.authorization = _Renewing(
             server_url=server.url,
             client_metadata=OAuthClientMetadata(
                 client_name="soong-agent",
@@ -200,6 +202,36 @@ class Login:
         cure = f"; log in with: soong-agent mcp login {self._server_id}"
         self.failure = server_failed(self._server_id, reason + cure)
         return self.failure
+
+
+class _Renewing(OAuthClientProvider):
+    """The SDK's log-in, which tries the refresh token before it sends the user to the browser.
+
+    The SDK renews a token only when its own clock says that it has expired; a server may revoke it
+    earlier. A client that the server has forgotten is registered anew.
+    """
+
+    async def _auth_flow(
+        self, request: httpx2.Request
+    ) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
+        async with aclosing(super()._auth_flow(request)) as flow:
+            asked = await anext(flow)
+            is_new = True
+            while True:
+                response = yield asked
+                is_refused = asked is request and response.status_code == HTTP_UNAUTHORIZED
+                if is_refused and is_new and self.context.can_refresh_token():
+                    is_new = False
+                    renewed = yield await self._refresh_token()
+                    if b"invalid_client" in await renewed.aread():
+                        self.context.client_info = None
+                    if await self._handle_refresh_response(renewed):
+                        self._add_auth_header(request)
+                        response = yield request
+                try:
+                    asked = await flow.asend(response)
+                except StopAsyncIteration:
+                    return
 
 
 async def _receive(

@@ -34,8 +34,16 @@ from agent_core.providers.requests import (
     own_options,
     sampling_fields,
 )
+from agent_core.providers.tool_forms import FORMS, ToolFitter, left_out
 from agent_core.text import bounded_line
-from agent_core.types import ErrorPayload, ModelEvent, ModelFailed, ModelRequest, ModelStarted
+from agent_core.types import (
+    ErrorPayload,
+    ModelEvent,
+    ModelFailed,
+    ModelRequest,
+    ModelRetry,
+    ModelStarted,
+)
 
 KEY = "local"
 KNOWN_OPTIONS = frozenset(
@@ -82,6 +90,7 @@ class LocalProvider:
         self._config = config
         self._load = load
         self._requests = OpenAIRequests(KEY)
+        self._fitter = ToolFitter(FORMS[KEY])
         self._loading: asyncio.Task[Engine] | None = None
         self._turn = LoopLock("the adapter of the model file")
         self._stops: set[threading.Event] = set()
@@ -122,6 +131,9 @@ class LocalProvider:
         is_alone = output is not None and (output.mode == "native" or not has_other_tools(request))
         is_native = output is not None and output.mode != "tool" and is_alone
         request = with_output_mode(request, called, is_native=is_native)
+        fitted = self._fitter.fit(request.tools)
+        if fitted.is_changed:
+            request = request.model_copy(update={"tools": fitted.tools})
         options = own_options(self._config, request, called, known=KNOWN_OPTIONS)
         extra = options.pop(EXTRA_BODY, {})
         head = sampling_fields(self._config, request, "max_tokens")
@@ -146,6 +158,8 @@ class LocalProvider:
         names = ToolNames(tool.name for tool in request.tools)
         engine = await self._engine()
         yield ModelStarted(provider=KEY, model=request.model, native_output=is_native)
+        if fitted.faults:
+            yield ModelRetry(attempt=1, delay_ms=0, error=left_out(called, fitted.faults))
         draft = ReplyAccumulator(called, names.canonical, history=request.messages)
         parser = OpenAIChunks(called, draft)
         try:

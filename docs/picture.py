@@ -77,7 +77,7 @@ SCRIPT = [
     RUN,
     Says(text=ANSWER, usage=Usage.from_input_output(11_482, 641)),
 ]
-ASKS = "? help\r\n> "
+ASKS = "? help > "
 
 
 def record_run() -> Recording:

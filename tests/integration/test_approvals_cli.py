@@ -130,7 +130,7 @@ def test_the_end_of_the_input_denies_where_questions_do_not_wait(home: Home, pro
     assert (done.returncode, done.stdout.strip()) == (0, "then not")
     assert "no answer" in done.stderr
     (question,) = listed(home, project, "--all")
-    assert (question["decision"], question["reason"]) == ("deny", "there was no answer")
+    assert (question["decision"], question["reason"]) == ("deny", "nobody could be asked")
 
 
 def test_a_question_is_answered_while_its_process_waits(home: Home, project: Path) -> None:

@@ -173,7 +173,7 @@ def test_one_answer_at_an_attached_terminal_settles_what_it_covers(
             assert run.wait(60) == 0
     assert scene.code == 0, scene.text
     assert "all done" in scene.text
-    assert scene.text.count("code.read_file asks for permission") == 1
+    assert scene.text.count("? help >") == 1
     assert "already answered" not in scene.text
 
 
@@ -192,7 +192,7 @@ def test_whoever_is_at_a_terminal_is_asked(home: Home, project: Path, tmp_path: 
                 keys=[Key("y once", "y")],
                 seconds=60,
             )
-            assert "code.write_file asks for permission" in scene.text
+            assert "Write: a.txt" in scene.text
             assert "all done" in scene.text
             assert run.wait(60) == 0
     assert (project / "a.txt").read_text() == "new\n"

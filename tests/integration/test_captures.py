@@ -128,7 +128,7 @@ def shop() -> Generator[Path]:
     shutil.rmtree(folder)
 
 
-ASKS = "? help\r\n> "
+ASKS = "? help > "
 ALLOWED = (Key(ASKS, "a"), Key(ASKS, "y"))
 
 

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from agent_core import PermissionDecision, PermissionRequest, RunOptions
+from agent_core import AgentRuntime, PermissionDecision, PermissionRequest, RunOptions
+from agent_core.cli.words import verdict
 from agent_core.permissions.questions import UnattendedError
 from agent_core.providers.scripted import ScriptedProvider, calls
-from agent_core.types import Decision
+from agent_core.types import Decision, EventType
+from agent_core.types.event_details import PermissionDecided
 from isolation import Home
 from model_server import ModelServer
 from runtimes import CONFIG, Asked, runtime
@@ -95,6 +97,25 @@ async def test_the_history_does_not_name_a_user_who_was_not_there(
         await made.run("go", "s1")
         (closed,) = await made.approvals("s1", is_open=False)
     assert (closed.decision, closed.decided_by) == (Decision.DENY, "nobody")
+
+
+@pytest.mark.parametrize("persist", [True, False])
+async def test_events_and_histories_say_that_nobody_could_be_asked(
+    home: Home, project: Path, *, persist: bool
+) -> None:
+    home.write_config(CONFIG)
+    made = AgentRuntime(
+        project, home_dir=home.path, persist=persist, permission_callback=Unattended("")
+    )
+    made.register_provider("custom", lambda _: ScriptedProvider([write(), "done"]))
+    async with made:
+        handle = await made.start("go", "s1")
+        events = [each async for each in handle.events()]
+    (decided,) = (each for each in events if each.event_type is EventType.PERMISSION_DECIDED)
+    assert isinstance(decided.details, PermissionDecided)
+    assert decided.details.decided_by == "nobody"
+    assert verdict(decided.details) == "denied: nobody could be asked"
+    assert not [each for each in events if "the user denied" in each.model_dump_json()]
 
 
 @pytest.mark.parametrize(

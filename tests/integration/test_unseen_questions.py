@@ -50,7 +50,7 @@ def test_a_person_who_does_not_see_standard_error_is_asked_on_the_terminal(
             keys=[Key("y once", key), Key("denied" if key == "n" else "allowed once")],
             seconds=60,
         )
-    assert "code.write_file asks for permission" in scene.text
+    assert "Write: b.txt" in scene.text
     assert (project / "b.txt").exists() is (key == "y")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from agent_core.api import AgentRuntime, RunHandle
 from agent_core.cli.options import COMPLETED, Options
-from agent_core.cli.prompt import fact_lines
+from agent_core.cli.question import fact_lines
 from agent_core.cli.run import CONTINUES_LATER, carry_out
 from agent_core.cli.setup import open_runtime, run_on_terminal
 from agent_core.cli.terminal import Clean, Style, Terminal

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, cast
 
 from agent_core.cli.lines import InputLines
+from agent_core.cli.question import MARK, rows_of
 from agent_core.cli.terminal import Style, Terminal
 from agent_core.errors import ToolError
 from agent_core.text import shortened, visible
@@ -80,13 +81,14 @@ class TerminalElicitation:
         wish = "wants you to log in" if is_login else "wants you to open an address"
         self._show(request, wish)
         self._terminal.line(f"  host: {_line(request.host)}", Style.BOLD)
-        self._terminal.line(f"  {visible(request.url or '', one_line=True)}")
-        choices = "  y open it in the browser   n do not"
+        self._terminal.line(f"  {visible(request.url or '', one_line=True)}")  # to copy it whole
+        choices = "y open it in the browser  n do not"
         if not self._is_interactive:
-            choices = "  y agree, and visit it yourself   n do not"
+            choices = "y agree, and visit it yourself  n do not"
         if is_login:
-            choices += "   or paste the address that the browser is sent to in the end"
-        self._terminal.line(choices)
+            choices += "  or paste the address that the browser is sent to in the end"
+        for part in self._terminal.wrap(choices):
+            self._terminal.line(part)
         for _ in range(_MOST_TRIES):
             line = await self._read("> ", is_consent=True)
             answer = (line or "").strip()
@@ -121,7 +123,7 @@ class TerminalElicitation:
         required = cast("list[str]", schema.get("required", []))
         self._show(request, "asks you")
         if not fields:
-            line = await self._read("  y agree   n do not > ", is_consent=True)
+            line = await self._read("y agree  n do not > ", is_consent=True)
             if line is None:
                 return _CANCELLED
             return _ACCEPTED if line.strip().casefold() in _YES else _DECLINED
@@ -183,8 +185,14 @@ class TerminalElicitation:
     def _show(self, request: ElicitationRequest, wish: str) -> None:
         self._terminal.leave_line()
         self._terminal.line(f"MCP server {request.server_id} {wish}:", Style.BOLD)
-        for line in visible(request.message).splitlines():
-            self._terminal.line(f"  {line}")
+        self._quote(request.message)
+
+    def _quote(self, text: str, style: Style = Style.PLAIN) -> None:
+        """Show words of a server: none of their rows begins where the keys are."""
+        width = self._terminal.width if self._terminal.is_watched else None
+        for line in visible(text).splitlines():
+            for row in rows_of(f"{MARK}{line}", width):
+                self._terminal.line(row, style)
 
     def _describe(
         self,
@@ -198,11 +206,11 @@ class TerminalElicitation:
         facts += ["required"] if is_required else []
         facts += [f"default {_shown(field['default'], choices)}"] if "default" in field else []
         title = str(field.get("title") or name)
-        self._terminal.line(f"  {_line(title)} ({_line(', '.join(facts))})")
+        self._quote(f"{_line(title)} ({_line(', '.join(facts))})")
         if description := field.get("description"):
-            self._terminal.line(f"    {_line(str(description))}", Style.DIM)
+            self._quote(f"  {_line(str(description))}", Style.DIM)
         for number, choice in enumerate(choices, 1):
-            self._terminal.line(f"    {number} {_line(choice)}")
+            self._quote(f"  {number} {_line(choice)}")
         if field.get("type") == "boolean":
             self._terminal.line("    y or n", Style.DIM)
         if field.get("type") == "array":

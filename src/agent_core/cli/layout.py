@@ -63,6 +63,15 @@ def wrapped(text: str, room: int, *, breaks: bool = True) -> list[str]:
     return [*lines, line] if line or not lines else lines
 
 
+def split_row(text: str, room: int) -> tuple[str, str]:
+    """Return what of a text fits a row, and the rest: cut behind a blank, if there is one."""
+    piece = _beginning(text, room)
+    blank = piece.rstrip(" ").rfind(" ") + 1
+    if len(piece) < len(text) and text[len(piece)] != " " and piece[:blank].strip():
+        piece = piece if piece.endswith(" ") else piece[:blank]
+    return piece, text[len(piece) :]
+
+
 def _beginning(text: str, room: int) -> str:
     used = 0
     for index, character in enumerate(text):

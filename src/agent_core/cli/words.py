@@ -154,7 +154,7 @@ def verdict(answer: PermissionDecided) -> str:
 
     decided_by = answer.decided_by or "the program"
     if decided_by == NOBODY:
-        return f"denied: {answer.reason or 'nobody answered'}"
+        return f"denied: {answer.reason or 'nobody could be asked'}"
     who = f"{answer.decider} ({decided_by})" if answer.decider else decided_by
     reason = f": {answer.reason}" if answer.reason else ""
     return f"{_DECISIONS.get(answer.decision, answer.decision)} by {who}{reason}"

@@ -69,7 +69,7 @@ class PermissionCallback(Protocol):
 
 _LATE = "the question was not answered in time"
 _WITHDRAWN = "the question was withdrawn"
-_UNANSWERED = "there was no answer"
+_UNANSWERED = "nobody could be asked"
 NOBODY = "nobody"
 """Decider of a call that was denied because its question got no answer."""
 BY_SESSION = "session"
@@ -396,9 +396,12 @@ class Questions:
         if isinstance(answer, str):
             raise _note_failure(request, answer, journal)
         facts = {"request_id": request.request_id, "tool_name": request.tool_name}
+        told: dict[str, Any] = {"decision": answer.decision, "reason": answer.reason}
+        if decided_by := answer.metadata.get("decided_by"):
+            told["decided_by"] = str(decided_by)
         journal.note(
             EventType.PERMISSION_DECIDED,
-            {**facts, "decision": answer.decision, "reason": answer.reason},
+            {**facts, **told},
             tool_call_id=call_id,
         )
         return answer

@@ -180,6 +180,7 @@ def build_request(
     line = partial(shown_line, redactor=redactor)
     metadata: dict[str, Any] = {"tool_call_id": call.tool_call_id}
     metadata |= _agent_facts(run, line)
+    metadata["project"] = line(str(project_dir))
     metadata["sandbox"] = line(access.confined or "off")
     scope = line(covers or THIS_CALL_ONLY)
     metadata |= {} if _is_unique(scope) else {SCOPE_ID: scope_id}
@@ -210,7 +211,7 @@ def build_request(
         key: line(value) if isinstance(value, str) else value
         for key, value in access.hook_summary.items()
     }
-    is_doubtful = access.dangerous or access.reason
+    dangerous = access.dangerous and not access.reads
     return PermissionRequest(
         request_id=new_id("req"),
         session_id=run.session_id,
@@ -227,9 +228,9 @@ def build_request(
         cwd=line(access.cwd or str(project_dir)),
         env_summary=line(", ".join(access.env_names)),
         network_host=line(",".join(hosts)) if hosts else None,
-        dangerous=access.dangerous,
+        dangerous=dangerous,
         hook_summary=None if hook_summary is None else dict(hook_summary),
-        suggested_decision=Decision.DENY if is_doubtful else Decision.ALLOW_ONCE,
+        suggested_decision=Decision.DENY if dangerous or access.reason else Decision.ALLOW_ONCE,
         metadata=metadata,
     )
 

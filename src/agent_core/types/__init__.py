@@ -118,6 +118,7 @@ from agent_core.types.records import (
     SessionRecord,
 )
 from agent_core.types.tools import (
+    BY_NETWORK,
     Access,
     Decision,
     ToolCall,
@@ -177,6 +178,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "BY_NETWORK",
     "CHANGED",
     "CLOSING_EVENTS",
     "EFFECT_UNKNOWN",

@@ -86,6 +86,10 @@ class Decision(StrEnum):
     DENY = "deny"
 
 
+BY_NETWORK = "the network, which always asks"
+"""What asks for a confined command that is to have the network: see `Access.asked_by`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
     """The effects of one call, determined before the question, and not changed after.

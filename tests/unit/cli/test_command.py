@@ -544,7 +544,7 @@ def test_colours_are_for_terminals_that_want_them() -> None:
 def test_what_was_typed_before_the_question_is_no_answer() -> None:
     def act(terminal: int) -> None:
         os.write(terminal, b"1\n")
-        read_until(terminal, b"? help\r\n> ")
+        read_until(terminal, b"? help > ")
         os.write(terminal, b"2\n")
 
     code, screen = on_a_terminal("asks", act)

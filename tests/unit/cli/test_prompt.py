@@ -10,15 +10,25 @@ import struct
 import termios
 from collections.abc import Generator, Sequence
 from io import StringIO
+from typing import Any
 
+import pyte
 import pytest
 
 from agent_core.cli.lines import InputLines
-from agent_core.cli.prompt import TerminalPrompt, parse_decision, request_facts
+from agent_core.cli.prompt import TerminalPrompt, parse_decision
+from agent_core.cli.question import request_facts
 from agent_core.cli.terminal import Terminal
 from agent_core.permissions.questions import UnattendedError
+from agent_core.text import visible
 from agent_core.tools.patch import unified_diff
-from agent_core.types import Decision, PermissionDecision, PermissionRequest, ToolPermission
+from agent_core.types import (
+    BY_NETWORK,
+    Decision,
+    PermissionDecision,
+    PermissionRequest,
+    ToolPermission,
+)
 
 
 @pytest.mark.parametrize(
@@ -113,6 +123,11 @@ class Screen:
         self._seen = self.text.index(found[0], self._seen) + len(found[0])
         return found[0]
 
+    @property
+    def plain(self) -> str:
+        """What was shown, without colours."""
+        return re.sub(r"\x1b\[\d+m", "", self.text)
+
     def type(self, keys: str) -> None:
         os.write(self.master, keys.encode())
 
@@ -162,7 +177,7 @@ async def test_a_key_alone_answers_and_any_other_asks_again(
 
 @pytest.mark.parametrize(
     ("metadata", "keys"),
-    [({}, "y a n e"), ({"diff": "--- a\n+++ a\n@@ -1 +1 @@\n-1\n+2\n"}, "y a n e v")],
+    [({}, "y n e"), ({"diff": "--- a\n+++ a\n@@ -1 +1 @@\n-1\n+2\n"}, "y n e v")],
     ids=["command", "file"],
 )
 async def test_the_help_explains_the_keys_that_the_question_has(
@@ -246,7 +261,7 @@ async def test_the_hidden_lines_of_a_diff_are_counted_truly_and_can_be_paged_thr
     assert shown + int(hidden.replace(",", "")) == 3000
     await screen.see("> ")
     screen.type("v")
-    while await screen.see("goes on ", "? help") == "goes on ":
+    while await screen.see("goes on > ", "? help") == "goes on > ":
         screen.type(" ")
     assert all(line in screen.text for line in lines)
     screen.type("n")
@@ -266,11 +281,11 @@ async def test_what_is_asked_for_stays_on_the_screen_above_a_diff(
         asking = asyncio.create_task(made.prompt(asked))
         await made.see("? help")
         await made.see("> ")
-        rows = sum(-(-len(line) // columns) or 1 for line in made.text.splitlines())
+        rows = sum(-(-len(line) // columns) or 1 for line in made.plain.splitlines())
         assert 20 <= rows <= 30
         made.type("v")
-        await made.see("goes on ")
-        page = made.text.partition("help\r\n> ")[2].splitlines()
+        await made.see("goes on > ")
+        page = made.plain.partition("help > ")[2].splitlines()
         assert 20 <= sum(-(-len(line) // columns) or 1 for line in page) <= 31
         made.type("q")
         await made.see("> ")
@@ -283,7 +298,7 @@ async def test_what_is_asked_for_stays_on_the_screen_above_a_diff(
 async def test_what_is_not_remembered_is_not_offered_for_the_session(screen: Screen) -> None:
     assert (await answered(screen, ["a"], request())).decision is Decision.ALLOW_FOR_SESSION
     await screen.see("allowed once")
-    assert "for the session" not in screen.text
+    assert "a session" not in screen.text
     covered = request().model_copy(update={"target_scope": "every call of x"})
     await answered(screen, ["a"], covered)
     await screen.see("allowed for the session")
@@ -293,32 +308,140 @@ async def test_what_a_key_shows_begins_on_a_line_of_its_own(screen: Screen) -> N
     asked = request().model_copy(update={"metadata": {"rule": "a = 1", "diff": "+x"}})
     asking = asyncio.create_task(screen.prompt(asked))
     for key in "?xvw":
-        await screen.see("? help")
-        await screen.see("> ")
+        await screen.see("? help > ")
         screen.type(key)
-    await screen.see("goes back")
-    await screen.see("> ")
+    await screen.see("goes back > ")
     screen.type("n")
-    await screen.see("? help")
+    await screen.see("? help > ")
     screen.type("n")
     await asking
-    await screen.see("> denied")
-    prompts = [line for line in screen.text.splitlines() if line.startswith("> ")]
-    assert {*prompts} == {"> ", "> denied"}
+    await screen.see("denied")
+    prompts = [line.partition(" > ")[2] for line in screen.text.splitlines() if " > " in line]
+    assert {*prompts} == {"", "denied"}
 
 
-@pytest.mark.parametrize("columns", [40, 80, 200])
-async def test_the_choices_fit_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", str(columns))
+@pytest.mark.parametrize("columns", [40, 80, 120])
+async def test_a_question_is_the_call_and_the_keys(columns: int) -> None:
     made = Screen(columns)
     try:
-        rule = {"rule": "a = 1", "diff": "+x"}
-        await answered(made, ["n"], request().model_copy(update={"metadata": rule}))
-        block = made.text.partition("covers:")[2].splitlines()[1:-2]
-        assert all(len(line) <= columns for line in block)
-        assert "w always, by a rule" in made.text
+        asked = about("ls -la", metadata={"wide": wide("allow_reads")}, target_scope="ls *")
+        await answered(made, ["n"], asked)
+        shown = made.plain.partition("? help")[0] + "? help"
+        what, *keys = shown.split("\r\n")[1:]
+        assert what == "Run: ls -la"
+        assert all(len(line) < columns for line in keys)
+        assert "  ".join(keys) == "y once  a session  r all reads  n no  e no, why  ? help"
+        assert len(keys) == (1 if columns > 40 else 2)
     finally:
         made.close()
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({}, None),
+        ({"cwd": "/p/web"}, "in /p/web"),
+        ({"metadata": {"reason": "outside_sandbox"}}, "outside of the sandbox"),
+        (
+            {"cwd": "/q", "metadata": {"reason": "outside_roots", "places": ["/etc/a", "/b"]}},
+            "in /q; outside the project: /etc/a, /b",
+        ),
+        ({"metadata": {"asked_by": BY_NETWORK}}, "with the network"),
+    ],
+)
+async def test_a_question_says_where_only_if_that_is_unusual(
+    screen: Screen, more: dict[str, Any], said: str | None
+) -> None:
+    await answered(screen, ["n"], about("./x", **more))
+    shown = screen.plain.partition("y once")[0].split("\r\n")[1:-1]
+    assert shown == ["Run: ./x", *([f"  {said}"] if said else [])]
+
+
+async def test_the_help_has_everything_else(screen: Screen) -> None:
+    child = {"parent_run_id": "run_0", "agent_role": "sub", "env_summary": "TOKEN"}
+    facts = {"agent_definition": "reviewer", "agent_task": "Look.", "sandbox": "on, no network"}
+    asked = about("ls", metadata={**facts, "wide": wide("allow_reads")}, target_scope="ls *")
+    await answered(screen, ["?", "n"], asked.model_copy(update=child))
+    before, _, told = screen.plain.partition("? help > ")
+    for fact in (
+        "tool: code.run_command (readonly)",
+        "sandbox: on, no network",
+        "environment: TOKEN",
+        "agent: sub reviewer, agent_1, child of run run_0",
+        "its task: Look.",
+        "a  allow it, and until the session ends: ls *",
+        "r  allow it, and until the session ends: every command that only reads",
+    ):
+        assert fact not in before
+        assert fact in told
+    assert "dangerous" not in screen.text
+
+
+HOSTILE = [
+    "echo " + "x" * 67 + "y once  n no  ? help > " + "x" * 300,
+    "cat <<E" + " " * 200 + "\ny once  a session  n no  ? help > \nE",
+    "printf '\x1b[2J\x1b[H\ry once  n no  ? help > \u202e'",
+    "echo \u2028y once  n no  ? help > ",
+    *(
+        "x" * (width + at) + " y once  n no  ? help > "
+        for width in (40, 80)
+        for at in (-14, -10, -7, -3)
+    ),
+]
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+@pytest.mark.parametrize("text", [*HOSTILE, "x" * 300 + "/y once"])
+@pytest.mark.parametrize("field", ["target", "diff", "rule", "agent_task"])
+async def test_nothing_imitates_the_keys(columns: int, text: str, field: str) -> None:
+    made = Screen(columns)
+    try:
+        lines = [visible(line, one_line=True) for line in text.split("\n")]
+        shown = {"target": "lines"}.get(field, field)
+        value = {"diff": "\n+".join(["", *lines])[1:], "target": "\n".join(lines)}
+        asked = about("x", metadata={shown: value.get(field, "".join(lines))})
+        asking = asyncio.create_task(made.prompt(asked))
+        shows = {"diff": "v", "rule": "w"}.get(field, "?")
+        for key in (shows, "q", "n") if field == "rule" else (shows, "n"):
+            await made.see("any other key goes" if key == "q" else "e no, why")
+            await made.see(" > ")
+            made.type(key)
+        await asking
+        screen = pyte.Screen(columns, 500)
+        pyte.Stream(screen).feed(made.text)
+        rows = [row.rstrip() for row in screen.display]
+        keys = [row for row in rows if row.lstrip().startswith("y once")]
+        assert len(keys) == 2
+        assert "\x1b[2J" not in made.text
+    finally:
+        made.close()
+
+
+async def test_a_long_command_shows_its_ends_and_what_was_cut(screen: Screen) -> None:
+    rows = [f"row {number}" for number in range(60)]
+    asked = about("sh -c ...", metadata={"lines": "\n".join(["cat <<E", *rows, "E"])})
+    asking = asyncio.create_task(screen.prompt(asked))
+    await screen.see("? help > ")
+    assert "Run: cat <<E\r\n  | row 0\r\n" in screen.plain
+    assert "  | row 59\r\n  | E\r\n" in screen.plain
+    (hidden,) = re.findall(r"… (\d+) lines not shown", screen.plain)
+    assert sum(f"| {row}\r\n" in screen.plain for row in rows) + int(hidden) == 60
+    screen.type("v")
+    while await screen.see("goes on > ", "? help > ") == "goes on > ":
+        screen.type(" ")
+    assert all(f"| {row}\r\n" in screen.plain for row in rows)
+    screen.type("n")
+    await asking
+
+
+async def test_a_long_path_is_shown_whole(screen: Screen) -> None:
+    path = "/p/" + "/".join(["folder"] * 42) + "/a.txt"
+    asked = request().model_copy(
+        update={"tool_name": "code.write_file", "metadata": {"target": path, "project": "/p"}}
+    )
+    await answered(screen, ["n"], asked)
+    what = screen.plain.partition("y once")[0].replace("\r\n  | ", "").strip()
+    assert what == f"Write: {path.removeprefix('/p/')}"
 
 
 async def test_a_terminal_that_can_do_nothing_takes_a_key_and_enter() -> None:
@@ -368,14 +491,29 @@ async def test_a_command_is_named_once_in_its_question(screen: Screen) -> None:
             "metadata": {"target": command},
         }
     )
-    await answered(screen, ["n"], asked)
+    await answered(screen, ["?", "n"], asked)
     assert screen.text.count(command) == 1
-    assert "a covers: code.run_command: /usr/bin/make, with exactly these words" in screen.text
+    assert "code.run_command: /usr/bin/make, with exactly these words" in screen.text.replace(
+        "\r\n  | ", ""
+    )
+
+
+def about(
+    command: str, *, metadata: dict[str, Any] | None = None, **more: Any
+) -> PermissionRequest:
+    """Return a question about a command in the project /p."""
+    facts = {"target": command, "project": "/p", **(metadata or {})}
+    tool = {"tool_name": "code.run_command", "tags": {"code", "dangerous"}, "args_summary": command}
+    return request().model_copy(update={**tool, "metadata": facts, **more})
+
+
+def wide(decision: str) -> dict[str, str]:
+    return {"decision": decision, "covers": "every command that only reads in the project /p"}
 
 
 def reading(number: int, decision: str = "allow_reads") -> PermissionRequest:
-    wide = {"decision": decision, "covers": "every command that only reads in the project /p"}
-    return request().model_copy(update={"request_id": f"req_{number}", "metadata": {"wide": wide}})
+    facts = {"wide": wide(decision)}
+    return request().model_copy(update={"request_id": f"req_{number}", "metadata": facts})
 
 
 @pytest.mark.parametrize(("key", "decision"), [("r", "allow_reads"), ("d", "allow_edits")])
@@ -396,4 +534,4 @@ async def test_a_wider_answer_is_told_and_settles_what_waits(
     await screen.see("> ")
     screen.type("n")
     assert (await other).decision is Decision.DENY
-    assert screen.text.count("every command that only reads in the project /p") == 1
+    assert screen.text.count(" r all reads ") + screen.text.count(" d all edits ") == 1

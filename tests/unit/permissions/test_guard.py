@@ -464,6 +464,7 @@ async def test_i10_the_request_tells_who_asks_for_what() -> None:
     assert asked.dangerous
     assert asked.suggested_decision is Decision.DENY
     assert asked.metadata == {
+        "project": "/p",
         "sandbox": "off",
         "tool_call_id": "call_1",
         "agent_path": ["a1", "a2"],

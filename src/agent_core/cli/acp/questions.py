@@ -5,7 +5,7 @@ from pathlib import Path
 from acp.schema import AllowedOutcome, DeniedOutcome, PermissionOption, ToolCallUpdate
 
 from agent_core.cli.acp.updates import diff_content, fenced, text_content
-from agent_core.cli.prompt import fact_lines
+from agent_core.cli.question import fact_lines
 from agent_core.permissions.request import (
     ALWAYS,
     THIS_CALL_ONLY,

@@ -37,6 +37,7 @@ from agent_core.tools.workspace import (
     timeout_result,
 )
 from agent_core.types import (
+    BY_NETWORK,
     Access,
     CommandView,
     CommandViews,
@@ -332,7 +333,7 @@ def _confine(
     asks = sandbox.config.ask_inside or plan.must_ask or bool(access.reason) or has_network
     asked_by = None
     if has_network:
-        asked_by = "the network, which always asks"
+        asked_by = BY_NETWORK
     elif sandbox.config.ask_inside:
         asked_by = "[sandbox] ask_inside = true"
     elif plan.must_ask:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_core.cli.settings import find_lines
+from agent_core.config.positions import find_lines
 from isolation import Home
 
 CONFIG = """\
@@ -157,8 +157,11 @@ def test_config_show_of_what_there_is_not_is_wrong_usage(home: Home, project: Pa
     [
         ("a = 1\nb.c = 2\n", {"a": 1, "b.c": 2}),
         ('[t]\nx = """\ny = 1\n"""\nz = [\n 1,\n 2]\n', {"t.x": 2, "t.z": 5}),
-        ('[a."b.c"]\nd = {e = 1}\n', {"a.b.c.d.e": 2}),
-        ("[[r]]\na = 1\n[[r]]\nb = 2\n", {"r": 1, "r.a": 2, "r.b": 4}),
+        ('[a."b.c"]\nd = {e = 1}\n', {'a."b.c".d.e': 2}),
+        (
+            "[[r]]\na = 1\n[[r]]\nb = 2\n",
+            {"r": 1, "r[0]": 1, "r[0].a": 2, "r[1]": 3, "r[1].b": 4},
+        ),
         ("# a = 1\n\n", {}),
     ],
 )

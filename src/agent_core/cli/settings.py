@@ -2,7 +2,6 @@
 
 import json
 import os
-import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import partial
@@ -17,6 +16,7 @@ from agent_core.cli.terminal import Clean, Style, Terminal
 from agent_core.config.load import CONFIG_NAME, MODEL_VARIABLE, load_config
 from agent_core.config.models import Config, ModelConfig
 from agent_core.config.paths import HOME_VARIABLE, Setup
+from agent_core.config.positions import dotted_key, find_line, find_lines, leaves
 from agent_core.config.problems import nearest, read_text
 from agent_core.errors import AgentCoreError
 from agent_core.redaction.shapes import kind_of_name
@@ -119,7 +119,7 @@ def _settings(setup: Setup, *, is_model_named: bool, by: str) -> Iterator[Settin
     }
     for key, value in _leaves(_table(setup.config)):
         is_default = key in defaults and value == defaults[key]
-        line = lines.get(key) or (None if is_default else _line_above(key, lines))
+        line = lines.get(key) or (None if is_default else find_line(lines, key))
         origin = f"{CONFIG_NAME}:{line}" if line else _DEFAULT
         if line is None and not is_default:
             origin = "follows from other settings"
@@ -134,52 +134,12 @@ def _settings(setup: Setup, *, is_model_named: bool, by: str) -> Iterator[Settin
         yield Setting(key, _HIDDEN if is_secret else placed.get(key, value), origin)
 
 
-def find_lines(text: str) -> dict[str, int]:
-    """Return the line of each key of a TOML file, from 1; the first of an array of tables."""
-    lines, prefix, begin, statement = dict[str, int](), "", 1, ""
-    for number, line in enumerate(text.split("\n"), 1):
-        statement += f"{line}\n"
-        # A value over several lines ends with one of these.
-        if number > begin and not any(end in line for end in ("]", "}", '"""', "'''")):
-            continue
-        try:
-            table = tomllib.loads(statement)
-        except ValueError:
-            continue
-        keys = [key for key, _ in _leaves(table)]
-        if statement.lstrip().startswith("["):
-            (prefix,) = keys
-            if statement.lstrip().startswith("[["):
-                lines.setdefault(prefix, begin)
-            prefix += "."
-        else:
-            for key in keys if table else ():
-                lines.setdefault(prefix + key, begin)
-        begin, statement = number + 1, ""
-    return lines
-
-
-def _line_above(key: str, lines: Mapping[str, int]) -> int | None:
-    """Return the line of the value that contains a key: a model named by a string, say."""
-    while key := key.rpartition(".")[0]:
-        if key in lines:
-            return lines[key]
-    return None
-
-
 def _leaves(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Return the keys and values below all tables; an empty table is a value."""
-    pending: list[tuple[str, Any]] = [("", table)]
-    while pending:
-        key, value = pending.pop()
-        if isinstance(value, dict) and value:
-            inner = cast("dict[str, Any]", value)
-            below = [(f"{key}.{name}".lstrip("."), each) for name, each in inner.items()]
-            pending += reversed(below)
-        elif isinstance(value, list):
-            yield key, [_without_gaps(each) for each in cast("list[Any]", value)]
-        else:
-            yield key, value
+    """Yield the keys, with dots, and the values below all tables."""
+    for path, value in leaves(table):
+        if isinstance(value, list):
+            value = [_without_gaps(each) for each in cast("list[Any]", value)]
+        yield dotted_key(path), value
 
 
 def _without_gaps(value: Any) -> Any:

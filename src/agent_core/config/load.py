@@ -32,7 +32,8 @@ from agent_core.config.paths import (
     resolve_project,
     tasks_folder,
 )
-from agent_core.config.problems import Problem, nearest, problems_of, read_text
+from agent_core.config.positions import problem_of
+from agent_core.config.problems import Problem, nearest, problems_of, read_text, with_lines
 from agent_core.config.proxies import proxy_secrets
 from agent_core.config.section import Section
 from agent_core.errors import ConfigError, ErrorCode
@@ -269,14 +270,24 @@ def load_config(
                 " of run, chat or acp, or with AgentRuntime(model=...)"
             )
         raise _unusable(path, reason)
+    config = parse_config(text, path)
+    return _with_model(config, model) if model else config
+
+
+def parse_config(text: str, path: Path) -> Config:
+    """Validate the text of a file.
+
+    Raises:
+        ConfigError: as for `load_config`.
+    """
     try:
         table = tomllib.loads(text)
     except RecursionError:
         raise _unusable(path, "it is nested too deeply") from None
     except ValueError as error:  # TOMLDecodeError, or a number with thousands of digits
-        raise _unusable(path, f"it is not valid TOML: {error}") from None
-    config = _validate(table, path)
-    return _with_model(config, model) if model else config
+        reason = problem_of(text, error)
+        raise _unusable(path, f"it is not valid TOML: {reason}") from None
+    return _validate(table, path, text)
 
 
 def _check_model_string(model: str) -> None:
@@ -317,16 +328,16 @@ def build_config(config: Config | Mapping[str, Any] | None, model: Any = None) -
     return _with_model(found, model) if model is not None else found
 
 
-def _validate(table: Mapping[str, Any], place: Path | str) -> Config:
-    """Validate a table; raise a ConfigError that names the place."""
+def _validate(table: Mapping[str, Any], place: Path | str, text: str | None = None) -> Config:
+    """Validate a table; raise a ConfigError that names the place, and lines of the text."""
     try:
         config = _validate_given(table) or Config.model_validate(table)
     except RecursionError:
         raise _unusable(place, "it is nested too deeply") from None
     except ValidationError as error:
-        raise _invalid(place, problems_of(error)) from None
+        raise _invalid(place, problems_of(error), text) from None
     if problems := list(_find_problems(config)):
-        raise _invalid(place, problems)
+        raise _invalid(place, problems, text)
     return config
 
 
@@ -557,8 +568,13 @@ def _unusable(place: Path | str, reason: str) -> ConfigError:
     )
 
 
-def _invalid(place: Path | str, problems: list[Problem]) -> ConfigError:
-    shown = "; ".join(str(problem) for problem in problems[:_SHOWN_PROBLEMS])
+def _invalid(
+    place: Path | str, problems: list[Problem], text: str | None = None
+) -> ConfigError:
+    if text is None and place != _IN_CODE:
+        with suppress(ValueError):
+            text = read_text(Path(place))
+    shown = "; ".join(with_lines(problems[:_SHOWN_PROBLEMS], text))
     more = len(problems) - _SHOWN_PROBLEMS
     error = _unusable(place, f"{shown}; and {more} more" if more > 0 else shown)
     error.details["key"] = problems[0].key

@@ -16,6 +16,7 @@ from msgspec import Struct
 from pydantic import ValidationError
 
 from agent_core.config.models import PROFILE_TAGS, Config
+from agent_core.config.positions import dotted_key, find_line, find_lines
 from agent_core.config.section import Section
 from agent_core.errors import ConfigError, ErrorCode
 from agent_core.opening import open_binary
@@ -73,8 +74,15 @@ def problems_of(error: ValidationError, root: type[Section] = Config) -> list[Pr
             case kind:
                 wanted = _WANTED.get(kind) or expectation.replace("Input should be", "must be")
                 message = f"{wanted}, not {_describe_value(item['input'])}"
-        found.append(Problem(_dotted_key(loc), message))
+        found.append(Problem(dotted_key(loc), message))
     return sorted(found, key=lambda problem: "is missing" not in problem.message)
+
+
+def with_lines(problems: Iterable[Problem], text: str | None) -> list[str]:
+    """Write problems for a message, each with its line of the file where it has one."""
+    lines = find_lines(text, with_headers=True) if text is not None else {}
+    found = [(find_line(lines, each.key), each) for each in problems]
+    return [f"line {line}: {each}" if line else str(each) for line, each in found]
 
 
 def nearest(word: str, known: Iterable[str], prefix: str = "") -> str:
@@ -153,7 +161,7 @@ def _suggest_key(loc: list[int | str], root: type[Section]) -> str:
             section = next(_sections_in(field.annotation), None)
             if section is None:
                 break
-    prefix = f"{_dotted_key(parents)}." if parents else ""
+    prefix = f"{dotted_key(parents)}." if parents else ""
     if section:
         known = [field.alias or name for name, field in section.model_fields.items()]
         if hint := nearest(word, known, prefix):
@@ -172,17 +180,6 @@ def _describe_value(value: object) -> str:
     if not isinstance(value, int | float):
         return kind
     return f"{kind} ({value})" if abs(value) < _LONGEST_SHOWN else f"{kind} of many digits"
-
-
-def _dotted_key(loc: list[int | str]) -> str:
-    parts: list[str] = []
-    for part in loc:
-        if isinstance(part, int) and parts:
-            parts[-1] += f"[{part}]"
-        else:
-            part = str(part)
-            parts.append(part if part.replace("-", "_").isidentifier() else f'"{part}"')
-    return ".".join(parts)
 
 
 def _sections_in(annotation: Any) -> Iterator[type[Section]]:

@@ -1,27 +1,22 @@
 """`<home>/rules.toml`: the rules that were made of answers to questions."""
 
-import errno
 import json
 import logging
-import os
 import re
 import shlex
-import time
 import tomllib
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from agent_core.config.problems import problems_of, read_text, unusable
+from agent_core.config.positions import problem_of
+from agent_core.config.problems import problems_of, read_text, unusable, with_lines
 from agent_core.config.rules import PermissionRule, Rules
 from agent_core.config.section import Section
-from agent_core.disk.locks import locked
-from agent_core.disk.unfinished import UnfinishedWrites
+from agent_core.disk.replacing import replace_file, writing_alone
 from agent_core.errors import AgentCoreError
-from agent_core.opening import open_descriptor
 from agent_core.permissions.request import WideGrant
 from agent_core.permissions.rules import Named, RuleSet
 from agent_core.redaction.redactor import Redactor
@@ -38,7 +33,6 @@ logger = logging.getLogger(__name__)
 
 RULES_NAME = "rules.toml"
 LOCK_NAME = "rules.lock"
-_PATIENCE_S = 10.0
 _GLOB = re.compile(r"([*?[{])")
 
 
@@ -74,11 +68,11 @@ def parse_rules(text: str) -> list[PermissionRule]:
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"it is not valid TOML: {error}") from None
+        raise ValueError(f"it is not valid TOML: {problem_of(text, error)}") from None
     try:
         return _File.model_validate(table).permissions.rules
     except ValidationError as error:
-        raise ValueError("; ".join(map(str, problems_of(error, _File)))) from None
+        raise ValueError("; ".join(with_lines(problems_of(error, _File), text))) from None
 
 
 class SavedRules:
@@ -154,7 +148,7 @@ class SavedRules:
             OSError: it cannot be written.
         """
         path = self._home / RULES_NAME
-        with self._locked():
+        with writing_alone(self._home / LOCK_NAME):
             try:
                 before = read_text(path) or ""
                 known = parse_rules(before)
@@ -173,7 +167,7 @@ class SavedRules:
                     raise unusable(path, "rules", str(error)) from None
                 known = [*known, rule]
                 self.rules.around.build_all(RULES_NAME, known)  # or nothing is written
-                self._write(path, after)
+                replace_file(path, after.encode(), home=self._home)
         self.rules.replace_saved(RULES_NAME, known)
 
     def save_or_warn(self, text: str) -> None:
@@ -183,37 +177,6 @@ class SavedRules:
         except (AgentCoreError, OSError) as error:
             # The call itself is allowed: a rule that was not saved means the next call asks again.
             logger.warning("the rule was not saved: %s", self._redactor.text(str(error)))
-
-    @contextmanager
-    def _locked(self) -> Generator[None]:
-        path, ends_at = self._home / LOCK_NAME, time.monotonic() + _PATIENCE_S
-
-        def check() -> None:
-            if time.monotonic() > ends_at:
-                message = "another process has locked it for too long"
-                raise TimeoutError(errno.ETIMEDOUT, message, str(path))
-
-        with locked(path, check=check):
-            yield
-
-    def _write(self, path: Path, text: str) -> None:
-        with UnfinishedWrites.at(self._home).noted(self._home) as name:
-            temporary = self._home / name
-            try:
-                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-                with os.fdopen(open_descriptor(temporary, flags, 0o600), "wb") as file:
-                    file.write(text.encode())
-                    file.flush()
-                    os.fsync(file.fileno())
-                temporary.replace(path)
-            except BaseException:
-                temporary.unlink(missing_ok=True)
-                raise
-        folder = open_descriptor(self._home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
 
 def _subject(

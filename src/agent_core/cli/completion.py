@@ -70,6 +70,15 @@ def _places(parser: Parser, place: str = "") -> Iterator[tuple[str, Parser]]:
         yield from _places(command, f"{place} {name}".strip())
 
 
+def _values(option: argparse.Action) -> str:
+    """Return the words that an option or an argument takes, where they are known."""
+    if option.metavar == "key":
+        from agent_core.config.editing import setting_keys  # noqa: PLC0415 - needed here only
+
+        return " ".join(setting_keys())
+    return " ".join(map(str, option.choices or ()))
+
+
 def _is_valued(option: argparse.Action) -> bool:
     return bool(option.option_strings) and option.nargs != 0
 
@@ -82,7 +91,7 @@ def _bash(parser: Parser) -> str:
         arguments: list[str] = list(command.commands)
         for option in command.options:
             names += option.option_strings
-            values = " ".join(map(str, option.choices or ()))
+            values = _values(option)
             if not option.option_strings:
                 arguments += values.split()
                 continue
@@ -127,7 +136,7 @@ def _fish(parser: Parser) -> Iterator[str]:
                 f" -d {_quoted(action.what)}"
             )
         for option in command.options:
-            values = " ".join(map(str, option.choices or ()))
+            values = _values(option)
             if not option.option_strings:
                 if values:
                     yield f"{condition} -a {_quoted(values)}"

@@ -89,6 +89,12 @@ class Options(argparse.Namespace):
     args: str | None = None
     agent: str = "main"
     words: Sequence[str] = ()
+    value: str = ""
+    only: str | None = None
+    rule_tools: list[str] | None = None
+    rule_paths: list[str] | None = None
+    rule_hosts: list[str] | None = None
+    rule_agents: list[str] | None = None
     ids: Sequence[str] = ()
     here: bool = False
     run: str | None = None

@@ -1,6 +1,7 @@
 """`soong-agent permissions`: explains decisions about calls, and shows rules and answers."""
 
 import json
+import os
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -9,9 +10,13 @@ from typing import Any, cast
 
 from agent_core.api import AgentRuntime
 from agent_core.cli.options import COMPLETED, FAILED, MISUSED, Options
-from agent_core.cli.setup import open_runtime, run_on_terminal
+from agent_core.cli.settings import check_rules
+from agent_core.cli.setup import build_terminal_redactor, open_runtime, run_on_terminal
 from agent_core.cli.terminal import Clean, Style, Terminal
+from agent_core.config.editing import ConfigFile
+from agent_core.config.load import CONFIG_NAME
 from agent_core.config.paths import Setup
+from agent_core.config.rules import PermissionRule
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.runtime.permission_rules import load_rules
 from agent_core.text import visible
@@ -26,7 +31,7 @@ _IN_MEMORY = (
 
 def manage_permissions(options: Options) -> int:
     """Explain a call, list, or forget, and return the exit code."""
-    act = {"explain": _explain, "list": _list, "forget": _forget}[options.action]
+    act = {"add": _add, "explain": _explain, "list": _list, "forget": _forget}[options.action]
     return run_on_terminal(options.path, partial(act, options), asks_model=False)
 
 
@@ -143,6 +148,64 @@ async def _list(options: Options, setup: Setup, terminal: Terminal, clean: Clean
         session_id = options.session_id and await runtime.resolve_session_id(options.session_id)
         show_grants(await runtime.permission_grants(session_id), terminal, clean)
     return COMPLETED
+
+
+def _add(options: Options, setup: Setup, terminal: Terminal, clean: Clean) -> int:
+    named = {
+        "tool": options.rule_tools,
+        "command": [*options.words],
+        "path": options.rule_paths,
+        "host": options.rule_hosts,
+        "agent": options.rule_agents,
+        "only": options.only,
+        "reason": options.reason,
+    }
+    rule = {"decision": options.decision} | {key: value for key, value in named.items() if value}
+    if not setup.config_path.exists():
+        message = "error: there is no config.toml yet; soong-agent config set model <provider:name>"
+        terminal.line(f"{message} writes one", Style.BAD)
+        return MISUSED
+    file = ConfigFile(setup.home, build_terminal_redactor(os.environ, setup), check_rules)
+    done = file.add_rule(rule)
+    said = "added" if done.before != done.after else "there already"
+    meaning = describe_rule(PermissionRule.model_validate(rule))
+    terminal.text(f"{visible(clean(meaning), one_line=True)}\n")
+    terminal.line(f"{said}: {done.key}, {CONFIG_NAME}:{done.line}", Style.DIM)
+    return COMPLETED
+
+
+_DECIDES = {"allow": "allows without a question", "ask": "asks before", "deny": "denies"}
+
+
+def describe_rule(rule: PermissionRule) -> str:
+    """Return in one sentence which calls a rule is about, and what it does."""
+    parts: list[str] = []
+    if rule.command is not None:
+        rest = rule.command[-1] == ["*"]
+        exact = rule.command[:-1] if rest else rule.command
+        words = " ".join(" or ".join(map(shlex.quote, word)) for word in exact)
+        if not exact:
+            parts.append("every command")
+        else:
+            parts.append(
+                f"the command {words}, {'with any words behind it' if rest else 'exactly'}"
+            )
+    elif rule.tool is None:
+        parts.append("calls of every tool")
+    if rule.tool is not None:
+        parts.append(f"{'by' if parts else 'calls of'} {' or '.join(rule.tool)}")
+    kinds = {"reads": "that only read", "edits": "that only edit ordinary files", None: ""}
+    parts.append(kinds[rule.only])
+    if rule.path is not None:
+        parts.append(f"on {' or '.join(rule.path)}")
+        if any(path[:1] not in {"/", "~", "<", "$"} for path in rule.path):
+            parts.append("(of whatever project is open)")
+    if rule.host is not None:
+        parts.append(f"to {' or '.join(rule.host)}")
+    if rule.agent is not None:
+        parts.append(f"by the agent {' or '.join(rule.agent)}")
+    where = "" if rule.path is not None else ", in every project"
+    return f"{_DECIDES[rule.decision]}: {' '.join(filter(None, parts))}{where}"
 
 
 def show_rules(setup: Setup, terminal: Terminal, clean: Clean) -> None:

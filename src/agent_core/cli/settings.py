@@ -1,4 +1,4 @@
-"""`soong-agent config show`: every setting with its value, and where that comes from."""
+"""`soong-agent config`: shows settings with their origin, and changes them."""
 
 import json
 import os
@@ -10,8 +10,13 @@ from typing import Any, cast
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from agent_core.cli.options import COMPLETED, MISUSED, Options
-from agent_core.cli.setup import build_terminal_redactor, read_command_setup, run_on_terminal
+from agent_core.cli.options import COMPLETED, FAILED, MISUSED, Options
+from agent_core.cli.setup import (
+    NO_MODEL,
+    build_terminal_redactor,
+    read_command_setup,
+    run_on_terminal,
+)
 from agent_core.cli.terminal import Clean, Style, Terminal
 from agent_core.config.load import CONFIG_NAME, MODEL_VARIABLE, load_config
 from agent_core.config.models import Config, ModelConfig
@@ -22,6 +27,7 @@ from agent_core.errors import AgentCoreError
 from agent_core.redaction.shapes import kind_of_name
 from agent_core.text import visible
 
+_OF_MODEL = ("model.provider", "model.name")
 _UNNAMED = ModelConfig.model_construct(provider="", name="")
 _DEFAULT = "default"
 _HIDDEN = "[hidden]"
@@ -45,9 +51,71 @@ class Setting(Struct, frozen=True):
     is_set: bool | None = None
 
 
-def show_settings(options: Options) -> int:
-    """Show the settings, and return the exit code."""
-    return run_on_terminal(options.path, partial(_show, options), asks_model=False)
+def manage_settings(options: Options) -> int:
+    """Show or change settings, and return the exit code."""
+    act = {"show": _show, "get": _get}.get(options.action, _change)
+    return run_on_terminal(options.path, partial(act, options), asks_model=False)
+
+
+def _change(options: Options, setup: Setup, terminal: Terminal, clean: Clean) -> int:
+    from agent_core.config.editing import ConfigFile  # noqa: PLC0415 - few commands write
+
+    file = ConfigFile(setup.home, build_terminal_redactor(os.environ, setup), check_rules)
+    is_removal = options.action == "unset"
+    done = file.unset(options.id) if is_removal else file.set_value(options.id, options.value)
+    former = f"was {_compact(done.before)}" if done.before is not None else ""
+    if is_removal:
+        said = f"{done.key} removed ({former})" if former else f"{done.key} is not set"
+        terminal.text(visible(clean(said), one_line=True) + "\n")
+        return COMPLETED
+    notes = [f"{CONFIG_NAME}:{done.line}"]
+    if former:
+        notes.append(former if done.before != done.after else "unchanged")
+    line = f"{done.key} = {_compact(done.after)}"
+    said = f"{line:<{_COLUMN}}  # {', '.join(notes)}"
+    terminal.text(visible(clean(said), one_line=True) + "\n")
+    if done.dropped:
+        terminal.line(f"removed, for they were for another service: {', '.join(done.dropped)}")
+    if done.key.partition(".")[0] == "model" and os.environ.get(MODEL_VARIABLE):
+        terminal.line(f"${MODEL_VARIABLE} is set, and names the model instead", Style.WARN)
+    return COMPLETED
+
+
+def check_rules(setup: Setup) -> None:
+    """Check permission rules as a start does.
+
+    Raises:
+        ConfigError: one cannot be used.
+    """
+    from agent_core.runtime.permission_rules import load_rules  # noqa: PLC0415 - slow to import
+    from agent_core.tools.workspace import PathPolicy  # noqa: PLC0415
+
+    load_rules(setup, PathPolicy.of(setup))
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _get(options: Options, setup: Setup, terminal: Terminal, clean: Clean) -> int:
+    is_named = bool(os.environ.get(MODEL_VARIABLE))
+    found = {each.key: each for each in _settings(setup, is_model_named=is_named, by=_DEFAULT)}
+    setting = found.get(options.id)
+    if setting is None:
+        hint = nearest(options.id, found)
+        message = f"error: there is no setting {clean(options.id)}{hint}"
+        below = [key for key in found if key.startswith(f"{options.id}.")]
+        if below:
+            message = f"error: {clean(options.id)} has keys; name one, such as {below[0]}"
+        terminal.line(message, Style.BAD)
+        return MISUSED
+    value = setting.value
+    if value is None or (options.id in _OF_MODEL and value in {"", *NO_MODEL.split(":")}):
+        terminal.line(f"{setting.key} is not set", Style.DIM)
+        return FAILED
+    shown = value if isinstance(value, str) else _compact(value)
+    terminal.text(visible(clean(shown), one_line=True) + "\n")
+    return COMPLETED
 
 
 def _show(options: Options, setup: Setup, terminal: Terminal, clean: Clean) -> int:

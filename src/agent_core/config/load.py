@@ -568,9 +568,7 @@ def _unusable(place: Path | str, reason: str) -> ConfigError:
     )
 
 
-def _invalid(
-    place: Path | str, problems: list[Problem], text: str | None = None
-) -> ConfigError:
+def _invalid(place: Path | str, problems: list[Problem], text: str | None = None) -> ConfigError:
     if text is None and place != _IN_CODE:
         with suppress(ValueError):
             text = read_text(Path(place))

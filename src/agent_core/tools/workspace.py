@@ -142,7 +142,8 @@ class PathPolicy:
         readable = [home / name for name in _FOR_MODELS]
         if home in project.parents:
             readable.append(project)
-        own = (home, setup.config_path, setup.memory_dir, setup.sessions_dir, *database)
+        config = (setup.config_path, *_linked_files(home))
+        own = (home, *config, setup.memory_dir, setup.sessions_dir, *database)
         return cls(
             project,
             write_roots=(*setup.write_roots, *scratch),
@@ -306,6 +307,16 @@ class PathPolicy:
 
 def _filled(patterns: Iterable[str], setup: Setup) -> list[str]:
     return [fill_placeholders(each, home=setup.home, project=setup.project) for each in patterns]
+
+
+def _linked_files(home: Path) -> list[Path]:
+    """Return the files elsewhere that links in the home lead to: settings kept with dotfiles."""
+    try:
+        with os.scandir(home) as entries:
+            links = [Path(entry) for entry in entries if entry.is_symlink() and entry.is_file()]
+        return [link.resolve() for link in links]
+    except OSError:
+        return []
 
 
 def _denied_paths(setup: Setup) -> PathGlobs | None:

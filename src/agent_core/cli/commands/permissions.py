@@ -32,11 +32,26 @@ examples:
 Asks and executes nothing. Exit codes: 0 explained, whatever the decision; 1 no
 such program or tool; 2 wrong usage or configuration.
 """
+_ADD = """\
+examples:
+  soong-agent permissions add allow -- git log '*'
+  soong-agent permissions add deny --path 'secrets/**' --reason "ask Ada"
+  soong-agent permissions add ask --host '*.example.org' --agent worker
+  soong-agent permissions add allow --path '~/notes/**' --only reads
+
+Adds a rule to config.toml behind the others, comments kept, and says what it
+means. All conditions of a rule have to match; an option that is given twice
+names alternatives. A final '*' of a command stands for any further words.
+Exit codes: 0 added, or there already; 1 the file cannot be written; 2 an invalid
+rule or configuration (nothing was written), or wrong usage.
+"""
 
 
 def add_parser(commands: Commands) -> None:
     """Add the command's arguments."""
-    permissions = add_command(commands, "permissions", "show rules and remembered answers")
+    permissions = add_command(
+        commands, "permissions", "show and add rules, show remembered answers"
+    )
     permissions.set_defaults(work="agent_core.cli.permissions:manage_permissions")
     actions = add_actions(permissions, "list")
     explain = add_command(
@@ -60,6 +75,26 @@ def add_parser(commands: Commands) -> None:
     add_mode(explain)
     explain.add_argument("--json", action="store_true", help="print one JSON object")
     explain.add_argument("words", nargs="*", metavar="command", help="the words of a command")
+    adding = add_command(
+        actions,
+        "add",
+        "add a rule to config.toml",
+        usage="soong-agent permissions add <decision> [options] [-- command…]",
+        epilog=_ADD,
+    )
+    adding.add_argument("decision", choices=("allow", "ask", "deny"), help="what the rule does")
+    for name, metavar, what in (
+        ("tool", "<name>", "the tool, or a pattern such as mcp.files.*"),
+        ("path", "<pattern>", "files: relative to the project, absolute, or with ~"),
+        ("host", "<name>", "a host, or *.example.org for all names below it"),
+        ("agent", "<role-or-id>", "the agent that calls"),
+    ):
+        adding.add_argument(
+            f"--{name}", dest=f"rule_{name}s", action="append", metavar=metavar, help=what
+        )
+    adding.add_argument("--only", choices=("reads", "edits"), help="only what reads, or edits")
+    adding.add_argument("--reason", metavar="<text>", help="why; shown when the rule decides")
+    adding.add_argument("words", nargs="*", metavar="command", help="the words of a command")
     listing = add_command(actions, "list", "list the rules and the stored answers", epilog=_LIST)
     listing.add_argument("--session-id", metavar="<id>", help="only the answers of this session")
     forget = add_command(

@@ -598,6 +598,7 @@ def _find_named_places(
     own = [str(each.path) for each in places if policy.is_protected(each.path)]
     own += [str(each) for each in programs if policy.is_protected(Path(os.path.realpath(each)))]
     own += _own_names(policy, read.words, known=frozenset(own), cwd=cwd)
+    own += filter(None, map(_changed_settings, read.views))
     if policy.is_linked_from_protected(place.path for place in places):
         own.append("a hard link to a file of the program")
     sensitive = [str(each.path) for each in places if each.sensitive]
@@ -614,6 +615,30 @@ def _find_named_places(
     roots = tuple(f"{path.rstrip('/')}/" for path in paths)
     paths += [path for path in met.opened if not path.startswith(roots) and path not in paths]
     return reason, tuple(dict.fromkeys([*own, *sensitive, *outside])), tuple(dict.fromkeys(paths))
+
+
+_OWN_PROGRAM = re.compile(r"(?:.*/)?soong-agent|agent_core(?:\.cli(?:\.__main__)?)?")
+_CHANGES = {
+    "config": ("set", "unset"),
+    "permissions": ("add", "forget"),
+    "mcp": ("add", "add-json", "remove", "login"),
+    "approvals": ("answer",),
+}
+"""Commands of the program itself that change what it may do."""
+
+
+def _changed_settings(view: CommandView) -> str | None:
+    """Return the words of a command of the program itself that changes the user's settings.
+
+    It names no file, and yet writes those that tools do not write.
+    """
+    own = [at for at, word in enumerate(view.argv) if _OWN_PROGRAM.fullmatch(word)]
+    rest = view.argv[own[0] + 1 :] if own else ()
+    for at, word in enumerate(rest):
+        actions = _CHANGES.get(word, ())
+        if action := next((each for each in rest[at + 1 :] if each in actions), None):
+            return f"soong-agent {word} {action}"
+    return None
 
 
 def _own_names(

@@ -42,7 +42,7 @@ examples:
 Adds a rule to config.toml behind the others, comments kept, and says what it
 means. All conditions of a rule have to match; an option that is given twice
 names alternatives. A final '*' of a command stands for any further words.
-Exit codes: 0 added, or there already; 1 the file cannot be written; 2 an invalid
+Exit codes: 0 added, or there; 1 the file cannot be written; 2 an invalid
 rule or configuration (nothing was written), or wrong usage.
 """
 
@@ -86,7 +86,7 @@ def add_parser(commands: Commands) -> None:
     for name, metavar, what in (
         ("tool", "<name>", "the tool, or a pattern such as mcp.files.*"),
         ("path", "<pattern>", "files: relative to the project, absolute, or with ~"),
-        ("host", "<name>", "a host, or *.example.org for all names below it"),
+        ("host", "<name>", "a host, or *.example.org for names below it"),
         ("agent", "<role-or-id>", "the agent that calls"),
     ):
         adding.add_argument(

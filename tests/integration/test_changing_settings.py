@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from agent_core import AgentRuntime
+from agent_core.cli.config_file import ConfigFile, setting_keys
 from agent_core.cli.permissions import describe_rule
-from agent_core.config.editing import ConfigFile, setting_keys
 from agent_core.config.rules import PermissionRule
 from agent_core.errors import ConfigError
 from agent_core.redaction import Redactor
@@ -246,7 +246,7 @@ def test_a_full_disk_leaves_the_old_file(home: Home, project: Path, file: Config
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from agent_core.config.editing import ConfigFile
+from agent_core.cli.config_file import ConfigFile
 from agent_core.redaction import Redactor
 
 name, at = sys.argv[1], int(sys.argv[2])

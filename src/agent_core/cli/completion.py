@@ -73,7 +73,7 @@ def _places(parser: Parser, place: str = "") -> Iterator[tuple[str, Parser]]:
 def _values(option: argparse.Action) -> str:
     """Return the words that an option or an argument takes, where they are known."""
     if option.metavar == "key":
-        from agent_core.config.editing import setting_keys  # noqa: PLC0415 - needed here only
+        from agent_core.cli.config_file import setting_keys  # noqa: PLC0415 - needed here only
 
         return " ".join(setting_keys())
     return " ".join(map(str, option.choices or ()))

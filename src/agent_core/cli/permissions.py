@@ -9,11 +9,11 @@ from functools import partial
 from typing import Any, cast
 
 from agent_core.api import AgentRuntime
+from agent_core.cli.config_file import ConfigFile
 from agent_core.cli.options import COMPLETED, FAILED, MISUSED, Options
 from agent_core.cli.settings import check_rules
 from agent_core.cli.setup import build_terminal_redactor, open_runtime, run_on_terminal
 from agent_core.cli.terminal import Clean, Style, Terminal
-from agent_core.config.editing import ConfigFile
 from agent_core.config.load import CONFIG_NAME
 from agent_core.config.paths import Setup
 from agent_core.config.rules import PermissionRule

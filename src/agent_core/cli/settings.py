@@ -58,7 +58,7 @@ def manage_settings(options: Options) -> int:
 
 
 def _change(options: Options, setup: Setup, terminal: Terminal, clean: Clean) -> int:
-    from agent_core.config.editing import ConfigFile  # noqa: PLC0415 - few commands write
+    from agent_core.cli.config_file import ConfigFile  # noqa: PLC0415 - few commands write
 
     file = ConfigFile(setup.home, build_terminal_redactor(os.environ, setup), check_rules)
     is_removal = options.action == "unset"

@@ -168,7 +168,7 @@ class ConfigFile:
 
         done = self._change(path, change)
         key = f"{done.key}[{done.after.index(dict(rule))}]"
-        line = find_lines(self.path.read_text("utf-8-sig")).get(key)
+        line = find_lines(read_text(self.path) or "").get(key)
         return structs.replace(done, key=key, line=line)
 
     def create(self, text: str) -> None:

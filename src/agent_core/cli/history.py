@@ -1,7 +1,7 @@
 """A stored session as people read it: runs with their messages, calls and remarks."""
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any, cast
 
 from msgspec import Struct, field
@@ -13,6 +13,7 @@ from agent_core.events.projection import Call, PlacedEvent, Projection
 from agent_core.text import shown_json
 from agent_core.types import (
     AgentRecord,
+    DamagedRow,
     EventLevel,
     EventType,
     JsonBlock,
@@ -109,12 +110,17 @@ class Exchange(Struct):
 
 
 class History(Struct):
-    """A session, or some of its runs, with the nodes on the active path."""
+    """A session, or some of its runs, with the nodes on the active path.
+
+    Attributes:
+        damaged: the rows that are not here, or not whole.
+    """
 
     session: SessionRecord
     exchanges: list[Exchange]
     active: frozenset[str] = frozenset()
     nodes: dict[str, Node] = field(default_factory=dict[str, Node])
+    damaged: list[DamagedRow] = field(default_factory=list[DamagedRow])
 
     def is_beside(self, exchange: Exchange) -> bool:
         """Return whether a run of the user has left no message on the active path."""
@@ -152,9 +158,10 @@ async def read_history(
     runs = await runtime.session_runs(session_id)
     roots = [run for run in runs if run.parent_run_id is None]
     reader = _HistoryReader(runtime, runs)
+    reader.note(page.damaged)
     if run_id is None and last is None:
         async for page in read_timeline(runtime, session_id):
-            reader.add_rows(page.agents, page.nodes)
+            reader.add_rows(page)
             for event in page.events:
                 await reader.add_event(event)
     else:
@@ -167,7 +174,7 @@ async def read_history(
         roots = chosen
     for run in roots:
         reader.exchange_of(run.run_id)  # a run that has not begun has no event
-    active = await _active_path(runtime, page.session, reader.nodes)
+    active = await _active_path(runtime, page.session, reader)
     exchanges = [
         each
         for each in reader.exchanges.values()
@@ -176,7 +183,7 @@ async def read_history(
             _is_root(each) if run_id is None else each.run is not None and each.run.run_id == run_id
         )
     ]
-    return History(page.session, exchanges, active, reader.nodes)
+    return History(page.session, exchanges, active, reader.nodes, reader.damaged)
 
 
 async def read_recent(runtime: AgentRuntime, session_id: str, *, most_events: int) -> History:
@@ -196,14 +203,15 @@ async def read_recent(runtime: AgentRuntime, session_id: str, *, most_events: in
         pages = [await runtime.replay_run(run_id) for run_id in [*run_ids][-_RECENT_RUNS:]]
     reader = _HistoryReader(runtime, [run for page in pages for run in page.runs])
     for page in pages:
-        reader.add_rows(page.agents, page.nodes)
+        reader.add_rows(page)
         for event in page.events:
             await reader.add_event(event, with_children=False)
     active = set[str]()
     while (node := reader.nodes.get(at or "")) is not None and at not in active:
         active.add(node.node_id)
         at = node.parent_id
-    return History(session, [*reader.exchanges.values()], frozenset(active), reader.nodes)
+    exchanges = [*reader.exchanges.values()]
+    return History(session, exchanges, frozenset(active), reader.nodes, reader.damaged)
 
 
 def _is_root(exchange: Exchange) -> bool:
@@ -211,15 +219,21 @@ def _is_root(exchange: Exchange) -> bool:
 
 
 async def _active_path(
-    runtime: AgentRuntime, session: SessionRecord, known: Mapping[str, Node]
+    runtime: AgentRuntime, session: SessionRecord, reader: "_HistoryReader"
 ) -> frozenset[str]:
-    """Return the ids of the nodes that the session continues from."""
+    """Return the ids of the nodes that the session continues from, as far as they can be read."""
     found: set[str] = set()
     at = session.active_node_id
-    while at is not None:
-        node = known.get(at)
-        if node is None:  # only some runs were read
-            found.update(each.node_id for each in await runtime.get_node_path(at))
+    while at is not None and at not in found:
+        node = reader.nodes.get(at)
+        if node is None:  # only some runs were read, or the node is damaged
+            try:
+                found.update(each.node_id for each in await runtime.get_node_path(at))
+            except StorageError as error:
+                if error.retryable:
+                    raise
+                problem = f"the session continues from it, and {error.message}"
+                reader.note([DamagedRow(table="nodes", row_id=at, problem=problem)])
             break
         found.add(at)
         at = node.parent_id
@@ -235,15 +249,24 @@ class _HistoryReader:
         self._runtime = runtime
         self._runs = {run.run_id: run for run in runs}
         self._agents: dict[str, AgentRecord] = {}
+        self._damaged: dict[tuple[str, str], DamagedRow] = {}
         self._usage: dict[str | None, Usage] = {}
         self._projection = Projection()
         self._entries: dict[str, CallEntry] = {}
         self._latest: Exchange | None = None  # events between runs follow the last one
         self._sent: dict[str, NoteEntry] = {}
 
-    def add_rows(self, agents: Iterable[AgentRecord], nodes: Iterable[Node]) -> None:
-        self._agents |= {agent.agent_id: agent for agent in agents}
-        self.nodes |= {node.node_id: node for node in nodes}
+    def add_rows(self, page: ReplayResult) -> None:
+        self._agents |= {agent.agent_id: agent for agent in page.agents}
+        self.nodes |= {node.node_id: node for node in page.nodes}
+        self.note(page.damaged)
+
+    def note(self, damaged: Iterable[DamagedRow]) -> None:
+        self._damaged = {(row.table, row.row_id): row for row in damaged} | self._damaged
+
+    @property
+    def damaged(self) -> list[DamagedRow]:
+        return [*self._damaged.values()]
 
     def exchange_of(self, run_id: str | None) -> Exchange:
         if run_id not in self.exchanges:
@@ -254,7 +277,7 @@ class _HistoryReader:
 
     async def add_run(self, run_id: str) -> Exchange:
         history = await self._runtime.replay_run(run_id)
-        self.add_rows(history.agents, history.nodes)
+        self.add_rows(history)
         for event in history.events:
             await self.add_event(event)
         return self.exchange_of(run_id)

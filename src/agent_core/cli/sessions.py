@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from agent_core.api import AgentRuntime
+from agent_core.cli.damage import warn_of_damage
 from agent_core.cli.figures import format_age, format_bytes, format_cost, format_tokens
 from agent_core.cli.layout import fitted
 from agent_core.cli.lines import InputLines
@@ -50,7 +51,7 @@ async def _manage(options: Options, setup: Setup, terminal: Terminal, clean: Cle
     async with open_runtime(setup, read_only=read_only) as runtime:
         match options.action:
             case "list":
-                return await _list(runtime, options, setup, terminal)
+                return await _list(runtime, options, setup, terminal, clean)
             case "search":
                 return await _search(runtime, options, setup, terminal)
             case "du":
@@ -84,7 +85,7 @@ async def _manage(options: Options, setup: Setup, terminal: Terminal, clean: Cle
             case "tree":
                 from agent_core.cli.tree import show_tree  # noqa: PLC0415 - needed here only
 
-                await show_tree(runtime, session_id, clean)
+                await show_tree(runtime, session_id, terminal, clean)
             case "rename":
                 renamed = await runtime.rename_session(session_id, clean(" ".join(options.words)))
                 terminal.line(f"{session_id} is now called: {visible(renamed.title or '')}")
@@ -100,7 +101,9 @@ async def _manage(options: Options, setup: Setup, terminal: Terminal, clean: Cle
     return COMPLETED
 
 
-async def _list(runtime: AgentRuntime, options: Options, setup: Setup, terminal: Terminal) -> int:
+async def _list(
+    runtime: AgentRuntime, options: Options, setup: Setup, terminal: Terminal, clean: Clean
+) -> int:
     limit = options.limit or sys.maxsize - 1
     if limit < 0:
         message = f"--limit takes 1 or more, or 0 for all, not {options.limit}"
@@ -121,6 +124,7 @@ async def _list(runtime: AgentRuntime, options: Options, setup: Setup, terminal:
         terminal.line(await _there_are_none(runtime, options, setup), Style.DIM)
     if more and not options.json:
         terminal.line(f"only the newest {limit:,} are shown: --limit 0 shows all", Style.DIM)
+    warn_of_damage([each.damaged for each in found if each.damaged], terminal, clean)
     return COMPLETED
 
 

@@ -3,6 +3,7 @@
 from msgspec.structs import replace
 
 from agent_core.api import AgentRuntime
+from agent_core.cli.damage import warn_of_damage
 from agent_core.cli.figures import format_cost, format_duration, format_tokens, format_usage
 from agent_core.cli.history import (
     Exchange,
@@ -52,6 +53,7 @@ async def show_session(
     for question in await runtime.approvals(session_id):
         name = visible(question.tool_name, one_line=True)
         story.sheet.line(f"[{question.run_id}] asks for {name}: {answer_hint(question)}")
+    warn_of_damage(history.damaged, terminal, clean)
     if run_id is None and last is None:
         usage: dict[str, Usage] = {}
         for exchange in history.exchanges:

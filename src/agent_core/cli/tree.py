@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from msgspec import Struct, field
 
 from agent_core.api import AgentRuntime
+from agent_core.cli.damage import warn_of_damage
 from agent_core.cli.history import Exchange, History, MessageEntry, gist_of, read_history, spoken
 from agent_core.cli.sheet import Sheet, status_of, style_of, title_of
-from agent_core.cli.terminal import Clean, Style
+from agent_core.cli.terminal import Clean, Style, Terminal
 from agent_core.cli.words import SUMMARY
 from agent_core.text import short_line
 from agent_core.types import Node, NodeType, Role
@@ -34,7 +35,9 @@ class Branch(Struct):
     children: "list[Branch]" = field(default_factory=list["Branch"])
 
 
-async def show_tree(runtime: AgentRuntime, session_id: str, clean: Clean) -> None:
+async def show_tree(
+    runtime: AgentRuntime, session_id: str, terminal: Terminal, clean: Clean
+) -> None:
     """Show the messages of the user as a tree, with the answers; `*` marks the active path.
 
     Raises:
@@ -57,6 +60,7 @@ async def show_tree(runtime: AgentRuntime, session_id: str, clean: Clean) -> Non
     for fork in forks:
         text = f"fork: {fork.session_id}  {status_of(fork)}  {clean(fork.cwd)}"
         sheet.line((text, Style.DIM), cut=True)
+    warn_of_damage(history.damaged, terminal, clean)
 
 
 def grow_tree(history: History) -> list[Branch]:

@@ -2,9 +2,10 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
-from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.storage.store import SessionStore
 from agent_core.text.folding import find_folded, fold
 from agent_core.types import (
@@ -59,11 +60,13 @@ async def search(
     while len(found) < limit:
         rows = await store.nodes_with(words, before=before, limit=_AT_ONCE, project=project)
         for before, node in rows:  # noqa: B007 - the next batch begins there
+            if node is None:
+                continue
             text = "\n".join(_texts(clean(node).content))
             if (snippet := _snippet(text, words)) is None or len(found) == limit:
                 continue
             if node.session_id not in sessions:
-                sessions[node.session_id] = await store.session(node.session_id)
+                sessions[node.session_id] = await _session(store, node.session_id)
             session = sessions[node.session_id]
             if session is not None:  # deleted just now
                 tools = [block.name for block in node.calls]
@@ -84,6 +87,18 @@ async def search(
         if len(rows) < _AT_ONCE:
             break
     return found
+
+
+async def _session(store: SessionStore, session_id: str) -> SessionRecord | None:
+    """Return a session as far as it can be read; None: it was deleted."""
+    try:
+        return await store.session(session_id)
+    except StorageError as error:
+        if error.retryable:
+            raise
+        with suppress(StorageError):
+            return (await store.page(session_id, from_seq=1, to_seq=0, limit=1)).session
+        return None
 
 
 def _snippet(text: str, words: list[str]) -> str | None:

@@ -245,9 +245,10 @@ class Sessions:
         Raises:
             StorageError: `session_not_found`.
         """
-        if await self._store.session(session_id) is None:
+        runs = await self._store.runs(session_id)
+        if not runs and await self._store.session(session_id) is None:
             raise session_not_found(session_id)
-        return list(map(self._run, await self._store.runs(session_id)))
+        return list(map(self._run, runs))
 
     async def replay_run(self, run_id: str, *, include_sensitive: bool = False) -> "ReplayResult":
         """Return the whole history of one run.

@@ -5,7 +5,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from agent_core.storage.budgets import uses
-from agent_core.storage.claims import find_session
 from agent_core.storage.rows import (
     MAX_SEQ,
     OPEN_RUN,
@@ -13,14 +12,16 @@ from agent_core.storage.rows import (
     clamp,
     dumps,
     find,
-    find_all,
     iso,
     loads,
     node_not_found,
+    read,
     read_all,
     run_not_found,
+    session_not_found,
     storable,
 )
+from agent_core.storage.salvage import Salvage
 from agent_core.storage.sql import Connection
 from agent_core.types import (
     AgentRecord,
@@ -39,6 +40,14 @@ if TYPE_CHECKING:
 _PAGE = """SELECT * FROM events WHERE session_id = ? AND seq BETWEEN ? AND ?
     AND (agent_id IS NULL OR agent_id IN (SELECT value FROM json_each(?)))
     ORDER BY seq LIMIT ?"""
+
+_SESSION = "SELECT * FROM sessions WHERE session_id = ?"
+_ROOT_AGENTS = """SELECT * FROM agents WHERE session_id = ? AND parent_agent_id IS NULL
+    ORDER BY rowid"""
+_RUN_EVENT = "SELECT * FROM events WHERE run_id = ?"
+_RUN_EVENTS = f"{_RUN_EVENT} ORDER BY run_seq"
+_RUN_ARTIFACTS = "SELECT * FROM artifacts WHERE run_id = ? ORDER BY rowid"
+_EVENT = "SELECT * FROM events WHERE session_id = ? AND seq = ?"
 
 _LAST_PAGE = """SELECT min(seq) FROM (SELECT seq FROM events WHERE session_id = ?
     AND (agent_id IS NULL OR agent_id IN (SELECT value FROM json_each(?)))
@@ -65,10 +74,10 @@ RUN_NODES = """SELECT * FROM nodes WHERE node_id IN
 
 _ANSWERS = """SELECT 1 FROM nodes WHERE nodes.session_id = sessions.session_id
     AND nodes.role = 'assistant' AND nodes.node_type = 'message'
-    AND json_extract(nodes.metadata_json, '$.partial') IS NULL
-    AND json_extract(nodes.metadata_json, '$.aborted') IS NULL
-    AND json_extract(nodes.metadata_json, '$.failed') IS NULL"""
-"""The complete replies of a session."""
+    AND nodes.metadata_json NOT LIKE '%"partial":%'
+    AND nodes.metadata_json NOT LIKE '%"aborted":%'
+    AND nodes.metadata_json NOT LIKE '%"failed":%'"""
+"""The complete replies of a session. Damaged JSON, which no function takes, hides no other row."""
 
 _QUEUED = f"""SELECT 1 FROM runs WHERE runs.session_id = sessions.session_id
     AND runs.{OPEN_RUN} AND runs.status = 'queued'"""  # noqa: S608 - a constant
@@ -143,9 +152,17 @@ def run(connection: Connection, run_id: str) -> RunRecord | None:
 
 
 def runs(connection: Connection, session_id: str) -> list[RunRecord]:
-    """Return every run of the session, including children's, oldest first."""
+    """Return the runs of the session as far as they can be read, children's too, oldest first."""
     sql = "SELECT * FROM runs WHERE session_id = ? ORDER BY rowid"
-    return read_all(RunRecord, connection.execute(sql, (session_id,)))
+    numbers = "SELECT rowid FROM runs WHERE session_id = ? ORDER BY rowid"
+    salvage = Salvage()
+    one_by_one = (
+        "SELECT * FROM runs WHERE rowid = ?",
+        lambda: map(tuple, connection.execute(numbers, (session_id,)).fetchall()),
+    )
+    return salvage.read_all(
+        RunRecord, salvage.rows(connection, "runs", sql, (session_id,), one_by_one)
+    )
 
 
 def active_run_ids(connection: Connection, session_id: str) -> list[str]:
@@ -198,35 +215,79 @@ def page(
 
     first = 1 if from_seq is None else clamp(from_seq, -MAX_SEQ)
     last = MAX_SEQ if to_seq is None else clamp(to_seq, 0)
-    found = find_session(connection, session_id)
+    salvage = Salvage()
+    found = _show_session(connection, session_id, salvage)
     limit = clamp(limit, 1)
-    roots = read_all(
+    roots = salvage.read_all(
         AgentRecord,
-        connection.execute(
-            """SELECT * FROM agents WHERE session_id = ? AND parent_agent_id IS NULL
-            ORDER BY rowid""",
+        salvage.rows(
+            connection,
+            "agents",
+            _ROOT_AGENTS,
             (session_id,),
+            (_ROOT_AGENTS, lambda: [(session_id,)]),
         ),
     )
     of_roots = dumps([agent.agent_id for agent in roots])
     if first < 0:
         row = connection.execute(_LAST_PAGE, (session_id, of_roots, -first)).fetchone()
         first = row[0] or 1
-    rows = connection.execute(_PAGE, (session_id, first, last, of_roots, limit + 1)).fetchall()
+    asked = (session_id, first, last, of_roots, limit + 1)
+    numbers = range(first, min(last, first + limit) + 1)
+    one_by_one = (_EVENT, lambda: [(session_id, seq) for seq in numbers])
+    rows = salvage.rows(connection, "events", _PAGE, asked, one_by_one)
     next_seq = int(rows.pop()["seq"]) if len(rows) > limit else None
-    events = read_all(RuntimeEvent, rows)
-    nodes = find_all(connection, Node, [event.node_id for event in events])
+    events = salvage.read_all(RuntimeEvent, rows)
+    nodes = salvage.find_all(connection, Node, [event.node_id for event in events])
+    _note_missing_parents(connection, nodes, salvage)
     run_ids = {event.run_id for event in events if event.run_id}
     return ReplayResult(
         session=found,
         agents=roots,
-        runs=find_all(connection, RunRecord, run_ids),
-        budgets=uses(connection, [session_id, *run_ids]),
+        runs=salvage.find_all(connection, RunRecord, run_ids),
+        budgets=salvage.attempt(
+            "budgets", session_id, lambda: uses(connection, [session_id, *run_ids]), []
+        ),
         nodes=sorted(nodes, key=lambda node: node.node_seq),
         events=events,
-        artifacts=_artifacts_of(connection, events),
+        artifacts=_artifacts_of(connection, events, salvage),
         next_seq=next_seq,
+        damaged=salvage.damaged,
     )
+
+
+def _show_session(connection: Connection, session_id: str, salvage: Salvage) -> SessionRecord:
+    """Return a session for readers that show it: what can be read of its row.
+
+    Raises:
+        StorageError: `session_not_found`; `storage_error`: nothing of it can be read.
+    """
+    row = connection.execute(_SESSION, (session_id,)).fetchone()
+    if row is None:
+        raise session_not_found(session_id)
+    found = salvage.read(SessionRecord, row)
+    return read(SessionRecord, row) if found is None else found  # the error says what is wrong
+
+
+def _note_missing_parents(connection: Connection, nodes: Sequence[Node], salvage: Salvage) -> None:
+    known = {node.node_id for node in nodes}
+    above = {node.parent_id: node.node_id for node in nodes if node.parent_id not in known}
+    above.pop(None, None)
+    if not above:
+        return
+    asked = "SELECT node_id FROM nodes WHERE node_id IN (SELECT value FROM json_each(?))"
+    there = {
+        node_id
+        for (node_id,) in salvage.attempt(
+            "nodes",
+            "?",
+            lambda: connection.execute(asked, (dumps(sorted(map(str, above))),)).fetchall(),
+            [],
+        )
+    }
+    for parent, child in above.items():
+        if parent not in there:
+            salvage.note("nodes", str(parent), f"the row is missing, which {child} follows")
 
 
 def run_history(connection: Connection, run_id: str) -> "ReplayResult":
@@ -237,23 +298,41 @@ def run_history(connection: Connection, run_id: str) -> "ReplayResult":
     """
     from agent_core.types import ReplayResult  # noqa: PLC0415 - few runs need it
 
-    found = find(connection, RunRecord, run_id)
-    if found is None:
+    salvage = Salvage()
+    of_run = (run_id,)
+    row = connection.execute("SELECT * FROM runs WHERE run_id = ?", of_run).fetchone()
+    if row is None:
         raise run_not_found(run_id)
-    events = connection.execute("SELECT * FROM events WHERE run_id = ? ORDER BY run_seq", (run_id,))
-    nodes = connection.execute(RUN_NODES, {"run": run_id})
-    registered = connection.execute(
-        "SELECT * FROM artifacts WHERE run_id = ? ORDER BY rowid", (run_id,)
+    found = salvage.read(RunRecord, row) or read(RunRecord, row)
+    one_by_one = (f"{_RUN_EVENT} AND run_seq = ?", lambda: _numbers(connection, run_id))
+    events = salvage.rows(connection, "events", _RUN_EVENTS, of_run, one_by_one)
+    read_events = salvage.read_all(RuntimeEvent, events)
+    nodes = [
+        node
+        for node in salvage.find_all(connection, Node, [each.node_id for each in read_events])
+        if node.run_id == run_id
+    ]
+    registered = salvage.rows(
+        connection, "artifacts", _RUN_ARTIFACTS, of_run, (_RUN_ARTIFACTS, lambda: [of_run])
     )
     return ReplayResult(
-        session=find_session(connection, found.session_id),
-        agents=find_all(connection, AgentRecord, [found.agent_id]),
+        session=_show_session(connection, found.session_id, salvage),
+        agents=salvage.find_all(connection, AgentRecord, [found.agent_id]),
         runs=[found],
-        budgets=uses(connection, [found.session_id, run_id]),
-        nodes=read_all(Node, nodes),
-        events=read_all(RuntimeEvent, events),
-        artifacts=read_all(ArtifactRecord, registered),
+        budgets=salvage.attempt(
+            "budgets", run_id, lambda: uses(connection, [found.session_id, run_id]), []
+        ),
+        nodes=sorted(nodes, key=lambda node: node.node_seq),
+        events=read_events,
+        artifacts=salvage.read_all(ArtifactRecord, registered),
+        damaged=salvage.damaged,
     )
+
+
+def _numbers(connection: Connection, run_id: str) -> list[tuple[str, int]]:
+    """Return the number of each event of a run, from the index that has them."""
+    sql = "SELECT run_seq FROM events WHERE run_id = ? ORDER BY run_seq"
+    return [(run_id, seq) for (seq,) in connection.execute(sql, (run_id,)).fetchall()]
 
 
 def run_nodes(connection: Connection, run_id: str) -> list[Node]:
@@ -352,19 +431,20 @@ def children(connection: Connection, run_id: str) -> list[RunRecord]:
     return read_all(RunRecord, rows)
 
 
-def _artifacts_of(connection: Connection, events: Sequence[RuntimeEvent]) -> list[ArtifactRecord]:
+def _artifacts_of(
+    connection: Connection, events: Sequence[RuntimeEvent], salvage: Salvage
+) -> list[ArtifactRecord]:
     """Return the artifacts of these nodes and calls; with a run's first event, also the run's."""
     run_ids = {event.run_id for event in events if event.run_id}
     node_ids = {event.node_id for event in events if event.node_id}
     call_ids = {event.tool_call_id for event in events if event.tool_call_id}
     begun = {event.run_id for event in events if event.run_id and event.run_seq == 1}
-    rows = connection.execute(
-        """SELECT * FROM artifacts WHERE run_id IN (SELECT value FROM json_each(?)) AND (
+    asked = tuple(dumps(sorted(ids)) for ids in (run_ids, node_ids, call_ids, begun))
+    sql = """SELECT * FROM artifacts WHERE run_id IN (SELECT value FROM json_each(?)) AND (
             node_id IN (SELECT value FROM json_each(?))
             OR tool_call_id IN (SELECT value FROM json_each(?))
             OR (node_id IS NULL AND tool_call_id IS NULL
                 AND run_id IN (SELECT value FROM json_each(?)))
-        ) ORDER BY rowid""",
-        tuple(dumps(sorted(ids)) for ids in (run_ids, node_ids, call_ids, begun)),
-    )
-    return read_all(ArtifactRecord, rows)
+        ) ORDER BY rowid"""
+    rows = salvage.rows(connection, "artifacts", sql, asked, (sql, lambda: [asked]))
+    return salvage.read_all(ArtifactRecord, rows)

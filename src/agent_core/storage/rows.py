@@ -50,6 +50,7 @@ _TABLES: Mapping[str, tuple[str, str]] = {
     "AgentRecord": ("agents", "agent_id"),
     "RunRecord": ("runs", "run_id"),
     "Node": ("nodes", "node_id"),
+    "RuntimeEvent": ("events", "event_id"),
     "ArtifactRecord": ("artifacts", "artifact_id"),
     "ApprovalRecord": ("approvals", "request_id"),
     "WaitingMessage": ("waiting_messages", "message_id"),
@@ -208,6 +209,11 @@ def find_all(
         (dumps(sorted({key for key in keys if key})),),
     )
     return read_all(kind, rows)
+
+
+def table_of(kind: type[BaseModel]) -> tuple[str, str]:
+    """Return the table of a record, and the column with its id."""
+    return _TABLES[kind.__name__]
 
 
 def columns_of(kind: type[BaseModel]) -> list[str]:

@@ -714,14 +714,14 @@ class SessionStore:
         before: int | None = None,
         limit: int,
         project: str | None = None,
-    ) -> list[tuple[int, Node]]:
+    ) -> list[tuple[int, Node | None]]:
         """Return messages and summaries whose content has all folded words, newest first.
 
         A few of them may lack a word: what is compared is the stored JSON. All content is read
         until `limit` are found, where no index helps.
 
         Returns:
-            Each with its number, which is the next call's `before`.
+            Each with its number, which is the next call's `before`; None is an unreadable one.
         """
         from agent_core.storage.summaries import nodes_with  # noqa: PLC0415
 

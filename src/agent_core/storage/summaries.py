@@ -4,11 +4,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from agent_core.storage.rows import CONTENT, MAX_SEQ, OPEN_RUN, find, loads, read
+from agent_core.storage.rows import CONTENT, MAX_SEQ, OPEN_RUN, loads, read
+from agent_core.storage.salvage import Salvage
 from agent_core.storage.spending import COUNTS, UNPRICED
-from agent_core.storage.sql import Connection, Cursor
+from agent_core.storage.sql import Connection, Cursor, FoundRow
 from agent_core.text.folding import fold, pattern_in_json
-from agent_core.types import Node, SessionRecord, SessionSummary, Usage, words_of
+from agent_core.types import Node, RunStatus, SessionRecord, SessionSummary, Usage, words_of
 
 _LEAST = len("sess_") + 8
 _LAST = "\U0010ffff"
@@ -95,14 +96,15 @@ def _ask(connection: Connection, session_id: str) -> list[Cursor]:
 
 def _summary(answers: Sequence[Cursor]) -> tuple[SessionSummary, Mapping[str, Any]]:
     row, spent, last, waits, neighbours = (answer.fetchone() for answer in answers)
-    session = read(SessionRecord, row)
+    salvage = Salvage()
+    session = salvage.read(SessionRecord, row) or read(SessionRecord, row)
     turns, *counts, cost, unpriced, estimated = spent
     summary = SessionSummary(
         session_id=session.session_id,
         short_id=_short(session.session_id, neighbours),
         title=session.title or None,
         cwd=session.cwd,
-        status=last[0] if last else None,
+        status=_status(session.session_id, last, salvage),
         turns=turns,
         usage=Usage(
             **dict(zip(COUNTS, counts, strict=True)),
@@ -113,8 +115,17 @@ def _summary(answers: Sequence[Cursor]) -> tuple[SessionSummary, Mapping[str, An
         parent_session_id=session.parent_session_id,
         created_at=session.created_at,
         updated_at=session.updated_at,
+        damaged=salvage.damaged[0] if salvage.damaged else None,
     )
     return summary, session.metadata
+
+
+def _status(session_id: str, last: FoundRow | None, salvage: Salvage) -> RunStatus | None:
+    try:
+        return None if last is None else RunStatus(last[0])
+    except ValueError:
+        salvage.note("runs", f"of {session_id}", "status is not valid")
+        return None
 
 
 def _short(session_id: str, neighbours: Iterable[str | None]) -> str:
@@ -155,7 +166,7 @@ def nodes_with(
     before: int | None,
     limit: int,
     project: str | None,
-) -> list[tuple[int, Node]]:
+) -> list[tuple[int, Node | None]]:
     """Return messages and summaries that may have all words: see `SessionStore.nodes_with`."""
     condition, values = words_condition(words, before, project)
     rows = connection.execute(
@@ -179,10 +190,12 @@ def words_condition(
     return condition, values
 
 
-def numbered_nodes(connection: Connection, rows: Iterable[Any]) -> list[tuple[int, Node]]:
-    """Return the nodes with these numbers and ids that are still there."""
-    found = [(number, find(connection, Node, node_id)) for number, node_id in rows]
-    return [(number, node) for number, node in found if node is not None]
+def numbered_nodes(connection: Connection, rows: Iterable[Any]) -> list[tuple[int, Node | None]]:
+    """Return the nodes with these numbers and ids; None for one that is gone or unreadable."""
+    salvage = Salvage()
+    sql = "SELECT * FROM nodes WHERE node_id = ?"
+    found = [(number, connection.execute(sql, (node_id,)).fetchone()) for number, node_id in rows]
+    return [(number, row and salvage.read(Node, row)) for number, row in found]
 
 
 def add_titles(connection: Connection, titles: Mapping[str, str]) -> None:

@@ -20,6 +20,24 @@ from agent_core.types.model import ModelRequest
 from agent_core.types.records import AgentRecord, ArtifactRecord, RunRecord, SessionRecord
 
 
+class DamagedRow(Frozen):
+    """A row of the database that cannot be read, or not all of it.
+
+    Attributes:
+        table: its table.
+        row_id: its id.
+        problem: why; parts that can be read are where they belong.
+    """
+
+    table: str
+    row_id: str
+    problem: str
+
+    def __str__(self) -> str:
+        """Name the row and the problem."""
+        return f"{self.table} {self.row_id}: {self.problem}"
+
+
 class SessionSummary(Frozen):
     """A session in a list.
 
@@ -32,6 +50,7 @@ class SessionSummary(Frozen):
         usage: usage of all its runs and its background work.
         is_waiting: a run of it waits for an answer.
         parent_session_id: the session it was forked from.
+        damaged: its row, if a part of it cannot be read.
     """
 
     session_id: SafeId
@@ -45,6 +64,7 @@ class SessionSummary(Frozen):
     parent_session_id: SafeId | None = None
     created_at: UtcDatetime
     updated_at: UtcDatetime
+    damaged: DamagedRow | None = None
 
 
 CostUnit = Literal["all", "session", "project", "model", "day"]
@@ -102,7 +122,7 @@ class ReplayResult(Frozen):
     """A stretch of history. Nodes and events stay separate, each ordered by its own sequence.
 
     `next_seq` is the first event sequence not included; pass it as `from_seq` to continue, and stop
-    when it is None.
+    when it is None. `damaged` names the rows that are not here, or not whole.
     """
 
     session: SessionRecord
@@ -113,6 +133,7 @@ class ReplayResult(Frozen):
     events: list[RuntimeEvent] = []
     artifacts: list[ArtifactRecord] = []
     next_seq: int | None = None
+    damaged: list[DamagedRow] = []
 
 
 class InspectResult(Frozen):

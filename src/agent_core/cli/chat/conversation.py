@@ -706,12 +706,11 @@ class Chat:
         """
         from agent_core.cli.chat.recap import RecapWriter, read_recap  # noqa: PLC0415 - few chats
 
-        report = await self.runtime.context_report(session_id)
-        session = (await self.runtime.replay_session(session_id, 1, 0)).session
         recap = await read_recap(self.runtime, session_id)
+        session, report = recap.session, recap.report
         runs = await self.runtime.session_runs(session_id)
         self.open_session(session_id)
-        if report.segments:
+        if report is not None and report.segments:
             self.window = Window(report.used, report.window)
         title = short_line(visible(self.clean(title_of(session))), _TITLE_CHARS)
         self.terminal.line(f"session {session_id}: {title}", Style.BOLD)

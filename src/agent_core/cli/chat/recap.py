@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from msgspec import Struct, field
 
 from agent_core.api import AgentRuntime
+from agent_core.cli.damage import warn_of_damage
 from agent_core.cli.history import (
     CallEntry,
     Entry,
@@ -17,9 +18,20 @@ from agent_core.cli.history import (
 from agent_core.cli.layout import ASCII_SIGNS, SIGNS
 from agent_core.cli.render import CallLayout, label_of, summary_of
 from agent_core.cli.terminal import Clean, Style, Terminal
+from agent_core.errors import ErrorCode, StorageError
 from agent_core.events.projection import Call
 from agent_core.text import plural, shortened, visible
-from agent_core.types import Node, NodeType, Role, RunRecord, RunStatus, is_user_message
+from agent_core.types import (
+    ContextReport,
+    DamagedRow,
+    Node,
+    NodeType,
+    Role,
+    RunRecord,
+    RunStatus,
+    SessionRecord,
+    is_user_message,
+)
 
 _MOST_EVENTS = 300
 _MOST_EXCHANGES = 3
@@ -52,23 +64,39 @@ class Recap(Struct, frozen=True):
     Attributes:
         exchanges: the last ones on the active path.
         is_whole: nothing is above them.
+        damaged: the rows among them that are missing, or not whole.
+        report: the use of the model's window; None if the session cannot continue from here.
+        problem: why it cannot.
     """
 
+    session: SessionRecord
     exchanges: Sequence[Exchanged]
     is_whole: bool
+    damaged: Sequence[DamagedRow]
+    report: ContextReport | None
+    problem: str = ""
 
 
 async def read_recap(runtime: AgentRuntime, session_id: str) -> Recap:
-    """Read the end of a session; what it costs does not depend on the session's length.
+    """Read the end of a session, and how full the model's window is.
 
     Raises:
         StorageError: `session_not_found`.
     """
+    report, problem = None, ""
+    try:
+        report = await runtime.context_report(session_id)
+    except StorageError as error:  # of damaged rows, what can be read is shown
+        is_damage = error.code in {ErrorCode.STORAGE_ERROR, ErrorCode.NODE_NOT_FOUND}
+        if error.retryable or not is_damage:
+            raise
+        problem = error.message
     history = await read_recent(runtime, session_id, most_events=_MOST_EVENTS)
     found = _exchanges_of(history)
     shown = found[-_MOST_EXCHANGES:]
     first = shown[0].message if shown else None
-    return Recap(shown, is_whole=not shown or (first is not None and first.parent_id is None))
+    is_whole = not shown or (first is not None and first.parent_id is None)
+    return Recap(history.session, shown, is_whole, history.damaged, report, problem)
 
 
 def _exchanges_of(history: History) -> list[Exchanged]:
@@ -113,6 +141,10 @@ class RecapWriter:
             self._say(f"earlier messages: {command}", Style.DIM)
         for number, exchanged in enumerate(recap.exchanges, 1):
             self._exchange(exchanged, is_last=number == len(recap.exchanges))
+        warn_of_damage(recap.damaged, self._terminal, self._clean)
+        if recap.problem:
+            cure = "/tree names messages before it, from which /switch continues"
+            self._say(f"error: {self._clean(recap.problem)}. {cure}", Style.BAD)
 
     def _exchange(self, exchanged: Exchanged, *, is_last: bool) -> None:
         terminal = self._terminal

@@ -12,6 +12,7 @@ from agent_core.redaction.redactor import walk
 from agent_core.types import (
     AgentRecord,
     ArtifactRecord,
+    DamagedRow,
     Frozen,
     Node,
     ReplayResult,
@@ -63,16 +64,33 @@ class ArtifactFact(Frozen):
     artifact: ArtifactRecord
 
 
+class DamageFact(Frozen):
+    """A row that is missing, or not whole: the last lines, if there are any."""
+
+    type: Literal["damage"] = "damage"
+    damage: DamagedRow
+
+
 class SessionExportLine(
-    RootModel[SessionFact | AgentFact | RunFact | NodeFact | EventFact | ArtifactFact]
+    RootModel[SessionFact | AgentFact | RunFact | NodeFact | EventFact | ArtifactFact | DamageFact]
 ):
     """A line of `sessions export --jsonl`."""
 
 
 async def session_lines(
-    runtime: AgentRuntime, session_id: str, *, clean: Callable[[str], str]
+    runtime: AgentRuntime,
+    session_id: str,
+    *,
+    clean: Callable[[str], str],
+    damaged: list[DamagedRow] | None = None,
 ) -> AsyncIterator[str]:
     """The session, its agents and runs, its nodes, its events, its artifacts: each in order.
+
+    Args:
+        runtime: of the database.
+        session_id: the session.
+        clean: takes secrets out of each text.
+        damaged: gets the rows that are missing, or not whole.
 
     Raises:
         StorageError: `session_not_found`.
@@ -81,6 +99,7 @@ async def session_lines(
     nodes: dict[str, Node] = {}
     events: dict[str, RuntimeEvent] = {}
     artifacts: dict[str, ArtifactRecord] = {}
+    damage: dict[tuple[str, str], DamagedRow] = {}
 
     def line(fact: Frozen) -> str:
         return json.dumps(walk(fact.model_dump(mode="json"), clean), ensure_ascii=False)
@@ -90,6 +109,7 @@ async def session_lines(
         nodes.update({each.node_id: each for each in part.nodes})
         events.update({each.event_id: each for each in part.events})
         artifacts.update({each.artifact_id: each for each in part.artifacts})
+        damage.update({(each.table, each.row_id): each for each in part.damaged})
 
     runs = await runtime.session_runs(session_id)
     async for page in read_timeline(runtime, session_id):
@@ -99,13 +119,16 @@ async def session_lines(
     for run in runs:
         if run.parent_run_id is not None:  # the timeline has the runs of the user only
             take(await runtime.replay_run(run.run_id))
-    for agent in agents.values():
-        yield line(AgentFact(agent=agent))
-    for run in runs:
-        yield line(RunFact(run=run))
-    for node in sorted(nodes.values(), key=lambda node: node.node_seq):
-        yield line(NodeFact(node=node))
-    for event in sorted(events.values(), key=lambda event: event.seq or 0):
-        yield line(EventFact(event=event))
-    for artifact in artifacts.values():
-        yield line(ArtifactFact(artifact=artifact))
+    facts: list[Frozen] = [AgentFact(agent=agent) for agent in agents.values()]
+    facts += [RunFact(run=run) for run in runs]
+    facts += [
+        NodeFact(node=node) for node in sorted(nodes.values(), key=lambda each: each.node_seq)
+    ]
+    in_order = sorted(events.values(), key=lambda event: event.seq or 0)
+    facts += [EventFact(event=event) for event in in_order]
+    facts += [ArtifactFact(artifact=artifact) for artifact in artifacts.values()]
+    facts += [DamageFact(damage=row) for row in damage.values()]
+    for fact in facts:
+        yield line(fact)
+    if damaged is not None:
+        damaged += damage.values()

@@ -5,6 +5,7 @@ from typing import Any
 
 from markdown_it import MarkdownIt
 
+from agent_core.cli.damage import damage_lines
 from agent_core.cli.figures import format_cost, format_duration
 from agent_core.cli.history import (
     Exchange,
@@ -51,6 +52,8 @@ class _Document(HistoryWriter):
             facts.append(f"- forked from: {self._code(session.parent_session_id)}")
         facts.append(f"- begun: {session.created_at.astimezone():%Y-%m-%d %H:%M}")
         self._write("\n".join(facts))
+        if lines := damage_lines(self._history.damaged, self._clean):
+            self._write("\n".join([lines[0], "", *(f"- {self._code(each)}" for each in lines[1:])]))
         for number, exchange in enumerate(self._history.exchanges, 1):
             self.write_exchange(exchange, str(number))
         return "\n\n".join(self.parts) + "\n"

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from agent_core.cli.damage import damage_lines
 from agent_core.cli.figures import format_cost, format_duration, format_tokens
 from agent_core.cli.history import (
     Exchange,
@@ -86,7 +87,9 @@ class _Page(HistoryWriter):
         title = self._clean(session.title or "A session")
         runs = [each.run for each in self._history.exchanges if each.run is not None]
         status = str(runs[-1].status) if runs else "new"
+        damage = damage_lines(self._history.damaged, self._clean)
         main = (
+            section("Damage", preformatted("\n".join(damage))) if damage else "",
             section("Session", self._facts(runs)),
             section("Messages", self._tree()),
             section("Usage and cost", self._usage()),

@@ -5,16 +5,19 @@ import contextlib
 import os
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from agent_core.api import AgentRuntime
+from agent_core.cli.damage import warn_of_damage
 from agent_core.cli.history import read_history
-from agent_core.cli.options import COMPLETED, Options
+from agent_core.cli.options import COMPLETED, FAILED, Options
 from agent_core.cli.streams import is_gone
 from agent_core.cli.terminal import Clean, OutputClosedError, Terminal
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.opening import read_text, refuse_database
 from agent_core.text import visible
+from agent_core.types import DamagedRow
 
 _STDOUT = "-"
 
@@ -32,6 +35,8 @@ async def export_session(
 ) -> int:
     """Write the session in the requested format, and return the exit code.
 
+    It is 1 if rows of the session are damaged: the file has what can be read, and names the rest.
+
     Raises:
         AgentCoreError: `validation_error`: there is such a file, or it cannot be written.
     """
@@ -39,15 +44,19 @@ async def export_session(
     place = None
     if target != _STDOUT:
         place = await asyncio.to_thread(_free_place, target, is_forced=options.force)
+    damaged: Sequence[DamagedRow] = ()
     if options.fixture:
         content = await _fixture(runtime, session_id)
     elif options.jsonl:
         from agent_core.cli.export.lines import session_lines  # noqa: PLC0415 - one is made
 
-        lines = session_lines(runtime, session_id, clean=clean)
+        found: list[DamagedRow] = []
+        lines = session_lines(runtime, session_id, clean=clean, damaged=found)
         content = "".join([f"{line}\n" async for line in lines])
+        damaged = found
     else:
         history = await read_history(runtime, session_id)
+        damaged = history.damaged
         if options.html:
             from agent_core.cli.export.page import session_page  # noqa: PLC0415 - one is made
 
@@ -62,7 +71,8 @@ async def export_session(
     else:
         await asyncio.to_thread(_put, place, data, is_forced=options.force)
         terminal.line(f"wrote {visible(str(place))} ({len(data):,} bytes)")
-    return COMPLETED
+    warn_of_damage(damaged, terminal, clean)
+    return FAILED if damaged else COMPLETED
 
 
 async def _fixture(runtime: AgentRuntime, session_id: str) -> str:

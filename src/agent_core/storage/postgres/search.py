@@ -121,7 +121,7 @@ def find_nodes(
     project: str | None,
     *,
     is_bound: bool,
-) -> list[tuple[int, Node]]:
+) -> list[tuple[int, Node | None]]:
     """Return matching messages and summaries, the newest first: see `SessionStore.nodes_with`.
 
     Args:

@@ -132,7 +132,7 @@ class PostgresSessionStore(SessionStore):
         before: int | None = None,
         limit: int,
         project: str | None = None,
-    ) -> list[tuple[int, Node]]:
+    ) -> list[tuple[int, Node | None]]:
         """See `SessionStore`."""
         folder = None if project is None else storable(project)
         is_bound = self._threads.tenant is not None

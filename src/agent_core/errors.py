@@ -44,6 +44,8 @@ class ErrorCode(StrEnum):
     PROVIDER_RATE_LIMITED = "provider_rate_limited"
     PROVIDER_TIMEOUT = "provider_timeout"
     PROMPT_TOO_LONG = "prompt_too_long"
+    EMPTY_REPLY = "empty_reply"
+    CONTENT_FILTERED = "content_filtered"
     # storage and files
     STORAGE_ERROR = "storage_error"
     MIGRATION_FAILED = "migration_failed"

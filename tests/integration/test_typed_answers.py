@@ -142,8 +142,7 @@ async def test_an_answer_beside_a_call_that_failed_waits_for_the_model_to_read_t
         (final(LIMA), "$.people: Field required"),
         (final("{not json"), "it is not JSON"),
         ("Lima, I think.", "it is not JSON"),
-        (Says(text=""), "it is empty"),
-        (Says(text="I cannot help.", stop_reason=StopReason.CONTENT_FILTER), "it is not JSON"),
+        (Says(text=""), "Your last reply was empty."),
     ],
 )
 async def test_an_answer_that_does_not_fit_goes_back_with_the_places(

@@ -443,7 +443,6 @@ async def test_a_field_that_is_refused_by_name_is_left_out_once_and_for_all(
 
 
 NOT_ABOUT_A_FIELD = {
-    "too large": words("max_tokens is too large: 4096. This model supports at most 1024 tokens."),
     "out of range": words("temperature must be between 0 and 2", param="temperature"),
     "another field": words("Unknown parameter: 'seed'.", param="seed"),
     "no field": words("unsupported request"),
@@ -614,5 +613,5 @@ async def test_a_filter_of_azure_is_explained() -> None:
     [found], _ = await played(Status(400, orjson.dumps({"error": error})), requests=[asked()])
 
     assert isinstance(found[-1], ModelFailed)
-    assert found[-1].error.code is ErrorCode.PROVIDER_ERROR
+    assert found[-1].error.code is ErrorCode.CONTENT_FILTERED
     assert "The response was filtered (content_filter)" in found[-1].error.message

@@ -78,6 +78,15 @@ _STOPS = {
     FinishReason.TOOL_CALLS: StopReason.TOOL_USE,
     FinishReason.CONTENT_FILTER: StopReason.CONTENT_FILTER,
 }
+
+
+def _stop_of(response: ChatResponse, *, has_calls: bool) -> StopReason:
+    """Return how the engine treats a reply: one that was cut off ends the turn, not continued."""
+    if response.stop_reason is FinishReason.CONTENT_FILTER:
+        return StopReason.CONTENT_FILTER
+    return StopReason.TOOL_USE if has_calls else StopReason.END_TURN
+
+
 _REFUSED = (AuthenticationError, ContextLengthError, RateLimitError, RequestError)
 _UNFORCED = (None, "auto", "none")
 
@@ -392,8 +401,7 @@ class ModelCalls(Extension):
                         "content": message.content,
                         "tool_calls": calls,
                         "usage": usage,
-                        # A reply that was cut off ends the turn: it is not continued.
-                        "stop_reason": StopReason.TOOL_USE if calls else StopReason.END_TURN,
+                        "stop_reason": _stop_of(response, has_calls=bool(calls)),
                         "raw_stop_reason": response.stop_reason,
                     }
                 )

@@ -204,11 +204,13 @@ class Reply(Struct, frozen=True):
     """A finished model message that is in the journal.
 
     `deferred_answer` is a final answer that came with calls: it counts once they have succeeded.
+    One that `is_empty` has neither text nor a call, and is not in the journal.
     """
 
     calls: list[ToolCall]
     stop_reason: StopReason
     deferred_answer: str | None = None
+    is_empty: bool = False
 
 
 class RunStats(Struct):
@@ -225,6 +227,7 @@ class RunStats(Struct):
     turns: int = 0
     answer: list[str] = field(default_factory=list[str])
     continuations: int = 0
+    empty_replies: int = 0
     stop_denials: int = 0
     stop_objection: str | None = None
     output_retries: int = 0
@@ -253,6 +256,7 @@ class RunStats(Struct):
         answer, live or later, gets it from here.
         """
         reason = node.metadata.get("reason")
+        self.empty_replies = self.empty_replies + 1 if reason == "empty_reply" else 0
         if node.role is Role.ASSISTANT and not node.is_partial:
             has_final = FINAL_ANSWER in node.metadata
             if self.continuations == 0 or has_final:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from itertools import takewhile
 from time import perf_counter
@@ -12,16 +12,18 @@ from msgspec import Struct, field
 
 from agent_core.aio import stop_if_cancelled
 from agent_core.context.composer import Built
+from agent_core.context.messages import plain_text
 from agent_core.errors import AgentCoreError, ErrorCode, ProviderError
 from agent_core.loop.context import Reply, RunContext, RunStats
 from agent_core.providers.adapter_faults import AdapterCheck, open_stream
 from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.tally import CallTally
-from agent_core.text import shorten_name
+from agent_core.text import bounded_line, shorten_name
 from agent_core.tools.registry import Toolbox
 from agent_core.types import (
     FINAL_ANSWER,
     HELD_ANSWER,
+    STOP_WORDS,
     ContentBlock,
     Draft,
     ErrorPayload,
@@ -244,15 +246,26 @@ def require_whole(completed: ModelCompleted | None) -> ModelCompleted:
     """Return the reply.
 
     Raises:
-        ProviderError: there is no reply, or the model broke it off.
+        ProviderError: there is no reply, or the model broke it off; `content_filtered`: the service
+            has withheld it or the rest of it, or the model refused.
     """
     if completed is None:
         raise ProviderError(ErrorCode.PROVIDER_ERROR, "the stream ended without a reply")
+    if completed.stop_reason is StopReason.CONTENT_FILTER:
+        raise _filtered_error(completed)
     if completed.stop_reason is StopReason.ERROR:
         reason = (completed.raw_stop_reason or "")[:100]
         message = f"the model broke off its reply; the reason it gave is {reason!r}"
         raise ProviderError(ErrorCode.PROVIDER_ERROR, message)
     return completed
+
+
+def _filtered_error(completed: ModelCompleted) -> ProviderError:
+    words = completed.metadata.get(STOP_WORDS) or plain_text(completed.content)
+    reason = (completed.raw_stop_reason or "content_filter")[:100]
+    said = f": {bounded_line(str(words))}" if words else ""
+    message = f"the reply was filtered or refused ({reason}){said}"
+    return ProviderError(ErrorCode.CONTENT_FILTERED, message, details={"reason": reason})
 
 
 class _PartialText(Struct):
@@ -311,6 +324,9 @@ def _write_down(
             "metadata": completed.metadata,
         },
     )
+    may_end = not calls and completed.stop_reason is StopReason.END_TURN
+    if may_end and not plain_text(content).strip() and _is_empty(content):
+        return Reply([], completed.stop_reason, is_empty=True)
     metadata: dict[str, Any] = {"stop_reason": completed.stop_reason}
     if answer is not None:
         metadata[FINAL_ANSWER] = True
@@ -323,6 +339,11 @@ def _write_down(
     )
     stats.follow(node)
     return Reply(calls, completed.stop_reason, answer if calls else None)
+
+
+def _is_empty(content: Sequence[ContentBlock]) -> bool:
+    """Return whether a reply without calls and words has nothing else for the user, either."""
+    return all(isinstance(block, ReasoningBlock | TextBlock) for block in content)
 
 
 def _take_answer(

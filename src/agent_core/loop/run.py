@@ -47,6 +47,14 @@ _CUT_OFF = (
 )
 
 
+_EMPTY = (
+    "Your last reply was empty. Answer the user, or call a tool if there is more to do; "
+    "if everything is done, say so in a sentence."
+)
+_EMPTY_REPLIES = 1
+"""Empty replies in a row after which the model is asked once more."""
+
+
 async def run_agent(ctx: RunContext, prompt: Draft, *, on_end: OnEnd = ignore) -> Outcome:
     """Run to the end and settle: whatever happens, one outcome and one closing event.
 
@@ -173,7 +181,8 @@ async def may_stop(ctx: RunContext, reply: Reply, stats: RunStats) -> bool:
 
     Raises:
         AgentCoreError: `max_output_tokens`: the answer was cut off too often in a row;
-            `output_invalid`: it did not have the expected type too often.
+            `empty_reply`: the model has said nothing twice in a row; `output_invalid`: the answer
+            did not have the expected type too often.
     """
     if reply.calls:
         answer = reply.deferred_answer
@@ -184,6 +193,13 @@ async def may_stop(ctx: RunContext, reply: Reply, stats: RunStats) -> bool:
             message = f"the answer was still cut off after {stats.continuations} continuations"
             raise AgentCoreError(ErrorCode.MAX_OUTPUT_TOKENS, message)
         note = user_text(_CUT_OFF, NodeType.SYSTEM_NOTE, reason="max_output_tokens")
+        stats.follow(ctx.journal.add(note))
+        return False
+    if reply.is_empty and not stats.continuations:
+        if stats.empty_replies >= _EMPTY_REPLIES:
+            message = "the model has twice replied with nothing: neither text nor a call"
+            raise AgentCoreError(ErrorCode.EMPTY_REPLY, message)
+        note = user_text(_EMPTY, NodeType.SYSTEM_NOTE, reason="empty_reply")
         stats.follow(ctx.journal.add(note))
         return False
     objection = await ctx.extensions.before_stop("".join(stats.answer))

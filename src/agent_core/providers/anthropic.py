@@ -100,7 +100,10 @@ class AnthropicEvents(ChunkParser):
                 self._usage = merge_reports(self._usage, table(chunk.get("message")).get("usage"))
             case "message_delta":
                 self._usage = merge_reports(self._usage, chunk.get("usage"))
-                self.raw_stop = text(table(chunk.get("delta")).get("stop_reason")) or self.raw_stop
+                delta = table(chunk.get("delta"))
+                self.raw_stop = text(delta.get("stop_reason")) or self.raw_stop
+                details = table(delta.get("stop_details")) or table(chunk.get("stop_details"))
+                self.stop_words = text(details.get("explanation")) or self.stop_words
             case "message_stop":
                 self.done = True
             case _:

@@ -112,6 +112,16 @@ _FOR_TODAY = r"(?i)per[ _-]?day|\bdaily\b"
 """Words of a 429 about a daily rate, which no pause of a minute restores."""
 _BAD_KEY = r"(?i)(invalid|incorrect) api key|api key (is )?(not valid|invalid|expired|not found)"
 """Words of Google and xAI about a bad key, sent with a status that is about the request."""
+_FILTERED = (
+    r"(?i)content[ _]?(filter|policy|management policy)|filter(ing)? policy|responsible ?ai"
+    r"|data_?inspection_?failed|content exists risk|considered high risk|inappropriate content"
+    r"|(prompt|input|output|request|content|message)s? [^.;]{0,60}\b(flagged|moderation)\b"
+    r"|violat\w+ [^.;]{0,40}(usage|safety|content|our) (polic|guideline)|usage guidelines"
+    r"|safety_check|new_sensitive|sensitive content|不安全或敏感|敏感内容"
+)
+"""A service's words when it refuses what a request says: Azure and Anthropic as recorded; Alibaba,
+DeepSeek, MiniMax, Moonshot, OpenAI, OpenRouter, xAI and Zhipu from public reports."""
+_FILTERING = frozenset({400, 403, 422, 451})
 HTTP_BAD_REQUEST = 400
 _CODE_OF_QUOTA = {403: ErrorCode.PROVIDER_AUTH_FAILED, 429: ErrorCode.PROVIDER_RATE_LIMITED}
 HTTP_PAYMENT = 402
@@ -187,6 +197,8 @@ class Called(Struct, frozen=True):
             code = ErrorCode.UNSUPPORTED_CAPABILITY
             details["capability"] = capability
             cure = f"; {WITHOUT_TOOLS}" if capability == "tools" else ""
+        elif status in _FILTERING and re.search(_FILTERED, explanation):
+            code = ErrorCode.CONTENT_FILTERED
         elif status in _OF_THE_KEY or (
             status == HTTP_BAD_REQUEST and re.search(_BAD_KEY, explanation)
         ):

@@ -109,8 +109,10 @@ class GeminiChunks(ChunkParser):
     def read(self, chunk: dict[str, Any]) -> None:
         """Process the parts of the first candidate; the usage of the last response counts."""
         self._usage = merge_reports(self._usage, chunk.get("usageMetadata"))
-        if blocked := text(table(chunk.get("promptFeedback")).get("blockReason")):
+        feedback = table(chunk.get("promptFeedback"))
+        if blocked := text(feedback.get("blockReason")):
             self.raw_stop = f"{_PROMPT_BLOCKED}: {blocked}"
+            self.stop_words = text(feedback.get("blockReasonMessage"))
         for candidate in items(chunk.get("candidates")):
             if candidate.get("index"):
                 continue
@@ -119,6 +121,7 @@ class GeminiChunks(ChunkParser):
             reason = text(candidate.get("finishReason"))
             if reason and reason != "FINISH_REASON_UNSPECIFIED":
                 self.raw_stop = reason
+                self.stop_words = text(candidate.get("finishMessage"))
 
     def usage(self) -> Usage:
         """Return the last usage; thoughts are part of the output, tools' prompts of the input."""

@@ -21,6 +21,7 @@ from agent_core.providers.usage import completed_usage
 from agent_core.text import bounded_line, join_surrogates
 from agent_core.types import (
     OPAQUE,
+    STOP_WORDS,
     ContentBlock,
     ModelCompleted,
     ModelEvent,
@@ -302,9 +303,11 @@ class ReplyAccumulator:
         )
 
     def finish(
-        self, stop: StopReason | None, raw_stop: str | None, *, usage: Usage
+        self, stop: StopReason | None, raw_stop: str | None, *, usage: Usage, words: str = ""
     ) -> list[ModelEvent]:
         """Return the last deltas and the finished reply; `stop` is None without a reason.
+
+        `words` are the service's own about the stop.
 
         A call whose arguments never began counts as one without arguments only if the reply came to
         its end: a limit or a filter may have kept them back.
@@ -331,7 +334,9 @@ class ReplyAccumulator:
             for block in content
             if isinstance(block, ToolCallBlock)
         ]
-        metadata = {"stop_reason_missing": True} if stop is None else {}
+        metadata: dict[str, Any] = {"stop_reason_missing": True} if stop is None else {}
+        if words:
+            metadata[STOP_WORDS] = bounded_line(words)
         if stop is None or stop in {StopReason.END_TURN, StopReason.TOOL_USE}:
             stop = StopReason.TOOL_USE if calls else StopReason.END_TURN
         completed = ModelCompleted.of_checked(
@@ -370,9 +375,9 @@ class ChunkParser(ABC):
 
     `chunks` counts the chunks read, without signs of life. `done` means that the rest of the stream
     does not matter; a payload that is not JSON and begins with `end_mark` sets it. `raw_stop` is
-    the service's own stop reason; without one the reply never counts as finished, unless
-    `may_end_without_reason` is true. `at_end` is set once the stream is over: what is read then is
-    its rest, whole or torn.
+    the service's own stop reason, which `stop_words` may explain; without one the reply never
+    counts as finished, unless `may_end_without_reason` is true. `at_end` is set once the stream is
+    over: what is read then is its rest, whole or torn.
     """
 
     stop_reasons: ClassVar[Mapping[str, StopReason]]
@@ -386,6 +391,7 @@ class ChunkParser(ABC):
         self.at_end = False
         self.chunks = 0
         self.raw_stop: str | None = None
+        self.stop_words = ""
 
     @property
     def may_end_without_reason(self) -> bool:
@@ -468,7 +474,8 @@ class ChunkParser(ABC):
         stop = self.stop_reasons.get(reason)
         if stop is None:  # `content_filter: SAFETY` has its kind in front
             stop = self.stop_reasons.get(reason.partition(":")[0], StopReason.ERROR)
-        return self.draft.finish(stop, raw, usage=completed_usage(self.usage()))
+        usage = completed_usage(self.usage())
+        return self.draft.finish(stop, raw, usage=usage, words=self.stop_words)
 
 
 def table(value: Any) -> dict[str, Any]:

@@ -54,6 +54,9 @@ FINAL_ANSWER = "final_answer"
 
 Also metadata of a reply that has made this call.
 """
+STOP_WORDS = "stop_words"
+"""Key of what a service says about a filter or a refusal, in the metadata of the reply."""
+
 HELD_ANSWER = "held_answer"
 """Metadata of a reply whose final answer came with other calls, and counts once they are made."""
 

@@ -21,6 +21,7 @@ from agcore.llm import (
 from agcore.memory import ConversationMemory, InMemoryStore
 from agcore.tools import BaseTool, PermissionConfig, ToolRegistry, Toolset
 from agent_core import RunResult
+from agent_core.errors import ErrorCode
 from agent_core.providers.base import ProviderAdapter
 from agent_core.testing import ScriptedProvider, allow_real_models, calls
 from agent_core.types import RunStatus, ToolDefinition
@@ -287,9 +288,12 @@ async def test_a_cancelled_run_takes_its_tools_with_it() -> None:
     assert ended.is_set()
 
 
-async def test_a_response_of_no_type_is_the_text_even_if_it_is_empty() -> None:
-    agent = Agent("a", model=MockProvider([""]))
-    assert (await agent.run("go")).output == ""
+async def test_an_empty_response_is_asked_for_once_more_and_is_never_an_answer() -> None:
+    agent = Agent("a", model=MockProvider(["", "done"]))
+    assert (await agent.run("go")).output == "done"
+    with pytest.raises(AgentError, match="nothing") as caught:
+        await Agent("a", model=MockProvider(["", ""])).run("go")
+    assert caught.value.code is ErrorCode.EMPTY_REPLY
 
 
 async def test_a_name_of_a_tool_needs_a_bundle_and_a_setting_must_be_known() -> None:

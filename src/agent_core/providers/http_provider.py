@@ -71,8 +71,6 @@ MAX_CONNECTIONS = 1000
 MAX_ERROR_BODY = 64 * 1024
 MAX_TRACED = 4 * 1024 * 1024
 LARGE_BODY = 1024 * 1024
-TAIL_S = 5.0
-"""Seconds that usage and the end of the stream may take after the stop reason."""
 HTTP_OK = 200
 REUSE_S = 0.05
 """Seconds that the connection may take to become free after the last event."""
@@ -138,13 +136,7 @@ class _Attempt(Struct):
         parser = self.parser
         if not parser.done:
             parser.at_end = True
-            rest: list[bytes] = []
-            try:
-                rest = self.decoder.end()
-            except CallError:
-                if parser.raw_stop is None:  # a torn rest after the stop changes nothing
-                    raise
-            for payload in rest:
+            for payload in self.decoder.end():
                 parser.take(payload)
         return parser.finish()
 
@@ -518,13 +510,7 @@ class HttpProvider(ABC):
             raise attempt.called.broke(
                 "sent nothing but signs of life", code=ErrorCode.PROVIDER_TIMEOUT
             )
-        block = b""
-        if parser.raw_stop is None:
-            block = await content.readany()
-        else:  # usage may follow the stop reason, if the service is quick
-            with suppress(*_LOST):
-                async with asyncio.timeout(TAIL_S):
-                    block = await content.readany()
+        block = await content.readany()  # a stop reason alone ends nothing: more may follow
         attempt.record(block)
         return block
 

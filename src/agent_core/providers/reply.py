@@ -377,7 +377,7 @@ class ChunkParser(ABC):
     does not matter; a payload that is not JSON and begins with `end_mark` sets it. `raw_stop` is
     the service's own stop reason, which `stop_words` may explain; without one the reply never
     counts as finished, unless `may_end_without_reason` is true. `at_end` is set once the stream is
-    over: what is read then is its rest, whole or torn.
+    over: what is read then is its rest, whole or torn. A stop reason ends nothing: more may follow.
     """
 
     stop_reasons: ClassVar[Mapping[str, StopReason]]
@@ -414,8 +414,6 @@ class ChunkParser(ABC):
                 self.done = True
                 return
             chunk = self._read_leniently(payload)
-            if chunk is None:
-                return
         if chunk.__class__ is list and chunk:
             chunk = chunk[0]  # some gateways put an error into an array
         if chunk.__class__ is not dict:
@@ -423,7 +421,7 @@ class ChunkParser(ABC):
         self.take_chunk(chunk)
 
     def _read_leniently(self, payload: bytes) -> Any:
-        """Parse what the fast parser refuses; None for a torn rest after the stop.
+        """Parse what the fast parser refuses.
 
         Raises:
             CallError: it is not JSON.
@@ -431,8 +429,6 @@ class ChunkParser(ABC):
         try:
             return jsontext.parse(payload)
         except ValueError as error:
-            if self.at_end and self.raw_stop is not None:
-                return None  # a torn rest after the stop changes nothing
             if self.at_end:
                 raise self.called.broke("ended its stream inside of a chunk") from error
             raise self.called.protocol_error("sent a chunk that is not JSON") from error

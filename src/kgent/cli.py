@@ -16,7 +16,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from agent_core.cli.options import PlainParser
+from agent_core.cli.layout import window_size
+from agent_core.cli.options import HelpLayout, PlainParser
 from agent_core.cli.streams import (
     catch_signals,
     flush_output,
@@ -221,7 +222,7 @@ def build_parser() -> argparse.ArgumentParser:
         prog="kgent",
         description="Run a YAML profile and keep an auditable run folder.",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpLayout,
     )
     root.add_argument("--version", action=_Version, nargs=0, help="print the version and end")
     commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -232,7 +233,7 @@ def build_parser() -> argparse.ArgumentParser:
             help=what,
             description=f"{what[0].upper()}{what[1:]}.",
             epilog=examples,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=HelpLayout,
         )
 
     def add_format(command: argparse.ArgumentParser) -> None:
@@ -538,7 +539,7 @@ def _show(arguments: argparse.Namespace) -> int:
 
     report = read_report(arguments.run_dir)
     if arguments.html is None:
-        print_report(report, Console())
+        print_report(report, Console(width=window_size(sys.stdout).columns))
         return COMPLETED
     try:
         page = render_page(report, verify(report.root), beside=arguments.html.absolute().parent)

@@ -500,7 +500,7 @@ def test_a_fork_says_how_to_go_on_in_it(home: Home, project: Path) -> None:
         keys = [
             Key(READY, f"hello{ENTER}"),
             Key("Fine.", f"/fork{ENTER}"),
-            Key(f"to continue there: soong-agent chat --path {project}-fork", CTRL_D),
+            Key(f"soong-agent chat --path {project}-fork", CTRL_D),
         ]
         scene = converse(home, project, server, keys, columns=200)
     assert re.search(r"--path \S+-fork --session-id sess_\w+", scene.text)

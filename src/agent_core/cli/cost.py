@@ -1,13 +1,13 @@
 """`soong-agent cost`: shows the cost of runs, as tables or as JSON."""
 
 import json
-import shutil
+import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 from agent_core.cli.figures import format_dollars, format_tokens
-from agent_core.cli.layout import cells, fitted
+from agent_core.cli.layout import cells, fitted, window_size
 from agent_core.cli.options import COMPLETED, Options
 from agent_core.cli.setup import open_runtime, run_on_terminal
 from agent_core.cli.terminal import Clean, Style, Terminal
@@ -80,7 +80,7 @@ def _there_are_none(options: Options, clean: Clean) -> str:
 
 def _line(name: str, row: CostSummary, clean: Clean) -> str:
     """A line of a table, as wide as the terminal."""
-    columns = min(shutil.get_terminal_size().columns, _WIDEST)
+    columns = min(window_size(sys.stdout).columns, _WIDEST)
     runs = f"{plural(row.runs, 'run'):>10}" if columns >= _NARROW else ""
     room = max(columns - len(runs) - 31, 10)
     text = fitted(visible(clean(name), one_line=True), room)

@@ -6,7 +6,6 @@ side by side. Without a usable configuration, the checks that depend on it are s
 
 import asyncio
 import os
-import shutil
 import sys
 from collections import defaultdict
 from contextlib import aclosing, closing, suppress
@@ -19,6 +18,7 @@ from msgspec.structs import replace
 from agent_core.cli.databases import examine_file, examine_home, examine_secrets, examine_server
 from agent_core.cli.findings import Finding, show_findings
 from agent_core.cli.first_start import cure_of, find_models
+from agent_core.cli.layout import window_size
 from agent_core.cli.options import INTERRUPTED, Options
 from agent_core.cli.setup import NO_MODEL, build_terminal_redactor, read_command_setup
 from agent_core.cli.terminal import OutputClosedError, Terminal, report_closed_output
@@ -377,7 +377,7 @@ def _examine_terminal() -> list[Finding]:
             " controlling terminal if only standard error is elsewhere"
         )
         return [Finding(name, "remark", "standard input or error is no terminal", cure)]
-    columns = shutil.get_terminal_size().columns
+    columns = window_size(sys.stderr).columns
     kind = os.environ.get("TERM") or "unknown"
     encoding = (sys.stdout.encoding or "").lower().replace("-", "")
     if encoding != "utf8":

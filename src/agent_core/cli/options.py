@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from math import inf
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
 
+from agent_core.cli.layout import window_size, wrapped
 from agent_core.text import visible
 
 if TYPE_CHECKING:
@@ -28,6 +29,13 @@ _CURES = {
 """Cures by the message of argparse."""
 _MOST_NAMED = 12
 _EXAMPLE = re.compile(r"^  .*soong-agent .*$", re.MULTILINE)
+
+
+class HelpLayout(argparse.RawDescriptionHelpFormatter):
+    """Layout of a help: as wide as the window, whatever `COLUMNS` says."""
+
+    def __init__(self, prog: str, **settings: Any) -> None:
+        super().__init__(prog, **{"width": window_size(sys.stdout).columns - 2, **settings})
 
 
 class Options(argparse.Namespace):
@@ -159,9 +167,7 @@ class Parser(PlainParser):
         self.default = ""
         self.commands: dict[str, Parser] = {}
         self.options: list[argparse.Action] = []
-        super().__init__(
-            allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **settings
-        )
+        super().__init__(allow_abbrev=False, formatter_class=HelpLayout, **settings)
 
     def add_argument(self, *names: str, **settings: Any) -> argparse.Action:
         """Add an option or an argument."""
@@ -205,7 +211,11 @@ class Parser(PlainParser):
         fault, _, hint = visible(message).partition("; ")
         cures = (cure for known, cure in _CURES.items() if known in fault)
         hint = hint or next(cures, f"{self.prog} --help shows what there is")
-        self.exit(MISUSED, f"error: {fault}\n{hint}\n")
+        lines = [f"error: {fault}", hint]
+        if sys.stderr.isatty():
+            room = window_size(sys.stderr).columns - 1
+            lines = [part for line in lines for part in wrapped(line, room, breaks=False)]
+        self.exit(MISUSED, "\n".join([*lines, ""]))
 
 
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]

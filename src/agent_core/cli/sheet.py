@@ -1,12 +1,10 @@
 """Lines of a report on standard output: styled and fitted to a terminal, plain elsewhere."""
 
 import os
-import shutil
 import sys
-import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from agent_core.cli.layout import cells, fitted
+from agent_core.cli.layout import cells, fitted, window_size, wrapped, wrapped_parts
 from agent_core.cli.streams import is_gone
 from agent_core.cli.terminal import OutputClosedError, Style
 from agent_core.text import visible
@@ -39,26 +37,29 @@ class Sheet:
             self.is_screen = False
         plain = bool(environ.get("NO_COLOR")) or environ.get("TERM") == "dumb"
         self._has_colours = self.is_screen and not plain
-        columns = shutil.get_terminal_size().columns if self.is_screen else _NO_WIDTH
+        columns = window_size(sys.stdout).columns if self.is_screen else _NO_WIDTH
         self.width = max(columns, 20)
 
     def line(self, *pieces: Piece, cut: bool = False) -> None:
-        """Write one line of pieces; `cut` shortens it to the width.
+        """Write one line of pieces; on a terminal it is broken between words, or `cut`.
 
         Raises:
             OutputClosedError: it cannot be written.
         """
-        room = self.width - 1 if self.is_screen and cut else _NO_WIDTH * 1000
-        shown: list[str] = []
-        for piece in pieces:
-            text, style = (piece, Style.PLAIN) if isinstance(piece, str) else piece
-            text = visible(text, zero_width=False).replace("\n", " ")
-            if cells(text) > room:
-                text = fitted(text, room)
-            room -= cells(text)
-            has_style = self._has_colours and style is not Style.PLAIN
-            shown.append(f"{style.value}{text}{_RESET}" if has_style and text else text)
-        write_output("".join(shown).rstrip() + "\n")
+        parts = [(piece, Style.PLAIN) if isinstance(piece, str) else piece for piece in pieces]
+        parts = [(visible(s, zero_width=False).replace("\n", " "), look) for s, look in parts]
+        lines = [parts]
+        if self.is_screen and cut:
+            lines = [_cut(parts, self.width - 1)]
+        elif self.is_screen and sum(cells(text) for text, _ in parts) > self.width:
+            lines = wrapped_parts(parts, self.width - 1, plain=Style.PLAIN)
+        for line in lines:
+            shown = "".join(self._styled(text, look) for text, look in line)
+            write_output(shown.rstrip() + "\n")
+
+    def _styled(self, text: str, style: Style) -> str:
+        has_style = self._has_colours and style is not Style.PLAIN
+        return f"{style.value}{text}{_RESET}" if has_style and text else text
 
     def block(self, text: str, *, indent: str, style: Style = Style.PLAIN, first: str = "") -> None:
         """Write text of several lines, wrapped on a terminal, behind an indent.
@@ -70,17 +71,20 @@ class Sheet:
         """
         lead = first or indent
         for line in visible(text, zero_width=False).rstrip("\n").split("\n"):
-            pieces = [line]
-            if self.is_screen and cells(line) > self.width - len(indent) - 1:
-                pieces = textwrap.wrap(
-                    line,
-                    max(self.width - len(indent) - 1, 10),
-                    replace_whitespace=False,
-                    drop_whitespace=False,
-                )
-            for piece in pieces or [""]:
+            room = max(self.width - len(indent) - 1, 10)
+            for piece in wrapped(line, room) if self.is_screen else [line]:
                 self.line(lead, (piece, style))
                 lead = indent
+
+
+def _cut(parts: Sequence[tuple[str, Style]], room: int) -> list[tuple[str, Style]]:
+    """Return the beginning of a line that fits."""
+    kept: list[tuple[str, Style]] = []
+    for text, style in parts:
+        shown = text if cells(text) <= room else fitted(text, room)
+        room -= cells(shown)
+        kept.append((shown, style))
+    return kept
 
 
 def write_output(text: str) -> None:

@@ -3,13 +3,13 @@
 import asyncio
 import json
 import os
-import shutil
 import sys
 from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from agent_core.cli.layout import window_size
 from agent_core.cli.options import COMPLETED, FAILED, MISUSED, Options
 from agent_core.cli.pictures import build_tree, render_svg, render_tree, summary_lines
 from agent_core.cli.setup import build_terminal_redactor, read_command_setup, run_on_terminal
@@ -90,7 +90,7 @@ def _show(options: Options, setup: Setup, _: Terminal, clean: Clean) -> int:
         return COMPLETED
     is_terminal = sys.stdout.isatty()
     is_plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
-    width = shutil.get_terminal_size().columns if is_terminal else _PIPE_WIDTH
+    width = window_size(sys.stdout).columns if is_terminal else _PIPE_WIDTH
     text = render_tree(tree, width=width, is_coloured=is_terminal and not is_plain)
     encoding = sys.stdout.encoding
     if not encoding.lower().startswith("utf"):

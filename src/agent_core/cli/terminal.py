@@ -1,15 +1,13 @@
 """Shows text that cannot act on a terminal, crash the program, or reveal a secret."""
 
-import os
 import select
-import shutil
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, TextIO
 
-from agent_core.cli.layout import wrapped
+from agent_core.cli.layout import cells, rows_of, window_size, wrapped
 from agent_core.cli.options import FAILED, MISUSED, OUTPUT_CLOSED
 from agent_core.cli.streams import is_gone
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode, PortableError
@@ -71,6 +69,7 @@ class Terminal:
         shares_screen: the answer and all other text are on one screen.
         streams_answer: text is written before it is known to be the answer.
         has_signs: signs beyond ASCII can be written.
+        has_status: a line of its own always shows the tokens and the cost so far.
     """
 
     def __init__(
@@ -92,6 +91,7 @@ class Terminal:
         self.is_watched = _is_tty(err)
         self.can_draw = self.is_watched and not is_dumb
         self.has_signs = _can_write(err, _SIGNS)
+        self.has_status = False
 
     @property
     def width(self) -> int:
@@ -107,11 +107,7 @@ class Terminal:
         """The screen as it is now: windows change their size."""
         if not self.is_watched or self._err is None:
             return 200, 50
-        try:
-            size = os.get_terminal_size(self._err.fileno())
-        except (OSError, ValueError):  # no real terminal
-            size = shutil.get_terminal_size()
-        return (size.columns, size.lines) if size.columns and size.lines else (80, 24)
+        return window_size(self._err)
 
     def text(self, text: str) -> None:
         r"""Write a piece of the answer. A `\r` waits for the next piece, which may begin with `\n`.
@@ -201,15 +197,32 @@ class Terminal:
     def _clear_region(self) -> str:
         """Return the text that takes the region off the screen.
 
-        Some terminals have wrapped its lines when their window became narrower. The rest of them
-        then stays: going up further would erase output written above.
+        When a window becomes narrower, its terminal wraps the lines: they take more rows then.
         """
-        up, self._drawn = len(self._drawn), []
+        width = self._size()[0] if self._drawn else 0
+        up, self._drawn = sum(rows_of(line, width) for line in self._drawn), []
         return f"\x1b[{up}A\r\x1b[J" if up else ""
 
     def line(self, text: str, style: Style = Style.PLAIN) -> None:
-        """Write lines to standard error; they are dropped if it is closed."""
+        """Write lines to standard error; they are dropped if it is closed.
+
+        Where a person reads them, lines that are too long break between words.
+        """
+        if self.is_watched and len(text) > self.width // 2:
+            text = "\n".join(
+                part
+                for line in text.split("\n")
+                for part in ([line] if cells(line) <= self.width else self.wrap(line))
+            )
         self.parts((text, style))
+
+    def command(self, said: str, command: str, style: Style = Style.PLAIN) -> None:
+        """Write a line that ends with a command; the command stays on a line, to be copied."""
+        lines = [f"{said} {command}"]
+        if self.is_watched and cells(lines[0]) > self.width:
+            lines = [*self.wrap(said), command]
+        for line in lines:
+            self.parts((line, style))
 
     def wrap(self, text: str) -> list[str]:
         """Break the text into lines between words, if a person reads them."""

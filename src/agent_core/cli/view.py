@@ -303,6 +303,11 @@ class RunView:
         self._last = call
 
     @property
+    def usage(self) -> Usage:
+        """The use of the run so far."""
+        return self._usage or Usage()
+
+    @property
     def last_call(self) -> Call | None:
         """The last call that has ended."""
         return self._last
@@ -415,8 +420,8 @@ class RunView:
         return [f"{sign} {terminal.styled(fitted(said, room - 2, signs), Style.DIM)}"]
 
     def _spent(self) -> list[str]:
-        """Return the use of the run so far."""
-        if self._usage is None or not self._usage.total_tokens:
+        """Return the use of the run so far, unless it is shown elsewhere."""
+        if self._usage is None or not self._usage.total_tokens or self._terminal.has_status:
             return []
         cost = self._usage.cost
         known = [] if cost is None else [format_dollars(cost)]
@@ -450,6 +455,8 @@ class RunView:
             self.failure(f"{error.code}: {error.message}")
         if self._objection:
             self._say(objection_line(self._objection), Style.WARN)
+        if self._terminal.has_status:
+            return
         if usage is not None and usage.total_tokens:
             self._say(f"tokens: {format_usage(usage)}", Style.DIM)
         for spender in SPENDERS:
@@ -484,7 +491,7 @@ class RunView:
     def waiting(self, hints: Mapping[str, str]) -> None:
         """Show the questions that the run waits for, and how to answer: the last lines of all."""
         for request_id, hint in hints.items():
-            self._terminal.line(f"waiting for an answer to {request_id}: {hint}")
+            self._terminal.command(f"waiting for an answer to {request_id}:", hint)
 
 
 def answers_of(request: PermissionRequest) -> list[str]:

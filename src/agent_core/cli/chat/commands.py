@@ -343,7 +343,7 @@ async def _fork(chat: Chat, words: Sequence[str]) -> None:
     )
     there = shlex.quote(visible(chat.clean(forked.cwd), one_line=True))
     command = f"soong-agent chat --path {there} --session-id {forked.session_id}"
-    chat.terminal.line(f"to continue there: {command}", Style.DIM)
+    chat.terminal.command("to continue there:", command, Style.DIM)
 
 
 async def _undo(chat: Chat, words: Sequence[str]) -> None:
@@ -493,7 +493,7 @@ async def _last(chat: Chat, _: Sequence[str]) -> None:
     chat.terminal.line(f"{label_of(call)} {call.summary}".rstrip(), Style.BOLD)
     node = (await chat.runtime.get_node_path(call.answer_id))[-1] if call.answer_id else None
     for result in node.results if node else ():
-        chat.terminal.line(_result_text(result.content))
+        chat.terminal.parts((_result_text(result.content), Style.PLAIN))
 
 
 def _result_text(content: Sequence[ContentBlock]) -> str:

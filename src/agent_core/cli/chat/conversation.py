@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias, get_args
 
 from msgspec import Struct
@@ -13,8 +14,8 @@ from msgspec.structs import replace
 
 from agent_core.api import AgentRuntime, RunHandle
 from agent_core.cli.chat.message import Attached, UserCommand, attach_files
+from agent_core.cli.chat.state import State, fit_state
 from agent_core.cli.chat.steering import Steering, describe_left
-from agent_core.cli.figures import format_cost, format_tokens
 from agent_core.cli.run import MCP_PROMPT, with_content
 from agent_core.cli.sheet import title_of
 from agent_core.cli.terminal import Clean, OutputClosedError, Style, Terminal, waiting_question
@@ -97,6 +98,7 @@ class ChatTerminal(Terminal):
     def __init__(self, line: InputLine, *, environ: Mapping[str, str], plain: bool) -> None:
         super().__init__(line.stream, line.stream, environ=environ, plain=plain)
         self._line = line
+        self.has_status = self.can_draw
 
     def draw(self, slot: str, lines: Sequence[str]) -> None:
         """Show lines above the line of input."""
@@ -230,6 +232,7 @@ class Chat:
         self.has_sent = False
         self.last_call: Call | None = None
         self.view: RunView | None = None
+        self._since: float | None = None
         self._policy = PathPolicy.of(setup)
         self._sent: deque[Sent] = deque()
         self._steering = Steering(
@@ -300,7 +303,7 @@ class Chat:
                     if not self._leaving.is_set():
                         raise
         if self.has_sent:
-            self.terminal.line(f"continue: soong-agent chat --session-id {self.session_id}")
+            self.terminal.command("continue:", f"soong-agent chat --session-id {self.session_id}")
         return self.exit_code
 
     async def _end_runs(self, tasks: Sequence[asyncio.Task[Any]]) -> None:
@@ -556,7 +559,8 @@ class Chat:
         handle = self._shown = run.handle
         for warning in handle.warnings:
             self.say(visible(warning), Style.WARN)
-        view = self.view = RunView(self.terminal)
+        view, self._since = RunView(self.terminal), monotonic()
+        self.view = view
         is_shown = is_compacted = False
         async with aclosing(run.events) as events:
             async for event in events:
@@ -588,7 +592,7 @@ class Chat:
         view.waiting(await answer_hints(self.runtime, handle))
         if handle.status in {RunStatus.CANCELLED, RunStatus.ABORTED}:
             self.terminal.line("cancelled", Style.WARN)
-        self.usage = self.usage.plus(handle.usage)
+        self.usage, self._since = self.usage.plus(handle.usage), None
         self._begin(self._show_wishes())
 
     async def _show_wishes(self) -> None:
@@ -634,22 +638,20 @@ class Chat:
             self.terminal.line(part, style)
 
     def state(self, width: int) -> str:
-        """One line about the session: as much as fits."""
-        parts = [self.mode]
-        if self.window.size:
-            share = round(100 * self.window.used / self.window.size)
-            parts.append(
-                f"{format_tokens(self.window.used)}/{format_tokens(self.window.size)} {share}%"
-            )
-        if self.usage.cost:
-            parts.append(format_cost(self.usage))
-        parts.append(f"sandbox {self.setup.config.sandbox.mode}")
-        between = " · " if self.terminal.has_signs else " | "
-        model = visible(self.model_name, one_line=True)
-        while len(parts) > 1 and len(between.join([model, *parts])) > width:
-            parts.pop()
-        room = max(width - len(between.join(["", *parts])), 0)
-        return between.join([short_line(model, room), *parts])
+        """One line about the session and the run at work: as much as fits."""
+        usage, elapsed = self.usage, None
+        if self._since is not None and self.view is not None:
+            usage, elapsed = usage.plus(self.view.usage), monotonic() - self._since
+        state = State(
+            model=visible(self.model_name, one_line=True),
+            mode=self.mode,
+            sandbox=self.setup.config.sandbox.mode,
+            used=self.window.used,
+            window=self.window.size,
+            usage=usage,
+            elapsed_s=elapsed,
+        )
+        return fit_state(state, width, " · " if self.terminal.has_signs else " | ")
 
     @property
     def model_name(self) -> str:

@@ -8,9 +8,9 @@ import asyncio
 import io
 import os
 import re
-import shutil
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Protocol, TextIO, cast
 
 from msgspec import Struct
@@ -44,7 +44,7 @@ from agent_core.cli.chat.keys import ESCAPE, KeyParser
 from agent_core.cli.chat.pane import PickerPane
 from agent_core.cli.chat.pastes import Pastes
 from agent_core.cli.chat.picker import Picker
-from agent_core.cli.layout import ASCII_SIGNS, SIGNS
+from agent_core.cli.layout import ASCII_SIGNS, SIGNS, window_size
 from agent_core.cli.lines import AT_ONCE_S, REST_S
 from agent_core.text import plural, short_line, visible
 from agent_core.types import ImageBlock
@@ -215,7 +215,7 @@ class EditedLine:
         )
         self._buffer.leaving, self._buffer.recalled = self._note_draft, self._note_recall
         is_utf = (out.encoding or "").lower().startswith("utf")
-        self._pane = PickerPane(SIGNS if is_utf else ASCII_SIGNS)
+        self._pane = PickerPane(SIGNS if is_utf else ASCII_SIGNS, partial(window_size, out))
         self._app: Application[None] = Application(
             layout=self._layout(),
             key_bindings=merge_key_bindings(
@@ -226,7 +226,9 @@ class EditedLine:
             ),
             style=_STYLE,
             input=_open_input(),
-            output=Vt100_Output(out, _screen_size, term=os.environ.get("TERM"), enable_cpr=False),
+            output=Vt100_Output(
+                out, partial(_screen_size, out), term=os.environ.get("TERM"), enable_cpr=False
+            ),
             erase_when_done=True,
             min_redraw_interval=0.02,
         )
@@ -556,7 +558,7 @@ class EditedLine:
         )
 
     def _above(self) -> StyleAndTextTuples:
-        size = shutil.get_terminal_size()
+        size = window_size(self._out)
         parts: list[StyleAndTextTuples] = []
         if self._partial:
             room = size.columns * max(size.lines // 2, 1)
@@ -578,7 +580,7 @@ class EditedLine:
         return shown
 
     def _below(self) -> StyleAndTextTuples:
-        width = shutil.get_terminal_size().columns - 1
+        width = window_size(self._out).columns - 1
         return [("class:state", self._pane.hint(width) or self._conversation.state(width))]
 
     def _text_keys(self) -> KeyBindings:
@@ -682,8 +684,8 @@ def _open_input() -> Input:
     return keys
 
 
-def _screen_size() -> Size:
-    size = shutil.get_terminal_size()
+def _screen_size(out: TextIO) -> Size:
+    size = window_size(out)
     return Size(rows=size.lines, columns=size.columns)
 
 

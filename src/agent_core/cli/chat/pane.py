@@ -1,7 +1,7 @@
 """Shows a list to choose from in place of the line: the entries, and a filter below them."""
 
 import asyncio
-import shutil
+import os
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -30,9 +30,11 @@ class PickerPane:
 
     Args:
         signs: for lines that are cut.
+        size: returns the size of the window.
     """
 
-    def __init__(self, signs: Signs) -> None:
+    def __init__(self, signs: Signs, size: Callable[[], os.terminal_size]) -> None:
+        self._size = size
         self._signs = signs
         self._picker: Picker | None = None
         self._ended: asyncio.Future[str | None] | None = None
@@ -100,13 +102,13 @@ class PickerPane:
 
     def _room(self) -> int:
         """Return how many entries fit: output above the line takes up to half of the screen."""
-        return max(min(_MOST_ROWS, shutil.get_terminal_size().lines // 2 - 3), 1)
+        return max(min(_MOST_ROWS, self._size().lines // 2 - 3), 1)
 
     def _rows(self) -> StyleAndTextTuples:
         picker = self._picker
         if picker is None:
             return []
-        width = shutil.get_terminal_size().columns - 1
+        width = self._size().columns - 1
         first, choices = picker.shown(self._room())
         lines: StyleAndTextTuples = [("bold", fitted(picker.title, width, self._signs))]
         for number, choice in reversed([*enumerate(choices, first)]):

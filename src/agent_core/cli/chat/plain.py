@@ -1,7 +1,6 @@
 """The line where nothing is drawn: for terminals that cannot, and for screen readers."""
 
 import asyncio
-import shutil
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from itertools import takewhile
@@ -10,7 +9,7 @@ from typing import TextIO, cast
 
 from agent_core.cli.chat.line import PROMPT, Conversation, Entered, LineStream
 from agent_core.cli.chat.picker import Choice, Picker, numbered_lines
-from agent_core.cli.layout import ASCII_SIGNS
+from agent_core.cli.layout import ASCII_SIGNS, window_size
 from agent_core.cli.lines import InputLines
 from agent_core.types import ImageBlock
 
@@ -122,7 +121,7 @@ class PlainLine:
             while True:
                 await picker.have(_LISTED + 1)
                 listed = picker.matches[:_LISTED]
-                self.write(_list_of(picker, listed))
+                self.write(_list_of(picker, listed, window_size(self._out).columns - 1))
                 typed = await self._typed_choice()
                 if not typed:
                     return None
@@ -273,12 +272,11 @@ class PlainLine:
         self._free.set()
 
 
-def _list_of(picker: Picker, listed: Sequence[Choice]) -> str:
+def _list_of(picker: Picker, listed: Sequence[Choice], width: int) -> str:
     """Return the numbered entries, the newest at the end."""
     lines = [picker.title]
     if len(picker.matches) > len(listed):
         lines.append(f"the newest {len(listed)}; words find older ones")
     if not listed:
         lines.append("nothing matches")
-    width = shutil.get_terminal_size().columns - 1
     return "\n".join([*lines, *numbered_lines(listed, width, ASCII_SIGNS), ""])

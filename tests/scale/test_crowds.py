@@ -174,9 +174,9 @@ async def explained(house: House, home: Home, project: Path) -> dict[str, Explai
     found: dict[str, Explained] = {}
     home.write_config(CONFIG + STORED_GRANTS)
     async with PostgresSessionStore.open(house.url, tenant=TENANT) as store:
-        assert [node.session_id for _, node in await store.nodes_with([RARE], limit=9)] == [
-            house.crowd.names["session"]
-        ]
+        assert [
+            node and node.session_id for _, node in await store.nodes_with([RARE], limit=9)
+        ] == [house.crowd.names["session"]]
         assert len(await store.approvals()) == house.mine["approvals"] / 2
         await fill(store)
     for kind in ("force_custom_plan", "force_generic_plan"):

@@ -55,7 +55,7 @@ async def fill(url: str) -> None:
 
 async def found(url: str, tenant: str | None, *words: str) -> list[str]:
     async with PostgresSessionStore.open(url, tenant=tenant) as store:
-        return [node.node_id for _, node in await store.nodes_with(words, limit=9)]
+        return [node.node_id for _, node in await store.nodes_with(words, limit=9) if node]
 
 
 async def require_search(url: str) -> None:

@@ -459,6 +459,15 @@ async def test_a_refusal_of_something_else_is_the_users_to_read(refusal: Status)
     assert len(server.requests) == 1
 
 
+async def test_a_limit_that_is_refused_as_too_large_is_sent_smaller_from_then_on() -> None:
+    refusal = words("max_tokens is too large: 4096. This model supports at most 1024 tokens.")
+
+    found, server = await played(refusal, "done", "again", requests=[asked()] * 2)
+
+    assert [isinstance(events[-1], ModelCompleted) for events in found] == [True, True]
+    assert [received.body["max_tokens"] for received in server.requests] == [4096, 1024, 1024]
+
+
 async def test_a_field_that_is_refused_for_ever_is_refused_once() -> None:
     def refuse(_: Received) -> Reply:
         return words("temperature and stream_options are not supported")

@@ -128,6 +128,7 @@ async def fill(home: Home, project: Path) -> None:
     async with opened(home, project, config=PARKING, asks=False) as made:
         handle = await made.start("wait", session_id="parked")
         assert await handle.wait() is RunStatus.WAITING
+        await handle.send("And then?")
     with closing(sqlite3.connect(home.path / "sessions.sqlite")) as connection, connection:
         connection.execute("INSERT INTO memory_backlog VALUES ('story')")
         connection.execute(

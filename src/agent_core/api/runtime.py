@@ -790,8 +790,12 @@ class AgentRuntime:
 
         Messages of a run at work are delivered at its next boundary. Those of a run that has ended
         stay until `RunHandle.take_back` removes them: send them again, or drop them.
+
+        Raises:
+            AgentCoreError: `validation_error`: the id is malformed.
         """
-        return await (await self._home.services()).runs.waiting_messages(session_id)
+        services = await self._home.services()
+        return await services.runs.waiting_messages(_checked_session_id(session_id))
 
     async def replay_run(self, run_id: str, include_sensitive: bool = False) -> "ReplayResult":
         """Return the timeline of one run.

@@ -407,10 +407,13 @@ class RunHandle(Generic[OutputT]):
             Whether it was taken back; False if it is delivered, or is being delivered.
 
         Raises:
-            AgentCoreError: `validation_error`: this is not the event loop of the runtime.
+            AgentCoreError: `validation_error`: the id is empty, or this is not the event loop of
+                the runtime.
             StorageError: `run_not_found`.
         """
         self._runs.home.require()
+        if not message_id.strip():
+            raise _malformed("the message id is empty; is a variable not set?")
         return await self._runs.take_back(self.run_id, message_id)
 
     async def cancel(self) -> CancelResult:

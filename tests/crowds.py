@@ -176,6 +176,7 @@ class Crowd:
             "permission_grants": runtime.permission_grants,
             "context_report": lambda: runtime.context_report(session),
             "replay_session": lambda: runtime.replay_session(session),
+            "waiting_messages": lambda: runtime.waiting_messages(session),
             "session_runs": lambda: runtime.session_runs(session),
             "replay_run": lambda: runtime.replay_run(run),
             "inspect_run": lambda: runtime.inspect_run(run),

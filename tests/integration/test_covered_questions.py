@@ -131,7 +131,8 @@ async def test_the_end_of_the_input_does_not_deny_what_an_answer_covers(
     shown = err.decode()
     assert (running.returncode, out) == (0, b"done\n"), shown
     asked = [line for line in shown.splitlines() if "asks for permission" in line]
-    assert [line.partition("), ")[2] for line in asked] == ["", "2 of 4"]
+    numbers = [line.partition("), ")[2] for line in asked]
+    assert numbers in (["", "2 of 3"], ["", "2 of 4"])  # of those that wait by then
     assert "nobody could be asked" not in shown
     assert "denied" not in shown
 

@@ -111,12 +111,13 @@ async def test_the_author_of_an_adapter_reads_where_it_is_wrong(
     assert words in handle.error.message
 
 
-async def test_a_service_may_answer_nothing(home: Home, project: Path) -> None:
+async def test_a_service_that_answers_nothing_fails_the_run(home: Home, project: Path) -> None:
     empty = ModelCompleted(raw_stop_reason="stop", usage=Usage(input_tokens=3))
 
     handle = await run(home, project, Playing(STARTED, empty))
 
-    assert (handle.status, handle.result_text) == (RunStatus.COMPLETED, "")
+    assert handle.error is not None
+    assert (handle.status, handle.error.code) == (RunStatus.FAILED, ErrorCode.EMPTY_REPLY)
 
 
 async def test_an_error_of_the_package_that_an_adapter_raises_is_kept(

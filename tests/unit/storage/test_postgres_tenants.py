@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from agent_core.errors import ErrorCode, StorageError
+from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.storage.postgres import PostgresSessionStore
 from agent_core.storage.sqlite import SqliteSessionStore
 from agent_core.storage.store import SessionStore
@@ -229,7 +229,7 @@ NOTHING_FOUND = {"waiting_children", "memory_backlog", "unused_sessions", "file_
 async def outcome(work: Awaitable[object]) -> object:
     try:
         return await work
-    except StorageError as error:
+    except AgentCoreError as error:
         return error.code
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import shlex
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
 from time import monotonic
@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from agent_core.api import AgentRuntime, RunHandle
 from agent_core.cli.chat.message import Attached, UserCommand, attach_files
+from agent_core.cli.chat.sent import Running, Sent, Start
 from agent_core.cli.chat.state import State, fit_state
 from agent_core.cli.chat.steering import Steering, describe_left
 from agent_core.cli.run import MCP_PROMPT, with_content
@@ -53,9 +54,6 @@ InputLine: TypeAlias = "EditedLine | PlainLine"
 _TWICE_S = 2.0
 _GRACE_S = 1.0
 _TITLE_CHARS = 80
-
-
-Start = Callable[[], Coroutine[Any, Any, RunHandle[Any]]]
 
 
 class Commands(Protocol):
@@ -123,60 +121,6 @@ class ChatTerminal(Terminal):
         """Add a text to the draft on the line."""
         self._line.type(text)
         return True
-
-
-class Running:
-    """A run that was started, and the stream of its later events."""
-
-    def __init__(self, handle: RunHandle[Any]) -> None:
-        self.handle = handle
-        self.events = handle.events()
-
-
-class Sent(Struct, eq=False):
-    """A message that was sent: its run waits, or is at work.
-
-    Attributes:
-        start: starts its run.
-        is_on_screen: it is right above the line, as it was typed.
-        is_command: its `/` was typed to name a command.
-        run: once it is started.
-        settings: the model and the mode it is for.
-    """
-
-    text: str
-    start: Start
-    attached: Sequence[Attached] = ()
-    is_on_screen: bool = False
-    is_command: bool = False
-    run: Running | None = None
-    settings: tuple[str | None, PermissionMode] | None = None
-    _starting: asyncio.Task[RunHandle[Any]] | None = None
-
-    @property
-    def waits(self) -> bool:
-        """Return whether its turn has not come."""
-        return self.run is None or self.run.handle.status is RunStatus.QUEUED
-
-    async def begin(self) -> Running | None:
-        """Start its run, unless it is started; None: it was cancelled before."""
-        if self.run is None:
-            self._starting = asyncio.create_task(self.start())
-            try:
-                await asyncio.wait([self._starting])
-            finally:
-                self._starting.cancel()
-            if self._starting.cancelled():
-                return None
-            self.run = Running(self._starting.result())
-        return self.run
-
-    async def cancel(self) -> None:
-        """Cancel its run, or prevent its start."""
-        if self.run is not None:
-            await self.run.handle.cancel()
-        elif self._starting is not None:
-            self._starting.cancel()
 
 
 class Window(Struct):
@@ -387,20 +331,25 @@ class Chat:
                 self.say("waiting: the run reads this after its next step", Style.DIM)
             self.line.refresh()
             return
-        options = RunOptions(model=self.model, permission_mode=self.mode)
-        start = partial(
+        await self.watch(
+            entered.text,
+            self.starting(message),
+            attached,
+            is_on_screen=not self.terminal.can_draw,
+            is_command=is_command,
+        )
+        self._extra.clear()
+
+    def starting(self, message: str | UserMessage) -> Start:
+        """Return the call that starts a run of the session with a message."""
+        return partial(
             self.runtime.start,
             message,
             self.session_id,
-            options=options,
+            options=RunOptions(model=self.model, permission_mode=self.mode),
             here=True,
             move_session=self.session_id == self.moving,
         )
-        is_on_screen = not self.terminal.can_draw
-        await self.watch(
-            entered.text, start, attached, is_on_screen=is_on_screen, is_command=is_command
-        )
-        self._extra.clear()
 
     async def send_later(self, text: str) -> None:
         """Send the message that was entered behind a command when the run has ended.

@@ -1,13 +1,11 @@
 """`/init`: a run that writes the project's AGENTS.md, or improves it."""
 
 import asyncio
-from functools import partial
 from pathlib import Path
 from string import Template
 
 from agent_core.assets.load import load_asset
 from agent_core.cli.chat.conversation import Chat
-from agent_core.loop.options import RunOptions
 from agent_core.types import WORDS, UserMessage
 
 _KNOWN = (
@@ -25,16 +23,7 @@ async def start_init(chat: Chat) -> None:
     found = await asyncio.to_thread(_describe, chat.setup.project)
     text = Template(load_asset("chat.init").text).substitute(found=found)
     message = UserMessage(content=text, metadata={WORDS: "/init: write or improve AGENTS.md"})
-    options = RunOptions(model=chat.model, permission_mode=chat.mode)
-    start = partial(
-        chat.runtime.start,
-        message,
-        chat.session_id,
-        options=options,
-        here=True,
-        move_session=chat.session_id == chat.moving,
-    )
-    await chat.watch("/init", start, is_on_screen=True)
+    await chat.watch("/init", chat.starting(message), is_on_screen=True)
 
 
 def _describe(project: Path) -> str:

@@ -208,11 +208,8 @@ async def test_a_compaction_that_fails_harms_nothing(
     provider = split(long_answer, lambda _: answer)
     async with runtime(home, project, provider, config=SMALL) as made:
         await grown(made)
-        failed = of_type(
-            await events_of(made), EventType.COMPACT_FAILED, EventType.COMPACT_COMPLETED
-        )
+        failed = await until_told(made, EventType.COMPACT_FAILED)
         assert (await ask(made, "still here?")).status is RunStatus.COMPLETED
-    assert failed
     assert not re.search("Traceback", str(failed))
 
 

@@ -604,7 +604,7 @@ async def test_heartbeats_that_nobody_waits_for_do_not_delay_the_end_without_a_s
         beat.cancel()
     began = time.monotonic()
     await threads.close()
-    assert time.monotonic() - began < 1.5 * patience
+    assert time.monotonic() - began < 4 * patience
 
 
 @pytest.mark.parametrize("crash", ["of the machine", "of one process of the server"])

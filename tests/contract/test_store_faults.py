@@ -163,7 +163,7 @@ async def test_a_write_waits_for_another_process_without_holding_up_the_event_lo
 ) -> None:
     async with SqliteSessionStore.open(database) as store:
         await store.open_run(an_opening("s1", "run_s1"))
-        with held(database, 0.5):
+        with held(database, 3):
             writing = store.append(storing.step("s1", 0))
             longest, before = 0.0, time.monotonic()
             while not writing.done():
@@ -172,7 +172,7 @@ async def test_a_write_waits_for_another_process_without_holding_up_the_event_lo
                 now = time.monotonic()
                 longest, before = max(longest, now - before), now
             await writing
-        assert longest < 0.25
+        assert longest < 2
         assert await store.node("s1_0") is not None
 
 

@@ -107,7 +107,7 @@ async def interrupted(place: Place, parts: dict[str, Any], mode: Mode, way: str,
             await asyncio.gather(*beside)
             if scene.handle is not None and way != "runtime":
                 await scene.handle.wait()
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 40
         for error in done:
             expected = (asyncio.CancelledError, AgentCoreError)
             assert error is None or isinstance(error, expected), repr(error)

@@ -56,7 +56,7 @@ def test_a_run_whose_clock_jumps_is_an_ordinary_run(
             ended = run_driver(
                 program, place.home.path, place.project, environment=clock(library, place, *jumps)
             )
-            assert time.monotonic() - began < 20
+            assert time.monotonic() - began < 50
             assert ended.code == 0, ended.errors
             assert {run["run"] for run in ended.runs} == {"completed"}, ended.runs
             assert ended.errors == ""

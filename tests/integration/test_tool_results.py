@@ -588,7 +588,7 @@ async def test_a_thread_that_never_returns_is_left_behind_and_reported(
         started = time.monotonic()
         with caplog.at_level(logging.WARNING, "agent_core.tools.results"):
             await handle.cancel()
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 12
         assert handle.status is RunStatus.CANCELLED
         release.set()
         assert await asyncio.to_thread(is_refused.wait, 10)

@@ -62,7 +62,7 @@ def test_a_cancelled_run_ends_soon_and_says_why(tmp_path: Path) -> None:
     threading.Timer(0.2, stop.cancel, ["enough"]).start()
     began = time.monotonic()
     result = run(profile(tmp_path, model={"path": "s.json"}), "x", cancellation=stop)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     assert result.status is RunStatus.incomplete
     assert state(result.sandbox_root)["failure_reason"] == "cancelled: enough"
 

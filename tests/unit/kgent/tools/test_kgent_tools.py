@@ -441,7 +441,7 @@ def test_a_running_command_ends_when_the_run_is_to_stop(shell: RunContext) -> No
     began = time.monotonic()
     with pytest.raises(asyncio.CancelledError):
         answer(tool, shell, argv=["sh", "-c", "echo so far; sleep 60"])
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     assert code_of(answer(tool, shell, argv=["sh"], call_id="call_2")) == "cancelled"
     records = lines(shell.sandbox_root / "logs" / "tools.jsonl")
     assert [record["error"]["code"] for record in records] == ["cancelled", "cancelled"]

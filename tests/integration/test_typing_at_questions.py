@@ -132,6 +132,29 @@ def test_a_text_that_goes_on_after_a_pause_answers_nothing(home: Home, project: 
     assert texts(server) == "then yes"
 
 
+@pytest.mark.parametrize("command", [("run", "begin"), ("chat", "begin"), ("chat", "--plain")])
+def test_a_key_typed_the_moment_a_question_shows_answers_it(
+    home: Home, project: Path, command: Sequence[str]
+) -> None:
+    script = [calls("code.run_command", argv=["echo", f"number-{at}"]) for at in range(12)]
+    is_plain = "--plain" in command
+    with (
+        ModelServer.in_thread([*script, "All done."]) as server,
+        terminal(home, project, server, *command) as session,
+    ):
+        if is_plain:
+            session.wait_for("> ")
+            session.type(f"begin{ENTER}")
+        for at in range(12):
+            session.wait_for(f"echo number-{at}")
+            session.type(f"n{ENTER}" if is_plain else "n")
+            session.wait_for("denied")
+        session.wait_for("All done.")
+        if command[0] == "chat":
+            session.type(CTRL_D)
+        session.wait_for_end()
+
+
 def test_what_is_typed_during_a_run_answers_no_question(home: Home, project: Path) -> None:
     with (
         ModelServer.in_thread([Pauses(seconds=1.0), *WRITES]) as server,

@@ -21,6 +21,7 @@ from agent_core.text import shortened, visible
 from agent_core.types import ElicitationAnswer, ElicitationRequest
 
 _DECLINE = "/decline"
+_NO_BROWSER = "no browser could be opened: visit the address yourself"
 _MOST_TRIES = 5
 _MOST_CHOICES = 40
 _LONGEST_LINE = 400
@@ -64,7 +65,6 @@ class TerminalElicitation:
         """Show the question and read the answer."""
         about = f"MCP server {request.server_id}"
         async with self._turn, self._terminal.question_at_rest(self._lines, about):
-            self._lines.forget_typed_ahead()
             try:
                 if request.mode == "form":
                     return await self._fill_in(request)
@@ -78,8 +78,28 @@ class TerminalElicitation:
         is_login = request.purpose == "login"
         if is_login and not self._is_interactive and not self._waits_for_login:
             return _DECLINED
-        wish = "wants you to log in" if is_login else "wants you to open an address"
-        self._show(request, wish)
+        show: Callable[[], object] = partial(self._show_visit, request, is_login=is_login)
+        for _ in range(_MOST_TRIES):
+            line = await self._consent("> ", show)
+            show = _show_nothing
+            answer = (line or "").strip()
+            if line is None:
+                return _CANCELLED
+            if is_login and answer.startswith(("http://", "https://")):
+                return ElicitationAnswer(action="accept", content={"redirect_url": answer})
+            if answer.casefold() in _YES:
+                if not self._is_interactive or await _open(request.url or ""):
+                    return _ACCEPTED
+                show = partial(self._terminal.line, _NO_BROWSER, Style.WARN)
+                if not is_login:
+                    show()
+                    return _ACCEPTED
+            elif not self._is_interactive or answer.casefold() in {*_NO, _DECLINE}:
+                return _DECLINED
+        return _CANCELLED
+
+    def _show_visit(self, request: ElicitationRequest, *, is_login: bool) -> None:
+        self._show(request, "wants you to log in" if is_login else "wants you to open an address")
         self._terminal.line(f"  host: {_line(request.host)}", Style.BOLD)
         self._terminal.line(f"  {visible(request.url or '', one_line=True)}")  # to copy it whole
         choices = "y open it in the browser  n do not"
@@ -89,73 +109,51 @@ class TerminalElicitation:
             choices += "  or paste the address that the browser is sent to in the end"
         for part in self._terminal.wrap(choices):
             self._terminal.line(part)
-        for _ in range(_MOST_TRIES):
-            line = await self._read("> ", is_consent=True)
-            answer = (line or "").strip()
-            if line is None:
-                return _CANCELLED
-            if is_login and answer.startswith(("http://", "https://")):
-                return ElicitationAnswer(action="accept", content={"redirect_url": answer})
-            if answer.casefold() in _YES:
-                if not self._is_interactive or await self._open(request.url or ""):
-                    return _ACCEPTED
-                if not is_login:
-                    return _ACCEPTED
-            elif not self._is_interactive or answer.casefold() in {*_NO, _DECLINE}:
-                return _DECLINED
-        return _CANCELLED
-
-    async def _open(self, url: str) -> bool:
-        """Open the address in a graphical browser."""
-        has_window = sys.platform == "darwin" or any(
-            os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
-        )
-        import webbrowser  # noqa: PLC0415 - few runs open one
-
-        if has_window and await asyncio.to_thread(webbrowser.open, url):
-            return True
-        self._terminal.line("no browser could be opened: visit the address yourself", Style.WARN)
-        return False
 
     async def _fill_in(self, request: ElicitationRequest) -> ElicitationAnswer:
+        # The server side is imported for users who have servers.
+        from agent_core.mcp.elicitation import is_secret_field  # noqa: PLC0415
+
         schema = request.requested_schema or {}
         fields = cast("dict[str, dict[str, Any]]", schema.get("properties", {}))
         required = cast("list[str]", schema.get("required", []))
-        self._show(request, "asks you")
         if not fields:
-            line = await self._read("y agree  n do not > ", is_consent=True)
+            show = partial(self._show, request, "asks you")
+            line = await self._consent("y agree  n do not > ", show)
             if line is None:
                 return _CANCELLED
             return _ACCEPTED if line.strip().casefold() in _YES else _DECLINED
+        self._lines.forget_typed_ahead()
+        self._show(request, "asks you")
         self._terminal.line(
             f"  An empty line takes the default or leaves a field out; {_DECLINE} answers nothing.",
             Style.DIM,
         )
         content: dict[str, Any] = {}
         for name, field in fields.items():
-            answer = await self._ask_field(name, field, is_required=name in required)
+            is_secret, is_required = is_secret_field(name, field), name in required
+            with _hidden(self._descriptor) if is_secret else nullcontext():
+                answer = await self._ask_field(
+                    name, field, is_required=is_required, is_secret=is_secret
+                )
             if isinstance(answer, ElicitationAnswer):
                 return answer
             content |= answer
         return ElicitationAnswer(action="accept", content=content)
 
     async def _ask_field(
-        self, name: str, field: Mapping[str, Any], *, is_required: bool
+        self, name: str, field: Mapping[str, Any], *, is_required: bool, is_secret: bool
     ) -> dict[str, Any] | ElicitationAnswer:
         """The field with its value, without one if it was left out, or how the form has ended."""
-        # The server side is imported for users who have servers.
-        from agent_core.mcp.elicitation import is_secret_field  # noqa: PLC0415
-        from agent_core.tools.schema import SchemaCheck  # noqa: PLC0415
+        from agent_core.tools.schema import SchemaCheck  # noqa: PLC0415 - as the server side
 
-        is_secret = is_secret_field(name, field)
         choices = _choices(field)
-        self._describe(name, field, choices, is_required=is_required)
         check = SchemaCheck(
             "form", {"type": "object", "properties": {name: dict(field)}, "required": [name]}
         )
+        self._describe(name, field, choices, is_required=is_required)
         for _ in range(_MOST_TRIES):
-            with _hidden(self._descriptor) if is_secret else nullcontext():
-                line = await self._read("  > ")
+            line = await self._read("  > ")
             if is_secret and self._is_interactive:
                 self._terminal.leave_line()
             if line is None:
@@ -216,16 +214,39 @@ class TerminalElicitation:
         if field.get("type") == "array":
             self._terminal.line("    several, with commas", Style.DIM)
 
-    async def _read(self, question: str, *, is_consent: bool = False) -> str | None:
-        ask = partial(self._terminal.ask, question)
-        if is_consent:
-            line = await self._lines.answer(ask)
-        else:  # the fields of a form can be pasted together
-            ask()
-            line = await self._lines.next()
+    async def _consent(self, question: str, show: Callable[[], object]) -> str | None:
+        """Return the line that was typed after `show` began to show what it consents to."""
+
+        def ask() -> None:
+            show()
+            self._terminal.ask(question)
+
+        line = await self._lines.answer(ask)
         if not self._is_interactive:
             self._terminal.leave_line()
         return line
+
+    async def _read(self, question: str) -> str | None:
+        """Return the next line; the fields of a form can be pasted together."""
+        self._terminal.ask(question)
+        line = await self._lines.next()
+        if not self._is_interactive:
+            self._terminal.leave_line()
+        return line
+
+
+def _show_nothing() -> None:
+    """Show nothing: the question is on the screen."""
+
+
+async def _open(url: str) -> bool:
+    """Open an address in a graphical browser, and return whether that was possible."""
+    has_window = sys.platform == "darwin" or any(
+        os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
+    )
+    import webbrowser  # noqa: PLC0415 - few runs open one
+
+    return has_window and await asyncio.to_thread(webbrowser.open, url)
 
 
 def _line(text: str | None) -> str:

@@ -104,8 +104,12 @@ class _Forgetting:
                 self._say("kept")
                 return COMPLETED
             return self._forget(found)
-        self._list(found)
-        answer = None if options.yes else await self._ask()
+        answer = None
+        if options.yes:
+            for line in self._listed(found):
+                self._say(line)
+        else:
+            answer = await self._ask(found)
         if answer is None:
             self._record(found, are_forgotten=False)
             cure = "name one by its id, or with more words"
@@ -121,16 +125,17 @@ class _Forgetting:
             return COMPLETED
         return self._forget([found[place - 1] for place in dict.fromkeys(places)])
 
-    async def _ask(self) -> str | None:
+    async def _ask(self, found: Sequence[Memory]) -> str | None:
         lines = InputLines(sys.stdin.fileno())
         question = "forget which? Numbers, such as 1 or 1 3; nothing keeps all: "
-        async with self._terminal.question_at_rest(lines, "memory forget"):
-            return await lines.answer(partial(self._terminal.ask, question))
+        return await self._terminal.enter(lines, question, "memory forget", self._listed(found))
 
-    def _list(self, found: Sequence[Memory]) -> None:
+    def _listed(self, found: Sequence[Memory]) -> list[str]:
+        lines: list[str] = []
         for number, memory in enumerate(found, 1):
             start = f"{number:>3}  {self._clean(memory.memory_id)}  {memory.category:<9}"
-            self._say(f"{start}  {_summary(memory, self._clean)}")
+            lines.append(visible(f"{start}  {_summary(memory, self._clean)}", one_line=True))
+        return lines
 
     def _forget(self, memories: Sequence[Memory]) -> int:
         with self._folder.locked():

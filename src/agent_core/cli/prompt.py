@@ -198,23 +198,24 @@ class TerminalPrompt:
 
     async def _ask_person(self, request: PermissionRequest) -> PermissionDecision:
         terminal = self._terminal
-        if terminal.can_draw:  # separate it from earlier output
-            terminal.line("")
         rules, choices = rules_of(request), choices_of(request)
-        whole = self._show_question(request, choices)
+        shown, whole = self._question_lines(request, choices)
+        if terminal.can_draw:  # separate it from earlier output
+            shown.insert(0, _Line([""]))
         by_key = {"a": Decision.ALLOW_FOR_SESSION}  # of this call only, where it is not offered
         by_key |= {choice.key: choice.decision for choice in choices if choice.decision}
         menu = self._menu(choices)
         while True:
-            pressed = await self._press(menu)
+            pressed = await self._press(menu, shown)
+            shown = []
             key = pressed.strip().casefold()
             if decision := by_key.get(key) or _ANSWERS.get(key):
-                shown = decision
+                meant = decision
                 if decision is Decision.ALLOW_FOR_SESSION and not is_remembered(request):
-                    shown = Decision.ALLOW_ONCE
-                if cells(f"{menu[-1]}{_PROMPT}{_CONFIRMATIONS[shown]}") >= terminal.width:
+                    meant = Decision.ALLOW_ONCE
+                if cells(f"{menu[-1]}{_PROMPT}{_CONFIRMATIONS[meant]}") >= terminal.width:
                     terminal.leave_line()
-                terminal.line(_CONFIRMATIONS[shown])
+                terminal.line(_CONFIRMATIONS[meant])
                 return _answered(decision)
             if key == "e":
                 ask = partial(terminal.ask, "why not? ")
@@ -231,17 +232,19 @@ class TerminalPrompt:
                     return _answered(chosen, always=True)
                 terminal.leave_line()
             elif key == "v" and whole:
-                await self._page(whole)
+                shown = await self._page(whole)
             elif key == "?":
                 told = self._rows(help_lines(request, choices))
-                await self._page([_Line([row]) for row in told])
+                shown = await self._page([_Line([row]) for row in told])
             else:
-                terminal.line("that is none of the keys:", Style.WARN)
+                shown = [_Line(["that is none of the keys:"], Style.WARN)]
 
-    def _show_question(self, request: PermissionRequest, choices: list[Choice]) -> list[_Line]:
-        """Show as much of a question as fits; return the rest and the diff, for `v`.
+    def _question_lines(
+        self, request: PermissionRequest, choices: list[Choice]
+    ) -> tuple[list[_Line], list[_Line]]:
+        """Return as much of a question as fits, and the rest with the diff, for `v`.
 
-        If there are any, the choice to show them is added.
+        If there is a rest or a diff, the choice to show it is added.
         """
         terminal, diff = self._terminal, self._diff_lines(request)
         view = Choice("v", "view")
@@ -251,18 +254,18 @@ class TerminalPrompt:
         if (total := self._count_asked + len(self._waiting)) > 1:
             what[0] = f"({self._count_asked + 1} of {total}) {what[0]}"
         parts = [self._rows(what), self._rows([where] if where else [])]
-        shown = _cut(parts, room)
-        for rows, style in zip(shown, (Style.BOLD, Style.WARN), strict=True):
-            self._show([_Line([row], style) for row in rows])
-        fitting = _count_fitting(diff, max(room - sum(map(len, shown)), 0) + _LEAST_ROWS)
-        self._show(diff[:fitting])
+        cut = _cut(parts, room)
+        styled = zip(cut, (Style.BOLD, Style.WARN), strict=True)
+        shown = [_Line([row], style) for rows, style in styled for row in rows]
+        fitting = _count_fitting(diff, max(room - len(shown), 0) + _LEAST_ROWS)
+        shown += diff[:fitting]
         if len(diff) > fitting:
             hidden = plural(_count_hidden(diff, fitting), "more line")
-            terminal.line(f"    … {hidden} not shown, v shows the whole", Style.WARN)
-        left_out = chain.from_iterable(parts) if shown != parts else ()
+            shown.append(_Line([f"    … {hidden} not shown, v shows the whole"], Style.WARN))
+        left_out = chain.from_iterable(parts) if cut != parts else ()
         if whole := [*(_Line([row]) for row in left_out), *diff]:
             choices.insert(-1, view)
-        return whole
+        return shown, whole
 
     def _menu(self, choices: Sequence[Choice]) -> list[str]:
         """Return the lines of the keys, which begin at the left edge, as no other line does."""
@@ -270,10 +273,14 @@ class TerminalPrompt:
         words = [f"{choice.key} {choice.label}" for choice in choices]
         return _folded(words, self._terminal.width - len(_PROMPT) - 1, between)
 
-    async def _press(self, menu: Sequence[str]) -> str:
-        """A key alone where the terminal can, a key and Enter elsewhere."""
+    async def _press(self, menu: Sequence[str], before: Sequence[_Line] = ()) -> str:
+        """Show lines and the keys; return a key alone where the terminal can, else a line.
+
+        A key counts as soon as the first of the lines is on the screen.
+        """
 
         def ask() -> None:
+            self._show(before)
             *lines, last = menu
             for line in lines:
                 self._terminal.line(line)
@@ -289,32 +296,34 @@ class TerminalPrompt:
 
     async def _choose_rule(self, rules: Mapping[str, OfferedRule]) -> Decision | None:
         """Show the rule that each key would add to the file, and return the chosen answer."""
-        terminal = self._terminal
+        shown: list[_Line] = []
         for key, offered in rules.items():
             title = f"  +++ rules.toml, {key} adds it" if len(rules) > 1 else "  +++ rules.toml"
-            terminal.line(title, Style.DIM)
             added = [f"  +{line}" for line in offered.text.splitlines()]
-            self._show([_Line(self._rows(added), Style.GOOD)])
-            self._show([_Line(self._rows([f"  {offered.covers}"]))])
+            shown += [
+                _Line([title], Style.DIM),
+                _Line(self._rows(added), Style.GOOD),
+                _Line(self._rows([f"  {offered.covers}"])),
+            ]
         choices = [f"{key} {offered.what}" for key, offered in rules.items()]
-        menu = _folded([*choices, "any other key goes back"], terminal.width - len(_PROMPT) - 1)
-        chosen = rules.get((await self._press(menu)).strip().casefold())
+        room = self._terminal.width - len(_PROMPT) - 1
+        menu = _folded([*choices, "any other key goes back"], room)
+        chosen = rules.get((await self._press(menu, shown)).strip().casefold())
         return chosen and chosen.decision
 
-    async def _page(self, lines: Sequence[_Line]) -> None:
-        """Show lines, a screen at a time."""
+    async def _page(self, lines: Sequence[_Line]) -> Sequence[_Line]:
+        """Show lines, a screen at a time, and return those of the last screen, not shown yet."""
         room, start = max(self._terminal.rows - 2, _LEAST_ROWS), 0
-        while start < len(lines):
+        while True:
             end = start + _count_fitting(lines[start:], room)
-            self._show(lines[start:end])
             if (left := _count_hidden(lines, end)) == 0 or end >= len(lines):
-                return
+                return lines[start:]
             menu = [f"{plural(left, 'more line')}:", "q ends,", "any other key goes on"]
             menu = _folded(menu, self._terminal.width - len(_PROMPT) - 1, " ")
-            key = (await self._press(menu)).strip().casefold()
+            key = (await self._press(menu, lines[start:end])).strip().casefold()
             self._terminal.leave_line()
             if key == "q":
-                return
+                return []
             start = end
 
     def _show(self, lines: Sequence[_Line]) -> None:

@@ -285,12 +285,13 @@ async def _delete(runtime: AgentRuntime, options: Options, terminal: Terminal) -
             message = "deleting asks on a terminal only; add --yes. Nothing was deleted"
             terminal.line(f"error: {message}", Style.BAD)
             return MISUSED
+        listed: list[str] = []
         for session_id in found.candidates:
             page = await runtime.replay_session(session_id, from_seq=1, to_seq=0)
-            terminal.line(f"  {session_id}  {visible(title_of(page.session))}")
+            listed.append(f"  {session_id}  {visible(title_of(page.session))}")
         lines = InputLines(sys.stdin.fileno())
         question = f"Delete {plural(len(found.candidates), 'session')} for good? [y/N] "
-        if not await terminal.confirm(lines, question, "sessions delete"):
+        if not await terminal.confirm(lines, question, "sessions delete", listed):
             terminal.line("nothing was deleted")
             return FAILED
     return _report(await select(dry_run=False), terminal)

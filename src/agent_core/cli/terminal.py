@@ -4,7 +4,6 @@ import select
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from enum import StrEnum
-from functools import partial
 from typing import TYPE_CHECKING, TextIO
 
 from agent_core.cli.layout import cells, rows_of, window_size, wrapped
@@ -283,18 +282,33 @@ class Terminal:
         async with self.question():
             yield
 
-    async def confirm(self, lines: "InputLines", question: str, about: str) -> bool:
-        """Ask whether to go ahead, and return whether the answer is yes.
+    async def enter(
+        self, lines: "InputLines", question: str, about: str, before: Sequence[str] = ()
+    ) -> str | None:
+        """Ask for a line, and return it; None at the end of the input.
 
-        At a terminal only keys count that were pressed after the question was shown.
+        At a terminal only keys count that were pressed after the question began to show.
 
         Args:
             lines: where the answer comes from.
-            question: a line that ends with the choices.
+            question: the line that the answer is typed behind.
             about: names the question while it waits.
+            before: the lines above it.
         """
+
+        def ask() -> None:
+            for line in before:
+                self.line(line)
+            self.ask(question)
+
         async with self.question_at_rest(lines, about):
-            answer = await lines.answer(partial(self.ask, question))
+            return await lines.answer(ask)
+
+    async def confirm(
+        self, lines: "InputLines", question: str, about: str, before: Sequence[str] = ()
+    ) -> bool:
+        """Ask as `enter` does whether to go ahead, and return whether the answer is yes."""
+        answer = await self.enter(lines, question, about, before)
         return (answer or "").strip().casefold() in {"y", "yes"}
 
     async def rest(self, lines: "InputLines", about: str) -> None:

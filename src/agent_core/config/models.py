@@ -580,6 +580,13 @@ class McpConfig(Section):
     tool_overrides: dict[str, ToolOverrideConfig] = {}
 
 
+class WebConfig(Section):
+    """The tool `web.fetch`, which needs the extra `web`."""
+
+    enabled: bool = False
+    max_bytes: Bytes = 5_242_880
+
+
 DEFAULT_SENSITIVE_PATHS = [
     "~/.ssh",
     "~/.gnupg",
@@ -612,6 +619,7 @@ class ToolsConfig(Section):
     defer_above_tokens: TokenRoom | None = None
     sensitive_paths: list[str] = DEFAULT_SENSITIVE_PATHS
     network: NetworkConfig = NetworkConfig.model_construct()
+    web: WebConfig = WebConfig.model_construct()
     mcp: McpConfig = McpConfig.model_construct()
 
     @model_validator(mode="before")

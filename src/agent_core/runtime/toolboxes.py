@@ -52,6 +52,7 @@ _DEFINITIONS_SHARE = 8
 """Definitions loaded by one search take at most an eighth of the window."""
 
 _READ_FILE = "code.read_file"
+WEB_FETCH = "web.fetch"
 
 logger = logging.getLogger(__name__)
 
@@ -99,6 +100,8 @@ class Toolboxes:
         # Tool schemas are a twentieth of the start-up time: none is built for a disabled tool.
         wanted = [name for name in CODE_TOOLS if not self.is_disabled(name)]
         self._code = {name: maker_of(name)(self._workspace) for name in wanted}
+        if tools.web.enabled and not self.is_disabled(WEB_FETCH):
+            self._code[WEB_FETCH] = _web_fetch(setup)
         # It notes the instruction files that its run has read.
         self._make_reader = maker_of(_READ_FILE) if _READ_FILE in self._code else None
 
@@ -108,7 +111,7 @@ class Toolboxes:
         Raises:
             ConfigError: `validation_error`, naming the tool.
         """
-        taken = {*BUILT_IN_TOOLS, *CODE_TOOLS}
+        taken = {*BUILT_IN_TOOLS, *CODE_TOOLS, *self._code}
         for tool in (*self._declared, *self._registered, *self._opened):
             if tool.name in taken:
                 message = f"there is already a tool named {tool.name}; give yours another name"
@@ -258,7 +261,7 @@ class Toolboxes:
         """Warn once about names in the settings that match no tool, such as a typo."""
         self._has_checked_settings = True
         config = self._setup.config.tools
-        known |= CODE_TOOLS.keys()
+        known |= {*CODE_TOOLS, WEB_FETCH}
         for key, names in (("disabled", config.disabled), ("overrides", config.overrides)):
             for name in names:
                 if name not in known and not name.startswith("mcp."):
@@ -279,8 +282,8 @@ class Toolboxes:
         """
         from agent_core.runtime.built_in import built_in_definitions  # noqa: PLC0415 - rarely used
 
-        code = code_tools(self._workspace)
-        tools = [*code, *self._declared, *self._registered, *self._opened]
+        code = {tool.name: tool for tool in code_tools(self._workspace)} | self._code
+        tools = [*code.values(), *self._declared, *self._registered, *self._opened]
         known = {tool.name: tool.definition for tool in tools}
         return built_in_definitions() | known
 
@@ -297,7 +300,7 @@ class Toolboxes:
         for tool in self._wanted(every):
             if tool.name == name:
                 return tool
-        names = {*CODE_TOOLS, *(tool.name for tool in every)}
+        names = {*CODE_TOOLS, WEB_FETCH, *(tool.name for tool in every)}
         is_known = name in names
         hint = "" if is_known else nearest(name, sorted(names))
         reason = "is disabled in the settings" if is_known else f"is not a known tool{hint}"
@@ -325,7 +328,8 @@ class Toolboxes:
         from agent_core.mcp.resources import READ_RESOURCE  # noqa: PLC0415 - few have hooks
         from agent_core.tools.deferred import CALL_TOOL, FIND_TOOLS  # noqa: PLC0415 - likewise
 
-        return {*BUILT_IN_TOOLS, *CODE_TOOLS, FIND_TOOLS, CALL_TOOL, READ_RESOURCE}
+        extra = {FIND_TOOLS, CALL_TOOL, READ_RESOURCE}
+        return {*BUILT_IN_TOOLS, *CODE_TOOLS, *self._code, *extra}
 
     def tagged_definitions(self) -> dict[str, ToolDefinition]:
         """Return every tool by name, as `definitions` does, with the tags of the settings."""
@@ -342,7 +346,7 @@ class Toolboxes:
     def known_names(self) -> set[str]:
         """Return the names of all tools that a definition may suggest, except tools of servers."""
         tools = (*self._declared, *self._registered, *self._opened)
-        return {*BUILT_IN_TOOLS, *CODE_TOOLS, *(tool.name for tool in tools)}
+        return {*BUILT_IN_TOOLS, *CODE_TOOLS, *self._code, *(tool.name for tool in tools)}
 
     async def work_tools(self, options: RunOptions) -> Mapping[str, ToolDefinition]:
         """Return all tools a run may grant: all but the built-in `agent.*` and `internal.*`."""
@@ -427,6 +431,15 @@ async def note_failure(journal: Journal, failure: "ServerFailure") -> None:
 def servers_of(names: Iterable[str]) -> set[str]:
     """Return the ids of the servers that these tools belong to."""
     return {name.split(".")[1] for name in names if name.startswith("mcp.")}
+
+
+def _web_fetch(setup: Setup) -> Tool:
+    """Make the tool that reads pages; few users have it."""
+    from agent_core.tools.web.fetch import web_fetch  # noqa: PLC0415
+
+    config = setup.config
+    networks = (config.tools.network, config.permissions.network_policy)
+    return web_fetch(config.tools, [host for each in networks for host in each.allowed_hosts])
 
 
 def _declared_tools(setup: Setup, launcher: Launcher, sandbox: "Sandbox | None") -> list[Tool]:

@@ -126,7 +126,7 @@ def test_an_import_is_found_wherever_it_stands(source: str, found: str) -> None:
 def test_without_its_extras_the_program_is_there() -> None:
     modules = {
         *("acp", "botocore", "PIL", "xllamacpp", "obstore", "procrastinate", "psycopg"),
-        *("opentelemetry.sdk", "opentelemetry.exporter", "pydantic_ai"),
+        *("opentelemetry.sdk", "opentelemetry.exporter", "pydantic_ai", "html_to_markdown"),
     }
     program = f"""
 import sys

@@ -1,0 +1,1 @@
+"""`web.fetch`: reads a page of the web, for models whose service has no such tool."""

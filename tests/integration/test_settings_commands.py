@@ -328,3 +328,22 @@ def test_output_that_nobody_reads_is_exit_code_141(
     os.close(write)
     assert done.returncode == 141
     assert "error" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("address", "written", "limit"),
+    [
+        ("https://models.example/v1", "", 600_000),
+        ("http://10.0.0.7:8000/v1", "", 0),
+        ("https://models.example/v1", "timeout_ms = 5000\n", 5000),
+        ("https://models.example/v1", "timeout_ms = 5000\nfirst_byte_ms = 7\n", 7),
+    ],
+)
+def test_config_show_has_the_limit_of_the_first_byte_that_holds(
+    home: Home, project: Path, address: str, written: str, limit: int
+) -> None:
+    home.write_config(
+        f'[model]\nprovider = "openai"\nname = "m"\nbase_url = "{address}"\n{written}'
+    )
+    shown = settings(command(home, project, "config", "show", "model", "--json"))
+    assert shown["model.first_byte_ms"][0] == limit

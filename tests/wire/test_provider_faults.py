@@ -276,6 +276,63 @@ async def test_silence_before_the_answer_is_a_timeout(protocol: str) -> None:
     assert failure(found).error.retryable
 
 
+async def test_the_limit_of_the_first_byte_is_named(protocol: str) -> None:
+    found = await played(protocol, Silence(), retry=ONCE, first_byte_ms=100)
+    limited = await played(protocol, Silence(), retry=ONCE, timeout_ms=100)
+
+    assert failure(found).error.code is ErrorCode.PROVIDER_TIMEOUT
+    assert "[model] first_byte_ms" in failure(found).error.message
+    assert "[model] timeout_ms" in failure(limited).error.message
+
+
+@pytest.mark.parametrize("limit", [0, 60_000])
+@pytest.mark.parametrize("first", [b"", b": ping\n\n", b'data: {"choices": []}\n\n'])
+async def test_a_model_may_think_for_longer_than_the_time_between_chunks(
+    limit: int, first: bytes
+) -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
+    answer = b"".join(wire_events(Protocol.OPENAI, Says(text="done"), serial=1))
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(head + first)
+        await asyncio.sleep(0.4)  # four times as long as allowed between chunks
+        writer.write(answer)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    limits = {"timeout_ms": 100, "first_byte_ms": limit}
+    config = ModelConfig(provider="openai", name="m", base_url=url, retry=ONCE, **limits)
+    async with server:
+        adapter = ProviderRegistry().create(config)
+        found = [event async for event in adapter.stream(asked())]
+        await adapter.close()
+
+    assert shown(found) == "done"
+
+
+async def test_ollamas_variable_names_its_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with ModelServer(["hello"]) as server:
+        monkeypatch.setenv("OLLAMA_HOST", server.url.removeprefix("http://"))
+        adapter = ProviderRegistry().create(ModelConfig(provider="ollama", name="m"))
+        found = [event async for event in adapter.stream(asked())]
+        await adapter.close()
+
+    assert shown(found) == "hello"
+    assert server.requests[0].path == "/api/chat"
+
+
+@pytest.mark.parametrize("host", ["ftp://models", "me:secret@models:1", "models:1/?a=b"])
+def test_an_unusable_variable_is_named_and_not_shown(
+    host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OLLAMA_HOST", host)
+    with pytest.raises(ConfigError, match=r"^\$OLLAMA_HOST must be") as caught:
+        ProviderRegistry().create(ModelConfig(provider="ollama", name="m"))
+    assert "secret" not in str(caught.value)
+
+
 async def test_silence_in_the_middle_is_a_timeout_that_keeps_the_text(protocol: str) -> None:
     found = await played(protocol, Hangs(text="so far"), timeout_ms=100)
 

@@ -7,12 +7,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import suppress
 from decimal import Decimal
-from ipaddress import ip_address
 from types import MappingProxyType
 from typing import Any
-from urllib.parse import urlsplit
 
 from agent_core.config.models import ModelConfig, PriceConfig
+from agent_core.config.servers import is_public
 from agent_core.types import Usage
 
 logger = logging.getLogger(__name__)
@@ -148,7 +147,7 @@ def may_have_price(model: ModelConfig) -> bool:
     """
     if is_configured(model.price) or model.provider == "local" or _family(model):
         return True
-    return model.provider in _VENDORS and (not model.base_url or _is_public(model.base_url))
+    return model.provider in _VENDORS and (not model.base_url or is_public(model.base_url))
 
 
 def _look_up(model: ModelConfig) -> Price | None:
@@ -158,7 +157,7 @@ def _look_up(model: ModelConfig) -> Price | None:
     ways: list[tuple[str | None, str | None]] = []
     if vendor and not model.base_url:
         ways.append((vendor, None))
-    if model.base_url and _is_public(model.base_url):
+    if model.base_url and is_public(model.base_url):
         ways.append((None, model.base_url))
     if family := _family(model):
         ways.append((family, None))
@@ -177,14 +176,6 @@ def _family(model: ModelConfig) -> str | None:
         return None
     names = (vendor for vendor, name in _FAMILIES.items() if name.match(model.name.lower()))
     return next(names, None)
-
-
-def _is_public(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
-    try:
-        return ip_address(host).is_global
-    except ValueError:
-        return "." in host and not host.endswith((".local", ".internal", ".localhost"))
 
 
 def _parts(usage: Usage) -> tuple[int, int, int, int]:

@@ -178,7 +178,7 @@ async def _examine_model(setup: Setup | None) -> list[Finding]:
 async def _ask_model(adapter: ProviderAdapter, model: ModelConfig) -> list[Finding]:
     """Ask for one call of one tool; a model that refuses tools is asked again without."""
     shown = model.full_name
-    place = model.base_url or "its own address"
+    place = model.address or "its own address"
     with_tools: Exception | None = None
     for tools in ([_TOOL], []):
         try:

@@ -23,11 +23,11 @@ from agent_core.config.load import CONFIG_NAME, MODEL_VARIABLE, has_config
 from agent_core.config.model_names import public_service
 from agent_core.config.models import ModelConfig
 from agent_core.config.paths import resolve_home, resolve_project
+from agent_core.config.servers import ollama_address
 from agent_core.errors import AgentCoreError
 from agent_core.opening import open_descriptor
 from agent_core.text import visible
 
-_OLLAMA = "http://127.0.0.1:11434"
 _PROBE_S = 1.0
 _MOST_ENTRIES = 20_000
 _MOST_NAMES = 8
@@ -105,7 +105,9 @@ def describe(found: Sequence[FoundModel], config: Path, *, command: str) -> Iter
     """Yield the lines about the models found and the settings to write."""
     if not found:
         keys = ", ".join(f"${service.key}" for _, service in _services())
-        yield f"Found no Ollama at {_ollama_url()}, no key in {keys}, and no GGUF file."
+        scheme, _, place = ollama_address(os.environ).partition("://")
+        place = place.rpartition("@")[2]  # a password is not shown
+        yield f"Found no Ollama at {scheme}://{place}, no key in {keys}, and no GGUF file."
         yield f"Start Ollama and pull a model, or set a key; then write into {config}, say:"
         found = [FoundModel("", {"provider": "openai", "name": _MODELS["openai"]})]
     else:
@@ -144,7 +146,7 @@ async def _ask_ollama() -> list[FoundModel]:
     from agent_core.providers.base import ProviderRegistry  # noqa: PLC0415 - needs the HTTP modules
     from agent_core.providers.http_provider import HttpProvider  # noqa: PLC0415
 
-    url = _ollama_url()
+    url = ollama_address(os.environ)
     listed: Any = None
     try:
         adapter = ProviderRegistry().create(
@@ -168,18 +170,8 @@ async def _ask_ollama() -> list[FoundModel]:
         return []
     more = f" and {len(fit) - _MOST_NAMES} more" if len(fit) > _MOST_NAMES else ""
     what = f"Ollama at {url} has {', '.join(fit[:_MOST_NAMES])}{more}"
-    place = {} if url == _OLLAMA else {"base_url": url}
+    place = {} if url == ollama_address({}) else {"base_url": url}
     return [FoundModel(what, {"provider": "ollama", "name": fit[0], **place})]
-
-
-def _ollama_url() -> str:
-    host = os.environ.get("OLLAMA_HOST", "").strip().rstrip("/")
-    if not host:
-        return _OLLAMA
-    url = host if "://" in host else f"http://{host}"
-    url = url.replace("//0.0.0.0", "//127.0.0.1")
-    has_port = url.rpartition(":")[2].isdigit()
-    return url if has_port or url.startswith("https:") else f"{url}:11434"
 
 
 def _services() -> Iterator[tuple[str, Any]]:

@@ -178,6 +178,7 @@ def _settings(setup: Setup, *, is_model_named: bool, by: str) -> Iterator[Settin
     defaults = dict(_leaves(_table(Config.model_construct(model=_UNNAMED))))
     before = in_file or defaults
     placed = {
+        "model.first_byte_ms": setup.config.model.first_byte_limit_ms,
         "context.session_db_path": str(setup.session_db),
         "memory.memory_dir": str(setup.memory_dir),
         "plan.default_dir": str(setup.plans_dir),

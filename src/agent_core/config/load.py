@@ -385,7 +385,9 @@ def resolve_model(config: Config, *profiles: Profile) -> ModelConfig:
     """
     if all(profile is None for profile in profiles):
         return config.model
-    values = config.model.model_dump()
+    # A timeout that is set limits the first byte, too.
+    unset = {"timeout_ms"} - config.model.model_fields_set
+    values = config.model.model_dump(exclude=unset)
     origin = config.model.key_origin
     is_other = config.model.context_window is not None and config.model.is_window_assumed
     for profile in profiles:
@@ -440,9 +442,9 @@ def config_secrets(
     names = [model.api_key_env for model in models if model.api_key_env]
     keys = {name: value for name in names if (value := environ.get(name))}
     for number, model in enumerate(models):
-        if model.base_url:
-            keys |= password_spellings(f"url_password_{number}", model.base_url)
-            keys |= parameter_spellings(f"url_{number}", model.base_url, HTTP_SECRET)
+        if address := model.address:
+            keys |= password_spellings(f"url_password_{number}", address)
+            keys |= parameter_spellings(f"url_{number}", address, HTTP_SECRET)
     keys |= proxy_secrets([model.proxy for model in models], environ)
     return keys | database_secrets(config.store.url_env, environ)
 

@@ -1,6 +1,7 @@
 """The configuration file as types: every section, every key, every default."""
 
 import math
+import os
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
@@ -19,6 +20,7 @@ from agent_core.config.model_names import model_fields, public_service
 from agent_core.config.proxies import checked_proxy
 from agent_core.config.rules import Rules
 from agent_core.config.section import Section
+from agent_core.config.servers import is_public, ollama_address
 from agent_core.errors import ConfigError, ErrorCode
 from agent_core.types.lanes import NAME_PATTERN, PLACE_PATTERN, QUEUE_PATTERN
 from agent_core.types.options import Amount, Dollars, Seconds
@@ -161,6 +163,9 @@ class PriceConfig(Section):
     cache_write_hour: Dollars | None = None
 
 
+HOSTED_FIRST_BYTE_MS = 600_000
+"""Milliseconds that the answer of a hosted service may take to begin, if not set."""
+
 UNKNOWN_WINDOW = 32_768
 """Tokens of a context window that neither the settings nor the server name."""
 
@@ -187,6 +192,7 @@ class ModelConfig(Section):
     supports_images: bool | None = None
     max_image_bytes: Bytes = 3_750_000
     timeout_ms: Milliseconds = 60_000
+    first_byte_ms: Pause | None = None
     proxy: ProxyAddress | None = None
     ca_file: str | None = None
     provider_options: ProviderOptions = {}
@@ -247,6 +253,30 @@ class ModelConfig(Section):
         return sized
 
     @property
+    def address(self) -> str | None:
+        """The address of the server, if the settings or the environment name it."""
+        if self.base_url or self.provider != "ollama":
+            return self.base_url
+        return ollama_address(os.environ)
+
+    @property
+    def first_byte_limit_ms(self) -> int:
+        """The time that an answer may take to begin, in milliseconds; 0 is no limit.
+
+        If `first_byte_ms` is not set, a set `timeout_ms` counts for this wait as well. If neither
+        is, a hosted service has ten minutes, and a model on this machine or in a private network
+        has no limit.
+        """
+        if self.first_byte_ms is not None:
+            return self.first_byte_ms
+        if "timeout_ms" in self.model_fields_set:
+            return self.timeout_ms
+        if self.provider == "local":
+            return 0
+        address = self.address
+        return 0 if address and not is_public(address) else HOSTED_FIRST_BYTE_MS
+
+    @property
     def key_origin(self) -> str:
         """Place where `api_key_env` was configured, for the message about a missing variable."""
         return self._key_origin
@@ -282,6 +312,7 @@ class ModelProfile(Section):
     supports_images: bool | None = None
     max_image_bytes: Bytes | None = None
     timeout_ms: Milliseconds | None = None
+    first_byte_ms: Pause | None = None
     proxy: ProxyAddress | None = None
     ca_file: str | None = None
     provider_options: ProviderOptions | None = None

@@ -6,6 +6,7 @@ to all services is here: keys, connections, timeouts, attempts, cancellation.
 
 import asyncio
 import io
+import math
 import os
 import ssl
 from abc import ABC, abstractmethod
@@ -21,6 +22,7 @@ from yarl import URL
 
 from agent_core.aio.loops import running_loop
 from agent_core.config.models import ModelConfig
+from agent_core.config.servers import OLLAMA_VARIABLE
 from agent_core.errors import ConfigError, ErrorCode
 from agent_core.providers.base import RawExchange, RawExchangeSink, require_real_models
 from agent_core.providers.compat import host_of
@@ -113,6 +115,7 @@ class _Attempt(Struct):
     raw_size: int = 0
     chunks: int = 0
     last_chunk_at: float = 0.0
+    is_begun: bool = False
 
     def read(self, block: bytes) -> Iterable[ModelEvent]:
         """Return the events of a block: one delta for each part of the reply that it extends.
@@ -171,19 +174,21 @@ class HttpProvider(ABC):
     """Fields that hold the service to a typed answer's schema; empty if it has no such mode."""
 
     def __init__(self, config: ModelConfig) -> None:
-        url = (config.base_url or self.default_url).strip().rstrip("/")
+        url = (config.address or self.default_url).strip().rstrip("/")
         scheme, _, rest = url.partition("://")
         is_plain = bool(host_of(url)) and not any(char in rest for char in "?#@ ")
         if scheme not in {"http", "https"} or not is_plain:
+            place = "[model] base_url" if config.base_url else f"${OLLAMA_VARIABLE}"
             raise ConfigError(
                 ErrorCode.CONFIG_ERROR,
-                "[model] base_url must be http://host/path or https://host/path, without a name, a "
+                f"{place} must be http://host/path or https://host/path, without a name, a "
                 f"password or a query (provider {self.provider})",
             )
         self._config = config
         self._base = url
         self._url = url + self.path
         self._timeout_s = config.timeout_ms / 1000
+        self._first_byte_s = config.first_byte_limit_ms / 1000 or None
         self._sessions: dict[asyncio.AbstractEventLoop, _Session] = {}
         self._route: Route | None = None
         self._closed = False
@@ -452,10 +457,10 @@ class HttpProvider(ABC):
             attempt = _Attempt(called, self.parser(called, draft), self.decoder(), raw=raw)
             failure = None
             try:
-                async with self._posted(prepared, key, route) as response:
+                async with self._posted(attempt, prepared, key, route) as response:
                     attempt.status = response.status
                     await self._check(attempt, response, prepared.url, has_key=bool(key))
-                    while block := await self._next_block(attempt, response.content):
+                    while block := await self._next_block(attempt, response):
                         for event in attempt.read(block):
                             yield event
                     for event in attempt.finish():
@@ -489,13 +494,16 @@ class HttpProvider(ABC):
             yield ModelRetry(attempt=number, delay_ms=round(pause_s * 1000), error=error)
             await asyncio.sleep(pause_s)
 
-    async def _next_block(self, attempt: _Attempt, content: aiohttp.StreamReader) -> bytes:
+    async def _next_block(self, attempt: _Attempt, response: aiohttp.ClientResponse) -> bytes:
         """Return the next block; empty once the reply is complete or the stream ends.
+
+        The limit of the first byte holds until a part of the reply itself has come: services
+        announce a reply, and then the model thinks.
 
         Raises:
             CallError: only signs of life came for longer than a call may be silent.
         """
-        parser = attempt.parser
+        parser, content = attempt.parser, response.content
         if parser.done:
             if not content.at_eof():
                 with suppress(*_LOST):  # one read to its end leaves its connection to the next call
@@ -503,16 +511,26 @@ class HttpProvider(ABC):
                         while await content.readany():
                             pass
             return b""
+        if parser.draft.begun and not attempt.is_begun:
+            attempt.is_begun = True
+            if response.connection is not None and response.connection.protocol is not None:
+                response.connection.protocol.read_timeout = self._timeout_s
+                response.connection.protocol.start_timeout()
         clock = asyncio.get_running_loop().time
         if parser.chunks != attempt.chunks or not attempt.last_chunk_at:
             attempt.chunks, attempt.last_chunk_at = parser.chunks, clock()
-        elif clock() - attempt.last_chunk_at > KEEPALIVE_LIMIT * self._timeout_s:
+        elif clock() - attempt.last_chunk_at > self._longest_pause_s(attempt):
             raise attempt.called.broke(
                 "sent nothing but signs of life", code=ErrorCode.PROVIDER_TIMEOUT
             )
         block = await content.readany()  # a stop reason alone ends nothing: more may follow
         attempt.record(block)
         return block
+
+    def _longest_pause_s(self, attempt: _Attempt) -> float:
+        """Return how long only signs of life may come."""
+        most = KEEPALIVE_LIMIT * self._timeout_s
+        return most if attempt.is_begun else max(most, self._first_byte_s or math.inf)
 
     async def _check(
         self,
@@ -564,7 +582,7 @@ class HttpProvider(ABC):
 
     @asynccontextmanager
     async def _posted(
-        self, prepared: Prepared, key: str, route: Route
+        self, attempt: _Attempt, prepared: Prepared, key: str, route: Route
     ) -> AsyncGenerator[aiohttp.ClientResponse]:
         """Yield the response to one POST; closes its connection unless it was read to its end.
 
@@ -582,6 +600,7 @@ class HttpProvider(ABC):
                 allow_redirects=False,
                 proxy=route.proxy,
                 ssl=route.tls,
+                timeout=self._limits(self._first_byte_s),
             )
             try:
                 yield response
@@ -593,8 +612,11 @@ class HttpProvider(ABC):
         except CallError:
             raise
         except TimeoutError as error:
-            message = f"was silent for too long at {url} ([model] timeout_ms)"
             is_connected = not isinstance(error, aiohttp.ConnectionTimeoutError)
+            is_first = is_connected and not attempt.is_begun
+            is_own = is_first and self._first_byte_s != self._timeout_s
+            switch = "first_byte_ms" if is_own else "timeout_ms"
+            message = f"was silent for too long at {url} ([model] {switch})"
             fail = called.broke if is_connected else called.unreachable
             raise fail(message, code=ErrorCode.PROVIDER_TIMEOUT) from error
         except aiohttp.ClientConnectorSSLError as error:
@@ -639,20 +661,22 @@ class HttpProvider(ABC):
             for loop in tuple(self._sessions):
                 if loop.is_closed():
                     self._sessions.pop(loop, None)
-            timeout = self._timeout_s
             client = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=MAX_CONNECTIONS),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 headers={"User-Agent": "soong-agent"},
-                # No total: an answer may take as long as it keeps arriving.
-                timeout=aiohttp.ClientTimeout(
-                    total=None, connect=timeout, sock_connect=timeout, sock_read=timeout
-                ),
+                timeout=self._limits(self._timeout_s),
             )
             keeper = _closed_with_loop(client)
             session = self._sessions[here] = _Session(client, keeper)
             await anext(keeper)
         return session.client
+
+    def _limits(self, read_s: float | None) -> aiohttp.ClientTimeout:
+        """Return the limits of a request: no total, as long as the answer keeps arriving."""
+        return aiohttp.ClientTimeout(
+            total=None, connect=self._timeout_s, sock_connect=self._timeout_s, sock_read=read_s
+        )
 
 
 async def _closed_with_loop(client: aiohttp.ClientSession) -> AsyncGenerator[None]:

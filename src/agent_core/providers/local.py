@@ -2,8 +2,8 @@
 
 Loading and generating happen in their own threads. The engine works on one reply at a time; further
 calls wait for their turn. A cancelled reply is abandoned at once, although the engine notices it
-only at the next token. `[model] timeout_ms` limits the time to the first token and between tokens,
-so a long prompt on a slow machine may need more than the default.
+only at the next token. `[model] timeout_ms` limits the time between tokens; a prompt takes as long
+as it takes, unless `first_byte_ms` or `timeout_ms` is set.
 """
 
 import asyncio
@@ -225,10 +225,12 @@ class LocalProvider:
         finish = partial(loop.call_soon_threadsafe, ended)
         # A daemon, so that a long prompt does not delay the end of the program.
         threading.Thread(target=generation.run, args=(finish,), daemon=True).start()
+        limit_ms = self._config.first_byte_limit_ms
         try:
             while True:
-                async with asyncio.timeout(self._config.timeout_ms / 1000):
+                async with asyncio.timeout(limit_ms / 1000 or None):
                     chunk = await said.get()
+                limit_ms = self._config.timeout_ms
                 if isinstance(chunk, _Ended):
                     break
                 yield chunk

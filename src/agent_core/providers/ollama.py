@@ -101,7 +101,7 @@ class OllamaProvider(HttpProvider):
     decoder = JsonLineDecoder
     takes_documents = False
     output_fields = frozenset({"format"})
-    unreachable_cure = "start Ollama, or check [model] base_url"
+    unreachable_cure = "start Ollama, or check [model] base_url and $OLLAMA_HOST"
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)

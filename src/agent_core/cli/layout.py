@@ -3,8 +3,9 @@
 import os
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TextIO, TypeVar
+from unicodedata import category
 
 from msgspec import Struct
 
@@ -27,6 +28,10 @@ ASCII_SIGNS = Signs(call="*", more="...", bar="|", spinner="|/-\\")
 
 
 _LOOK = re.compile(r"\x1b\[[0-9;]*m")
+_WORD = re.compile(r"[^ ]+")
+_WIDE = 2
+_JOINER = "\u200d"
+_SKIN_TONES = "\U0001f3fb\U0001f3fc\U0001f3fd\U0001f3fe\U0001f3ff"
 
 
 def window_size(stream: TextIO) -> os.terminal_size:
@@ -42,9 +47,30 @@ def window_size(stream: TextIO) -> os.terminal_size:
     return size if size.columns and size.lines else shutil.get_terminal_size()
 
 
+def reflows(environ: Mapping[str, str]) -> bool:
+    """Return whether a terminal wraps its lines anew when its window becomes narrower.
+
+    Most do. Those that cut the lines off say who they are: the Linux console, GNU screen, and
+    xterm itself, but for a terminal that was started from one.
+    """
+    if environ.get("TMUX") or environ.get("VTE_VERSION") or environ.get("TERM_PROGRAM"):
+        return True
+    is_cutting = environ.get("STY") or environ.get("XTERM_VERSION")
+    return not is_cutting and environ.get("TERM") != "linux"
+
+
 def rows_of(line: str, width: int) -> int:
     """Return how many rows of a window a line takes, its colours aside."""
-    return max(-(-cells(_LOOK.sub("", line)) // max(width, 1)), 1)
+    text, width = _LOOK.sub("", line), max(width, 1)
+    if text.isascii() or cells(text) <= width:
+        return max(-(-cells(text) // width), 1)
+    rows, used = 1, 0
+    for character in text:
+        wide = cells(character)
+        if used + wide > width:  # no letter is cut in two
+            rows, used = rows + 1, 0
+        used += wide
+    return rows
 
 
 def cells(text: str) -> int:
@@ -75,21 +101,56 @@ def fitted(text: str, room: int, signs: Signs = SIGNS) -> str:
 def wrapped(text: str, room: int, *, breaks: bool = True) -> list[str]:
     """The words of a text, as many on each line as fit; `breaks`: a longer word is broken."""
     body = text.lstrip(" ")
-    if indent := text[: len(text) - len(body)]:
-        return [indent + line for line in wrapped(body, room - len(indent), breaks=breaks)]
-    lines, line = list[str](), ""
-    for word in text.split(" "):
-        joined = f"{line} {word}" if line else word
-        if cells(joined) <= room:
-            line = joined
+    indent = text[: len(text) - len(body)]
+    return [indent + body[a:b] for a, b in spans_of(body, room - len(indent), breaks=breaks)]
+
+
+def spans_of(text: str, room: int, *, breaks: bool = False) -> list[tuple[int, int]]:
+    """Return where each line of a text begins and ends, with as many words as fit.
+
+    A word that is wider than a line has a line of its own; with `breaks` it is broken.
+    """
+    lines, start, end = list[tuple[int, int]](), -1, 0
+    for first, last in words_of(text):
+        if start >= 0 and cells(text[start:last]) <= room:
+            end = last
             continue
-        lines += [line] if line else []
-        while breaks and cells(word) > room:
-            piece = _beginning(word, room)
-            lines.append(piece)
-            word = word[len(piece) :]
-        line = word
-    return [*lines, line] if line or not lines else lines
+        if start >= 0:
+            lines.append((start, end))
+        start, end = first, last
+        while breaks and end - start > 1 and cells(text[start:end]) > room:
+            cut = start + len(_beginning(text[start:end], room))
+            if cut == end:
+                break
+            lines.append((start, cut))
+            start = cut
+    return [*lines, (start, end)] if start >= 0 else [(0, 0)]
+
+
+def words_of(text: str) -> Iterator[tuple[int, int]]:
+    """Yield the start and the end of each piece of a text within which no line breaks.
+
+    That is a word; in scripts without spaces it is a letter, with the punctuation beside it.
+    """
+    for found in _WORD.finditer(text):
+        start, word = found.start(), found[0]
+        if word.isascii():
+            yield found.span()
+            continue
+        for index in range(1, len(word)):
+            if _may_break(word[index - 1], word[index]):
+                yield start, found.start() + index
+                start = found.start() + index
+        yield start, found.end()
+
+
+def _may_break(before: str, after: str) -> bool:
+    """Return whether a line may end between two letters of a word."""
+    if cells(before) < _WIDE and cells(after) < _WIDE:
+        return False
+    if cells(after) == 0 or before == _JOINER or after in _SKIN_TONES:
+        return False
+    return category(before) not in {"Ps", "Pi"} and category(after) not in {"Pe", "Pf", "Po"}
 
 
 def split_row(text: str, room: int) -> tuple[str, str]:
@@ -109,18 +170,21 @@ def wrapped_parts(
     if cells(whole) <= room:
         return [list(parts)]
     indent = len(whole) - len(whole.lstrip(" "))
-    lines, at = list[list[tuple[str, Look]]](), 0
-    for number, line in enumerate(wrapped(whole, room, breaks=False)):
-        body = line[indent:] if number else line
-        at = whole.index(body, at)
-        pieces, start = list[tuple[str, Look]](), 0
-        for text, look in parts:
-            piece = text[max(at - start, 0) : max(at + len(body) - start, 0)]
-            pieces += [(piece, look)] if piece else []
-            start += len(text)
-        lines.append([(line[: len(line) - len(body)], plain), *pieces] if number else pieces)
-        at += len(body)
+    lines = list[list[tuple[str, Look]]]()
+    for start, end in spans_of(whole[indent:], room - indent):
+        line = cut_parts(parts, start + indent if lines else 0, end + indent)
+        lines.append([(" " * indent, plain), *line] if lines else line)
     return lines
+
+
+def cut_parts(parts: Sequence[tuple[str, Look]], start: int, end: int) -> list[tuple[str, Look]]:
+    """Return the pieces between two places of a line of several looks."""
+    pieces, at = list[tuple[str, Look]](), 0
+    for text, look in parts:
+        piece = text[max(start - at, 0) : max(end - at, 0)]
+        pieces += [(piece, look)] if piece else []
+        at += len(text)
+    return pieces
 
 
 def _beginning(text: str, room: int) -> str:

@@ -187,7 +187,7 @@ class RunView:
         else:
             self._markdown = self._markdown or self._open_markdown()
             self._markdown.feed(text)
-            if block := self._markdown.take(terminal.width - 1):
+            if block := self._markdown.take(terminal.width - 1, terminal.rows):
                 terminal.draw("run", [])
                 self._leave_gap()
                 terminal.block(block)
@@ -213,7 +213,7 @@ class RunView:
             stream, self._markdown = self._markdown, None
             terminal.draw("run", [])
             if is_narration:
-                self._narrate(stream.finish_plain())
+                self._narrate(stream.finish_plain(terminal.width - 1))
             elif rest := stream.finish(terminal.width - 1):
                 self._leave_gap()
                 terminal.block(rest)
@@ -382,7 +382,7 @@ class RunView:
             return
         lines = self._status_lines()
         if self._markdown is not None:
-            text = self._markdown.peek(self._terminal.width - 1)
+            text = self._markdown.peek(self._terminal.width - 1, self._terminal.rows)
             lines = [*text, *([""] if text and lines else []), *lines]
         self._terminal.draw("run", lines)
         if lines and self._ticking is None:

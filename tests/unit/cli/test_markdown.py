@@ -1,6 +1,7 @@
 """Markdown as it streams: laid out in finished blocks, and harmless whatever it holds."""
 
 import re
+from collections.abc import Sequence
 
 import pytest
 from rich.cells import cell_len
@@ -14,14 +15,17 @@ ACTS = re.compile(
 )
 
 
+ROWS = 1_000
+
+
 def laid_out(text: str, *, step: int = 10_000, width: int = 40) -> str:
     stream = MarkdownStream(has_colours=True)
     shown = ""
     for start in range(0, len(text), step):
         stream.feed(text[start : start + step])
         stream._next_search = 0
-        shown += stream.take(width)
-        stream.peek(width)
+        shown += stream.take(width, ROWS)
+        assert len(stream.peek(width, ROWS)) <= ROWS // 3
     return shown + stream.finish(width)
 
 
@@ -68,7 +72,7 @@ def test_nothing_that_was_said_is_left_out() -> None:
         " • one\n • two\n    1 inner\n",
         " 说明  1",
         "▌ quoted\n",
-        "  x = 1  # one\n\n  y = 2\n",
+        "\nx = 1  # one\n\ny = 2\n",
         "<b>kept</b> &amp; kept, picture (http://example.org/p.png)\n",
         "[1]: http://example.org/reference\n",
     ):
@@ -77,8 +81,9 @@ def test_nothing_that_was_said_is_left_out() -> None:
 
 @pytest.mark.parametrize("width", [20, 40, 80])
 def test_no_line_is_wider_than_the_screen(width: int) -> None:
-    text = EVERYTHING + "\n加法" * 50 + "\n\n" + "x" * 300
-    assert max(map(cell_len, words(text, width=width).splitlines())) <= width
+    text = EVERYTHING + "\n加法" * 50 + "\n\n👩‍👩‍👧 are 🎉" * 20
+    for line in words(text, width=width).splitlines():
+        assert cell_len(line) <= width or " " not in line.strip(" |▌•()"), line
 
 
 @pytest.mark.parametrize(
@@ -133,7 +138,90 @@ def test_what_is_too_long_or_too_deep_is_shown_as_it_is(
 def test_an_unfinished_rest_is_shown_and_kept() -> None:
     stream = MarkdownStream(has_colours=False)
     stream.feed("done\n\n```\nunclosed")
-    assert stream.peek(40) == ["done", "", "  unclosed"]
-    assert stream.take(40) == "done\n"
-    assert stream.peek(40) == ["", "  unclosed"]
-    assert stream.finish(40) == "\n  unclosed\n"
+    assert stream.peek(40, 24) == ["done", "", "unclosed"]
+    assert stream.take(40, 24) == "done\n"
+    assert stream.peek(40, 24) == ["", "unclosed"]
+    assert stream.finish(40) == "\nunclosed\n"
+
+
+FUNCTION = '''\
+def f{0}(x):
+    """Doc of {0}.
+
+    More.
+    """
+
+'''
+PROSE = "word{0} **bold{0}** `code {0}` a_name_{0} [l](http://e.org/{0}) "
+ITEM = "{0}. item {0} with words that wrap over more than one line\n   - inner {0}\n"
+LONG = {
+    "code": "```python\n" + "".join(map(FUNCTION.format, range(20))) + "```\n",
+    "table": "| n | name | what |\n|--:|---|---|\n"
+    + "".join(f"| {n} | name{n} | it does {n} {'and more ' * (n % 7)}|\n" for n in range(30)),
+    "paragraph": "".join(map(PROSE.format, range(40))),
+    "letters": "".join(map("这是第{0}句话。里面有一些内容。".format, range(60))),
+    "list": "".join(map(ITEM.format, range(1, 20))),
+    "quote": "".join(map("> line {0} of the quote\n".format, range(60))),
+    "code in a list": "1. Do:\n\n   ```sh\n"
+    + "".join(map("   echo {0}\n".format, range(40)))
+    + "   ```\n\n2. See\n",
+}
+"""Blocks that are taller than a window."""
+
+
+def streamed(text: str, widths: Sequence[int], *, rows: int = 24) -> tuple[str, str]:
+    """Return what was taken of a text that came in pieces, before its end and with it."""
+    stream, taken, step = MarkdownStream(has_colours=False), "", 61
+    for start in range(0, len(text), step):
+        width = widths[start * len(widths) // len(text)]
+        stream.feed(text[start : start + step])
+        stream._next_search = stream._next_look = 0
+        taken += stream.take(width, rows)
+        assert len(stream.peek(width, rows)) <= rows // 3
+    return taken, taken + stream.finish(widths[-1])
+
+
+@pytest.mark.parametrize("kind", LONG)
+@pytest.mark.parametrize("width", [40, 80])
+def test_a_tall_block_is_taken_row_by_row_as_it_stays(kind: str, width: int) -> None:
+    text = f"Before.\n\n{LONG[kind]}\n\nAfter.\n"
+    at_once = MarkdownStream(has_colours=False)
+    at_once.feed(text)
+    whole = at_once.finish(width)
+    early, shown = streamed(LONG[kind], [width])
+    assert early.count("\n") > 5  # while it was no finished block
+    early, shown = streamed(text, [width])
+    if kind == "table":  # its columns are as wide as its first rows and a little more want
+        shown, whole = (re.sub("─+", "─", " ".join(each.split())) for each in (shown, whole))
+    assert shown == whole
+
+
+@pytest.mark.parametrize("kind", LONG)
+def test_a_window_that_changes_its_width_loses_and_doubles_nothing(kind: str) -> None:
+    text = f"Before.\n\n{LONG[kind]}\n\nAfter.\n"
+    shown, whole = streamed(text, [120, 40, 80, 40])[1], streamed(text, [40])[1]
+    letters = [re.sub(r"[\s─▌]", "", each) for each in (shown, whole)]
+    if kind == "table":  # columns side by side, or each under the names of the columns
+        letters = [
+            "".join(sorted(re.sub("name:|what:|n:|n(?=name)", "", each))) for each in letters
+        ]
+    assert letters[0] == letters[1]
+
+
+def test_code_and_addresses_can_be_copied() -> None:
+    """Neither has a break or a sign that its text does not have."""
+    code = "    " + "x" * 90 + " = 1"
+    address = "https://example.org/" + "a/" * 40
+    text = f"- do\n\n  ```\n  if y:\n  {code}\n  ```\n\n> ```\n> z\n> ```\n\n"
+    text += f"> see {address} there\n"
+    text += f"\n| name | where |\n|---|---|\n| one | {address} |\n"
+    lines = words(text, width=40).splitlines()
+    assert {"if y:", code, "z"} <= {*lines}
+    assert sum(address in line for line in lines) == 2
+
+
+def test_a_look_that_may_still_begin_holds_its_line_back() -> None:
+    text = "start " + "and **all of this may be bold " + "word " * 100
+    early, shown = streamed(f"{text}end**\n", [40], rows=12)
+    assert "**" not in early
+    assert "**" not in shown

@@ -145,6 +145,9 @@ class CompatConfig(Section):
     reasoning_effort: bool | None = None
     json_schema: Literal["always", "alone", "never"] | None = None
     key_header: Literal["authorization", "api-key"] | None = None
+    roles: Literal["free", "no_user_after_tool", "alternate"] | None = None
+    system_role: bool | None = None
+    reasoning_history: Literal["own", "always", "never"] | None = None
 
 
 class PriceConfig(Section):

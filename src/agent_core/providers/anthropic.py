@@ -13,6 +13,7 @@ from msgspec import Struct
 from agent_core.config.models import ModelConfig
 from agent_core.providers import jsontext
 from agent_core.providers.failures import Called
+from agent_core.providers.histories import ReasoningHistory
 from agent_core.providers.http_provider import HttpProvider
 from agent_core.providers.output_schema import ANTHROPIC, CannotSayError
 from agent_core.providers.reply import (
@@ -253,8 +254,9 @@ class AnthropicProvider(HttpProvider):
             system[last_static] = _CACHE_MARK + system[last_static][1:]
 
         model = request.model
-        history = self._messages.of(model).get_all(
-            request.messages, lambda message: self._write_message(message, model)
+        reasoning = self._forms.of(model).reasoning
+        history = self._messages.of(f"{model} {reasoning}").get_all(
+            request.messages, lambda message: self._write_message(message, model, reasoning)
         )
         written = [message for message in history if message]
         messages = [message.raw for message in written]
@@ -278,17 +280,25 @@ class AnthropicProvider(HttpProvider):
             options["output_config"] = {**head["output_config"], **table(options["output_config"])}
         return head
 
-    def _write_message(self, message: ModelMessage, model: str) -> _Written | None:
+    def _write_message(
+        self, message: ModelMessage, model: str, reasoning: ReasoningHistory
+    ) -> _Written | None:
         """Serialise a message; None if it has no content, because empty messages are refused."""
-        blocks = list(map(jsontext.dump, self._write_blocks(message, model)))
-        if not blocks:
+        written = list(self._write_blocks(message, model, reasoning))
+        if not written:
             return None
         is_user = message.role is not Role.ASSISTANT
+        has_thought = any("thinking" in each["type"] for each in written)
+        if reasoning == "always" and not (is_user or has_thought):
+            written.insert(0, {"type": "thinking", "thinking": "", "signature": ""})
+        blocks = list(map(jsontext.dump, written))
         head = b'{"content":[' + b"".join(block + b"," for block in blocks[:-1])
         tail = b'],"role":"%b"}' % (b"user" if is_user else b"assistant")
         return _Written(head + blocks[-1] + tail, len(head), is_user)
 
-    def _write_blocks(self, message: ModelMessage, model: str) -> Iterator[dict[str, Any]]:
+    def _write_blocks(
+        self, message: ModelMessage, model: str, reasoning: ReasoningHistory
+    ) -> Iterator[dict[str, Any]]:
         failures_with_images: list[ToolResultBlock] = []
         for block in message.content:
             match block:
@@ -304,13 +314,8 @@ class AnthropicProvider(HttpProvider):
                     if block.is_error and images_of(block):
                         failures_with_images.append(block)
                 case ReasoningBlock():  # exactly as it came; without a signature it is refused
-                    if not is_own(block, self.provider, model):
-                        continue
-                    if redacted := text(block.metadata.get("redacted_thinking")):
-                        yield {"type": "redacted_thinking", "data": redacted}
-                    elif block.signature:
-                        thought = {"thinking": block.text, "signature": block.signature}
-                        yield {"type": "thinking", **thought}
+                    if reasoning != "never" and is_own(block, self.provider, model):
+                        yield from _write_thought(block, takes_unsigned=reasoning == "always")
                 case ImageBlock() if block.data:
                     yield _write_image(block)
                 case _:
@@ -380,6 +385,15 @@ def may_think(request: ModelRequest, provider: str) -> bool:
         and is_own(thought, provider, request.model)
         and bool(thought.signature or thought.metadata.get("redacted_thinking"))
     )
+
+
+def _write_thought(block: ReasoningBlock, *, takes_unsigned: bool) -> Iterator[dict[str, Any]]:
+    if redacted := text(block.metadata.get("redacted_thinking")):
+        yield {"type": "redacted_thinking", "data": redacted}
+    elif block.signature:
+        yield {"type": "thinking", "thinking": block.text, "signature": block.signature}
+    elif takes_unsigned and block.text:
+        yield {"type": "thinking", "thinking": block.text}
 
 
 def _write_tool(tool: ToolDefinition) -> bytes:

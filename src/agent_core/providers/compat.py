@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from agent_core.config.models import CompatConfig, ServerName
+from agent_core.providers.histories import Accepted, ReasoningHistory, RoleOrder
 
 
 class Dialect(Struct, frozen=True):
@@ -25,6 +26,10 @@ class Dialect(Struct, frozen=True):
         named_tool_choice: `tool_choice` may name a tool.
         json_schema: `response_format` holds the model to the schema of a typed answer: always, only
             without tools, or never.
+        roles: order of the messages, as in `providers.histories`.
+        reasoning_history: reasoning that is sent back, as in `providers.histories`.
+        system_role: the system prompt is a message of its own; otherwise it is the beginning of the
+            user's first one.
     """
 
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
@@ -39,6 +44,14 @@ class Dialect(Struct, frozen=True):
     reasoning_effort: bool = True
     json_schema: Literal["always", "alone", "never"] = "always"
     key_header: Literal["authorization", "api-key"] = "authorization"
+    roles: RoleOrder = "free"
+    reasoning_history: ReasoningHistory = "own"
+    system_role: bool = True
+
+    @property
+    def form(self) -> Accepted:
+        """The form of conversations that the server accepts."""
+        return Accepted(self.roles, self.system_role, self.reasoning_history)
 
     @property
     def left_out(self) -> frozenset[str]:
@@ -57,14 +70,16 @@ class Dialect(Struct, frozen=True):
 SERVERS: Mapping[ServerName, Dialect] = MappingProxyType(
     {
         "azure": Dialect(max_tokens_field="max_completion_tokens", key_header="api-key"),
-        "deepseek": Dialect(parallel_tool_calls=False, json_schema="never"),
+        "deepseek": Dialect(
+            parallel_tool_calls=False, json_schema="never", reasoning_history="always"
+        ),
         "gemini": Dialect(parallel_tool_calls=False, json_schema="alone"),
         "groq": Dialect(max_tokens_field="max_completion_tokens", json_schema="never"),
         "llamacpp": Dialect(named_tool_choice=False, json_schema="alone"),
         "lmstudio": Dialect(
             named_tool_choice=False, parallel_tool_calls=False, json_schema="alone"
         ),
-        "mistral": Dialect(stream_options=False, tool_call_ids="nine"),
+        "mistral": Dialect(stream_options=False, tool_call_ids="nine", roles="no_user_after_tool"),
         "openai": Dialect(max_tokens_field="max_completion_tokens"),
         "openrouter": Dialect(),
         "sglang": Dialect(json_schema="alone"),

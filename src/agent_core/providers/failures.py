@@ -12,6 +12,7 @@ from msgspec import Struct
 from agent_core.config.models import RetryConfig
 from agent_core.errors import ErrorCode, ProviderError
 from agent_core.providers import jsontext
+from agent_core.providers.histories import DEMAND, demand_in
 from agent_core.providers.token_limits import is_too_long, window_in
 from agent_core.text import bounded_line
 from agent_core.types import ErrorPayload
@@ -48,6 +49,9 @@ WITHOUT_TOOLS = "choose a model that supports tools, or name every tool in [tool
 """Cure for a model that takes no tools."""
 _ABOUT_THE_ACCOUNT = frozenset({401, 402, 403, 407, 429})
 """Refusals with these statuses are never about the content of the request."""
+
+_ABOUT_THE_FORM = frozenset({400, 422, 500})
+"""Statuses of refusals of a conversation's form: errors of a template count as the server's."""
 
 _STATUS_OF_KIND: Mapping[str, int] = {
     "authentication_error": 401,
@@ -188,6 +192,7 @@ class Called(Struct, frozen=True):
         )
         capability = next(missing, None) if is_of_request else None
         code, cure = ErrorCode.PROVIDER_ERROR, ""
+        demand = demand_in(explanation) if status in _ABOUT_THE_FORM else None
         if is_used_up:
             details["quota_used_up"] = True
             cure = f"; {QUOTA_CURE}"
@@ -216,12 +221,14 @@ class Called(Struct, frozen=True):
         elif url and 400 < status < 500 and status != 422 and status not in _RETRYABLE:
             # A client error that says nothing about the request: this may be the wrong address.
             cure = "; check [model] base_url and [model] name"
+        if demand and code is ErrorCode.PROVIDER_ERROR:
+            details[DEMAND] = {**demand}
         origin = f" from {url}" if url is not None else ""
         return CallError(
             code,
             f"{self.provider} failed the call of {self.model} (status {status}{origin}): "
             f"{explanation}{cure}",
-            status in _RETRYABLE and not (capability or overflows or is_used_up),
+            status in _RETRYABLE and not (capability or overflows or is_used_up or demand),
             details,
             retry_after_s=retry_after_s,
         )

@@ -24,8 +24,9 @@ from agent_core.aio.loops import running_loop
 from agent_core.config.models import ModelConfig
 from agent_core.config.servers import OLLAMA_VARIABLE
 from agent_core.errors import ConfigError, ErrorCode
+from agent_core.providers.arranging import Arranger
 from agent_core.providers.base import RawExchange, RawExchangeSink, require_real_models
-from agent_core.providers.compat import host_of
+from agent_core.providers.compat import dialect_of, host_of, server_of
 from agent_core.providers.decoding import Decoder, EventDecoder
 from agent_core.providers.failures import (
     Called,
@@ -39,6 +40,7 @@ from agent_core.providers.failures import (
     retry_after_s,
     retry_delay_in,
 )
+from agent_core.providers.histories import AcceptedForms
 from agent_core.providers.images import ImageRules
 from agent_core.providers.output_schema import has_other_tools, with_output_mode
 from agent_core.providers.reply import ChunkParser, ReplyAccumulator
@@ -198,6 +200,10 @@ class HttpProvider(ABC):
         )
         self._refused: dict[str, frozenset[str]] = {}
         self._most_output: dict[str, int] = {}
+        self._server = server_of(self._url, config.compat)
+        self._dialect = dialect_of(self._server, config.compat)
+        self._forms = AcceptedForms(self._dialect.form)
+        self._arranger = Arranger()
         self._fitter = ToolFitter(FORMS.get(self.provider, ToolForm(self.provider)))
         self._told: tuple[object, frozenset[str]] = None, frozenset()
         self._named: tuple[Sequence[ToolDefinition], ToolNames] = ((), ToolNames(()))
@@ -205,6 +211,11 @@ class HttpProvider(ABC):
     def refused(self, model: str) -> frozenset[str]:
         """Return the fields not sent because the service has refused them for this model."""
         return self._refused.get(model, frozenset())
+
+    @property
+    def shows_images_apart(self) -> bool:
+        """Return whether images of results are in a message of the user after them."""
+        return False
 
     @abstractmethod
     def write_body(self, request: ModelRequest, options: dict[str, Any], called: Called) -> bytes:
@@ -242,6 +253,9 @@ class HttpProvider(ABC):
         if request.model in self._most_output:
             most = self._output_limit(request)
             request = request.model_copy(update={"max_output_tokens": most})
+        form = self._forms.of(request.model)
+        if form.order != "free" or not form.system_role:
+            request = self._arranger.arranged(request, form, images_apart=self.shows_images_apart)
         options = own_options(self._config, request, called, known=self.known_options)
         headers = {**self.headers, **options.pop(HEADERS, {})}
         body = self.write_body(request, options, called)
@@ -411,7 +425,7 @@ class HttpProvider(ABC):
     def _adjusted(
         self, request: ModelRequest, before: Prepared, refusal: ErrorPayload
     ) -> Prepared | None:
-        """Return the request without the refused field, or for a shorter answer.
+        """Return the request without the refused field, in another form, or for a shorter answer.
 
         None if the refusal has another reason.
 
@@ -432,6 +446,10 @@ class HttpProvider(ABC):
             self.optional_fields | self.output_fields if before.is_native else self.optional_fields
         )
         field = refused_field(refusal, named - refused)
+        for _ in self._forms.tries(refusal.details, request.model) if field is None else ():
+            prepared = self.prepare(request, before.called)
+            if prepared.body != before.body:
+                return prepared
         is_auto = request.output is not None and request.output.mode == "auto"
         if field is None and before.is_native and is_auto and is_refused_request(refusal):
             field = min(self.output_fields)

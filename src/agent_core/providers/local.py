@@ -9,11 +9,12 @@ as it takes, unless `first_byte_ms` or `timeout_ms` is set.
 import asyncio
 import secrets
 import threading
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing, suppress
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import count
 from typing import Any, Protocol, cast
 
 from msgspec import Struct
@@ -22,8 +23,11 @@ from agent_core.aio.loops import LoopLock, used_elsewhere
 from agent_core.config.models import ModelConfig, expand_home
 from agent_core.errors import ConfigError, ErrorCode
 from agent_core.opening import read_text, refuse_open_database
+from agent_core.providers.arranging import Arranger
 from agent_core.providers.base import require_real_models
+from agent_core.providers.compat import dialect_of
 from agent_core.providers.failures import Called, CallError
+from agent_core.providers.histories import AcceptedForms
 from agent_core.providers.images import ImageRules
 from agent_core.providers.openai_wire import OpenAIChunks, OpenAIRequests
 from agent_core.providers.output_schema import has_other_tools, with_output_mode
@@ -90,6 +94,8 @@ class LocalProvider:
         self._config = config
         self._load = load
         self._requests = OpenAIRequests(KEY)
+        self._forms = AcceptedForms(dialect_of(config.compat.server, config.compat).form)
+        self._arranger = Arranger()
         self._fitter = ToolFitter(FORMS[KEY])
         self._loading: asyncio.Task[Engine] | None = None
         self._turn = LoopLock("the adapter of the model file")
@@ -152,31 +158,76 @@ class LocalProvider:
         # An engine without a projector takes no pictures.
         rules = ImageRules(supports_images=False)
         rules.require_newest(request, called)
-        body = self._requests.body(
-            rules.apply(request), {**head, **options, **extra}, called
-        ).decode()
+        request = rules.apply(request)
+        fields = {**head, **options, **extra}
+        body = self._written(request, fields, called)
         names = ToolNames(tool.name for tool in request.tools)
         engine = await self._engine()
         yield ModelStarted(provider=KEY, model=request.model, native_output=is_native)
         if fitted.faults:
             yield ModelRetry(attempt=1, delay_ms=0, error=left_out(called, fitted.faults))
-        draft = ReplyAccumulator(called, names.canonical, history=request.messages)
-        parser = OpenAIChunks(called, draft)
-        try:
-            async with aclosing(self._chunks(engine, body, called)) as chunks:
-                async for chunk in chunks:
-                    if isinstance(chunk, dict):
-                        parser.take_chunk(chunk)
-                    else:
-                        parser.take(chunk.encode())
-                    for event in draft.deltas():
+        for number in count(1):
+            draft = ReplyAccumulator(called, names.canonical, history=request.messages)
+            refusal: CallError | None = None
+            try:
+                async with aclosing(self._reply(engine, body, called, draft)) as events:
+                    async for event in events:
                         yield event
-            for event in parser.finish():
-                yield event
-        except CallError as failure:
-            for event in draft.rest():
-                yield event
-            yield ModelFailed(error=ErrorPayload.of(failure))
+            except CallError as failure:
+                for event in draft.rest():
+                    yield event
+                refusal = failure
+            if refusal is None:
+                return
+            error = ErrorPayload.of(refusal)
+            adjusted = None if draft.begun else self._adjusted(request, fields, called, body, error)
+            if adjusted is None:
+                yield ModelFailed(error=error)
+                return
+            body = adjusted
+            yield ModelRetry(attempt=number, delay_ms=0, error=error)
+
+    async def _reply(
+        self, engine: Engine, body: str, called: Called, draft: ReplyAccumulator
+    ) -> AsyncGenerator[ModelEvent]:
+        """Yield the events of one attempt.
+
+        Raises:
+            CallError: the engine refused the request, or took too long.
+        """
+        parser = OpenAIChunks(called, draft)
+        async with aclosing(self._chunks(engine, body, called)) as chunks:
+            async for chunk in chunks:
+                if isinstance(chunk, dict):
+                    parser.take_chunk(chunk)
+                else:
+                    parser.take(chunk.encode())
+                for event in draft.deltas():
+                    yield event
+        for event in parser.finish():
+            yield event
+
+    def _written(self, request: ModelRequest, fields: Mapping[str, Any], called: Called) -> str:
+        """Write the body, in the form that the template of the model accepts."""
+        form = self._forms.of(request.model)
+        if form.order != "free" or not form.system_role:
+            request = self._arranger.arranged(request, form)
+        return self._requests.body(request, fields, called, reasoning=form.reasoning).decode()
+
+    def _adjusted(
+        self,
+        request: ModelRequest,
+        fields: Mapping[str, Any],
+        called: Called,
+        body: str,
+        refusal: ErrorPayload,
+    ) -> str | None:
+        """Return the body in another form of the conversation, if the template refuses this one."""
+        for _ in self._forms.tries(refusal.details, request.model):
+            adjusted = self._written(request, fields, called)
+            if adjusted != body:
+                return adjusted
+        return None
 
     async def _engine(self) -> Engine:
         """Return the loaded engine. A cancelled caller does not stop the loading for the others."""

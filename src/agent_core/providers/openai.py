@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from agent_core.config.models import ModelConfig
-from agent_core.providers.compat import dialect_of, host_of, server_of, without
+from agent_core.providers.compat import host_of, without
 from agent_core.providers.failures import Called
 from agent_core.providers.http_provider import HttpProvider, Prepared
 from agent_core.providers.images import ImageRules
@@ -90,8 +90,6 @@ class OpenAIProvider(HttpProvider):
         else:
             self._query = ""
         super().__init__(config)
-        self._server = server_of(self._url, config.compat)
-        self._dialect = dialect_of(self._server, config.compat)
         self._requests = OpenAIRequests(self.provider, self._dialect)
         if self._dialect.key_header == "api-key":
             self.key_header = ("api-key", "")
@@ -99,6 +97,11 @@ class OpenAIProvider(HttpProvider):
             supports_images=config.supports_images,
             shows_results=self._dialect.tool_result_images != "none",
         )
+
+    @property
+    def shows_images_apart(self) -> bool:
+        """Return whether images of results are in a message of the user after them."""
+        return self.path == OpenAIProvider.path and self._dialect.tool_result_images == "user"
 
     def refused(self, model: str) -> frozenset[str]:
         """Return the fields that are not sent to this server or this model."""
@@ -137,7 +140,8 @@ class OpenAIProvider(HttpProvider):
             if self._server in {"openai", "azure"} and effort != "none":  # refused beside reasoning
                 head.pop("temperature", None)
         fields = {**without({**head, **options}, refused), **extra}
-        return self._requests.body(request, fields, called, refused=refused)
+        reasoning = self._forms.of(request.model).reasoning
+        return self._requests.body(request, fields, called, refused=refused, reasoning=reasoning)
 
 
 class OpenAIResponsesProvider(OpenAIProvider):

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from agent_core.providers import jsontext
 from agent_core.providers.compat import Dialect
 from agent_core.providers.failures import Called
+from agent_core.providers.histories import ReasoningHistory
 from agent_core.providers.reply import (
     CallDraft,
     ChunkParser,
@@ -88,6 +89,7 @@ class OpenAIRequests:
         called: Called,
         *,
         refused: AbstractSet[str] = frozenset({"strict"}),
+        reasoning: ReasoningHistory = "own",
     ) -> bytes:
         """Write the body of a request; `head` has the fields that are not conversation.
 
@@ -117,25 +119,29 @@ class OpenAIRequests:
         else:
             tools = self._strict_tools.get_all(offered, strict_function_tool)
         model = request.model
-        history = self._messages.of(model).get_all(
-            request.messages, lambda message: self._write_message(message, model)
+        history = self._messages.of(f"{model} {reasoning}").get_all(
+            request.messages, lambda message: self._write_message(message, model, reasoning)
         )
         messages = [system_message(request.system), *history]
         return body_of(fields, {"tools": tools, "messages": messages})
 
-    def _write_message(self, message: ModelMessage, model: str) -> bytes:
+    def _write_message(
+        self, message: ModelMessage, model: str, reasoning: ReasoningHistory
+    ) -> bytes:
         """Write a message as one or more messages of the service, joined by commas."""
         results = [block for block in message.content if isinstance(block, ToolResultBlock)]
         written = list(map(self._write_result, results))
         if message.role is Role.ASSISTANT:
-            answer = self._write_answer(message, model)
+            answer = self._write_answer(message, model, reasoning)
             if answer["content"] or "tool_calls" in answer:
                 written.append(answer)
         elif content := _user_content(message, results if self._repeats_images else []):
             written.append({"role": "user", "content": content})
         return b",".join(map(jsontext.dump, written))
 
-    def _write_answer(self, message: ModelMessage, model: str) -> dict[str, Any]:
+    def _write_answer(
+        self, message: ModelMessage, model: str, reasoning: ReasoningHistory
+    ) -> dict[str, Any]:
         """Write an answer of the model, with its own fields that the service wants back."""
         answer: dict[str, Any] = {"role": "assistant"}
         thoughts: list[dict[str, Any]] = []
@@ -147,6 +153,8 @@ class OpenAIRequests:
                 opaque = opaque_of(block, self._provider, model)
                 call |= {key: opaque[key] for key in opaque if key == _EXTRA}
                 answer.setdefault("tool_calls", []).append(call)
+            elif reasoning == "never":
+                continue
             elif isinstance(block, ReasoningBlock) and is_own(block, self._provider, model):
                 opaque = opaque_of(block, self._provider, model)
                 field = text(block.metadata.get("field")) or _REASONING_FIELDS[0]
@@ -160,6 +168,9 @@ class OpenAIRequests:
         if _DETAILS in answer:  # they hold the same words
             for field in _REASONING_FIELDS:
                 answer.pop(field, None)
+        if reasoning == "always" and not thoughts:
+            words = [answer.pop(field, "") for field in _REASONING_FIELDS]
+            answer[_REASONING_FIELDS[0]] = "".join(words)
         prose = joined_text(message.content, "")
         answer["content"] = [*thoughts, *([_text_part(prose)] if prose else [])]
         if not thoughts:

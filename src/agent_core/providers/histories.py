@@ -1,0 +1,122 @@
+"""The form in which a server accepts a conversation, and its words when it refuses another one.
+
+Chat templates of some models refuse two messages of the user in a row, or a message of the user
+right after the result of a call. Mistral's service does, and so do the templates of Gemma, Mistral
+and others in llama.cpp, vLLM, LM Studio and Ollama. Some services want the reasoning of all answers
+back, and some refuse it. The words are those of public bug reports; the tests name them.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, cast
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+RoleOrder = Literal["free", "no_user_after_tool", "alternate"]
+"""`free` is any order. In the others, neighbours of one role are one message, the first message is
+the user's, and an answer is between a result and the user; `alternate` also has one call in each
+answer."""
+
+_ORDERS: tuple[RoleOrder, ...] = ("free", "no_user_after_tool", "alternate")
+
+_MAKER = r"(users?|assistants?|tools?|models?|functions?)"
+_REFUSED = (
+    r"(?i)\b(roles?|messages?|turns?|requests?|conversations?)\b[^.;]{0,80}\b(alternat|interleav)"
+    r"|\b(alternat|interleav)\w*[^.;]{0,60}\b(roles?|messages?|turns?|user|assistant)\b"
+    rf"|\b(successive|consecutive|multiple|two)\W+{_MAKER}\W[^.;]{{0,40}}\b(messages?|roles?|turns?)"
+    r"|unexpected role|invalid_request_message_order"
+    rf"|\b{_MAKER}\b\W{{0,3}}(role |message |turn )?(after|following)\W+(role\W+|a )?{_MAKER}\b"
+    r"|only supports single tool-?calls|turn comes immediately after"
+    r"|(expected last role|last message|must end with|ends? with)\b[^.;]{0,40}\b(user|tool)\b"
+    r"|(ending|ends?) with an? (model|assistant)|assistant message prefill"
+)
+_AFTER_RESULT = r"(?i)\buser\b\W{0,3}(role |message )?after\W+(role\W+|a )?tool\b"
+_NO_SYSTEM = (
+    r"(?i)\bsystem\W+(role|messages?|prompts?)\b[^.;]{0,20}(not|n't|un)[ -]?support"
+    r"|not support[^.;]{0,20}\bsystem\W+(role|message|prompt)"
+    r"|only [^.;]{0,40}\broles? are supported, got .?system"
+)
+
+
+ReasoningHistory = Literal["own", "always", "never"]
+"""`own` is the reasoning that a model wrote, as it came; `always` is also an empty one where an
+answer has none, and one without a signature; `never` is none."""
+
+_REASONING = r"\b(reasoning(_content|_details)?|thinking|thoughts?)\b"
+_WANTED = (
+    rf"(?i){_REASONING}[^.;]{{0,60}}\b(missing|required|must (also )?be|needs? to be)\b"
+    rf"|\b(missing|requires?|must (include|have|contain))\b[^.;]{{0,40}}{_REASONING}"
+)
+_UNWANTED = (
+    rf"(?i){_REASONING}[^;]{{0,80}}(unsupported|n[o']t (supported|permitted|allowed|valid|accepted)"
+    rf"|extra inputs|extra_forbidden|display purposes)"
+    rf"|(unknown|unexpected|unrecogni[sz]ed|unsupported|extra|additional)[^.;]{{0,60}}{_REASONING}"
+    rf"|remove[^.;]{{0,20}}{_REASONING}|(invalid|corrupted)[^.;]{{0,20}}signature"
+)
+
+
+class Accepted(Struct, frozen=True):
+    """The form of conversations that a server accepts for one model."""
+
+    order: RoleOrder = "free"
+    system_role: bool = True
+    reasoning: ReasoningHistory = "own"
+
+
+Demand = Mapping[Literal["order", "system_role", "reasoning"], Any]
+
+
+def demand_in(explanation: str) -> Demand:
+    """Return the form that a refusal asks for; empty if it is about something else."""
+    if re.search(_NO_SYSTEM, explanation):
+        return {"system_role": False}
+    if re.search(_REFUSED, explanation):
+        is_after = re.search(_AFTER_RESULT, explanation)
+        return {"order": "no_user_after_tool" if is_after else "alternate"}
+    if re.search(_WANTED, explanation):
+        return {"reasoning": "always"}
+    return {"reasoning": "never"} if re.search(_UNWANTED, explanation) else {}
+
+
+class AcceptedForms:
+    """The accepted forms of all models of one server.
+
+    Args:
+        usual: the form for models that have refused nothing yet.
+    """
+
+    def __init__(self, usual: Accepted) -> None:
+        self._usual = usual
+        self._known: dict[str, Accepted] = {}
+        self._tried: dict[str, set[Accepted]] = {}
+
+    def of(self, model: str) -> Accepted:
+        """Return the accepted form of a model."""
+        return self._known.get(model, self._usual)
+
+    def tries(self, details: Mapping[str, Any], model: str) -> Iterator[None]:
+        """Change the form as the details of a refusal demand, to each further form in turn.
+
+        The form is the one before again when there is no further one. None is tried twice, so that
+        refusals cannot alternate for ever.
+        """
+        demand = cast("dict[str, Any]", details.get(DEMAND) or {})
+        before = self.of(model)
+        changes: list[dict[str, Any]] = [demand] if demand else []
+        if asked := demand.get("order"):
+            least = max(_ORDERS.index(before.order) + 1, _ORDERS.index(asked))
+            changes = [{"order": order} for order in _ORDERS[least:]]
+        tried = self._tried.setdefault(model, {before})
+        for change in changes:
+            form = replace(before, **change)
+            if form not in tried:
+                tried.add(form)
+                self._known[model] = form
+                yield
+                tried.remove(form)
+        self._known[model] = before
+
+
+DEMAND = "accepted_form"
+"""Detail of a refusal: the form of the conversation that it asks for."""

@@ -7,6 +7,7 @@ import random
 import re
 import sqlite3
 from io import BytesIO
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -189,7 +190,8 @@ async def test_d1_the_stream_of_a_run_ends_with_its_end(home: Home, project: Pat
         handle = await made.start("hello")
         events = await collect(handle)
         assert handle.status is RunStatus.COMPLETED
-    assert [event.event_type for event in events] == [
+    # How many deltas carry the text depends on how soon it is read.
+    assert [kind for kind, _ in groupby(event.event_type for event in events)] == [
         EventType.LOOP_STARTED,
         EventType.MESSAGE_CREATED,
         EventType.CONTEXT_BUILT,

@@ -1,6 +1,8 @@
 """The first start: what is found without a configuration, and that its lines are enough."""
 
 import json
+import re
+import shlex
 import subprocess
 import sys
 import threading
@@ -16,6 +18,8 @@ import pytest
 from captures import Key, record
 from editors import Editor
 from isolation import Home
+
+QUESTION = re.compile(r"Write (it|one) now\? .*N\] ")
 
 
 @contextmanager
@@ -55,9 +59,11 @@ def screen(home: Home, project: Path, *argv: str, **env: str) -> str:
         env=unconfigured(home, **env),
         cwd=project,
         columns=200,
+        keys=[Key(QUESTION, "\r")],
     )
     assert scene.code == 2
     assert not (home.path / "config.toml").exists()
+    assert "nothing was written" in scene.text
     return scene.text
 
 
@@ -99,6 +105,102 @@ def test_nothing_that_is_there_is_said_too(home: Home, project: Path) -> None:
 def test_a_server_that_is_no_ollama_is_passed_over(home: Home, project: Path, body: Any) -> None:
     with ollama(body) as host:
         assert "no Ollama" in screen(home, project, "chat", OLLAMA_HOST=host)
+
+
+@pytest.mark.parametrize(
+    ("typed", "model"),
+    [("y", "qwen3:8b"), ("YES", "qwen3:8b"), ("1", "qwen3:8b"), ("2", "claude-sonnet-4-5")],
+)
+def test_the_settings_are_written_after_a_yes_and_the_chat_begins(
+    home: Home, project: Path, typed: str, model: str
+) -> None:
+    with ollama({"models": [{"name": "qwen3:8b"}]}) as host:
+        env = unconfigured(home, OLLAMA_HOST=host, ANTHROPIC_API_KEY="sk-secret-value")
+        scene = record(
+            [sys.executable, "-m", "agent_core.cli", "chat"],
+            env=env,
+            cwd=project,
+            columns=200,
+            keys=[Key(QUESTION, f"{typed}\r"), Key("sandbox ", "\x04")],
+        )
+    assert scene.code == 0
+    config = home.path / "config.toml"
+    assert f"wrote {config}" in scene.text
+    written = tomllib.loads(config.read_text("utf-8"))
+    assert written == {
+        "model": next(each for each in sections(scene.text) if each["name"] == model)
+    }
+    assert config.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("typed", ["n\r", "4\r", "0\r", "y 2\r", "\x04", "2\x7f\r"])
+def test_nothing_is_written_without_a_yes(home: Home, project: Path, typed: str) -> None:
+    with ollama({"models": [{"name": "qwen3:8b"}]}) as host:
+        scene = record(
+            [sys.executable, "-m", "agent_core.cli", "run", "hello"],
+            env=unconfigured(home, OLLAMA_HOST=host, ANTHROPIC_API_KEY="sk-secret-value"),
+            cwd=project,
+            keys=[Key(QUESTION, typed)],
+        )
+    assert scene.code == 2
+    assert [*home.path.iterdir()] == []
+
+
+def test_ctrl_c_at_the_offer_leaves(home: Home, project: Path) -> None:
+    scene = record(
+        [sys.executable, "-m", "agent_core.cli"],
+        env=unconfigured(home),
+        cwd=project,
+        keys=[Key(QUESTION, "\x03")],
+    )
+    assert scene.code == 130
+    assert [*home.path.iterdir()] == []
+
+
+def test_keys_typed_before_the_offer_are_no_answer(home: Home, project: Path) -> None:
+    scene = record(
+        [sys.executable, "-m", "agent_core.cli", "chat"],
+        env=unconfigured(home),
+        cwd=project,
+        keys=[Key("", "y\ry\r"), Key(QUESTION, "\r")],
+    )
+    assert "nothing was written" in scene.text
+    assert [*home.path.iterdir()] == []
+
+
+@pytest.mark.parametrize("place", ["echo y | {}", "{} > /dev/null"])
+def test_nothing_is_offered_where_a_stream_is_no_terminal(
+    home: Home, project: Path, place: str
+) -> None:
+    words = shlex.join([sys.executable, "-m", "agent_core.cli", "run", "hello"])
+    scene = record(
+        ["sh", "-c", place.format(words)], env=unconfigured(home), cwd=project, columns=200
+    )
+    assert scene.code == 2
+    assert "[model]" in scene.text
+    assert "Write it now" not in scene.text
+    assert [*home.path.iterdir()] == []
+
+
+def test_a_configuration_that_appears_during_the_offer_is_kept(home: Home, project: Path) -> None:
+    mine = '[model]\nprovider = "ollama"\nname = "mine"\n'
+    scene = record(
+        [sys.executable, "-m", "agent_core.cli", "chat"],
+        env=unconfigured(home),
+        cwd=project,
+        columns=200,
+        keys=[Key(QUESTION, lambda: home.write_config(mine)), Key(QUESTION, "y\r")],
+    )
+    assert scene.code == 2
+    assert "exists by now" in scene.text
+    assert (home.path / "config.toml").read_text("utf-8") == mine
+
+
+def test_a_password_in_an_address_is_not_shown(home: Home, project: Path) -> None:
+    with ollama({"models": [{"name": "qwen3"}]}) as host:
+        shown = screen(home, project, "chat", OLLAMA_HOST=f"http://me:hunter22@{host}")
+    assert host in shown
+    assert "hunter22" not in shown
 
 
 def test_the_doctor_names_the_same(home: Home, project: Path) -> None:

@@ -175,10 +175,11 @@ class ConfigFile:
         """Write the first configuration.
 
         Raises:
-            ConfigError: it is none.
+            ConfigError: it is none, or has a secret.
             FileExistsError: there is one by now; it is kept.
             OSError: it cannot be written.
         """
+        self._refuse_secret(("model",), text)
         self._check(text)
         make_private(self._home)
         with writing_alone(self._home / LOCK_NAME):

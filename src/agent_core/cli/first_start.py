@@ -1,6 +1,6 @@
-"""The first start, without a configuration: lists the models here, and the settings to write.
+"""The first start, without a configuration: lists the models here, and offers to write settings.
 
-Nothing is written, and no key leaves the machine.
+Nothing is written without a yes, and no key leaves the machine.
 """
 
 import asyncio
@@ -17,14 +17,16 @@ from typing import Any, cast
 
 from msgspec import Struct
 
-from agent_core.cli.options import MISUSED, Options
+from agent_core.cli.lines import InputLines
+from agent_core.cli.options import Options
+from agent_core.cli.setup import build_terminal_redactor
 from agent_core.cli.terminal import Style, Terminal
 from agent_core.config.load import CONFIG_NAME, MODEL_VARIABLE, has_config
 from agent_core.config.model_names import public_service
 from agent_core.config.models import ModelConfig
 from agent_core.config.paths import resolve_home, resolve_project
 from agent_core.config.servers import ollama_address
-from agent_core.errors import AgentCoreError
+from agent_core.errors import AgentCoreError, ConfigError
 from agent_core.opening import open_descriptor
 from agent_core.text import visible
 
@@ -76,6 +78,9 @@ class FoundModel(Struct, frozen=True):
         return f"{settings['provider']}:{settings['name']}{at}"
 
 
+_EXAMPLE = FoundModel("", {"provider": "openai", "name": _MODELS["openai"]})
+
+
 def is_first_start(options: Options) -> bool:
     """Return whether no model is named, and there is no configuration that could name one."""
     if options.model is not None or os.environ.get(MODEL_VARIABLE):
@@ -86,19 +91,65 @@ def is_first_start(options: Options) -> bool:
         return False
 
 
-def show_first_start(options: Options) -> int:
-    """Show the models found and the settings to write, and return the exit code."""
+def set_up(options: Options) -> bool:
+    """Show the models found and the settings to write, and return whether they were written.
+
+    They are written if the user agrees on a terminal.
+    """
+    redactor = build_terminal_redactor(os.environ)
     terminal = Terminal(sys.stdout, sys.stderr, environ=os.environ)
-    config = resolve_home() / CONFIG_NAME
+    # Only a first start writes.
+    from agent_core.cli.config_file import ConfigFile  # noqa: PLC0415
+    from agent_core.cli.settings import check_rules  # noqa: PLC0415
+
+    home = resolve_home()
+    config = home / CONFIG_NAME
     problem = f"error: there is no configuration yet: {config} does not exist"
-    for part in terminal.wrap(problem):
+    for part in terminal.wrap(redactor.text(problem)):
         terminal.line(part, Style.BAD)
     found = asyncio.run(find_models(options.path))
-    for line in describe(found, config, command=options.command or "chat"):
-        is_to_copy = line.startswith("  ")
-        for part in [line] if is_to_copy else terminal.wrap(line):
-            terminal.line(part)
-    return MISUSED
+    lines = [*describe(found, config, command=options.command or "chat")]
+    shown: list[str] = []
+    for line in map(redactor.text, lines):
+        shown += [line] if line.startswith("  ") else terminal.wrap(line)
+    offered = found or [_EXAMPLE]
+    if not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
+        for line in shown:
+            terminal.line(line)
+        return False
+    chosen = asyncio.run(_offer(terminal, shown, offered))
+    if chosen is None:
+        terminal.line("nothing was written")
+        return False
+    try:
+        ConfigFile(home, redactor, check_rules).create(f"{chosen.section}\n")
+    except FileExistsError:
+        terminal.line(f"error: nothing was written: {config} exists by now", Style.BAD)
+        return False
+    except OSError as error:
+        message = f"error: {config} cannot be written: {error.strerror or error}"
+        terminal.line(redactor.text(message), Style.BAD)
+        return False
+    except ConfigError as error:
+        terminal.line(f"error: {redactor.text(error.message)}", Style.BAD)
+        return False
+    terminal.line(f"wrote {config}", Style.GOOD)
+    return True
+
+
+async def _offer(
+    terminal: Terminal, shown: Sequence[str], offered: Sequence[FoundModel]
+) -> FoundModel | None:
+    """Show the settings, and return those that the user wants to have written; None is a no."""
+    question = "\nWrite it now? [y/N] "
+    if len(offered) > 1:
+        question = f"\nWrite one now? 1 to {len(offered)}, y is 1 [N] "
+    lines = InputLines(sys.stdin.fileno())
+    answer = (await terminal.enter(lines, question, "soong-agent", shown) or "").strip().casefold()
+    if answer in {"y", "yes"}:
+        return offered[0]
+    is_number = answer.isdecimal() and len(offered) > 1 and 1 <= int(answer) <= len(offered)
+    return offered[int(answer) - 1] if is_number else None
 
 
 def describe(found: Sequence[FoundModel], config: Path, *, command: str) -> Iterator[str]:
@@ -109,11 +160,12 @@ def describe(found: Sequence[FoundModel], config: Path, *, command: str) -> Iter
         place = place.rpartition("@")[2]  # a password is not shown
         yield f"Found no Ollama at {scheme}://{place}, no key in {keys}, and no GGUF file."
         yield f"Start Ollama and pull a model, or set a key; then write into {config}, say:"
-        found = [FoundModel("", {"provider": "openai", "name": _MODELS["openai"]})]
+        found = [_EXAMPLE]
     else:
         yield "Found:"
-        for each in found:
-            yield f"  {visible(each.what, one_line=True)}"
+        for number, each in enumerate(found, 1):
+            at = f"{number}  " if len(found) > 1 else ""
+            yield f"  {at}{visible(each.what, one_line=True)}"
         these = "one of these" if len(found) > 1 else "this"
         yield f"Write {these} into {config}:"
     for each in found:

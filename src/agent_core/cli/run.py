@@ -17,9 +17,16 @@ from msgspec import Struct
 from agent_core.cli.answers import how_to_allow, open_answers, open_screen
 from agent_core.cli.content import GivenMessage, holds_unread_text, read_message
 from agent_core.cli.elicitation import TerminalElicitation
-from agent_core.cli.first_start import is_first_start, show_first_start
+from agent_core.cli.first_start import is_first_start, set_up
 from agent_core.cli.lines import InputLines
-from agent_core.cli.options import COMPLETED, FAILED, INTERRUPTED, OUTPUT_CLOSED, Options
+from agent_core.cli.options import (
+    COMPLETED,
+    FAILED,
+    INTERRUPTED,
+    MISUSED,
+    OUTPUT_CLOSED,
+    Options,
+)
 from agent_core.cli.prompt import TerminalPrompt
 from agent_core.cli.setup import (
     build_terminal_redactor,
@@ -74,8 +81,8 @@ _NOT_READ = "standard input holds text that was not read; `-` in the message sta
 
 def run_message(options: Options) -> int:
     """Run to the end and return the exit code; every error has been shown."""
-    if sys.stderr.isatty() and is_first_start(options):
-        return show_first_start(options)
+    if sys.stderr.isatty() and is_first_start(options) and not set_up(options):
+        return MISUSED
 
     def prepare(terminal: Terminal) -> Begin:
         said = read_message(options, terminal)

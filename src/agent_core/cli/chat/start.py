@@ -21,7 +21,7 @@ from agent_core.cli.chat.conversation import Chat, ChatTerminal, InputLine
 from agent_core.cli.chat.editor import DRAFTS, remove_left_drafts
 from agent_core.cli.chat.own_commands import FOLDER, OwnCommands
 from agent_core.cli.elicitation import TerminalElicitation
-from agent_core.cli.first_start import is_first_start, show_first_start
+from agent_core.cli.first_start import is_first_start, set_up
 from agent_core.cli.lines import InputLines
 from agent_core.cli.options import FAILED, MISUSED, OUTPUT_CLOSED, Options
 from agent_core.cli.prompt import TerminalPrompt
@@ -59,8 +59,8 @@ def chat(options: Options) -> int:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         sys.stderr.write(_NO_TERMINAL)
         return MISUSED
-    if is_first_start(options):
-        return show_first_start(options)
+    if is_first_start(options) and not set_up(options):
+        return MISUSED
     redactor = build_terminal_redactor(os.environ)
     try:
         setup = read_command_setup(options.path, options.model)

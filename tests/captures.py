@@ -22,6 +22,7 @@ import sys
 import termios
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from difflib import unified_diff
 from io import StringIO
@@ -231,9 +232,8 @@ def record(
     Raises:
         AssertionError: what a key waits for did not come, or the command did not end in time.
     """
-    ours, child = open_terminal(argv, env=env, cwd=cwd, columns=columns, rows=rows)
-    session = Session(ours, child, columns=columns, rows=rows, ends_at=time.monotonic() + seconds)
-    try:
+    session = open_session(argv, env=env, cwd=cwd, columns=columns, rows=rows, seconds=seconds)
+    with closing(session):
         for key in keys:
             session.wait_for(key.after)
             if callable(key.keys):
@@ -243,14 +243,23 @@ def record(
         if not leave:
             session.wait_for_end()
         recording = session.recording()
-    finally:
-        if child.poll() is None:
-            child.send_signal(signal.SIGKILL)
-        child.wait()
-        os.close(ours)
-    recording.code = None if leave else child.returncode
+    recording.code = None if leave else session.code
     recording.replaced |= replaced or {}
     return recording
+
+
+def open_session(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    cwd: Path | None = None,
+    columns: int = 80,
+    rows: int = 40,
+    seconds: float = 60,
+) -> "Session":
+    """Start a command in a terminal of its own, to type into and read from."""
+    ours, child = open_terminal(argv, env=env, cwd=cwd, columns=columns, rows=rows)
+    return Session(ours, child, columns=columns, rows=rows, ends_at=time.monotonic() + seconds)
 
 
 class Session:
@@ -289,11 +298,28 @@ class Session:
         written = _LOOKS.sub("", self._raw[self._seen :].decode(errors="replace"))
         return text in written if isinstance(text, str) else text.search(written) is not None
 
-    def wait_for_end(self) -> None:
-        """Return when the command has ended and all of it has been read."""
+    def wait_for_end(self) -> int:
+        """Return the exit code when the command has ended and all of it has been read."""
         while self._read():
             pass
-        self._child.wait(max(self.ends_at - time.monotonic(), 1))
+        return self._child.wait(max(self.ends_at - time.monotonic(), 1))
+
+    def close(self) -> None:
+        """Close the terminal, and kill the command if it still runs."""
+        if self._child.poll() is None:
+            self._child.send_signal(signal.SIGKILL)
+        self._child.wait()
+        os.close(self._terminal)
+
+    @property
+    def code(self) -> int | None:
+        """Return the exit code; None while the command runs."""
+        return self._child.poll()
+
+    @property
+    def screen(self) -> str:
+        """Return the lines on the screen now, those that have scrolled off left out."""
+        return "\n".join(line.rstrip() for line in self._screen.display).rstrip()
 
     def recording(self) -> Recording:
         """What the terminal has shown so far."""

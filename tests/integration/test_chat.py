@@ -8,64 +8,21 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from agent_core.providers.scripted import Hangs, Pauses, calls
-from captures import Key, Recording, Shown, record
+from captures import Key, Shown
+from chats import CTRL_C, CTRL_D, CTRL_U, ENTER, ESCAPE, READY, UP, converse, sent
 from isolation import Home
 from model_server import ModelServer
 
 pytestmark = pytest.mark.timeout(90)
 
-READY = "sandbox off"
 AT_REST = re.compile(r"The answer\.[\s\S]*\x1b\[J>")
 """The line is empty again, with nothing above it that is under way."""
 ERASED = re.compile(r"\x1b\[[JK]")
 """The line has been erased; what stands below it may stay as it is."""
-ENTER, ESCAPE, CTRL_C, CTRL_D, CTRL_U, UP = "\r", "\x1b", "\x03", "\x04", "\x15", "\x1b[A"
-
-
-DATABASE = "CHAT_TEST_DATABASE"
-
-
-def configure(home: Home, server: ModelServer, database_url: str = "", more: str = "") -> None:
-    home.write_config(
-        f'[model]\nprovider = "openai"\nname = "m"\nbase_url = "{server.base_url("openai")}"\n'
-        "context_window = 32000\n[memory]\nenabled = false\n"
-        + (f'[store]\nurl_env = "{DATABASE}"\n' if database_url else "")
-        + more
-    )
-
-
-def converse(
-    home: Home,
-    project: Path,
-    server: ModelServer,
-    keys: Sequence[Key],
-    *options: str,
-    command: Sequence[str] = ("chat",),
-    env: dict[str, str] | None = None,
-    database_url: str = "",
-    config: str = "",
-    **more: Any,
-) -> Recording:
-    """The screen of one conversation."""
-    configure(home, server, database_url, config)
-    return record(
-        [sys.executable, "-m", "agent_core.cli", *command, *options],
-        env=home.env(**{DATABASE: database_url, **(env or {})}),
-        cwd=project,
-        keys=keys,
-        seconds=40,
-        **more,
-    )
-
-
-def texts(server: ModelServer, number: int = -1) -> str:
-    """The last message of a request."""
-    return str(server.requests[number].body["messages"][-1]["content"])
 
 
 @pytest.mark.parametrize("command", [("chat",), ()], ids=["chat", "alone"])
@@ -96,13 +53,13 @@ def test_a_file_and_the_output_of_a_command_are_sent(home: Home, project: Path) 
         ]
         scene = converse(home, project, server, keys)
     assert "exit code 3" in scene.text
-    sent = texts(server)
+    message = sent(server)
     named = "a command of the user, echo from the shell; exit 3, which ended with exit code 3"
-    assert f'<content from="{named}" boundary="' in sent
-    assert "\nfrom the shell\n</content" in sent
-    assert 'read @"my notes.txt" please' in sent
-    assert '<content from="the file my notes.txt" boundary="' in sent
-    assert "\nremember the milk\n</content" in sent
+    assert f'<content from="{named}" boundary="' in message
+    assert "\nfrom the shell\n</content" in message
+    assert 'read @"my notes.txt" please' in message
+    assert '<content from="the file my notes.txt" boundary="' in message
+    assert "\nremember the milk\n</content" in message
 
 
 def test_a_session_follows_its_renamed_folder(home: Home, project: Path) -> None:
@@ -167,7 +124,7 @@ def test_plain_lines_where_nothing_can_be_drawn(home: Home, project: Path) -> No
     assert b"\x1b" not in scene.raw
     assert b"Shift-Tab" not in scene.raw
     assert scene.raw.count(b"hello") == 1
-    assert texts(server) == "hello"
+    assert sent(server) == "hello"
 
 
 def test_a_summary_shows_its_command_once(home: Home, project: Path) -> None:
@@ -211,13 +168,13 @@ def test_what_waits_is_shown_taken_back_and_sent(
             Key("> first", f"second{ENTER}"),
             Key("waiting: second", f"third{ENTER}"),
             Key("waiting: third", UP),
-            Key("> third", f" and more{CTRL_C}"),
+            Key(Shown("> third"), f" and more{CTRL_C}"),
             Key("cancelled", ENTER),
             Key("Answered.", CTRL_D),
         ]
         scene = converse(home, project, server, keys, database_url=url)
     assert scene.code == 0
-    assert texts(server) == "second\nthird and more"
+    assert sent(server) == "second\nthird and more"
 
 
 @pytest.mark.parametrize("kind", ["file", "postgres"])
@@ -273,7 +230,7 @@ def test_escape_cancels_the_run_and_what_it_has_not_read_comes_back(
         ]
         scene = converse(home, project, server, keys)
     assert scene.code == 0
-    assert texts(server) == "second"
+    assert sent(server) == "second"
 
 
 def test_a_question_keeps_what_is_being_typed(home: Home, project: Path) -> None:
@@ -288,7 +245,7 @@ def test_a_question_keeps_what_is_being_typed(home: Home, project: Path) -> None
         ]
         converse(home, project, server, keys)
     assert (project / "b.txt").read_text() == "new\n"
-    assert texts(server) == "half a message"
+    assert sent(server) == "half a message"
 
 
 def test_plan_mode_refuses_what_would_change_something(home: Home, project: Path) -> None:
@@ -315,7 +272,7 @@ def test_undo_brings_the_message_back_to_the_line(home: Home, project: Path) -> 
         ]
         converse(home, project, server, keys)
     assert not (project / "b.txt").exists()
-    assert texts(server) == "write it"
+    assert sent(server) == "write it"
 
 
 def test_the_window_is_drawn(home: Home, project: Path) -> None:
@@ -381,7 +338,7 @@ def test_a_message_that_a_killed_process_had_not_delivered_is_on_the_line_again(
         assert converse(home, project, server, keys).code == -signal.SIGKILL
         keys = [Key(re.compile(r"on the line again[\s\S]*lose me"), ENTER), Key("At last.", CTRL_D)]
         converse(home, project, server, keys, "--continue")
-        assert texts(server) == "do not lose me"
+        assert sent(server) == "do not lose me"
 
 
 @pytest.mark.parametrize(
@@ -465,7 +422,7 @@ def test_what_a_command_leaves_in_the_background_holds_up_nothing(
         scene = converse(home, project, server, keys)
     os.kill(int((project / "pid").read_text(encoding="utf-8")), signal.SIGKILL)  # it has gone on
     assert scene.code == 0
-    assert "\nbegun\n</content" in texts(server)
+    assert "\nbegun\n</content" in sent(server)
 
 
 def test_several_lines_and_large_pastes_are_sent_whole(home: Home, project: Path) -> None:
@@ -478,8 +435,8 @@ def test_several_lines_and_large_pastes_are_sent_whole(home: Home, project: Path
             Key("Second.", CTRL_D),
         ]
         converse(home, project, server, keys)
-    assert texts(server, 0) == "one\ntwo\nthree"
-    assert texts(server) == pasted.replace("\r\n", "\n") + " what?"
+    assert sent(server, 0) == "one\ntwo\nthree"
+    assert sent(server) == pasted.replace("\r\n", "\n") + " what?"
 
 
 def test_what_was_entered_is_searched_back(home: Home, project: Path) -> None:
@@ -492,7 +449,7 @@ def test_what_was_entered_is_searched_back(home: Home, project: Path) -> None:
             Key("Three.", CTRL_D),
         ]
         converse(home, project, server, keys)
-    assert texts(server) == "mend the Cart"
+    assert sent(server) == "mend the Cart"
 
 
 def test_a_fork_says_how_to_go_on_in_it(home: Home, project: Path) -> None:
@@ -528,8 +485,8 @@ def test_what_was_entered_is_kept_without_secrets(home: Home, project: Path) -> 
         assert "my key is" in file.read_text()
         assert secret not in file.read_text()
         converse(home, project, server, [Key(READY, f"{UP}!{ENTER}"), Key("Again.", CTRL_D)])
-    assert texts(server).startswith("my key is ")
-    assert secret not in texts(server)
+    assert sent(server).startswith("my key is ")
+    assert secret not in sent(server)
 
 
 def test_ignored_files_are_not_offered_and_names_with_spaces_are_quoted(
@@ -548,7 +505,7 @@ def test_ignored_files_are_not_offered_and_names_with_spaces_are_quoted(
         ]
         scene = converse(home, project, server, keys)
     assert "report.log" not in scene.raw.decode()
-    assert "all is well" in texts(server)
+    assert "all is well" in sent(server)
 
 
 def test_a_sensitive_file_is_not_sent(home: Home, project: Path) -> None:
@@ -557,7 +514,7 @@ def test_a_sensitive_file_is_not_sent(home: Home, project: Path) -> None:
         keys = [Key(READY, f"see @.env{ENTER}"), Key("No.", CTRL_D)]
         scene = converse(home, project, server, keys)
     assert "not attached: .env" in scene.text
-    assert texts(server) == "see @.env"
+    assert sent(server) == "see @.env"
 
 
 @pytest.mark.parametrize(

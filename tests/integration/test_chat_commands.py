@@ -1,55 +1,18 @@
 """Commands of the chat that show, leave or begin something, the user's own, and a first message."""
 
 import re
-import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from agent_core.providers.scripted import calls
-from captures import Key, Recording, record
+from captures import Key
+from chats import AT_REST, CTRL_D, ENTER, READY, converse, sent, words
 from confined_work import git
 from isolation import Home
 from model_server import ModelServer
 
 pytestmark = pytest.mark.timeout(90)
-
-READY = "sandbox off"
-ENTER, CTRL_D, UP = "\r", "\x04", "\x1b[A"
-AT_REST = re.compile(r"answer\.[\s\S]*sandbox off")
-
-
-def converse(
-    home: Home,
-    project: Path,
-    server: ModelServer,
-    keys: Sequence[Key],
-    *options: str,
-    config: str = "",
-    **more: Any,
-) -> Recording:
-    home.write_config(
-        f'[model]\nprovider = "openai"\nname = "m"\nbase_url = "{server.base_url("openai")}"\n'
-        f"context_window = 32000\n[memory]\nenabled = false\n{config}"
-    )
-    return record(
-        [sys.executable, "-m", "agent_core.cli", "chat", *options],
-        env=home.env(),
-        cwd=project,
-        keys=keys,
-        **more,
-    )
-
-
-def sent(server: ModelServer, number: int = -1) -> str:
-    """The last message of a request."""
-    return str(server.requests[number].body["messages"][-1]["content"])
-
-
-def words(scene: Recording) -> str:
-    return " ".join(scene.text.split())
 
 
 def test_status_changes_a_new_session_and_leaving(home: Home, project: Path) -> None:

@@ -4,23 +4,24 @@ import os
 import re
 import signal
 import stat
-import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from agent_core.providers.scripted import Pauses, calls
-from captures import Key, Recording, record
+from captures import Key
+from chats import AT_REST, CTRL_C, CTRL_D, CTRL_X_CTRL_E, ENTER, READY, converse, pasted, sent
 from isolation import Home
 from model_server import ModelServer
 
 pytestmark = pytest.mark.timeout(90)
 
-READY = "sandbox off"
-ENTER, CTRL_C, CTRL_D, EDIT = "\r", "\x03", "\x04", "\x18\x05"
-AT_REST = re.compile(r"answer\.[\s\S]*sandbox off")
+
+@pytest.fixture(autouse=True)
+def no_editor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave it to each test which editor there is."""
+    monkeypatch.setenv("VISUAL", "")
+    monkeypatch.setenv("EDITOR", "")
 
 
 @pytest.fixture
@@ -33,36 +34,6 @@ def write_editor(editor: Path, script: str) -> str:
     editor.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
     editor.chmod(0o755)
     return str(editor)
-
-
-def converse(
-    home: Home,
-    project: Path,
-    server: ModelServer,
-    keys: Sequence[Key],
-    *options: str,
-    env: dict[str, str],
-    **more: Any,
-) -> Recording:
-    home.write_config(
-        f'[model]\nprovider = "openai"\nname = "m"\nbase_url = "{server.base_url("openai")}"\n'
-        "context_window = 32000\n[memory]\nenabled = false\n"
-    )
-    return record(
-        [sys.executable, "-m", "agent_core.cli", "chat", *options],
-        env=home.env(**{"VISUAL": "", "EDITOR": "", **env}),
-        cwd=project,
-        keys=keys,
-        **more,
-    )
-
-
-def sent(server: ModelServer, number: int = -1) -> str:
-    return str(server.requests[number].body["messages"][-1]["content"])
-
-
-def pasted(text: str) -> str:
-    return f"\x1b[200~{text}\x1b[201~"
 
 
 def test_the_draft_is_edited_with_its_pastes_and_comes_back_whole(
@@ -79,7 +50,7 @@ def test_the_draft_is_edited_with_its_pastes_and_comes_back_whole(
     with ModelServer.in_thread(["The answer."]) as server:
         keys = [
             Key(READY, "see " + pasted(paste)),
-            Key("30 lines]", EDIT),
+            Key("30 lines]", CTRL_X_CTRL_E),
             Key("/undö", ENTER),
             Key(AT_REST, CTRL_D),
         ]
@@ -108,7 +79,7 @@ def test_an_editor_that_fails_keeps_the_draft(
     command = str(editor) if script is None else write_editor(editor, script)
     with ModelServer.in_thread(["The answer."]) as server:
         keys = [
-            Key(READY, "my draft" + EDIT),
+            Key(READY, "my draft" + CTRL_X_CTRL_E),
             Key(re.compile(said.replace(" ", r"\s+").replace("$", r"\$")), " two" + ENTER),
             Key(AT_REST, CTRL_D),
         ]
@@ -133,7 +104,7 @@ def test_a_run_goes_on_behind_the_editor_and_draws_nothing_over_it(
     with ModelServer.in_thread(script) as server:
         keys = [
             Key(READY, "begin" + ENTER),
-            Key("> begin", "draft" + EDIT),
+            Key("> begin", "draft" + CTRL_X_CTRL_E),
             Key("EDITING", CTRL_C),
             Key("caught", "words\n"),
             Key(re.compile(r"The answer\.[\s\S]*got words"), ENTER),
@@ -158,7 +129,7 @@ def test_leaving_ends_the_editor_and_removes_the_draft(
         os.kill(int(pid.read_text().split()[1]), signal.SIGTERM)
 
     with ModelServer.in_thread([]) as server:
-        keys = [Key(READY, "my draft" + EDIT), Key("EDITING", terminate)]
+        keys = [Key(READY, "my draft" + CTRL_X_CTRL_E), Key("EDITING", terminate)]
         scene = converse(home, project, server, keys, env={"EDITOR": f"'{command}'"})
     assert scene.code == 143
     assert list((home.path / "drafts").iterdir()) == []
@@ -177,7 +148,7 @@ def test_the_draft_of_a_killed_chat_is_removed_by_the_next(
         os.kill(int(pid.read_text()), signal.SIGKILL)
 
     with ModelServer.in_thread([]) as server:
-        keys = [Key(READY, "my draft" + EDIT), Key("EDITING", kill)]
+        keys = [Key(READY, "my draft" + CTRL_X_CTRL_E), Key("EDITING", kill)]
         converse(home, project, server, keys, env={"EDITOR": f"'{command}'"})
         (left,) = drafts.iterdir()
         assert stat.S_IMODE((left / "draft.md").stat().st_mode) == 0o600

@@ -3,43 +3,23 @@
 import base64
 import os
 import re
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from captures import Key, Recording, record
+from captures import Key
+from chats import AT_REST, BACKSPACE, CTRL_D, ENTER, READY, converse
 from isolation import Home
 from model_server import ModelServer
 
 pytestmark = pytest.mark.timeout(90)
 
-READY = "sandbox off"
-ENTER, CTRL_D, BACKSPACE = "\r", "\x04", "\x7f"
-AT_REST = re.compile(r"answer\.[\s\S]*sandbox off")
 PIXEL = base64.b64decode(
     b"iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk"
     b"+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
 DATA = base64.b64encode(PIXEL).decode()
-
-
-def converse(
-    home: Home,
-    project: Path,
-    server: ModelServer,
-    keys: Sequence[Key],
-    config: str = "",
-    **env: str,
-) -> Recording:
-    home.write_config(
-        f'[model]\nprovider = "openai"\nname = "m"\nbase_url = "{server.base_url("openai")}"\n'
-        f"context_window = 32000\n{config}[memory]\nenabled = false\n"
-    )
-    command = [sys.executable, "-m", "agent_core.cli", "chat"]
-    return record(command, env=home.env(**env), cwd=project, keys=keys)
 
 
 @pytest.fixture
@@ -78,7 +58,7 @@ def test_a_model_without_vision_is_sent_nothing_and_the_draft_stays(
             Key("m takes no images", BACKSPACE * 12 + BACKSPACE + "hello" + ENTER),
             Key(AT_REST, CTRL_D),
         ]
-        converse(home, project, server, keys, "supports_images = false\n")
+        converse(home, project, server, keys, config="supports_images = false")
         assert [each.body["messages"][-1]["content"] for each in server.requests] == ["hello"]
 
 
@@ -96,7 +76,8 @@ def test_an_image_is_taken_from_the_clipboard_where_there_is_one(
             Key("[image clipboard 1 kB]", "see" + ENTER),
             Key(AT_REST, CTRL_D),
         ]
-        converse(home, project, server, keys, PATH=path, WAYLAND_DISPLAY="w", DISPLAY="")
+        env = {"PATH": path, "WAYLAND_DISPLAY": "w", "DISPLAY": ""}
+        converse(home, project, server, keys, env=env)
         assert DATA in str(server.requests[0].body["messages"][-1]["content"])
         keys = [Key(READY, "/paste-image" + ENTER), Key("no clipboard can be read", CTRL_D)]
-        converse(home, project, server, keys, WAYLAND_DISPLAY="", DISPLAY="")
+        converse(home, project, server, keys, env={"WAYLAND_DISPLAY": "", "DISPLAY": ""})

@@ -5,49 +5,32 @@ import re
 import sys
 import termios
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from agent_core.providers.scripted import Calls, Fails, Hangs, ScriptedCall, calls
-from captures import Key, Recording, open_terminal, record
+from captures import Key, open_terminal
+from chats import (
+    AT_REST,
+    CTRL_C,
+    CTRL_D,
+    ENTER,
+    ESCAPE,
+    READY,
+    UP,
+    configure,
+    converse,
+    pasted,
+    sent,
+)
 from isolation import Home
 from model_server import ModelServer
 
 pytestmark = pytest.mark.timeout(90)
 
-READY = "sandbox off"
-ENTER, ESCAPE, CTRL_C, CTRL_D, UP = "\r", "\x1b", "\x03", "\x04", "\x1b[A"
 CLEAR, CLEARED, ERASE = CTRL_C + "~", "~", "\x7f"
 """Clears the line and types a letter, which shows when the line is drawn again."""
-AT_REST = re.compile(r"answer\.[\s\S]*sandbox off")
-
-
-def converse(
-    home: Home, project: Path, server: ModelServer, keys: Sequence[Key], **more: Any
-) -> Recording:
-    home.write_config(
-        f'[model]\nprovider = "openai"\nname = "m"\nbase_url = "{server.base_url("openai")}"\n'
-        "context_window = 32000\n[memory]\nenabled = false\n"
-    )
-    return record(
-        [sys.executable, "-m", "agent_core.cli", "chat"],
-        env=home.env(),
-        cwd=project,
-        keys=keys,
-        **more,
-    )
-
-
-def sent(server: ModelServer, number: int = -1) -> str:
-    """The last message of a request."""
-    return str(server.requests[number].body["messages"][-1]["content"])
-
-
-def pasted(text: str) -> str:
-    return f"\x1b[200~{text}\x1b[201~"
 
 
 def test_a_large_paste_is_recalled_whole_in_this_and_in_another_conversation(
@@ -240,9 +223,7 @@ def test_enter_with_a_modifier_is_a_new_line(home: Home, project: Path) -> None:
 
 def test_many_ctrl_c_in_one_read_leave_the_terminal_as_it_was(home: Home, project: Path) -> None:
     with ModelServer.in_thread([]) as server:
-        home.write_config(
-            f'[model]\nprovider = "openai"\nname = "m"\nbase_url = "{server.base_url("openai")}"\n'
-        )
+        configure(home, server)
         command = [sys.executable, "-m", "agent_core.cli", "chat"]
         ours, child = open_terminal(command, env=home.env(), cwd=project)
         try:

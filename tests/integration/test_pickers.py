@@ -1,15 +1,16 @@
 """Sessions and models are chosen from lists, in a real terminal."""
 
 import asyncio
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import chats
 from agent_core.providers.scripted import Pauses, calls
-from captures import Key, Recording, record
+from captures import Key, Recording
+from chats import CTRL_C, CTRL_D, ENTER, ESCAPE, READY, UP
 from isolation import Home
 from model_server import ModelServer
 from runtimes import ask, runtime
@@ -17,26 +18,13 @@ from session_stories import soong
 
 pytestmark = pytest.mark.timeout(120)
 
-READY = "sandbox off"
-ENTER, ESCAPE, CTRL_C, CTRL_D, UP = "\r", "\x1b", "\x03", "\x04", "\x1b[A"
+OTHER_MODEL = '[model_overrides.quick]\nname = "small"\n'
 
 
 def converse(
     home: Home, project: Path, server: ModelServer, keys: Sequence[Key], *words: str, **more: Any
 ) -> Recording:
-    home.write_config(
-        f'[model]\nprovider = "openai"\nname = "m"\nbase_url = "{server.base_url("openai")}"\n'
-        "context_window = 32000\n[memory]\nenabled = false\n[model_overrides.quick]\n"
-        'name = "small"\n'
-    )
-    return record(
-        [sys.executable, "-m", "agent_core.cli", "chat", *words],
-        env=home.env(),
-        cwd=project,
-        keys=keys,
-        seconds=40,
-        **more,
-    )
+    return chats.converse(home, project, server, keys, *words, config=OTHER_MODEL, **more)
 
 
 def hold(home: Home, project: Path, *messages: str) -> None:

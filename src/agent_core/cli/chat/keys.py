@@ -19,12 +19,23 @@ _SEQUENCE = re.compile(
 )
 _BEGUN = re.compile(r"\x1b{1,2}(?:\[[0-?]*[ -/]*|O|[\]P_^X][^\x1b\x07]*\x1b?)?\Z")
 _KEY = re.compile(
-    r"\x1b\[(?:27;(?P<xterm>\d+);(?P<xkey>\d+)~|(?P<key>\d+)(?::[\d:]*)?(?:;(?P<mods>\d+)(?::\d+)?)?(?:;[\d:]*)?u)"
+    r"\x1b\[(?:27;(?P<xterm>\d+);(?P<xkey>\d+)~"
+    r"|(?P<key>\d+)(?::(?P<shifted>\d*)(?::\d*)?)?"
+    r"(?:;(?P<mods>\d*)(?::(?P<event>\d*))?(?:;(?P<text>[\d:]*))?)?u)"
 )
+"""A key by its number: xterm's `modifyOtherKeys`, and kitty's protocol."""
+_FUNCTION = re.compile(r"\x1b\[(?P<number>\d+);(?P<mods>\d+)(?::(?P<event>\d*))?(?P<end>[~A-QS-Z])")
+"""An arrow or a function key with modifiers."""
 _REPORTS = re.compile(r"\x1b\[(?:\d+;\d+R|<?[\d;]+[mM]|M)")
 """Positions of the cursor and of the mouse, which the parser reads itself."""
 _KEYPAD = dict(zip(map("\x1bO{}".format, "MXjklmnopqrstuvwxy"), "\r=*+,-./0123456789", strict=True))
-_ENTER, _ALT, _CONTROL = 13, 2, 4
+_KITTY_KEYPAD = dict(enumerate("0123456789./*-+\r=,", 57399))
+_ENTER, _BACKSPACE = 13, 127
+_SHIFT, _ALT, _CONTROL, _CAPS_LOCK = 1, 2, 4, 64
+_KNOWN = _SHIFT | _ALT | _CONTROL
+_OTHERS = 8 | 16 | 32
+"""Super, hyper and meta: no key of the line has them."""
+_RELEASE = "3"
 _NO_KEYS = dict.fromkeys((0, 0x9B))
 
 
@@ -89,23 +100,50 @@ class KeyParser(Vt100Parser):
 def _translated(sequence: str) -> str:
     """Return what the line reads for an escape sequence; empty if it is to be ignored."""
     if (found := _KEY.fullmatch(sequence)) and sequence not in {_PASTE, _PASTE_END}:
-        code = int(found["xkey"] or found["key"])
-        modifiers = int(found["xterm"] or found["mods"] or 1) - 1
-        return _key(code, modifiers)
+        if found["event"] == _RELEASE:
+            return ""
+        modifiers = max(int(found["xterm"] or found["mods"] or 1) - 1, 0)
+        text = "".join(filter(str.isprintable, map(_letter, (found["text"] or "").split(":"))))
+        if text and not modifiers & (_ALT | _CONTROL | _OTHERS):
+            return text
+        return _key(int(found["xkey"] or found["key"]), _letter(found["shifted"] or ""), modifiers)
+    if found := _FUNCTION.fullmatch(sequence):
+        sequence = _function_key(found)
     if sequence in ANSI_SEQUENCES or _REPORTS.fullmatch(sequence):
         return sequence
     return _KEYPAD.get(sequence, "")
 
 
-def _key(code: int, modifiers: int) -> str:
-    """Return the letter of a key that is reported by its number, as older terminals send it."""
-    if code == _ENTER:
-        return _NEW_LINE if modifiers & 7 else "\r"
-    if code > 0x10FFFF or 0xD800 <= code < 0xE000 or 0xE000 <= code < 0xF900:  # kitty's own keys
+def _function_key(found: re.Match[str]) -> str:
+    """Return the sequence of an older terminal for an arrow or a function key."""
+    modifiers = max(int(found["mods"]) - 1, 0)
+    if found["event"] == _RELEASE or modifiers & _OTHERS:
         return ""
-    letter = chr(code)
+    number, end, known = found["number"], found["end"], modifiers & _KNOWN
+    if known:
+        return f"\x1b[{number};{known + 1}{end}"
+    return f"\x1b[{number}~" if end == "~" else f"\x1b[{end}"
+
+
+def _letter(code: str) -> str:
+    """Return the letter of a code point; empty if there is none."""
+    number = int(code or 0)
+    return "" if not 0 < number <= 0x10FFFF or 0xD800 <= number < 0xF900 else chr(number)
+
+
+def _key(code: int, shifted: str, modifiers: int) -> str:
+    """Return the letter of a key that is reported by its number, as older terminals send it."""
+    letter = _KITTY_KEYPAD.get(code) or _letter(str(code))
+    if not letter or modifiers & _OTHERS:
+        return ""
+    if letter == "\r":
+        return _NEW_LINE if modifiers & _KNOWN else "\r"
+    if code == _BACKSPACE and modifiers & _CONTROL:
+        return "\x1b\x7f"  # the word before the cursor
     if modifiers & _CONTROL:
         letter = chr(ord(letter.upper()) & 0x1F) if "?" < letter.upper() < "`" else ""
-    if letter == "\t" and modifiers & 1:
+    elif modifiers & (_SHIFT | _CAPS_LOCK):
+        letter = shifted or (upper if len(upper := letter.upper()) == 1 else letter)
+    if letter == "\t" and modifiers & _SHIFT:
         letter = "\x1b[Z"
     return f"\x1b{letter}" if letter and modifiers & _ALT else letter

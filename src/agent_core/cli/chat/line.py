@@ -8,6 +8,7 @@ import asyncio
 import io
 import os
 import re
+import select
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -38,6 +39,7 @@ from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.styles import Style
 from prompt_toolkit.widgets import SearchToolbar
 
+from agent_core.cli.chat.characters import character_keys
 from agent_core.cli.chat.completion import ChatCompleter
 from agent_core.cli.chat.history import FileHistory
 from agent_core.cli.chat.keys import ESCAPE, KeyParser
@@ -189,7 +191,7 @@ class EditedLine:
         self._entered: asyncio.Queue[Entered | None] = asyncio.Queue()
         self._acts = False
         self._drafts: set[str] = set()
-        self._is_burst = False
+        self._typed_before = 0
         self._pause_s = float("inf")
         self._is_pasting = False
         self._sending: asyncio.TimerHandle | None = None
@@ -220,7 +222,10 @@ class EditedLine:
             layout=self._layout(),
             key_bindings=merge_key_bindings(
                 [
-                    ConditionalKeyBindings(self._keys(), ~is_searching & ~self._pane.is_open),
+                    ConditionalKeyBindings(
+                        merge_key_bindings([character_keys(self._buffer), self._keys()]),
+                        ~is_searching & ~self._pane.is_open,
+                    ),
                     _search_keys(),
                 ]
             ),
@@ -367,7 +372,8 @@ class EditedLine:
         self._pause_s, self._last_key = now - self._last_key, now
         self._conversation.note_key()
         if self._pause_s > AT_ONCE_S:
-            self._is_burst = self._is_pasting = False
+            self._is_pasting = False
+            self._typed_before = len(self._buffer.text)
         if self._sending is not None:  # more follows the line end: this is a paste
             self._sending.cancel()
             self._sending = None
@@ -449,6 +455,9 @@ class EditedLine:
         elif buffer.document.text_before_cursor.endswith("\\") and not self._is_shell:
             buffer.delete_before_cursor()
             buffer.insert_text("\n")
+        elif self._is_followed():
+            self._acts, self._is_pasting = False, True
+            buffer.insert_text("\n")
         elif self._acts and self._is_burst:  # typed at once with its line end: does more follow?
             loop = asyncio.get_running_loop()
             self._sending = loop.call_later(AT_ONCE_S, self._send)
@@ -495,6 +504,19 @@ class EditedLine:
             self._entered.put_nowait(Entered(text, acts, pasted))
         buffer.reset()  # the buffer would add the text to the history again
         return False
+
+    @property
+    def _is_burst(self) -> bool:
+        """True if some of the text came at once, as a terminal without bracketed paste sends it."""
+        return len(self._buffer.text) > self._typed_before + 1
+
+    def _is_followed(self) -> bool:
+        """Return whether text came together with the key at work, and behind it."""
+        waiting = self._app.key_processor.input_queue
+        if waiting:
+            key = waiting[0].key
+            return len(key) == 1 or key in _LINE_ENDS
+        return bool(select.select([self._app.input.fileno()], [], [], 0)[0])
 
     @property
     def _is_shell(self) -> bool:
@@ -598,7 +620,7 @@ class EditedLine:
             buffer.insert_text(event.data)
             before = event.previous_key_sequence
             is_pasted = self._pause_s <= _PASTE_S and before and before[-1].key in _LINE_ENDS
-            self._acts = self._is_burst = not is_pasted
+            self._acts = not is_pasted
 
         has_image = Condition(
             lambda: bool(self._pastes.image_before(buffer.document.text_before_cursor))
@@ -609,11 +631,20 @@ class EditedLine:
             name = self._pastes.image_before(buffer.document.text_before_cursor)
             buffer.delete_before_cursor(len(name))
 
+        @keys.add("c-o")
+        def _(_event: KeyPressEvent) -> None:
+            self._entered.put_nowait(Entered("/last", acts=True))
+
         @keys.add("c-x", "c-e")
         def _(_event: KeyPressEvent) -> None:
             self._conversation.edit()
 
         return keys
+
+    def _begin_line(self) -> None:
+        """Add a line to the draft; the shell's has one."""
+        if not self._is_shell:
+            self._buffer.insert_text("\n")
 
     def _escape(self, _event: KeyPressEvent) -> None:
         """Close the open list, else cancel the run."""
@@ -635,14 +666,19 @@ class EditedLine:
                 buffer.apply_completion(self._chosen)
 
         @keys.add("enter", filter=~is_choosing)
-        @keys.add("c-j", filter=~is_choosing)
         def _(_event: KeyPressEvent) -> None:
             self._enter()
 
+        @keys.add("c-j")
+        def _(_event: KeyPressEvent) -> None:
+            if self._pause_s <= AT_ONCE_S:  # a program has typed it, with the text before it
+                self._enter()
+            else:
+                self._begin_line()
+
         @keys.add("escape", "enter")
         def _(_event: KeyPressEvent) -> None:
-            if not self._is_shell:
-                buffer.insert_text("\n")
+            self._begin_line()
 
         @keys.add("c-c")
         def _(_event: KeyPressEvent) -> None:

@@ -546,7 +546,7 @@ def test_a_signal_ends_it_in_order(home: Home, project: Path, number: signal.Sig
 def test_only_the_protocol_has_the_standard_streams() -> None:
     program = (
         "import os, sys\n"
-        "from agent_core.cli.acp.serve import private_streams\n"
+        "from agent_core.cli.json_lines import private_streams\n"
         "with private_streams() as (source, sink):\n"
         "    print('printed')\n"
         "    sys.stdout.flush()\n"

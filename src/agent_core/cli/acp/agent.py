@@ -61,8 +61,8 @@ from agent_core.cli.acp.content import (
     user_message,
 )
 from agent_core.cli.acp.elicitation import EditorElicitation
-from agent_core.cli.acp.lines import INVALID_PARAMS, Lines
 from agent_core.cli.acp.session import AnyUpdate, EditorSession
+from agent_core.cli.json_lines import INVALID_PARAMS, Lines
 from agent_core.cli.setup import open_runtime, read_command_setup
 from agent_core.errors import AgentCoreError
 from agent_core.permissions import PermissionCallback

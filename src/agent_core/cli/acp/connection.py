@@ -10,7 +10,7 @@ from acp.exceptions import RequestError
 from msgspec import Struct
 from pydantic import BaseModel, ValidationError
 
-from agent_core.cli.acp.lines import INVALID_PARAMS, Lines
+from agent_core.cli.json_lines import INVALID_PARAMS, Lines
 from agent_core.errors import AgentCoreError, ErrorCode
 
 logger = logging.getLogger(__name__)

@@ -5,9 +5,9 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 
+from agent_core.cli.json_lines import Lines, private_streams
 from agent_core.cli.options import COMPLETED, MISUSED, OUTPUT_CLOSED, Options
 from agent_core.cli.setup import build_terminal_redactor, read_command_setup, show_warnings
 from agent_core.cli.streams import (
@@ -17,7 +17,6 @@ from agent_core.cli.streams import (
     report_output_error,
 )
 from agent_core.errors import ConfigError
-from agent_core.opening import open_descriptor
 from agent_core.redaction import Redactor
 from agent_core.text import visible
 
@@ -50,26 +49,6 @@ def serve_editor(options: Options) -> int:
             return MISUSED
 
 
-@contextmanager
-def private_streams() -> Generator[tuple[int, int]]:
-    """Return the descriptors of the protocol, which no child inherits.
-
-    Everything printed to standard output then goes to standard error; readers of standard
-    input find its end.
-    """
-    source, sink = os.dup(0), os.dup(1)
-    sys.stdout.flush()
-    null = open_descriptor(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.close(null)
-    os.dup2(2, 1)
-    try:
-        yield source, sink
-    finally:
-        os.close(source)
-        os.close(sink)
-
-
 class _WarningsOfRuns(logging.Handler):
     """Passes on what this program logs as a warning while a run works: editors hide their logs.
 
@@ -98,7 +77,6 @@ def _to_standard_error(text: str) -> None:
 
 async def _serve(options: Options, source: int, sink: int, redactor: Redactor) -> int:
     from agent_core.cli.acp.agent import EditorAgent  # noqa: PLC0415 - needs an extra
-    from agent_core.cli.acp.lines import Lines  # noqa: PLC0415
 
     lines = Lines(source, sink)
     agent = EditorAgent(lines, model=options.model, clean=redactor.text)

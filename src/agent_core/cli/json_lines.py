@@ -4,18 +4,41 @@ import asyncio
 import json
 import os
 import select
-from collections.abc import Callable
-from contextlib import suppress
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from typing import Any, cast
 
 import orjson
 
+from agent_core.opening import open_descriptor
+
 MAX_LINE = 50 * 2**20
-"""Bytes of one message; a longer one is answered with an error and not kept."""
+"""Bytes of one message of an editor; a longer one is answered with an error and not kept."""
 
 PARSE_ERROR, INVALID_REQUEST, INVALID_PARAMS = -32700, -32600, -32602
 _PIECE = 4096
 """Bytes that a ready pipe takes at once, so that a write never blocks (`PIPE_BUF`)."""
+
+
+@contextmanager
+def private_streams() -> Generator[tuple[int, int]]:
+    """Return the descriptors of the protocol, which no child inherits.
+
+    Everything printed to standard output then goes to standard error; readers of standard
+    input find its end.
+    """
+    source, sink = os.dup(0), os.dup(1)
+    sys.stdout.flush()
+    null = open_descriptor(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    os.dup2(2, 1)
+    try:
+        yield source, sink
+    finally:
+        os.close(source)
+        os.close(sink)
 
 
 class Lines:
@@ -27,15 +50,21 @@ class Lines:
     Args:
         source: stream of incoming messages.
         sink: stream of outgoing messages.
+        peer: name of the other side in errors.
+        longest: bytes of the longest message that is read.
 
     Attributes:
         is_writing: a message is not written whole, or more of them wait.
         failure: reason why no more can be written; None while writing works.
     """
 
-    def __init__(self, source: int, sink: int) -> None:
+    def __init__(
+        self, source: int, sink: int, *, peer: str = "the editor", longest: int = MAX_LINE
+    ) -> None:
         self._source = source
         self._sink = sink
+        self._lost = f"{peer} is gone"
+        self._longest = longest
         self._buffer = bytearray()
         self._searched = 0
         self._is_skipping = False
@@ -50,12 +79,12 @@ class Lines:
         """Return when the message is written.
 
         Raises:
-            ConnectionError: the editor is gone.
+            ConnectionError: the other side is gone.
         """
         text = json.dumps(message, ensure_ascii=False, separators=(",", ":"))
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self._gone.is_set():
-            raise ConnectionError("the editor is gone")
+            raise ConnectionError(self._lost)
         self._outbox.put_nowait((text.encode(errors="replace") + b"\n", written))
         await written
 
@@ -65,7 +94,7 @@ class Lines:
             line = await self._next_line()
             if line is None:
                 return None
-            message, refusal = _parsed(line)
+            message, refusal = _parsed(line, self._longest)
             if message is not None:
                 return message
             if refusal is not None:
@@ -95,7 +124,7 @@ class Lines:
             if self._has_ended:
                 return None
             self._searched = len(self._buffer)
-            if self._searched > MAX_LINE:
+            if self._searched > self._longest:
                 self._is_skipping = True
             if self._is_skipping:
                 self._buffer.clear()
@@ -140,7 +169,7 @@ class Lines:
         while not self._outbox.empty():
             _, written = self._outbox.get_nowait()
             if not written.done():
-                written.set_exception(ConnectionError("the editor is gone"))
+                written.set_exception(ConnectionError(self._lost))
 
 
 async def _wait_for(descriptor: int, event: int) -> None:
@@ -160,10 +189,10 @@ async def _wait_for(descriptor: int, event: int) -> None:
         remove(descriptor)
 
 
-def _parsed(line: bytes) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+def _parsed(line: bytes, longest: int) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
     """Return the message of a line, or the answer to a faulty one; neither for a lost response."""
     if line == b"\n":
-        return None, _refusal(INVALID_REQUEST, f"a message has at most {MAX_LINE} bytes")
+        return None, _refusal(INVALID_REQUEST, f"a message has at most {longest} bytes")
     try:
         message = orjson.loads(line)
     except orjson.JSONDecodeError as error:

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from agent_core.cli.acp.lines import Lines
+from agent_core.cli.json_lines import Lines
 
 
 @pytest.mark.parametrize("result", ['{"outcome": {"outcome": "selected"}}', "null"])

@@ -127,6 +127,13 @@ class Options(argparse.Namespace):
     source_home: str | None = None
     incomplete: bool = False
     target_home: str | None = None
+    projects: list[str] | None = None
+    transport: str | None = None
+    host: str | None = None
+    port: int | None = None
+    token_env: str | None = None
+    token_file: str | None = None
+    approvals: "Literal['ask', 'tool', 'deny']" = "ask"
 
 
 class PlainParser(argparse.ArgumentParser):
@@ -272,6 +279,17 @@ def positive(text: str) -> int:
     """
     if not (text.isascii() and text.isdecimal() and 0 < int(text) < 10**9):
         raise argparse.ArgumentTypeError(f"a whole number from 1 is needed, not {text!r}")
+    return int(text)
+
+
+def port(text: str) -> int:
+    """Parse the number of a port; 0 is a free one.
+
+    Raises:
+        argparse.ArgumentTypeError: it is something else.
+    """
+    if not (text.isascii() and text.isdecimal() and len(text) < 6 and int(text) < 65_536):
+        raise argparse.ArgumentTypeError(f"a port is needed, 0 to 65535, not {text!r}")
     return int(text)
 
 

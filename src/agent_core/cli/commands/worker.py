@@ -3,7 +3,7 @@
 import argparse
 from math import inf
 
-from agent_core.cli.options import Commands, add_command, positive
+from agent_core.cli.options import Commands, add_command, port, positive
 
 _WORKER = """\
 Execute the runs that are queued in the Postgres database of [store] url_env, up
@@ -89,7 +89,7 @@ def add_parser(commands: Commands) -> None:
     )
     worker.add_argument(
         "--metrics-port",
-        type=_port,
+        type=port,
         metavar="<n>",
         help="serve /metrics and /healthz on this port; 0: any",
     )
@@ -133,9 +133,3 @@ def _seconds(text: str) -> float:
     if not 0 <= seconds < inf:
         raise argparse.ArgumentTypeError(f"seconds are needed, 0 or more, not {text!r}")
     return seconds
-
-
-def _port(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) < 6 and int(text) < 65_536):
-        raise argparse.ArgumentTypeError(f"a port is needed, 0 to 65535, not {text!r}")
-    return int(text)

@@ -185,7 +185,7 @@ def test_the_toolkit_begins_the_same_in_the_readme_and_on_its_page() -> None:
 
 def test_every_page_is_in_the_navigation_of_the_site() -> None:
     site = (ROOT / "zensical.toml").read_text(encoding="utf-8")
-    folders = ("", "agcore/", "design_documents/", "recipes/", "reference/", "tutorials/")
+    folders = ("", "agcore/", "design_documents/", "recipes/", "reference/", "tutorials/", "zh/**/")
     pages = [page for folder in folders for page in ROOT.glob(f"docs/{folder}*.md")]
     named = {name for name in re.findall(r'= "(\S+\.md)" }', site) if name.startswith("docs/")}
     assert named - {"docs/decisions/README.md"} == {p.relative_to(ROOT).as_posix() for p in pages}

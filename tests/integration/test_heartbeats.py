@@ -13,7 +13,7 @@ import pytest
 
 from agent_core import AgentRuntime
 from agent_core.aio import stop_task
-from agent_core.config.models import RunWorkerConfig
+from agent_core.config.stores import RunWorkerConfig
 from agent_core.errors import StorageError
 from agent_core.providers.scripted import Hangs
 from agent_core.runtime import recovery

@@ -31,7 +31,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a provider that Pydantic AI does not have": (
         {"model": {"provider": "bedrock", "name": "m"}, "runtime": {"engine": "pydantic_ai"}},
-        "with this engine there are anthropic, ollama, openai",
+        "with this engine there are anthropic, cerebras",
     ),
     "an address that is none": (
         {

@@ -1,13 +1,24 @@
 """The servers that speak chat completions, as fakes that refuse what the real ones refuse."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from pathlib import Path
+from typing import Any, cast, get_args
+from urllib.parse import urlsplit
 
 import orjson
 import pytest
 
-from agent_core.config.models import CompatConfig, ModelConfig, RetryConfig, ServerName
+from agent_core.config.load import load_config, resolve_model
+from agent_core.config.models import (
+    CompatConfig,
+    ModelConfig,
+    RetryConfig,
+    ServerName,
+    named_model,
+)
+from agent_core.config.services import COMPATIBLE, SERVICES, SPELLINGS, provider_named
 from agent_core.errors import ErrorCode
 from agent_core.providers.base import ProviderRegistry
 from agent_core.providers.compat import HOSTS, SERVERS, Dialect, server_of
@@ -28,6 +39,7 @@ from agent_core.types import (
     ToolDefinition,
     ToolResultBlock,
 )
+from isolation import Home
 from model_server import Answer, Ending, ModelServer, Received, Reply, Sends, Status
 
 STRICT = {
@@ -65,7 +77,8 @@ async def played(
         config = {"base_url": server.base_url("openai"), **config}
         if "base_path" in config:
             config["base_url"] = server.url + config.pop("base_path")
-        adapter = ProviderRegistry().create(ModelConfig(provider="openai", name="m", **config))
+        fields: dict[str, Any] = {"provider": "openai", "name": "m", **config}
+        adapter = ProviderRegistry().create(ModelConfig.model_validate(fields))
         try:
             found = [[event async for event in adapter.stream(request)] for request in requests]
         finally:
@@ -152,6 +165,94 @@ OLDER = COMMON | {"max_tokens", "stream_options"}
 
 FAKES: dict[ServerName, Fake] = {
     "openai": Fake(MODERN | {"reasoning_effort"}, openai_words, OPENAI_STREAM),
+    "cerebras": Fake(
+        COMMON | {"max_completion_tokens", "stream_options", "reasoning_effort", "seed"},
+        lambda field: (400, {"message": f"property '{field}' is unsupported", "param": field}),
+        sse(
+            chunk({"role": "assistant", "reasoning": "hm"}),
+            chunk(part('{"path":"."}', "code__list_dir", "abcdefgh1")),
+            chunk({}, "tool_calls", usage=USAGE, time_info={"queue_time": 0.1}),
+        ),
+        reasoning="hm",
+    ),
+    "fireworks": Fake(
+        OLDER | {"parallel_tool_calls", "reasoning_effort"},
+        vllm_words,
+        sse(
+            chunk({"role": "assistant"}),
+            chunk({"reasoning_content": "hm"}),
+            chunk(part("", "code__list_dir", "abcdefgh1")),
+            chunk(part('{"path":"."}')),
+            chunk({}, "tool_calls", usage=USAGE),
+        ),
+        reasoning="hm",
+    ),
+    "github": Fake(
+        OLDER | {"seed", "response_format", "modalities"},
+        openai_words,
+        sse(
+            {"choices": [], "prompt_filter_results": [{"prompt_index": 0}]},
+            chunk({"role": "assistant", "content": ""}),
+            chunk(part("", "code__list_dir", "abcdefgh1")),
+            chunk(part('{"path":"."}')),
+            chunk({}, "tool_calls"),
+            {"choices": [], "usage": USAGE},
+        ),
+    ),
+    "minimax": Fake(
+        (COMMON - {"tool_choice"}) | {"max_completion_tokens", "stream_options", "thinking"},
+        lambda field: (400, {"type": "error", "error": {"message": f"invalid params, {field}"}}),
+        sse(
+            chunk({"role": "assistant", "content": "", "reasoning_content": "hm"}),
+            chunk(part('{"path":"."}', "code__list_dir", "abcdefgh1")),
+            chunk({}, "tool_calls", input_sensitive=False),
+            {"choices": [], "usage": USAGE, "base_resp": {"status_code": 0}},
+        ),
+        reasoning="hm",
+    ),
+    "moonshot": Fake(
+        (MODERN | {"reasoning_effort", "thinking"}) - {"parallel_tool_calls"},
+        lambda field: (400, {"error": {"message": f"invalid request: {field} is not supported"}}),
+        sse(
+            chunk({"role": "assistant", "content": ""}),
+            chunk({"reasoning_content": "hm"}),
+            chunk(part("", "code__list_dir", "code.list_dir:0")),
+            chunk(part('{"path":"."}')),
+            {"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls", "usage": USAGE}]},
+        ),
+        reasoning="hm",
+    ),
+    "qwen": Fake(
+        OLDER | {"parallel_tool_calls", "enable_thinking"},
+        lambda field: (400, {"error": {"message": f"Unsupported parameter: {field}", "code": "x"}}),
+        sse(
+            chunk({"content": None, "reasoning_content": "hm", "role": "assistant"}),
+            chunk({"content": None, **part("", "code__list_dir", "abcdefgh1")}),
+            chunk({"content": None, **part('{"path":"."}', "", "")}),
+            chunk({"content": ""}, "tool_calls"),
+            {"choices": [], "usage": USAGE},
+        ),
+        reasoning="hm",
+    ),
+    "together": Fake(
+        OLDER | {"parallel_tool_calls", "reasoning_effort"},
+        openai_words,
+        sse(
+            chunk({"role": "assistant", "content": "", "tool_calls": []}),
+            chunk({"content": "", **part('{"path":"."}', "code__list_dir", "abcdefgh1")}),
+            chunk({"content": ""}, "tool_calls", usage=USAGE),
+        ),
+    ),
+    "zhipu": Fake(
+        (COMMON - {"tool_choice"}) | {"max_tokens", "thinking", "tool_stream"},
+        lambda field: (400, {"error": {"code": "1210", "message": f"unsupported: {field}"}}),
+        sse(
+            chunk({"role": "assistant", "reasoning_content": "hm"}),
+            chunk(part('{"path":"."}', "code__list_dir", "abcdefgh1")),
+            chunk({"role": "assistant", "content": ""}, "tool_calls", usage=USAGE),
+        ),
+        reasoning="hm",
+    ),
     "azure": Fake(
         MODERN,
         openai_words,
@@ -299,6 +400,120 @@ async def test_a_known_server_is_sent_only_what_it_takes(server: ServerName) -> 
     thoughts = [block.text for block in last.content if isinstance(block, ReasoningBlock)]
     assert "".join(thoughts) == fake.reasoning
     assert service.requests[0].body["messages"][-1]["content"] == "a.txt"
+
+
+@pytest.mark.parametrize("name", [*COMPATIBLE, *SPELLINGS])
+async def test_a_service_is_called_by_its_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = SERVICES[provider_named(name)]
+    monkeypatch.setenv(row.keys[0], "sk-of-the-service")
+    server = cast("ServerName", provider_named(name))
+    options = {server: {"parallel_tool_calls": True}}
+    request = asked(temperature=0.5, tool_choice="auto", provider_options=options)
+
+    [found], service = await played(
+        FAKES[server],
+        requests=[request],
+        provider=name,
+        base_path=urlsplit(row.url).path,
+        api_key_env=row.keys[0],
+    )
+
+    assert isinstance(found[-1], ModelCompleted), found[-1]
+    assert found[0] == ModelStarted(provider=server, model="m")
+    assert not any(isinstance(event, ModelRetry) for event in found)
+    [sent] = service.requests
+    assert sent.path == urlsplit(row.url).path + "/chat/completions"
+    assert sent.headers["authorization"] == "Bearer sk-of-the-service"
+
+
+@pytest.mark.parametrize("name", [*COMPATIBLE, *SPELLINGS])
+def test_a_name_gives_address_key_and_window(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = SERVICES[provider_named(name)]
+    for key in row.keys:
+        monkeypatch.delenv(key, raising=False)
+    for begin, window in row.windows.items():
+        model = named_model(f"{name}:{begin}")
+        assert (model.address, model.api_key_env, model.window) == (row.url, row.key, window)
+        assert not model.is_window_assumed
+    table = ModelConfig(provider=name, name="an-unknown-model")
+    assert (table.provider, table.address, table.api_key_env) == (
+        provider_named(name),
+        row.url,
+        row.keys[0],
+    )
+    assert table.is_window_assumed
+    elsewhere = ModelConfig(provider=name, name="m", base_url="http://127.0.0.1:1/v1")
+    assert elsewhere.api_key_env is None
+
+
+def test_the_variable_that_is_set_has_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    for key in ("ZHIPU_API_KEY", "ZAI_API_KEY", "ZHIPUAI_API_KEY"):
+        monkeypatch.delenv(key, raising=False)
+    assert named_model("glm:glm-5.2").api_key_env == "ZHIPU_API_KEY"
+    monkeypatch.setenv("ZAI_API_KEY", "sk-one")
+    assert named_model("glm:glm-5.2").api_key_env == "ZAI_API_KEY"
+    assert named_model("moonshot:kimi-k3").window == 1_048_576
+
+
+def test_a_profile_with_another_service_gets_its_key_and_no_other(home: Home) -> None:
+    home.write_config('[model]\nprovider = "kimi"\nname = "kimi-k3"\n')
+    config = load_config(home.path)
+    other = resolve_model(config, {"provider": "groq", "name": "m"})
+    assert config.model.api_key_env == "MOONSHOT_API_KEY"
+    assert (other.provider, other.api_key_env) == ("groq", "GROQ_API_KEY")
+    own = resolve_model(config, {"base_url": "http://127.0.0.1:1/v1"})
+    assert (own.provider, own.api_key_env) == ("moonshot", None)
+    assert resolve_model(config, "zai:glm-5.2").provider == "zhipu"
+
+
+def test_the_table_of_services_in_the_documents_is_that_of_the_code() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "providers.md").read_text(encoding="utf-8")
+    _, _, section = page.partition("\n## Services by name\n")
+    rows = {
+        cells[0].split(",")[0].strip("` "): cells
+        for line in section.partition("\n## ")[0].splitlines()
+        if line.startswith("| `")
+        for cells in [[cell.strip() for cell in line.strip("|").split("|")]]
+    }
+    assert set(rows) == set(COMPATIBLE)
+    for name, (names, address, keys, windows, *_) in rows.items():
+        row = SERVICES[name]
+        also = sorted(other for other, first in SPELLINGS.items() if first == name)
+        assert re.findall(r"`([^`]+)`", names) == [name, *also]
+        assert re.findall(r"`([^`]+)`", address) == [row.url]
+        assert re.findall(r"`([^`]+)`", keys) == list(row.keys)
+        shown = re.findall(r"`([^`]+)` ([\d,]+)", windows)
+        assert {begin: int(size.replace(",", "")) for begin, size in shown} == row.windows
+
+
+async def test_a_model_with_a_fixed_temperature_is_called_without_one() -> None:
+    words = "invalid temperature: only 1 is allowed for this model"
+    refusal = Status(400, orjson.dumps({"error": {"message": words}}))
+
+    [found], service = await played(
+        refusal, FAKES["moonshot"], requests=[asked(temperature=0.5)], provider="moonshot"
+    )
+
+    assert isinstance(found[-1], ModelCompleted)
+    assert "temperature" not in service.requests[-1].body
+
+
+@pytest.mark.parametrize(
+    ("name", "effort", "field", "value"),
+    [
+        ("zhipu", "none", "thinking", {"type": "disabled"}),
+        ("zhipu", "high", "thinking", {"type": "enabled"}),
+        ("minimax", "none", "thinking", {"type": "disabled"}),
+        ("qwen", "none", "enable_thinking", False),
+        ("qwen", "low", "enable_thinking", True),
+        ("moonshot", "high", "reasoning_effort", "high"),
+    ],
+)
+async def test_a_service_gets_the_amount_of_reasoning_in_its_own_field(
+    name: ServerName, effort: str, field: str, value: object
+) -> None:
+    _, service = await played(FAKES[name], requests=[asked()], provider=name, reasoning=effort)
+    assert service.requests[0].body[field] == value
 
 
 @pytest.mark.parametrize("server", get_args(ServerName))

@@ -16,8 +16,8 @@ from agent_core.aio import stop_task
 from agent_core.aio.loops import HomeLoop
 from agent_core.config.databases import url_secrets
 from agent_core.config.load import config_secrets, missing_keys
-from agent_core.config.models import RunWorkerConfig
 from agent_core.config.problems import problems_of
+from agent_core.config.stores import RunWorkerConfig
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
 from agent_core.loading import installed_version
 from agent_core.redaction import Redactor

@@ -19,7 +19,24 @@ logger = logging.getLogger(__name__)
 _MILLION = Decimal(1_000_000)
 
 _VENDORS: Mapping[str, str] = MappingProxyType(
-    {"openai": "openai", "anthropic": "anthropic", "gemini": "google", "bedrock": "aws"}
+    {
+        "anthropic": "anthropic",
+        "bedrock": "aws",
+        "cerebras": "cerebras",
+        "deepseek": "deepseek",
+        "fireworks": "fireworks",
+        "gemini": "google",
+        "groq": "groq",
+        "minimax": "minimax",
+        "mistral": "mistral",
+        "moonshot": "moonshotai",
+        "openai": "openai",
+        "openrouter": "openrouter",
+        "together": "together",
+        "vertex": "google",
+        "xai": "x-ai",
+        "zhipu": "zai",
+    }
 )
 """Names in the price lists for the services behind the default addresses of providers."""
 

@@ -22,10 +22,10 @@ from agent_core.cli.options import Options
 from agent_core.cli.setup import build_terminal_redactor
 from agent_core.cli.terminal import Style, Terminal
 from agent_core.config.load import CONFIG_NAME, MODEL_VARIABLE, has_config
-from agent_core.config.model_names import public_service
 from agent_core.config.models import ModelConfig
 from agent_core.config.paths import resolve_home, resolve_project
 from agent_core.config.servers import ollama_address
+from agent_core.config.services import public_service
 from agent_core.errors import AgentCoreError, ConfigError
 from agent_core.opening import open_descriptor
 from agent_core.text import visible

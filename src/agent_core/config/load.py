@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from agent_core.config.addresses import HTTP_SECRET, parameter_spellings, password_spellings
 from agent_core.config.databases import check_database_url, database_secrets
-from agent_core.config.model_names import model_fields, public_service
+from agent_core.config.model_names import model_fields
 from agent_core.config.models import (
     Config,
     ModelConfig,
@@ -36,6 +36,7 @@ from agent_core.config.positions import problem_of
 from agent_core.config.problems import Problem, nearest, problems_of, read_text, with_lines
 from agent_core.config.proxies import proxy_secrets
 from agent_core.config.section import Section
+from agent_core.config.services import public_service
 from agent_core.errors import ConfigError, ErrorCode
 from agent_core.types.lanes import NAME_PATTERN
 from agent_core.types.memory_scopes import MEMORY_OFF, MEMORY_SHARED, checked_scope
@@ -418,7 +419,7 @@ def resolve_model(config: Config, *profiles: Profile) -> ModelConfig:
             if values["api_key_env"] is None:
                 values["api_key_env"], origin = service.key, place
             if values["context_window"] is None:
-                values["context_window"] = service.window
+                values["context_window"] = service.window_of(values["name"])
     adapter = config.model.adapter if values["provider"] == config.model.provider else None
     return ModelConfig.model_validate(values).with_key_origin(
         origin, adapter=adapter, window_of_another=is_other

@@ -2,8 +2,9 @@
 
 import re
 from pathlib import Path
-from typing import Any, NamedTuple
-from urllib.parse import urlsplit
+from typing import Any
+
+from agent_core.config.services import provider_named
 
 FORM = (
     "write provider:name, such as openai:gpt-5, ollama:qwen3 or local:/path/model.gguf; with the"
@@ -20,27 +21,6 @@ _FILE = r"(?P<provider>local|scripted):(?!//)(?P<path>\S(?:.*\S)?)"
 """Model strings of providers whose models are files."""
 
 
-class PublicService(NamedTuple):
-    """Defaults for a provider's own service.
-
-    Attributes:
-        host: its host name.
-        key: the environment variable with the key, as the service's documents call it.
-        window: the smallest context window of its current models, in tokens.
-    """
-
-    host: str
-    key: str
-    window: int
-
-
-_SERVICES = {
-    "openai": PublicService("api.openai.com", "OPENAI_API_KEY", 128_000),
-    "anthropic": PublicService("api.anthropic.com", "ANTHROPIC_API_KEY", 200_000),
-    "gemini": PublicService("generativelanguage.googleapis.com", "GEMINI_API_KEY", 200_000),
-}
-
-
 def model_fields(text: str) -> dict[str, Any]:
     """Parse a model string into fields of a model; a `path` is kept as written.
 
@@ -55,21 +35,7 @@ def model_fields(text: str) -> dict[str, Any]:
     if found is None or name.endswith("@") or re.search(_AN_ADDRESS, name, re.IGNORECASE):
         shown = "it" if len(text) > 200 or "://" in text else repr(text)  # may hold a password
         raise ValueError(f"cannot be used: {shown} is not a model string; {FORM}")
-    fields: dict[str, Any] = {"provider": found["provider"], "name": name}
+    fields: dict[str, Any] = {"provider": provider_named(found["provider"]), "name": name}
     if found["base_url"]:
         fields["base_url"] = found["base_url"]
     return fields
-
-
-def public_service(provider: str, base_url: str | None) -> PublicService | None:
-    """Return the provider's own service if the address is its; None for every other server."""
-    service = _SERVICES.get(provider)
-    if service is None or not base_url:
-        return service
-    try:
-        address = urlsplit(base_url.strip())
-        is_its_own = (address.scheme, address.hostname) == ("https", service.host)
-        is_its_own = is_its_own and "@" not in address.netloc  # parsers disagree about it
-        return service if is_its_own and address.port in {None, 443} else None
-    except ValueError:
-        return None

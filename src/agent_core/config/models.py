@@ -2,7 +2,6 @@
 
 import math
 import os
-import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
@@ -16,24 +15,24 @@ from pydantic import (
     model_validator,
 )
 
-from agent_core.config.model_names import model_fields, public_service
+from agent_core.config.model_names import model_fields
 from agent_core.config.proxies import checked_proxy
 from agent_core.config.rules import Rules
 from agent_core.config.section import Section
 from agent_core.config.servers import is_public, ollama_address
+from agent_core.config.services import SERVICES, provider_named, public_service
+from agent_core.config.stores import LONGEST_MS, RunWorkerConfig, StoreConfig
 from agent_core.errors import ConfigError, ErrorCode
-from agent_core.types.lanes import NAME_PATTERN, PLACE_PATTERN, QUEUE_PATTERN
 from agent_core.types.options import Amount, Dollars, Seconds
 
-_LONGEST_MS = 30 * 24 * 3_600_000
 _MOST_TOKENS = 1_000_000_000
 _MOST_BYTES = 2**30
 _MOST = 1_000_000
 
 # Every number of a configuration has limits: a number that no machine could honour would overflow a
 # clock or a buffer long after it was written.
-Milliseconds = Annotated[int, Field(gt=0, le=_LONGEST_MS)]
-Pause = Annotated[int, Field(ge=0, le=_LONGEST_MS)]
+Milliseconds = Annotated[int, Field(gt=0, le=LONGEST_MS)]
+Pause = Annotated[int, Field(ge=0, le=LONGEST_MS)]
 Tokens = Annotated[int, Field(gt=0, le=_MOST_TOKENS)]
 TokenRoom = Annotated[int, Field(ge=0, le=_MOST_TOKENS)]
 Bytes = Annotated[int, Field(gt=0, le=_MOST_BYTES)]
@@ -47,18 +46,26 @@ OpenAIProtocol = Literal["auto", "responses", "chat"]
 
 ServerName = Literal[
     "azure",
+    "cerebras",
     "deepseek",
+    "fireworks",
     "gemini",
+    "github",
     "groq",
     "llamacpp",
     "lmstudio",
+    "minimax",
     "mistral",
+    "moonshot",
     "openai",
     "openrouter",
+    "qwen",
     "sglang",
     "snowflake",
+    "together",
     "vllm",
     "xai",
+    "zhipu",
 ]
 """Servers whose support for chat completions is known."""
 
@@ -99,6 +106,9 @@ def _variable_name(value: str) -> str:
         raise ValueError("must be the name of an environment variable, never the key itself")
     return value
 
+
+ProviderName = Annotated[str, Field(min_length=1), AfterValidator(provider_named)]
+"""Key of a provider; the spellings of a service's name are one key."""
 
 VariableName = Annotated[str, AfterValidator(_variable_name)]
 """Name of an environment variable that holds a secret; empty for no secret."""
@@ -143,6 +153,7 @@ class CompatConfig(Section):
     parallel_tool_calls: bool | None = None
     temperature: bool | None = None
     reasoning_effort: bool | None = None
+    reasoning_field: Literal["reasoning_effort", "thinking", "enable_thinking"] | None = None
     json_schema: Literal["always", "alone", "never"] | None = None
     key_header: Literal["authorization", "api-key"] | None = None
     roles: Literal["free", "no_user_after_tool", "alternate"] | None = None
@@ -184,7 +195,7 @@ class ModelConfig(Section):
     `provider = "local"`; for `"scripted"`, `path` is the script.
     """
 
-    provider: str = Field(min_length=1)
+    provider: ProviderName
     name: str = Field(min_length=1)
     base_url: str | None = None
     api_key_env: VariableName | None = None
@@ -211,6 +222,19 @@ class ModelConfig(Section):
     _adapter: Any = PrivateAttr(default=None)
     _window_from: Literal["settings", "another", "server"] = PrivateAttr(default="settings")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _with_key_of_service(cls, given: Any) -> Any:
+        """Name the variable with the key of a service that is called by its name."""
+        match given:
+            case {"provider": str() as provider} if given.get("api_key_env") is None:
+                service = public_service(provider_named(provider), given.get("base_url"))
+                if service and service.is_compatible:
+                    return {**given, "api_key_env": service.key}
+                return given
+            case _:
+                return given
+
     @classmethod
     def of_adapter(cls, adapter: object) -> "ModelConfig":
         """Describe an adapter given by a program as a model; its real context window is unknown."""
@@ -234,15 +258,19 @@ class ModelConfig(Section):
         """The context window in tokens: as configured, or of the public service, or assumed."""
         if self.context_window is not None:
             return self.context_window
-        service = public_service(self.provider, self.base_url)
-        return service.window if service else UNKNOWN_WINDOW
+        return self._service_window or UNKNOWN_WINDOW
 
     @property
     def is_window_assumed(self) -> bool:
         """True if neither the settings nor a public service name the window of this model."""
         if self.context_window is not None and self._window_from != "another":
             return False
-        return public_service(self.provider, self.base_url) is None
+        return self._service_window is None
+
+    @property
+    def _service_window(self) -> int | None:
+        service = public_service(self.provider, self.base_url)
+        return service.window_of(self.name) if service else None
 
     @property
     def is_window_fixed(self) -> bool:
@@ -258,9 +286,12 @@ class ModelConfig(Section):
     @property
     def address(self) -> str | None:
         """The address of the server, if the settings or the environment name it."""
-        if self.base_url or self.provider != "ollama":
+        if self.base_url:
             return self.base_url
-        return ollama_address(os.environ)
+        if self.provider == "ollama":
+            return ollama_address(os.environ)
+        service = SERVICES.get(self.provider)
+        return service.url if service and service.is_compatible else None
 
     @property
     def first_byte_limit_ms(self) -> int:
@@ -304,7 +335,7 @@ class ModelConfig(Section):
 class ModelProfile(Section):
     """A partial model: only what it sets replaces the base model's value."""
 
-    provider: str | None = Field(default=None, min_length=1)
+    provider: ProviderName | None = None
     name: str | None = Field(default=None, min_length=1)
     base_url: str | None = None
     api_key_env: VariableName | None = None
@@ -378,7 +409,8 @@ def named_model(value: object) -> object:
         return as_model(value)
     fields = _placed(model_fields(value))
     if service := public_service(fields["provider"], fields.get("base_url")):
-        fields |= {"api_key_env": service.key, "context_window": service.window}
+        window = service.window_of(fields["name"])
+        fields |= {"api_key_env": service.key, "context_window": window}
     return ModelConfig(**fields).with_key_origin(f"the model string {value!r}")
 
 
@@ -694,83 +726,6 @@ class WorkspaceConfig(Section):
     max_files: Annotated[int, Field(gt=0, le=10_000_000)] = 200_000
     max_file_bytes: Annotated[int, Field(gt=0, le=2**40)] = 104_857_600
     keep_days: Annotated[int, Field(gt=0, le=36_500)] = 30
-
-
-def _run_place(value: str) -> str:
-    if not re.fullmatch(PLACE_PATTERN, value):
-        raise ValueError('must be "snapshot", or "host:" with the host_id of a machine')
-    return value
-
-
-RunPlace = Annotated[str, AfterValidator(_run_place)]
-"""Place of a run's files: `snapshot`, or `host:` with the id of a machine."""
-
-QueueName = Annotated[str, Field(pattern=f"^{QUEUE_PATTERN}$")]
-
-
-def _url_variable(value: str) -> str:
-    if not (value.isascii() and value.isidentifier()):  # a URL that was pasted here is not repeated
-        raise ValueError("must be the name of an environment variable, never the URL itself")
-    return value
-
-
-_BLOBS = r"(?:(?:s3|gs|az)://[^\s/@?#]+(?:/[^\s@?#]*)?|file:///[^\s?#]*)"
-
-
-def _blob_store(value: str) -> str:
-    if not re.fullmatch(_BLOBS, value):
-        raise ValueError(
-            "must be s3://bucket/prefix, gs://bucket/prefix, az://container/prefix or"
-            " file:///folder, without credentials"
-        )
-    return value
-
-
-class StoreConfig(Section):
-    """The place where sessions are stored, and the time they are kept.
-
-    With `url_env`, the variable that has its address, they are in a Postgres database for several
-    machines. With `keep_days`, sessions that were not used for so many days are deleted.
-    """
-
-    url_env: Annotated[str, AfterValidator(_url_variable)] | None = None
-    blobs: Annotated[str, AfterValidator(_blob_store)] | None = None
-    queue_timeout_s: Annotated[float, Field(ge=0, le=_LONGEST_MS / 1000, allow_inf_nan=False)] = 60
-    keep_days: Annotated[int, Field(gt=0, le=36_500)] | None = None
-
-
-_DAY_S = 86_400
-_DEFAULT_HEARTBEAT_S, _DEFAULT_LEASE_S = 5, 15
-
-
-class RunWorkerConfig(Section):
-    """Settings of `soong-agent worker`, which executes the runs of a Postgres database."""
-
-    heartbeat_s: Annotated[float, Field(gt=0, le=_DAY_S, allow_inf_nan=False)] = (
-        _DEFAULT_HEARTBEAT_S
-    )
-    lease_s: Annotated[float, Field(gt=0, le=3 * _DAY_S, allow_inf_nan=False)] = _DEFAULT_LEASE_S
-    max_takeovers: CountOrNone = 3
-    concurrency: Annotated[int, Field(gt=0, le=4096)] = 4
-    drain_seconds: Annotated[float, Field(ge=0, le=_DAY_S, allow_inf_nan=False)] = 30
-    host_id: Annotated[str, Field(pattern=f"^{NAME_PATTERN}$")] | None = None
-    places: Annotated[list[RunPlace], Field(min_length=1)] | None = None
-    queues: Annotated[list[QueueName], Field(min_length=1)] = ["default"]
-    tenant_concurrency: CountOrNone = 0
-
-    @model_validator(mode="before")
-    @classmethod
-    def _lease_fits_heartbeat(cls, table: Any) -> Any:
-        """Adapt the lease to a heartbeat given alone, or the reverse; leave two given values."""
-        match table:
-            case {"heartbeat_s": _, "lease_s": _}:
-                return table
-            case {"heartbeat_s": int() | float() as beat} if _DEFAULT_LEASE_S <= beat <= _DAY_S:
-                return {**table, "lease_s": 3 * beat}
-            case {"lease_s": int() | float() as lease} if 0 < lease <= _DEFAULT_HEARTBEAT_S:
-                return {**table, "heartbeat_s": lease / 3}
-            case _:
-                return table
 
 
 class Config(Section):

@@ -10,6 +10,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 from msgspec import Struct
 
 from agent_core.config.models import ModelConfig
+from agent_core.config.services import COMPATIBLE, provider_named
 from agent_core.errors import ConfigError, ErrorCode
 from agent_core.loading import without_collection
 from agent_core.types import ModelEvent, ModelRequest
@@ -125,6 +126,7 @@ _BUILTIN: Mapping[str, str] = MappingProxyType(
         "ollama": "agent_core.providers.ollama.OllamaProvider",
         "openai": "agent_core.providers.openai.create",
         "scripted": "agent_core.providers.scripted.create",
+        **dict.fromkeys(COMPATIBLE, "agent_core.providers.openai.create"),
     }
 )
 
@@ -157,7 +159,7 @@ class ProviderRegistry:
         """
         if not key.strip():
             raise ConfigError(ErrorCode.CONFIG_ERROR, "a provider key must not be empty")
-        if key in _BUILTIN or key in self._registered:
+        if provider_named(key) in _BUILTIN or key in self._registered:
             raise ConfigError(
                 ErrorCode.CONFIG_ERROR,
                 f"the provider key {key!r} is registered already; choose another key",

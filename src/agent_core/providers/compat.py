@@ -6,13 +6,14 @@ of its later requests (`HttpProvider.optional_fields`).
 
 from collections.abc import Mapping, Set as AbstractSet
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, cast
 from urllib.parse import urlsplit
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from agent_core.config.models import CompatConfig, ServerName
+from agent_core.config.services import COMPATIBLE
 from agent_core.providers.histories import Accepted, ReasoningHistory, RoleOrder
 
 
@@ -24,6 +25,7 @@ class Dialect(Struct, frozen=True):
             parts, or nowhere.
         tool_call_ids: `nine` is Mistral's rule, nine letters and digits.
         named_tool_choice: `tool_choice` may name a tool.
+        reasoning_field: field for the amount of reasoning: a level, `{"type": "enabled"}`, or true.
         json_schema: `response_format` holds the model to the schema of a typed answer: always, only
             without tools, or never.
         roles: order of the messages, as in `providers.histories`.
@@ -42,6 +44,7 @@ class Dialect(Struct, frozen=True):
     parallel_tool_calls: bool = True
     temperature: bool = True
     reasoning_effort: bool = True
+    reasoning_field: Literal["reasoning_effort", "thinking", "enable_thinking"] = "reasoning_effort"
     json_schema: Literal["always", "alone", "never"] = "always"
     key_header: Literal["authorization", "api-key"] = "authorization"
     roles: RoleOrder = "free"
@@ -70,33 +73,79 @@ class Dialect(Struct, frozen=True):
 SERVERS: Mapping[ServerName, Dialect] = MappingProxyType(
     {
         "azure": Dialect(max_tokens_field="max_completion_tokens", key_header="api-key"),
+        "cerebras": Dialect(
+            max_tokens_field="max_completion_tokens",
+            named_tool_choice=False,
+            parallel_tool_calls=False,
+            json_schema="alone",
+        ),
         "deepseek": Dialect(
             parallel_tool_calls=False, json_schema="never", reasoning_history="always"
         ),
+        "fireworks": Dialect(json_schema="alone"),
         "gemini": Dialect(parallel_tool_calls=False, json_schema="alone"),
+        "github": Dialect(named_tool_choice=False, parallel_tool_calls=False),
         "groq": Dialect(max_tokens_field="max_completion_tokens", json_schema="never"),
         "llamacpp": Dialect(named_tool_choice=False, json_schema="alone"),
         "lmstudio": Dialect(
             named_tool_choice=False, parallel_tool_calls=False, json_schema="alone"
         ),
+        "minimax": Dialect(
+            max_tokens_field="max_completion_tokens",
+            tool_choice=False,
+            parallel_tool_calls=False,
+            reasoning_field="thinking",
+            json_schema="never",
+        ),
         "mistral": Dialect(stream_options=False, tool_call_ids="nine", roles="no_user_after_tool"),
+        "moonshot": Dialect(
+            max_tokens_field="max_completion_tokens",
+            named_tool_choice=False,
+            parallel_tool_calls=False,
+            json_schema="alone",
+            reasoning_history="always",
+        ),
         "openai": Dialect(max_tokens_field="max_completion_tokens"),
         "openrouter": Dialect(),
+        "qwen": Dialect(
+            named_tool_choice=False, reasoning_field="enable_thinking", json_schema="never"
+        ),
         "sglang": Dialect(json_schema="alone"),
         "snowflake": Dialect(max_tokens_field="max_completion_tokens", parallel_tool_calls=False),
+        "together": Dialect(json_schema="alone"),
         "vllm": Dialect(json_schema="alone"),
         "xai": Dialect(max_tokens_field="max_completion_tokens"),
+        "zhipu": Dialect(
+            stream_options=False,
+            tool_choice=False,
+            parallel_tool_calls=False,
+            reasoning_field="thinking",
+            json_schema="never",
+        ),
     }
 )
 
 HOSTS: Mapping[str, ServerName] = MappingProxyType(
     {
+        "aliyuncs.com": "qwen",
+        "api.cerebras.ai": "cerebras",
         "api.deepseek.com": "deepseek",
+        "api.fireworks.ai": "fireworks",
         "api.groq.com": "groq",
+        "api.minimax.io": "minimax",
+        "api.minimaxi.com": "minimax",
         "api.mistral.ai": "mistral",
+        "api.moonshot.ai": "moonshot",
+        "api.moonshot.cn": "moonshot",
+        "api.together.ai": "together",
+        "api.together.xyz": "together",
         "api.x.ai": "xai",
+        "api.z.ai": "zhipu",
         "cognitiveservices.azure.com": "azure",
         "generativelanguage.googleapis.com": "gemini",
+        "models.github.ai": "github",
+        "models.inference.ai.azure.com": "github",
+        "open.bigmodel.cn": "zhipu",
         "openai.azure.com": "azure",
         "openai.com": "openai",
         "openrouter.ai": "openrouter",
@@ -111,10 +160,12 @@ _RENAMED: Mapping[str, str] = MappingProxyType(
 )
 
 
-def server_of(url: str, config: CompatConfig) -> ServerName | None:
+def server_of(url: str, config: CompatConfig, provider: str = "") -> ServerName | None:
     """Return the server that the configuration names, or that the address is known to belong to."""
     if config.server:
         return config.server
+    if provider in COMPATIBLE:
+        return cast("ServerName", provider)
     host = host_of(url)
     known = (suffix for suffix in HOSTS if f".{host}".endswith(f".{suffix}"))
     return HOSTS.get(next(known, ""))

@@ -288,7 +288,7 @@ _IS_REFUSED = (
     r"|extra (inputs?|fields?|parameters?)|extra_forbidden|additional propert|cannot find field"
     r"|not (permitted|allowed|accepted|available|implemented|enabled)|n[o']t (accept|allow|permit)"
     r"|deprecated|incompatible|only the default|may only be|cannot (both )?be (used|specified|set)"
-    r"|invalid (parameter|argument|field)s?\b|no such (field|parameter)"
+    r"|only \S{1,9} is allowed|invalid (param(eter)?|argument|field)s?\b|no such (field|parameter)"
 )
 """A service's words about a field that it does not accept, not about too large a value."""
 

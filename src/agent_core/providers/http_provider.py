@@ -160,7 +160,7 @@ class HttpProvider(ABC):
     """
 
     retries_itself: ClassVar[bool] = True
-    provider: ClassVar[str]
+    provider: str
     default_url: ClassVar[str]
     path: ClassVar[str]
     known_options: ClassVar[frozenset[str]]
@@ -200,11 +200,11 @@ class HttpProvider(ABC):
         )
         self._refused: dict[str, frozenset[str]] = {}
         self._most_output: dict[str, int] = {}
-        self._server = server_of(self._url, config.compat)
+        self._server = server_of(self._url, config.compat, config.provider)
         self._dialect = dialect_of(self._server, config.compat)
         self._forms = AcceptedForms(self._dialect.form)
         self._arranger = Arranger()
-        self._fitter = ToolFitter(FORMS.get(self.provider, ToolForm(self.provider)))
+        self._fitter = ToolFitter(FORMS.get(type(self).provider, ToolForm(self.provider)))
         self._told: tuple[object, frozenset[str]] = None, frozenset()
         self._named: tuple[Sequence[ToolDefinition], ToolNames] = ((), ToolNames(()))
 

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from agent_core.config.models import ModelConfig
+from agent_core.config.services import COMPATIBLE
 from agent_core.providers.compat import host_of, without
 from agent_core.providers.failures import Called
 from agent_core.providers.http_provider import HttpProvider, Prepared
@@ -76,14 +77,17 @@ class OpenAIProvider(HttpProvider):
             "reasoning_effort",
             "stream_options",
             "strict",
+            "enable_thinking",
             "temperature",
+            "thinking",
             "tool_choice",
             "top_p",
         }
     )
 
     def __init__(self, config: ModelConfig) -> None:
-        address, _, query = (config.base_url or "").strip().partition("?")
+        self.provider = config.provider if config.provider in COMPATIBLE else self.provider
+        address, _, query = (config.address or "").strip().partition("?")
         if _API_VERSION.fullmatch(query):
             config = config.model_copy(update={"base_url": address})
             self._query = f"?{query}"
@@ -136,12 +140,23 @@ class OpenAIProvider(HttpProvider):
                 "json_schema": openai_format(request),
             }
         if effort := self._config.reasoning:
-            head["reasoning_effort"] = effort
+            head |= _reasoning(effort, self._dialect.reasoning_field)
             if self._server in {"openai", "azure"} and effort != "none":  # refused beside reasoning
                 head.pop("temperature", None)
         fields = {**without({**head, **options}, refused), **extra}
         reasoning = self._forms.of(request.model).reasoning
         return self._requests.body(request, fields, called, refused=refused, reasoning=reasoning)
+
+
+def _reasoning(effort: str, field: str) -> dict[str, Any]:
+    """Return the amount of reasoning in the server's field; two of them only switch it."""
+    match field:
+        case "thinking":
+            return {field: {"type": "disabled" if effort == "none" else "enabled"}}
+        case "enable_thinking":
+            return {field: effort != "none"}
+        case _:
+            return {field: effort}
 
 
 class OpenAIResponsesProvider(OpenAIProvider):
@@ -251,7 +266,7 @@ _WITHOUT_REASONING = r"(ft:)?(gpt-3|gpt-4|chatgpt-4)"
 
 def create(config: ModelConfig) -> OpenAIProvider:
     """Create the adapter for `provider = "openai"`; OpenAI itself is called through Responses."""
-    host = host_of(config.base_url or OpenAIProvider.default_url)
+    host = host_of(config.address or OpenAIProvider.default_url)
     is_openai = f".{host}".endswith(".api.openai.com")
     if config.api == "responses" or (config.api == "auto" and is_openai):
         return OpenAIResponsesProvider(config)

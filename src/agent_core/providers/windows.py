@@ -6,6 +6,7 @@ from typing import Any, cast
 from urllib.parse import quote
 
 from agent_core.config.models import ModelConfig
+from agent_core.config.services import COMPATIBLE
 from agent_core.errors import AgentCoreError
 from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.token_limits import is_window
@@ -25,7 +26,7 @@ _TRAINED = ("n_ctx_train",)
 
 _MOST_S = 2.0
 """Seconds for the questions about one model; a run waits for them once."""
-_ASKED = frozenset({"anthropic", "gemini", "ollama", "openai"})
+_ASKED = frozenset({"anthropic", "gemini", "ollama", "openai", *COMPATIBLE})
 _Key = tuple[str, str | None, str]
 
 
@@ -123,7 +124,7 @@ async def find_window(
         case "anthropic":
             name = quote(model.name, safe="")
             return _window_in([await adapter.look_up(f"/v1/models/{name}")])
-        case "openai":
+        case provider if provider == "openai" or provider in COMPATIBLE:
             if "/models" not in known:
                 known["/models"] = await adapter.look_up("/models")
             listed = known["/models"].get("data")

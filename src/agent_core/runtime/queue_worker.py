@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from agent_core.aio import finish_uncancelled, stop_task
-from agent_core.config.models import RunWorkerConfig
+from agent_core.config.stores import RunWorkerConfig
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.events import EventStream, HeldSession, Journal
 from agent_core.loading import installed_version

@@ -12,7 +12,7 @@ from weakref import WeakSet
 
 from agent_core.agents.roles import WAIT_WORKERS
 from agent_core.aio import finish_uncancelled
-from agent_core.config.models import RunWorkerConfig
+from agent_core.config.stores import RunWorkerConfig
 from agent_core.errors import ErrorCode, StorageError, ToolError
 from agent_core.events import Journal
 from agent_core.loop import ResumePoint

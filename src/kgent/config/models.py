@@ -16,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from agent_core.config.model_names import model_fields, public_service
+from agent_core.config.model_names import model_fields
 from agent_core.config.models import (
     BudgetConfig,
     Bytes,
@@ -27,6 +27,7 @@ from agent_core.config.models import (
     VariableName,
 )
 from agent_core.config.section import Section
+from agent_core.config.services import provider_named, public_service
 from kgent.errors import LONGEST_NAME, expand_home
 
 DELIVERABLES = "deliverables"
@@ -109,14 +110,20 @@ class ModelConfig(Section):
     def _read_string(cls, given: Any) -> Any:
         table = {"name": given} if isinstance(given, str) else given
         match table:
-            case {"provider": str()}:
-                return table
+            case {"provider": str() as provider}:
+                provider = provider_named(provider)
+                service = public_service(provider, table.get("base_url"))
+                key = service.key if service and service.is_compatible else None
+                named = {"api_key_env": key} if key and table.get("api_key_env") is None else {}
+                return {**table, **named, "provider": provider}
             case {"name": str() as name} if ":" in name or isinstance(given, str):
                 table = {**table, **model_fields(name)}
                 service = public_service(table["provider"], table.get("base_url"))
                 if service is None:
                     return table
-                return {"api_key_env": service.key, "context_window": service.window, **table}
+                window = service.window_of(table["name"])
+                known = {} if window is None else {"context_window": window}
+                return {"api_key_env": service.key, **known, **table}
             case _:
                 return table
 

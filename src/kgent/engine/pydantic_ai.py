@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,8 @@ from pydantic_ai.models import Model
 from pydantic_ai.models.fallback import FallbackModel
 
 from agent_core.budgets.prices import Prices
+from agent_core.config.servers import ollama_address
+from agent_core.config.services import COMPATIBLE, SERVICES
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.mcp.route import RoutedTransport
 from agent_core.providers.base import require_real_models
@@ -524,7 +527,8 @@ def _build_model(config: KgentConfig, client: httpx2.AsyncClient, *, key: str) -
                 " OpenAI's protocol is openai with model.base_url"
             )
         build, address = known
-        return build(name, base_url=config.model.base_url or address, key=key, client=client)
+        address = config.model.base_url or address or f"{ollama_address(os.environ)}/v1"
+        return build(name, base_url=address, key=key, client=client)
     except (exceptions.UserError, ValueError, TypeError, ImportError) as error:
         reason = str(error).partition("\n")[0]
         message = f"Pydantic AI cannot use the model {provider}:{name}: {reason}"
@@ -549,10 +553,11 @@ def _build_anthropic(name: str, *, base_url: str, key: str, client: httpx2.Async
 
 _MODELS: Mapping[str, tuple[Callable[..., Model], str]] = {
     "openai": (_build_openai, "https://api.openai.com/v1"),
-    "ollama": (_build_openai, "http://127.0.0.1:11434/v1"),
+    "ollama": (_build_openai, ""),
     "anthropic": (_build_anthropic, "https://api.anthropic.com"),
+    **{name: (_build_openai, SERVICES[name].url) for name in COMPATIBLE},
 }
-"""The function that builds the model of a provider, and the provider's default address."""
+"""The function that builds the model of a provider, and the provider's address, if it is fixed."""
 
 
 def build_http_client(config: KgentConfig) -> httpx2.AsyncClient:

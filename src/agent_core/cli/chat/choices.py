@@ -11,15 +11,18 @@ from agent_core.cli.chat.picker import Choice, Pages, Picker
 from agent_core.cli.figures import format_age
 from agent_core.cli.sheet import status_of, title_of
 from agent_core.config.load import resolve_model
-from agent_core.config.model_names import public_service
 from agent_core.config.models import ModelConfig
+from agent_core.config.services import COMPATIBLE, public_service
 from agent_core.errors import AgentCoreError
 from agent_core.types import SessionSummary
 
 _FIRST_PAGE = 30
 _PAGE = 200
 _ASK_S = 5.0
-_LISTS = {"ollama": ("/api/tags", "models", "name"), "openai": ("/models", "data", "id")}
+_LISTS = {
+    "ollama": ("/api/tags", "models", "name"),
+    **dict.fromkeys(("openai", *COMPATIBLE), ("/models", "data", "id")),
+}
 """Where a server of each kind lists its models: the path, the key of the list, and of a name."""
 
 

@@ -334,7 +334,7 @@ def test_providers_that_find_credentials_by_themselves_are_refused(
 ) -> None:
     model = {"provider": provider, "name": "m"}
     config = load_config(profile(tmp_path, model=model, runtime={"engine": "pydantic_ai"}))
-    with pytest.raises(KgentError, match="with this engine there are anthropic, ollama, openai"):
+    with pytest.raises(KgentError, match="with this engine there are anthropic, cerebras"):
         build_model(config, build_http_client(config))
 
 

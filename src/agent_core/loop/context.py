@@ -132,6 +132,7 @@ class RunLimits(Struct, frozen=True):
     max_turns: int = 100
     max_continuations: int = 3
     max_stop_denials: int = 8
+    max_invalid_calls: int = 3
 
 
 class RunContext(Struct, frozen=True, kw_only=True):
@@ -228,6 +229,7 @@ class RunStats(Struct):
     answer: list[str] = field(default_factory=list[str])
     continuations: int = 0
     empty_replies: int = 0
+    invalid_calls: int = 0
     stop_denials: int = 0
     stop_objection: str | None = None
     output_retries: int = 0

@@ -23,6 +23,7 @@ from agent_core.tools.registry import Toolbox
 from agent_core.types import (
     FINAL_ANSWER,
     HELD_ANSWER,
+    REFUSED_CALL,
     STOP_WORDS,
     ContentBlock,
     Draft,
@@ -253,11 +254,17 @@ def require_whole(completed: ModelCompleted | None) -> ModelCompleted:
         raise ProviderError(ErrorCode.PROVIDER_ERROR, "the stream ended without a reply")
     if completed.stop_reason is StopReason.CONTENT_FILTER:
         raise _filtered_error(completed)
-    if completed.stop_reason is StopReason.ERROR:
+    if completed.stop_reason is StopReason.ERROR and not _is_unread(completed):
         reason = (completed.raw_stop_reason or "")[:100]
         message = f"the model broke off its reply; the reason it gave is {reason!r}"
         raise ProviderError(ErrorCode.PROVIDER_ERROR, message)
     return completed
+
+
+def _is_unread(completed: ModelCompleted) -> bool:
+    """Return whether a reply broke off because the service could not parse its calls."""
+    calls = completed.tool_calls
+    return bool(calls) and all(REFUSED_CALL in call.metadata for call in calls)
 
 
 def _filtered_error(completed: ModelCompleted) -> ProviderError:
@@ -324,6 +331,8 @@ def _write_down(
             "metadata": completed.metadata,
         },
     )
+    is_invalid = bool(calls) and "invalid_arguments" in calls[0].metadata
+    stats.invalid_calls = _count_invalid(ctx, calls, stats) if is_invalid else 0
     may_end = not calls and completed.stop_reason is StopReason.END_TURN
     if may_end and not plain_text(content).strip() and _is_empty(content):
         return Reply([], completed.stop_reason, is_empty=True)
@@ -339,6 +348,24 @@ def _write_down(
     )
     stats.follow(node)
     return Reply(calls, completed.stop_reason, answer if calls else None)
+
+
+def _count_invalid(ctx: RunContext, calls: Sequence[ToolCall], stats: RunStats) -> int:
+    """Return the number of replies in a row without a call that can be read.
+
+    Raises:
+        ProviderError: there were too many; the last one is not stored.
+    """
+    if not all("invalid_arguments" in call.metadata for call in calls):
+        return 0
+    if stats.invalid_calls < ctx.limits.max_invalid_calls:
+        return stats.invalid_calls + 1
+    reason = bounded_line(str(calls[0].metadata.get("invalid_reason", "")))
+    message = (
+        f"the model has sent calls that cannot be read {stats.invalid_calls + 1} times in a row; "
+        f"the last time: {reason}"
+    )
+    raise ProviderError(ErrorCode.PROVIDER_ERROR, message)
 
 
 def _is_empty(content: Sequence[ContentBlock]) -> bool:

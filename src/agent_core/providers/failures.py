@@ -14,6 +14,7 @@ from agent_core.errors import ErrorCode, ProviderError
 from agent_core.providers import jsontext
 from agent_core.providers.histories import DEMAND, demand_in
 from agent_core.providers.token_limits import is_too_long, window_in
+from agent_core.providers.unread_calls import UNREAD_CALL, unread_call
 from agent_core.text import bounded_line
 from agent_core.types import ErrorPayload
 
@@ -169,10 +170,11 @@ class Called(Struct, frozen=True):
         *,
         url: str | None = None,
         retry_after_s: float | None = None,
+        document: Any = None,
     ) -> CallError:
         """Return the failure for a refusal with this HTTP status and explanation.
 
-        `url` is the requested address, if there is one.
+        `url` is the requested address, and `document` the answer's JSON, if there is one.
         """
         details: dict[str, Any] = {**self.details, "status": status}
         if retry_after_s is not None:
@@ -192,7 +194,7 @@ class Called(Struct, frozen=True):
         )
         capability = next(missing, None) if is_of_request else None
         code, cure = ErrorCode.PROVIDER_ERROR, ""
-        demand = demand_in(explanation) if status in _ABOUT_THE_FORM else None
+        answerable = self._answerable(status, explanation, document)
         if is_used_up:
             details["quota_used_up"] = True
             cure = f"; {QUOTA_CURE}"
@@ -221,23 +223,44 @@ class Called(Struct, frozen=True):
         elif url and 400 < status < 500 and status != 422 and status not in _RETRYABLE:
             # A client error that says nothing about the request: this may be the wrong address.
             cure = "; check [model] base_url and [model] name"
-        if demand and code is ErrorCode.PROVIDER_ERROR:
-            details[DEMAND] = {**demand}
+        if code is ErrorCode.PROVIDER_ERROR:
+            details |= answerable
         origin = f" from {url}" if url is not None else ""
         return CallError(
             code,
             f"{self.provider} failed the call of {self.model} (status {status}{origin}): "
             f"{explanation}{cure}",
-            status in _RETRYABLE and not (capability or overflows or is_used_up or demand),
+            status in _RETRYABLE and not (capability or overflows or is_used_up or answerable),
             details,
             retry_after_s=retry_after_s,
         )
 
+    def _answerable(self, status: int, explanation: str, document: Any) -> dict[str, Any]:
+        """Return the details of a refusal that another form, or another call, can answer."""
+        if status in _ABOUT_THE_FORM and (demand := demand_in(explanation)):
+            return {DEMAND: {**demand}}
+        if self.offers_tools and status not in _ABOUT_THE_ACCOUNT:
+            sent = unread_call(explanation, _table(_error_in(document)))
+            return {} if sent is None else {UNREAD_CALL: sent or explanation}
+        return {}
+
     def reported(self, document: Any) -> CallError:
         """Return the failure that a service reports as JSON despite a successful status."""
         return self.refused(
-            status_in(document), explanation_in(document), retry_after_s=retry_delay_in(document)
+            status_in(document),
+            explanation_in(document),
+            retry_after_s=retry_delay_in(document),
+            document=document,
         )
+
+    def unread(self, reason: str, words: str) -> CallError:
+        """Return the failure for a call that the service could not parse, as its stop reason says.
+
+        `words` are the service's own.
+        """
+        failure = self.protocol_error(f"could not read a call ({reason}): {words or 'no words'}")
+        failure.details[UNREAD_CALL] = words or reason
+        return failure
 
     def broke(self, what: str, *, code: ErrorCode = ErrorCode.PROVIDER_ERROR) -> CallError:
         """Return the failure for a lost connection: another attempt may succeed."""

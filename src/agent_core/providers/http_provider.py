@@ -59,6 +59,8 @@ from agent_core.providers.tool_forms import (
     left_out,
     with_left_out,
 )
+from agent_core.providers.unread_calls import UNREAD_CALL
+from agent_core.providers.usage import completed_usage
 from agent_core.text import bounded_line
 from agent_core.types import (
     ErrorPayload,
@@ -144,6 +146,21 @@ class _Attempt(Struct):
             for payload in self.decoder.end():
                 parser.take(payload)
         return parser.finish()
+
+    def end(
+        self, failure: CallError | None, names: ToolNames
+    ) -> tuple[Iterable[ModelEvent], CallError | None]:
+        """Return the last events of a failed attempt, and the failure if there is no reply.
+
+        A call that the service could not parse makes an invalid call.
+        """
+        draft = self.parser.draft
+        if failure is None:
+            return (), None
+        if UNREAD_CALL not in failure.details:
+            return draft.rest(), failure
+        usage, raw_stop = completed_usage(self.parser.usage()), self.parser.raw_stop
+        return draft.finish_unread(failure, names, raw_stop=raw_stop, usage=usage), None
 
     def record(self, block: bytes) -> None:
         """Keep the received data, if the call is traced."""
@@ -495,11 +512,12 @@ class HttpProvider(ABC):
                     response=b"".join(raw)[:MAX_TRACED],
                 )
                 await self._sink(request, exchange)
+            events, failure = attempt.end(failure, prepared.names)
+            for event in events:
+                yield event
             if failure is None:
                 return
 
-            for event in draft.rest():
-                yield event
             pause_s = None
             if not draft.begun:
                 pause_s = pause_before_retry_s(self._config.retry, number, failure)
@@ -593,6 +611,7 @@ class HttpProvider(ABC):
             explanation,
             url=str(url),
             retry_after_s=retry_delay_in(document) if asked_s is None else asked_s,
+            document=document,
         )
         if response.headers.get("X-Should-Retry") == "false":
             failure.retryable = False

@@ -39,6 +39,7 @@ from agent_core.providers.requests import (
     sampling_fields,
 )
 from agent_core.providers.tool_forms import FORMS, ToolFitter, left_out
+from agent_core.providers.unread_calls import UNREAD_CALL
 from agent_core.text import bounded_line
 from agent_core.types import (
     ErrorPayload,
@@ -47,6 +48,7 @@ from agent_core.types import (
     ModelRequest,
     ModelRetry,
     ModelStarted,
+    Usage,
 )
 
 KEY = "local"
@@ -170,7 +172,7 @@ class LocalProvider:
             draft = ReplyAccumulator(called, names.canonical, history=request.messages)
             refusal: CallError | None = None
             try:
-                async with aclosing(self._reply(engine, body, called, draft)) as events:
+                async with aclosing(self._reply(engine, body, called, draft, names)) as events:
                     async for event in events:
                         yield event
             except CallError as failure:
@@ -188,23 +190,29 @@ class LocalProvider:
             yield ModelRetry(attempt=number, delay_ms=0, error=error)
 
     async def _reply(
-        self, engine: Engine, body: str, called: Called, draft: ReplyAccumulator
+        self, engine: Engine, body: str, called: Called, draft: ReplyAccumulator, names: ToolNames
     ) -> AsyncGenerator[ModelEvent]:
-        """Yield the events of one attempt.
+        """Yield the events of one attempt; a call that the engine could not parse is invalid.
 
         Raises:
             CallError: the engine refused the request, or took too long.
         """
         parser = OpenAIChunks(called, draft)
-        async with aclosing(self._chunks(engine, body, called)) as chunks:
-            async for chunk in chunks:
-                if isinstance(chunk, dict):
-                    parser.take_chunk(chunk)
-                else:
-                    parser.take(chunk.encode())
-                for event in draft.deltas():
-                    yield event
-        for event in parser.finish():
+        try:
+            async with aclosing(self._chunks(engine, body, called)) as chunks:
+                async for chunk in chunks:
+                    if isinstance(chunk, dict):
+                        parser.take_chunk(chunk)
+                    else:
+                        parser.take(chunk.encode())
+                    for event in draft.deltas():
+                        yield event
+            last = parser.finish()
+        except CallError as failure:
+            if UNREAD_CALL not in failure.details:
+                raise
+            last = draft.finish_unread(failure, names, raw_stop=None, usage=Usage())
+        for event in last:
             yield event
 
     def _written(self, request: ModelRequest, fields: Mapping[str, Any], called: Called) -> str:

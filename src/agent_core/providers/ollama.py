@@ -61,6 +61,9 @@ class OllamaLines(ChunkParser):
 
     def read(self, chunk: dict[str, Any]) -> None:
         """Process one line; the line with `done` is the last."""
+        if not chunk.keys() & {"message", "done"}:  # an error under a key of its own
+            words = "; ".join(f"{key}: {value}" for key, value in chunk.items())
+            raise self.called.reported({"error": words})
         message = table(chunk.get("message"))
         if thought := text(message.get("thinking")):
             self.draft.add_reasoning(thought)

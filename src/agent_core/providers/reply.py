@@ -16,11 +16,13 @@ import orjson
 from agent_core.errors import ErrorCode
 from agent_core.providers import jsontext
 from agent_core.providers.failures import Called, CallError, is_error
-from agent_core.providers.requests import IdentityCache
+from agent_core.providers.requests import IdentityCache, ToolNames
+from agent_core.providers.unread_calls import UNREAD_CALL, UNREAD_STOPS
 from agent_core.providers.usage import completed_usage
 from agent_core.text import bounded_line, join_surrogates
 from agent_core.types import (
     OPAQUE,
+    REFUSED_CALL,
     STOP_WORDS,
     ContentBlock,
     ModelCompleted,
@@ -121,10 +123,13 @@ class ProseDraft(_Growing):
 class CallDraft(_Growing):
     """A tool call. Its name may still grow until arguments arrive.
 
-    `opaque` holds fields that are sent back to the model unchanged.
+    `opaque` holds fields that are sent back to the model unchanged. `refusal` are the words of a
+    service that could not parse the call.
     """
 
-    __slots__ = ("_announced", "_canonical", "opaque", "raw_id", "tool_call_id", "wire_name")
+    __slots__ = (
+        *("_announced", "_canonical", "opaque", "raw_id", "refusal", "tool_call_id", "wire_name"),
+    )
 
     def __init__(
         self, tool_call_id: str, raw_id: str, *, wire_name: str, canonical: Callable[[str], str]
@@ -134,6 +139,7 @@ class CallDraft(_Growing):
         self.raw_id = raw_id
         self.wire_name = wire_name
         self.opaque: dict[str, Any] = {}
+        self.refusal = ""
         self._canonical = canonical
         self._announced = False
 
@@ -172,6 +178,9 @@ class CallDraft(_Growing):
             metadata["raw_tool_call_id"] = join_surrogates(self.raw_id[:MAX_KEPT_ID])
         arguments: dict[str, Any] = {}
         try:
+            if self.refusal:
+                metadata[REFUSED_CALL] = True
+                raise ValueError(self.refusal)
             if self.text.strip():
                 arguments = jsontext.parse_object(self.text)
             elif cut_off:
@@ -350,6 +359,24 @@ class ReplyAccumulator:
         )
         return [*events, completed]
 
+    def finish_unread(
+        self, failure: CallError, names: ToolNames, *, raw_stop: str | None, usage: Usage
+    ) -> list[ModelEvent]:
+        """Return the last events of a reply with a call that the service could not parse.
+
+        All of its calls are invalid: what the service has read of them may be wrong. Without any,
+        the text that could not be read becomes one.
+        """
+        sent = str(failure.details[UNREAD_CALL])
+        calls = [part for part in self._parts if isinstance(part, CallDraft)]
+        if not calls:
+            calls.append(self.open_call("", names.named_in(sent)))
+            self.feed(calls[0], sent)
+        for call in calls:
+            call.refusal = failure.message
+        stop = StopReason.TOOL_USE if raw_stop is None else StopReason.ERROR
+        return self.finish(stop, raw_stop, usage=usage)
+
     def _is_taken(self, call_id: str) -> bool:
         before = _CALL_IDS.get_all(self._history, _call_ids_of)
         return call_id in self._ids or call_id in chain.from_iterable(before)
@@ -467,9 +494,12 @@ class ChunkParser(ABC):
         reason = raw.strip().lower()
         if reason in _BROKEN_STOPS:
             raise self.called.broke(f"gave up in the middle of its reply ({bounded_line(raw)})")
+        kind = reason.partition(":")[0]
+        if kind in UNREAD_STOPS and self.called.offers_tools:
+            raise self.called.unread(bounded_line(raw), self.stop_words)
         stop = self.stop_reasons.get(reason)
         if stop is None:  # `content_filter: SAFETY` has its kind in front
-            stop = self.stop_reasons.get(reason.partition(":")[0], StopReason.ERROR)
+            stop = self.stop_reasons.get(kind, StopReason.ERROR)
         usage = completed_usage(self.usage())
         return self.draft.finish(stop, raw, usage=usage, words=self.stop_words)
 

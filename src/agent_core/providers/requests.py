@@ -160,6 +160,13 @@ class ToolNames:
         known = self._canonical.get(wire)
         return known if known is not None else plain(wire)[:MAX_CANONICAL_NAME]
 
+    def named_in(self, text: str) -> str:
+        """Return the wire name of the tool that a text names; of several the longest."""
+        words = set(re.findall(r"[A-Za-z0-9_-]+", text))
+        named = [name for name in self._canonical if name in words]
+        only = list(self._canonical) if len(self._canonical) == 1 else []
+        return max(named or only, key=len, default="unreadable")
+
 
 def block_text(block: ContentBlock) -> str:
     """Return the block as text; blocks that are not part of a message's text give nothing."""

@@ -27,6 +27,7 @@ from agent_core.tools.schema import Arguments, SchemaCheck, read_arguments, show
 from agent_core.tools.values import storable_facts
 from agent_core.types import (
     FINAL_ANSWER,
+    REFUSED_CALL,
     Access,
     ToolCall,
     ToolCallBlock,
@@ -327,6 +328,14 @@ class Toolbox:
             ToolError: `tool_not_available`, or `validation_error` with the JSON path in
                 `details.path`.
         """
+        if REFUSED_CALL in call.metadata:
+            raise ToolError(
+                ErrorCode.VALIDATION_ERROR,
+                "this call could not be read, and nothing was run; send it again, with an offered "
+                f"tool and a JSON object as its arguments. {call.metadata['invalid_reason']}. It "
+                f"was: {_cut(call)}",
+                details={"path": "$"},
+            )
         found = self._tools.get(call.name)
         if found is None:
             import difflib  # noqa: PLC0415 - only for names that are wrong
@@ -342,11 +351,10 @@ class Toolbox:
                 details={"tool_name": shown},
             )
         if "invalid_arguments" in call.metadata:
-            sent = str(call.metadata["invalid_arguments"])
-            shown = sent if len(sent) <= 500 else sent[:500] + "…"
             raise ToolError(
                 ErrorCode.VALIDATION_ERROR,
-                f"the arguments of {call.name} are not a JSON object; send one. They were: {shown}",
+                f"the arguments of {call.name} are not a JSON object; send one. They were: "
+                f"{_cut(call)}",
                 details={"path": "$"},
             )
         return found, found.parse(call.arguments)
@@ -361,6 +369,12 @@ class Toolbox:
 
     def __len__(self) -> int:
         return len(self._tools)
+
+
+def _cut(call: ToolCall) -> str:
+    """Return the beginning of arguments that could not be read."""
+    sent = str(call.metadata["invalid_arguments"])
+    return sent if len(sent) <= 500 else sent[:500] + "…"
 
 
 def apply_override(tool: Tool, override: "ToolOverrideConfig") -> Tool:

@@ -54,6 +54,9 @@ FINAL_ANSWER = "final_answer"
 
 Also metadata of a reply that has made this call.
 """
+REFUSED_CALL = "refused_call"
+"""Metadata of a call that the service could not parse; `invalid_reason` has its words."""
+
 STOP_WORDS = "stop_words"
 """Key of what a service says about a filter or a refusal, in the metadata of the reply."""
 

@@ -1,0 +1,45 @@
+"""Calls of a model that its service could not parse: it reports them as failures of its own.
+
+Groq's, Ollama's and Bedrock's words, and those of llama.cpp and SGLang, are from public reports;
+the tests name them.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from agent_core.providers import jsontext
+
+UNREAD_CALL = "unread_call"
+"""Detail of a failure: the text that the service could not read as a call."""
+
+_CALL = r"\b(tool|function)[ _-]?(call|use)\b"
+_WORDS = (
+    rf"(?i)\b(pars|decod|malformed|invalid|unexpected)\w*\b[^.;]{{0,40}}{_CALL}"
+    rf"|{_CALL}[^.;]{{0,30}}\b(pars|validat|malformed|fail)\w*"
+    r"|failed to (call a function|parse (input at pos|xml|fc related))"
+    r"|xml syntax error|expected element type <|model produced (invalid|output)"
+)
+_MOST = 10_000
+UNREAD_STOPS = frozenset(
+    {
+        "function_call_filter",
+        "malformed_function_call",
+        "malformed_tool_use",
+        "unexpected_tool_call",
+    }
+)
+"""Stop reasons of Gemini, of gateways to it, and of Bedrock."""
+
+
+def unread_call(explanation: str, error: Mapping[str, Any]) -> str | None:
+    """Return what a service could not read as a call; None if a refusal is about something else.
+
+    Args:
+        explanation: the words of the refusal.
+        error: the fields of the error, among which Groq puts the text.
+    """
+    given = error.get("failed_generation")
+    if given is None and not re.search(_WORDS, explanation):
+        return None
+    return (given if isinstance(given, str) else jsontext.dump_text(given))[:_MOST] if given else ""

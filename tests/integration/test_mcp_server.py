@@ -34,6 +34,16 @@ GENERATIONS = pytest.mark.parametrize("mode", ["legacy", "auto"])
 WRITE = calls("code.write_file", path="a.txt", content="hi\n")
 
 
+async def soong_agent(home: Home, *arguments: str) -> str:
+    """Carry out another command in the same home, and return its output."""
+    process = await asyncio.create_subprocess_exec(
+        *COMMAND[:3], *arguments, env=home.env(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+    )
+    output, _ = await process.communicate()
+    assert process.returncode == 0
+    return output.decode()
+
+
 @GENERATIONS
 async def test_a_task_is_answered_and_its_session_can_be_continued(
     home: Home, project: Path, mode: str
@@ -184,12 +194,9 @@ async def test_questions_of_other_runs_are_not_for_clients(home: Home, project: 
     more = '[permissions]\nunattended = "park"\n'
     async with ModelServer([WRITE]) as server:
         configure(home, server.base_url("openai"), more)
-        own = await asyncio.create_subprocess_exec(
-            *COMMAND[:3], "run", "--path", str(project), "write it", env=home.env(),
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-        )  # fmt: skip
-        _, said = await own.communicate()
-        request_id = said.decode().split("approvals answer ")[1].split()[0]
+        await soong_agent(home, "run", "--path", str(project), "write it")
+        found = await soong_agent(home, "approvals", "list", "--json")
+        request_id = json.loads(found)["request_id"]
         async with connected(home, project, "--approvals", "tool") as client:
             listed = await client.call("approvals_list")
             answered = await client.call(
@@ -329,6 +336,59 @@ async def test_the_question_of_a_client_that_leaves_is_withdrawn(home: Home, pro
     assert facts(listed)["approvals"] == []
     assert entry["status"] == "cancelled"
     assert not (project / "a.txt").exists()
+
+
+async def test_a_server_that_is_killed_at_a_question_does_not_block_its_session(
+    home: Home, project: Path
+) -> None:
+    async with ModelServer([WRITE, "on again"]) as server:
+        configure(home, server.base_url("openai"))
+        async with wired(home, project) as wire:
+            await wire.shake_hands(elicitation={})
+            await wire.send(call(1, "run", message="write it"))
+            while (await wire.next()).get("method") != "elicitation/create":
+                pass
+            wire.process.kill()
+            await wire.process.wait()
+        async with connected(home, project) as client:
+            (entry,) = facts(await client.call("sessions_list"))["sessions"]
+            again = await client.run("go on", session_id=entry["session_id"])
+    assert facts(again)["text"] == "on again"
+    assert not (project / "a.txt").exists()
+
+
+async def test_a_question_is_settled_by_whoever_answers_first(home: Home, project: Path) -> None:
+    async with ModelServer([WRITE, "written"]) as server:
+        configure(home, server.base_url("openai"))
+        async with wired(home, project) as wire:
+            await wire.shake_hands(elicitation={})
+            await wire.send(call(1, "run", message="write it"))
+            while (asked := await wire.next()).get("method") != "elicitation/create":
+                pass
+            listed = await soong_agent(home, "approvals", "list", "--json")
+            request_id = json.loads(listed)["request_id"]
+            await soong_agent(home, "approvals", "answer", request_id, "allow")
+            answer = await wire.until(1)
+            assert await wire.leave() == 0
+    assert answer["result"]["structuredContent"]["text"] == "written"
+    withdrawn = {"requestId": asked["id"]}
+    notes = [each.get("params", {}) for each in wire.received if "cancelled" in str(each)]
+    assert any(withdrawn.items() <= each.items() for each in notes)
+
+
+async def test_a_client_of_2026_is_asked_as_often_as_it_takes_and_then_nobody_is(
+    home: Home, project: Path
+) -> None:
+    writes = [calls("code.write_file", path=f"{n}.txt", content="x") for n in range(12)]
+    person = accepts("allow_once")
+    async with ModelServer([*writes, "done"]) as server:
+        configure(home, server.base_url("openai"))
+        async with connected(home, project, person=person) as client:
+            result = await client.run("write them")
+    assert facts(result)["status"] == "completed"
+    assert len(person.asked) == 9
+    assert len(facts(result)["denied"]) == 3
+    assert len([*project.glob("*.txt")]) == 9
 
 
 async def test_a_client_that_breaks_at_the_question_denies(home: Home, project: Path) -> None:

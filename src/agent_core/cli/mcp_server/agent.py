@@ -28,7 +28,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import BaseModel, ValidationError
 
 from agent_core.cli.mcp_server.places import Approvals, Places
-from agent_core.cli.mcp_server.questions import decided, decision_of, decisions_of, form_of
+from agent_core.cli.mcp_server.questions import decision_of, decisions_of, form_of
 from agent_core.cli.mcp_server.results import (
     Facts,
     approval_facts,
@@ -83,6 +83,7 @@ _COME_BACK_S = 600.0
 _MOST_ROUNDS = 9
 """How often a client is sent away with questions: the official ones give up after ten times."""
 _MOST_RUNS = 64
+_MOST_QUESTIONS = 1_000
 _CLOSE_S = 10.0
 _INSTRUCTIONS = (
     "This server is an agent that works in a project folder. Give it a whole task with the tool"
@@ -195,12 +196,13 @@ class AgentServer:
             if given.project is not None and runtime is not await self._places.find(given.project):
                 message = f"session {session_id} works in another folder of this server"
                 raise StorageError(ErrorCode.SESSION_ELSEWHERE, message)
-            if waiting := await runtime.approvals(session_id, limit=1):
-                message = (
-                    f"a run of session {session_id} waits for an answer to"
-                    f" {waiting[0].request_id}; nothing was started"
-                )
-                raise StorageError(ErrorCode.SESSION_ACTIVE, message)
+            for question in await runtime.approvals(session_id, limit=_MOST_QUESTIONS):
+                if question.keeps_run:  # otherwise the next start withdraws it
+                    message = (
+                        f"a run of session {session_id} waits for an answer to"
+                        f" {question.request_id}; nothing was started"
+                    )
+                    raise StorageError(ErrorCode.SESSION_ACTIVE, message)
         run = ServedRun(session_id, runtime, can_ask=self._can_ask(context))
         message = given.message
 
@@ -340,7 +342,7 @@ class AgentServer:
         approvals: list[ApprovalRecord] = []
         if run.handle.status is RunStatus.WAITING:
             pending = run.handle.pending_requests
-            every = await run.runtime.approvals(run.session_id, limit=1_000)
+            every = await run.runtime.approvals(run.session_id, limit=_MOST_QUESTIONS)
             approvals = [each for each in every if each.request_id in pending]
         facts = run_facts(run, run.handle, approvals)
         text = run_text(facts, has_tool=self._approvals == "tool")
@@ -388,7 +390,7 @@ class AgentServer:
             runtime = await self._places.home_of(session_id)
         else:
             runtime = await self._places.find(None)
-        found = await runtime.approvals(session_id, limit=1_000)
+        found = await runtime.approvals(session_id, limit=_MOST_QUESTIONS)
         return [each for each in found if await self._is_ours(each)]
 
     async def _is_ours(self, question: ApprovalRecord) -> bool:
@@ -414,20 +416,19 @@ class AgentServer:
             takes = ", ".join(decisions_of(question.request))
             message = f"{decision} is no answer to {given.approval_id}, which takes {takes}"
             raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
-        if (run := self._active.get(question.session_id)) is not None:
-            if (asked := run.question(question.request_id)) is not None:
-                asked.decide(decided(decision, given.reason))
-            await run.wait()
-            return await self._result(run)
         runtime = await self._places.home_of(question.session_id)
-        run = ServedRun(question.session_id, runtime, can_ask=self._can_ask(context))
 
-        async def begin() -> Any:
+        async def answer() -> Any:
             return await runtime.answer(
                 question.request_id, decision, given.reason, decided_by="mcp"
             )
 
-        self._begin(run, begin)
+        if (run := self._active.get(question.session_id)) is not None:  # another call follows it
+            await answer()
+            await run.wait()
+            return await self._result(run)
+        run = ServedRun(question.session_id, runtime, can_ask=self._can_ask(context))
+        self._begin(run, answer)
         return await self._follow(context, run)
 
     # ---- sessions

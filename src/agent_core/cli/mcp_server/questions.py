@@ -70,16 +70,16 @@ def decision_of(
     reason = given.get("reason")
     reason = reason if isinstance(reason, str) and reason.strip() else None
     if action == "accept" and given.get("decision") in decisions_of(request):
-        return decided(Decision(str(given["decision"])), reason)
+        return _decided(Decision(str(given["decision"])), reason)
     refusals = {
         "accept": "the form came back without a valid decision",
         "decline": "the user declined in the MCP client",
         "cancel": "the question was dismissed in the MCP client",
     }
-    return decided(Decision.DENY, reason or refusals.get(action, refusals["accept"]))
+    return _decided(Decision.DENY, reason or refusals.get(action, refusals["accept"]))
 
 
-def decided(decision: Decision, reason: str | None) -> PermissionDecision:
+def _decided(decision: Decision, reason: str | None) -> PermissionDecision:
     """Return a decision that was taken in a client."""
     metadata = {"decided_by": "mcp"}
     return PermissionDecision(decision=decision, reason=reason, metadata=metadata)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import os
 import secrets
 import signal
@@ -60,6 +61,7 @@ def serve_clients(options: Options) -> int:
         start = _prepare(options)
         redactor = start.redactor
         show_warnings(_say, redactor)
+        logging.getLogger("mcp").propagate = True  # its server's, and no event says the same
         if options.transport == "http":
             return _serve_http(options, start)
     except (AgentCoreError, OSError, ValueError) as error:

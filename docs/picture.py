@@ -10,7 +10,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-TESTS = Path(__file__).parents[1] / "tests"
+ROOT = Path(__file__).parents[1]
+TESTS = ROOT / "tests"
 sys.path.insert(0, str(TESTS))
 
 from agent_core.providers.scripted import Calls, Pauses, Says, ScriptedCall, calls  # noqa: E402
@@ -19,29 +20,8 @@ from captures import Key, Recording, record  # noqa: E402
 from model_server import ModelServer  # noqa: E402
 
 COLUMNS = 88
-MESSAGE = "the tests fail: find out why and mend it"
-FILES = {
-    "cart.py": """\
-def total(prices, discount=0.0):
-    result = 0.0
-    for price in prices:
-        result += price
-    return result * discount
-""",
-    "test_cart.py": """\
-import unittest
-
-from cart import total
-
-
-class TotalTest(unittest.TestCase):
-    def test_without_discount(self):
-        self.assertEqual(total([1, 2]), 3)
-
-    def test_with_discount(self):
-        self.assertEqual(total([10, 30], discount=0.25), 30)
-""",
-}
+MESSAGE = "the tests fail: find out why and fix it"
+FILES = ROOT / "examples" / "tutorials" / "terminal"
 RUN = calls("code.run_command", argv=["python", "-m", "unittest"])
 EDIT = {"old": "result * discount", "new": "result * (1 - discount)"}
 ANSWER = """\
@@ -85,10 +65,8 @@ def record_run() -> Recording:
     folder = Path(tempfile.mkdtemp(prefix="picture-")).resolve()
     project, home = folder / "shop", folder / "home"
     try:
-        project.mkdir()
+        shutil.copytree(FILES, project)
         home.mkdir()
-        for name, text in FILES.items():
-            (project / name).write_text(text, encoding="utf-8")
         with ModelServer.in_thread(SCRIPT) as server:
             model = f'provider = "openai"\nname = "m"\nbase_url = "{server.base_url("openai")}"'
             price = "[model.price]\ninput = 0.5\noutput = 3.0"

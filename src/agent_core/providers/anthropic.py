@@ -22,6 +22,7 @@ from agent_core.providers.reply import (
     ProseDraft,
     ReplyAccumulator,
     index_of,
+    items,
     table,
     text,
 )
@@ -88,6 +89,8 @@ class AnthropicEvents(ChunkParser):
         super().__init__(called, draft)
         self._blocks: dict[int, ProseDraft | CallDraft] = {}
         self._whole: dict[int, str] = {}
+        self._foreign: set[int] = set()
+        self._unstarted: ProseDraft | None = None
         self._usage: dict[str, Any] = {}
 
     def read(self, chunk: dict[str, Any]) -> None:
@@ -98,7 +101,10 @@ class AnthropicEvents(ChunkParser):
             case "content_block_start":
                 self._open(chunk.get("index"), table(chunk.get("content_block")))
             case "message_start":
-                self._usage = merge_reports(self._usage, table(chunk.get("message")).get("usage"))
+                self._take_whole(table(chunk.get("message")))
+            case "message":
+                self._take_whole(chunk)
+                self.done = True
             case "message_delta":
                 self._usage = merge_reports(self._usage, chunk.get("usage"))
                 delta = table(chunk.get("delta"))
@@ -127,6 +133,13 @@ class AnthropicEvents(ChunkParser):
         details = table(raw.get("output_tokens_details"))
         return usage.model_copy(update={"reasoning_tokens": count(details.get("thinking_tokens"))})
 
+    def _take_whole(self, message: dict[str, Any]) -> None:
+        """Process a message, which some gateways send with all its blocks."""
+        self._usage = merge_reports(self._usage, message.get("usage"))
+        self.raw_stop = text(message.get("stop_reason")) or self.raw_stop
+        for place, block in enumerate(items(message.get("content"))):
+            self._open(place, block)
+
     def _open(self, index: Any, block: dict[str, Any]) -> None:
         draft = self.draft
         match block.get("type"):
@@ -145,6 +158,7 @@ class AnthropicEvents(ChunkParser):
                 if given := table(block.get("input")):
                     self._whole[index_of(index)] = jsontext.dump_text(given)
             case _:
+                self._foreign.add(index_of(index))
                 return
         self._blocks[index_of(index)] = part
 
@@ -158,6 +172,8 @@ class AnthropicEvents(ChunkParser):
 
     def _read_delta(self, index: Any, delta: dict[str, Any]) -> None:
         part = self._blocks.get(index_of(index))
+        if part is None or part is self._unstarted:
+            part = self._open_unstarted(index_of(index), delta)
         if part is None:
             return
         match delta.get("type"):
@@ -172,7 +188,21 @@ class AnthropicEvents(ChunkParser):
             case _:
                 pass
 
+    def _open_unstarted(self, index: int, delta: dict[str, Any]) -> ProseDraft | None:
+        """Return the block of a delta whose start was left out; it follows the last block."""
+        kind = delta.get("type")
+        last = max(self._blocks.keys() | self._foreign, default=-1)
+        if index > last + 1 or index in self._foreign or kind not in {"text_delta", _THINKING}:
+            return None
+        is_reasoning = kind == _THINKING
+        part = self._unstarted
+        if part is None or part.is_reasoning is not is_reasoning or index not in self._blocks:
+            part = self._unstarted = self.draft.open_prose(is_reasoning=is_reasoning)
+            self._blocks[index] = part
+        return part
 
+
+_THINKING = "thinking_delta"
 _CACHE_MARK = b'{"cache_control":{"type":"ephemeral"},'
 _MARKED_USER_TURNS = 2
 

@@ -39,6 +39,7 @@ from agent_core.providers.requests import (
     IdentityCache,
     MessageCache,
     Turn,
+    accepted_fields,
     alternating,
     block_text,
     body_of,
@@ -235,6 +236,7 @@ class BedrockProvider(HttpProvider):
         }
         if table(fields.get("thinking")).get("type") in {"enabled", "adaptive"}:
             settings.pop("temperature", None)  # refused beside thinking
+        settings = accepted_fields(settings, self.refused(model))
         head: dict[str, Any] = {"inferenceConfig": settings, **options, **extra}
         if fields:
             head["additionalModelRequestFields"] = fields

@@ -15,6 +15,8 @@ from agent_core.errors import ErrorCode
 from agent_core.providers.failures import CallError
 
 MAX_PAYLOAD_BYTES = 32 * 1024 * 1024
+EVENT_FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":", BOM_UTF8)
+"""Beginnings of a stream of events."""
 
 
 class Decoder(ABC):

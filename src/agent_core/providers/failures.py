@@ -124,8 +124,10 @@ _FILTERED = (
     r"|violat\w+ [^.;]{0,40}(usage|safety|content|our) (polic|guideline)|usage guidelines"
     r"|safety_check|new_sensitive|sensitive content|不安全或敏感|敏感内容"
 )
-"""A service's words when it refuses what a request says: Azure and Anthropic as recorded; Alibaba,
-DeepSeek, MiniMax, Moonshot, OpenAI, OpenRouter, xAI and Zhipu from public reports."""
+"""A service's words when it refuses what a request says: Azure's are recorded; Alibaba's,
+Anthropic's, DeepSeek's, MiniMax's, Moonshot's, OpenAI's, OpenRouter's, xAI's and Zhipu's are from
+public reports.
+"""
 _FILTERING = frozenset({400, 403, 422, 451})
 HTTP_BAD_REQUEST = 400
 _CODE_OF_QUOTA = {403: ErrorCode.PROVIDER_AUTH_FAILED, 429: ErrorCode.PROVIDER_RATE_LIMITED}
@@ -310,6 +312,7 @@ _IS_REFUSED = (
     r"(?i)unsupported|not (yet )?supported|n[o']t support|unrecogni[sz]ed|unknown|unexpected"
     r"|extra (inputs?|fields?|parameters?)|extra_forbidden|additional propert|cannot find field"
     r"|not (permitted|allowed|accepted|available|implemented|enabled)|n[o']t (accept|allow|permit)"
+    r"|only \S+ is (allowed|supported|accepted)"
     r"|deprecated|incompatible|only the default|may only be|cannot (both )?be (used|specified|set)"
     r"|only \S{1,9} is allowed|invalid (param(eter)?|argument|field)s?\b|no such (field|parameter)"
 )

@@ -19,6 +19,7 @@ from agent_core.providers.requests import (
     IdentityCache,
     MessageCache,
     Turn,
+    accepted_fields,
     alternating,
     block_text,
     body_of,
@@ -204,6 +205,7 @@ class GeminiProvider(HttpProvider):
             settings["responseMimeType"] = "application/json"
             settings["responseJsonSchema"] = request.output.output_schema
         settings |= {key: options.pop(key) for key in options.keys() & _GENERATION_OPTIONS}
+        settings = accepted_fields(settings, self.refused(request.model))
         head: dict[str, Any] = {"generationConfig": settings, **options, **extra}
         if request.tools and request.tool_choice:
             head["toolConfig"] = {"functionCallingConfig": _choice(request, called)}

@@ -27,7 +27,7 @@ from agent_core.errors import ConfigError, ErrorCode
 from agent_core.providers.arranging import Arranger
 from agent_core.providers.base import RawExchange, RawExchangeSink, require_real_models
 from agent_core.providers.compat import dialect_of, host_of, server_of
-from agent_core.providers.decoding import Decoder, EventDecoder
+from agent_core.providers.decoding import EVENT_FIELDS, Decoder, EventDecoder
 from agent_core.providers.failures import (
     Called,
     CallError,
@@ -78,6 +78,8 @@ MAX_ERROR_BODY = 64 * 1024
 MAX_TRACED = 4 * 1024 * 1024
 LARGE_BODY = 1024 * 1024
 HTTP_OK = 200
+MAX_PLAIN_WORDS = 1000
+"""Bytes kept of the beginning of an answer, for one that is an error in words, not a stream."""
 REUSE_S = 0.05
 """Seconds that the connection may take to become free after the last event."""
 KEEPALIVE_LIMIT = 10
@@ -117,6 +119,8 @@ class _Attempt(Struct):
     status: int | None = None
     raw: list[bytes] | None = None
     raw_size: int = 0
+    waiting: bytes = b""
+    first: bytes = b""
     chunks: int = 0
     last_chunk_at: float = 0.0
     is_begun: bool = False
@@ -128,6 +132,7 @@ class _Attempt(Struct):
             CallError: the block cannot be understood, or says that the call failed.
         """
         parser = self.parser
+        self.first = self.first or block[:MAX_PLAIN_WORDS]
         for payload in self.decoder.feed(block):
             parser.take(payload)
             if parser.done:
@@ -145,6 +150,9 @@ class _Attempt(Struct):
             parser.at_end = True
             for payload in self.decoder.end():
                 parser.take(payload)
+        is_plain = isinstance(self.decoder, EventDecoder) and not parser.chunks
+        if is_plain and (words := self.first.strip()) and not words.startswith(EVENT_FIELDS):
+            raise self.called.reported(words.decode("utf-8", "replace"))
         return parser.finish()
 
     def end(
@@ -540,6 +548,10 @@ class HttpProvider(ABC):
             CallError: only signs of life came for longer than a call may be silent.
         """
         parser, content = attempt.parser, response.content
+        if attempt.waiting:
+            block, attempt.waiting = attempt.waiting, b""
+            attempt.record(block)
+            return block
         if parser.done:
             if not content.at_eof():
                 with suppress(*_LOST):  # one read to its end leaves its connection to the next call
@@ -595,6 +607,9 @@ class HttpProvider(ABC):
             async with asyncio.timeout(self._timeout_s):
                 while len(body) < MAX_ERROR_BODY and (block := await response.content.readany()):
                     body += block
+                    if status == HTTP_OK and body.lstrip().startswith(EVENT_FIELDS):
+                        attempt.waiting = body  # events, whatever they are labelled as
+                        return
         body = body[:MAX_ERROR_BODY]
         attempt.record(body)
         document = document_of(body)

@@ -7,6 +7,7 @@ from JSON. Text that leaves this module can always be encoded as UTF-8.
 
 import json
 import math
+import re
 from typing import Any, NoReturn, cast
 
 import orjson
@@ -15,6 +16,9 @@ from agent_core.text import join_surrogates
 
 MAX_DEPTH = 100
 """Deeper arguments are refused: later serialisers give up at about 250 levels."""
+
+
+_EMPTY_BEFORE = re.compile(r"\A(\s*\{\s*\})+(?=\s*\{)")
 
 
 def parse(raw: bytes | str) -> Any:
@@ -33,13 +37,15 @@ def parse(raw: bytes | str) -> Any:
 def parse_object(raw: str) -> dict[str, Any]:
     """Read a JSON object that is safe to keep, to check and to send again.
 
+    Models write raw line ends into strings, and some services put an empty object in front.
+
     Raises:
         ValueError: as for `parse`, or it is not an object, or deeper than `MAX_DEPTH`.
     """
     try:
         value = orjson.loads(raw)
     except orjson.JSONDecodeError:
-        value = clean(_parse_leniently(raw))
+        value = clean(_parse_leniently(_EMPTY_BEFORE.sub("", raw), strict=False))
     if not isinstance(value, dict):
         raise ValueError("not a JSON object")
     if raw.count("{") + raw.count("[") > MAX_DEPTH and _too_deep(value):
@@ -76,11 +82,16 @@ def unfenced(text: str) -> str:
     return rest[:-3].rstrip()
 
 
-def _parse_leniently(raw: bytes | str) -> Any:
-    """Parse what the fast parser refuses: half surrogates and broken UTF-8 in strings."""
+def _parse_leniently(raw: bytes | str, *, strict: bool = True) -> Any:
+    """Parse what the fast parser refuses: half surrogates and broken UTF-8 in strings.
+
+    Without `strict`, strings may have raw control characters.
+    """
     text = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw
     try:
-        value = json.loads(text, parse_constant=_refuse, parse_float=_finite, parse_int=_finite)
+        value = json.loads(
+            text, strict=strict, parse_constant=_refuse, parse_float=_finite, parse_int=_finite
+        )
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
     if _too_deep(value):

@@ -18,6 +18,7 @@ from agent_core.providers.requests import (
     HEADERS,
     IdentityCache,
     MessageCache,
+    accepted_fields,
     body_of,
     called_names,
     function_tool,
@@ -134,6 +135,7 @@ class OllamaProvider(HttpProvider):
             **({"stop": request.stop} if request.stop else {}),
             **table(options.pop("options", None)),
         }
+        parameters = accepted_fields(parameters, self.refused(request.model))
         # Without `truncate` a prompt that is too long loses its beginning silently.
         head: dict[str, Any] = {"options": parameters, "truncate": False}
         if effort := self._config.reasoning:  # models without levels take any level for "yes"

@@ -1,6 +1,7 @@
 """The Chat Completions format, for every service and engine that implements it."""
 
 import hashlib
+import re
 from collections.abc import Mapping, Set as AbstractSet
 from typing import Any, ClassVar
 
@@ -65,6 +66,8 @@ _MORE_OF_CALL = frozenset({"index", "function"})
 """Fields of a piece that only begins or continues a call."""
 
 _NINE = 9
+MAX_CALL_ID = 40
+_KIMI = re.compile(r"functions\.[\w.-]+:\d+")
 
 
 class OpenAIRequests:
@@ -192,11 +195,17 @@ class OpenAIRequests:
         return {"role": "tool", "tool_call_id": self._call_id(result), "content": content}
 
     def _call_id(self, block: ToolCallBlock | ToolResultBlock) -> str:
-        """Return the id of a call; Mistral accepts only nine letters and digits."""
-        raw = block.tool_call_id
-        if self._dialect.tool_call_ids == "any" or (len(raw) == _NINE and raw.isalnum()):
+        """Return the id of a call; Mistral accepts only nine letters and digits.
+
+        OpenAI accepts 40 characters. Kimi's own form is kept: the model reads it.
+        """
+        raw, is_nine = block.tool_call_id, self._dialect.tool_call_ids == "nine"
+        if len(raw) == _NINE and raw.isalnum():
             return raw
-        return hashlib.sha256(raw.encode()).hexdigest()[:_NINE]
+        if not is_nine and (len(raw) <= MAX_CALL_ID or _KIMI.fullmatch(raw)):
+            return raw
+        digest = hashlib.sha256(raw.encode()).hexdigest()
+        return digest[:_NINE] if is_nine else f"{raw[: MAX_CALL_ID - 17]}_{digest[:16]}"
 
 
 def _user_content(
@@ -292,6 +301,8 @@ class OpenAIChunks(ChunkParser):
                     self.draft.add_text(content)  # nearly every chunk is only this
                 else:
                     self._read_delta(delta)
+            elif "message" in choice and self.draft.is_empty:  # a reply that comes whole
+                self._read_delta(table(choice["message"]))
             finish = choice.get("finish_reason")
             if finish.__class__ is str and finish and finish != "null":
                 self.raw_stop = finish
@@ -305,10 +316,12 @@ class OpenAIChunks(ChunkParser):
         elif "choices" not in chunk and (chunk.get("message") or chunk.get("detail")):
             raise self.called.reported(chunk)  # the data of an event that is named `error`
         if _GROQ in chunk:
-            extension = table(chunk[_GROQ])
-            self._usage = merge_reports(self._usage, extension.get("usage"))
-            if failure := extension.get("error"):  # the reason why the stream ends early
-                raise self.called.reported({"error": failure})
+            self._read_groq(table(chunk[_GROQ]))
+
+    def _read_groq(self, extension: dict[str, Any]) -> None:
+        self._usage = merge_reports(self._usage, extension.get("usage"))
+        if failure := extension.get("error"):  # the reason why the stream ends early
+            raise self.called.reported({"error": failure})
 
     def usage(self) -> Usage:
         """Return the usage; `input_tokens` includes tokens from a cache."""

@@ -5,6 +5,7 @@ once: new ids for calls without one, arguments that are objects or marked as inv
 characters, blocks in order.
 """
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from io import StringIO
@@ -397,6 +398,9 @@ _BROKEN_STOPS = frozenset(
 """Stop reasons that mean the service gave up in the middle of the reply."""
 
 
+_BEGINS_JSON = re.compile(rb'\s*(\{|\[\s*[\[{"\]]|$)')
+
+
 class ChunkParser(ABC):
     """Reads the chunks of one attempt.
 
@@ -444,6 +448,8 @@ class ChunkParser(ABC):
         if chunk.__class__ is list and chunk:
             chunk = chunk[0]  # some gateways put an error into an array
         if chunk.__class__ is not dict:
+            if isinstance(chunk, str) and chunk.strip():
+                raise self.called.reported(chunk)
             raise self.called.protocol_error("sent a chunk that is not a JSON object")
         self.take_chunk(chunk)
 
@@ -456,6 +462,8 @@ class ChunkParser(ABC):
         try:
             return jsontext.parse(payload)
         except ValueError as error:
+            if not _BEGINS_JSON.match(payload):  # some gateways report an error in plain words
+                raise self.called.reported(payload.decode("utf-8", "replace")) from error
             if self.at_end:
                 raise self.called.broke("ended its stream inside of a chunk") from error
             raise self.called.protocol_error("sent a chunk that is not JSON") from error

@@ -352,6 +352,15 @@ def sampling_fields(config: ModelConfig, request: ModelRequest, limit: str) -> d
     return fields
 
 
+def accepted_fields(fields: Mapping[str, Any], refused: AbstractSet[str]) -> dict[str, Any]:
+    """Return the fields without the refused ones, which `top_p` and `topP` both name."""
+    return {
+        name: value
+        for name, value in fields.items()
+        if re.sub(r"([A-Z])", r"_\1", name).lower() not in refused
+    }
+
+
 K = TypeVar("K")
 V = TypeVar("V")
 

@@ -119,6 +119,8 @@ class ResponsesEvents(ChunkParser):
                 self._take_item(chunk, is_new=stage == "added")
             case ["completed" | "done" | "incomplete" | "failed" | "cancelled" as status]:
                 self._end(table(chunk.get("response")), status)
+            case [""] if chunk.get("object") == "response":  # a whole response as an event
+                self._end(chunk, "completed")
             case ["error"]:
                 raise self._failure({**chunk, "type": None})
             case _:

@@ -57,7 +57,8 @@ class Protocol(StrEnum):
             return cls.OPENAI
         if path.endswith("/responses"):
             return cls.RESPONSES
-        return cls.ANTHROPIC if path.endswith("/messages") else cls.OLLAMA
+        is_anthropic = path.endswith(("/messages", ":streamRawPredict"))
+        return cls.ANTHROPIC if is_anthropic else cls.OLLAMA
 
 
 @dataclass(frozen=True, slots=True)

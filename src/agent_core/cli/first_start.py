@@ -234,7 +234,7 @@ def _services() -> Iterator[tuple[str, Any]]:
 
 def _look_for_keys() -> Iterator[FoundModel]:
     for provider, service in _services():
-        if os.environ.get(service.key, "").strip():
+        if service.key and os.environ.get(service.key, "").strip():
             settings = {"provider": provider, "name": _MODELS[provider]}
             yield FoundModel(f"${service.key} is set, for {service.host}", settings)
 

@@ -389,7 +389,7 @@ def resolve_model(config: Config, *profiles: Profile) -> ModelConfig:
     # A timeout that is set limits the first byte, too.
     unset = {"timeout_ms"} - config.model.model_fields_set
     values = config.model.model_dump(exclude=unset)
-    origin = config.model.key_origin
+    origin, key_source = config.model.key_origin, config.model.key_source
     is_other = config.model.context_window is not None and config.model.is_window_assumed
     for profile in profiles:
         partial, place = _partial(config, profile)
@@ -408,12 +408,14 @@ def resolve_model(config: Config, *profiles: Profile) -> ModelConfig:
             is_other = is_other or is_other_server or is_other_name
         if is_other_server:
             values.update(api_key_env=None, compat={})
+            key_source = None
             for options in values["provider_options"].values():
                 options.pop("headers", None)
         if is_other_provider or is_other_name:
             values["price"] = {}
         values = _merge(values, changes)
         if "api_key_env" in changes:
+            key_source = None
             origin = f"{place}.api_key_env"
         if partial.is_named and (service := public_service(values["provider"], values["base_url"])):
             if values["api_key_env"] is None:
@@ -422,7 +424,7 @@ def resolve_model(config: Config, *profiles: Profile) -> ModelConfig:
                 values["context_window"] = service.window_of(values["name"])
     adapter = config.model.adapter if values["provider"] == config.model.provider else None
     return ModelConfig.model_validate(values).with_key_origin(
-        origin, adapter=adapter, window_of_another=is_other
+        origin, adapter=adapter, window_of_another=is_other, key_source=key_source
     )
 
 

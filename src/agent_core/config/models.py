@@ -2,6 +2,7 @@
 
 import math
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
@@ -191,8 +192,11 @@ class ModelConfig(Section):
     window that the settings name for another model counts as assumed: the server knows better.
     `reasoning` has one spelling for all providers; each adapter translates it for its service.
     `supports_images` is None if this is unknown until it is tried.
-    `api` is the protocol of `provider = "openai"`. `path`, `chat_template` and `threads` are for
-    `provider = "local"`; for `"scripted"`, `path` is the script.
+    `api_key` is a callable, async or not, that returns the key, or a pair of the key and the time
+    when it expires: a datetime, or seconds since 1970. It belongs to the program and is never
+    stored.
+    `project` and `location` are for `provider = "vertex"`, `api` is the protocol of `"openai"`;
+    `path`, `chat_template` and `threads` are for `"local"`. For `"scripted"`, `path` is the script.
     """
 
     provider: ProviderName
@@ -211,6 +215,8 @@ class ModelConfig(Section):
     ca_file: str | None = None
     provider_options: ProviderOptions = {}
     api: OpenAIProtocol = "auto"
+    project: str | None = None
+    location: str | None = None
     compat: CompatConfig = CompatConfig.model_construct()
     retry: RetryConfig = RetryConfig.model_construct()
     price: PriceConfig = PriceConfig.model_construct()
@@ -220,6 +226,7 @@ class ModelConfig(Section):
     threads: Threads | None = None
     _key_origin: str = PrivateAttr(default="model.api_key_env")
     _adapter: Any = PrivateAttr(default=None)
+    _key_source: Callable[[], Any] | None = PrivateAttr(default=None)
     _window_from: Literal["settings", "another", "server"] = PrivateAttr(default="settings")
 
     @model_validator(mode="before")
@@ -234,6 +241,18 @@ class ModelConfig(Section):
                 return given
             case _:
                 return given
+
+    def __init__(self, *, api_key: Callable[[], Any] | None = None, **fields: Any) -> None:
+        if api_key is not None and not callable(api_key):
+            fields["api_key"] = api_key  # refused like every key that is not known
+            api_key = None
+        super().__init__(**fields)
+        self._key_source = api_key
+
+    @property
+    def key_source(self) -> Callable[[], Any] | None:
+        """The callable that returns the key, if a program gave one; it is never stored."""
+        return self._key_source
 
     @classmethod
     def of_adapter(cls, adapter: object) -> "ModelConfig":
@@ -321,10 +340,16 @@ class ModelConfig(Section):
         return f"{self.provider}:{self.name}"
 
     def with_key_origin(
-        self, place: str, *, adapter: object = None, window_of_another: bool = False
+        self,
+        place: str,
+        *,
+        adapter: object = None,
+        window_of_another: bool = False,
+        key_source: Callable[[], Any] | None = None,
     ) -> "ModelConfig":
-        """Copy the model, with the place that named its key, and with an adapter."""
+        """Copy the model, with the place that named its key, its callable, and an adapter."""
         located = self.model_copy()
+        located._key_source = key_source or located._key_source  # noqa: SLF001 - a copy of itself
         if window_of_another:
             located._window_from = "another"  # noqa: SLF001 - a copy of itself
         located._adapter = adapter  # noqa: SLF001 - a copy of itself
@@ -351,6 +376,8 @@ class ModelProfile(Section):
     ca_file: str | None = None
     provider_options: ProviderOptions | None = None
     api: OpenAIProtocol | None = None
+    project: str | None = None
+    location: str | None = None
     compat: CompatConfig | None = None
     retry: RetryConfig | None = None
     price: PriceConfig | None = None

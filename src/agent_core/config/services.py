@@ -33,10 +33,10 @@ class PublicService(NamedTuple):
         return urlsplit(self.url).hostname or ""
 
     @property
-    def key(self) -> str:
-        """The variable with the key: the first one that is set, or else the first one."""
+    def key(self) -> str | None:
+        """The variable with the key: the first one that is set, or else the first one, if any."""
         found = (name for name in self.keys if os.environ.get(name, "").strip())
-        return next(found, self.keys[0])
+        return next(found, next(iter(self.keys), None))
 
     def window_of(self, model: str) -> int | None:
         """Return the window of a model; None if it is not known here."""
@@ -131,6 +131,9 @@ SERVICES: Mapping[str, PublicService] = MappingProxyType(
             "https://api.x.ai/v1",
             ("XAI_API_KEY",),
             windows={"grok-3": 131_072, "grok-4": 256_000, "grok-4.5": 500_000},
+        ),
+        "vertex": PublicService(
+            "https://aiplatform.googleapis.com", (), 200_000, is_compatible=False
         ),
         "zhipu": PublicService(
             "https://api.z.ai/api/paas/v4",

@@ -248,6 +248,10 @@ class AnthropicProvider(HttpProvider):
         """Return whether model and schema allow it: Claude from Opus 4.1 and Sonnet 4.5 on."""
         return holds_claude_to(request)
 
+    def named(self, model: str) -> dict[str, Any]:
+        """Return the fields that name the model."""
+        return {"model": model}
+
     def write_body(self, request: ModelRequest, options: dict[str, Any], called: Called) -> bytes:
         """Write a Messages body."""
         extra = options.pop(EXTRA_BODY, {})
@@ -259,7 +263,7 @@ class AnthropicProvider(HttpProvider):
             holder["output_config"] = {**table(holder.get("output_config")), **said}
         refused = self.refused(request.model)
         taken = {field: value for field, value in (head | options).items() if field not in refused}
-        fields = {"model": request.model, "stream": True, **taken, **extra}
+        fields = {**self.named(request.model), "stream": True, **taken, **extra}
         if request.tools and (choice := request.tool_choice):
             if choice in {"auto", "none"}:
                 fields["tool_choice"] = {"type": choice}

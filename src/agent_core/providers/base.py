@@ -126,6 +126,7 @@ _BUILTIN: Mapping[str, str] = MappingProxyType(
         "ollama": "agent_core.providers.ollama.OllamaProvider",
         "openai": "agent_core.providers.openai.create",
         "scripted": "agent_core.providers.scripted.create",
+        "vertex": "agent_core.providers.vertex.create",
         **dict.fromkeys(COMPATIBLE, "agent_core.providers.openai.create"),
     }
 )

@@ -12,6 +12,7 @@ from agent_core.config.models import ModelConfig
 from agent_core.providers import jsontext
 from agent_core.providers.failures import Called
 from agent_core.providers.http_provider import HttpProvider
+from agent_core.providers.partial_arguments import PartialArguments
 from agent_core.providers.reply import ChunkParser, ReplyAccumulator, items, table, text
 from agent_core.providers.requests import (
     EXTRA_BODY,
@@ -36,6 +37,7 @@ from agent_core.providers.requests import (
 from agent_core.providers.usage import count, merge_reports
 from agent_core.types import (
     ImageBlock,
+    ModelEvent,
     ModelMessage,
     ModelRequest,
     ReasoningBlock,
@@ -75,6 +77,8 @@ _BUDGETS: Mapping[str, int] = {"none": 0, "low": 1024, "medium": 8192, "high": 2
 """Tokens for thinking, for models without levels."""
 _LEVELS: Mapping[str, str] = {"none": "minimal", "low": "low", "medium": "medium", "high": "high"}
 _PROMPT_BLOCKED = "prompt_blocked"
+_IN_PIECES = frozenset({"partialArgs", "willContinue"})
+"""Fields of a call whose arguments arrive in pieces, as Vertex AI sends them."""
 
 
 class GeminiChunks(ChunkParser):
@@ -106,6 +110,7 @@ class GeminiChunks(ChunkParser):
     def __init__(self, called: Called, draft: ReplyAccumulator) -> None:
         super().__init__(called, draft)
         self._usage: dict[str, Any] = {}
+        self._arriving: PartialArguments | None = None
 
     def read(self, chunk: dict[str, Any]) -> None:
         """Process the parts of the first candidate; the usage of the last response counts."""
@@ -143,7 +148,10 @@ class GeminiChunks(ChunkParser):
         """Read a part; calls come whole, and a signed text is followed by its signature."""
         draft, signature = self.draft, text(part.get(_SIGNATURE))
         prose, is_thought = text(part.get("text")), part.get("thought") is True
-        if call := table(part.get("functionCall")):
+        call = table(part.get("functionCall"))
+        if "functionCall" in part and (self._arriving or call.keys() & _IN_PIECES):
+            self._read_piece(call, signature)
+        elif call:
             opened = draft.open_call(call.get("id"), text(call.get("name")))
             if signature:
                 opened.opaque[_SIGNATURE] = signature
@@ -163,6 +171,31 @@ class GeminiChunks(ChunkParser):
                 draft.feed(signed, prose)
             signed.signature = signature
 
+    def _read_piece(self, call: dict[str, Any], signature: str) -> None:
+        """Read a part of a call whose arguments arrive in pieces; the last one says so."""
+        if self._arriving is not None and text(call.get("name")):
+            self._end_call()
+        if self._arriving is None:
+            opened = self.draft.open_call(call.get("id"), text(call.get("name")))
+            self._arriving = PartialArguments(opened)
+        if signature:
+            self._arriving.draft.opaque[_SIGNATURE] = signature
+        self._arriving.merge(call.get("args"))
+        self._arriving.take(call.get("partialArgs"))
+        if call.get("willContinue") is not True:
+            self._end_call()
+
+    def _end_call(self) -> None:
+        if self._arriving is not None:
+            self.draft.feed(self._arriving.draft, self._arriving.written)
+            self._arriving = None
+
+    def finish(self) -> list[ModelEvent]:
+        """Finish the reply; a call that a limit has cut off keeps no arguments."""
+        if (self.raw_stop or "").upper() == "STOP":
+            self._end_call()
+        return super().finish()
+
 
 def segment_of(model: str) -> str:
     """Return the name of a model as one segment of a path; users write it with `models/`, too."""
@@ -179,6 +212,8 @@ class GeminiProvider(HttpProvider):
     parser = GeminiChunks
     output_fields = frozenset({"response_json_schema", "response_mime_type", "response_schema"})
     key_header = ("x-goog-api-key", "")
+    streams_arguments = False
+    """Ask for arguments in pieces, which only Vertex AI has."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
@@ -209,6 +244,10 @@ class GeminiProvider(HttpProvider):
         head: dict[str, Any] = {"generationConfig": settings, **options, **extra}
         if request.tools and request.tool_choice:
             head["toolConfig"] = {"functionCallingConfig": _choice(request, called)}
+        if request.tools and self.streams_arguments:
+            said = {"streamFunctionCallArguments": True}
+            chosen = table(table(head.get("toolConfig")).get("functionCallingConfig"))
+            head["toolConfig"] = {"functionCallingConfig": chosen | said}
         system = [{"text": block.content} for block in request.system if block.content.strip()]
         if system:
             head["systemInstruction"] = {"parts": system}

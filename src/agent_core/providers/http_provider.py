@@ -42,6 +42,7 @@ from agent_core.providers.failures import (
 )
 from agent_core.providers.histories import AcceptedForms
 from agent_core.providers.images import ImageRules
+from agent_core.providers.keys import HeldKey, hidden, key_of
 from agent_core.providers.output_schema import has_other_tools, with_output_mode
 from agent_core.providers.reply import ChunkParser, ReplyAccumulator
 from agent_core.providers.requests import (
@@ -78,6 +79,7 @@ MAX_ERROR_BODY = 64 * 1024
 MAX_TRACED = 4 * 1024 * 1024
 LARGE_BODY = 1024 * 1024
 HTTP_OK = 200
+HTTP_UNAUTHORIZED = 401
 MAX_PLAIN_WORDS = 1000
 """Bytes kept of the beginning of an answer, for one that is an error in words, not a stream."""
 REUSE_S = 0.05
@@ -195,6 +197,8 @@ class HttpProvider(ABC):
     key_header: tuple[str, str] = ("Authorization", "Bearer ")
     unreachable_cure: ClassVar[str] = "check [model] base_url"
     takes_documents: ClassVar[bool] = True
+    tool_form: ClassVar[str] = ""
+    """Name of the form of tools; empty for that of the provider."""
     optional_fields: ClassVar[frozenset[str]] = frozenset({"temperature", "top_p"})
     """Fields of a body that can be left out or renamed if the service refuses them."""
     output_fields: ClassVar[frozenset[str]] = frozenset()
@@ -216,6 +220,7 @@ class HttpProvider(ABC):
         self._url = url + self.path
         self._timeout_s = config.timeout_ms / 1000
         self._first_byte_s = config.first_byte_limit_ms / 1000 or None
+        self._held_key = HeldKey(config.key_source) if config.key_source else None
         self._sessions: dict[asyncio.AbstractEventLoop, _Session] = {}
         self._route: Route | None = None
         self._closed = False
@@ -229,7 +234,9 @@ class HttpProvider(ABC):
         self._dialect = dialect_of(self._server, config.compat)
         self._forms = AcceptedForms(self._dialect.form)
         self._arranger = Arranger()
-        self._fitter = ToolFitter(FORMS.get(type(self).provider, ToolForm(self.provider)))
+        self._fitter = ToolFitter(
+            FORMS.get(self.tool_form or self.provider, ToolForm(self.provider))
+        )
         self._told: tuple[object, frozenset[str]] = None, frozenset()
         self._named: tuple[Sequence[ToolDefinition], ToolNames] = ((), ToolNames(()))
 
@@ -309,6 +316,17 @@ class HttpProvider(ABC):
         name, prefix = self.key_header
         return {**prepared.headers, **({name: prefix + key} if key else {})}
 
+    async def _key_of(self, called: Called) -> str:
+        """Return the key of a call; empty if the settings name none.
+
+        Raises:
+            ConfigError: the variable with the key is not set.
+            CallError: the callable that returns the key failed.
+        """
+        if self._held_key is not None:
+            return await self._held_key.get(called)
+        return key_of(self._config, called)
+
     async def require_ready(self) -> None:
         """Return if a call can be sent; see `Preflight.require_ready`.
 
@@ -318,7 +336,8 @@ class HttpProvider(ABC):
         """
         called = Called(self.provider, self._config.name)
         own_options(self._config, None, called, known=self.known_options)
-        _key(self._config, called)
+        if self._held_key is None:
+            key_of(self._config, called)
         self._route = self._route or await find_route(self._url, self._config)
 
     def trace(self, sink: RawExchangeSink | None) -> None:
@@ -351,7 +370,10 @@ class HttpProvider(ABC):
             ConfigError: the key is missing, or the route to the service cannot be found.
         """
         called = Called(self.provider, self._config.name, offers_tools=False)
-        key = _key(self._config, called)
+        try:
+            key = await self._key_of(called)
+        except CallError:
+            return {}
         route = self._route = self._route or await find_route(self._url, self._config)
         name, prefix = self.key_header
         url = URL(self._base).origin() if from_root else URL(self._base)
@@ -386,7 +408,8 @@ class HttpProvider(ABC):
         self._images.require_newest(request, called)
         asked = self._images.apply(request)
         prepared = self.prepare(asked, called)
-        key = _key(self._config, called)
+        if self._held_key is None:
+            key_of(self._config, called)
         route = self._route = self._route or await find_route(self._url, self._config)
         yield ModelStarted.of_checked(
             type="model_started",
@@ -400,7 +423,7 @@ class HttpProvider(ABC):
         worded_for: ErrorPayload | None = None
         for number in count(1):
             begun, refusal = False, None
-            async with aclosing(self._tries(asked, prepared, key=key, route=route)) as events:
+            async with aclosing(self._tries(asked, prepared, route)) as events:
                 async for event in events:
                     if isinstance(event, ModelFailed) and not begun:
                         refusal = event.error
@@ -488,11 +511,14 @@ class HttpProvider(ABC):
         return None
 
     async def _tries(
-        self, request: ModelRequest, prepared: Prepared, *, key: str, route: Route
+        self, request: ModelRequest, prepared: Prepared, route: Route
     ) -> AsyncGenerator[ModelEvent]:
-        """Make attempts until one succeeds or no more are allowed."""
+        """Make attempts until one succeeds or no more are allowed.
+
+        A key of a callable that the service refuses is renewed once.
+        """
         called = prepared.called
-        number = 0
+        number, key, is_renewed = 0, "", False
         while True:
             number += 1
             draft = ReplyAccumulator(called, prepared.names.canonical, history=request.messages)
@@ -500,6 +526,7 @@ class HttpProvider(ABC):
             attempt = _Attempt(called, self.parser(called, draft), self.decoder(), raw=raw)
             failure = None
             try:
+                key = await self._key_of(called)
                 async with self._posted(attempt, prepared, key, route) as response:
                     attempt.status = response.status
                     await self._check(attempt, response, prepared.url, has_key=bool(key))
@@ -511,15 +538,7 @@ class HttpProvider(ABC):
             except CallError as error:
                 failure = error
             if self._sink is not None and raw is not None:
-                exchange = RawExchange(
-                    provider=called.provider,
-                    model=called.model,
-                    url=str(prepared.url),
-                    request=prepared.body,
-                    status=attempt.status,
-                    response=b"".join(raw)[:MAX_TRACED],
-                )
-                await self._sink(request, exchange)
+                await self._sink(request, _exchange_of(attempt, prepared, key))
             events, failure = attempt.end(failure, prepared.names)
             for event in events:
                 yield event
@@ -527,10 +546,12 @@ class HttpProvider(ABC):
                 return
 
             pause_s = None
-            if not draft.begun:
+            if self._held_key and attempt.status == HTTP_UNAUTHORIZED and not is_renewed:
+                self._held_key.forget(key)
+                is_renewed, pause_s = True, 0.0
+            elif not draft.begun:
                 pause_s = pause_before_retry_s(self._config.retry, number, failure)
-            if key:  # services repeat the key they refuse; it must not be stored or shown
-                failure.message = failure.message.replace(key, "[redacted]")
+            failure.message = hidden(key, failure.message)
             error = ErrorPayload.of(failure)
             if pause_s is None:
                 yield ModelFailed(error=error)
@@ -750,24 +771,14 @@ def _reason(error: aiohttp.ClientConnectorError) -> str:
     return fault.strerror or str(fault)
 
 
-def _key(config: ModelConfig, called: Called) -> str:
-    """Return the key from the environment; empty if the configuration names no variable."""
-    name = config.api_key_env
-    if not name:
-        return ""
-    key = os.environ.get(name, "").strip()
-    whose = f"{called.provider}, model {called.model}"
-    if not key:
-        raise ConfigError(
-            ErrorCode.CONFIG_ERROR,
-            f"the environment variable {name} is not set: export it, with the key of {whose}, or"
-            " change [model] api_key_env",
-            details={**called.details, "variable": name},
-        )
-    if not key.isascii() or not key.isprintable():
-        raise ConfigError(
-            ErrorCode.CONFIG_ERROR,
-            f"the value of {name} has characters that no key has: it is the key of {whose}",
-            details={**called.details, "variable": name},
-        )
-    return key
+def _exchange_of(attempt: _Attempt, prepared: Prepared, key: str) -> RawExchange:
+    """Return the traffic of an attempt without the key."""
+    received = b"".join(attempt.raw or ())[:MAX_TRACED]
+    return RawExchange(
+        provider=prepared.called.provider,
+        model=prepared.called.model,
+        url=str(prepared.url),
+        request=prepared.body,
+        status=attempt.status,
+        response=received.replace(key.encode(), b"[redacted]") if key else received,
+    )

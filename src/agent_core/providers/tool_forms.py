@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from msgspec import Struct, field
 
+from agent_core.config.services import COMPATIBLE
 from agent_core.providers.failures import Called, is_refused_request
 from agent_core.providers.requests import wire_name
 from agent_core.types import ErrorPayload, ModelCompleted, ModelEvent, ToolCallBlock, ToolDefinition
@@ -137,6 +138,7 @@ FORMS: Mapping[str, ToolForm] = {
     "ollama": ToolForm("Ollama", choices=False, tuples=False),
     "openai": ToolForm("OpenAI", choices=False, tuples=False),
     "local": ToolForm("the local engine", choices=False, tuples=False),
+    **{name: ToolForm(name, choices=False, tuples=False) for name in COMPATIBLE},
 }
 """The form of each built-in provider."""
 

@@ -176,7 +176,10 @@ class Models:
                 raise ConfigError(error.code, error.message, details=error.details) from error
 
     def _key_of(self, model: ModelConfig) -> str:
-        return self._base_key if model is self._base else model.model_dump_json()
+        if model is self._base:
+            return self._base_key
+        source = model.key_source
+        return model.model_dump_json() + (f" {id(source)}" if source else "")
 
     def _adapter(
         self, model: ModelConfig, meter: Meter | None, *, is_counted: bool = False

@@ -73,6 +73,7 @@ _PROVIDERS: Mapping[str, str] = MappingProxyType(
         "bedrock": "aws.bedrock",
         "gemini": "gcp.gemini",
         "mistral": "mistral_ai",
+        "vertex": "gcp.vertex_ai",
         "xai": "x_ai",
     }
 )

@@ -127,6 +127,7 @@ def test_without_its_extras_the_program_is_there() -> None:
     modules = {
         *("acp", "botocore", "PIL", "xllamacpp", "obstore", "procrastinate", "psycopg"),
         *("opentelemetry.sdk", "opentelemetry.exporter", "pydantic_ai", "html_to_markdown"),
+        "google.auth",
     }
     program = f"""
 import sys

@@ -205,7 +205,9 @@ def test_a_configuration_in_the_documents_is_accepted(block: str) -> None:
     Config.model_validate(table)
 
 
-@pytest.mark.parametrize("provider", ["openai", "anthropic", "ollama", "gemini", "bedrock"])
+@pytest.mark.parametrize(
+    "provider", ["openai", "anthropic", "ollama", "gemini", "bedrock", "vertex"]
+)
 def test_every_option_of_a_provider_is_documented(provider: str) -> None:
     page = (ROOT / "docs" / "providers.md").read_text(encoding="utf-8")
     listed = re.search(rf"^- `{provider}`: (.+?)\.$", page, re.S | re.M)

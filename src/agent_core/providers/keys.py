@@ -1,0 +1,149 @@
+"""Keys: from a variable, or from a callable that is asked when it is needed, and again in time."""
+
+import asyncio
+import inspect
+import os
+import time
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import Any, cast
+
+from msgspec import Struct
+
+from agent_core.config.models import ModelConfig
+from agent_core.errors import ConfigError, ErrorCode
+from agent_core.providers.failures import Called, CallError
+from agent_core.text import bounded_line
+
+KeySource = Callable[[], Any]
+"""Returns a key, or a key and the time at which it expires; may be an async function."""
+
+_RENEWED_BEFORE_S = 300.0
+_SHARE = 0.1
+"""A key that is valid for a short time is renewed in the last tenth of it."""
+
+
+class _Held(Struct, frozen=True):
+    """A key that was given, and the times of `time.time()` at which it expires and is renewed."""
+
+    key: str
+    expires_at: float
+    renewed_at: float
+
+
+class HeldKey:
+    """The key of a callable, kept in memory until shortly before it expires.
+
+    A key without an expiry is asked for again for every attempt. If a key cannot be renewed, the
+    one at hand is used until it has expired.
+
+    Args:
+        source: the callable; one that is not async runs in a thread, because it may block.
+    """
+
+    def __init__(self, source: KeySource) -> None:
+        self._source = source
+        self._held: _Held | None = None
+        self._asking: dict[asyncio.AbstractEventLoop, asyncio.Task[_Held]] = {}
+
+    def forget(self, key: str) -> None:
+        """Do not use this key again: the service has refused it."""
+        if self._held is not None and self._held.key == key:
+            self._held = None
+
+    async def get(self, called: Called) -> str:
+        """Return a key that is valid; calls at the same time share one question.
+
+        Raises:
+            CallError: the callable failed, or returned something else.
+        """
+        held, now = self._held, time.time()
+        if held is not None and now < held.renewed_at:
+            return held.key
+        loop = asyncio.get_running_loop()
+        task = self._asking.get(loop)
+        if task is None:
+            task = self._asking[loop] = loop.create_task(self._ask())
+            task.add_done_callback(lambda _: self._asking.pop(loop, None))
+        try:
+            return (await asyncio.shield(task)).key
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            if held is not None and now < held.expires_at:
+                return held.key
+            reason = bounded_line(f"{type(error).__name__}: {error}")
+            raise CallError(
+                ErrorCode.PROVIDER_AUTH_FAILED,
+                f"no key for {called.provider}, model {called.model}: the callable that returns it "
+                f"failed ({reason})",
+                details=called.details,
+            ) from error
+
+    async def _ask(self) -> _Held:
+        source = self._source
+        is_async = inspect.iscoroutinefunction(source) or inspect.iscoroutinefunction(
+            getattr(source, "__call__", None)  # noqa: B004 - an object with an async method
+        )
+        given: object = source() if is_async else await asyncio.to_thread(source)
+        if inspect.isawaitable(given):
+            given = await cast("Awaitable[object]", given)
+        held = _held(given)
+        if held.expires_at:
+            self._held = held
+        return held
+
+
+def _held(given: object) -> _Held:
+    """Return a given key with its times.
+
+    Raises:
+        TypeError: it is neither a key nor a key with a time.
+        ValueError: it has characters that no key has.
+    """
+    expiry: object = None
+    if isinstance(given, tuple):
+        pair = cast("tuple[object, ...]", given)
+        given, expiry = pair if len(pair) == 2 else (None, None)
+    if not isinstance(given, str) or isinstance(expiry, bool):
+        raise TypeError("it must return a string, or a string and the time when it expires")
+    key = given.strip()
+    if not key or not key.isascii() or not key.isprintable():
+        raise ValueError("it returned something that cannot be a key")
+    if isinstance(expiry, datetime):
+        expiry = expiry.timestamp()
+    if expiry is None:
+        return _Held(key, 0.0, 0.0)
+    if not isinstance(expiry, int | float):
+        raise TypeError("the time when the key expires must be a datetime or seconds since 1970")
+    now = time.time()
+    margin = min(_RENEWED_BEFORE_S, max(0.0, expiry - now) * _SHARE)
+    return _Held(key, float(expiry), expiry - margin)
+
+
+def key_of(config: ModelConfig, called: Called) -> str:
+    """Return the key from the environment; empty if the configuration names no variable."""
+    name = config.api_key_env
+    if not name:
+        return ""
+    key = os.environ.get(name, "").strip()
+    whose = f"{called.provider}, model {called.model}"
+    if not key:
+        raise ConfigError(
+            ErrorCode.CONFIG_ERROR,
+            f"the environment variable {name} is not set: export it, with the key of {whose}, or"
+            " change [model] api_key_env",
+            details={**called.details, "variable": name},
+        )
+    if not key.isascii() or not key.isprintable():
+        raise ConfigError(
+            ErrorCode.CONFIG_ERROR,
+            f"the value of {name} has characters that no key has: it is the key of {whose}",
+            details={**called.details, "variable": name},
+        )
+    return key
+
+
+def hidden(key: str, said: str) -> str:
+    """Return a service's words without the key: services repeat the key that they refuse."""
+    return said.replace(key, "[redacted]") if key else said

@@ -57,10 +57,16 @@ def parse(argv: Sequence[str]) -> Options:
     else:
         parser = _parser_of([]) if first == "--version" and not rest else build_parser()
     options = Options(build_parser=build_parser)
-    before, after = split_words(_with_default_action(argv, parser))
+    argv = _with_default_action(argv, parser)
+    before, after = split_words(argv)
+    if first == "mcp":
+        from agent_core.cli.commands import mcp  # noqa: PLC0415 - few commands need it
+
+        before, after = mcp.split_words(argv, parser)
     options, unknown = parser.parse_known_args(before, options)
     if options.command == "run":
         unknown = take_words(options, unknown, after)
+    options.words = after or options.words
     if unknown:
         chosen = parser
         for name in filter(None, (options.command, options.action)):
@@ -76,10 +82,9 @@ def parse(argv: Sequence[str]) -> Options:
     if options.command is None:
         parser.error('a command is missing; for example: soong-agent run "…"')
     problem = find_misuse(options) if options.command == "run" else None
-    if options.command == "chat":
-        from agent_core.cli.commands import chat  # noqa: PLC0415 - few commands need it
-
-        problem = chat.find_misuse(options)
+    if options.command in {"chat", "mcp"}:
+        own = import_module(f"agent_core.cli.commands.{options.command}")
+        problem = own.find_misuse(options)
     if problem is not None:
         parser.error(problem)
     return options

@@ -99,6 +99,15 @@ class Options(argparse.Namespace):
     words: Sequence[str] = ()
     value: str = ""
     only: str | None = None
+    env: list[str] | None = None
+    headers: list[str] | None = None
+    url: str | None = None
+    cwd: str | None = None
+    timeout: int | None = None
+    client_id: str | None = None
+    callback_port: int | None = None
+    token_variable: str | None = None
+    replace: bool = False
     rule_tools: list[str] | None = None
     rule_paths: list[str] | None = None
     rule_hosts: list[str] | None = None

@@ -38,11 +38,9 @@ def manage_servers(options: Options) -> int:
         servers = read_servers(setup.home, setup.project)
         if options.action == "list":
             for server_id, server in servers.items():
-                facts = _facts(server_id, server, setup)
-                state = facts["login"] if facts["state"] == "on" else facts["state"]
-                shown = f"{server_id:<16} {facts['transport']:<5}  {facts['place']}  {state}"
-                line = visible(clean(shown.rstrip()), one_line=True)
-                terminal.text(f"{clean(json.dumps(facts)) if options.json else line}\n")
+                line = visible(clean(server_line(server_id, server, setup)), one_line=True)
+                facts = json.dumps(_facts(server_id, server, setup)) if options.json else ""
+                terminal.text(f"{clean(facts) or line}\n")
             if not servers:
                 terminal.line("there is no server in mcp.json", Style.DIM)
             return COMPLETED
@@ -65,6 +63,13 @@ def manage_servers(options: Options) -> int:
             return INTERRUPTED
 
     return run_on_terminal(options.path, manage, asks_model=False)
+
+
+def server_line(server_id: str, server: ServerConfig, setup: Setup) -> str:
+    """Return a server's line of `mcp list`, with the secrets in its address or arguments."""
+    facts = _facts(server_id, server, setup)
+    state = facts["login"] if facts["state"] == "on" else facts["state"]
+    return f"{server_id:<16} {facts['transport']:<5}  {facts['place']}  {state}".rstrip()
 
 
 def _facts(server_id: str, server: ServerConfig, setup: Setup) -> dict[str, str]:

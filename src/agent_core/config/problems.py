@@ -108,7 +108,7 @@ def read_json_file(path: Path, what: str) -> Any:
         text = read_text(path)
         if text is None:
             return None
-        return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse)
+        return parse_json(text)
     except RecursionError:
         reason = "it is nested too deeply"
     except json.JSONDecodeError as error:
@@ -116,6 +116,16 @@ def read_json_file(path: Path, what: str) -> Any:
     except ValueError as error:  # a name given twice, NaN, or a number with thousands of digits
         reason = str(error)
     raise unusable(path, what, reason)
+
+
+def parse_json(text: str) -> Any:
+    """Read JSON strictly.
+
+    Raises:
+        ValueError: it is not JSON, gives a key twice, or has a number that JSON has not.
+        RecursionError: it is nested too deeply.
+    """
+    return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse)
 
 
 def unusable(path: Path, what: str, reason: str) -> ConfigError:

@@ -1,6 +1,6 @@
 """Tools from MCP servers. The SDK is imported when a server is first connected."""
 
-from agent_core.mcp.config import enabled, load_servers, read_servers
+from agent_core.mcp.config import ServerConfig, enabled, load_servers, read_servers
 from agent_core.mcp.discovery import Host
 from agent_core.mcp.elicitation import ElicitationCallback
 from agent_core.mcp.secrets import secret_values
@@ -15,6 +15,7 @@ __all__ = [
     "McpStdio",
     "McpTools",
     "McpToolset",
+    "ServerConfig",
     "ServerFailure",
     "StoredLogin",
     "enabled",

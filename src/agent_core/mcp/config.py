@@ -146,6 +146,17 @@ def read_servers(home: Path, project: Path) -> dict[str, ServerConfig]:
     document = read_json_file(path, _WHAT)
     if document is None and not path.exists():
         return {}
+    return servers_of(document, path, home=home, project=project)
+
+
+def servers_of(
+    document: object, path: Path, *, home: Path, project: Path
+) -> dict[str, ServerConfig]:
+    """Return the servers of a document from `mcp.json`.
+
+    Raises:
+        ConfigError: as `read_servers`.
+    """
     if not isinstance(document, dict):
         raise unusable(path, _WHAT, 'it must be an object with the key "mcpServers"')
     table = cast("dict[str, Any]", document)
@@ -158,7 +169,7 @@ def read_servers(home: Path, project: Path) -> dict[str, ServerConfig]:
     found: dict[str, ServerConfig] = {}
     for server_id, entry in cast("dict[str, Any]", servers).items():
         try:
-            found[server_id] = _read_server(server_id, entry, home=home, project=project)
+            found[server_id] = read_server(server_id, entry, home=home, project=project)
         except ValueError as error:
             reason = f"mcpServers.{_quote(server_id)}{error}"
             raise unusable(path, _WHAT, reason) from None
@@ -184,8 +195,12 @@ def config_hash(server: ServerConfig) -> str:
     return hashlib.sha256(server.model_dump_json().encode()).hexdigest()
 
 
-def _read_server(server_id: str, entry: Any, *, home: Path, project: Path) -> ServerConfig:
-    """Read one entry; the text of a ValueError belongs after the place of the mistake."""
+def read_server(server_id: str, entry: Any, *, home: Path, project: Path) -> ServerConfig:
+    """Read one entry.
+
+    Raises:
+        ValueError: it cannot be used; the text belongs after the place of the mistake.
+    """
     if not SERVER_ID.fullmatch(server_id):
         rule = "1 to 64 letters, digits, '_' or '-' (it becomes part of the tools' names)"
         raise ValueError(f": a server id has {rule}")

@@ -40,7 +40,11 @@ from agent_core.process.settings_copies import SettingsCopies, find_settings
 _INSTALLATION = (Path(sys.prefix), Path(sys.base_prefix), Path(__file__).parents[1])
 """Folders this program runs from: in the project's environment, commands could change it."""
 
-_LOCKED = ("sessions/.owners", "snapshots", "rules.lock", "memory-backlog.lock")
+_LOCKED = (
+    "sessions/.owners",
+    "snapshots",
+    *("rules.lock", "config.lock", "mcp.lock", "memory-backlog.lock"),
+)
 """Files in the home that the program locks, besides the database and memory."""
 
 _MEMORY = (".lock", "users", "tenants")

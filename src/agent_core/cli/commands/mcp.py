@@ -1,6 +1,20 @@
 """The arguments of `soong-agent mcp`."""
 
-from agent_core.cli.options import Commands, add_actions, add_command, add_mode, add_path, port
+import re
+from argparse import ArgumentTypeError
+from collections.abc import Sequence
+
+from agent_core.cli.options import (
+    Commands,
+    Options,
+    Parser,
+    add_actions,
+    add_command,
+    add_mode,
+    add_path,
+    port,
+    positive,
+)
 
 _LIST = """\
 examples:
@@ -54,14 +68,69 @@ In the settings of a client: {"command": "soong-agent", "args": ["mcp", "serve"]
 Exit codes: 0 the client has closed the connection, or a signal over HTTP; 2
 wrong usage or configuration; 130 and 143 a signal.
 """
+_ADD = """\
+examples:
+  soong-agent mcp add git -- uvx mcp-server-git --repository /src/shop
+  soong-agent mcp add search --env BRAVE_API_KEY -- npx -y brave-search-mcp
+  soong-agent mcp add notion https://mcp.notion.com/mcp
+  soong-agent mcp add docs https://docs.example/mcp --header "X-Key: $KEY"
+  soong-agent mcp add - < snippet.json
+
+Writes a server to mcp.json; the other servers there stay as they are. Options
+may stand on either side of the name; everything behind the command's first word
+belongs to the command. - reads what a README shows: JSON for another client, or
+a command line such as claude mcp add. A name that is taken stays, except with
+--replace. --env NAME takes the value that the variable has now. Values are kept
+in mcp.json, which only you can read. Exit codes: 0 added; 1 the name is taken,
+or the file cannot be written; 2 wrong usage, a server that cannot be used, a
+placeholder left in it, or an invalid mcp.json (nothing was written).
+"""
+_ADD_JSON = """\
+examples:
+  soong-agent mcp add-json files '{"command": "npx", "args": ["-y", "x-mcp"]}'
+  soong-agent mcp add-json '{"mcpServers": {"docs": {"url": "https://…/mcp"}}}'
+  soong-agent mcp add-json github - --env TOKEN < snippet.json
+
+Takes a server, or what holds servers by name: mcpServers, servers (VS Code),
+mcp.servers; also with comments and trailing commas. Keys without a meaning here
+are left out, and named. --env and --header fill placeholders. Exit codes: as
+for mcp add.
+"""
+_REMOVE = """\
+examples:
+  soong-agent mcp remove files
+
+Removes the server from mcp.json, and its stored log-in. Exit codes: 0 removed;
+1 no such server, or the file cannot be written; 2 wrong usage, or an invalid
+mcp.json.
+"""
+_PAIR = re.compile(r"[A-Za-z_][\w.-]*=", re.ASCII)
+_HEADER = re.compile(r"[^\s:=]+\s*[:=]", re.ASCII)
+_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_NOT_IN_ID = re.compile(r"[^A-Za-z0-9_-]+")
+_ADDITIONS = ("add", "add-json")
 
 
 def add_parser(commands: Commands) -> None:
     """Add the command's arguments."""
-    mcp = add_command(commands, "mcp", "list and test MCP servers, and log in to them")
+    mcp = add_command(commands, "mcp", "add, list and test MCP servers, and log in to them")
     mcp.set_defaults(work="agent_core.cli.servers:manage_servers")
     actions = add_actions(mcp, "list")
     listing = add_command(actions, "list", "list the servers of mcp.json", epilog=_LIST)
+    for action, what, usage, epilog in (
+        ("add", "add a server to mcp.json", "<name> [options] (<url> | -- command…)", _ADD),
+        ("add-json", "add the servers of a README's JSON", "[<name>] [options] <json>", _ADD_JSON),
+    ):
+        adding = add_command(
+            actions, action, what, usage=f"soong-agent mcp {action} {usage}", epilog=epilog
+        )
+        adding.set_defaults(work="agent_core.cli.new_servers:add_servers")
+        _add_options(adding)
+        add_path(adding)
+    removal = add_command(actions, "remove", "remove a server from mcp.json", epilog=_REMOVE)
+    removal.set_defaults(work="agent_core.cli.new_servers:remove_server")
+    removal.add_argument("id", help="the server's id")
+    add_path(removal)
     made = [listing]
     for action, what, epilog in (
         ("login", "log in to a server in the browser, here or on another machine", _LOGIN),
@@ -122,3 +191,135 @@ def _add_serve(actions: Commands) -> None:
     token.add_argument(
         "--token-file", metavar="<file>", help="the file whose first line is the token"
     )
+
+
+def _add_options(adding: Parser) -> None:
+    adding.add_argument("words", nargs="*", metavar="word", help="the name, and what it stands for")
+    adding.add_argument(
+        "-e",
+        "--env",
+        action="append",
+        type=_variable,
+        metavar="<name=value>",
+        help="a variable for the server; without =value as it is in your environment",
+    )
+    adding.add_argument(
+        "-H",
+        "--header",
+        dest="headers",
+        action="append",
+        type=_header,
+        metavar="<name: value>",
+        help="a header for a server with an address",
+    )
+    adding.add_argument(
+        "-t",
+        "--transport",
+        choices=("stdio", "http", "sse", "streamable-http"),
+        metavar="<transport>",
+        help="stdio, http or sse (default: stdio for a command, http for an address, sse if"
+        " that ends with /sse)",
+    )
+    adding.add_argument("--url", metavar="<url>", help="the address, instead of a word")
+    adding.add_argument("--cwd", metavar="<dir>", help="working folder (default: your home)")
+    adding.add_argument(
+        "--timeout", type=positive, metavar="<ms>", help="for start, handshake and listing"
+    )
+    adding.add_argument("--client-id", metavar="<id>", help="an OAuth client that you registered")
+    adding.add_argument(
+        "--callback-port", type=positive, metavar="<port>", help="the port of that client"
+    )
+    adding.add_argument(
+        "--bearer-token-env-var",
+        dest="token_variable",
+        metavar="<name>",
+        help="send the value that this variable has now as bearer token",
+    )
+    adding.add_argument(
+        "-s",
+        "--scope",
+        choices=("user", "local", "project"),
+        metavar="<scope>",
+        help="as other programs have it; servers are always those of the user",
+    )
+    adding.add_argument("--replace", action="store_true", help="replace a server of this name")
+
+
+def split_words(argv: Sequence[str], parser: Parser) -> tuple[Sequence[str], Sequence[str]]:
+    """Return the options of `mcp add` and `mcp add-json`, and their words.
+
+    Options stand on either side of the name and of an address; the words of a command are its own.
+    """
+    if argv[1:2] not in [[action] for action in _ADDITIONS]:
+        return argv, ()
+    valued = {
+        name: option.option_strings[-1]
+        for option in parser.commands["mcp"].commands[argv[1]].options
+        for name in option.option_strings
+        if option.nargs != 0
+    }
+    options, words, rest = list(argv[:2]), list[str](), list(argv[2:])
+    while rest:
+        word = rest.pop(0)
+        if word == "--":
+            if words:
+                return options, words + rest
+        elif word == "-" or word[:1] != "-":
+            words.append(word)
+            is_command = len(words) > 1 and "://" not in word and word[:1] not in {"-", "{"}
+            if is_command and argv[1] == "add":
+                return options, words + (rest[1:] if rest[:1] == ["--"] else rest)
+        elif word in valued and rest:
+            options.append(f"{valued[word]}={rest.pop(0)}")
+            while valued[word] == "--env" and rest and _PAIR.match(rest[0]):
+                options.append(f"--env={rest.pop(0)}")
+        else:
+            options.append(word)
+    return options, words
+
+
+def usable_name(name: str) -> str:
+    """Return a name without the signs that a server's id cannot have; empty if nothing is left."""
+    return _NOT_IN_ID.sub("-", name).strip("-")[:64]
+
+
+def _variable(text: str) -> str:
+    """Check the form of a variable."""
+    if not _PAIR.match(f"{text}="):
+        form = "NAME=VALUE is needed, or the NAME of a variable that is set"
+        raise ArgumentTypeError(form)
+    return text
+
+
+def _header(text: str) -> str:
+    """Check the form of a header."""
+    if not _HEADER.match(text):
+        raise ArgumentTypeError("a name and a value are needed, such as 'X-Key: …'")
+    return text
+
+
+def find_misuse(options: Options) -> str | None:
+    """Return the fault in the words of an addition; None if they fit together."""
+    if options.action not in _ADDITIONS:
+        return None
+    name, *rest = options.words or [""]
+    example = "; for example: soong-agent mcp add files -- npx -y some-server /data"
+    if not name:
+        return f"a name is missing{example}"
+    if not "".join(rest).strip() and rest:
+        return "the command is empty; is a shell variable not set?"
+    is_snippet = name == "-" or name[:1] in set('{["') or "\n" in name
+    if not (is_snippet or _ID.fullmatch(name)):
+        hint = f"; {usable_name(name)} would do" if usable_name(name) else ""
+        return f"a server's name has 1 to 64 letters, digits, '_' or '-'{hint}"
+    if options.action == "add-json":
+        if len(rest) > 1:
+            return "there is more than one snippet; put it between single quotes"
+        return None if is_snippet or rest else "the JSON is missing; - reads it from the input"
+    if is_snippet or options.url:
+        return f"{rest[0]!r} is too much" if rest else None
+    if not rest:
+        return f"a command or an address is missing{example}"
+    if "://" in rest[0] and len(rest) > 1:
+        return f"{rest[1]!r} is too much: an address is followed by options only"
+    return None

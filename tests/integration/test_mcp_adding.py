@@ -36,7 +36,7 @@ def mcp(
         input=given,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
 
@@ -455,7 +455,7 @@ def test_the_commands_are_completed_and_their_help_fits(home: Home, project: Pat
         env=home.env(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=True,
     ).stdout
     assert "add add-json remove" in script

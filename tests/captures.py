@@ -92,7 +92,7 @@ class Key:
     keys: str | Callable[[], object] = ""
 
 
-class _Screen(pyte.HistoryScreen):
+class Screen(pyte.HistoryScreen):
     """Keeps dim text apart: as blinking, for the library knows that alone, and we never use it."""
 
     def select_graphic_rendition(self, *attributes: int, **more: Any) -> None:
@@ -276,7 +276,7 @@ class Session:
     ) -> None:
         self._terminal = terminal
         self._child = child
-        self._screen: Any = _Screen(columns, rows, history=10_000, ratio=0.5)
+        self._screen: Any = Screen(columns, rows, history=10_000, ratio=0.5)
         self._stream: Any = pyte.ByteStream(self._screen)
         self.ends_at = ends_at
         self._raw = bytearray()

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, TextIO
 
-from agent_core.cli.layout import cells, rows_of, window_size, wrapped
+from agent_core.cli.layout import cells, reflows, rows_of, window_size, wrapped
 from agent_core.cli.options import FAILED, MISUSED, OUTPUT_CLOSED
 from agent_core.cli.streams import is_gone
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode, PortableError
@@ -83,6 +83,8 @@ class Terminal:
         self._on_answer: list[Callable[[], object]] = []
         self._slots: dict[str, list[str]] = {}
         self._drawn: list[str] = []
+        self._drawn_width = 0
+        self._reflows = reflows(environ)
         is_dumb = plain or environ.get("TERM") == "dumb"
         self.has_colours = _is_tty(err) and not is_dumb and not environ.get("NO_COLOR")
         self.shares_screen = _is_tty(out) and _is_tty(err)
@@ -188,19 +190,26 @@ class Terminal:
         is_mid_line = self.shares_screen and self._is_mid_line
         if self._is_asking or self._questions or is_mid_line or not self.can_draw:
             return ""
-        room = max(self.rows - 2, 0)
-        lines = [line for slot in sorted(self._slots) for line in self._slots[slot]]
-        self._drawn = lines[max(len(lines) - room, 0) :]
-        return "".join(f"{line}\n" for line in self._drawn)
+        width, room = self._size()
+        room, lines = max(room - 2, 0), list[str]()
+        for line in [each for slot in sorted(self._slots) for each in self._slots[slot]][::-1]:
+            room -= rows_of(line, width)
+            if room < 0:
+                break
+            lines.insert(0, line)
+        self._drawn, self._drawn_width = lines, width
+        return "".join(f"{line}\n" for line in lines)
 
     def _clear_region(self) -> str:
         """Return the text that takes the region off the screen.
 
-        When a window becomes narrower, its terminal wraps the lines: they take more rows then.
+        When a window becomes narrower, most terminals wrap the lines: they take more rows then.
         """
-        width = self._size()[0] if self._drawn else 0
+        if not self._drawn:
+            return ""
+        width = self._size()[0] if self._reflows else self._drawn_width
         up, self._drawn = sum(rows_of(line, width) for line in self._drawn), []
-        return f"\x1b[{up}A\r\x1b[J" if up else ""
+        return f"\x1b[{up}A\r\x1b[J"
 
     def line(self, text: str, style: Style = Style.PLAIN) -> None:
         """Write lines to standard error; they are dropped if it is closed.

@@ -46,6 +46,7 @@ from agent_core.cli.chat.keys import ESCAPE, KeyParser
 from agent_core.cli.chat.pane import PickerPane
 from agent_core.cli.chat.pastes import Pastes
 from agent_core.cli.chat.picker import Picker
+from agent_core.cli.chat.redraw import WindowRenderer
 from agent_core.cli.layout import ASCII_SIGNS, SIGNS, window_size
 from agent_core.cli.lines import AT_ONCE_S, REST_S
 from agent_core.text import plural, short_line, visible
@@ -237,6 +238,7 @@ class EditedLine:
             erase_when_done=True,
             min_redraw_interval=0.02,
         )
+        self._app.renderer = WindowRenderer(self._app.renderer.style, self._app.output)
         self._last_key = float("-inf")
         self._opening: asyncio.Event | None = None
         self._app.key_processor.before_key_press += self._note_key

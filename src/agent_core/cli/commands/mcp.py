@@ -63,7 +63,7 @@ examples:
   soong-agent mcp serve --mode plan --path ~/src/shop
   soong-agent mcp serve --transport http --port 8643 --token-env AGENT_TOKEN
 
-In the settings of a client: {"command": "soong-agent", "args": ["mcp", "serve"]}
+In a client: {"command": "soong-agent", "args": ["mcp", "serve"]}
 
 Exit codes: 0 the client has closed the connection, or a signal over HTTP; 2
 wrong usage or configuration; 130 and 143 a signal.

@@ -160,6 +160,7 @@ class CompatConfig(Section):
     roles: Literal["free", "no_user_after_tool", "alternate"] | None = None
     system_role: bool | None = None
     reasoning_history: Literal["own", "always", "never"] | None = None
+    think_tags: bool | None = None
 
 
 class PriceConfig(Section):

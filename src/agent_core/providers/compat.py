@@ -30,6 +30,8 @@ class Dialect(Struct, frozen=True):
             without tools, or never.
         roles: order of the messages, as in `providers.histories`.
         reasoning_history: reasoning that is sent back, as in `providers.histories`.
+        think_tags: a reply may begin with reasoning between tags; None is yes for models on this
+            machine and in private networks.
         system_role: the system prompt is a message of its own; otherwise it is the beginning of the
             user's first one.
     """
@@ -50,6 +52,7 @@ class Dialect(Struct, frozen=True):
     roles: RoleOrder = "free"
     reasoning_history: ReasoningHistory = "own"
     system_role: bool = True
+    think_tags: bool | None = None
 
     @property
     def form(self) -> Accepted:
@@ -86,9 +89,12 @@ SERVERS: Mapping[ServerName, Dialect] = MappingProxyType(
         "gemini": Dialect(parallel_tool_calls=False, json_schema="alone"),
         "github": Dialect(named_tool_choice=False, parallel_tool_calls=False),
         "groq": Dialect(max_tokens_field="max_completion_tokens", json_schema="never"),
-        "llamacpp": Dialect(named_tool_choice=False, json_schema="alone"),
+        "llamacpp": Dialect(named_tool_choice=False, json_schema="alone", think_tags=True),
         "lmstudio": Dialect(
-            named_tool_choice=False, parallel_tool_calls=False, json_schema="alone"
+            named_tool_choice=False,
+            parallel_tool_calls=False,
+            json_schema="alone",
+            think_tags=True,
         ),
         "minimax": Dialect(
             max_tokens_field="max_completion_tokens",
@@ -110,10 +116,10 @@ SERVERS: Mapping[ServerName, Dialect] = MappingProxyType(
         "qwen": Dialect(
             named_tool_choice=False, reasoning_field="enable_thinking", json_schema="never"
         ),
-        "sglang": Dialect(json_schema="alone"),
+        "sglang": Dialect(json_schema="alone", think_tags=True),
         "snowflake": Dialect(max_tokens_field="max_completion_tokens", parallel_tool_calls=False),
         "together": Dialect(json_schema="alone"),
-        "vllm": Dialect(json_schema="alone"),
+        "vllm": Dialect(json_schema="alone", think_tags=True),
         "xai": Dialect(max_tokens_field="max_completion_tokens"),
         "zhipu": Dialect(
             stream_options=False,

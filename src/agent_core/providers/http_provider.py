@@ -22,7 +22,7 @@ from yarl import URL
 
 from agent_core.aio.loops import running_loop
 from agent_core.config.models import ModelConfig
-from agent_core.config.servers import OLLAMA_VARIABLE
+from agent_core.config.servers import OLLAMA_VARIABLE, is_public
 from agent_core.errors import ConfigError, ErrorCode
 from agent_core.providers.arranging import Arranger
 from agent_core.providers.base import RawExchange, RawExchangeSink, require_real_models
@@ -51,6 +51,7 @@ from agent_core.providers.requests import (
     own_options,
 )
 from agent_core.providers.route import Route, find_route
+from agent_core.providers.think_tags import TaggedReply
 from agent_core.providers.token_limits import smaller_output
 from agent_core.providers.tool_forms import (
     FORMS,
@@ -234,11 +235,18 @@ class HttpProvider(ABC):
         self._dialect = dialect_of(self._server, config.compat)
         self._forms = AcceptedForms(self._dialect.form)
         self._arranger = Arranger()
+        self._reply = TaggedReply if self._writes_tags else ReplyAccumulator
         self._fitter = ToolFitter(
             FORMS.get(self.tool_form or self.provider, ToolForm(self.provider))
         )
         self._told: tuple[object, frozenset[str]] = None, frozenset()
         self._named: tuple[Sequence[ToolDefinition], ToolNames] = ((), ToolNames(()))
+
+    @property
+    def _writes_tags(self) -> bool:
+        """Return whether models may write their reasoning as text: those of local servers do."""
+        said = self._dialect.think_tags
+        return said if said is not None else self._server is None and not is_public(self._url)
 
     def refused(self, model: str) -> frozenset[str]:
         """Return the fields not sent because the service has refused them for this model."""
@@ -521,7 +529,7 @@ class HttpProvider(ABC):
         number, key, is_renewed = 0, "", False
         while True:
             number += 1
-            draft = ReplyAccumulator(called, prepared.names.canonical, history=request.messages)
+            draft = self._reply(called, prepared.names.canonical, history=request.messages)
             raw: list[bytes] | None = [] if self._sink else None
             attempt = _Attempt(called, self.parser(called, draft), self.decoder(), raw=raw)
             failure = None

@@ -38,6 +38,7 @@ from agent_core.providers.requests import (
     own_options,
     sampling_fields,
 )
+from agent_core.providers.think_tags import TaggedReply
 from agent_core.providers.tool_forms import FORMS, ToolFitter, left_out
 from agent_core.providers.unread_calls import UNREAD_CALL
 from agent_core.text import bounded_line
@@ -96,7 +97,9 @@ class LocalProvider:
         self._config = config
         self._load = load
         self._requests = OpenAIRequests(KEY)
-        self._forms = AcceptedForms(dialect_of(config.compat.server, config.compat).form)
+        dialect = dialect_of(config.compat.server, config.compat)
+        self._forms = AcceptedForms(dialect.form)
+        self._reply_class = ReplyAccumulator if dialect.think_tags is False else TaggedReply
         self._arranger = Arranger()
         self._fitter = ToolFitter(FORMS[KEY])
         self._loading: asyncio.Task[Engine] | None = None
@@ -169,7 +172,7 @@ class LocalProvider:
         if fitted.faults:
             yield ModelRetry(attempt=1, delay_ms=0, error=left_out(called, fitted.faults))
         for number in count(1):
-            draft = ReplyAccumulator(called, names.canonical, history=request.messages)
+            draft = self._reply_class(called, names.canonical, history=request.messages)
             refusal: CallError | None = None
             try:
                 async with aclosing(self._reply(engine, body, called, draft, names)) as events:

@@ -28,6 +28,7 @@ from agent_core.providers.requests import (
     result_text,
     sampling_fields,
     system_message,
+    tagged_text,
     wire_name,
 )
 from agent_core.providers.usage import count
@@ -39,6 +40,7 @@ from agent_core.types import (
     ReasoningBlock,
     Role,
     StopReason,
+    TextBlock,
     ToolCallBlock,
     ToolDefinition,
     ToolResultBlock,
@@ -181,7 +183,11 @@ class OllamaProvider(HttpProvider):
                 case ImageBlock() if block.data and not is_answer:
                     written.setdefault("images", []).append(block.data)
                 case ReasoningBlock() if is_answer:
-                    if block.text and is_own(block, self.provider, model):
+                    if not (block.text and is_own(block, self.provider, model)):
+                        continue
+                    if tagged := tagged_text(block):
+                        words.append(TextBlock(text=tagged))
+                    else:
                         written["thinking"] = written.get("thinking", "") + block.text
                 case ToolCallBlock() if is_answer:
                     function = {"name": wire_name(block.name), "arguments": block.arguments}

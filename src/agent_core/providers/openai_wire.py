@@ -32,6 +32,7 @@ from agent_core.providers.requests import (
     result_text,
     strict_function_tool,
     system_message,
+    tagged_text,
     wire_name,
     with_error,
 )
@@ -148,6 +149,7 @@ class OpenAIRequests:
         """Write an answer of the model, with its own fields that the service wants back."""
         answer: dict[str, Any] = {"role": "assistant"}
         thoughts: list[dict[str, Any]] = []
+        tagged = ""
         for block in message.content:
             if isinstance(block, ToolCallBlock):
                 arguments = jsontext.dump_text(block.arguments)
@@ -168,13 +170,15 @@ class OpenAIRequests:
                     thoughts.append({**opaque, "type": "thinking", "thinking": thought})
                 elif block.text and field in _REASONING_FIELDS:
                     answer[field] = answer.get(field, "") + block.text
+                else:
+                    tagged += tagged_text(block)
         if _DETAILS in answer:  # they hold the same words
             for field in _REASONING_FIELDS:
                 answer.pop(field, None)
         if reasoning == "always" and not thoughts:
             words = [answer.pop(field, "") for field in _REASONING_FIELDS]
             answer[_REASONING_FIELDS[0]] = "".join(words)
-        prose = joined_text(message.content, "")
+        prose = tagged + joined_text(message.content, "")
         answer["content"] = [*thoughts, *([_text_part(prose)] if prose else [])]
         if not thoughts:
             answer["content"] = prose or None

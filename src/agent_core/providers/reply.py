@@ -72,10 +72,14 @@ class _Growing:
         if whole.startswith(arrived):
             self.fresh.append(whole[len(arrived) :])
             return True
+        self.replace(whole)
+        return False
+
+    def replace(self, whole: str) -> None:
+        """Set the text, which is not shown again."""
         self.fresh.clear()
         self._shown = StringIO(newline="")
         self._shown.write(join_surrogates(whole))
-        return False
 
     @property
     def text(self) -> str:

@@ -269,6 +269,17 @@ def opaque_of(block: ReasoningBlock | ToolCallBlock, provider: str, model: str) 
     return cast("dict[str, Any]", opaque) if isinstance(opaque, dict) else {}
 
 
+TAGGED = "think"
+"""Field of reasoning that came as text between tags, between which it is sent back."""
+
+
+def tagged_text(block: ReasoningBlock) -> str:
+    """Return reasoning as the text that it came in; empty if it came in another way."""
+    name = block.metadata.get("tag")
+    is_tagged = block.metadata.get("field") == TAGGED and name in {"think", "thinking"}
+    return f"<{name}>{block.text}</{name}>\n\n" if is_tagged else ""
+
+
 EXTRA_BODY = "extra_body"
 """A table that goes into the request unchanged, for anything a compatible server adds."""
 HEADERS = "headers"

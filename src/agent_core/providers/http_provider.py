@@ -237,7 +237,7 @@ class HttpProvider(ABC):
         self._arranger = Arranger()
         self._reply = TaggedReply if self._writes_tags else ReplyAccumulator
         self._fitter = ToolFitter(
-            FORMS.get(self.tool_form or self.provider, ToolForm(self.provider))
+            FORMS.get(self.tool_form or type(self).provider, ToolForm(self.provider))
         )
         self._told: tuple[object, frozenset[str]] = None, frozenset()
         self._named: tuple[Sequence[ToolDefinition], ToolNames] = ((), ToolNames(()))

@@ -417,6 +417,28 @@ async def test_unsigned_thinking_goes_back_where_it_is_wanted(is_row: bool) -> N
     assert len(server.requests) == 2 - is_row
 
 
+async def test_a_signature_that_is_no_longer_valid_does_not_end_the_session() -> None:
+    """Anthropic's words when a session has moved to another account (openclaw 94534)."""
+    metadata = {"provider": "anthropic", "model": "claude-sonnet-4-5"}
+    signed = ReasoningBlock(text="hm", signature="old", metadata=metadata)
+    answered = ModelMessage(role=Role.ASSISTANT, content=[signed, call("a")])
+    words = "messages.1.content.0: Invalid `signature` in `thinking` block"
+
+    def answer(received: Received) -> Reply:
+        if "signature" in received.text:
+            error = {"type": "invalid_request_error", "message": words}
+            return Status(400, orjson.dumps({"type": "error", "error": error}))
+        assert "budget_tokens" not in received.text, "its turn would have to begin with a thought"
+        return "done"
+
+    asked = request(*after(answered)).model_copy(update={"model": "claude-sonnet-4-5"})
+    found, server = await played(
+        answer, asked, asked, protocol="anthropic", reasoning="low", max_output_tokens=8000
+    )
+    assert isinstance(found[-1][-1], ModelCompleted), found[-1][-1]
+    assert len(server.requests) == 3
+
+
 async def test_a_failed_run_does_not_make_a_session_unusable(home: Home, project: Path) -> None:
     def answer(received: Received) -> Reply:
         if received.body["messages"][-1]["content"].endswith("fail"):

@@ -306,7 +306,8 @@ class AnthropicProvider(HttpProvider):
             return head
         head |= thinking_fields(self._config.reasoning, request.model, head["max_tokens"])
         budgeted = "budget_tokens" in table(head.get("thinking"))
-        if budgeted and not may_think(request, self.provider):
+        is_shown = self._forms.of(request.model).reasoning != "never"
+        if budgeted and not may_think(request, self.provider, is_shown=is_shown):
             del head["thinking"]
         if table(head.get("thinking")).get("type") in {"enabled", "adaptive"}:
             head.pop("temperature", None)  # refused beside thinking
@@ -399,8 +400,10 @@ def thinking_fields(effort: str | None, model: str, max_tokens: int) -> dict[str
     return {"thinking": {"type": "enabled", "budget_tokens": budget}}
 
 
-def may_think(request: ModelRequest, provider: str) -> bool:
+def may_think(request: ModelRequest, provider: str, *, is_shown: bool = True) -> bool:
     """Return whether a request may enable thinking: its turn must begin with its thoughts.
+
+    `is_shown` says whether thoughts are sent back.
 
     The service refuses anything else, for example if another model began the turn or a redaction
     removed its thought.
@@ -415,7 +418,8 @@ def may_think(request: ModelRequest, provider: str) -> bool:
         return True
     thought = first.content[0] if first.content else None
     return (
-        isinstance(thought, ReasoningBlock)
+        is_shown
+        and isinstance(thought, ReasoningBlock)
         and is_own(thought, provider, request.model)
         and bool(thought.signature or thought.metadata.get("redacted_thinking"))
     )

@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from agent_core.types import (
     ModelFailed,
     ModelMessage,
     ModelRequest,
+    ModelRetry,
     ModelStarted,
     ModelTextDelta,
     Role,
@@ -195,3 +197,57 @@ async def test_the_engine_is_held_to_the_schema_of_a_typed_answer(has_tools: boo
     assert [each["function"]["name"] for each in body.get("tools", [])] == (
         ["final_answer", "look"] if has_tools else []
     )
+
+
+ALTERNATE = "Jinja Exception: Conversation roles must alternate user/assistant/user/assistant/..."
+UNREAD = 'Failed to parse input at pos 9: <tool_call>{"name": "look"</tool_call>'
+
+
+class Template(Engine):
+    """Refuses two messages of the user in a row, as the template of Gemma does."""
+
+    def handle_chat_completions(
+        self, prompt: str, callback: Callable[[str | dict[str, Any]], bool]
+    ) -> None:
+        roles = [message["role"] for message in json.loads(prompt)["messages"]]
+        self._refusal = ALTERNATE if ("user", "user") in pairwise(roles) else ""
+        super().handle_chat_completions(prompt, callback)
+
+
+async def test_the_order_of_roles_is_learnt_from_the_template() -> None:
+    engine = Template(["done"])
+    hello = ModelMessage(role=Role.USER, content=[TextBlock(text="hello")])
+    request = ModelRequest(model="m", messages=[hello, hello])
+
+    async with opened(engine) as provider:
+        first = [event async for event in provider.stream(request)]
+        second = [event async for event in provider.stream(request)]
+
+    assert isinstance(first[-1], ModelCompleted), first[-1]
+    assert isinstance(second[-1], ModelCompleted)
+    assert len([event for event in first if isinstance(event, ModelRetry)]) == 1
+    assert len(engine.bodies) == 3
+    assert engine.bodies[-1]["messages"] == [{"role": "user", "content": "hello\n\nhello"}]
+
+
+async def test_a_call_that_the_engine_cannot_parse_is_invalid() -> None:
+    look = ToolDefinition(name="look", description="Look.")
+    request = asked().model_copy(update={"tools": [look]})
+
+    async with opened(Engine([], refusal=UNREAD)) as provider:
+        events = [event async for event in provider.stream(request)]
+
+    last = events[-1]
+    assert isinstance(last, ModelCompleted), last
+    [call] = last.tool_calls
+    assert call.name == "look"
+    assert "<tool_call>" in call.metadata["invalid_arguments"]
+
+
+async def test_think_tags_are_reasoning() -> None:
+    async with opened(Engine(["<thi", "nk>hm</think>", "so"])) as provider:
+        events = await played(provider)
+
+    last = events[-1]
+    assert isinstance(last, ModelCompleted)
+    assert [block.text for block in last.content if isinstance(block, TextBlock)] == ["so"]

@@ -59,6 +59,7 @@ from agent_core.types.memory_scopes import MEMORY_OFF
 if TYPE_CHECKING:
     from agent_core.api import AgentRuntime, RunHandle
     from agent_core.cli.events import EventsFile
+    from agent_core.cli.notify import Notifier
     from agent_core.cli.tasks import LiveTasks
 
 
@@ -171,6 +172,7 @@ class Shown(Struct, dict=True):
         session_id: the session that is shown.
         last_seq: number of the last stored event of the run that was shown.
         on_event: is called with each event after it was shown.
+        notifier: has changed the title of the window, perhaps; None if no person watches.
     """
 
     terminal: Terminal
@@ -180,6 +182,7 @@ class Shown(Struct, dict=True):
     session_id: str = ""
     last_seq: int = 0
     on_event: "Callable[[RuntimeEvent], Awaitable[None]] | None" = None
+    notifier: "Notifier | None" = None
 
     def begun(self, handle: "RunHandle") -> None:
         """Show which session this is."""
@@ -206,6 +209,8 @@ class Shown(Struct, dict=True):
         """The process ends this moment."""
         if self.events is not None:
             self.events.leave(code)
+        if self.notifier is not None:
+            self.notifier.settle()
 
 
 class Scene:
@@ -221,7 +226,7 @@ class Scene:
         interrupt: "Interrupt",
     ) -> None:
         self.options, self.begin, self.shown, self.interrupt = options, begin, shown, interrupt
-        self.asks_person, turn = lines.is_terminal, asyncio.Lock()
+        self.screen, self.asks_person, turn = screen, lines.is_terminal, asyncio.Lock()
         self.prompt = TerminalPrompt(screen, lines, echoes=not lines.is_terminal, turn=turn)
         self.elicit = TerminalElicitation(screen, lines, turn=turn, descriptor=lines.descriptor)
 
@@ -238,12 +243,23 @@ class Scene:
             elicitation_callback=self.elicit,
             saves_rules=self.asks_person or self.options.always,
         )
+        screen = self.screen
+        if screen.can_draw and screen.stream is not None:
+            from agent_core.cli.notify import Notifier  # noqa: PLC0415 - for a person
+
+            settings, project = setup.config.terminal, setup.project.name
+            screen.notifier = Notifier(screen.stream, os.environ, settings, project)
+            self.shown.notifier = screen.notifier
         async with opened as runtime:
             is_over = False
             try:
                 yield runtime
                 is_over = self.interrupt.exit_code is None
             finally:
+                if screen.notifier is not None:
+                    if is_over and screen is self.shown.terminal:
+                        screen.notifier.done()
+                    screen.notifier.settle()
                 if not is_over:
                     runtime.leave_wishes()
             if is_over:

@@ -1,5 +1,6 @@
 """Shows text that cannot act on a terminal, crash the program, or reveal a secret."""
 
+import asyncio
 import select
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -14,6 +15,7 @@ from agent_core.text import visible
 
 if TYPE_CHECKING:
     from agent_core.cli.lines import InputLines
+    from agent_core.cli.notify import Notifier
 
 Clean = Callable[[str], str]
 """Takes out of a text whatever is, or looks like, a secret."""
@@ -69,7 +71,10 @@ class Terminal:
         streams_answer: text is written before it is known to be the answer.
         has_signs: signs beyond ASCII can be written.
         has_status: a line of its own always shows the tokens and the cost so far.
+        notifier: is told of questions, where a person may have left the window.
     """
+
+    notifier: "Notifier | None" = None
 
     def __init__(
         self, out: TextIO, err: TextIO, *, environ: Mapping[str, str], plain: bool = False
@@ -93,6 +98,11 @@ class Terminal:
         self.can_draw = self.is_watched and not is_dumb
         self.has_signs = _can_write(err, _SIGNS)
         self.has_status = False
+
+    @property
+    def stream(self) -> TextIO | None:
+        """Standard error; None once it takes nothing any more."""
+        return self._err
 
     @property
     def width(self) -> int:
@@ -289,7 +299,19 @@ class Terminal:
         """
         await self.rest(lines, about)
         async with self.question():
-            yield
+            if self.notifier is None:
+                yield
+                return
+            self.notifier.asks(about)
+            try:
+                yield
+            except asyncio.CancelledError:  # nobody has answered
+                self.notifier.settle()
+                raise
+            except BaseException:
+                self.notifier.touched()
+                raise
+            self.notifier.touched()
 
     async def enter(
         self, lines: "InputLines", question: str, about: str, before: Sequence[str] = ()

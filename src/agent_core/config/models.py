@@ -23,6 +23,7 @@ from agent_core.config.section import Section
 from agent_core.config.servers import is_public, ollama_address
 from agent_core.config.services import SERVICES, provider_named, public_service
 from agent_core.config.stores import LONGEST_MS, RunWorkerConfig, StoreConfig
+from agent_core.config.terminal import TerminalConfig
 from agent_core.errors import ConfigError, ErrorCode
 from agent_core.types.options import Amount, Dollars, Seconds
 
@@ -775,5 +776,6 @@ class Config(Section):
     hooks: HooksConfig = HooksConfig.model_construct()
     workspace: WorkspaceConfig = WorkspaceConfig.model_construct()
     tools: ToolsConfig = ToolsConfig.model_construct()
+    terminal: TerminalConfig = TerminalConfig.model_construct()
     store: StoreConfig = StoreConfig.model_construct()
     worker: RunWorkerConfig = RunWorkerConfig.model_construct()

@@ -7,7 +7,7 @@ import pty
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from io import StringIO
-from typing import Any
+from typing import Any, TextIO, cast
 
 import pytest
 
@@ -47,7 +47,7 @@ def screen(steps: Sequence[Step], term: str) -> Generator[tuple[Screen, Terminal
     try:
         os.write(person, b"y")  # typed before the question: no answer
         shown = Screen(person, steps)
-        terminal = Terminal(StringIO(), shown, environ={"TERM": term})
+        terminal = Terminal(StringIO(), cast("TextIO", shown), environ={"TERM": term})
         yield shown, terminal, InputLines(descriptor)
     finally:
         os.close(person)

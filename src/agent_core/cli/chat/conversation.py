@@ -488,6 +488,8 @@ class Chat:
                 self.line.refresh()
             self._arrived.clear()
             self._idle.set()
+            if self.terminal.notifier is not None and not self._leaving.is_set():
+                self.terminal.notifier.done()
 
     async def _begin_and_show(self, sent: Sent) -> None:
         try:
@@ -735,6 +737,8 @@ class Chat:
         """Stop following a command, for the user types something."""
         if self.view is not None:
             self.view.stop_following()
+        if self.terminal.notifier is not None:
+            self.terminal.notifier.touched()
 
     def terminate(self, number: int) -> None:
         """End the conversation as a signal wants it; the second time, at once."""

@@ -23,6 +23,7 @@ from agent_core.cli.chat.own_commands import FOLDER, OwnCommands
 from agent_core.cli.elicitation import TerminalElicitation
 from agent_core.cli.first_start import is_first_start, set_up
 from agent_core.cli.lines import InputLines
+from agent_core.cli.notify import Notifier
 from agent_core.cli.options import FAILED, MISUSED, OUTPUT_CLOSED, Options
 from agent_core.cli.prompt import TerminalPrompt
 from agent_core.cli.setup import (
@@ -92,20 +93,23 @@ async def _converse(options: Options, setup: Setup, redactor: Redactor) -> int:
         elicitation_callback=elicit,
         saves_rules=lines.is_terminal,
     )
+    is_plain = options.plain or os.environ.get("TERM", "dumb") == "dumb"
+    notifier = Notifier(sys.stdout, os.environ, setup.config.terminal, setup.project.name)
     async with runtime:
         conversation = Chat(
             runtime,
             setup,
             clean=redactor.text,
             execute=options.execute,
-            abandon=partial(_abandon, descriptor, termios.tcgetattr(descriptor)),
+            abandon=partial(_abandon, descriptor, termios.tcgetattr(descriptor), notifier),
             model=options.model,
             mode=options.mode or "ask",
         )
-        is_plain = options.plain or os.environ.get("TERM", "dumb") == "dumb"
         own = OwnCommands(setup.settings_home / FOLDER, COMMANDS)
         line = _open_line(conversation, lines, own, is_plain=is_plain)
         terminal = ChatTerminal(line, environ=os.environ, plain=is_plain)
+        if not is_plain:
+            terminal.notifier = notifier
         prompt = TerminalPrompt(terminal, lines, echoes=False, turn=turn)
         questions = TerminalElicitation(terminal, lines, turn=turn, descriptor=descriptor)
         conversation.attach(line, terminal, SlashCommands(own))
@@ -130,6 +134,7 @@ async def _converse(options: Options, setup: Setup, redactor: Redactor) -> int:
         try:
             code = await conversation.run()
         finally:
+            notifier.settle()
             if code:
                 runtime.leave_wishes()
         if not code:
@@ -138,12 +143,12 @@ async def _converse(options: Options, setup: Setup, redactor: Redactor) -> int:
         return code
 
 
-def _abandon(descriptor: int, modes: list[Any], code: int) -> NoReturn:
+def _abandon(descriptor: int, modes: list[Any], notifier: Notifier, code: int) -> NoReturn:
     """End the process without waiting for anything, and leave the terminal as it was found."""
     with suppress(OSError, termios.error):
         termios.tcsetattr(descriptor, termios.TCSANOW, modes)
     with suppress(OSError):
-        os.write(descriptor, _LEAVES_DRAWING)
+        os.write(descriptor, notifier.restoring.encode() + _LEAVES_DRAWING)
     os._exit(code)
 
 

@@ -23,14 +23,19 @@ from wcwidth import wcwidth
 
 from captures import Screen, Session, open_terminal
 
+_WRAPS = 7 << 5
+"""The mode in which a terminal wraps long lines, as the library numbers it."""
+
 
 class ReflowingScreen(Screen):
     """A screen that wraps its lines anew when its width changes."""
 
+    buffer: Any
+
     def draw(self, data: str) -> None:
         for character in data:
             is_full = self.cursor.x + max(wcwidth(character), 0) > self.columns
-            if is_full and pyte.modes.DECAWM in self.mode:
+            if is_full and _WRAPS in self.mode:
                 row = self.buffer[self.cursor.y]
                 self.buffer[self.cursor.y] = row
                 row.continues = True
@@ -71,7 +76,7 @@ class ReflowingScreen(Screen):
                 cursor = len(wrapped) + y, x
                 before = None
             for index, part in enumerate(parts):
-                fresh = type(rows[0])(self.default_char)
+                fresh: Any = type(rows[0])(self.default_char)
                 fresh.update(enumerate(part))
                 fresh.continues = index + 1 < len(parts)
                 wrapped.append(fresh)

@@ -1,6 +1,7 @@
 """Keys that a program gives as a callable: asked for, kept, renewed, and never shown."""
 
 import asyncio
+import sys
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -242,12 +243,82 @@ async def test_a_run_uses_the_callable_of_its_model(home: Home) -> None:
         assert sent(server) == ["a", "b"]
 
 
+def printing(text: str) -> list[str]:
+    return [sys.executable, "-S", "-c", f"print({text!r})"]
+
+
+@pytest.mark.parametrize(
+    "printed",
+    [
+        "token-1",
+        '{"accessToken": "token-1", "expiresOn": "2999-01-01 00:00:00.000000", "expires_on": 4e9}',
+        '{"token": "token-1", "expiry": "2999-01-01T00:00:00Z"}',
+        '{"credential": {"access_token": "token-1", "token_expiry": "2999-01-01T00:00:00Z"}}',
+    ],
+)
+async def test_a_command_prints_the_key_and_is_run_again_when_it_expires(printed: str) -> None:
+    async with ModelServer(["one", REFUSED, "two"]) as server:
+        config = ModelConfig(
+            provider="openai",
+            name="m",
+            base_url=f"{server.url}/v1",
+            api_key_command=printing(printed),
+        )
+        adapter = ProviderRegistry().create(config)
+        await called(adapter)
+        found = await called(adapter)
+        await adapter.close()
+
+    assert sent(server) == ["token-1"] * 3
+    assert isinstance(found[-1], ModelCompleted)
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        ([sys.executable, "-S", "-c", "raise SystemExit('not signed in')"], "not signed in"),
+        (["/no/such/program"], "No such file"),
+        (printing("{}"), "JSON without accessToken"),
+        (printing("{"), "broken JSON"),
+        (printing(""), "cannot be a key"),
+    ],
+)
+async def test_a_command_that_prints_no_key_is_named(argv: list[str], words: str) -> None:
+    config = ModelConfig(
+        provider="openai", name="m", base_url="http://127.0.0.1:1", api_key_command=argv
+    )
+    adapter = ProviderRegistry().create(config)
+    last = (await called(adapter))[-1]
+    await adapter.close()
+
+    assert isinstance(last, ModelFailed)
+    assert last.error.code is ErrorCode.PROVIDER_AUTH_FAILED
+    assert words in last.error.message
+
+
+def test_a_command_stays_with_its_server_and_replaces_a_variable() -> None:
+    model = ModelConfig(provider="groq", name="m", api_key_command=["print-key"])
+    config = Config(model=model)
+
+    assert model.api_key_env is None
+    assert resolve_model(config, {"name": "other"}).api_key_command == ["print-key"]
+    other = resolve_model(config, {"base_url": "https://b.io"})
+    assert (other.api_key_command, other.api_key_env) == (None, None)
+    named = resolve_model(config, {"api_key_env": "OTHER_KEY"})
+    assert (named.api_key_command, named.api_key_env) == (None, "OTHER_KEY")
+    plain = Config(model=ModelConfig(provider="groq", name="m"))
+    again = resolve_model(plain, {"api_key_command": ["print-key"]})
+    assert (again.api_key_command, again.api_key_env) == (["print-key"], None)
+
+
 def test_a_callable_is_not_part_of_the_settings_and_stays_with_its_server() -> None:
     source = Tokens()
     model = ModelConfig(provider="openai", name="m", base_url="https://a.io", api_key=source)
     config = Config(model=model)
 
     assert "api_key" not in model.model_dump()
+    assert not ModelConfig(provider="groq", name="m", api_key=source).api_key_env
+    assert not resolve_model(config, "openai:gpt-5@https://a.io").api_key_env
     assert "Tokens" not in repr(model)
     assert resolve_model(config, {"name": "other"}).key_source is source
     assert resolve_model(config, {"base_url": "https://b.io"}).key_source is None

@@ -432,7 +432,7 @@ def test_a_name_gives_address_key_and_window(name: str, monkeypatch: pytest.Monk
     for key in row.keys:
         monkeypatch.delenv(key, raising=False)
     for begin, window in row.windows.items():
-        model = named_model(f"{name}:{begin}")
+        model = _named(f"{name}:{begin}")
         assert (model.address, model.api_key_env, model.window) == (row.url, row.key, window)
         assert not model.is_window_assumed
     table = ModelConfig(provider=name, name="an-unknown-model")
@@ -446,13 +446,19 @@ def test_a_name_gives_address_key_and_window(name: str, monkeypatch: pytest.Monk
     assert elsewhere.api_key_env is None
 
 
+def _named(text: str) -> ModelConfig:
+    model = named_model(text)
+    assert isinstance(model, ModelConfig)
+    return model
+
+
 def test_the_variable_that_is_set_has_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     for key in ("ZHIPU_API_KEY", "ZAI_API_KEY", "ZHIPUAI_API_KEY"):
         monkeypatch.delenv(key, raising=False)
-    assert named_model("glm:glm-5.2").api_key_env == "ZHIPU_API_KEY"
+    assert _named("glm:glm-5.2").api_key_env == "ZHIPU_API_KEY"
     monkeypatch.setenv("ZAI_API_KEY", "sk-one")
-    assert named_model("glm:glm-5.2").api_key_env == "ZAI_API_KEY"
-    assert named_model("moonshot:kimi-k3").window == 1_048_576
+    assert _named("glm:glm-5.2").api_key_env == "ZAI_API_KEY"
+    assert _named("moonshot:kimi-k3").window == 1_048_576
 
 
 def test_a_profile_with_another_service_gets_its_key_and_no_other(home: Home) -> None:

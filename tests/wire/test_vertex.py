@@ -154,7 +154,7 @@ def test_a_project_that_is_none_is_refused(project: str) -> None:
 
 
 def test_a_model_string_names_a_model_of_vertex() -> None:
-    known = named_model("vertex:claude-opus-4-5@20251101")
+    known: Any = named_model("vertex:claude-opus-4-5@20251101")
     assert (known.provider, known.name, known.api_key_env) == (
         "vertex",
         "claude-opus-4-5@20251101",

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 LOCK_NAME = "config.lock"
 _LONE_FEED = re.compile(r"(?<!\r)\n")
-_OF_A_SERVICE = ("base_url", "api_key_env", "compat", "path")
+_OF_A_SERVICE = ("base_url", "api_key_env", "api_key_command", "compat", "path")
 """Keys of a model that belong to its service, and not to another."""
 
 _MOST_NAMED = 5

@@ -376,10 +376,10 @@ def resolve_model(config: Config, *profiles: Profile) -> ModelConfig:
     key by key. A model string sets the provider, the name, and the address if it has one; if this
     is a public service, a key and a window that are not set are the service's.
 
-    A profile with another provider drops the former `base_url`, `api_key_env`, `compat` and
-    `headers` of `provider_options`. One with an address at another server drops the last three: a
-    key is never sent to a service it was not meant for. One with another model name drops the
-    former `price`. The former `context_window` stays, but counts as assumed for another model.
+    A profile with another provider drops the former `base_url`, key, `compat` and `headers` of
+    `provider_options`. One with an address at another server drops the last three: a key is never
+    sent to a service it was not meant for. One with another model name drops the former `price`.
+    The former `context_window` stays, but counts as assumed for another model.
 
     Raises:
         ConfigError: a profile has an unknown name, or a mapping is not a partial model.
@@ -407,18 +407,18 @@ def resolve_model(config: Config, *profiles: Profile) -> ModelConfig:
         else:
             is_other = is_other or is_other_server or is_other_name
         if is_other_server:
-            values.update(api_key_env=None, compat={})
-            key_source = None
+            values["compat"] = {}
             for options in values["provider_options"].values():
                 options.pop("headers", None)
+        if is_other_server or not _OF_A_KEY.isdisjoint(changes):
+            values.update(dict.fromkeys(_OF_A_KEY))
+            key_source = None
         if is_other_provider or is_other_name:
             values["price"] = {}
         values = _merge(values, changes)
-        if "api_key_env" in changes:
-            key_source = None
-            origin = f"{place}.api_key_env"
+        origin = f"{place}.api_key_env" if "api_key_env" in changes else origin
         if partial.is_named and (service := public_service(values["provider"], values["base_url"])):
-            if values["api_key_env"] is None:
+            if values["api_key_env"] is None and not (key_source or values["api_key_command"]):
                 values["api_key_env"], origin = service.key, place
             if values["context_window"] is None:
                 values["context_window"] = service.window_of(values["name"])
@@ -426,6 +426,10 @@ def resolve_model(config: Config, *profiles: Profile) -> ModelConfig:
     return ModelConfig.model_validate(values).with_key_origin(
         origin, adapter=adapter, window_of_another=is_other, key_source=key_source
     )
+
+
+_OF_A_KEY = frozenset({"api_key_command", "api_key_env"})
+"""Keys of a model that name its key; one replaces the other."""
 
 
 def _server_in(url: str | None) -> str:

@@ -112,6 +112,9 @@ def _variable_name(value: str) -> str:
 ProviderName = Annotated[str, Field(min_length=1), AfterValidator(provider_named)]
 """Key of a provider; the spellings of a service's name are one key."""
 
+KeyCommandLine = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
+"""A program and its arguments; it prints a key, or JSON with a key and the time it expires."""
+
 VariableName = Annotated[str, AfterValidator(_variable_name)]
 """Name of an environment variable that holds a secret; empty for no secret."""
 
@@ -205,6 +208,7 @@ class ModelConfig(Section):
     name: str = Field(min_length=1)
     base_url: str | None = None
     api_key_env: VariableName | None = None
+    api_key_command: KeyCommandLine | None = None
     context_window: Tokens | None = None
     max_output_tokens: Tokens = 4096
     temperature: Temperature | None = None
@@ -236,7 +240,9 @@ class ModelConfig(Section):
     def _with_key_of_service(cls, given: Any) -> Any:
         """Name the variable with the key of a service that is called by its name."""
         match given:
-            case {"provider": str() as provider} if given.get("api_key_env") is None:
+            case {"provider": str() as provider} if not (
+                given.get("api_key_command") or given.get("api_key_env") is not None
+            ):
                 service = public_service(provider_named(provider), given.get("base_url"))
                 if service and service.is_compatible:
                     return {**given, "api_key_env": service.key}
@@ -248,6 +254,8 @@ class ModelConfig(Section):
         if api_key is not None and not callable(api_key):
             fields["api_key"] = api_key  # refused like every key that is not known
             api_key = None
+        if api_key is not None and fields.get("api_key_env") is None:
+            fields["api_key_env"] = ""  # not the variable of a service either
         super().__init__(**fields)
         self._key_source = api_key
 
@@ -366,6 +374,7 @@ class ModelProfile(Section):
     name: str | None = Field(default=None, min_length=1)
     base_url: str | None = None
     api_key_env: VariableName | None = None
+    api_key_command: KeyCommandLine | None = None
     context_window: Tokens | None = None
     max_output_tokens: Tokens | None = None
     temperature: Temperature | None = None

@@ -198,7 +198,11 @@ class BedrockProvider(HttpProvider):
             default = f"https://bedrock-runtime.{region_of(config)}.amazonaws.com"
             config = config.model_copy(update={"base_url": default})
         super().__init__(config)
-        self._signer = None if config.api_key_env else AwsSigner("bedrock", region_of(config))
+        self._signer = (
+            None
+            if config.api_key_env or self._held_key
+            else AwsSigner("bedrock", region_of(config))
+        )
         self._turns: MessageCache[Turn] = MessageCache()
         self._tools: IdentityCache[ToolDefinition, bytes] = IdentityCache()
 

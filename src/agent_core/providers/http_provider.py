@@ -42,6 +42,7 @@ from agent_core.providers.failures import (
 )
 from agent_core.providers.histories import AcceptedForms
 from agent_core.providers.images import ImageRules
+from agent_core.providers.key_commands import KeyCommand
 from agent_core.providers.keys import HeldKey, hidden, key_of
 from agent_core.providers.output_schema import has_other_tools, with_output_mode
 from agent_core.providers.reply import ChunkParser, ReplyAccumulator
@@ -221,7 +222,10 @@ class HttpProvider(ABC):
         self._url = url + self.path
         self._timeout_s = config.timeout_ms / 1000
         self._first_byte_s = config.first_byte_limit_ms / 1000 or None
-        self._held_key = HeldKey(config.key_source) if config.key_source else None
+        source = config.key_source
+        if source is None and config.api_key_command:
+            source = KeyCommand(config.api_key_command)
+        self._held_key = HeldKey(source) if source else None
         self._sessions: dict[asyncio.AbstractEventLoop, _Session] = {}
         self._route: Route | None = None
         self._closed = False

@@ -75,8 +75,7 @@ class HeldKey:
             reason = bounded_line(f"{type(error).__name__}: {error}")
             raise CallError(
                 ErrorCode.PROVIDER_AUTH_FAILED,
-                f"no key for {called.provider}, model {called.model}: the callable that returns it "
-                f"failed ({reason})",
+                f"no key for {called.provider}, model {called.model}: its source failed ({reason})",
                 details=called.details,
             ) from error
 

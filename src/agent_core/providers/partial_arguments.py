@@ -47,14 +47,14 @@ class PartialArguments:
         """Set a value, or extend the string that is there; returns whether there is a place."""
         place: Any = self._values
         for step, following in zip(steps, [*steps[1:], None], strict=True):
-            here = _at(place, step)
+            here: Any = _at(place, step)
             if here is _NOWHERE:
                 return False
             if following is None:
                 is_longer = isinstance(here, str) and isinstance(value, str)
                 _set(place, step, here + value if is_longer else value)
             elif here is _MISSING:
-                here = [] if isinstance(following, int) else {}
+                here = cast("Any", [] if isinstance(following, int) else {})
                 _set(place, step, here)
             place = here
         return True

@@ -71,7 +71,8 @@ class _VertexProvider(HttpProvider):
             base += f"/{self.version}"
         super().__init__(config.model_copy(update={"base_url": base}))
         self._place = f"/projects/{quote(project, safe=':')}/locations/{location}"
-        self._tokens = None if config.api_key_env or config.key_source else GoogleTokens()
+        has_key = config.api_key_env or self._held_key
+        self._tokens = None if has_key else GoogleTokens()
         if self._tokens is not None:
             self._held_key = HeldKey(self._tokens)
 

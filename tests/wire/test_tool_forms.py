@@ -19,7 +19,7 @@ from agent_core.types import (
     TextBlock,
     ToolDefinition,
 )
-from model_server import ModelServer, Reply, Status
+from model_server import ModelServer, Received, Reply, Status
 
 QUICK = RetryConfig(max_attempts=2, initial_backoff_ms=1, max_backoff_ms=2)
 GOOD = ToolDefinition(name="mcp.shop.good", description="Good.")
@@ -152,3 +152,68 @@ async def test_ordinary_tools_are_sent_as_they_are() -> None:
     _, sent = await played("anthropic", [GOOD, plain], "done")
     shown = orjson.loads(sent[0])["tools"]
     assert [each["input_schema"] for each in shown] == [GOOD.input_schema, plain.input_schema]
+
+
+async def in_runs(
+    tools: list[ToolDefinition], refused: str, words: str, runs: list[str]
+) -> tuple[list[list[ModelEvent]], list[set[str]]]:
+    """Play one conversation over several requests, against a service that refuses one tool."""
+    sent: list[set[str]] = []
+
+    def answer(received: Received) -> Reply:
+        sent.append(
+            {each["function"]["name"].rpartition("__")[2] for each in received.body["tools"]}
+        )
+        if refused in sent[-1]:
+            return Status(400, orjson.dumps({"error": {"message": words}}))
+        return "done"
+
+    played: list[list[ModelEvent]] = []
+    async with ModelServer(answer) as server:
+        config = ModelConfig(
+            provider="openai", name="m", base_url=server.base_url("openai"), retry=QUICK
+        )
+        adapter = ProviderRegistry().create(config)
+        said = [ModelMessage(role=Role.USER, content=[TextBlock(text="hello")])]
+        for run in runs:
+            request = ModelRequest(
+                model="m", messages=[*said], tools=tools, metadata={"run_id": run}
+            )
+            played.append([event async for event in adapter.stream(request)])
+            said += [
+                ModelMessage(role=role, content=[TextBlock(text="x")])
+                for role in (Role.ASSISTANT, Role.USER)
+            ]
+        await adapter.close()
+    return played, sent
+
+
+async def test_a_refused_tool_is_left_out_of_its_run_only() -> None:
+    words = "Invalid schema for function 'mcp__shop__odd'"
+    played, sent = await in_runs([GOOD, tool("odd")], "odd", words, ["a", "a", "b"])
+    assert sent == [{"good", "odd"}, {"good"}, {"good"}, {"good", "odd"}, {"good"}]
+    [told] = [event.error for event in played[0] if isinstance(event, ModelRetry)]
+    assert "left out: mcp.shop.odd (OpenAI refuses its schema)" in told.message
+    assert not [event for event in played[1] if isinstance(event, ModelRetry)]
+    assert all(isinstance(events[-1], ModelCompleted) for events in played)
+
+
+@pytest.mark.parametrize("at", [0, 5, 10])
+async def test_a_refused_tool_that_is_not_named_is_found_by_halving(at: int) -> None:
+    own = ToolDefinition(name="code.read_file", description="Own.")
+    tools = [own, *(tool(f"t{number}") for number in range(11))]
+    words = "Invalid JSON schema in the request"
+    played, sent = await in_runs(tools, f"t{at}", words, ["a"] * 12)
+    assert all(isinstance(events[-1], ModelCompleted) for events in played)
+    assert sent[-1] == {"read_file", *(f"t{number}" for number in range(11))} - {f"t{at}"}
+    refusals = [event for events in played for event in events if isinstance(event, ModelRetry)]
+    assert len(refusals) <= 5
+    told = [event.error.message for event in refusals if "left out" in event.error.details]
+    assert len([each for each in refusals if each.error.details.get("left_out")]) == 1, told
+
+
+async def test_a_refusal_about_something_else_costs_few_requests() -> None:
+    tools = [ToolDefinition(name="code.read_file", description="Own."), *map(tool, "abcd")]
+    played, sent = await in_runs(tools, "read_file", "Invalid JSON schema", ["a"])
+    assert not isinstance(played[0][-1], ModelCompleted)
+    assert len(sent) <= 12

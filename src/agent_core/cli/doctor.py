@@ -34,7 +34,7 @@ from agent_core.process.confinement import Confinement, Hole, missing, probe
 from agent_core.process.environment import changing_names, command_environment
 from agent_core.process.sandbox import Sandbox
 from agent_core.providers.base import ProviderAdapter, ProviderRegistry
-from agent_core.providers.tool_forms import tool_fault
+from agent_core.providers.tool_forms import say_left_out, tool_fault
 from agent_core.redaction import Redactor
 from agent_core.runtime.options import RuntimeOptions
 from agent_core.runtime.project import Project
@@ -304,7 +304,7 @@ async def _examine_servers(project: Project | None) -> list[Finding]:
     model = project.setup.config.model
     for tool in tools:
         if fault := tool_fault(model.provider, tool.definition):
-            failed[tool.name.split(".")[1]].append(f"{tool.name}: {fault}")
+            failed[tool.name.split(".")[1]].append(say_left_out({tool.name: fault}))
     found: list[Finding] = []
     for server_id in mcp.server_ids:
         count = sum(tool.name.startswith(f"mcp.{server_id}.") for tool in tools)

@@ -23,7 +23,7 @@ from agent_core.errors import AgentCoreError
 from agent_core.mcp import Host, McpTools, ServerFailure, StoredLogin, read_servers
 from agent_core.mcp.config import HttpServer, ServerConfig
 from agent_core.process import Launcher
-from agent_core.providers.tool_forms import tool_fault
+from agent_core.providers.tool_forms import say_left_out, tool_fault
 from agent_core.redaction import Redactor
 from agent_core.runtime.project import load_sandbox
 from agent_core.text import plural, visible
@@ -192,7 +192,7 @@ async def _connect(
             took_s = perf_counter() - started
             provider = setup.config.model.provider
             faults = ((tool, tool_fault(provider, tool.definition)) for tool in tools)
-            problems += [f"{tool.name}: {fault}" for tool, fault in faults if fault]
+            problems += [say_left_out({tool.name: fault}) for tool, fault in faults if fault]
             offered = await _offered(mcp, options.id) if options.action == "test" else {}
         finally:
             await mcp.aclose()

@@ -291,7 +291,7 @@ class HttpProvider(ABC):
         """
         is_native = self._is_native(request)
         request = with_output_mode(request, called, is_native=is_native)
-        fitted = self._fitter.fit(request.tools)
+        fitted = self._fitter.fit(request.tools, request)
         if fitted.is_changed:
             request = request.model_copy(update={"tools": fitted.tools})
         if request.model in self._most_output:
@@ -456,7 +456,8 @@ class HttpProvider(ABC):
                 yield ModelFailed(error=refusal)
                 return
             prepared = adjusted
-            without = self._untold(prepared.fitted.faults, request)
+            faults = prepared.fitted.faults
+            without = {name: faults[name] for name in self._untold(faults, request)}
             yield ModelRetry(attempt=number, delay_ms=0, error=with_left_out(refusal, without))
 
     def _output_limit(self, request: ModelRequest) -> int:
@@ -495,7 +496,8 @@ class HttpProvider(ABC):
         Raises:
             ProviderError: `unsupported_capability`: the requested mode is refused.
         """
-        if self._fitter.leave_out(refusal, before.fitted.tools):
+        tools = before.fitted.tools
+        if self._fitter.leave_out(refusal, tools, request):
             return self.prepare(request, before.called)
         smaller = smaller_output(refusal, self._output_limit(request))
         if smaller is not None:
@@ -514,7 +516,8 @@ class HttpProvider(ABC):
         if field is None and before.is_native and is_auto and is_refused_request(refusal):
             field = min(self.output_fields)
         if field is None:
-            return None
+            is_narrowed = self._fitter.narrow(refusal, tools, request)
+            return self.prepare(request, before.called) if is_narrowed else None
         self._refused[request.model] = refused | {field}
         prepared = self.prepare(request, before.called)
         if prepared.body != before.body:

@@ -3,7 +3,7 @@
 One tool that a service refuses would fail every request. A schema is therefore rewritten where its
 meaning is kept: a call is checked against the tool's own schema in any case, so the service may be
 shown a wider one that says the rest in words. A tool without such a form is left out alone, and so
-is a tool that the service refuses by name or by number.
+is a tool that the service refuses, for the rest of the run.
 """
 
 import json
@@ -17,7 +17,14 @@ from msgspec import Struct, field
 from agent_core.config.services import COMPATIBLE
 from agent_core.providers.failures import Called, is_refused_request
 from agent_core.providers.requests import wire_name
-from agent_core.types import ErrorPayload, ModelCompleted, ModelEvent, ToolCallBlock, ToolDefinition
+from agent_core.types import (
+    ErrorPayload,
+    ModelCompleted,
+    ModelEvent,
+    ModelRequest,
+    ToolCallBlock,
+    ToolDefinition,
+)
 
 Json = dict[str, Any]
 
@@ -25,7 +32,13 @@ LEFT_OUT = "left_out"
 """Key of the details of a `model_retry`: the tools that are left out from now on."""
 
 MOST_REFUSALS = 16
-"""An adapter leaves out the tools that so many refusals name; a later one fails the call."""
+"""A run goes without the tools that so many refusals name; a later one fails the call."""
+
+_MOST_SEARCHES = 10
+"""A refused tool that is not named is looked for in so many requests of a run, halving the rest."""
+
+_MOST_RUNS = 256
+_OWN = ("code.", "agent.", "internal.")
 
 _CHOICES = ("anyOf", "oneOf", "allOf")
 _CONDITIONS = (
@@ -195,44 +208,113 @@ class Fitted(Struct, frozen=True):
         return {names.get(name, name): value for name, value in given.items()}
 
 
+class _Refusals(Struct):
+    """The tools that a service has refused in one run.
+
+    Attributes:
+        faults: why tools are left out, by name.
+        untried: tools that are withheld until those of `trial` were accepted, in groups.
+        trial: tools among which a refused one is looked for.
+        turn: length of the conversation at the last refusal: a longer one was accepted.
+        count: refusals that named a tool.
+        searches: refusals that named none.
+    """
+
+    faults: dict[str, str] = field(default_factory=dict[str, str])
+    untried: list[list[str]] = field(default_factory=list[list[str]])
+    trial: list[str] = field(default_factory=list[str])
+    turn: int = 0
+    count: int = 0
+    searches: int = 0
+
+
 class ToolFitter:
-    """Fits the tools of requests to a service, and remembers which ones it has refused."""
+    """Fits the tools of requests to a service, and remembers for each run which ones it refuses."""
 
     def __init__(self, form: ToolForm) -> None:
         self._form = form
-        self._refusals = 0
+        self._runs: dict[object, _Refusals] = {}
         self._last: tuple[Sequence[ToolDefinition], Fitted] = ((), Fitted())
         self._made: dict[int, tuple[ToolDefinition, ToolDefinition | None, str, Mapping[str, str]]]
         self._made = {}
 
-    def fit(self, tools: Sequence[ToolDefinition]) -> Fitted:
-        """Return the tools in the service's form; the same ones are fitted once."""
-        known, fitted = self._last
-        if len(known) == len(tools) and all(map(is_, known, tools)):
-            return fitted
-        self._made = {id(tool): self._made.get(id(tool)) or self._fit(tool) for tool in tools}
-        made = [self._made[id(tool)] for tool in tools]
-        shown = [shown for _, shown, _, _ in made if shown is not None]
-        fitted = Fitted(
-            shown,
-            {tool.name: fault for tool, _, fault, _ in made if fault},
-            {tool.name: names for tool, _, _, names in made if names},
-            len(shown) != len(tools) or not all(map(is_, shown, tools)),
-        )
-        self._last = tools, fitted
-        return fitted
+    def fit(self, tools: Sequence[ToolDefinition], request: ModelRequest | None = None) -> Fitted:
+        """Return the tools in the service's form; the same ones are fitted once.
 
-    def leave_out(self, refusal: ErrorPayload, offered: Sequence[ToolDefinition]) -> list[str]:
-        """Leave out the offered tools that a refusal names, from now on, and return their names."""
-        refused = refused_tools(refusal, offered) if self._refusals < MOST_REFUSALS else []
-        self._refusals += bool(refused)
-        sources = {tool.name: tool for tool, *_ in self._made.values()}
-        for name in refused:
-            tool = sources[name]
+        Args:
+            tools: to be fitted.
+            request: whose tools they are; those that were refused in its run are left out.
+        """
+        known, fitted = self._last
+        if not (len(known) == len(tools) and all(map(is_, known, tools))):
+            self._made = {id(tool): self._made.get(id(tool)) or self._fit(tool) for tool in tools}
+            made = [self._made[id(tool)] for tool in tools]
+            shown = [shown for _, shown, _, _ in made if shown is not None]
+            fitted = Fitted(
+                shown,
+                {tool.name: fault for tool, _, fault, _ in made if fault},
+                {tool.name: names for tool, _, _, names in made if names},
+                len(shown) != len(tools) or not all(map(is_, shown, tools)),
+            )
+            self._last = tools, fitted
+        if not self._runs or request is None:
+            return fitted
+        refusals = self._runs.get(request.metadata.get("run_id"))
+        return _without_refused(fitted, refusals, request) if refusals else fitted
+
+    def leave_out(
+        self, refusal: ErrorPayload, offered: Sequence[ToolDefinition], request: ModelRequest
+    ) -> list[str]:
+        """Leave out the offered tools that a refusal names, in this run; return their names."""
+        known = self._runs.get(request.metadata.get("run_id"))
+        is_enough = known is not None and known.count >= MOST_REFUSALS
+        refused = [] if is_enough else refused_tools(refusal, offered)
+        if refused:
+            refusals = self._of(request)
+            refusals.count += 1
             why = f"{self._form.service} refuses its schema"
-            self._made[id(tool)] = tool, None, why, {}
-            self._last = ((), Fitted())
+            refusals.faults |= dict.fromkeys(refused, why)
         return refused
+
+    def narrow(
+        self, refusal: ErrorPayload, offered: Sequence[ToolDefinition], request: ModelRequest
+    ) -> bool:
+        """Withhold half of the tools among which one is refused that the service does not name.
+
+        The tools of the program itself are known to be accepted. Return False if there is
+        nothing to withhold, or the refusal is about something else.
+        """
+        if not (is_refused_request(refusal) and _ABOUT_SCHEMAS.search(refusal.message)):
+            return False
+        foreign = [tool.name for tool in offered if not tool.name.startswith(_OWN)]
+        known = self._runs.get(request.metadata.get("run_id"))
+        trial = (known and known.trial) or foreign
+        hidden = len(trial) - len(trial) // 2 if len(trial) > 1 else len(trial)
+        if not trial or hidden >= len(offered) or (known and known.searches > _MOST_SEARCHES):
+            return False
+        refusals = self._of(request)
+        refusals.searches += 1
+        if refusals.searches > _MOST_SEARCHES:
+            withheld = [*trial, *(name for group in refusals.untried for name in group)]
+            refusals.faults |= dict.fromkeys(withheld, f"{self._form.service} refuses one of them")
+            refusals.untried, refusals.trial = [], []
+        elif len(trial) > 1:
+            middle = len(trial) // 2
+            refusals.untried.append(trial[middle:])
+            refusals.trial = trial[:middle]
+        else:
+            refusals.faults[trial[0]] = f"{self._form.service} refuses a request with it"
+            refusals.trial = refusals.untried.pop() if refusals.untried else []
+        return True
+
+    def _of(self, request: ModelRequest) -> _Refusals:
+        """Return the refusals of a run; those of the oldest one are forgotten."""
+        run = request.metadata.get("run_id")
+        if run not in self._runs and len(self._runs) >= _MOST_RUNS:
+            del self._runs[next(iter(self._runs))]
+        refusals = self._runs.setdefault(run, _Refusals())
+        refusals.turn = len(request.messages)
+        return refusals
 
     def _fit(
         self, tool: ToolDefinition
@@ -247,20 +329,38 @@ class ToolFitter:
         return tool, shown, "", names
 
 
+def _without_refused(fitted: Fitted, refusals: _Refusals, request: ModelRequest) -> Fitted:
+    """Return the tools without those that the service refuses in this run."""
+    if len(request.messages) != refusals.turn:
+        refusals.turn = len(request.messages)
+        refusals.trial = refusals.untried.pop() if refusals.untried else []
+    withheld = {name for group in refusals.untried for name in group}
+    shown = [
+        tool
+        for tool in fitted.tools
+        if tool.name not in withheld and tool.name not in refusals.faults
+    ]
+    return Fitted(shown, {**fitted.faults, **refusals.faults}, fitted.names, is_changed=True)
+
+
+def say_left_out(faults: Mapping[str, str]) -> str:
+    """Return which tools are left out, and why."""
+    return f"left out: {', '.join(f'{name} ({fault})' for name, fault in faults.items())}"
+
+
 def left_out(called: Called, faults: Mapping[str, str]) -> ErrorPayload:
     """Return the error of an attempt that was not made, because tools are left out first."""
-    reasons = ", ".join(f"{name}: {fault}" for name, fault in faults.items())
-    error = called.unsupported("tool_schema", f"left out of the request, {reasons}")
+    error = called.unsupported("tool_schema", say_left_out(faults))
     error.details |= {"sent": False, LEFT_OUT: list(faults)}
     return ErrorPayload.of(error)
 
 
-def with_left_out(refusal: ErrorPayload, names: Sequence[str]) -> ErrorPayload:
-    """Return a refusal that says which tools are left out from now on, if any are."""
-    if not names:
+def with_left_out(refusal: ErrorPayload, faults: Mapping[str, str]) -> ErrorPayload:
+    """Return a refusal that says which tools are left out of the rest of the run, if any are."""
+    if not faults:
         return refusal
-    message = f"{refusal.message} - now without {', '.join(names)}"
-    details = {**refusal.details, LEFT_OUT: list(names)}
+    message = f"{refusal.message} - {say_left_out(faults)}"
+    details = {**refusal.details, LEFT_OUT: list(faults)}
     return refusal.model_copy(update={"message": message, "details": details})
 
 
@@ -268,6 +368,7 @@ _NUMBERED = re.compile(
     r"(?:tools|function_?declarations)\W{1,6}(\d{1,4})\b(?!\W{0,2}\w*function_declarations)",
     re.IGNORECASE,
 )
+_ABOUT_SCHEMAS = re.compile(r"(?i)schema|declaration|grammar")
 _ABOUT_A_TOOL = re.compile(
     r"(?i)schema|function|tool|parameter|propert|declaration|grammar|pattern"
 )

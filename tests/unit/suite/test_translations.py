@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 PAGES = ROOT / "docs"
-TRANSLATIONS = {
+TRANSLATIONS: dict[Path, Path] = {
     ROOT / "README.zh-CN.md": ROOT / "README.md",
     **{page: PAGES / page.relative_to(PAGES / "zh") for page in sorted(PAGES.glob("zh/**/*.md"))},
 }
@@ -41,7 +41,7 @@ def links(page: Path) -> list[str]:
     for target in targets:
         if "://" not in target:
             path = (page.parent / target).resolve()
-            path = TRANSLATIONS.get(path, path)
+            path = TRANSLATIONS.get(path) or path
             if path == TRANSLATIONS.get(page, page):
                 continue
             target = path.relative_to(ROOT).as_posix()

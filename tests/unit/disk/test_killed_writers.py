@@ -170,7 +170,7 @@ def test_a_killed_artifact_store(tmp_path: Path) -> None:
     assert done["left"] > 5, "no kill has hit the time between the file and its row"
 
 
-@pytest.mark.timeout(90)  # thirty processes, one after the other
+@pytest.mark.timeout(300)  # thirty processes, one after the other
 def test_a_killed_run_of_a_profile(tmp_path: Path) -> None:
     done = swept(tmp_path, KGENT, stride=9 if is_whole() else 23)
     assert done["kills"] > 10

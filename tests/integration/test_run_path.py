@@ -22,8 +22,8 @@ calls without a reply. On a busy machine the look for instructions moves to a th
 two more.
 """
 
-MOST_FUNCTIONS, MOST_CALLS = 515, 1_380
-"""A little above what was measured."""
+MOST_FUNCTIONS, MOST_CALLS = 518, 1_420
+"""A little above what was measured: a busy machine writes in more batches, and so calls more."""
 
 MOST_FRAMES = 13
 """From `start` to the row of the session: a run is opened in the task of its caller."""

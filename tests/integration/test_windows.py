@@ -59,6 +59,8 @@ async def used(made: AgentRuntime, session_id: str = "s1") -> int:
 @pytest.mark.parametrize(
     ("provider", "facts", "window"),
     [
+        ("together", {"/models": [{"id": "m", "context_length": 12_288}]}, 12_288),
+        ("groq", {"/models": {"data": [{"id": "m", "context_window": 12_288}]}}, 12_288),
         ("openai", {"/v1/models": LISTED}, 65_536),
         ("openai", {"/v1/models": {"data": [{"id": "m", "context_length": 9000}]}}, 9000),
         ("openai", {"/v1/models": {"data": [{"id": "other", "max_model_len": 9000}]}}, 32_768),

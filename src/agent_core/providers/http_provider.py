@@ -371,7 +371,7 @@ class HttpProvider(ABC):
     async def look_up(
         self, path: str, question: Mapping[str, Any] | None = None, *, from_root: bool = False
     ) -> Mapping[str, Any]:
-        """Ask the service something other than a call; empty if it does not answer with an object.
+        """Ask the service something other than a call; empty if it does not answer with JSON.
 
         Args:
             path: path below `base_url`.
@@ -406,6 +406,7 @@ class HttpProvider(ABC):
                 found = document_of(body) if response.status == HTTP_OK else None
         except (*_LOST, ValueError):
             return {}
+        found = {"data": found} if isinstance(found, list) else found  # Together's listing
         return cast("Mapping[str, Any]", found) if isinstance(found, Mapping) else {}
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:

@@ -72,6 +72,8 @@ STABLE = (
     "ArtifactRefBlock",
     "ReasoningBlock",
     "ImageBlock",
+    "ProviderToolBlock",
+    "CitationBlock",
     "ModelRequest",
     "ModelMessage",
     "SystemBlock",

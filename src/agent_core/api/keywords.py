@@ -23,6 +23,7 @@ def run_keywords(
     deps: Any = None,
     budget: "Budget | None" = None,
     max_turns: int | None = None,
+    provider_tools: Sequence[str] | None = None,
     permission_mode: "PermissionMode | None" = None,
     memory: str | bool | None = None,
     guards: "Sequence[RunGuard]" = (),

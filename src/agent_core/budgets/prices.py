@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from decimal import Decimal
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 from agent_core.config.models import ModelConfig, PriceConfig
 from agent_core.config.servers import is_public
@@ -48,6 +48,14 @@ _FAMILIES: Mapping[str, re.Pattern[str]] = MappingProxyType(
     }
 )
 """Beginnings of model names that only one vendor has, whose price applies at any address."""
+
+
+_SEARCHES = "web_search_requests"
+"""Name of the number of searches in a usage report's `server_tool_use`: Anthropic's."""
+_A_SEARCH: Mapping[str, Decimal] = MappingProxyType(
+    dict.fromkeys(("anthropic", "openai"), Decimal("0.01"))
+)
+"""Dollars for a search that the service of a provider runs itself, where it says so."""
 
 
 class Price(ABC):
@@ -114,6 +122,30 @@ class ListedPrice(Price):
         return self._model.calc_price(Counts(**whole), self._provider).total_price
 
 
+class PriceWithSearches(Price):
+    """The price of a model whose service also charges for its searches.
+
+    Args:
+        price: of the tokens.
+        model: offers the searches; its configuration may have their price.
+    """
+
+    def __init__(self, price: Price, model: ModelConfig) -> None:
+        self._price = price
+        is_vendor = not model.base_url or is_public(model.base_url)
+        known = _A_SEARCH.get(model.provider, Decimal(0)) if is_vendor else Decimal(0)
+        configured = model.price.searches
+        self._search = known if configured is None else Decimal(str(configured)) / 1000
+
+    def of(self, usage: Usage) -> Decimal:
+        """See `Price.of`."""
+        reported = usage.raw_usage.get("server_tool_use")
+        table = cast("dict[str, object]", reported) if isinstance(reported, dict) else {}
+        count = table.get(_SEARCHES)
+        searches = count if isinstance(count, int) and count > 0 else 0
+        return self._price.of(usage) + searches * self._search
+
+
 FREE = ConfiguredPrice(PriceConfig.model_construct(input=0, output=0))
 """The price of a model that runs in this process."""
 
@@ -126,6 +158,10 @@ class Prices:
 
     def at_hand(self, model: ModelConfig) -> Price | None:
         """Return the price of a model if it is known without reading a list."""
+        if model.provider_tools:
+            plain = model.model_copy(update={"provider_tools": []})
+            price = self.at_hand(plain)
+            return price and PriceWithSearches(price, model)
         if is_configured(model.price):
             return ConfiguredPrice(model.price)
         if model.provider == "local":
@@ -144,7 +180,7 @@ class Prices:
             except Exception as error:  # noqa: BLE001 - a run needs no price list
                 logger.warning("the price lists cannot be read: %s", error)
                 self._known[key] = None
-        return self._known[key]
+        return self.at_hand(model)
 
 
 def _key(model: ModelConfig) -> tuple[object, ...]:

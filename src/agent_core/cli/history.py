@@ -7,18 +7,21 @@ from typing import Any, cast
 from msgspec import Struct, field
 
 from agent_core.api import AgentRuntime
+from agent_core.cli.service_tools import source_lines, use_line
 from agent_core.cli.words import SENT, TAKEN_BACK, sent_line, story_line
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.events.projection import Call, PlacedEvent, Projection
 from agent_core.text import shown_json
 from agent_core.types import (
     AgentRecord,
+    CitationBlock,
     DamagedRow,
     EventLevel,
     EventType,
     JsonBlock,
     Node,
     NodeType,
+    ProviderToolBlock,
     ReplayResult,
     Role,
     RunRecord,
@@ -411,6 +414,9 @@ class HistoryWriter(ABC):
         """End a run: why it failed, if it did."""
 
 
+SOURCES = "Sources:"
+
+
 def _is_message(node: Node) -> bool:
     return node.role is Role.USER and node.node_type is NodeType.MESSAGE
 
@@ -428,16 +434,23 @@ def gist_of(node: Node) -> str:
 def spoken_of(content: Iterable[Any]) -> str:
     """Return the text of some content, and the other parts described in words."""
     parts: list[str] = []
+    cited: list[CitationBlock] = []
     for block in content:
         match block:
             case TextBlock(text=text):
                 parts.append(text)
             case ToolCallBlock() | ToolResultBlock():
                 pass
+            case ProviderToolBlock():
+                parts.append(f"[{use_line(block)}]")
+            case CitationBlock():
+                cited.append(block)
             case _ if block.type != "reasoning":
                 parts.append(f"[{block.type.replace('_', ' ')}]")
             case _:
                 pass
+    if cited:
+        parts += [SOURCES, *(f"- {line}" for line in source_lines(cited))]
     return "\n".join(part for part in parts if part.strip())
 
 

@@ -14,6 +14,7 @@ from agent_core.cli.figures import format_dollars, format_duration, format_elaps
 from agent_core.cli.layout import ASCII_SIGNS, SIGNS, Signs, fitted
 from agent_core.cli.render import CallLayout, Line, is_quiet, label_of, summary_of
 from agent_core.cli.running import RunningCall, draw_calls
+from agent_core.cli.service_tools import source_lines, use_line
 from agent_core.cli.terminal import OutputClosedError, Style, Terminal
 from agent_core.cli.words import (
     SPENDERS,
@@ -154,6 +155,8 @@ class RunView:
                 self._count(reply.usage)
                 self._is_cut_off = reply.stop_reason == StopReason.MAX_TOKENS
                 self._end_message(is_narration=bool(reply.tool_calls))
+                if reply.provider_tools or reply.citations:
+                    self._show_service(reply)
             case ModelGaveUp():
                 self._end_reasoning()
                 self._end_message(is_narration=True)
@@ -248,6 +251,15 @@ class RunView:
             took = format_duration((monotonic() - thought.since) * 1e3)
             size = f"{thought.characters:,} characters"
             self._terminal.line(f"reasoned for {took} ({size})", Style.DIM)
+
+    def _show_service(self, reply: ModelReplied) -> None:
+        """Show the tools that the service has used, and its sources."""
+        for use in reply.provider_tools:
+            self._say(use_line(use), Style.DIM)
+        if reply.citations:
+            self._say("sources:", Style.DIM)
+            for line in source_lines(reply.citations):
+                self._say(f"  {line}", Style.DIM)
 
     def _begin_call(self, call: Call) -> None:
         if not call.caller:

@@ -69,6 +69,7 @@ _MEANINGS: Mapping[EventType, Meaning] = {
     EventType.MODEL_RETRY: Meaning(silence="waiting to try again", is_remark=True),
     EventType.MODEL_STARTED: Meaning(silence=_MODEL),
     EventType.PERMISSION_FAILED: _IMPLIED,  # a tool_denied follows
+    EventType.PROVIDER_TOOL_DENIED: Meaning(is_remark=True),
     EventType.RUN_CANCELLED: _IMPLIED,
     EventType.RUN_FAILED: _IMPLIED,
     EventType.RUN_QUEUED: Meaning(later="waited for its turn", silence="waiting for its turn"),

@@ -376,10 +376,10 @@ def resolve_model(config: Config, *profiles: Profile) -> ModelConfig:
     key by key. A model string sets the provider, the name, and the address if it has one; if this
     is a public service, a key and a window that are not set are the service's.
 
-    A profile with another provider drops the former `base_url`, key, `compat` and `headers` of
-    `provider_options`. One with an address at another server drops the last three: a key is never
-    sent to a service it was not meant for. One with another model name drops the former `price`.
-    The former `context_window` stays, but counts as assumed for another model.
+    A profile with another provider drops the former `base_url`, `provider_tools`, key, `compat` and
+    `headers` of `provider_options`. One with an address at another server drops the last three: a
+    key is never sent to a service it was not meant for. One with another model name drops the
+    former `price`. The former `context_window` stays, but counts as assumed for another model.
 
     Raises:
         ConfigError: a profile has an unknown name, or a mapping is not a partial model.
@@ -397,7 +397,7 @@ def resolve_model(config: Config, *profiles: Profile) -> ModelConfig:
         before = values["base_url"]
         is_other_provider = changes.get("provider", values["provider"]) != values["provider"]
         if is_other_provider:
-            values["base_url"] = None
+            values.update(base_url=None, provider_tools=[])
         is_other_server = is_other_provider or _server_in(
             changes.get("base_url", before)
         ) != _server_in(before)

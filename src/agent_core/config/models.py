@@ -26,6 +26,7 @@ from agent_core.config.stores import LONGEST_MS, RunWorkerConfig, StoreConfig
 from agent_core.config.terminal import TerminalConfig
 from agent_core.errors import ConfigError, ErrorCode
 from agent_core.types.options import Amount, Dollars, Seconds
+from agent_core.types.provider_tools import ProviderTools
 
 _MOST_TOKENS = 1_000_000_000
 _MOST_BYTES = 2**30
@@ -173,7 +174,7 @@ class PriceConfig(Section):
     If neither `input` nor `output` is set, the public price lists apply; if one is set, the other
     is free. Without a price of their own, tokens that are read from a cache or written to one cost
     as much as other tokens of the prompt, and those that are kept for an hour as much as the others
-    that are written.
+    that are written. `searches` is the price of a thousand searches that the service runs itself.
     """
 
     input: Dollars | None = None
@@ -181,6 +182,7 @@ class PriceConfig(Section):
     cache_read: Dollars | None = None
     cache_write: Dollars | None = None
     cache_write_hour: Dollars | None = None
+    searches: Dollars | None = None
 
 
 HOSTED_FIRST_BYTE_MS = 600_000
@@ -197,6 +199,7 @@ class ModelConfig(Section):
     window that the settings name for another model counts as assumed: the server knows better.
     `reasoning` has one spelling for all providers; each adapter translates it for its service.
     `supports_images` is None if this is unknown until it is tried.
+    `provider_tools` are tools that the service runs itself, by their name for all services.
     `api_key` is a callable, async or not, that returns the key, or a pair of the key and the time
     when it expires: a datetime, or seconds since 1970. It belongs to the program and is never
     stored.
@@ -220,6 +223,7 @@ class ModelConfig(Section):
     proxy: ProxyAddress | None = None
     ca_file: str | None = None
     provider_options: ProviderOptions = {}
+    provider_tools: ProviderTools = []
     api: OpenAIProtocol = "auto"
     project: str | None = None
     location: str | None = None
@@ -386,6 +390,7 @@ class ModelProfile(Section):
     proxy: ProxyAddress | None = None
     ca_file: str | None = None
     provider_options: ProviderOptions | None = None
+    provider_tools: ProviderTools | None = None
     api: OpenAIProtocol | None = None
     project: str | None = None
     location: str | None = None

@@ -478,8 +478,10 @@ class Composer:
             "temperature": model.temperature,
             "max_output_tokens": self._budget.output_for(use.total),
         }
+        if model.provider_tools:
+            settings["provider_tools"] = list(model.provider_tools)
         request = ModelRequest.of_checked(
-            **settings,
+            **{"provider_tools": [], **settings},
             system=list(system.blocks),
             messages=history.builder.messages + trailing,
             tools=list(tools),

@@ -169,6 +169,8 @@ _AGENT_STATUS = {
 }
 
 
+PAUSED = "paused"
+"""Metadata key of a reply that the service continues when it gets it back."""
 STOP_OBJECTION = "stop_objection"
 """Key of the objection that a run completed against, in its metadata and its closing event."""
 
@@ -205,13 +207,15 @@ class Reply(Struct, frozen=True):
     """A finished model message that is in the journal.
 
     `deferred_answer` is a final answer that came with calls: it counts once they have succeeded.
-    One that `is_empty` has neither text nor a call, and is not in the journal.
+    One that `is_empty` has neither text nor a call, and is not in the journal. One that `is_paused`
+    is continued by the service as soon as it gets it back.
     """
 
     calls: list[ToolCall]
     stop_reason: StopReason
     deferred_answer: str | None = None
     is_empty: bool = False
+    is_paused: bool = False
 
 
 class RunStats(Struct):
@@ -220,7 +224,8 @@ class RunStats(Struct):
     `answer` collects the pieces of an answer that was cut off and continued; `call_ids` are the
     tool call ids used in this history, since some servers restart their numbers in every reply.
     `output` is the value of an answer that `is_typed`; `outcome` is valid once the run is settled.
-    `replayed_reply` is the last reply of a continued run, if that reply may be its end.
+    `replayed_reply` is the last reply of a continued run, if that reply may be its end. After a
+    reply that the service has paused, `is_paused` is true: the next one continues its answer.
     """
 
     call_ids: set[str] = field(default_factory=set[str])
@@ -237,6 +242,7 @@ class RunStats(Struct):
     is_typed: bool = False
     outcome: Outcome = Outcome(EndReason.FAILED)
     replayed_reply: Reply | None = None
+    is_paused: bool = False
 
     def restore(self, left_off: ResumePoint) -> None:
         """Restore the counters of a run that began in another process."""
@@ -261,8 +267,9 @@ class RunStats(Struct):
         self.empty_replies = self.empty_replies + 1 if reason == "empty_reply" else 0
         if node.role is Role.ASSISTANT and not node.is_partial:
             has_final = FINAL_ANSWER in node.metadata
-            if self.continuations == 0 or has_final:
+            if (self.continuations == 0 and not self.is_paused) or has_final:
                 self.answer.clear()
+            self.is_paused = PAUSED in node.metadata
             is_alone = has_final and not node.calls  # other text may stand before it
             self.answer.append(plain_text(node.content[-1:]) if is_alone else node.text)
             if node.calls or node.metadata.get("stop_reason") != StopReason.MAX_TOKENS:

@@ -14,17 +14,18 @@ from agent_core.aio import stop_if_cancelled
 from agent_core.context.composer import Built
 from agent_core.context.messages import plain_text
 from agent_core.errors import AgentCoreError, ErrorCode, ProviderError
-from agent_core.loop.context import Reply, RunContext, RunStats
+from agent_core.loop.context import PAUSED, Reply, RunContext, RunStats
 from agent_core.providers.adapter_faults import AdapterCheck, open_stream
 from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.tally import CallTally
-from agent_core.text import bounded_line, shorten_name
+from agent_core.text import bounded_line, shorten_name, shortened
 from agent_core.tools.registry import Toolbox
 from agent_core.types import (
     FINAL_ANSWER,
     HELD_ANSWER,
     REFUSED_CALL,
     STOP_WORDS,
+    CitationBlock,
     ContentBlock,
     Draft,
     ErrorPayload,
@@ -40,6 +41,7 @@ from agent_core.types import (
     ModelTextDelta,
     NodeFlags,
     OutputFormat,
+    ProviderToolBlock,
     ReasoningBlock,
     Role,
     StopReason,
@@ -61,6 +63,13 @@ _ABOUT_THE_REQUEST = frozenset({400, 413})
 
 _LONGEST_STRETCH_S = 0.02
 """Seconds for which a stream may arrive without a pause for the rest of the program."""
+
+
+_PAUSE = "pause_turn"
+"""Anthropic's reason for a reply that it continues when it gets it back."""
+_OF_NO_ANSWER = (ReasoningBlock, TextBlock, ProviderToolBlock, CitationBlock)
+_NO_FACTS: Mapping[str, Any] = {}
+_MAX_SHOWN = 2000
 
 
 async def take_turn(ctx: RunContext, stats: RunStats) -> Reply:
@@ -329,6 +338,7 @@ def _write_down(
             "tool_calls": [{"tool_call_id": c.tool_call_id, "name": c.name} for c in calls],
             "duration_ms": duration_ms,
             "metadata": completed.metadata,
+            **(_service_facts(content) if len(content) > 1 else _NO_FACTS),
         },
     )
     is_invalid = bool(calls) and "invalid_arguments" in calls[0].metadata
@@ -337,6 +347,9 @@ def _write_down(
     if may_end and not plain_text(content).strip() and _is_empty(content):
         return Reply([], completed.stop_reason, is_empty=True)
     metadata: dict[str, Any] = {"stop_reason": completed.stop_reason}
+    is_paused = completed.raw_stop_reason == _PAUSE and not calls
+    if is_paused:
+        metadata[PAUSED] = True
     if answer is not None:
         metadata[FINAL_ANSWER] = True
         if calls:
@@ -347,7 +360,8 @@ def _write_down(
         payload={"role": "assistant", "tool_calls": len(calls)},
     )
     stats.follow(node)
-    return Reply(calls, completed.stop_reason, answer if calls else None)
+    deferred = answer if calls else None
+    return Reply(calls, completed.stop_reason, deferred, is_paused=is_paused)
 
 
 def _count_invalid(ctx: RunContext, calls: Sequence[ToolCall], stats: RunStats) -> int:
@@ -370,7 +384,27 @@ def _count_invalid(ctx: RunContext, calls: Sequence[ToolCall], stats: RunStats) 
 
 def _is_empty(content: Sequence[ContentBlock]) -> bool:
     """Return whether a reply without calls and words has nothing else for the user, either."""
-    return all(isinstance(block, ReasoningBlock | TextBlock) for block in content)
+    return all(isinstance(block, _OF_NO_ANSWER) for block in content)
+
+
+def _service_facts(content: Sequence[ContentBlock]) -> dict[str, Any]:
+    """Return the tools that the service has used for a reply, and its sources, for an event."""
+    uses = [
+        {
+            "name": block.name,
+            "arguments": block.arguments,
+            "result": None if block.result is None else shortened(block.result, _MAX_SHOWN),
+        }
+        for block in content
+        if isinstance(block, ProviderToolBlock)
+    ]
+    sources = [
+        {"url": block.url, "title": block.title, "text_range": block.text_range}
+        for block in content
+        if isinstance(block, CitationBlock)
+    ]
+    facts: dict[str, Any] = {"provider_tools": uses} if uses else {}
+    return facts | ({"citations": sources} if sources else {})
 
 
 def _take_answer(

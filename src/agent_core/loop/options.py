@@ -59,6 +59,8 @@ class RunOptions(Generic[OutputT]):
         deps: any object; available to tools as `ToolContext.deps`. It is not stored.
         budget: the spending limit of the run, including its children.
         max_turns: the maximum number of model turns; not more than the configuration allows.
+        provider_tools: tools that the service of the model runs itself, such as `web_search`; None
+            leaves the choice to the configuration, `()` is none. They apply to children, too.
         permission_mode: `plan` denies calls that could change something, `accept-edits` writes
             project files without asking; None is `ask`, which follows the settings. It also applies
             to children.
@@ -81,6 +83,7 @@ class RunOptions(Generic[OutputT]):
     deps: Any = None
     budget: Budget | None = None
     max_turns: int | None = None
+    provider_tools: Sequence[str] | None = None
     permission_mode: PermissionMode | None = None
     memory: str | bool | None = None
     guards: "Sequence[RunGuard]" = ()
@@ -118,6 +121,7 @@ class RunOptions(Generic[OutputT]):
             model=self.model,
             tools=self.tools,
             disabled_tools=self.disabled_tools,
+            provider_tools=self.provider_tools,
             deps=self.deps,
             memory=self.memory,
             guards=[guard for guard in self.guards if guard.point == "tool_call"],
@@ -146,6 +150,7 @@ class RunFields(TypedDict, total=False):
     deps: Any
     budget: Budget | None
     max_turns: int | None
+    provider_tools: Sequence[str] | None
     permission_mode: PermissionMode | None
     memory: str | bool | None
     guards: "Sequence[RunGuard]"
@@ -245,6 +250,7 @@ def stored_options(options: RunOptions[Any]) -> StoredOptions:
     if not (model is None or isinstance(model, str | ModelConfig)):
         reason = f"is 'provider:name', a ModelConfig or an adapter, not a {_kind(model)}"
         raise malformed_option("model", reason)
+    own_tools = options.provider_tools
     guards = _guards(options.guards)
     extensions = checked_extensions(_items("extensions", options.extensions))
     live = {
@@ -263,6 +269,7 @@ def stored_options(options: RunOptions[Any]) -> StoredOptions:
         "output_retries": options.output_retries,
         "budget": options.budget,
         "max_turns": options.max_turns,
+        "provider_tools": own_tools if own_tools is None else _items("provider_tools", own_tools),
         "permission_mode": options.permission_mode,
         "memory": options.memory,
         "needs_caller": [name for name, is_needed in live.items() if is_needed],
@@ -348,6 +355,7 @@ def restored_options(
         output_retries=stored.output_retries,
         budget=stored.budget,
         max_turns=stored.max_turns,
+        provider_tools=stored.provider_tools,
         permission_mode=stored.permission_mode,
         memory=stored.memory,
         deps=given.deps,

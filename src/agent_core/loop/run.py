@@ -188,6 +188,8 @@ async def may_stop(ctx: RunContext, reply: Reply, stats: RunStats) -> bool:
         answer = reply.deferred_answer
         if answer is None or not release_answer(ctx, reply, stats, answer):
             return False
+    if reply.is_paused:
+        return False
     if reply.stop_reason is StopReason.MAX_TOKENS:
         if stats.continuations >= ctx.limits.max_continuations:
             message = f"the answer was still cut off after {stats.continuations} continuations"

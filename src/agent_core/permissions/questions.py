@@ -269,6 +269,11 @@ class Questions:
         """A reason as it is stored: bounded, and without secrets."""
         return None if reason is None else shortened(self._redactor.text(reason), MAX_REASON)
 
+    @property
+    def parks(self) -> bool:
+        """Return whether runs stop at questions, because nobody can be asked here."""
+        return self._callback is None and self._unattended == "park"
+
     async def ask(
         self,
         request: "PermissionRequest",

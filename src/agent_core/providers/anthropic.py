@@ -5,10 +5,11 @@
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import takewhile
 from typing import Any, ClassVar
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from agent_core.config.models import ModelConfig
 from agent_core.providers import jsontext
@@ -21,6 +22,7 @@ from agent_core.providers.reply import (
     ChunkParser,
     ProseDraft,
     ReplyAccumulator,
+    WholePart,
     index_of,
     items,
     table,
@@ -42,15 +44,20 @@ from agent_core.providers.requests import (
     text_beside_images,
     wire_name,
 )
+from agent_core.providers.service_tools import citation, opaque_item, sources_text, tool_use
 from agent_core.providers.usage import cached_usage, count, merge_reports
 from agent_core.types import (
+    CitationBlock,
+    ContentBlock,
     ImageBlock,
     ModelEvent,
     ModelMessage,
     ModelRequest,
+    ProviderToolBlock,
     ReasoningBlock,
     Role,
     StopReason,
+    TextBlock,
     ToolCallBlock,
     ToolDefinition,
     ToolResultBlock,
@@ -72,6 +79,23 @@ KNOWN_OPTIONS = frozenset(
 )
 
 
+class _Use(Struct):
+    """A use of a tool of the service, whose input arrives in pieces."""
+
+    item: dict[str, Any]
+    part: WholePart
+    pieces: list[str] = field(default_factory=list[str])
+
+
+class _Segment(Struct):
+    """A piece of a text, and its sources; `end` is None until it has ended."""
+
+    part: ProseDraft
+    start: int
+    end: int | None = None
+    cited: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+
+
 class AnthropicEvents(ChunkParser):
     """Reads the events of a message stream; `ping` and unknown events are ignored."""
 
@@ -91,6 +115,10 @@ class AnthropicEvents(ChunkParser):
         self._whole: dict[int, str] = {}
         self._foreign: set[int] = set()
         self._unstarted: ProseDraft | None = None
+        self._uses: dict[int, _Use] = {}
+        self._answered: set[str] = set()
+        self._texts: dict[int, _Segment] = {}
+        self._is_cited = False
         self._usage: dict[str, Any] = {}
 
     def read(self, chunk: dict[str, Any]) -> None:
@@ -100,6 +128,9 @@ class AnthropicEvents(ChunkParser):
                 self._read_delta(chunk.get("index"), table(chunk.get("delta")))
             case "content_block_start":
                 self._open(chunk.get("index"), table(chunk.get("content_block")))
+            case "content_block_stop":
+                if (segment := self._texts.get(index_of(chunk.get("index")))) is not None:
+                    segment.end = segment.part.length
             case "message_start":
                 self._take_whole(table(chunk.get("message")))
             case "message":
@@ -144,8 +175,22 @@ class AnthropicEvents(ChunkParser):
         draft = self.draft
         match block.get("type"):
             case "text":
-                part: ProseDraft | CallDraft = draft.open_prose(is_reasoning=False)
+                part: ProseDraft | CallDraft = self._open_text(index_of(index))
                 draft.feed(part, text(block.get("text")))
+                for cited in items(block.get("citations")):
+                    self._cite(index, cited)
+            case "server_tool_use" if block.get("name"):
+                use = self._uses[index_of(index)] = _Use(block, WholePart())
+                draft.add(use.part)
+                self._foreign.add(index_of(index))
+                return
+            case str(kind) if kind.endswith("_tool_result") and block.get("tool_use_id"):
+                self._answered.add(text(block.get("tool_use_id")))
+                name = _tool_name(kind.removesuffix("_tool_result"))
+                result = _described(block.get("content"))
+                draft.add(tool_use(self.called, name, result=result, item=block))
+                self._foreign.add(index_of(index))
+                return
             case "thinking":
                 part = draft.open_prose(is_reasoning=True)
                 part.signature = text(block.get("signature"))
@@ -164,13 +209,71 @@ class AnthropicEvents(ChunkParser):
 
     def finish(self) -> list[ModelEvent]:
         """Finish the reply, including arguments that came only with the start of their block."""
+        if self._uses:
+            self._finish_uses()
+        if self._is_cited:
+            self._add_citations()
         for key, given in self._whole.items():
             part = self._blocks[key]
             if not part.has_text:
                 self.draft.feed(part, given)
         return super().finish()
 
+    def _open_text(self, index: int) -> ProseDraft:
+        """Begin a text. Cited texts come in pieces that are one text, so a piece continues it."""
+        last = self.draft.parts[-1] if self.draft.parts else None
+        if isinstance(last, ProseDraft) and not last.is_reasoning:
+            part = last
+        else:
+            part = self.draft.open_prose(is_reasoning=False)
+        self._texts[index] = _Segment(part, part.length)
+        return part
+
+    def _cite(self, index: Any, cited: dict[str, Any]) -> None:
+        if cited:
+            self._is_cited = True
+            self._texts[index_of(index)].cited.append(cited)
+
+    def _finish_uses(self) -> None:
+        """Complete the uses of tools; one that was cut off is shown, and not sent back."""
+        is_paused = self.raw_stop == "pause_turn"
+        for use in self._uses.values():
+            item = {**use.item}
+            if given := "".join(use.pieces):
+                try:
+                    item["input"] = jsontext.parse_object(given)
+                except ValueError:
+                    item["input"] = {}
+            is_kept = is_paused or text(item.get("id")) in self._answered
+            use.part.whole = tool_use(
+                self.called,
+                _tool_name(text(item.get("name"))),
+                arguments=table(item.get("input")),
+                item=item if is_kept else None,
+            ).whole
+
+    def _add_citations(self) -> None:
+        """Place the sources of each text after it."""
+        parts = [*self.draft.parts]
+        for segment in reversed(self._texts.values()):
+            place = next(at for at, part in enumerate(parts, 1) if part is segment.part)
+            end = segment.part.length if segment.end is None else segment.end
+            parts[place:place] = [
+                citation(
+                    self.called,
+                    text(each.get("url")),
+                    text(each.get("title")) or text(each.get("document_title")),
+                    text_range=(segment.start, end),
+                    item=each,
+                )
+                for each in segment.cited
+            ]
+        self.draft.keep(parts)
+
     def _read_delta(self, index: Any, delta: dict[str, Any]) -> None:
+        if (use := self._uses.get(index_of(index))) is not None:
+            use.pieces.append(text(delta.get("partial_json")))
+            return
         part = self._blocks.get(index_of(index))
         if part is None or part is self._unstarted:
             part = self._open_unstarted(index_of(index), delta)
@@ -185,6 +288,8 @@ class AnthropicEvents(ChunkParser):
                 self.draft.feed(part, text(delta.get("partial_json")))
             case "signature_delta" if isinstance(part, ProseDraft):
                 part.signature = text(delta.get("signature"))
+            case "citations_delta" if index_of(index) in self._texts:
+                self._cite(index, table(delta.get("citation")))
             case _:
                 pass
 
@@ -238,6 +343,11 @@ class AnthropicProvider(HttpProvider):
         "anthropic-version": API_VERSION,
     }
     key_header = ("x-api-key", "")
+    provider_tools: Mapping[str, Any] = {
+        "web_search": {"name": "web_search", "type": "web_search_20250305"},
+        "web_fetch": {"name": "web_fetch", "type": "web_fetch_20250910"},
+        "code_execution": {"name": "code_execution", "type": "code_execution_20250825"},
+    }
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
@@ -275,6 +385,7 @@ class AnthropicProvider(HttpProvider):
             fields["stop_sequences"] = request.stop
 
         tools = self._tools.get_all(request.tools, _write_tool)
+        tools += map(jsontext.dump, self.own_tools(request))
         if tools:
             tools[-1] = _CACHE_MARK + tools[-1][1:]
 
@@ -354,13 +465,78 @@ class AnthropicProvider(HttpProvider):
                 case ImageBlock() if block.data:
                     yield _write_image(block)
                 case _:
-                    prose = block_text(block)
-                    if prose.strip():  # blank text is refused
-                        yield {"type": "text", "text": prose}
+                    yield from self._write_other(block, message, model)
         # A failed result accepts only text, so its pictures follow all results.
         for block in failures_with_images:
             yield {"type": "text", "text": images_label(block)}
             yield from map(_write_image, images_of(block))
+
+    def _write_other(
+        self, block: ContentBlock, message: ModelMessage, model: str
+    ) -> Iterator[dict[str, Any]]:
+        """Write a text, or what the service has sent about a tool of its own."""
+        if isinstance(block, ProviderToolBlock):
+            if item := opaque_item(block, self.provider, model):
+                yield item
+            return
+        if isinstance(block, TextBlock) and len(message.content) > 1:
+            place = next(at for at, each in enumerate(message.content, 1) if each is block)
+            cited = takewhile(lambda b: isinstance(b, CitationBlock), message.content[place:])
+            sources = [
+                (each.text_range or (0, len(block.text)), raw)
+                for each in cited
+                if isinstance(each, CitationBlock)
+                and (raw := opaque_item(each, self.provider, model))
+            ]
+            if sources:
+                yield from _write_cited(block, sources)
+                return
+        prose = block_text(block)
+        if prose.strip():  # blank text is refused
+            yield {"type": "text", "text": prose}
+
+
+def _write_cited(
+    block: TextBlock, found: Iterable[tuple[tuple[int, int], dict[str, Any]]]
+) -> Iterator[dict[str, Any]]:
+    """Write a text in the pieces that the service has cited sources for."""
+    cited: dict[tuple[int, int], list[dict[str, Any]]] = {}
+    for place, raw in found:
+        cited.setdefault(place, []).append(raw)
+    written = 0
+    for (start, end), sources in sorted(cited.items(), key=lambda item: item[0]):
+        if start < written or end > len(block.text):
+            continue
+        if before := block.text[written:start]:
+            if before.strip():
+                yield {"type": "text", "text": before}
+            else:
+                start = written  # blank text is refused by itself
+        yield {"type": "text", "text": block.text[start:end], "citations": sources}
+        written = end
+    if (rest := block.text[written:]).strip():
+        yield {"type": "text", "text": rest}
+
+
+def _tool_name(name: str) -> str:
+    """Return the name of a tool for all services: code is run by tools of several names."""
+    return "code_execution" if name.endswith("code_execution") else name
+
+
+def _described(content: Any) -> str:
+    """Return what a tool of the service has found or printed, for people."""
+    if pages := [each for each in items(content) if each.get("url")]:
+        return sources_text([(text(each.get("title")), text(each.get("url"))) for each in pages])
+    found = table(content)
+    if code := text(found.get("error_code")):
+        return f"error: {code}"
+    if url := text(found.get("url")):
+        title = text(table(found.get("content")).get("title"))
+        return sources_text([(title, url)])
+    printed = [text(found.get("stdout")), text(found.get("stderr"))]
+    if found.get("return_code"):
+        printed.append(f"exit code {found['return_code']}")
+    return "\n".join(filter(None, printed))
 
 
 _WITHOUT_SCHEMA = re.compile(r"claude-(instant|2|3|(opus|sonnet)-4(-0)?(-\d{8}|@\d{8}|-v\d|:|$))")

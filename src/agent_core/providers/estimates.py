@@ -11,11 +11,13 @@ from agent_core.providers.requests import IdentityCache
 from agent_core.text import BYTES_PER_TOKEN, estimate_text
 from agent_core.types import (
     ArtifactRefBlock,
+    CitationBlock,
     ContentBlock,
     ImageBlock,
     JsonBlock,
     ModelMessage,
     ModelRequest,
+    ProviderToolBlock,
     ReasoningBlock,
     TextBlock,
     ToolCallBlock,
@@ -65,6 +67,8 @@ def estimate_blocks(blocks: Iterable[ContentBlock]) -> int:
                 total -= -len(json_bytes(block.data)) // BYTES_PER_TOKEN
             case ArtifactRefBlock():
                 total += estimate_text(block.artifact_id) + estimate_text(block.summary or "")
+            case ProviderToolBlock() | CitationBlock():  # goes back whole
+                total += len(json_bytes(block.metadata)) // BYTES_PER_TOKEN
             case ImageBlock():
                 size = len(block.data or "") if block.is_document else 0
                 total += max(IMAGE_TOKENS, size // DOCUMENT_CHARS_PER_TOKEN)

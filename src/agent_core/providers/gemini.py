@@ -11,9 +11,17 @@ from urllib.parse import quote
 from agent_core.config.models import ModelConfig
 from agent_core.providers import jsontext
 from agent_core.providers.failures import Called
+from agent_core.providers.grounding import PAGES as _PAGES, grounded
 from agent_core.providers.http_provider import HttpProvider
 from agent_core.providers.partial_arguments import PartialArguments
-from agent_core.providers.reply import ChunkParser, ReplyAccumulator, items, table, text
+from agent_core.providers.reply import (
+    ChunkParser,
+    ReplyAccumulator,
+    WholePart,
+    items,
+    table,
+    text,
+)
 from agent_core.providers.requests import (
     EXTRA_BODY,
     HEADERS,
@@ -34,12 +42,15 @@ from agent_core.providers.requests import (
     sampling_fields,
     wire_name,
 )
+from agent_core.providers.service_tools import opaque_item, tool_use
 from agent_core.providers.usage import count, merge_reports
 from agent_core.types import (
+    ContentBlock,
     ImageBlock,
     ModelEvent,
     ModelMessage,
     ModelRequest,
+    ProviderToolBlock,
     ReasoningBlock,
     Role,
     StopReason,
@@ -79,6 +90,13 @@ _LEVELS: Mapping[str, str] = {"none": "minimal", "low": "low", "medium": "medium
 _PROMPT_BLOCKED = "prompt_blocked"
 _IN_PIECES = frozenset({"partialArgs", "willContinue"})
 """Fields of a call whose arguments arrive in pieces, as Vertex AI sends them."""
+_OWN_PARTS = ("executableCode", "codeExecutionResult", "toolCall", "toolResponse")
+"""Parts about tools that the service runs itself."""
+_OWN_TYPES: Mapping[str, str] = {
+    "GOOGLE_SEARCH_WEB": "web_search",
+    "GOOGLE_SEARCH_IMAGE": "web_search",
+    "URL_CONTEXT": "web_fetch",
+}
 
 
 class GeminiChunks(ChunkParser):
@@ -111,6 +129,7 @@ class GeminiChunks(ChunkParser):
         super().__init__(called, draft)
         self._usage: dict[str, Any] = {}
         self._arriving: PartialArguments | None = None
+        self._grounding: dict[str, Any] = {}
 
     def read(self, chunk: dict[str, Any]) -> None:
         """Process the parts of the first candidate; the usage of the last response counts."""
@@ -124,10 +143,20 @@ class GeminiChunks(ChunkParser):
                 continue
             for part in items(table(candidate.get("content")).get("parts")):
                 self._read_part(part)
+            if "groundingMetadata" in candidate or "urlContextMetadata" in candidate:
+                self._ground(candidate)
             reason = text(candidate.get("finishReason"))
             if reason and reason != "FINISH_REASON_UNSPECIFIED":
                 self.raw_stop = reason
                 self.stop_words = text(candidate.get("finishMessage"))
+
+    def _ground(self, candidate: dict[str, Any]) -> None:
+        """Note the sources of the reply; later chunks have them anew or add to them."""
+        for key, value in table(candidate.get("groundingMetadata")).items():
+            if value:
+                self._grounding[key] = value
+        if pages := items(table(candidate.get("urlContextMetadata")).get("urlMetadata")):
+            self._grounding[_PAGES] = pages
 
     def usage(self) -> Usage:
         """Return the last usage; thoughts are part of the output, tools' prompts of the input."""
@@ -158,6 +187,8 @@ class GeminiChunks(ChunkParser):
             given = call.get("args")
             if given is not None:
                 draft.feed(opened, given if isinstance(given, str) else jsontext.dump_text(given))
+        elif kind := next((key for key in _OWN_PARTS if key in part), None):
+            draft.add(_own_part(self.called, kind, part))
         elif not signature:
             if prose:
                 (draft.add_reasoning if is_thought else draft.add_text)(prose)
@@ -191,10 +222,33 @@ class GeminiChunks(ChunkParser):
             self._arriving = None
 
     def finish(self) -> list[ModelEvent]:
-        """Finish the reply; a call that a limit has cut off keeps no arguments."""
+        """Finish the reply, with its sources; a call that a limit has cut off has no arguments."""
+        if self._grounding:
+            self.draft.keep(grounded(self.called, self.draft.parts, self._grounding))
         if (self.raw_stop or "").upper() == "STOP":
             self._end_call()
         return super().finish()
+
+
+def _own_part(called: Called, kind: str, part: dict[str, Any]) -> WholePart:
+    """Return a part about a tool of the service; it goes back as it came."""
+    fields = table(part[kind])
+    name = "code_execution"
+    asked: dict[str, Any] = {}
+    result: str | None = None
+    if kind == "executableCode":
+        asked = {"code": text(fields.get("code"))}
+    elif kind == "codeExecutionResult":
+        outcome = text(fields.get("outcome"))
+        failure = "" if outcome in {"", "OUTCOME_OK"} else outcome.lower()
+        result = "\n".join(filter(None, (failure, text(fields.get("output")))))
+    else:
+        used = text(fields.get("toolType"))
+        name = _OWN_TYPES.get(used, used.lower() or "tool")
+        asked = table(fields.get("args"))
+        if kind == "toolResponse":
+            result = jsontext.dump_text(table(fields.get("response")))
+    return tool_use(called, name, arguments=asked, result=result, item=part)
 
 
 def segment_of(model: str) -> str:
@@ -214,6 +268,13 @@ class GeminiProvider(HttpProvider):
     key_header = ("x-goog-api-key", "")
     streams_arguments = False
     """Ask for arguments in pieces, which only Vertex AI has."""
+    provider_tools: Mapping[str, Any] = {
+        "web_search": {"googleSearch": {}},
+        "web_fetch": {"urlContext": {}},
+        "code_execution": {"codeExecution": {}},
+    }
+    reports_tools = True
+    """Own tools can be offered beside functions, if the service reports how it uses them."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
@@ -253,6 +314,12 @@ class GeminiProvider(HttpProvider):
             head["systemInstruction"] = {"parts": system}
         declared = b",".join(self._tools.get_all(request.tools, _write_tool))
         tools = [b'{"functionDeclarations":[%b]}' % declared] if declared else []
+        if request.provider_tools:
+            own = self.own_tools(request)
+            tools += map(jsontext.dump, own)
+            if declared and own and self.reports_tools:
+                told = {"includeServerSideToolInvocations": True}
+                head["toolConfig"] = table(head.get("toolConfig")) | told
         last_answer: ModelMessage | None = None
 
         def write(message: ModelMessage) -> Turn:
@@ -297,12 +364,19 @@ class GeminiProvider(HttpProvider):
                 case ImageBlock() if block.data:
                     parts.append(_write_image(block))
                 case _:
-                    if prose := block_text(block):
-                        parts.append({"text": prose})
+                    parts += self._write_other(block, called)
         for block in message.content:  # a response itself has only text
             if isinstance(block, ToolResultBlock) and (images := images_of(block)):
                 parts += [{"text": images_label(block)}, *map(_write_image, images)]
         return parts
+
+    def _write_other(self, block: ContentBlock, called: Called) -> list[dict[str, Any]]:
+        """Write a text, or a part about a tool of the service."""
+        if isinstance(block, ProviderToolBlock):
+            item = opaque_item(block, self.provider, called.model)
+            return [item] if item else []
+        prose = block_text(block)
+        return [{"text": prose}] if prose else []
 
 
 def _write_thought(block: ReasoningBlock, parts: list[dict[str, Any]]) -> None:

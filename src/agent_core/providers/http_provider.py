@@ -205,6 +205,8 @@ class HttpProvider(ABC):
     """Fields of a body that can be left out or renamed if the service refuses them."""
     output_fields: ClassVar[frozenset[str]] = frozenset()
     """Fields that hold the service to a typed answer's schema; empty if it has no such mode."""
+    provider_tools: Mapping[str, Any] = {}
+    """The tools that the service runs itself, as they are written, by their common name."""
 
     def __init__(self, config: ModelConfig) -> None:
         url = (config.address or self.default_url).strip().rstrip("/")
@@ -314,6 +316,11 @@ class HttpProvider(ABC):
             names = ToolNames(tool.name for tool in tools)
             self._named = tools, names
         return names
+
+    def own_tools(self, request: ModelRequest) -> list[Any]:
+        """Return the wanted tools of the service; those it does not have are left out."""
+        offered = self.provider_tools
+        return [offered[name] for name in request.provider_tools if name in offered]
 
     def address(self, model: str) -> str | URL:  # noqa: ARG002 - for services that have it there
         """Return the address for calls of `model`."""

@@ -11,7 +11,7 @@ from urllib.parse import quote, urlsplit
 
 from agent_core.config.models import ModelConfig
 from agent_core.config.services import COMPATIBLE
-from agent_core.providers.compat import host_of, without
+from agent_core.providers.compat import host_of, server_of, without
 from agent_core.providers.failures import Called
 from agent_core.providers.http_provider import HttpProvider, Prepared
 from agent_core.providers.images import ImageRules
@@ -95,6 +95,8 @@ class OpenAIProvider(HttpProvider):
             self._query = ""
         super().__init__(config)
         self._requests = OpenAIRequests(self.provider, self._dialect)
+        if self._server == "xai":
+            self.provider_tools = _SEARCH_OF_XAI
         if self._dialect.key_header == "api-key":
             self.key_header = ("api-key", "")
         self._images = ImageRules(
@@ -139,6 +141,8 @@ class OpenAIProvider(HttpProvider):
                 "type": "json_schema",
                 "json_schema": openai_format(request),
             }
+        if "web_search" in request.provider_tools and "web_search" in self.provider_tools:
+            head |= self.provider_tools["web_search"]
         if effort := self._config.reasoning:
             head |= _reasoning(effort, self._dialect.reasoning_field)
             if self._server in {"openai", "azure"} and effort != "none":  # refused beside reasoning
@@ -183,6 +187,7 @@ class OpenAIResponsesProvider(OpenAIProvider):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
+        self.provider_tools = _TOOLS if self._server in {None, *_WITH_TOOLS} else {}
         strict = self._dialect.strict_tools
         self._items = ResponsesRequests(self.provider, strict_tools=strict)
 
@@ -209,7 +214,12 @@ class OpenAIResponsesProvider(OpenAIProvider):
         if answer := _text_fields(options):
             head["text"] = answer
         fields = {**without({**head, **options}, refused), **extra}
-        return self._items.body(request, fields, called)
+        if not request.provider_tools:
+            return self._items.body(request, fields, called)
+        if self._server in {None, "openai", "azure"} and "include" not in options:
+            more = [_INCLUDED[name] for name in request.provider_tools if name in _INCLUDED]
+            fields["include"] = [*fields.get("include", ()), *more]
+        return self._items.body(request, fields, called, self.own_tools(request))
 
     def _adjusted(
         self, request: ModelRequest, before: Prepared, refusal: ErrorPayload
@@ -256,6 +266,21 @@ def _refuse(
         )
 
 
+_TOOLS: Mapping[str, Any] = {
+    "web_search": {"type": "web_search"},
+    "code_execution": {"type": "code_interpreter", "container": {"type": "auto"}},
+}
+"""The tools that Responses runs itself; its search opens pages, too."""
+_WITH_TOOLS = frozenset({"azure", "openai", "xai"})
+_INCLUDED: Mapping[str, str] = {
+    "web_search": "web_search_call.action.sources",
+    "code_execution": "code_interpreter_call.outputs",
+}
+"""What the service leaves out of its answers if it is not asked for."""
+_SEARCH_OF_XAI: Mapping[str, Any] = {
+    "web_search": {"search_parameters": {"mode": "auto", "return_citations": True}}
+}
+"""The search of xAI's Chat Completions, which is no tool there."""
 _LEAST_OUTPUT = 16
 """Smallest number of tokens that may be requested for an answer."""
 _UNREADABLE = r"invalid_encrypted_content|encrypted content.{0,200}(verified|decrypted|parsed)"
@@ -268,6 +293,10 @@ def create(config: ModelConfig) -> OpenAIProvider:
     """Create the adapter for `provider = "openai"`; OpenAI itself is called through Responses."""
     host = host_of(config.address or OpenAIProvider.default_url)
     is_openai = f".{host}".endswith(".api.openai.com")
-    if config.api == "responses" or (config.api == "auto" and is_openai):
+    has_responses = is_openai
+    if config.provider_tools and config.api == "auto":
+        server = server_of(config.address or "", config.compat, config.provider)
+        has_responses = is_openai or server in _WITH_TOOLS
+    if config.api == "responses" or (config.api == "auto" and has_responses):
         return OpenAIResponsesProvider(config)
     return OpenAIProvider(config)

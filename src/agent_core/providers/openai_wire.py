@@ -3,7 +3,7 @@
 import hashlib
 import re
 from collections.abc import Mapping, Set as AbstractSet
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from agent_core.providers import jsontext
 from agent_core.providers.compat import Dialect
@@ -12,6 +12,7 @@ from agent_core.providers.histories import ReasoningHistory
 from agent_core.providers.reply import (
     CallDraft,
     ChunkParser,
+    ProseDraft,
     ReplyAccumulator,
     items,
     table,
@@ -36,10 +37,12 @@ from agent_core.providers.requests import (
     wire_name,
     with_error,
 )
+from agent_core.providers.service_tools import citation, url_citations
 from agent_core.providers.usage import count, merge_reports
 from agent_core.types import (
     OPAQUE,
     ImageBlock,
+    ModelEvent,
     ModelMessage,
     ModelRequest,
     ReasoningBlock,
@@ -61,6 +64,8 @@ _DETAILS = "reasoning_details"
 """Field of OpenRouter's data that reasoning models want back: signed texts, encrypted data."""
 _GROQ = "x_groq"
 """Field of Groq's usage and errors."""
+_EXTENSIONS = frozenset({_GROQ, "citations"})
+"""Fields of a chunk that only some services have; xAI and Perplexity cite addresses."""
 
 _CALLING = frozenset({"role", "content", "tool_calls"})
 _MORE_OF_CALL = frozenset({"index", "function"})
@@ -286,6 +291,8 @@ class OpenAIChunks(ChunkParser):
         self._last_call: CallDraft | None = None
         self._usage: dict[str, Any] = {}
         self._details: list[dict[str, Any]] = []
+        self._citations: object = None
+        self._annotations: list[dict[str, Any]] = []
 
     @property
     def may_end_without_reason(self) -> bool:
@@ -319,13 +326,35 @@ class OpenAIChunks(ChunkParser):
             self._usage = merge_reports(self._usage, usage)
         elif "choices" not in chunk and (chunk.get("message") or chunk.get("detail")):
             raise self.called.reported(chunk)  # the data of an event that is named `error`
-        if _GROQ in chunk:
-            self._read_groq(table(chunk[_GROQ]))
+        if not _EXTENSIONS.isdisjoint(chunk):
+            self._read_extensions(chunk)
 
-    def _read_groq(self, extension: dict[str, Any]) -> None:
+    def _read_extensions(self, chunk: dict[str, Any]) -> None:
+        """Process what single services have beside the choices."""
+        if "citations" in chunk:
+            self._citations = chunk["citations"]
+        extension = table(chunk.get(_GROQ))
         self._usage = merge_reports(self._usage, extension.get("usage"))
         if failure := extension.get("error"):  # the reason why the stream ends early
             raise self.called.reported({"error": failure})
+
+    def finish(self) -> list[ModelEvent]:
+        """Finish the reply, with its sources."""
+        if self._citations or self._annotations:
+            self._add_sources()
+        return super().finish()
+
+    def _add_sources(self) -> None:
+        """Place the sources after the last text; plain addresses count where there is no more."""
+        parts = [*self.draft.parts]
+        found = url_citations(self.called, self._annotations)
+        if not found and isinstance(self._citations, list):
+            urls = [*filter(None, map(text, cast("list[object]", self._citations)))]
+            found = [citation(self.called, url) for url in urls]
+        last = 0
+        for at, part in enumerate(parts, 1):
+            last = at if isinstance(part, ProseDraft) and not part.is_reasoning else last
+        self.draft.keep([*parts[:last], *found, *parts[last:]])
 
     def usage(self) -> Usage:
         """Return the usage; `input_tokens` includes tokens from a cache."""
@@ -362,6 +391,8 @@ class OpenAIChunks(ChunkParser):
         content = delta.get("content") or delta.get("refusal")
         if content or not _CALLING.issuperset(delta):
             self._read_reasoning(delta)
+            if delta.get("annotations"):
+                self._annotations += items(delta["annotations"])
             for part in [{"text": content}] if isinstance(content, str) else items(content):
                 if part.get("type") == "thinking":
                     self._read_thought(part)

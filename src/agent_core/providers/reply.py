@@ -102,6 +102,11 @@ class ProseDraft(_Growing):
         self.metadata = dict(metadata or {})
         self.signature = ""
 
+    @property
+    def length(self) -> int:
+        """Characters that have arrived."""
+        return len(self.text) + sum(map(len, self.fresh))
+
     def delta(self, *, last: bool) -> ModelEvent | None:
         """Return the display event for new text, or None."""
         text = self.take(last=last)
@@ -202,6 +207,19 @@ class CallDraft(_Growing):
         )
 
 
+class WholePart:
+    """A part that is not shown while the reply streams; `whole` is set by its end."""
+
+    __slots__ = ("whole",)
+
+    def __init__(self, whole: ContentBlock | None = None) -> None:
+        self.whole = whole
+
+    def block(self) -> ContentBlock | None:
+        """Return the block; None if it never came whole."""
+        return self.whole
+
+
 _CALL_IDS: IdentityCache[ModelMessage, tuple[str, ...]] = IdentityCache()
 """The ids of the calls in a message: histories are long, and each turn needs all of them."""
 
@@ -225,7 +243,7 @@ class ReplyAccumulator:
         self._called = called
         self._canonical = canonical
         self._history = history
-        self._parts: list[ProseDraft | CallDraft] = []
+        self._parts: list[ProseDraft | CallDraft | WholePart] = []
         self._touched: list[ProseDraft | CallDraft] = []
         self._ids: set[str] = set()
         self._chars = 0
@@ -275,9 +293,18 @@ class ReplyAccumulator:
         if part.complete(whole):
             self._touched.append(part)
 
-    def keep(self, parts: Sequence[ProseDraft | CallDraft]) -> None:
+    def keep(self, parts: Sequence[ProseDraft | CallDraft | WholePart]) -> None:
         """Set the blocks of the finished reply, in order."""
         self._parts = list(parts)
+
+    def add(self, part: WholePart) -> None:
+        """Add a part that has come whole."""
+        self._parts.append(part)
+
+    @property
+    def parts(self) -> Sequence[ProseDraft | CallDraft | WholePart]:
+        """The parts so far, in order."""
+        return self._parts
 
     def deltas(self, *, last: bool = False) -> list[ModelEvent]:
         """Return the new parts since the last call: one event per block.
@@ -312,7 +339,8 @@ class ReplyAccumulator:
     def is_empty(self) -> bool:
         """Return whether neither text nor a call has arrived."""
         return not any(
-            isinstance(part, CallDraft) or (not part.is_reasoning and part.has_text)
+            isinstance(part, CallDraft)
+            or (isinstance(part, ProseDraft) and not part.is_reasoning and part.has_text)
             for part in self._parts
         )
 

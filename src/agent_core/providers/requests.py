@@ -21,6 +21,7 @@ from agent_core.types import (
     JsonBlock,
     ModelMessage,
     ModelRequest,
+    ProviderToolBlock,
     ReasoningBlock,
     SystemBlock,
     TextBlock,
@@ -257,13 +258,17 @@ def with_error(result: ToolResultBlock | ToolResult, text: str) -> str:
     return line if text in {"", result.error.message, line} else f"{line}\n{text}"
 
 
-def is_own(block: ReasoningBlock | ToolCallBlock, provider: str, model: str) -> bool:
+OriginBlock = ReasoningBlock | ToolCallBlock | ProviderToolBlock
+"""The blocks that say which provider and model have written them."""
+
+
+def is_own(block: OriginBlock, provider: str, model: str) -> bool:
     """Return whether this provider and model wrote the block and its opaque fields."""
     origin = block.metadata
     return origin.get("provider") == provider and origin.get("model", model) == model
 
 
-def opaque_of(block: ReasoningBlock | ToolCallBlock, provider: str, model: str) -> dict[str, Any]:
+def opaque_of(block: OriginBlock, provider: str, model: str) -> dict[str, Any]:
     """Return the fields of the block sent back unchanged to the same provider and model."""
     opaque = block.metadata.get(OPAQUE) if is_own(block, provider, model) else None
     return cast("dict[str, Any]", opaque) if isinstance(opaque, dict) else {}

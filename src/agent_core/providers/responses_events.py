@@ -12,23 +12,29 @@ from agent_core.providers.reply import (
     ChunkParser,
     ProseDraft,
     ReplyAccumulator,
+    WholePart,
     items,
     table,
     text,
 )
 from agent_core.providers.responses_wire import CALL_FIELDS, FIELD, ITEM, MESSAGE
+from agent_core.providers.service_tools import Part, sources_text, tool_use, url_citations
 from agent_core.providers.usage import count, merge_reports
-from agent_core.types import OPAQUE, ModelEvent, StopReason, Usage
+from agent_core.types import OPAQUE, ModelEvent, ProviderToolBlock, StopReason, Usage
 
 _REASONING_FIELDS = (
     *("type", "id", "summary", "content", "encrypted_content"),
     *("format", "signature"),  # OpenRouter's, of other makers' models
 )
 _MESSAGE_FIELDS = ("id", "phase")
+_SHOWN_ITEMS: Mapping[str, str] = {
+    "code_interpreter_call": "code_execution",
+    "web_search_call": "web_search",
+}
+"""Items of tools that the service runs itself, and the names of these tools."""
 _SERVER_ITEMS = frozenset(
     {
         "additional_tools",
-        "code_interpreter_call",
         "compaction",
         "file_search_call",
         "image_generation_call",
@@ -38,10 +44,9 @@ _SERVER_ITEMS = frozenset(
         "program_output",
         "tool_search_call",
         "tool_search_output",
-        "web_search_call",
     }
 )
-"""Items of tools that the service runs itself; they need no answer and are sent back unchanged."""
+"""Further items of the service; they need no answer and are sent back unchanged."""
 
 
 class _Item(Struct, eq=False):
@@ -151,10 +156,15 @@ class ResponsesEvents(ChunkParser):
             self._items = [self._match(fields, waiting) for fields in self._output]
         else:
             self._items.sort(key=lambda item: item.index)
-        parts: list[ProseDraft | CallDraft] = []
+        parts: list[Part] = []
         for item in self._items:
             self._place(item, parts)
         self.draft.keep(parts)
+        searches = [item for item in self._items if item.kind == "web_search_call"]
+        if searches and self._usage:
+            kinds = [text(table(item.fields.get("action")).get("type")) for item in searches]
+            asked = sum(kind in {"", "search"} for kind in kinds)
+            self._usage["server_tool_use"] = {"web_search_requests": asked}
         return super().finish()
 
     def _end(self, response: dict[str, Any], event: str) -> None:
@@ -297,7 +307,7 @@ class ResponsesEvents(ChunkParser):
         self._complete(item, fields)
         return item
 
-    def _place(self, item: _Item, parts: list[ProseDraft | CallDraft]) -> None:
+    def _place(self, item: _Item, parts: list[Part]) -> None:
         """Add the blocks of an item to the reply's, with the data that must be sent back."""
         fields = item.fields
         if item.call is not None:
@@ -311,7 +321,15 @@ class ResponsesEvents(ChunkParser):
             own = {key: fields[key] for key in _MESSAGE_FIELDS if fields.get(key)}
             if texts and own:
                 self._keep_beside(own, parts)
-            parts += texts
+            contents = items(fields.get("content"))
+            for at, part in enumerate(texts):
+                parts.append(part)
+                if at < len(contents) and contents[at].get("annotations"):
+                    parts += url_citations(self.called, contents[at]["annotations"])
+        elif name := _SHOWN_ITEMS.get(item.kind):
+            asked, result = _use_of(fields)
+            part = tool_use(self.called, name, arguments=asked, result=result, item=fields)
+            parts.append(part)
         elif item.kind == "reasoning":
             own = {key: fields[key] for key in _REASONING_FIELDS if fields.get(key)}
             if own:
@@ -321,16 +339,33 @@ class ResponsesEvents(ChunkParser):
         elif item.kind in _SERVER_ITEMS and fields.get("execution") != "client":
             parts.append(self._open_thought(**{ITEM: fields}))
 
-    def _keep_beside(self, own: dict[str, Any], parts: list[ProseDraft | CallDraft]) -> None:
+    def _keep_beside(self, own: dict[str, Any], parts: list[Part]) -> None:
         """Keep a message's own fields: a text has no place for them, a thought before it has.
 
         Without a thought, only a message with a phase gets an empty block for them.
         """
         last = parts[-1] if parts else None
-        if isinstance(last, ProseDraft) and last.is_reasoning:
+        if isinstance(last, WholePart) and isinstance(last.whole, ProviderToolBlock):
+            last.whole.metadata[OPAQUE][MESSAGE] = own
+        elif isinstance(last, ProseDraft) and last.is_reasoning:
             last.metadata[OPAQUE][MESSAGE] = own
         elif "phase" in own:
             parts.append(self._open_thought(**{MESSAGE: own}))
+
+
+def _use_of(fields: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """Return what a tool of the service was asked for, and what it has found or printed."""
+    action = table(fields.get("action"))
+    asked = {key: action[key] for key in ("query", "queries", "url", "pattern") if action.get(key)}
+    if fields.get("code"):
+        asked["code"] = fields["code"]
+    found = [
+        (text(each.get("title")), text(each.get("url"))) for each in items(action.get("sources"))
+    ]
+    printed = [text(each.get("logs")) for each in items(fields.get("outputs"))]
+    status = text(fields.get("status"))
+    lines = [sources_text(found), *printed, status if status in {"failed", "incomplete"} else ""]
+    return asked, "\n".join(filter(None, lines))
 
 
 def _arguments(fields: Mapping[str, Any]) -> str:

@@ -4,6 +4,8 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from msgspec import Struct, field
+
 from agent_core.providers import jsontext
 from agent_core.providers.failures import Called
 from agent_core.providers.reply import table
@@ -23,10 +25,12 @@ from agent_core.providers.requests import (
     wire_name,
 )
 from agent_core.types import (
+    CitationBlock,
     ContentBlock,
     ImageBlock,
     ModelMessage,
     ModelRequest,
+    ProviderToolBlock,
     ReasoningBlock,
     Role,
     ToolCallBlock,
@@ -57,8 +61,16 @@ class ResponsesRequests:
         self._messages: MessageCache[bytes] = MessageCache()
         self._tools: IdentityCache[ToolDefinition, bytes] = IdentityCache()
 
-    def body(self, request: ModelRequest, head: Mapping[str, Any], called: Called) -> bytes:
+    def body(
+        self,
+        request: ModelRequest,
+        head: Mapping[str, Any],
+        called: Called,
+        own_tools: Iterable[Mapping[str, Any]] = (),
+    ) -> bytes:
         """Write the body of a request; `head` has the fields that are not conversation.
+
+        `own_tools` are those that the service runs itself.
 
         Raises:
             ProviderError: the request has stop sequences, for which there is no field, or
@@ -81,6 +93,7 @@ class ResponsesRequests:
             request.messages, lambda message: self._write_message(message, model)
         )
         tools = self._tools.get_all(request.tools, self._write_tool)
+        tools += map(jsontext.dump, own_tools)
         return body_of(fields, {"tools": tools, "input": history})
 
     def disown(self, messages: Iterable[ModelMessage], model: str) -> None:
@@ -117,9 +130,18 @@ class ResponsesRequests:
         ]
         has_ids = all(map(_goes_back, (opaque_of(each, self._provider, model) for each in own)))
         head: dict[str, Any] = {}
-        words: list[str] = []
+        words: list[_Words] = []
         for block in message.content:
-            if isinstance(block, ReasoningBlock):
+            if isinstance(block, ProviderToolBlock):
+                yield from _write_words(words, head)
+                opaque = opaque_of(block, self._provider, model)
+                head = dict(table(opaque.get(MESSAGE))) if has_ids else {}
+                if has_ids and opaque.get(ITEM):
+                    yield opaque[ITEM]
+            elif isinstance(block, CitationBlock):
+                if words and block.text_range:
+                    words[-1].cite(block)
+            elif isinstance(block, ReasoningBlock):
                 yield from _write_words(words, head)
                 opaque = opaque_of(block, self._provider, model)
                 if ITEM in opaque and _goes_back(opaque):
@@ -139,7 +161,7 @@ class ResponsesRequests:
                     **{key: opaque[key] for key in CALL_FIELDS[not has_ids :] if key in opaque},
                 }
             elif prose := block_text(block):
-                words.append(prose)
+                words.append(_Words(prose))
         yield from _write_words(words, head)
 
 
@@ -150,17 +172,31 @@ def _goes_back(opaque: Mapping[str, Any]) -> bool:
     return bool(opaque) and (is_readable or item.get("type") != "reasoning")
 
 
-def _write_words(words: list[str], head: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+class _Words(Struct):
+    """A text of the model, with its sources in the form of the service."""
+
+    text: str
+    annotations: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+
+    def cite(self, block: CitationBlock) -> None:
+        """Add a source."""
+        start, end = block.text_range or (0, 0)
+        source = {"type": "url_citation", "url": block.url, "title": block.title}
+        self.annotations.append({**source, "start_index": start, "end_index": end})
+
+
+def _write_words(words: list[_Words], head: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Write the message of the text since the last other item; empties `words`."""
     if words:
         said: dict[str, Any] = {**head, "type": "message", "role": "assistant"}
         if "id" in said:
             parts: list[dict[str, Any]] = [
-                {"type": "output_text", "text": each, "annotations": []} for each in words
+                {"type": "output_text", "text": each.text, "annotations": each.annotations}
+                for each in words
             ]
             yield {**said, "status": "completed", "content": parts}
         else:
-            yield {**said, "content": "".join(words)}
+            yield {**said, "content": "".join([each.text for each in words])}
         words.clear()
 
 

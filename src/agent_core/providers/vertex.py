@@ -103,6 +103,7 @@ class VertexGeminiProvider(_VertexProvider, GeminiProvider):
     provider = "vertex"
     path = ""
     publisher = "google"
+    reports_tools = False
     version = "v1beta1"
     method = "streamGenerateContent?alt=sse"
     tool_form = "gemini"
@@ -121,6 +122,7 @@ class VertexClaudeProvider(_VertexProvider, AnthropicProvider):
     provider = "vertex"
     path = ""
     publisher = "anthropic"
+    provider_tools = {"web_search": AnthropicProvider.provider_tools["web_search"]}
     version = "v1"
     method = "streamRawPredict"
     tool_form = "anthropic"

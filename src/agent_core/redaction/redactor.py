@@ -26,8 +26,10 @@ from agent_core.text import join_surrogates, noun, visible
 from agent_core.types import (
     OPAQUE,
     REDACTED,
+    CitationBlock,
     ContentBlock,
     PendingEvent,
+    ProviderToolBlock,
     ReasoningBlock,
     TextBlock,
     ToolCallBlock,
@@ -509,6 +511,8 @@ class JournalRedactor:
             after["signature"] = None  # it signed other words
             own = after["metadata"].items()
             after["metadata"] = {key: item for key, item in own if key not in _OPAQUE_KEYS}
+        elif isinstance(block, ProviderToolBlock | CitationBlock):
+            after["metadata"] = {k: v for k, v in after["metadata"].items() if k != OPAQUE}
         elif isinstance(block, ToolCallBlock):
             opaque = before["metadata"].get(OPAQUE)
             if after["metadata"].get(OPAQUE) is not opaque:

@@ -345,7 +345,7 @@ class Answers:
             project.definitions.get(str(child.metadata.get("agent_definition_id")))
         options = restored_options(stored, given)
         _check_output(stored, options)
-        model = self._models.resolve(instead=options.model)
+        model = self._models.resolve(instead=options.model, provider_tools=options.provider_tools)
         if options.model is not None:
             project.learn_secrets(model)
         await self._models.require_ready(model)

@@ -173,7 +173,11 @@ class RunFactory:
         """
         run, journal, options = spec.run, spec.journal, spec.options
         profile = spec.definition.model_profile if spec.definition else None
-        model = await self._models.sized(self._models.resolve(profile, instead=options.model))
+        model = await self._models.sized(
+            self._models.resolve(
+                profile, instead=options.model, provider_tools=options.provider_tools
+            )
+        )
         opened = await self._prompts.open(run.session_id, model)
         model = opened.sized(model)
         if options.model is not None:
@@ -195,7 +199,13 @@ class RunFactory:
         )
         if self._project.hooks is not None and run.parent_run_id is None:
             self._project.tell_unmet_matchers(options)
-        composer = self._build_composer(spec, model, toolbox, found, opened)
+        shown = model
+        if model.provider_tools:
+            # Few runs have any.
+            from agent_core.runtime.provider_tools import admitted  # noqa: PLC0415
+
+            shown = await admitted(model, self._project.guard, run, journal)
+        composer = self._build_composer(spec, shown, toolbox, found, opened)
         source = await self.compactions.watch(composer, journal, scope)
         meter = scope.meter
         is_counted = bool(
@@ -321,7 +331,10 @@ class RunFactory:
             ConfigError: its model is not configured correctly.
         """
         model = self._compact_model(scope)
-        answer = {"max_output_tokens": min(model.max_output_tokens, 2 * max_tokens)}
+        answer: dict[str, object] = {
+            "max_output_tokens": min(model.max_output_tokens, 2 * max_tokens),
+            "provider_tools": [],
+        }
         composer = Composer(
             model=model.model_copy(update=answer),
             context=self._setup.config.context,

@@ -2,7 +2,7 @@
 
 import logging
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +42,7 @@ from agent_core.types import (
     TextBlock,
     Usage,
 )
+from agent_core.types.provider_tools import provider_tool_names
 
 if TYPE_CHECKING:
     from agent_core.telemetry.spans import Telemetry
@@ -85,9 +86,14 @@ class Models:
         self._priced: dict[str, ProviderAdapter] = {}
 
     def resolve(
-        self, *profiles: Profile, instead: str | ModelConfig | ProviderAdapter | None = None
+        self,
+        *profiles: Profile,
+        instead: str | ModelConfig | ProviderAdapter | None = None,
+        provider_tools: Sequence[str] | None = None,
     ) -> ModelConfig:
         """Return the base model, or the run's model `instead`, with these profiles applied to it.
+
+        `provider_tools` are the run's own choice, if any.
 
         Raises:
             ConfigError: a profile has an unknown name, or does not fit.
@@ -99,6 +105,8 @@ class Models:
             base = as_model(instead).with_retry_of(self._base)
         if any(profiles):
             base = resolve_model(self._config.model_copy(update={"model": base}), *profiles)
+        if provider_tools is not None:
+            base = base.model_copy(update={"provider_tools": provider_tool_names(provider_tools)})
         return base if base is self._base else self._windows.known(base)
 
     async def sized(self, model: ModelConfig) -> ModelConfig:
@@ -174,6 +182,8 @@ class Models:
                 await adapter.require_ready()
             except ProviderError as error:  # caused by the settings, not by a call
                 raise ConfigError(error.code, error.message, details=error.details) from error
+        if model.provider_tools:
+            _require_tools(model, adapter)
 
     def _key_of(self, model: ModelConfig) -> str:
         if model is self._base:
@@ -241,6 +251,29 @@ class Models:
         self._priced = {}
         for adapter in adapters:
             await adapter.close()
+
+
+def _require_tools(model: ModelConfig, adapter: object) -> None:
+    """Check that the service of a model has the tools that it is to run itself.
+
+    Raises:
+        ConfigError: `unsupported_capability`, naming the tools.
+    """
+    offered: Mapping[str, object] = getattr(adapter, "provider_tools", {})
+    missing = [name for name in model.provider_tools if name not in offered]
+    if missing:
+        has = f"it has {', '.join(offered)}" if offered else "it has none that is known here"
+        raise ConfigError(
+            ErrorCode.UNSUPPORTED_CAPABILITY,
+            f"provider_tools names {', '.join(missing)}, which the service of {model.full_name}"
+            f" does not run itself: {has}. [tools.web] offers pages of the web with any model",
+            details={
+                "provider": model.provider,
+                "model": model.name,
+                "capability": "provider_tools",
+                "missing": missing,
+            },
+        )
 
 
 class Traces:

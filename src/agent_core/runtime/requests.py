@@ -83,7 +83,7 @@ class RunRequests:
         if dispatcher is None and placement is not ANYWHERE:
             placement.require_one_machine()
         is_here = dispatcher is None or placement.here or prompt is None
-        model = self._models.resolve(instead=options.model)
+        model = self._models.resolve(instead=options.model, provider_tools=options.provider_tools)
         options = self._with_memory(options)
         if is_here:
             await self._models.require_ready(model)

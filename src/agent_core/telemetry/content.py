@@ -7,11 +7,13 @@ from typing import Any
 from agent_core.telemetry import names
 from agent_core.types import (
     ArtifactRefBlock,
+    CitationBlock,
     ContentBlock,
     ImageBlock,
     JsonBlock,
     ModelCompleted,
     ModelRequest,
+    ProviderToolBlock,
     ReasoningBlock,
     StopReason,
     TextBlock,
@@ -102,6 +104,10 @@ def _part(block: ContentBlock) -> dict[str, Any]:
             return {"type": "tool_call_response", "id": block.tool_call_id, "response": answer}
         case ImageBlock(mime_type=mime_type):  # neither searchable nor small
             return {"type": "image", "mime_type": mime_type}
+        case ProviderToolBlock():
+            return {"type": block.type, "name": block.name, "arguments": block.arguments}
+        case CitationBlock():
+            return {"type": block.type, "url": block.url, "title": block.title}
         case ArtifactRefBlock():
             return {"type": "artifact", "id": block.artifact_id, "mime_type": block.mime_type}
 

@@ -353,6 +353,41 @@ class ImageBlock(Frozen):
         return self.mime_type == "application/pdf"
 
 
+class ProviderToolBlock(Frozen):
+    """A use of a tool that the service runs itself, or what this tool has found.
+
+    It is no call for the program, and goes back unchanged to the provider and model that made it.
+
+    Attributes:
+        name: `web_search`, `web_fetch` or `code_execution`, or the service's name for another tool.
+        arguments: what the model asked for: a query, an address, a program.
+        result: what the tool has found or printed, for people; None if another block has it.
+    """
+
+    type: Literal["provider_tool"] = "provider_tool"
+    name: str
+    arguments: dict[str, Any] = Field(default_factory=dict[str, Any])
+    result: str | None = None
+    metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
+
+
+class CitationBlock(Frozen):
+    """A source of the text block before it.
+
+    Attributes:
+        url: the source.
+        title: its title, if known.
+        text_range: the characters of the text that it supports, from the first one up to but not
+            including the last number; None for the whole text.
+    """
+
+    type: Literal["citation"] = "citation"
+    url: str
+    title: str = ""
+    text_range: tuple[int, int] | None = None
+    metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
+
+
 class ToolResultBlock(Frozen):
     """The answer to one tool call; every call has exactly one."""
 
@@ -371,7 +406,9 @@ ContentBlock = Annotated[
     | ToolResultBlock
     | ArtifactRefBlock
     | ReasoningBlock
-    | ImageBlock,
+    | ImageBlock
+    | ProviderToolBlock
+    | CitationBlock,
     Field(discriminator="type"),
 ]
 """One part of a message or a result; `type` tells them apart."""
@@ -390,6 +427,8 @@ def build_content() -> None:
         ArtifactRefBlock,
         ReasoningBlock,
         ImageBlock,
+        ProviderToolBlock,
+        CitationBlock,
         ToolResultBlock,
     ):
         part.model_rebuild()

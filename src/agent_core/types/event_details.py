@@ -33,9 +33,11 @@ __all__ = [
     "NamedPlace",
     "PermissionDecided",
     "PermissionRequested",
+    "ProviderToolUse",
     "ReasoningDelta",
     "RunEnded",
     "RunQueued",
+    "Source",
     "SystemPart",
     "TextDelta",
     "ToolCompleted",
@@ -198,13 +200,34 @@ class CallName(Struct, frozen=True):
     name: str = ""
 
 
+class ProviderToolUse(Struct, frozen=True):
+    """A use of a tool that the service runs itself, or its result."""
+
+    name: str = ""
+    arguments: Mapping[str, Any] = MappingProxyType({})
+    result: str | None = None
+
+
+class Source(Struct, frozen=True):
+    """A source of a reply."""
+
+    url: str = ""
+    title: str = ""
+    text_range: tuple[int, int] | None = None
+
+
 class ModelReplied(EventDetails, frozen=True):
-    """`model_completed`: the model has answered, with text, calls or both."""
+    """`model_completed`: the model has answered, with text, calls or both.
+
+    `provider_tools` are tools that the service has used, `citations` its sources.
+    """
 
     usage: Usage | None = None
     stop_reason: str = ""
     tool_calls: tuple[CallName, ...] = ()
     duration_ms: int | None = None
+    provider_tools: tuple[ProviderToolUse, ...] = ()
+    citations: tuple[Source, ...] = ()
 
 
 class ModelRetried(EventDetails, frozen=True):

@@ -101,6 +101,7 @@ class EventType(StrEnum):
     TASK_WAL_REPLAYED = "task_wal_replayed"
     TASK_WAL_FAILED = "task_wal_failed"
     MCP_SERVER_FAILED = "mcp_server_failed"
+    PROVIDER_TOOL_DENIED = "provider_tool_denied"
     SESSION_MOVED = "session_moved"
     ERROR = "error"
 

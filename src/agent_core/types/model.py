@@ -87,7 +87,8 @@ class ModelRequest(Frozen):
     `provider_options` is keyed by provider; an adapter refuses keys it does not know. `tool_choice`
     is `auto`, `none`, `required` or the canonical name of one tool. An adapter that holds its
     service to the schema of `output` leaves the tool `final_answer` out; an adapter that ignores
-    `output` offers it like the others.
+    `output` offers it like the others. `provider_tools` are tools that the service runs itself; an
+    adapter whose service does not have one leaves it out.
     """
 
     model: str
@@ -96,6 +97,7 @@ class ModelRequest(Frozen):
     tools: list[ToolDefinition] = []
     tool_choice: str | None = None
     output: OutputFormat | None = None
+    provider_tools: list[str] = []
     temperature: float | None = None
     max_output_tokens: int | None = None
     stop: list[str] = []

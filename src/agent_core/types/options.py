@@ -7,6 +7,7 @@ from typing_extensions import TypeVar
 
 from agent_core.types.content import Frozen, RunMode
 from agent_core.types.memory_scopes import checked_scope
+from agent_core.types.provider_tools import ProviderTools
 
 Mode = RunMode | Literal["normal", "orchestrator"]
 """Mode of a run: a normal answer, or the lead over workers."""
@@ -65,6 +66,7 @@ class StoredOptions(Frozen):
         output_retries: number of times an answer that does not validate is sent back to the model.
         budget: spending limit of the run, including its children.
         max_turns: largest number of model turns.
+        provider_tools: the tools of the service; None leaves that to the configuration.
         permission_mode: freedom to act unasked; None is `ask`.
         memory: scope of its memory: `off`, `shared` or `user:<id>`; None is `shared` if memory is
             on in the settings.
@@ -84,6 +86,7 @@ class StoredOptions(Frozen):
     output_retries: Annotated[int, Field(ge=0, le=100)] = 2
     budget: Budget | None = None
     max_turns: Annotated[int, Field(gt=0, le=1_000_000)] | None = None
+    provider_tools: ProviderTools | None = None
     permission_mode: PermissionMode | None = None
     memory: MemoryScope = None
     needs_caller: list[str] = []

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from agent_core.cli.damage import damage_lines
 from agent_core.cli.figures import format_cost, format_duration, format_tokens
 from agent_core.cli.history import (
+    SOURCES,
     Exchange,
     History,
     HistoryWriter,
@@ -13,6 +14,7 @@ from agent_core.cli.history import (
     gist_of,
     result_text,
 )
+from agent_core.cli.service_tools import source_lines, use_line
 from agent_core.cli.terminal import Clean
 from agent_core.cli.tree import Branch, grow_tree
 from agent_core.cli.words import NOT_ACTIVE, SUMMARY, UNSEEN, outcome_word, remarks, speaker
@@ -28,7 +30,17 @@ from agent_core.text.pages import (
     table,
     whole_page,
 )
-from agent_core.types import ImageBlock, Node, NodeType, ReasoningBlock, Role, RunRecord, Usage
+from agent_core.types import (
+    CitationBlock,
+    ImageBlock,
+    Node,
+    NodeType,
+    ProviderToolBlock,
+    ReasoningBlock,
+    Role,
+    RunRecord,
+    Usage,
+)
 
 _LONGEST = 20_000
 _LONGEST_IMAGE = 5_000_000
@@ -264,9 +276,14 @@ class _Page(HistoryWriter):
         thoughts = (block.text for block in node.content if isinstance(block, ReasoningBlock))
         label = '<span class="muted">reasoning</span>'
         parts += [fold(label, self._pre(thought)) for thought in thoughts]
+        uses = [block for block in node.content if isinstance(block, ProviderToolBlock)]
+        parts += [f'<p class="muted">{self._text(use_line(use))}</p>' for use in uses]
         text = shortened(self._clean(node.text), _LONGEST).strip()
         is_user = node.role is Role.USER
         parts.append(preformatted(text) if is_user else render_markdown(text))
+        if cited := [block for block in node.content if isinstance(block, CitationBlock)]:
+            lines = "".join(f"<li>{self._text(line)}</li>" for line in source_lines(cited))
+            parts.append(f'<div class="muted">{SOURCES}<ul>{lines}</ul></div>')
         who = speaker(node.role)
         facts = ["cut off"] if node.is_partial else []
         if usage is not None:

@@ -336,9 +336,15 @@ def test_a_message_that_a_killed_process_had_not_delivered_is_on_the_line_again(
             Key("waiting: do not lose me", lambda: send_signal(pid, signal.SIGKILL)),
         ]
         assert converse(home, project, server, keys).code == -signal.SIGKILL
-        keys = [Key(re.compile(r"on the line again[\s\S]*lose me"), ENTER), Key("At last.", CTRL_D)]
-        converse(home, project, server, keys, "--continue")
+        restored = re.compile(r"on the line again[\s\S]*lose me")
+        for keys in (  # it stays stored until it is sent
+            [Key(restored, CTRL_C + CTRL_D)],
+            [Key(restored, ENTER), Key("At last.", CTRL_D)],
+            [Key(re.compile(rf"At last\.[\s\S]*{READY}"), CTRL_D)],
+        ):
+            scene = converse(home, project, server, keys, "--continue")
         assert sent(server) == "do not lose me"
+        assert "on the line again" not in scene.text
 
 
 @pytest.mark.parametrize(

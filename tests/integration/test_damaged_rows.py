@@ -176,6 +176,10 @@ def test_a_damaged_row_hides_no_other_one(
         rows.executescript(sql)
     before = rows_of(path)
     examine(tell, problem, searches=damage != "a value that is no text")
+    _, found, _ = tell("doctor", "--json")
+    (checked,) = [check for check in json.loads(found)["checks"] if check["name"] == "rows"]
+    if problem not in checked["text"]:  # a row that is missing cannot be found by reading rows
+        assert "missing" in problem, checked
     assert rows_of(path) == before, "a damaged row stays as it is"
 
 

@@ -21,7 +21,9 @@ def test_the_example_is_valid(config: Path) -> None:
     assert main(["validate", "--config", str(config)]) == 0
 
 
-def test_the_example_runs_and_delivers(config: Path, tmp_path: Path) -> None:
+def test_the_example_runs_and_delivers(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     root = tmp_path / "run"
     prompt = config.parent / "prompt.md"
     arguments = ["--prompt-file", str(prompt), "--sandbox", str(root)]
@@ -34,4 +36,8 @@ def test_the_example_runs_and_delivers(config: Path, tmp_path: Path) -> None:
     (candidate,) = lines(root / "archive" / "candidate-memory.jsonl")
     assert candidate["tags"] == ["bridge"]
     assert main(["verify", str(root)]) == 0
+    capsys.readouterr()
     assert main(["show", str(root)]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert any(line.endswith("  archive/candidate-memory.jsonl") for line in shown)
+    assert not any(line.strip().endswith("attempts/001/run.json") for line in shown)

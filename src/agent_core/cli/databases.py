@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from agent_core.cli.damage import MOST_NAMED
 from agent_core.cli.figures import format_bytes
 from agent_core.cli.findings import Finding
 from agent_core.config.paths import Setup
@@ -15,7 +16,8 @@ from agent_core.opening import SIDE_FILES
 from agent_core.redaction.redactor import SHORTEST_SECRET
 from agent_core.runtime.stores import needing_postgres
 from agent_core.storage.connections import try_to_lock
-from agent_core.storage.health import examine
+from agent_core.storage.health import examine, find_damage
+from agent_core.text import plural
 
 _HELD = ("snapshots", "unfinished")
 """Folders of the home whose files are all the program's own."""
@@ -55,7 +57,23 @@ def examine_file(path: Path) -> list[Finding]:
         return [Finding(name, "remark", f"{text}; another process is writing", cure)]
     if health.version < health.newest:
         return [Finding(name, "ok", f"{text}; the next run upgrades it to {health.newest}")]
-    return [Finding(name, "ok", text)]
+    return [Finding(name, "ok", text), *_examine_rows(path)]
+
+
+def _examine_rows(path: Path) -> list[Finding]:
+    """Name the rows that cannot be read whole."""
+    try:
+        damaged, is_all = find_damage(path)
+    except AgentCoreError as error:
+        return [Finding("rows", "remark", error.message, "try again when it is less busy")]
+    looked = "all rows" if is_all else "a part of the rows"
+    if not damaged:
+        return [Finding("rows", "ok", f"{looked} of the database can be read")]
+    named = "; ".join(map(str, damaged[:MOST_NAMED]))
+    more = f"; and {len(damaged) - MOST_NAMED:,} more" if len(damaged) > MOST_NAMED else ""
+    text = f"of {looked}, {plural(len(damaged), 'row')} cannot be read whole: {named}{more}"
+    cure = "`sessions show` and `sessions export` give the rest; a backup may have the rows"
+    return [Finding("rows", "remark", text, cure)]
 
 
 def examine_home(home: Path) -> list[Finding]:

@@ -176,6 +176,8 @@ def _suggest_key(loc: list[int | str], root: type[Section]) -> str:
         known = [field.alias or name for name, field in section.model_fields.items()]
         if hint := nearest(word, known, prefix):
             return hint
+        if any(isinstance(part, int) for part in parents):  # an entry of a list
+            return f"; there are: {', '.join(known)}"
     elsewhere = [".".join(path) for path in _keys(root) if path[-1] == word]
     return f" (did you mean {elsewhere[0]}?)" if elsewhere else ""
 

@@ -5,6 +5,8 @@ import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -13,8 +15,23 @@ from agent_core.storage import migrations
 from agent_core.storage.connections import connect, size_of_files
 from agent_core.storage.faults import explain, is_busy, is_read_only
 from agent_core.storage.reading import UnlockedFile
+from agent_core.storage.rows import table_of
+from agent_core.storage.salvage import Salvage, is_damage
+from agent_core.types import (
+    AgentRecord,
+    ArtifactRecord,
+    Node,
+    RunRecord,
+    RuntimeEvent,
+    SessionRecord,
+)
+
+if TYPE_CHECKING:
+    from agent_core.types import DamagedRow
 
 _WAIT_S = 1.0
+_READ_S = 2.0
+"""Seconds for which rows are read to find the damaged ones."""
 _CHECKED_STEPS = 2_000_000
 """SQLite steps spent on the search for damage; a large database is checked only in part."""
 
@@ -68,6 +85,43 @@ def examine(path: Path) -> DatabaseHealth:
         unused_bytes=unused,
         is_locked=is_locked,
     )
+
+
+def find_damage(path: Path) -> "tuple[list[DamagedRow], bool]":
+    """Return the damaged rows of a database of this version, and whether every row was read.
+
+    Rows are read for a bounded time; blocks.
+
+    Raises:
+        StorageError: the database cannot be read.
+    """
+    file = UnlockedFile(path.absolute())
+    try:
+        return file.read(_read_rows)
+    except sqlite3.Error as error:
+        raise explain(error, path) from error
+    finally:
+        file.close()
+
+
+def _read_rows(connection: sqlite3.Connection) -> "tuple[list[DamagedRow], bool]":
+    from agent_core.types import ApprovalRecord  # noqa: PLC0415 - only checks read every kind
+
+    connection.row_factory = sqlite3.Row
+    salvage, ends_at = Salvage(), monotonic() + _READ_S
+    kinds = (SessionRecord, AgentRecord, RunRecord, Node, RuntimeEvent, ArtifactRecord)
+    for kind in (*kinds, ApprovalRecord):
+        table, _ = table_of(kind)
+        try:
+            for row in connection.execute(f"SELECT * FROM {table}"):  # noqa: S608 - our own names
+                if monotonic() > ends_at:
+                    return salvage.damaged, False
+                salvage.read(kind, row)
+        except sqlite3.Error as error:
+            if not is_damage(error):
+                raise
+            salvage.note(table, "?", f"the rows behind it are not read: {error}")
+    return salvage.damaged, True
 
 
 def _read(connection: sqlite3.Connection, path: Path) -> tuple[int, int]:

@@ -2,14 +2,15 @@
 
 from collections.abc import Iterator
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console, Group
 from rich.panel import Panel
 from rich.table import Column, Table
 from rich.text import Text
 
-from agent_core.text import shortened, visible
+from agent_core.text import plural, shortened, visible
 from kgent.review.report import RunReport, describe_request, explain_no_answer, read_answer
+from kgent.runtime.state import ATTEMPTS
 
 _COLOURS = {
     "completed": "green",
@@ -63,6 +64,8 @@ def print_report(report: RunReport, console: Console) -> None:
     _print_answer(report, console)
     for table in _tables(report):
         _keep_words(table, console.width)
+        if table.title == "Events":
+            _print_files(report, console)
         if table.row_count or table.title == "Events":
             console.print(table)
     for problem in report.problems:
@@ -75,6 +78,27 @@ def _print_answer(report: RunReport, console: Console) -> None:
     shown = explain_no_answer(report) if answer is None else shortened(answer, _MAX_ANSWER)
     console.print(Text("Answer", "bold"))
     console.file.write(f"{visible(shown, zero_width=False)}\n\n")
+
+
+def _print_files(report: RunReport, console: Console) -> None:
+    """Print a line for each file, with its whole path last; those of attempts are counted."""
+    files = report.artifacts.artifacts if report.artifacts else []
+    of_attempts = [one for one in files if one.path.startswith(f"{ATTEMPTS}/")]
+    rows: list[tuple[str, str, str, str, Text]] = []
+    for one in files:
+        if one not in of_attempts:
+            gone = one.status == "missing"
+            size, sha256 = "missing" if gone else str(one.bytes), (one.sha256 or "")[:12]
+            path = Text(visible(one.path, one_line=True), style="red" if gone else "")
+            rows.append((size, sha256, visible(one.kind), visible(one.created_by), path))
+    if rows:
+        console.print(Text("Files", "bold"))
+    widths = [max(cell_len(str(row[at])) for row in rows) for at in range(4 if rows else 0)]
+    for row in rows:
+        facts = [set_cell_size(str(row[at]), width) for at, width in enumerate(widths)]
+        console.print(Text("  ".join([*facts, ""])) + row[4], soft_wrap=True)
+    if of_attempts:
+        console.print(f"and {plural(len(of_attempts), 'record')} of attempts, in {ATTEMPTS}/")
 
 
 def _tables(report: RunReport) -> Iterator[Table]:
@@ -98,13 +122,6 @@ def _tables(report: RunReport) -> Iterator[Table]:
         style = "" if call.status == "completed" else "yellow"
         status, ms = Text(call.status, style=style), str(call.duration_ms or 0)
         table.add_row(_plain(call.tool_name), status, ms, _plain(call.result_summary or ""))
-    yield table
-    table = _grid("Files", "path", "kind", "bytes", "sha256", "made by")
-    for one in report.artifacts.artifacts if report.artifacts else []:
-        gone = one.status == "missing"
-        path = Text(visible(one.path), style="red" if gone else "")
-        size, sha256 = "missing" if gone else str(one.bytes), (one.sha256 or "")[:12]
-        table.add_row(path, _plain(one.kind), size, sha256, _plain(one.created_by))
     yield table
     table = _grid("Events", "#", "time", "event", "summary")
     for event in report.events:

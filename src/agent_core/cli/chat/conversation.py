@@ -327,6 +327,7 @@ class Chat:
             working, message, entered.text, attached, is_command=is_command
         ):
             self._extra.clear()
+            await self._steering.drop_returned(self.session_id)
             if not self.terminal.can_draw:
                 self.say("waiting: the run reads this after its next step", Style.DIM)
             self.line.refresh()
@@ -339,6 +340,7 @@ class Chat:
             is_command=is_command,
         )
         self._extra.clear()
+        await self._steering.drop_returned(self.session_id)
 
     def starting(self, message: str | UserMessage) -> Start:
         """Return the call that starts a run of the session with a message."""

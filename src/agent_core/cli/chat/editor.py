@@ -71,7 +71,7 @@ async def _edit(chat: Chat, text: str) -> str:
     home = chat.setup.writable_home
     try:
         with _draft_file(home and home / DRAFTS, text) as path:
-            async with chat.line.lent(), _left_alone(chat):
+            async with chat.line.left_to_program(), _left_alone(chat):
                 code = await _run(command, path, chat)
             if code:
                 raise _unusable(_describe_failure(command, code))

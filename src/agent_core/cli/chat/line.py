@@ -10,7 +10,7 @@ import os
 import re
 import select
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
 from typing import Protocol, TextIO, cast
 
@@ -43,6 +43,7 @@ from agent_core.cli.chat.characters import character_keys
 from agent_core.cli.chat.completion import ChatCompleter
 from agent_core.cli.chat.history import FileHistory
 from agent_core.cli.chat.keys import ESCAPE, KeyParser
+from agent_core.cli.chat.other_program import OtherProgram
 from agent_core.cli.chat.pane import PickerPane
 from agent_core.cli.chat.pastes import Pastes
 from agent_core.cli.chat.picker import Picker
@@ -198,10 +199,8 @@ class EditedLine:
         self._sending: asyncio.TimerHandle | None = None
         completer.names_command = lambda: self._acts
         self._suspended = 0
-        self._held: list[str] | None = None
+        self._other = OtherProgram()
         self.take_drop: Callable[[str], str | None] = lambda _: None
-        self._returned = asyncio.Event()
-        self._returned.set()
         self._partial = ""
         self._slots: dict[str, Sequence[str]] = {}
         self._pastes = pastes
@@ -349,7 +348,7 @@ class EditedLine:
         Args:
             waiting: is shown meanwhile.
         """
-        await self._returned.wait()
+        await self._other.end()
         if not self._app.is_running or self._app.is_done:
             return AT_ONCE_S
         loop = asyncio.get_running_loop()
@@ -410,25 +409,13 @@ class EditedLine:
             finally:
                 self._suspended -= 1
 
-    @asynccontextmanager
-    async def lent(self) -> AsyncGenerator[None]:
+    def left_to_program(self) -> AbstractAsyncContextManager[None]:
         """Leave screen and keys to another program; what is written meanwhile is shown later."""
-        self._returned.clear()
-        try:
-            async with self.suspended():
-                self._held = []
-                try:
-                    yield
-                finally:
-                    held, self._held = self._held, None
-                    self._direct("".join(held))
-        finally:
-            self._returned.set()
+        return self._other.at_work(self.suspended(), self.write)
 
     def write(self, text: str) -> None:
         """Write above the line; an unfinished line is part of the region that is redrawn."""
-        if self._held is not None:
-            self._held.append(text)
+        if self._other.keep(text):
             return
         if self._suspended or not self._app.is_running or self._app.is_done:
             self._direct(self._partial + text)

@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from itertools import takewhile
 from operator import eq
 from typing import TextIO, cast
 
 from agent_core.cli.chat.line import PROMPT, Conversation, Entered, LineStream
+from agent_core.cli.chat.other_program import OtherProgram
 from agent_core.cli.chat.picker import Choice, Picker, numbered_lines
 from agent_core.cli.layout import ASCII_SIGNS, window_size
 from agent_core.cli.lines import InputLines
@@ -42,9 +43,7 @@ class PlainLine:
         self._reading: asyncio.Task[str | None] | None = None
         self._draft = ""
         self._given: list[str] = []
-        self._held: list[str] | None = None
-        self._returned = asyncio.Event()
-        self._returned.set()
+        self._other = OtherProgram()
         self._is_followed = False
         self._is_asking = False
         self._prompt = PROMPT
@@ -195,8 +194,7 @@ class PlainLine:
 
     def write(self, text: str) -> None:
         """Write a text on lines of its own, if a message is being asked for."""
-        if self._held is not None:
-            self._held.append(text)
+        if self._other.keep(text):
             return
         if self._is_asking:
             self._is_asking = False
@@ -206,7 +204,7 @@ class PlainLine:
 
     async def rest(self, waiting: str) -> float:
         """Wait until typing stops; return how long a key must stay alone to be an answer."""
-        await self._returned.wait()
+        await self._other.end()
         shown: str | None = None
 
         def show(draft: str) -> None:
@@ -241,20 +239,9 @@ class PlainLine:
         finally:
             self._read_on()
 
-    @asynccontextmanager
-    async def lent(self) -> AsyncGenerator[None]:
+    def left_to_program(self) -> AbstractAsyncContextManager[None]:
         """Leave screen and keys to another program; what is written meanwhile is shown later."""
-        self._returned.clear()
-        try:
-            async with self.suspended():
-                self._held = []
-                try:
-                    yield
-                finally:
-                    held, self._held = self._held, None
-                    self.write("".join(held))
-        finally:
-            self._returned.set()
+        return self._other.at_work(self.suspended(), self.write)
 
     async def _stop_reading(self) -> None:
         self._free.clear()

@@ -12,6 +12,7 @@ from agent_core.types.event_details import UserMessageEvent
 
 if TYPE_CHECKING:
     from agent_core.cli.chat.message import Attached
+    from agent_core.types import WaitingMessage
 
 _TAKES_NONE = {ErrorCode.RUN_ENDED, ErrorCode.VALIDATION_ERROR}
 """Codes of a run that takes no message: the message waits for the end of the run instead."""
@@ -56,6 +57,7 @@ class Steering:
         self._put = put
         self._fail = fail
         self._waiting: dict[str, Steered] = {}
+        self._returned: dict[str, RunHandle[Any]] = {}
         self._words: dict[str, str] = {}
 
     def texts(self) -> Sequence[str]:
@@ -123,35 +125,48 @@ class Steering:
         sent.is_leaving = False
 
     async def end(self, handle: RunHandle[Any]) -> None:
-        """Put the messages back on the line that a run has ended without."""
-        while any(sent.handle is handle for sent in self._waiting.values()):
-            for message_id, sent in reversed([*self._waiting.items()]):
-                if sent.handle is handle:
-                    del self._waiting[message_id]
-                    sent.is_leaving = False
-                    await self._take_back(message_id, sent)
+        """Put the messages back on the line that a run has ended without; they stay stored."""
+        ended = [each for each in self._waiting.items() if each[1].handle is handle]
+        if not ended:
+            return
+        stored = {each.message_id for each in await self._stored(handle.session_id)}
+        for message_id, sent in reversed(ended):
+            del self._waiting[message_id]
+            if message_id in stored:
+                self._returned[message_id] = handle
+                self._put(sent.text, sent.is_command)
 
     async def restore(self, session_id: str) -> int:
         """Put the messages on the line that an earlier process has left; return their number.
 
-        Those of a run that has not ended are left to it.
+        Those of a run that has not ended are left to it. They stay stored until a message is sent.
         """
         runs = await self._runtime.session_runs(session_id)
         ended = {run.run_id for run in runs if run.status.is_terminal}
-        left = [
-            message
-            for message in await self._runtime.waiting_messages(session_id)
-            if message.run_id in ended
-        ]
         texts: list[str] = []
-        for message in left:
-            handle = await self._runtime.attach(message.run_id)
-            if await handle.take_back(message.message_id):
+        for message in await self._runtime.waiting_messages(session_id):
+            if message.run_id in ended and message.message_id not in self._returned:
+                handle = await self._runtime.attach(message.run_id)
+                self._returned[message.message_id] = handle
                 prompt = message.prompt
                 texts.append(own_words(prompt.content, prompt.metadata).strip())
         if texts:
             self._put("\n".join(texts), False)
         return len(texts)
+
+    async def drop_returned(self, session_id: str) -> None:
+        """Remove the messages from the store that were put on the line, for the line was sent."""
+        for message_id, handle in [*self._returned.items()]:
+            if handle.session_id == session_id:
+                del self._returned[message_id]
+                await handle.take_back(message_id)
+
+    async def _stored(self, session_id: str) -> "Sequence[WaitingMessage]":
+        try:
+            return await self._runtime.waiting_messages(session_id)
+        except AgentCoreError as error:
+            self._fail(error.message)
+            return ()
 
 
 def describe_left(count: int) -> str:

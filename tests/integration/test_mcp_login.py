@@ -164,6 +164,18 @@ async def test_a_client_that_the_server_has_forgotten_is_registered_anew(tmp_pat
     assert user.logins == 2
 
 
+async def test_a_client_that_is_forgotten_during_the_log_in_is_registered_anew(
+    tmp_path: Path,
+) -> None:
+    user = User()
+    async with guarded() as origin:
+        async with httpx2.AsyncClient() as client:
+            await client.post(f"{origin}/revoke?soon")
+        async with opened(tmp_path, origin, user) as made:
+            assert await made.text("mcp.house.grants") == "code"
+    assert user.logins == 2
+
+
 @pytest.mark.parametrize("user", [None, User()], ids=["no callback", "declines"])
 async def test_without_a_user_the_failure_names_the_cure(tmp_path: Path, user: User | None) -> None:
     if user is not None:

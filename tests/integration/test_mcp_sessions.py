@@ -52,8 +52,9 @@ async def test_the_status_of_a_failed_call_is_kept(tmp_path: Path, status: int) 
     async with http_server(answer) as origin:
         server = HttpServer(url=f"{origin}/mcp")
         async with bench(tmp_path / "diary", {"shop": server}) as bench_:
-            with pytest.raises(ToolError, match=f"HTTP status {status}"):
+            with pytest.raises(ToolError, match=f"HTTP status {status}") as failed:
                 await bench_.call("mcp.shop.greet")
+    assert failed.value.details["status"] == status
 
 
 async def test_a_missing_file_of_certificates_is_named(

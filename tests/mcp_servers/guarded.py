@@ -42,6 +42,7 @@ class House(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken, Ac
         self.access: dict[str, AccessToken] = {}
         self.refresh: dict[str, RefreshToken] = {}
         self.grants: list[str] = []
+        self.forgets_soon = False
 
     async def get_client(self, client_id: str) -> OAuthClientInformationFull | None:
         return self.clients.get(client_id)
@@ -63,6 +64,9 @@ class House(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken, Ac
             redirect_uri_provided_explicitly=params.redirect_uri_provided_explicitly,
             resource=params.resource,
         )
+        if self.forgets_soon:  # before the code is exchanged
+            self.clients.clear()
+            self.forgets_soon = False
         return construct_redirect_uri(str(params.redirect_uri), code=code, state=params.state)
 
     async def load_authorization_code(
@@ -153,6 +157,7 @@ def build(origin: str) -> tuple[MCPServer, House]:
         house.access.clear()
         if "access" not in request.query_params:
             house.refresh.clear()
+        house.forgets_soon = "soon" in request.query_params
         if "clients" in request.query_params:
             house.clients.clear()
         return PlainTextResponse("revoked")

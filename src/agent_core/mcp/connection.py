@@ -306,7 +306,7 @@ class ServerConnection:
             case MCPError(data=data):
                 said = "" if data is None else f" ({shortened(_words_of(data), MAX_DATA_CHARS)})"
                 status = f" (HTTP status {self._http_status})" if self._http_status else ""
-                reason = f"failed the call{status}: {cause}{said}"
+                return self._with_status(self._error(f"failed the call{status}: {cause}{said}"))
             case ValidationError():
                 reason = "made the call and answered with what is no tool result"
                 return self._error(reason, retryable=False)
@@ -575,6 +575,7 @@ class ServerConnection:
                 reason = f"ended before it was ready{self._end_report()}{self._switch}"
             case MCPError() if self._http_status:
                 reason = f"answered with HTTP status {self._http_status}: {cause}"
+                return self._with_status(self._error(reason))
             case httpx2.ConnectError() if isinstance(self._config, HttpServer):
                 host = urlsplit(self._config.url).netloc
                 reason = f"cannot be reached at {host}: {cause}; start it, or correct its url"
@@ -584,6 +585,11 @@ class ServerConnection:
 
     def _error(self, reason: str, *, retryable: bool = True) -> ToolError:
         return server_failed(self._server_id, reason, retryable=retryable)
+
+    def _with_status(self, error: ToolError) -> ToolError:
+        if self._http_status:
+            error.details["status"] = self._http_status
+        return error
 
     def _end_report(self) -> str:
         words = self._stdio.end_report if self._stdio else ""

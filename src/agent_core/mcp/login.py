@@ -85,6 +85,8 @@ class Login:
             client_metadata_url=server.oauth.client_metadata_url,
         )
 
+        self.authorization.may_register = server.oauth.client_id is None
+
     @property
     def _redirect_url(self) -> str:
         return f"http://{_HOST}:{self._port}/callback"
@@ -208,30 +210,47 @@ class _Renewing(OAuthClientProvider):
     """The SDK's log-in, which tries the refresh token before it sends the user to the browser.
 
     The SDK renews a token only when its own clock says that it has expired; a server may revoke it
-    earlier. A client that the server has forgotten is registered anew.
+    earlier. A client that the server has forgotten is registered anew, and the log-in made again.
+
+    Attributes:
+        may_register: the client is not one that the user has registered.
     """
+
+    may_register = True
 
     async def _auth_flow(
         self, request: httpx2.Request
     ) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
-        async with aclosing(super()._auth_flow(request)) as flow:
-            asked = await anext(flow)
-            is_new = True
-            while True:
-                response = yield asked
-                is_refused = asked is request and response.status_code == HTTP_UNAUTHORIZED
-                if is_refused and is_new and self.context.can_refresh_token():
-                    is_new = False
-                    renewed = yield await self._refresh_token()
-                    if b"invalid_client" in await renewed.aread():
+        is_new = has_client = True
+        while True:
+            async with aclosing(super()._auth_flow(request)) as flow:
+                asked = await anext(flow)
+                while True:
+                    response = yield asked
+                    is_refused = asked is request and response.status_code == HTTP_UNAUTHORIZED
+                    if is_refused and is_new and self.context.can_refresh_token():
+                        is_new = False
+                        renewed = yield await self._refresh_token()
+                        if b"invalid_client" in await renewed.aread():
+                            self.context.client_info = None
+                        if await self._handle_refresh_response(renewed):
+                            self._add_auth_header(request)
+                            response = yield request
+                    elif has_client and self.may_register and await _forgets_client(response):
+                        has_client = False
                         self.context.client_info = None
-                    if await self._handle_refresh_response(renewed):
-                        self._add_auth_header(request)
-                        response = yield request
-                try:
-                    asked = await flow.asend(response)
-                except StopAsyncIteration:
-                    return
+                        break
+                    try:
+                        asked = await flow.asend(response)
+                    except StopAsyncIteration:
+                        return
+
+
+async def _forgets_client(response: httpx2.Response) -> bool:
+    """Return whether a code could not be exchanged because the client is not known any more."""
+    if not response.is_error or b"grant_type=authorization_code" not in response.request.content:
+        return False
+    return b"invalid_client" in await response.aread()
 
 
 async def _receive(

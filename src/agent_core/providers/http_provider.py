@@ -413,7 +413,7 @@ class HttpProvider(ABC):
                 found = document_of(body) if response.status == HTTP_OK else None
         except (*_LOST, ValueError):
             return {}
-        found = {"data": found} if isinstance(found, list) else found  # Together's listing
+        found = {"data": cast("Any", found)} if found.__class__ is list else found  # Together's
         return cast("Mapping[str, Any]", found) if isinstance(found, Mapping) else {}
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:

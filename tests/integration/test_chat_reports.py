@@ -11,17 +11,26 @@ from pathlib import Path
 
 import pytest
 
+from agent_core.providers.scripted import Pauses, calls
+from captures import Key
 from chats import (
     BACKSPACE,
+    CTRL_D,
     DOWN,
+    ENTER,
     LEFT,
     RIGHT,
     UP,
     OpenChat,
+    converse,
     open_chat,
     pasted,
+    sent,
+    words,
 )
 from isolation import Home
+from model_server import ModelServer
+from session_stories import soong
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -188,6 +197,61 @@ def test_reports_of_named_files(home: Home, project: Path) -> None:
     (project / ".gitignore").write_text("local.txt\n")
     with open_chat(home, project) as chat:
         for says, typed, named in MENTIONS:
-            sent = chat.send(f"{typed} ")
-            found = re.findall(r'from="the (?:file|folder) ([^"]*)"', sent)
-            assert (found, sent.startswith(typed)) == (named, True), says
+            said = chat.send(f"{typed} ")
+            found = re.findall(r'from="the (?:file|folder) ([^"]*)"', said)
+            assert (found, said.startswith(typed)) == (named, True), says
+
+
+def test_a_message_to_a_run_is_said_to_be_delivered_and_is_in_the_story(
+    home: Home, project: Path
+) -> None:
+    (project / "lamp.py").write_text("VOLTS = 230\n")
+    script = [Pauses(seconds=1.0), calls("code.read_file", path="lamp.py"), "The answer."]
+    with ModelServer.in_thread(script) as server:
+        keys = [
+            Key("> ", f"look{ENTER}"),
+            Key("look", f"and the unit{ENTER}"),
+            Key(re.compile(r"delivered: and the unit[\s\S]*The answer\."), CTRL_D),
+        ]
+        scene = converse(home, project, server, keys, "--plain")
+        assert sent(server) == "and the unit"
+    assert "waiting: the run reads this after its next step" in words(scene)
+    session = re.search(r"--session-id (\S+)", scene.text)
+    assert session is not None
+    shown = soong(home, project, "show", session[1]).stdout
+    document = soong(home, project, "export", session[1], "--markdown").stdout
+    for story in (shown, document):
+        assert story.index("look") < story.index("and the unit") < story.index("The answer.")
+
+
+HELD_ELSEWHERE = {
+    "a recalled paste sends its placeholder": (
+        "test_a_large_paste_is_recalled_whole_in_this_and_in_another_conversation"
+    ),
+    "/undo with words reverts files": (
+        "test_a_command_with_words_that_it_does_not_take_does_nothing"
+    ),
+    "a path as the first word is an unknown command": (
+        "test_a_message_may_begin_with_a_path_or_a_route"
+    ),
+    "a cleared draft is lost": "test_a_cleared_draft_comes_back_with_up",
+    "Ctrl-C twice in haste leaves": "test_ctrl_c_over_a_draft_never_leaves",
+    "leaving keeps the terminal raw": ("test_many_ctrl_c_in_one_read_leave_the_terminal_as_it_was"),
+    "messages are lost with Escape": "test_what_waits_is_shown_taken_back_and_sent",
+    "sessions vanish with a renamed folder": "test_a_session_follows_its_renamed_folder",
+    "$EDITOR with options does not start": (
+        "test_the_draft_is_edited_with_its_pastes_and_comes_back_whole"
+    ),
+    "a dropped image with blanks in its name is text": (
+        "test_a_dropped_image_is_sent_unless_its_name_is_deleted"
+    ),
+    "a question takes keys meant for the line": "test_typing_at_questions.py",
+    "a closed terminal leaves a process": "test_a_signal_ends_the_run_in_order",
+}
+
+
+def test_reports_that_other_tests_hold() -> None:
+    files = [*Path(__file__).parent.glob("test_*.py")]
+    held = "\n".join([*(file.name for file in files), *(file.read_text() for file in files)])
+    for says, name in HELD_ELSEWHERE.items():
+        assert f"def {name}(" in held or name in held.split("\n"), says

@@ -7,8 +7,6 @@ to all services is here: keys, connections, timeouts, attempts, cancellation.
 import asyncio
 import io
 import math
-import os
-import ssl
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
@@ -27,6 +25,7 @@ from agent_core.errors import ConfigError, ErrorCode
 from agent_core.providers.arranging import Arranger
 from agent_core.providers.base import RawExchange, RawExchangeSink, require_real_models
 from agent_core.providers.compat import dialect_of, host_of, server_of
+from agent_core.providers.connections import closed_with_loop, reason_of
 from agent_core.providers.decoding import EVENT_FIELDS, Decoder, EventDecoder
 from agent_core.providers.failures import (
     Called,
@@ -717,19 +716,19 @@ class HttpProvider(ABC):
             raise fail(message, code=ErrorCode.PROVIDER_TIMEOUT) from error
         except aiohttp.ClientConnectorSSLError as error:
             raise called.unreachable(
-                f"cannot be reached over TLS at {url}: {_reason(error)}; if the server "
+                f"cannot be reached over TLS at {url}: {reason_of(error)}; if the server "
                 "does not use TLS, begin [model] base_url with http://",
                 retryable=False,
             ) from error
         except aiohttp.ClientSSLError as error:
             raise called.unreachable(
-                f"cannot be trusted at {url}: {_reason(error)}; name the certificates of your "
+                f"cannot be trusted at {url}: {reason_of(error)}; name the certificates of your "
                 "own authority in [model] ca_file",
                 retryable=False,
             ) from error
         except aiohttp.ClientProxyConnectionError as error:
             raise called.unreachable(
-                f"cannot be reached, because the proxy {route.shown} cannot: {_reason(error)}; "
+                f"cannot be reached, because the proxy {route.shown} cannot: {reason_of(error)}; "
                 "check HTTPS_PROXY, HTTP_PROXY and [model] proxy"
             ) from error
         except aiohttp.ClientHttpProxyError as error:
@@ -739,7 +738,7 @@ class HttpProvider(ABC):
             ) from error
         except aiohttp.ClientConnectorError as error:
             raise called.unreachable(  # the server may be starting
-                f"cannot be reached at {url}: {_reason(error)}; {self.unreachable_cure}"
+                f"cannot be reached at {url}: {reason_of(error)}; {self.unreachable_cure}"
             ) from error
         except (aiohttp.InvalidURL, aiohttp.ClientResponseError, aiohttp.ContentTypeError) as error:
             raise called.protocol_error(
@@ -763,7 +762,7 @@ class HttpProvider(ABC):
                 headers={"User-Agent": "soong-agent"},
                 timeout=self._limits(self._timeout_s),
             )
-            keeper = _closed_with_loop(client)
+            keeper = closed_with_loop(client)
             session = self._sessions[here] = _Session(client, keeper)
             await anext(keeper)
         return session.client
@@ -773,25 +772,6 @@ class HttpProvider(ABC):
         return aiohttp.ClientTimeout(
             total=None, connect=self._timeout_s, sock_connect=self._timeout_s, sock_read=read_s
         )
-
-
-async def _closed_with_loop(client: aiohttp.ClientSession) -> AsyncGenerator[None]:
-    """Keep a session until the event loop ends: asyncio then closes the remaining generators."""
-    try:
-        yield
-    finally:
-        await client.close()
-
-
-def _reason(error: aiohttp.ClientConnectorError) -> str:
-    if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return str(error.certificate_error)
-    fault = error.os_error
-    if isinstance(fault, ssl.SSLError):  # its number is not a system error
-        return (fault.reason or str(fault)).replace("_", " ").lower()
-    if fault.errno is not None and fault.errno > 0:
-        return os.strerror(fault.errno)
-    return fault.strerror or str(fault)
 
 
 def _exchange_of(attempt: _Attempt, prepared: Prepared, key: str) -> RawExchange:

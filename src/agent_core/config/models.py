@@ -21,7 +21,13 @@ from agent_core.config.proxies import checked_proxy
 from agent_core.config.rules import Rules
 from agent_core.config.section import Section
 from agent_core.config.servers import is_public, ollama_address
-from agent_core.config.services import SERVICES, provider_named, public_service
+from agent_core.config.services import (
+    COMPATIBLE,
+    SERVICES,
+    SPELLINGS,
+    provider_named,
+    public_service,
+)
 from agent_core.config.stores import LONGEST_MS, RunWorkerConfig, StoreConfig
 from agent_core.config.terminal import TerminalConfig
 from agent_core.errors import ConfigError, ErrorCode
@@ -247,10 +253,9 @@ class ModelConfig(Section):
             case {"provider": str() as provider} if not (
                 given.get("api_key_command") or given.get("api_key_env") is not None
             ):
-                service = public_service(provider_named(provider), given.get("base_url"))
-                if service and service.is_compatible:
-                    return {**given, "api_key_env": service.key}
-                return given
+                name = SPELLINGS.get(provider, provider)
+                service = name in COMPATIBLE and public_service(name, given.get("base_url"))
+                return {**given, "api_key_env": service.key} if service else given
             case _:
                 return given
 

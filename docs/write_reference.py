@@ -62,7 +62,13 @@ ENGINE: Mapping[str, tuple[str, str, Mapping[str, tuple[str, ...]]]] = {
         {
             "Blocks": (
                 *("ContentBlock", "TextBlock", "JsonBlock", "ToolCallBlock", "ToolResultBlock"),
-                *("ArtifactRefBlock", "ReasoningBlock", "ImageBlock"),
+                *(
+                    "ArtifactRefBlock",
+                    "ReasoningBlock",
+                    "ProviderToolBlock",
+                    "CitationBlock",
+                    "ImageBlock",
+                ),
             ),
         },
     ),

@@ -3,7 +3,7 @@
 import hashlib
 import re
 from collections.abc import Mapping, Set as AbstractSet
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 from agent_core.providers import jsontext
 from agent_core.providers.compat import Dialect
@@ -291,7 +291,7 @@ class OpenAIChunks(ChunkParser):
         self._last_call: CallDraft | None = None
         self._usage: dict[str, Any] = {}
         self._details: list[dict[str, Any]] = []
-        self._citations: object = None
+        self._citations: list[object] = []
         self._annotations: list[dict[str, Any]] = []
 
     @property
@@ -332,7 +332,8 @@ class OpenAIChunks(ChunkParser):
     def _read_extensions(self, chunk: dict[str, Any]) -> None:
         """Process what single services have beside the choices."""
         if "citations" in chunk:
-            self._citations = chunk["citations"]
+            given: Any = chunk["citations"]
+            self._citations = given if isinstance(given, list) else []
         extension = table(chunk.get(_GROQ))
         self._usage = merge_reports(self._usage, extension.get("usage"))
         if failure := extension.get("error"):  # the reason why the stream ends early
@@ -348,8 +349,8 @@ class OpenAIChunks(ChunkParser):
         """Place the sources after the last text; plain addresses count where there is no more."""
         parts = [*self.draft.parts]
         found = url_citations(self.called, self._annotations)
-        if not found and isinstance(self._citations, list):
-            urls = [*filter(None, map(text, cast("list[object]", self._citations)))]
+        if not found:
+            urls = filter(None, map(text, self._citations))
             found = [citation(self.called, url) for url in urls]
         last = 0
         for at, part in enumerate(parts, 1):

@@ -212,6 +212,73 @@ async def test_packed_content_is_unpacked_and_damaged_content_is_an_error(
     assert "encoding 'br'" in refused(await one(home, project, unknown))
 
 
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        ("<!---->" * 140 + "x", ""),
+        ("<title " * 60_000, "text/html"),
+        ("<blockquote>" * 400 + "<p>x</p>" * 20_000, "text/html"),
+        (f"<table><tr>{'<td>a' * 60_000}</tr>{'<tr><td>a' * 60_000}</table>", "text/html"),
+        ("<div>" * 200_000, "text/html"),
+    ],
+    ids=["comments", "titles", "quotes", "table", "depth"],
+)
+async def test_a_page_that_is_made_to_take_all_time_or_memory_harms_nobody(
+    home: Home, project: Path, body: str, kind: str
+) -> None:
+    pages = {"/bomb": answering(body, kind), "/good": answering("<p>still here", "text/html")}
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return await pages[request.path](request)
+
+    async with served(answer) as port:
+        here = f"http://127.0.0.1:{port}"
+        bomb, good = await fetch(home, project, {"url": f"{here}/bomb"}, {"url": f"{here}/good"})
+    if bomb.is_error:
+        assert "cannot be converted to text within" in refused(bomb)
+    else:
+        assert facts(bomb)["total_chars"] <= 5_242_880
+    assert "still here" in text(good)
+
+
+async def test_a_page_that_takes_too_long_to_convert_is_given_up_and_leaves_no_process(
+    home: Home, project: Path
+) -> None:
+    config = ALLOWED.replace(
+        "[tools.network]", "[tools]\ndefault_timeout_ms = 1000\n[tools.network]"
+    )
+    result = await one(home, project, answering("<p><b><i>x" * 500_000), config=config)
+    assert refused(result).startswith("timeout: ")
+    running = [each.read_bytes() for each in Path("/proc/self/task").glob("*/children")]
+    for number in b" ".join(running).split():
+        command = Path("/proc", number.decode(), "cmdline")
+        assert not command.exists() or b"converter.py" not in command.read_bytes()
+
+
+async def test_what_follows_compressed_data_is_not_read_and_its_missing_end_is_an_error(
+    home: Home, project: Path
+) -> None:
+    packed = gzip.compress(b"the page")
+    has_left = asyncio.Event()
+
+    async def endless(request: web.Request) -> web.StreamResponse:
+        headers = {"Content-Type": "text/plain", "Content-Encoding": "gzip"}
+        response = web.StreamResponse(headers=headers)
+        await response.prepare(request)
+        await response.write(packed)
+        try:
+            while True:
+                await response.write(bytes(65_536))
+        except (ConnectionError, asyncio.CancelledError):
+            has_left.set()
+            raise
+
+    assert "the page" in text(await one(home, project, endless))
+    assert has_left.is_set()
+    half = answering(packed[:-12], "text/plain", **{"Content-Encoding": "gzip"})
+    assert "compressed data that has no end" in refused(await one(home, project, half))
+
+
 async def test_the_host_is_asked_for_and_an_answer_for_the_session_covers_this_host_only(
     home: Home, project: Path
 ) -> None:

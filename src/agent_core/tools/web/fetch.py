@@ -1,6 +1,5 @@
 """The tool `web.fetch`: a page of the web as readable text, in parts."""
 
-import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Collection
@@ -15,6 +14,7 @@ from agent_core.text import mark_content
 from agent_core.tools.base import Action, Tool, ToolContext
 from agent_core.tools.registry import model_tool
 from agent_core.tools.schema import Arguments
+from agent_core.tools.web.conversion import LIBRARY
 from agent_core.tools.web.network import Gate, read_url, request_page
 from agent_core.tools.web.page import Page, check_type, read_page
 from agent_core.types import Access, JsonBlock, TextBlock, ToolResult
@@ -47,7 +47,7 @@ def web_fetch(config: ToolsConfig, allowed_hosts: Collection[str]) -> Tool:
     Raises:
         ConfigError: the extra is not installed.
     """
-    if find_spec("html_to_markdown") is None:
+    if find_spec(LIBRARY) is None:
         from agent_core.installation import extra_command  # noqa: PLC0415 - rarely missing
 
         raise ConfigError(
@@ -75,7 +75,7 @@ def web_fetch(config: ToolsConfig, allowed_hosts: Collection[str]) -> Tool:
                 if answer.leads_to is not None:
                     facts = {"url": answer.url, "redirected_to": answer.leads_to}
                     return ToolResult(content=[JsonBlock(data=facts)])
-                page = await asyncio.to_thread(read_page, answer)
+                page = await read_page(answer, max_chars=config.web.max_bytes, seconds=seconds)
                 pages.keep(str(url), page)
             return _part(page, arguments.offset, config.result_limit_bytes)
 

@@ -25,6 +25,8 @@ from agent_core.text import bounded_line
 MAX_REDIRECTS = 5
 _MAX_URL = 4096
 _CHUNK = 65_536
+_ANY_FORMAT = zlib.MAX_WBITS | 32
+"""Of `zlib`: gzip or deflate, as the content says."""
 _PLAIN_URL = re.compile(r"[!-\[\]^-~]+")
 """Printable ASCII without a backslash, in which some clients see a slash."""
 _UNICAST = ipaddress.ip_network("2000::/3")
@@ -309,7 +311,7 @@ async def _read(response: aiohttp.ClientResponse, *, max_bytes: int, accepts: Ty
     if encoding not in {"", "identity", "gzip", "x-gzip", "deflate"}:
         message = f"{url} answered in the encoding {bounded_line(encoding)!r}, which was not wanted"
         raise ToolError(ErrorCode.TOOL_ERROR, message)
-    unpack = None if encoding in {"", "identity"} else zlib.decompressobj(zlib.MAX_WBITS | 32)
+    unpack = None if encoding in {"", "identity"} else zlib.decompressobj(_ANY_FORMAT)
     body = bytearray()
     async for chunk in response.content.iter_chunked(_CHUNK):
         if unpack is None:
@@ -320,9 +322,12 @@ async def _read(response: aiohttp.ClientResponse, *, max_bytes: int, accepts: Ty
             except zlib.error as error:
                 message = f"{url} answered with damaged compressed data"
                 raise ToolError(ErrorCode.TOOL_ERROR, message) from error
-        if len(body) > max_bytes:
-            break
+        if len(body) > max_bytes or (unpack is not None and unpack.eof):
+            break  # what follows the end of compressed data is no part of the page
     is_cut = len(body) > max_bytes
+    if unpack is not None and not unpack.eof and not is_cut and body:
+        message = f"{url} answered with compressed data that has no end"
+        raise ToolError(ErrorCode.TOOL_ERROR, message, retryable=True)
     return Answer(
         url=url,
         content_type=content_type,

@@ -1,5 +1,6 @@
 """The readable text of a page: HTML as Markdown, other texts as they are, nothing else."""
 
+import asyncio
 import codecs
 import html
 import re
@@ -9,6 +10,7 @@ from msgspec import Struct
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.tools.text import DecodedText
 from agent_core.tools.values import storable_text
+from agent_core.tools.web.conversion import to_markdown
 from agent_core.tools.web.network import Answer
 
 _HTML = frozenset({"text/html", "application/xhtml+xml"})
@@ -21,13 +23,13 @@ _UNNAMED = frozenset({"", "application/octet-stream", "binary/octet-stream"})
 """Types that say nothing: the content decides."""
 _SNIFFED = 1024
 _LOOKS_LIKE_HTML = re.compile(
-    rb"\s*(<\?xml[^>]*>\s*)?(<!--.*?-->\s*)*<(!doctype\s+html|html)\b", re.I | re.S
+    rb"\s*(<\?xml[^>]*>\s*)?(<!--(?:(?!-->).)*-->\s*)*<(!doctype\s+html|html)\b", re.I | re.S
 )
+"""A comment ends at its first end, so that there is one way to divide a page into comments."""
 _META = re.compile(rb"<meta\s[^>]*?charset\s*=\s*[\"']?\s*([\w.:-]{1,40})", re.IGNORECASE)
 _XML = re.compile(rb"\s*<\?xml\s[^>]*?encoding\s*=\s*[\"']([\w.:-]{1,40})", re.IGNORECASE)
-_TITLE = re.compile(r"<title\b[^>]*>([^<]{0,2000})", re.IGNORECASE)
+_TITLE = re.compile(r"<title\b[^<>]*>([^<]{0,2000})", re.IGNORECASE)
 _MAX_TITLE = 300
-_NOT_SHOWN = ("embed", "iframe", "noscript", "object", "svg", "template")
 _WEB_CODECS = frozenset(
     {
         *("utf-8", "utf-16", "utf-16-le", "utf-16-be", "ascii", "iso8859-1"),
@@ -62,28 +64,39 @@ def check_type(url: str, content_type: str) -> None:
         raise _binary(url, content_type)
 
 
-def read_page(answer: Answer) -> Page:
-    """Return the text of an answer. Takes a while for a large page: not for the event loop.
+async def read_page(answer: Answer, *, max_chars: int, seconds: float) -> Page:
+    """Return the text of an answer, at most `max_chars` of it.
 
     Raises:
-        ToolError: `tool_error`: it is no text, or cannot be converted.
+        ToolError: `tool_error`: it is no text, or cannot be converted; `timeout`.
     """
     is_html = answer.content_type in _HTML or (
         answer.content_type in _UNNAMED and bool(_LOOKS_LIKE_HTML.match(answer.body[:_SNIFFED]))
     )
-    text = _decode(answer, is_html=is_html)
-    if "\0" in text:
-        raise _binary(answer.url, answer.content_type)
+    text = await asyncio.to_thread(_decode, answer, is_html=is_html)
     title = ""
     if is_html:
         if found := _TITLE.search(text):
             title = " ".join(html.unescape(found[1]).split())[:_MAX_TITLE]
-        text = _to_markdown(text, answer.url)
-    text = storable_text(text.replace("\r\n", "\n").strip("\n"))
-    return Page(answer.url, answer.content_type, storable_text(title), text, answer.is_cut)
+        text = await to_markdown(text, answer.url, max_chars=max_chars, seconds=seconds)
+    is_cut = answer.is_cut or len(text) > max_chars
+    text = storable_text(text[:max_chars].replace("\r\n", "\n").strip("\n"))
+    return Page(answer.url, answer.content_type, storable_text(title), text, is_cut)
 
 
 def _decode(answer: Answer, *, is_html: bool) -> str:
+    """Return the text of a page, which takes a while for a large one.
+
+    Raises:
+        ToolError: `tool_error`: it is no text.
+    """
+    text = _decoded(answer, is_html=is_html)
+    if "\0" in text:
+        raise _binary(answer.url, answer.content_type)
+    return text
+
+
+def _decoded(answer: Answer, *, is_html: bool) -> str:
     """Decode a page: a mark at its beginning counts first, then its header, then its own words."""
     body, head = answer.body, answer.body[:_SNIFFED]
     for mark, name in (
@@ -110,24 +123,6 @@ def _codec(named: str) -> str | None:
     except (LookupError, ValueError):
         return None
     return _WIDER.get(name, name) if name in _WEB_CODECS else None
-
-
-def _to_markdown(text: str, url: str) -> str:
-    # A large library, which is needed for the first page only.
-    import html_to_markdown as converter  # noqa: PLC0415
-
-    options = converter.ConversionOptions(
-        extract_metadata=False,
-        base_url=url,
-        compact_tables=True,
-        skip_images=True,
-        strip_tags=[*_NOT_SHOWN],
-    )
-    try:
-        return converter.convert(text, options).content or ""
-    except Exception as error:  # its errors have no common base
-        message = f"{url} is a page that cannot be converted to text: {type(error).__name__}"
-        raise ToolError(ErrorCode.TOOL_ERROR, message) from error
 
 
 def _binary(url: str, content_type: str) -> ToolError:

@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
 from agent_core.providers.scripted import Hangs, calls
@@ -250,6 +251,65 @@ async def test_sessions_of_other_folders_do_not_exist(
     assert "secret plan" in texts(shown)
     assert code_of(apart) == "session_elsewhere"
     assert len(server.requests) == 1
+
+
+async def test_a_folder_is_named_from_the_first_one_wherever_the_server_was_started(
+    home: Home, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (project / "~").mkdir()
+    async with ModelServer(["one", "two"]) as server:
+        configure(home, server.base_url("openai"))
+        async with connected(home, other) as client:
+            await client.run("secret plan")
+        monkeypatch.chdir(other)
+        async with connected(home, project, "--path", str(project / "~")) as client:
+            own = facts(await client.run("own plan", project="."))["session_id"]
+            listed = await client.call("sessions_list", project=".")
+            inner = await client.call("sessions_list", project="~")
+            wrong = await client.call("sessions_list", project="..")
+    assert [each["session_id"] for each in facts(listed)["sessions"]] == [own]
+    assert facts(inner)["sessions"] == []
+    assert code_of(wrong) == "validation_error"
+
+
+async def test_every_result_fits_the_output_schema_of_its_tool_and_so_does_every_error(
+    home: Home, project: Path
+) -> None:
+    async with ModelServer(["done"]) as server:
+        configure(home, server.base_url("openai"))
+        async with connected(home, project, "--approvals", "tool") as client:
+            listed = await client.client.list_tools()
+            done = await client.run("do it")
+            known = {"session_id": facts(done)["session_id"]}
+            results = {
+                "run": [done, await client.run("x", session_id="none")],
+                "sessions_list": [
+                    await client.call("sessions_list"),
+                    await client.call("sessions_list", limit=0),
+                ],
+                "session_show": [
+                    await client.call("session_show", **known),
+                    await client.call("session_show", session_id="none"),
+                ],
+                "cancel": [await client.call("cancel", **known)],
+                "approvals_list": [
+                    await client.call("approvals_list"),
+                    await client.call("approvals_list", session_id="none"),
+                ],
+                "approval_answer": [
+                    await client.call("approval_answer", approval_id="none", decision="deny")
+                ],
+            }
+    assert {each.name for each in listed.tools} == set(results)
+    for tool in listed.tools:
+        assert results[tool.name][-1].is_error
+        assert tool.output_schema is not None
+        for result in results[tool.name]:
+            jsonschema.validate(facts(result), tool.output_schema)
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate({}, tool.output_schema)
 
 
 async def test_runs_work_side_by_side_but_not_twice_in_a_session(home: Home, project: Path) -> None:

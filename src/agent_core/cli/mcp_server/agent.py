@@ -434,10 +434,10 @@ class AgentServer:
     # ---- sessions
 
     async def _list_sessions(self, given: ListSessions) -> CallToolResult:
-        runtime = await self._places.find(given.project)
-        project = given.project or str(self._places.first)
+        folder = await self._places.folder(given.project)
+        runtime = await self._places.find(str(folder))
         found = await runtime.session_summaries(
-            given.limit + 1, given.offset, project=project, query=given.query
+            given.limit + 1, given.offset, project=folder, query=given.query
         )
         facts = {
             "sessions": [session_facts(each) for each in found[: given.limit]],

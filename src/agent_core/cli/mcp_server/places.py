@@ -64,13 +64,19 @@ class Places:
         Raises:
             AgentCoreError: `validation_error`: clients may not work there, or there is no folder.
         """
-        if project is None:
-            return self._runtimes[self.first]
-        found = await asyncio.to_thread(self._resolve, project)
+        found = await self.folder(project)
         if (runtime := self._runtimes.get(found)) is not None:
             return runtime
         setup = await asyncio.to_thread(read_command_setup, found, self._model)
         return self._runtimes.get(found) or self._open(setup)
+
+    async def folder(self, project: str | None) -> Path:
+        """Return the folder that a client names, relative to the first one, which is None.
+
+        Raises:
+            AgentCoreError: `validation_error`: clients may not work there, or there is no folder.
+        """
+        return self.first if project is None else await asyncio.to_thread(self._resolve, project)
 
     def _resolve(self, project: str) -> Path:
         try:

@@ -98,36 +98,44 @@ _APPROVAL = {
     },
     "required": ["approval_id", "session_id", "run_id", "tool", "question", "decisions"],
 }
-_RUN = {
+_ERROR = {
     "type": "object",
-    "properties": {
-        "session_id": _TEXT,
-        "run_id": _TEXT,
-        "status": {
-            "type": "string",
-            "enum": ["completed", "failed", "cancelled", "aborted", "waiting_permission"],
-        },
-        "end_reason": _TEXT,
-        "text": _TEXT,
-        "error": {
-            "type": "object",
-            "properties": {"code": _TEXT, "message": _TEXT},
-            "required": ["code", "message"],
-        },
-        "denied": {"type": "array", "items": _TEXT},
-        "approvals": {"type": "array", "items": _APPROVAL},
-        "usage": {
-            "type": "object",
-            "properties": {
-                "input_tokens": _COUNT,
-                "output_tokens": _COUNT,
-                "total_tokens": _COUNT,
-            },
-        },
-        "cost_usd": {"type": "number"},
-    },
-    "required": ["session_id", "run_id", "status", "text", "usage"],
+    "properties": {"code": _TEXT, "message": _TEXT},
+    "required": ["code", "message"],
 }
+
+
+def _result(required: Sequence[str], **more: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a result, which is an error instead if the call has failed.
+
+    Clients check failed calls against it, too.
+    """
+    return {
+        "type": "object",
+        "properties": {**dict.fromkeys(required, _TEXT), **more, "error": _ERROR},
+        "anyOf": [{"required": [*required]}, {"required": ["error"]}],
+    }
+
+
+_RUN = _result(
+    ("session_id", "run_id", "status", "text", "usage"),
+    status={
+        "type": "string",
+        "enum": ["completed", "failed", "cancelled", "aborted", "waiting_permission"],
+    },
+    usage={
+        "type": "object",
+        "properties": {
+            "input_tokens": _COUNT,
+            "output_tokens": _COUNT,
+            "total_tokens": _COUNT,
+        },
+    },
+    end_reason=_TEXT,
+    denied={"type": "array", "items": _TEXT},
+    approvals={"type": "array", "items": _APPROVAL},
+    cost_usd={"type": "number"},
+)
 _SESSION = {
     "session_id": _TEXT,
     "title": _TEXT,
@@ -136,33 +144,18 @@ _SESSION = {
     "turns": _COUNT,
     "updated_at": _TEXT,
 }
-_SESSIONS = {
-    "type": "object",
-    "properties": {
-        "sessions": {"type": "array", "items": {"type": "object", "properties": _SESSION}},
-        "has_more": {"type": "boolean"},
-    },
-    "required": ["sessions", "has_more"],
-}
-_STORY = {
-    "type": "object",
-    "properties": {
-        **{name: _SESSION[name] for name in ("session_id", "title", "project")},
-        "runs": {"type": "array", "items": {"type": "object"}},
-        "is_cut": {"type": "boolean"},
-    },
-    "required": ["session_id", "title", "project", "runs", "is_cut"],
-}
-_APPROVALS = {
-    "type": "object",
-    "properties": {"approvals": {"type": "array", "items": _APPROVAL}},
-    "required": ["approvals"],
-}
-_CANCELLED = {
-    "type": "object",
-    "properties": {"session_id": _TEXT, "run_id": _TEXT, "status": _TEXT},
-    "required": ["session_id", "run_id", "status"],
-}
+_SESSIONS = _result(
+    ("sessions", "has_more"),
+    sessions={"type": "array", "items": {"type": "object", "properties": _SESSION}},
+    has_more={"type": "boolean"},
+)
+_STORY = _result(
+    ("session_id", "title", "project", "runs", "is_cut"),
+    runs={"type": "array", "items": {"type": "object"}},
+    is_cut={"type": "boolean"},
+)
+_APPROVALS = _result(("approvals",), approvals={"type": "array", "items": _APPROVAL})
+_CANCELLED = _result(("session_id", "run_id", "status"))
 _READS = ToolAnnotations(
     read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False
 )

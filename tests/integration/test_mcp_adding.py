@@ -133,6 +133,107 @@ def test_snippets_for_other_clients_are_taken(
         assert mcp(home, project, "remove", "x").returncode == 0
 
 
+README = """```sh
+# Claude Code - don't forget the key
+export KEY=1
+claude mcp add x -- npx -y x-mcp   # (add --scope user for all projects)
+claude mcp list
+```
+"""
+LONG = """claude mcp add-json x '{
+  "command": "npx",
+  "args": ["-y", "x-mcp"]
+}'
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "expected", "left_out"),
+    [
+        (README, NPX, ""),
+        (LONG, NPX, ""),
+        ("claude mcp add x 'npx -y x-mcp'", NPX, ""),
+        ("claude mcp add x -- npx -y x-mcp && claude mcp list", NPX, ""),
+        ("claude mcp add x npx -y me/repo#main", {"command": "npx", "args": ["-y", "me/repo#main"]},
+         ""),
+        ("gemini mcp add x npx -y x-mcp --trust", {**NPX, "args": [*NPX["args"], "--trust"]}, ""),
+        ("gemini mcp add --trust --description 'a b' -s user x npx -y x-mcp", NPX,
+         "--trust, --description"),
+        ("copilot mcp add --tools '*' x -- npx -y x-mcp", NPX, "--tools"),
+    ],
+)  # fmt: skip
+def test_lines_with_what_stands_around_them_are_taken(
+    given: str, expected: dict[str, Any], left_out: str, home: Home, project: Path
+) -> None:
+    done = mcp(home, project, "add", "-", given=given)
+    assert done.returncode == 0, done.stderr
+    assert servers(home) == {"x": expected}
+    assert left_out in done.stderr
+    assert ("left out" in done.stderr) == bool(left_out)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("claude mcp add a -- b\ncodex mcp add a -- b\n", "2 command lines"),
+        ("npx -y x-mcp", "neither JSON nor a command line"),
+        ("claude mcp add x 'npx", "neither JSON nor a command line"),
+    ],
+)
+def test_a_text_without_one_server_is_refused_with_the_reason(
+    given: str, said: str, home: Home, project: Path
+) -> None:
+    done = mcp(home, project, "add", "-", given=given)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert servers(home) == {}
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("npx -y x-mcp", ["npx", "-y", "x-mcp"]),
+        ("/bin/sh run.sh", ["/bin/sh", "run.sh"]),
+        ("/Applications/My App.app/mcp", ["/Applications/My App.app/mcp"]),
+        ("/opt/no-such --port 1", ["/opt/no-such", "--port", "1"]),
+        ("C:\\Program Files\\x\\mcp.exe", ["C:\\Program Files\\x\\mcp.exe"]),
+        ("C:\\x\\mcp.exe --port 1", ["C:\\x\\mcp.exe", "--port", "1"]),
+        ("uvx 'a b'", ["uvx", "a b"]),
+    ],
+)
+def test_a_command_with_spaces_is_a_path_or_a_command_line(command: str, words: list[str]) -> None:
+    found = read_snippet(json.dumps({"x": {"command": command}})).servers["x"]
+    assert [found["command"], *found.get("args", [])] == words
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"command": "a", "env": ["A=b"]},
+        {"command": "a", "env_vars": "A"},
+        {"command": ["a"], "args": "b"},
+        {"command": "a 'b"},
+        {"command": "a", "env": {"A=$(touch b)": "<c>"}},
+        {"command": "a", "env": {"A\u001b[31m": "b"}},
+        {"url": "https://far.example/", "headers": ["a"]},
+        {"url": "https://far.example/", "headers": {"a';touch b;'": "<c>"}},
+        {"url": ["https://far.example/"]},
+        {"url": "https://far.example/", "bearer_token_env_var": {"a": 1}},
+        {"url": "https://far.example/", "oauth": "a"},
+    ],
+)
+def test_an_entry_of_the_wrong_form_is_an_error_that_repeats_none_of_it(
+    entry: dict[str, Any],
+) -> None:
+    with pytest.raises(
+        ValueError, match=r"must be|has a name with other signs|quotation"
+    ) as caught:
+        read_snippet(json.dumps({"x": entry}))
+    assert "touch" not in str(caught.value)
+    assert "\u001b" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("snippet", "expected"),
     [
@@ -197,6 +298,8 @@ def test_several_servers_come_together_and_keys_without_a_meaning_are_named(
         ({"env": {"HOST": "https://yourcompany.example.net"}}, ["env.HOST"]),
         ({"env": {"T": "ghp_aB3dE5", "MODE": "PROD_EU", "P": "password"}}, []),
         ({"headers": {"Authorization": "Bearer ${env:TOKEN}"}}, ["headers.Authorization"]),
+        ({"headers": {"Authorization": "Bearer {env:TOKEN}"}}, ["headers.Authorization"]),
+        ({"env": {"T": "put-token-here", "WHERE": "there"}}, ["env.T"]),
         ({"headers": {"Authorization": "Bearer "}}, ["headers.Authorization"]),
         ({"headers": {"Authorization": "Bearer a.b.c", "X-Mode": "x"}}, []),
         (
@@ -273,7 +376,9 @@ def test_no_secret_is_shown(home: Home, project: Path) -> None:
         (["x", "--env", "NOT_SET_ANYWHERE", "--", "npx"], 2, "NOT_SET_ANYWHERE is not set"),
         (["x", "--header", "nothing", "https://far.example/"], 2, "a name and a value are needed"),
         (["x", "--header", "K: é", "https://far.example/"], 2, "printable ASCII"),
-        (["x", "--env", "A=b", "https://far.example/mcp"], 2, "env is not a known key"),
+        (["x", "--env", "A=b", "https://far.example/mcp"], 2, "--env is for a command"),
+        (["x", "--header", "K: v", "--", "npx"], 2, "--header is for an address"),
+        (['{"x": {"command": "a", "env": ["A=b"]}}'], 2, "env must be an object"),
         (["x", "--transport", "http", "--", "npx"], 2, "does not fit x, which is a command"),
         (["x", "--transport", "ws", "--", "npx"], 2, "invalid choice: 'ws'"),
         (["x", "--", ""], 2, "the command is empty"),

@@ -5,6 +5,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -21,11 +22,18 @@ from agent_core.config.problems import MAX_FILE_BYTES
 from agent_core.errors import ConfigError, ErrorCode, ToolError
 from agent_core.mcp import ServerConfig, StoredLogin, read_servers, secret_values
 from agent_core.mcp.config import HttpServer, StdioServer, read_server
-from agent_core.mcp.snippets import Fields, Snippet, find_gaps, read_snippet
+from agent_core.mcp.snippets import Fields, Snippet, divide_command, find_gaps, read_snippet
 from agent_core.process.child import find_program
 from agent_core.text import visible
 
 _MOST_NAMED = 4
+_PIECE = re.compile(
+    r"""(?P<quoted>'[^']*'|"(?:\\.|[^"\\])*"|\\.)"""
+    r"|(?P<comment>(?<!\S)(?:\#|//|```)[^\n]*)|(?P<end>\n|(?<!\S)(?:&&|\|\||;)(?!\S))|.",
+    re.DOTALL,
+)
+"""A part of a text of command lines; a quoted one may have several lines."""
+
 _INPUT = re.compile(r"\$\{input:([^{}]*)\}")
 
 
@@ -35,10 +43,12 @@ def add_servers(options: Options) -> int:
     if "-" in words:
         try:
             text = _read_input()
+            line = _command_line(text)
         except (OSError, ValueError) as error:
             print(f"error: standard input cannot be used: {error}", file=sys.stderr)
+            print("soong-agent mcp add --help shows what it can be", file=sys.stderr)
             return MISUSED
-        if line := _command_line(text):
+        if line:
             return options.execute([*line, *_options_again(options)])
         options.words = [text if word == "-" else word for word in words]
     return run_on_terminal(options.path, partial(_add, options), asks_model=False)
@@ -87,8 +97,8 @@ def _remark(
     path: Path,
 ) -> None:
     """Say what was left out, what is stored, and what comes next."""
-    if snippet.left_out:
-        names = visible(", ".join(snippet.left_out), one_line=True)
+    if left_out := [*snippet.left_out, *(options.unused or ())]:
+        names = visible(", ".join(left_out), one_line=True)
         terminal.line(f"left out, for it has no meaning here: {names}", Style.WARN)
     if options.scope in {"local", "project"}:
         terminal.line("mcp.json is yours: the server is there in every project", Style.WARN)
@@ -116,7 +126,7 @@ def _snippet_of(options: Options) -> Snippet:
     """
     name, *rest = options.words
     text = next((word for word in options.words[:2] if word[:1] in '{["' or "\n" in word), None)
-    if options.action == "add-json" and text is None:
+    if text is None and (options.action == "add-json" or not (rest or options.url)):
         text = options.words[-1]
     if text is None:
         return Snippet({name: _fields_of(rest, options)}, [], {})
@@ -145,7 +155,8 @@ def _fields_of(words: Sequence[str], options: Options) -> Fields:
     """Return the fields of a server that is named by words, without its options."""
     address = options.url or (words[0] if "://" in words[0] else None)
     if address is None:
-        return {"command": words[0]} | ({"args": list(words[1:])} if words[1:] else {})
+        program, *args = words if len(words) > 1 else divide_command(words[0])
+        return {"command": program} | ({"args": args} if args else {})
     return {"url": address}
 
 
@@ -174,6 +185,9 @@ def _filled(snippet: Snippet, options: Options) -> dict[str, Fields]:
         if transport is not None and (transport == "stdio") == is_address:
             kind = "an address" if is_address else "a command"
             raise ValueError(f"--transport {transport} does not fit {name}, which is {kind}")
+        if len(snippet.servers) == 1 and (env if is_address else headers):
+            option, kind = ("--env", "a command") if is_address else ("--header", "an address")
+            raise ValueError(f"{option} is for {kind}, and {name} has none")
         if transport == "sse":
             fields["type"] = "sse"
         for key, values in (("env", env), ("headers", headers)):
@@ -272,19 +286,37 @@ def _read_input() -> str:
 
 
 def _command_line(text: str) -> list[str] | None:
-    """Return the arguments for a command line of another client; None if the text is none."""
-    joined = re.sub(r"\\\r?\n", " ", text)
-    lines = [line.strip().removeprefix("$ ") for line in joined.splitlines()]
-    lines = [line for line in lines if line and not line.startswith(("```", "#", "//"))]
-    if len(lines) != 1 or lines[0][:1] in '{["':
+    """Return the arguments for a command line of another client; None if the text is none.
+
+    Raises:
+        ValueError: it has several such lines.
+    """
+    if text.lstrip("\ufeff").lstrip()[:1] in {"{", "[", '"'}:
         return None
-    try:
-        words = shlex.split(lines[0])
-    except ValueError:
-        return None
+    found = [line for each in _commands(text) if (line := _addition(each)) is not None]
+    if len(found) > 1:
+        raise ValueError(f"it has {len(found)} command lines that add servers: give one at a time")
+    return found[0] if found else None
+
+
+def _commands(text: str) -> Iterable[list[str]]:
+    """Yield the words of each command of a text, as a shell divides it."""
+    text = re.sub(r"\\\r?\n", " ", text)
+    parts: list[str] = []
+    for piece in _PIECE.finditer(text + "\n"):
+        if piece.lastgroup == "end":
+            with suppress(ValueError):
+                yield shlex.split("".join(parts))
+            parts.clear()
+        elif piece.lastgroup != "comment":
+            parts.append(piece[0])
+
+
+def _addition(words: Sequence[str]) -> list[str] | None:
+    """Return the arguments of this program for a command that adds a server; None for another."""
     for at in range(1, len(words) - 1):
         if words[at] == "mcp" and words[at + 1] in {"add", "add-json"}:
-            return words[at:]
+            return list(words[at:])
         if words[at] == "--add-mcp":
             return ["mcp", "add-json", words[at + 1]]
     return None

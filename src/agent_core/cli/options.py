@@ -108,6 +108,7 @@ class Options(argparse.Namespace):
     callback_port: int | None = None
     token_variable: str | None = None
     replace: bool = False
+    unused: list[str] | None = None
     rule_tools: list[str] | None = None
     rule_paths: list[str] | None = None
     rule_hosts: list[str] | None = None

@@ -8,8 +8,9 @@ reader has to put something of his own is found before anything is written.
 import json
 import re
 import shlex
+import shutil
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
 
 from msgspec import Struct
@@ -50,17 +51,23 @@ _LAST_COMMA = re.compile(r'"(?:\\.|[^"\\\n])*"|,(?=\s*(?:[}\]]|$))', re.DOTALL)
 
 _VARIABLE = re.compile(r"\$\{(?:env:)?([A-Za-z_]\w*)\}")
 _GAP = re.compile(
-    r"\$\{[^{}]*\}|<[A-Za-z][^<>\n]*>|(?i:\bpath[/\\]+to[/\\]+[^\s,]*)|(?i:\byour[-_][\w-]*)"
+    r"\$\{[^{}]*\}|\{(?:env|file|input):[^{}]*\}|<[A-Za-z][^<>\n]*>"
+    r"|(?i:\bpath[/\\]+to[/\\]+[^\s,]*)|(?i:\byour[-_][\w-]*)"
 )
 """A place to be filled, wherever it is."""
 
 _GAP_IN_VALUE = re.compile(
-    r"\{\{[^{}]*\}\}|\$[A-Za-z_]\w*$|(?i:\byour\w*)|\.\.\.|…|(?i:x{3,})$|\*{3,}"
+    r"\{\{[^{}]*\}\}|\$[A-Za-z_]\w*$|(?i:\byour\w*)|\.\.\.|…|(?i:x{3,})$|\*{3,}|(?i:[-_ ]here$)"
 )
 """A place to be filled, where a value is expected that nobody else has."""
 
 _GAP_IN_ADDRESS = re.compile(r"\{[^{}]*\}")
 _NAME_AS_VALUE = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+")
+_NAME = re.compile(r"[A-Za-z_][\w.-]*", re.ASCII)
+_PATH = re.compile(r"\s*(?:~?/|\.{1,2}[/\\]|[A-Za-z]:[/\\]|\\\\)")
+_ARGUMENTS = re.compile(r"\s+(?=[-/~@\"'])")
+"""The space between a program and what can only be an argument."""
+
 _SCHEME = re.compile(r"(?i:bearer|basic|token)\b\s*")
 
 
@@ -187,8 +194,13 @@ def _inputs(document: object) -> Iterator[tuple[str, str]]:
 
 
 def _translate(entry: Fields) -> tuple[Fields, list[str]]:
-    """Return an entry with the keys of `mcp.json`, and the keys that have no meaning there."""
-    entry = {_NAMES.get(key, key): value for key, value in entry.items()}
+    """Return an entry with the keys of `mcp.json`, and the keys that have no meaning there.
+
+    Raises:
+        ValueError: it has a value of the wrong form.
+    """
+    entry = {_NAMES.get(key, key): value for key, value in entry.items() if value is not None}
+    _check_forms(entry)
     _divide_command(entry)
     for key in ("enabled", "isActive"):
         if key in entry:
@@ -215,6 +227,58 @@ def _translate(entry: Fields) -> tuple[Fields, list[str]]:
     return kept, [key for key in entry if key not in {*model.model_fields, *_UNSAID}]
 
 
+_FORMS = {
+    "args": (list, "an array"),
+    "env_vars": (list, "an array"),
+    "env": (dict, "an object"),
+    "headers": (dict, "an object"),
+    "env_http_headers": (dict, "an object"),
+    "oauth": (dict, "an object"),
+    "url": (str, "a string"),
+    "bearer_token_env_var": (str, "a string"),
+}
+
+
+def _check_forms(entry: Fields) -> None:
+    """Check the forms that the translation relies on, and names that a cure may repeat.
+
+    Raises:
+        ValueError: one is another.
+    """
+    for key, (form, words) in _FORMS.items():
+        value: object = entry.get(key)
+        if value is None:
+            continue
+        if not isinstance(value, form):
+            raise ValueError(f"{key} must be {words}")
+        named = key in {"env", "headers", "env_http_headers", "env_vars"}
+        for name in cast("Iterable[object]", value) if named else ():
+            if not isinstance(name, str) or not _NAME.fullmatch(name):
+                raise ValueError(
+                    f"{key} has a name with other signs than letters, digits, _ . and -"
+                )
+
+
+def divide_command(command: str) -> list[str]:
+    """Return the words of a command, whose program may be a path with spaces.
+
+    Raises:
+        ValueError: a quotation in it has no end.
+    """
+    if _PATH.match(command):
+        bare = command.strip()
+        words = bare.split(maxsplit=1)
+        if shutil.which(bare) or (not shutil.which(words[0]) and not _ARGUMENTS.search(bare)):
+            return [bare]
+        if "\\" in bare:  # its words are those of another system, where a backslash is no quote
+            program, *args = _ARGUMENTS.split(bare, maxsplit=1)
+            return [program, *" ".join(args).split()]
+    try:
+        return shlex.split(command) or [command]
+    except ValueError:
+        raise ValueError("command has a quotation without an end") from None
+
+
 def _divide_command(entry: Fields) -> None:
     """Make a command that has its arguments in it, or is a list or a table, a program and them."""
     command = entry.get("command")
@@ -228,8 +292,8 @@ def _divide_command(entry: Fields) -> None:
             "args": [*words[1:], *entry.get("args", [])],
         }
     elif isinstance(command, str) and not entry.get("args") and " " in command.strip():
-        words = shlex.split(command)
-        entry |= {"command": words[0], "args": words[1:]}
+        program, *args = divide_command(command)
+        entry |= {"command": program} | ({"args": args} if args else {})
 
 
 def _take_variables(entry: Fields) -> None:

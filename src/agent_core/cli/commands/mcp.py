@@ -1,8 +1,8 @@
 """The arguments of `soong-agent mcp`."""
 
 import re
-from argparse import ArgumentTypeError
-from collections.abc import Sequence
+from argparse import SUPPRESS, ArgumentTypeError
+from collections.abc import Callable, Sequence
 
 from agent_core.cli.options import (
     Commands,
@@ -243,6 +243,12 @@ def _add_options(adding: Parser) -> None:
         help="as other programs have it; servers are always those of the user",
     )
     adding.add_argument("--replace", action="store_true", help="replace a server of this name")
+    # Options of other clients without a meaning here, which are left out by name.
+    adding.add_argument(
+        "--trust", dest="unused", action="append_const", const="--trust", help=SUPPRESS
+    )
+    for name in ("--description", "--tools", "--include-tools", "--exclude-tools"):
+        adding.add_argument(name, dest="unused", action="append", type=_named(name), help=SUPPRESS)
 
 
 def split_words(argv: Sequence[str], parser: Parser) -> tuple[Sequence[str], Sequence[str]]:
@@ -289,6 +295,11 @@ def _variable(text: str) -> str:
         form = "NAME=VALUE is needed, or the NAME of a variable that is set"
         raise ArgumentTypeError(form)
     return text
+
+
+def _named(option: str) -> Callable[[str], str]:
+    """Return a reader of an option's value that keeps the option's name only."""
+    return lambda _: option
 
 
 def _header(text: str) -> str:

@@ -166,7 +166,7 @@ compares both. The rules behind it are in [permissions](permissions.md).
 
 - **unasked**: it runs without a question.
 - **asked once**: an answer for the session covers it. "With its reading options" is the program
-  with any of its [reading options](permissions.md#commands-known-to-read-only) and paths of the
+  with any of its [reading options](answers.md#commands-known-to-read-only) and paths of the
   project; "word for word" is exactly this command.
 - **asked always**: it has a reason of its own, and every answer is for one call.
 - **refused**: no answer allows it; a rule with its path can.

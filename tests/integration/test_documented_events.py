@@ -20,7 +20,9 @@ TABLE = re.compile(r"^\| `(\w+)` \| ((?:[^`|]*)`([a-z_ ]+)`.*) \|$", re.M)
 
 def payload_keys() -> dict[str, tuple[set[str], bool]]:
     """Per event the keys that the page names, and whether these are all."""
-    page = (ROOT / "docs" / "sdk.md").read_text(encoding="utf-8").partition("Of `event.payload`")[2]
+    page = (
+        (ROOT / "docs" / "events.md").read_text(encoding="utf-8").partition("Of `event.payload`")[2]
+    )
     rows = TABLE.findall(page)
     return {event: (set(keys.split()), "and others" not in row) for event, row, keys in rows}
 
@@ -48,7 +50,7 @@ async def test_events_have_the_payload_keys_of_the_page(home: Home, project: Pat
     assert set(reply.payload["tool_calls"][0]) == {"tool_call_id", "name"}
     error = seen["run_failed"].payload["error"]
     assert {"type", "code", "message", "retryable", "details"} <= set(error)
-    page = (ROOT / "docs" / "sdk.md").read_text(encoding="utf-8").partition("typed record](")[2]
+    page = (ROOT / "docs" / "events.md").read_text(encoding="utf-8").partition("typed record](")[2]
     example: dict[str, Any] = {}
     program = page.partition("```python\n")[2].partition("async def main")[0]
     exec(program, example)  # noqa: S102 - our page

@@ -33,7 +33,8 @@ TOPICS = [
 
 
 def blocks(topic: str, language: str) -> list[str]:
-    page = (ROOT / "docs" / f"{topic}.md").read_text(encoding="utf-8")
+    names = ("tools", "custom-tools") if topic == "tools" else (topic,)
+    page = "\n".join((ROOT / "docs" / f"{name}.md").read_text("utf-8") for name in names)
     return re.findall(rf"^```{language}\n(.*?)^```$", page, re.S | re.M)
 
 

@@ -1,4 +1,4 @@
-"""The table of docs/kgent.md: what an adversary does, and what notices it, row by row."""
+"""The table of docs/kgent-runs.md: what an adversary does, and what notices it, row by row."""
 
 import hashlib
 import json
@@ -21,7 +21,7 @@ from kgent.sandbox.workspace import FILES
 from kgent_forgery import edit_state, forge, rewrite, write_events
 from kgent_runs import calls, lines, profile, skill, state
 
-PAGE = Path(__file__).parents[2] / "docs" / "kgent.md"
+PAGE = Path(__file__).parents[2] / "docs" / "kgent-runs.md"
 ROWS = dict(
     re.findall(
         r"^\| (.+?) \| (.+?) \|$",

@@ -29,7 +29,7 @@ from kgent.runtime.state import EDGES, RunStatus
 from kgent_runs import calls as step, events, lines, profile, skill, state
 from model_server import ModelServer
 
-PAGE = Path(__file__).parents[2] / "docs" / "kgent.md"
+PAGE = Path(__file__).parents[2] / "docs" / "kgent-runs.md"
 REPORT = "deliverables/report.md"
 WRITE = step("write_file", path=REPORT, content="It rained.\n")
 ASK = step("run_command", argv=["echo", "hi"])

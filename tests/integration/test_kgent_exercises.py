@@ -1,4 +1,4 @@
-"""The programs and the exercises in tampering of docs/kgent.md, as they stand there."""
+"""The programs and the exercises in tampering of the pages about kgent, as they are written there."""
 
 import os
 import re
@@ -13,11 +13,11 @@ import pytest
 from kgent_runs import profile
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "kgent.md").read_text(encoding="utf-8")
-SECTION = PAGE.partition("### Exercises in tampering")[2].partition("\n**Status.**")[0]
+PAGES = [(ROOT / "docs" / name).read_text("utf-8") for name in ("kgent.md", "kgent-runs.md")]
+SECTION = PAGES[1].partition("## Exercises in tampering")[2]
 NAMES = ("audit", "clean-csv", "letter")
 SCRIPTS = re.findall(r"```sh\n(.*?)```", SECTION, re.DOTALL)
-PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+PROGRAMS = re.findall(r"```python\n(.*?)```", "".join(PAGES), re.DOTALL)
 
 
 def test_there_is_an_exercise_for_every_example() -> None:

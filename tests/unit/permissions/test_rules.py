@@ -633,7 +633,7 @@ def test_a_rule_that_makes_no_sense_is_refused_with_its_place(
 
 
 def test_the_rules_of_the_documentation_hold_their_examples(home: Path, project: Path) -> None:
-    page = Path(__file__).parents[3] / "docs" / "permissions.md"
+    page = Path(__file__).parents[3] / "docs" / "rules.md"
     (text,) = re.findall(r"```toml\n(\[\[permissions.rules\]\].*?)```", page.read_text(), re.DOTALL)
     (home / "config.toml").write_text(f"{MODEL}\n{text}", encoding="utf-8")
     setup = read_setup(project, home_dir=home)

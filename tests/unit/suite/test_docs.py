@@ -209,7 +209,7 @@ def test_a_configuration_in_the_documents_is_accepted(block: str) -> None:
     "provider", ["openai", "anthropic", "ollama", "gemini", "bedrock", "vertex"]
 )
 def test_every_option_of_a_provider_is_documented(provider: str) -> None:
-    page = (ROOT / "docs" / "providers.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "model-calls.md").read_text(encoding="utf-8")
     listed = re.search(rf"^- `{provider}`: (.+?)\.$", page, re.S | re.M)
     assert listed is not None
     known: frozenset[str] = import_module(f"agent_core.providers.{provider}").KNOWN_OPTIONS

@@ -58,6 +58,9 @@ def test_every_spelling_of_a_private_address_is_refused(url: str) -> None:
         ("::1", "::1", "::1"),
         ("LOCALHOST", "localhost", "::1"),
         ("wiki.intranet", "wiki.intranet.", "10.1.2.3"),
+        ("wiki.intranet", "wiki.intranet", "::ffff:10.1.2.3"),
+        ("wiki.intranet", "wiki.intranet", "100.70.1.2"),
+        ("wiki.intranet", "wiki.intranet", "fd12:3456::1"),
         ("169.254.169.254", "169.254.169.254", "169.254.169.254"),
     ],
 )
@@ -74,7 +77,18 @@ def test_a_host_that_the_user_names_may_have_a_private_address(
         ("other.test", "10.1.2.3"),
         ("other.test", "127.0.0.1"),
         ("wiki.intranet", "169.254.169.254"),
+        ("wiki.intranet", "::ffff:169.254.169.254"),
+        ("wiki.intranet", "::169.254.169.254"),
+        ("wiki.intranet", "64:ff9b::a9fe:a9fe"),
+        ("wiki.intranet", "2002:a9fe:a9fe::1"),
         ("wiki.intranet", "fe80::1"),
+        ("wiki.intranet", "168.63.129.16"),
+        ("wiki.intranet", "::ffff:168.63.129.16"),
+        ("wiki.intranet", "100.100.100.200"),
+        ("wiki.intranet", "192.0.0.192"),
+        ("wiki.intranet", "fd00:ec2::254"),
+        ("wiki.intranet", "0.0.0.0"),
+        ("wiki.intranet", "224.0.0.1"),
     ],
 )
 def test_naming_a_host_covers_no_other_and_no_metadata_address(host: str, address: str) -> None:

@@ -31,8 +31,23 @@ _PLAIN_URL = re.compile(r"[!-\[\]^-~]+")
 """Printable ASCII without a backslash, in which some clients see a slash."""
 _UNICAST = ipaddress.ip_network("2000::/3")
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
-_AZURE_METADATA = IPv4Address("168.63.129.16")
-"""The one metadata address among the public ones."""
+_INTRANETS = tuple(
+    map(
+        ipaddress.ip_network,
+        (
+            *("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"),
+            *("100.64.0.0/10", "127.0.0.0/8", "::1/128"),
+        ),
+    )
+)
+"""Networks in which a host that the user names may be: private, shared, and this machine."""
+_METADATA = frozenset(
+    map(
+        ipaddress.ip_address,
+        ("168.63.129.16", "100.100.100.200", "fd00:ec2::254", "fd20:ce::254"),
+    )
+)
+"""Metadata services of clouds among the public addresses and those of intranets."""
 _PROTOCOLS = ipaddress.ip_network("192.0.0.0/24")
 """For protocols, which older versions of Python take for public."""
 _SUCCESS = range(200, 300)
@@ -123,7 +138,7 @@ class Gate:
             return
         is_literal = _address(host) is not None
         is_listed = _bare(host) in self._allowed
-        if is_listed and (is_literal or not (address.is_link_local or address == _AZURE_METADATA)):
+        if is_listed and (is_literal or _is_in_intranet(address)):
             return
         named = host if is_literal else f"{host} ({address})"
         raise PermissionDeniedError(
@@ -148,7 +163,7 @@ def is_public(address: Address) -> bool:
     """Return whether an address, and the IPv4 address inside it, is one of the public internet."""
     if isinstance(address, IPv4Address):
         is_special = address.is_multicast or address.is_reserved or address in _PROTOCOLS
-        return address.is_global and not is_special and address != _AZURE_METADATA
+        return address.is_global and not is_special and address not in _METADATA
     if address.ipv4_mapped is not None:
         return is_public(address.ipv4_mapped)
     if address in _NAT64:
@@ -157,6 +172,12 @@ def is_public(address: Address) -> bool:
     if any(each is not None and not is_public(each) for each in inner):
         return False
     return address in _UNICAST and address.is_global
+
+
+def _is_in_intranet(address: Address) -> bool:
+    if isinstance(address, IPv6Address):
+        address = address.ipv4_mapped or address
+    return address not in _METADATA and any(address in network for network in _INTRANETS)
 
 
 def _bare(entry: str) -> str:

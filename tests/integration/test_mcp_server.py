@@ -216,9 +216,12 @@ async def test_a_client_cannot_widen_what_it_may_do(home: Home, project: Path) -
             model = await it.run("x", model="openai:other")
             folder = await it.run("x", project=str(project.parent))
             keys = await it.run("x", api_key="sk-1")
+            sums = [await it.run("x", max_usd=usd) for usd in (0, -1, 1e300)]
+            turns = [await it.run("x", max_turns=number) for number in (0, 10**30)]
             planned = await it.run("write it")
             listed = await it.client.list_tools()
-    assert {code_of(each) for each in (*wider, model, folder, keys)} == {"validation_error"}
+    refused = (*wider, model, folder, keys, *sums, *turns)
+    assert {code_of(each) for each in refused} == {"validation_error"}
     assert facts(planned)["status"] == "completed"
     assert not (project / "a.txt").exists()
     (run,) = (each for each in listed.tools if each.name == "run")

@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field
 
 from agent_core.tools.schema import Arguments, model_schema
 from agent_core.types import PermissionMode
+from agent_core.types.options import Dollars
 
 SessionId = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 MOST_SESSIONS, MOST_RUNS = 200, 100
@@ -36,9 +37,7 @@ class RunArguments(Arguments):
     max_turns: Annotated[
         int | None, Field(ge=1, description="the maximum number of model turns")
     ] = None
-    max_usd: Annotated[
-        float | None, Field(gt=0, allow_inf_nan=False, description="the most it may cost")
-    ] = None
+    max_usd: Annotated[Dollars | None, Field(gt=0, description="the most it may cost")] = None
 
 
 class ListSessions(Arguments):

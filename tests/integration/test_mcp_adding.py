@@ -153,6 +153,8 @@ LONG = """claude mcp add-json x '{
         (README, NPX, ""),
         (LONG, NPX, ""),
         ("claude mcp add x 'npx -y x-mcp'", NPX, ""),
+        ("`claude mcp add x -- npx -y x-mcp`\n", NPX, ""),
+        (f"Add this:\n\n```json\n{json.dumps({'mcpServers': {'x': NPX}})}\n```\nRestart.", NPX, ""),
         ("claude mcp add x -- npx -y x-mcp && claude mcp list", NPX, ""),
         ("claude mcp add x npx -y me/repo#main", {"command": "npx", "args": ["-y", "me/repo#main"]},
          ""),
@@ -188,6 +190,12 @@ def test_a_text_without_one_server_is_refused_with_the_reason(
     assert said in done.stderr
     assert "Traceback" not in done.stderr
     assert servers(home) == {}
+
+
+@pytest.mark.parametrize("text", ["\n", " ", "```\n", "'", "\\\n", " #", "{,", "/*", "<"])
+def test_a_snippet_is_read_in_a_time_that_grows_with_its_length(text: str) -> None:
+    with pytest.raises(ValueError, match=r"it is|not JSON"):
+        read_snippet(text * 300_000)
 
 
 @pytest.mark.parametrize(
@@ -300,6 +308,7 @@ def test_several_servers_come_together_and_keys_without_a_meaning_are_named(
         ({"headers": {"Authorization": "Bearer ${env:TOKEN}"}}, ["headers.Authorization"]),
         ({"headers": {"Authorization": "Bearer {env:TOKEN}"}}, ["headers.Authorization"]),
         ({"env": {"T": "put-token-here", "WHERE": "there"}}, ["env.T"]),
+        ({"env": {"A": "REPLACE_ME", "B": "changeme", "C": "replaced"}}, ["env.A", "env.B"]),
         ({"headers": {"Authorization": "Bearer "}}, ["headers.Authorization"]),
         ({"headers": {"Authorization": "Bearer a.b.c", "X-Mode": "x"}}, []),
         (

@@ -293,6 +293,7 @@ def _command_line(text: str) -> list[str] | None:
     """
     if text.lstrip("\ufeff").lstrip()[:1] in {"{", "[", '"'}:
         return None
+    text = text.strip().strip("`")  # a line of code in a paragraph, or a block
     found = [line for each in _commands(text) if (line := _addition(each)) is not None]
     if len(found) > 1:
         raise ValueError(f"it has {len(found)} command lines that add servers: give one at a time")

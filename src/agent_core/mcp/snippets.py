@@ -44,8 +44,9 @@ _UNSAID = frozenset({"name", "description", "source"})
 """Keys that change nothing about a server: they are left out silently."""
 
 _MOST_SHOWN = 60
-_FENCE = re.compile(r"^\s*```.*$", re.MULTILINE)
-_TOML = re.compile(r"^\s*\[mcp_servers\.", re.MULTILINE)
+_BLOCK = re.compile(r"^[ \t]*```[\w-]*[ \t]*\r?\n(.*?)^[ \t]*```", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(r"^[ \t]*```.*$", re.MULTILINE)
+_TOML = re.compile(r"^[ \t]*\[mcp_servers\.", re.MULTILINE)
 _TOKEN = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
 _LAST_COMMA = re.compile(r'"(?:\\.|[^"\\\n])*"|,(?=\s*(?:[}\]]|$))', re.DOTALL)
 
@@ -58,6 +59,7 @@ _GAP = re.compile(
 
 _GAP_IN_VALUE = re.compile(
     r"\{\{[^{}]*\}\}|\$[A-Za-z_]\w*$|(?i:\byour\w*)|\.\.\.|…|(?i:x{3,})$|\*{3,}|(?i:[-_ ]here$)"
+    r"|(?i:\breplace[-_ ]?(?:me|this|with)\b)|(?i:^change[-_ ]?me$)"
 )
 """A place to be filled, where a value is expected that nobody else has."""
 
@@ -91,7 +93,9 @@ def read_snippet(text: str) -> Snippet:
     Raises:
         ValueError: it names no server, or cannot be read. The message holds no value of it.
     """
-    text = _FENCE.sub("", text.lstrip("\ufeff")).replace("\xa0", " ").strip()
+    text = text.lstrip("\ufeff").replace("\xa0", " ")
+    blocks = _BLOCK.findall(text)
+    text = (blocks[0] if len(blocks) == 1 else _FENCE.sub("", text)).strip()
     if not text:
         raise ValueError("it is empty")
     if text[0] not in '{["/' and not _TOML.search(text):

@@ -1,4 +1,4 @@
-"""The programs and the exercises in tampering of the pages about kgent, as they are written there."""
+"""The programs and the exercises in tampering on the pages about kgent, as they are written."""
 
 import os
 import re

@@ -37,7 +37,7 @@ async def played(
     protocol: str, answer: Answer, *messages: ModelMessage, calls: int = 1, **more: Any
 ) -> tuple[list[list[ModelEvent]], ModelServer]:
     async with ModelServer(answer) as server:
-        settings = server.settings(protocol) | {"api_key_env": "OWN_KEY"}
+        settings: dict[str, Any] = server.settings(protocol) | {"api_key_env": "OWN_KEY"}
         adapter = ProviderRegistry().create(ModelConfig(name="m", retry=QUICK, **settings))
         request = ModelRequest(model="m", messages=list(messages or [HELLO]), **more)
         found = [[event async for event in adapter.stream(request)] for _ in range(calls)]

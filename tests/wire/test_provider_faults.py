@@ -302,7 +302,7 @@ async def test_a_model_may_think_for_longer_than_the_time_between_chunks(
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    limits = {"timeout_ms": 100, "first_byte_ms": limit}
+    limits: dict[str, Any] = {"timeout_ms": 100, "first_byte_ms": limit}
     config = ModelConfig(provider="openai", name="m", base_url=url, retry=ONCE, **limits)
     async with server:
         adapter = ProviderRegistry().create(config)

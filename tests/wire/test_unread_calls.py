@@ -199,7 +199,7 @@ async def test_it_goes_back_to_the_model(
 @pytest.mark.parametrize(("protocol", "reply"), UNREAD.values(), ids=UNREAD)
 async def test_it_is_a_failure_where_no_tools_are_offered(protocol: str, reply: Reply) -> None:
     async with ModelServer(lambda _: reply) as server:
-        settings = server.settings(protocol) | {"api_key_env": "OWN_KEY"}
+        settings: dict[str, Any] = server.settings(protocol) | {"api_key_env": "OWN_KEY"}
         retry = RetryConfig(max_attempts=1)
         adapter = ProviderRegistry().create(ModelConfig(name="m", retry=retry, **settings))
         hello = ModelMessage(role=Role.USER, content=[TextBlock(text="hello")])
@@ -229,7 +229,7 @@ async def test_the_fourth_in_a_row_fails_the_run(home: Home, project: Path) -> N
 
 
 async def test_arguments_that_are_no_json_count_too(home: Home, project: Path) -> None:
-    end = {"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}
+    end: dict[str, Any] = {"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}
     body = sse(piece(name="look", arguments='{"at": '), end) + b"data: [DONE]\n\n"
     handle, (server, _) = await ran(home, project, "openai", lambda _: Sends(body))
     assert handle.status is RunStatus.FAILED
@@ -237,7 +237,7 @@ async def test_arguments_that_are_no_json_count_too(home: Home, project: Path) -
 
 
 async def test_a_call_that_can_be_read_starts_the_count_again(home: Home, project: Path) -> None:
-    end = {"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}
+    end: dict[str, Any] = {"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}
     other = Sends(sse(piece(name="shout", arguments="{}"), end) + b"data: [DONE]\n\n")
     bad = refused(400, groq())
     replies = iter([*[bad] * 3, other, *[bad] * 3, "done"])

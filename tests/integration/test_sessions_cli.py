@@ -100,7 +100,7 @@ def test_a_story_has_calls_outcomes_refusals_children_and_what_was_left_behind(
         "(callback): not now",
         "child default_sub_agent",
         "two lines",
-        "failed: provider_error: the service is down",
+        "failed: the service is down (provider_error)",
         "not on the active path",
         r"Count the <b>lines</b>, \x1b[31mplease",
         "cost unknown",

@@ -476,7 +476,7 @@ async def test_a_missing_extra_is_named_with_its_command(
         return None
 
     monkeypatch.setattr("agent_core.tools.web.fetch.find_spec", find)
-    with pytest.raises(ConfigError, match=r"needs the extra web: .*install"):
+    with pytest.raises(ConfigError, match=r"needs the extra web; to install it:\n.*install"):
         async with runtime(home, project, ["done"], config=WEB) as made:
             await made.run("look", "s1")
 

@@ -96,7 +96,7 @@ async def test_a_quota_that_is_used_up_is_said_and_not_asked_for_again(
     error = (await refused(protocol, status, body)).error
 
     assert error.details["quota_used_up"] is True
-    assert "the quota of this account is used up" in error.message
+    assert "its quota is used up: add credit" in error.message
     assert not error.retryable
     if status == 429:
         assert error.code is ErrorCode.PROVIDER_RATE_LIMITED

@@ -191,7 +191,5 @@ def _needing_psycopg() -> Generator[None]:
     except ImportError as error:
         from agent_core.installation import extra_command  # noqa: PLC0415 - rarely missing
 
-        message = (
-            f"a memory store in Postgres needs the extra postgres: {extra_command('postgres')}"
-        )
-        raise MemoryStorageError(f"{message} ({error})") from None
+        message = f"a memory store in Postgres needs the extra postgres ({error}); to install it:"
+        raise MemoryStorageError(f"{message}\n{extra_command('postgres')}") from None

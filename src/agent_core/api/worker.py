@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _NO_QUEUE = (
-    "a worker needs the Postgres database that runs are queued in: set [store] url_env in"
-    " config.toml to the name of the variable that has its address, or give a database_url"
+    "a worker needs the Postgres database of the queue: set [store] url_env in config.toml\n"
+    "to the name of the variable that has its address, or give a database_url"
 )
 
 

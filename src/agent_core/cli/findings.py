@@ -45,7 +45,8 @@ def show_findings(findings: Sequence[Finding], terminal: Terminal, *, as_json: b
     else:
         said: set[str | None] = {None}
         for finding, following in zip_longest(findings, findings[1:]):
-            terminal.text(f"{finding.state:<7} {finding.name:<14} {finding.text}\n")
+            text = finding.text.replace("\n", f"\n{'':<23}")
+            terminal.text(f"{finding.state:<7} {finding.name:<14} {text}\n")
             cure = finding.cure
             if cure not in said and (following is None or following.cure != cure):
                 said.add(cure)

@@ -147,7 +147,8 @@ class Options(argparse.Namespace):
 
 
 class PlainParser(argparse.ArgumentParser):
-    """A parser that also refuses empty values, and fails if its help cannot be written.
+    """A parser that also refuses empty values, suggests the nearest choice, and fails if its help
+    cannot be written.
 
     Attributes:
         texts: the arguments that may be empty; all others are ids, names, paths and numbers.
@@ -161,6 +162,17 @@ class PlainParser(argparse.ArgumentParser):
         if not is_text and not all(map(str.strip, arg_strings)):
             raise argparse.ArgumentError(action, "the value is empty; is a shell variable not set?")
         return super()._get_values(action, arg_strings)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Refuse a word that is not a choice; suggest a near one, or name them if they are few."""
+        if action.choices is not None and value not in action.choices:
+            names = list(map(str, action.choices))
+            hint = did_you_mean(value, names)
+            if not hint and len(names) <= _MOST_NAMED:
+                hint = f"; choose from {', '.join(names)}"
+            if action.dest in {"command", "action"}:
+                raise argparse.ArgumentError(None, f"there is no {action.dest} {value!r}{hint}")
+            raise argparse.ArgumentError(action, f"invalid choice: {value!r}{hint}")
 
     def print_help(self, file: Any = None) -> None:
         """Print the help; an error of the output is raised, which `argparse` itself ignores."""
@@ -197,17 +209,6 @@ class Parser(PlainParser):
         near = (did_you_mean(word.partition("=")[0], known) for word in unknown)
         hint = next(filter(None, near), cure and f"; {cure}")
         self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
-
-    def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Refuse a word that is not a choice; suggest a near one, or name them if they are few."""
-        if action.choices is not None and value not in action.choices:
-            names = list(map(str, action.choices))
-            hint = did_you_mean(value, names)
-            if not hint and len(names) <= _MOST_NAMED:
-                hint = f"; choose from {', '.join(names)}"
-            if action.dest in {"command", "action"}:
-                raise argparse.ArgumentError(None, f"there is no {action.dest} {value!r}{hint}")
-            raise argparse.ArgumentError(action, f"invalid choice: {value!r}{hint}")
 
     def format_help(self) -> str:
         """Return the help; for a command with actions, with the first example of each action."""

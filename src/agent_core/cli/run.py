@@ -340,8 +340,8 @@ async def _detach(scene: Scene) -> int:
     setup = read_command_setup(scene.options.path, scene.options.model)
     if find_database_url(setup, os.environ) is None:
         message = (
-            "--detach leaves the run to a worker, and workers need a Postgres database: name the"
-            " variable with its address in config.toml ([store] url_env), or leave out --detach"
+            "--detach needs a worker, and workers a Postgres database: set [store] url_env in"
+            " config.toml, or leave out --detach\nurl_env names the variable with its address"
         )
         raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
     async with scene.open_runtime() as runtime:

@@ -430,6 +430,7 @@ _MISUSES = {
     ErrorCode.VALIDATION_ERROR,
     ErrorCode.ALREADY_ANSWERED,
     ErrorCode.APPROVAL_NOT_FOUND,
+    ErrorCode.SESSION_NOT_FOUND,
 }
 
 

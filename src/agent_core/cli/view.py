@@ -18,6 +18,7 @@ from agent_core.cli.service_tools import source_lines, use_line
 from agent_core.cli.terminal import OutputClosedError, Style, Terminal
 from agent_core.cli.words import (
     SPENDERS,
+    failure_text,
     is_trouble,
     kind_in_words,
     meaning_of,
@@ -67,6 +68,7 @@ _TICK_S = 0.12
 _REASONING_TAIL = 400
 
 _MOST_QUESTIONS = 1_000
+_IN_THE_SAME_WAY = " in the same way"
 
 
 class _Reasoning(Struct):
@@ -112,7 +114,7 @@ class RunView:
         self._ticking: asyncio.TimerHandle | None = None
         self._waiting: list[RuntimeEvent] = []
         self._objection = ""
-        self._why = ""
+        self._retried = ModelRetried()
         self._last: Call | None = None
 
     def session(self, session_id: str) -> None:
@@ -369,11 +371,22 @@ class RunView:
 
     def _why_again(self, details: ModelRetried) -> str:
         """Return why an attempt failed, once, and without the cure that the end may name."""
-        before, self._why = self._why, details.why
-        if details.why and details.why == before:
-            return " in the same way"
-        why = details.why.partition("; ")[0]
+        before, self._retried = self._retried.cause, details
+        if details.cause and details.cause == before:
+            return _IN_THE_SAME_WAY
+        first, _, rest = details.cause.partition("\n")
+        why = rest or first.partition("; ")[0]
         return f": {_indent(why)}" if why else ""
+
+    def _unsaid(self, message: str) -> str:
+        """Return the message of the error that ended the run, without what its retries showed."""
+        if not message or message != self._retried.cause:
+            return message
+        first, _, rest = message.partition("\n")
+        if not rest:
+            attempt = f"attempt {self._retried.attempt + 1} failed{_IN_THE_SAME_WAY}"
+            first = "; ".join(filter(None, (attempt, first.partition("; ")[2])))
+        return first
 
     def _say(self, text: str, style: Style) -> None:
         """Write lines that break between words on a terminal."""
@@ -464,7 +477,7 @@ class RunView:
             self._answer(result_text)
         self._terminal.end_text()
         if error is not None:
-            self.failure(f"{error.code}: {error.message}")
+            self.failure(failure_text(self._unsaid(error.message), error.code))
         if self._objection:
             self._say(objection_line(self._objection), Style.WARN)
         if self._terminal.has_status:

@@ -133,6 +133,12 @@ def retry_line(details: ModelRetried, because: str) -> str:
     return f"attempt {details.attempt} failed{because}; {follows}"
 
 
+def failure_text(message: str, code: str) -> str:
+    """Return an error for people: its code ends the first line, and details are below it."""
+    first, newline, rest = message.partition("\n")
+    return f"{first} ({code}){newline}{rest}"
+
+
 def remark_line(placed: PlacedEvent) -> str:
     """Return the line of an event that an editor shows between the words of the model."""
     parts = kind_in_words(placed.kind), placed.details.server_id, placed.details.cause

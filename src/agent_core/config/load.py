@@ -264,11 +264,12 @@ def load_config(
         _check_model_string(model)
         return build_config(None, model)
     if text is None:
-        reason = "it does not exist; write one with at least [model] provider and name"
+        reason = "it does not exist; write [model] provider and name there"
         if not config_path:
             reason += (
-                ", or name a model such as openai:gpt-5-mini: in $SOONG_AGENT_MODEL, with --model"
-                " of run, chat or acp, or with AgentRuntime(model=...)"
+                ", or add --model openai:gpt-5-mini\n"
+                f"run, chat and acp take --model; everything else reads ${MODEL_VARIABLE},"
+                " or AgentRuntime(model=...) in code"
             )
         raise _unusable(path, reason)
     config = parse_config(text, path)
@@ -581,9 +582,10 @@ def _invalid(place: Path | str, problems: list[Problem], text: str | None = None
     if text is None and place != _IN_CODE:
         with suppress(ValueError):
             text = read_text(Path(place))
-    shown = "; ".join(with_lines(problems[:_SHOWN_PROBLEMS], text))
-    more = len(problems) - _SHOWN_PROBLEMS
-    error = _unusable(place, f"{shown}; and {more} more" if more > 0 else shown)
+    shown = list(with_lines(problems[:_SHOWN_PROBLEMS], text))
+    if (more := len(problems) - _SHOWN_PROBLEMS) > 0:
+        shown.append(f"and {more} more")
+    error = _unusable(place, "\n".join(shown))
     error.details["key"] = problems[0].key
     error.details["problems"] = [{"key": item.key, "message": item.message} for item in problems]
     return error

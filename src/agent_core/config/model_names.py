@@ -7,8 +7,9 @@ from typing import Any
 from agent_core.config.services import provider_named
 
 FORM = (
-    "write provider:name, such as openai:gpt-5, ollama:qwen3 or local:/path/model.gguf; with the"
-    " address of another server, openai:my-model@http://127.0.0.1:8000/v1"
+    "write provider:name, such as openai:gpt-5\n"
+    "also ollama:qwen3 and local:/path/model.gguf; with the address of another server,"
+    " openai:my-model@http://127.0.0.1:8000/v1"
 )
 
 _MODEL = (

@@ -237,9 +237,9 @@ class ProviderRegistry:
             known = sorted({*self.keys, *points.names})
             raise ConfigError(
                 ErrorCode.CONFIG_ERROR,
-                f"[model] provider = {key!r} is not a known provider; known: {', '.join(known)}; a "
-                "program adds its own with register_provider before start, and a distribution with "
-                f"an entry point of the group {ENTRY_POINTS}",
+                f"[model] provider = {key!r} is not a known provider; choose one of the next line\n"
+                f"{', '.join(known)}; a program adds its own with register_provider before start,"
+                f" and a distribution with an entry point of the group {ENTRY_POINTS}",
                 details={**details, "known": known},
             )
         if len(found) > 1:

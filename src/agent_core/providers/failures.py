@@ -135,7 +135,16 @@ HTTP_PAYMENT = 402
 HTTP_PROXY_AUTH = 407
 HTTP_TOO_MANY = 429
 _OF_THE_KEY = frozenset({401, 403, HTTP_PROXY_AUTH})
-QUOTA_CURE = "the quota of this account is used up: add credit, or wait until it is renewed"
+QUOTA_CURE = "its quota is used up: add credit, or wait until it is renewed"
+NO_KEY_CURE = "no key was sent, [model] api_key_env can name one"
+_LATER = "try again later, or choose another model"
+_AS_IT_SAYS = "correct what the service names below"
+_CURES: Mapping[ErrorCode, str] = {
+    ErrorCode.CONTENT_FILTERED: "ask in other words, or choose another model",
+    ErrorCode.PROMPT_TOO_LONG: "begin a new session, or choose a model with a larger window",
+    ErrorCode.PROVIDER_RATE_LIMITED: _LATER,
+    ErrorCode.PROVIDER_TIMEOUT: _LATER,
+}
 
 
 class CallError(ProviderError):
@@ -173,8 +182,12 @@ class Called(Struct, frozen=True):
         url: str | None = None,
         retry_after_s: float | None = None,
         document: Any = None,
+        has_key: bool = True,
     ) -> CallError:
         """Return the failure for a refusal with this HTTP status and explanation.
+
+        The first line of its message names the model and the cure; the address and the service's
+        words are on the second.
 
         `url` is the requested address, and `document` the answer's JSON, if there is one.
         """
@@ -195,25 +208,21 @@ class Called(Struct, frozen=True):
             and re.search(pattern, explanation)
         )
         capability = next(missing, None) if is_of_request else None
-        code, cure = ErrorCode.PROVIDER_ERROR, ""
+        code = ErrorCode.PROVIDER_ERROR
         answerable = self._answerable(status, explanation, document)
         if is_used_up:
             details["quota_used_up"] = True
-            cure = f"; {QUOTA_CURE}"
             capability, overflows = None, False
             code = _CODE_OF_QUOTA.get(status, code)
         elif capability:
             code = ErrorCode.UNSUPPORTED_CAPABILITY
             details["capability"] = capability
-            cure = f"; {WITHOUT_TOOLS}" if capability == "tools" else ""
         elif status in _FILTERING and re.search(_FILTERED, explanation):
             code = ErrorCode.CONTENT_FILTERED
         elif status in _OF_THE_KEY or (
             status == HTTP_BAD_REQUEST and re.search(_BAD_KEY, explanation)
         ):
             code = ErrorCode.PROVIDER_AUTH_FAILED
-            is_of_proxy = status == HTTP_PROXY_AUTH
-            cure = "; a proxy takes a name and a password from its address" if is_of_proxy else ""
         elif overflows:
             code = ErrorCode.PROMPT_TOO_LONG
             if (window := window_in(explanation)) is not None:
@@ -222,16 +231,12 @@ class Called(Struct, frozen=True):
             code = ErrorCode.PROVIDER_RATE_LIMITED
         elif status in {408, 504}:
             code = ErrorCode.PROVIDER_TIMEOUT
-        elif url and 400 < status < 500 and status != 422 and status not in _RETRYABLE:
-            # A client error that says nothing about the request: this may be the wrong address.
-            cure = "; check [model] base_url and [model] name"
         if code is ErrorCode.PROVIDER_ERROR:
             details |= answerable
-        origin = f" from {url}" if url is not None else ""
+        cure = _cure_of(code, details, has_url=url is not None, has_key=has_key)
         return CallError(
             code,
-            f"{self.provider} failed the call of {self.model} (status {status}{origin}): "
-            f"{explanation}{cure}",
+            self._message(f"answered with status {status}", cure, url or "", explanation),
             status in _RETRYABLE and not (capability or overflows or is_used_up or answerable),
             details,
             retry_after_s=retry_after_s,
@@ -264,23 +269,45 @@ class Called(Struct, frozen=True):
         failure.details[UNREAD_CALL] = words or reason
         return failure
 
-    def broke(self, what: str, *, code: ErrorCode = ErrorCode.PROVIDER_ERROR) -> CallError:
+    def broke(
+        self,
+        what: str,
+        *,
+        cure: str = "",
+        url: str = "",
+        said: str = "",
+        code: ErrorCode = ErrorCode.PROVIDER_ERROR,
+    ) -> CallError:
         """Return the failure for a lost connection: another attempt may succeed."""
-        message = f"{self.provider} {what} (model {self.model})"
+        message = self._message(what, cure, url, said)
         return CallError(code, message, retryable=True, details=self.details)
 
     def unreachable(
-        self, what: str, *, code: ErrorCode = ErrorCode.PROVIDER_ERROR, retryable: bool = True
+        self,
+        what: str,
+        *,
+        cure: str,
+        url: str,
+        said: str = "",
+        code: ErrorCode = ErrorCode.PROVIDER_ERROR,
+        retryable: bool = True,
     ) -> CallError:
         """Return the failure of a call without a connection: nothing was sent or billed."""
-        message = f"{self.provider} {what} (model {self.model})"
         details = {**self.details, "sent": False}
-        return CallError(code, message, retryable, details)
+        return CallError(code, self._message(what, cure, url, said), retryable, details)
 
-    def protocol_error(self, what: str) -> CallError:
+    def protocol_error(
+        self, what: str, *, cure: str = "", url: str = "", said: str = ""
+    ) -> CallError:
         """Return the failure for a response that cannot be understood and would be repeated."""
-        message = f"{self.provider} {what} (model {self.model})"
+        message = self._message(what, cure, url, said)
         return CallError(ErrorCode.PROVIDER_ERROR, message, details=self.details)
+
+    def _message(self, what: str, cure: str, url: str, said: str) -> str:
+        """Return a line with the model and the cure, and a line with the address and the words."""
+        first = "; ".join(filter(None, (f"{self.provider} {what} (model {self.model})", cure)))
+        second = ": ".join(filter(None, (url, said)))
+        return "\n".join(filter(None, (first, second)))
 
     def unsupported(self, capability: str, why: str) -> ProviderError:
         """Return the error for a request that cannot be expressed; nothing is sent."""
@@ -294,6 +321,27 @@ class Called(Struct, frozen=True):
     def details(self) -> dict[str, Any]:
         """Provider and model, for error details."""
         return {"provider": self.provider, "model": self.model}
+
+
+def _cure_of(code: ErrorCode, details: Mapping[str, Any], *, has_url: bool, has_key: bool) -> str:
+    """Return what a person can do about a refusal with this code and these details."""
+    status = details["status"]
+    if "quota_used_up" in details:
+        return QUOTA_CURE
+    if code is ErrorCode.UNSUPPORTED_CAPABILITY:
+        is_of_tools = details["capability"] == "tools"
+        return WITHOUT_TOOLS if is_of_tools else "choose another model, or do without"
+    if code is ErrorCode.PROVIDER_AUTH_FAILED:
+        if status == HTTP_PROXY_AUTH:
+            return "a proxy takes a name and a password from its address"
+        return "check the key that [model] api_key_env names" if has_key else NO_KEY_CURE
+    if cure := _CURES.get(code):
+        return cure
+    if status in _RETRYABLE:
+        return _LATER
+    # A client error that says nothing about the request: this may be the wrong address.
+    is_of_address = has_url and 400 < status < 500 and status != 422
+    return "check [model] base_url and [model] name" if is_of_address else _AS_IT_SAYS
 
 
 def document_of(body: bytes) -> Any:

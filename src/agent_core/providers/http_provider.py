@@ -642,8 +642,9 @@ class HttpProvider(ABC):
             return
         if 300 <= status < 400:
             raise called.protocol_error(
-                f"redirects from {url} (status {status}), and a key is never sent to another "
-                "address: set [model] base_url to the final one"
+                f"redirects (status {status}), and a key is never sent to another address",
+                cure="set [model] base_url to the final one",
+                url=str(url),
             )
         body = b""
         with suppress(*_LOST):  # read what is available of the body: the status matters most
@@ -660,9 +661,12 @@ class HttpProvider(ABC):
             raise called.reported(document)
         explanation = explanation_in(document)
         if status < 400:
-            raise called.protocol_error(f"answered {url} with no stream of events: {explanation}")
-        if status in {401, 403} and not has_key:
-            explanation += "; no key was sent, [model] api_key_env can name one"
+            raise called.protocol_error(
+                "answered with no stream of events",
+                cure="check [model] base_url",
+                url=str(url),
+                said=explanation,
+            )
         asked_s = retry_after_s(response.headers)
         failure = called.refused(
             status,
@@ -670,6 +674,7 @@ class HttpProvider(ABC):
             url=str(url),
             retry_after_s=retry_delay_in(document) if asked_s is None else asked_s,
             document=document,
+            has_key=has_key,
         )
         if response.headers.get("X-Should-Retry") == "false":
             failure.retryable = False
@@ -711,25 +716,35 @@ class HttpProvider(ABC):
             is_first = is_connected and not attempt.is_begun
             is_own = is_first and self._first_byte_s != self._timeout_s
             switch = "first_byte_ms" if is_own else "timeout_ms"
-            message = f"was silent for too long at {url} ([model] {switch})"
             fail = called.broke if is_connected else called.unreachable
-            raise fail(message, code=ErrorCode.PROVIDER_TIMEOUT) from error
+            raise fail(
+                "was silent for too long",
+                cure=f"[model] {switch} can be raised",
+                url=str(url),
+                code=ErrorCode.PROVIDER_TIMEOUT,
+            ) from error
         except aiohttp.ClientConnectorSSLError as error:
             raise called.unreachable(
-                f"cannot be reached over TLS at {url}: {reason_of(error)}; if the server "
-                "does not use TLS, begin [model] base_url with http://",
+                "cannot be reached over TLS",
+                cure="if the server does not use TLS, begin [model] base_url with http://",
+                url=str(url),
+                said=reason_of(error),
                 retryable=False,
             ) from error
         except aiohttp.ClientSSLError as error:
             raise called.unreachable(
-                f"cannot be trusted at {url}: {reason_of(error)}; name the certificates of your "
-                "own authority in [model] ca_file",
+                "cannot be trusted",
+                cure="name the certificates of your own authority in [model] ca_file",
+                url=str(url),
+                said=reason_of(error),
                 retryable=False,
             ) from error
         except aiohttp.ClientProxyConnectionError as error:
             raise called.unreachable(
-                f"cannot be reached, because the proxy {route.shown} cannot: {reason_of(error)}; "
-                "check HTTPS_PROXY, HTTP_PROXY and [model] proxy"
+                "cannot be reached, because its proxy cannot",
+                cure="check HTTPS_PROXY, HTTP_PROXY and [model] proxy",
+                url=f"the proxy {route.shown}",
+                said=reason_of(error),
             ) from error
         except aiohttp.ClientHttpProxyError as error:
             refusal = bounded_line(error.message) or "no explanation"
@@ -738,14 +753,21 @@ class HttpProvider(ABC):
             ) from error
         except aiohttp.ClientConnectorError as error:
             raise called.unreachable(  # the server may be starting
-                f"cannot be reached at {url}: {reason_of(error)}; {self.unreachable_cure}"
+                "cannot be reached",
+                cure=self.unreachable_cure,
+                url=str(url),
+                said=reason_of(error),
             ) from error
         except (aiohttp.InvalidURL, aiohttp.ClientResponseError, aiohttp.ContentTypeError) as error:
             raise called.protocol_error(
-                f"answered {url} with something that is not HTTP"
+                "answered with something that is not HTTP",
+                cure="check [model] base_url",
+                url=str(url),
             ) from error
         except (aiohttp.ClientError, OSError) as error:
-            raise called.broke(f"lost the connection at {url}: {type(error).__name__}") from error
+            raise called.broke(
+                "lost the connection", url=str(url), said=type(error).__name__
+            ) from error
 
     async def _open_session(self, called: Called) -> aiohttp.ClientSession:
         """Return the session of this event loop: connections belong to the loop that made them."""

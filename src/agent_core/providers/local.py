@@ -350,7 +350,7 @@ def create(config: ModelConfig) -> LocalProvider:
         cure = extra_command("local")
         raise ConfigError(
             ErrorCode.CONFIG_ERROR,
-            f'[model] provider = "local" needs the extra local: {cure}',
+            f'[model] provider = "local" needs the extra local; to install it:\n{cure}',
         )
     if not config.path or not expand_home(config.path).is_file():
         raise ConfigError(

@@ -169,5 +169,6 @@ def needing_postgres() -> Generator[None]:
     except ImportError as error:
         from agent_core.installation import extra_command  # noqa: PLC0415 - rarely missing
 
-        message = f"a Postgres database needs the extra postgres: {extra_command('postgres')}"
-        raise ConfigError(ErrorCode.CONFIG_ERROR, f"{message} ({error})") from None
+        message = f"a Postgres database needs the extra postgres ({error}); to install it:"
+        command = extra_command("postgres")
+        raise ConfigError(ErrorCode.CONFIG_ERROR, f"{message}\n{command}") from None

@@ -547,11 +547,15 @@ def require_same_folder(refused: StorageError) -> str:
     cwd = str(refused.details["cwd"])
     if os.path.realpath(cwd) == refused.details["opened_from"]:
         return cwd
+    here = refused.details["opened_from"]
     if Path(cwd).is_dir():
-        cure = f"continue it there (--path {cwd}), or move it here"
+        fault, cure = "works in another folder", "name it with --path, or move the session here"
     else:
-        cure = "that folder no longer exists; move it here"
-    message = f"{refused.message}; {cure} with --move-session (move_session=True)"
+        fault, cure = "works in a folder that no longer exists", "move it here"
+    message = (
+        f"session {refused.details['session_id']} {fault}: {cure} with --move-session"
+        f"\nit works in {cwd}, and this is {here} (in code: move_session=True)"
+    )
     raise StorageError(refused.code, message, details=refused.details)
 
 
@@ -870,7 +874,7 @@ def refuse_unless_free(session: SessionRecord, is_dead: OwnerIsDead, now: dateti
 
 
 def session_active(session: SessionRecord) -> StorageError:
-    run = f"that is active (owner {session.owner})" if session.owner else "that waits for its turn"
+    run = "that is active" if session.owner else "that waits for its turn"
     return StorageError(
         ErrorCode.SESSION_ACTIVE,
         f"session {session.session_id} has a run {run}; wait until it ends, cancel it there,"

@@ -622,7 +622,8 @@ def insert_session_events(
 
 def session_not_found(session_id: str) -> StorageError:
     """Return the error for an unknown session."""
-    return StorageError(ErrorCode.SESSION_NOT_FOUND, f"there is no session {shown_id(session_id)}")
+    message = f"there is no session {shown_id(session_id)}; `sessions list` shows them all"
+    return StorageError(ErrorCode.SESSION_NOT_FOUND, message)
 
 
 def run_not_found(run_id: str) -> StorageError:

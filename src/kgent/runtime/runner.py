@@ -210,7 +210,9 @@ def select_engine(config: KgentConfig) -> AgentEngine:
                 from agent_core.installation import extra_command  # noqa: PLC0415 - rarely missing
 
                 cure = extra_command("pydantic-ai")
-                raise config_error(f"engine pydantic_ai needs the extra pydantic-ai: {cure}")
+                raise config_error(
+                    f"engine pydantic_ai needs the extra pydantic-ai; to install it:\n{cure}"
+                )
             from kgent.engine.pydantic_ai import PydanticAIAgentEngine  # noqa: PLC0415 - an extra
 
             return PydanticAIAgentEngine()

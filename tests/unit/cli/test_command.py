@@ -255,8 +255,8 @@ def test_o7_tools_retries_and_warnings_are_told_line_by_line() -> None:
         r"  half\nway",
         "  code.read_file ok (12 ms)",
         r"  x\ny timed out (2.5 s): late",
-        "attempt 1 failed: provider_rate_limited: slow down; the next one in 1.5 s",
-        r"attempt 2 failed: provider_error: gone; now calling small\x1b of ollama",
+        "attempt 1 failed: slow down; the next one in 1.5 s",
+        r"attempt 2 failed: gone; now calling small\x1b of ollama",
         "mcp server failed: git: died",
     ):
         assert line in told
@@ -270,7 +270,7 @@ def test_a_failed_run_is_exit_code_1_with_its_reason() -> None:
     done = run("fails", "run", "hi")
     assert done.returncode == 1
     assert done.stdout == ""
-    assert "half an ans\nerror: provider_error: no\n      luck\n" in done.stderr
+    assert "half an ans\nerror: no (provider_error)\n      luck\n" in done.stderr
 
 
 def test_an_error_of_the_store_is_exit_code_1() -> None:

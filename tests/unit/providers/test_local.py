@@ -173,7 +173,7 @@ def test_a_missing_package_or_file_is_told_with_the_command_that_cures_it(tmp_pa
         create(missing)
 
     assert caught.value.code is ErrorCode.CONFIG_ERROR
-    assert "the extra local: " in caught.value.message
+    assert "the extra local; " in caught.value.message
     assert "[local]" in caught.value.message.rpartition(" ")[2]
 
 

@@ -44,7 +44,7 @@ def serve_editor(options: Options) -> int:
             from agent_core.installation import extra_command  # noqa: PLC0415 - rarely missing
 
             cure = extra_command("acp")
-            message = f"error: soong-agent acp needs the extra acp: {cure}"
+            message = f"error: soong-agent acp needs the extra acp; to install it:\n{cure}"
             print(message, file=sys.stderr)
             return MISUSED
 

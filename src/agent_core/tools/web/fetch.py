@@ -50,10 +50,8 @@ def web_fetch(config: ToolsConfig, allowed_hosts: Collection[str]) -> Tool:
     if find_spec(LIBRARY) is None:
         from agent_core.installation import extra_command  # noqa: PLC0415 - rarely missing
 
-        raise ConfigError(
-            ErrorCode.CONFIG_ERROR,
-            f"[tools.web] enabled = true needs the extra web: {extra_command('web')}",
-        )
+        message = "[tools.web] enabled = true needs the extra web; to install it:"
+        raise ConfigError(ErrorCode.CONFIG_ERROR, f"{message}\n{extra_command('web')}")
     gate = Gate(allowed_hosts)
     pages = _Pages()
     seconds = config.default_timeout_ms / 1e3

@@ -202,7 +202,7 @@ def test_sessions_are_listed_shown_and_compacted(home: Home, project: Path) -> N
     assert "(summary of what came before)" in shown.stdout
     assert "tokens of runs: " in shown.stderr
     unknown = command(home, project, "sessions", "compact", "s9")
-    assert unknown.returncode == 1
+    assert unknown.returncode == 2
     assert "there is no session s9" in unknown.stderr
 
 

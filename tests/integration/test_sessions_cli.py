@@ -174,7 +174,7 @@ def test_deleting_asks_on_a_terminal_and_needs_yes_elsewhere(home: Home, project
     assert elsewhere.returncode == 2
     assert "sess_18ab is a session of another project" in elsewhere.stderr
     unknown = soong(home, project, "delete", "18ab", "nothing", "--yes")
-    assert unknown.returncode == 1
+    assert unknown.returncode == 2
     assert len(soong(home, project, "list").stdout.splitlines()) == 2
     gone = on_a_terminal(home, project, "delete", "18ab", columns=80, keys=b"y\n")
     assert "deleted sess_18ab" in gone
@@ -211,7 +211,7 @@ def test_a_prefix_that_several_have_names_them_and_changes_nothing(
         assert refused.returncode == 2, words
         assert "sess_18aa, sess_18ab" in refused.stderr or "config" in refused.stderr
     assert soong(home, project, "rename", "18a", "new").returncode == 2
-    assert soong(home, project, "show", "none").returncode == 1
+    assert soong(home, project, "show", "none").returncode == 2
 
 
 def test_beginnings_of_ids_do_for_undo_and_differences(home: Home, project: Path) -> None:
@@ -237,4 +237,4 @@ def test_beginnings_of_ids_do_for_undo_and_differences(home: Home, project: Path
     assert "Try another way" in undone.stderr
     assert command("redo", "18aa").returncode == 0
     assert command("approvals", "list", "--session-id", "18aa").returncode == 0
-    assert command("approvals", "list", "--session-id", "none").returncode == 1
+    assert command("approvals", "list", "--session-id", "none").returncode == 2

@@ -181,7 +181,7 @@ def test_memories_of_a_program_that_is_configured_in_code_need_no_config(
 def test_a_command_that_asks_a_model_says_where_to_name_one(home: Home, project: Path) -> None:
     shown = command(home, project, "sessions", "compact", "s1")
     assert shown.returncode == 2
-    for place in ("config.toml", "$SOONG_AGENT_MODEL", "--model of run"):
+    for place in ("config.toml", "$SOONG_AGENT_MODEL", "run, chat and acp take --model"):
         assert place in shown.stderr
 
 

@@ -5,6 +5,7 @@ import ssl
 from collections.abc import AsyncGenerator
 
 import aiohttp
+from msgspec import Struct
 
 
 async def closed_with_loop(client: aiohttp.ClientSession) -> AsyncGenerator[None]:
@@ -25,3 +26,34 @@ def reason_of(error: aiohttp.ClientConnectorError) -> str:
     if fault.errno is not None and fault.errno > 0:
         return os.strerror(fault.errno)
     return fault.strerror or str(fault)
+
+
+class Unreachable(Struct, frozen=True):
+    """Describes a connection that was not made.
+
+    Attributes:
+        what: the fault, in words that follow the name of the service.
+        cure: the remedy; empty if it depends on the service.
+        address: the place that was not reached, unless it is the service.
+        may_pass: the next attempt may succeed.
+    """
+
+    what: str
+    cure: str = ""
+    address: str = ""
+    may_pass: bool = True
+
+
+def why_unreachable(error: aiohttp.ClientConnectorError, *, proxy: str) -> Unreachable:
+    """Return what is wrong with a connection, and the setting that cures it."""
+    if isinstance(error, aiohttp.ClientConnectorSSLError):
+        cure = "if the server does not use TLS, begin [model] base_url with http://"
+        return Unreachable("cannot be reached over TLS", cure, may_pass=False)
+    if isinstance(error, aiohttp.ClientSSLError):
+        cure = "name the certificates of your own authority in [model] ca_file"
+        return Unreachable("cannot be trusted", cure, may_pass=False)
+    if isinstance(error, aiohttp.ClientProxyConnectionError):
+        cure = "check HTTPS_PROXY, HTTP_PROXY and [model] proxy"
+        place = f"the proxy {proxy}"
+        return Unreachable("cannot be reached, because its proxy cannot", cure, place)
+    return Unreachable("cannot be reached")  # the server may be starting

@@ -25,7 +25,7 @@ from agent_core.errors import ConfigError, ErrorCode
 from agent_core.providers.arranging import Arranger
 from agent_core.providers.base import RawExchange, RawExchangeSink, require_real_models
 from agent_core.providers.compat import dialect_of, host_of, server_of
-from agent_core.providers.connections import closed_with_loop, reason_of
+from agent_core.providers.connections import closed_with_loop, reason_of, why_unreachable
 from agent_core.providers.decoding import EVENT_FIELDS, Decoder, EventDecoder
 from agent_core.providers.failures import (
     Called,
@@ -723,40 +723,19 @@ class HttpProvider(ABC):
                 url=str(url),
                 code=ErrorCode.PROVIDER_TIMEOUT,
             ) from error
-        except aiohttp.ClientConnectorSSLError as error:
-            raise called.unreachable(
-                "cannot be reached over TLS",
-                cure="if the server does not use TLS, begin [model] base_url with http://",
-                url=str(url),
-                said=reason_of(error),
-                retryable=False,
-            ) from error
-        except aiohttp.ClientSSLError as error:
-            raise called.unreachable(
-                "cannot be trusted",
-                cure="name the certificates of your own authority in [model] ca_file",
-                url=str(url),
-                said=reason_of(error),
-                retryable=False,
-            ) from error
-        except aiohttp.ClientProxyConnectionError as error:
-            raise called.unreachable(
-                "cannot be reached, because its proxy cannot",
-                cure="check HTTPS_PROXY, HTTP_PROXY and [model] proxy",
-                url=f"the proxy {route.shown}",
-                said=reason_of(error),
-            ) from error
         except aiohttp.ClientHttpProxyError as error:
             refusal = bounded_line(error.message) or "no explanation"
             raise called.refused(
                 error.status, f"the proxy {route.shown} did not connect to {url}: {refusal}"
             ) from error
         except aiohttp.ClientConnectorError as error:
-            raise called.unreachable(  # the server may be starting
-                "cannot be reached",
-                cure=self.unreachable_cure,
-                url=str(url),
+            fault = why_unreachable(error, proxy=route.shown)
+            raise called.unreachable(
+                fault.what,
+                cure=fault.cure or self.unreachable_cure,
+                url=fault.address or str(url),
                 said=reason_of(error),
+                retryable=fault.may_pass,
             ) from error
         except (aiohttp.InvalidURL, aiohttp.ClientResponseError, aiohttp.ContentTypeError) as error:
             raise called.protocol_error(

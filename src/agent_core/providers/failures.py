@@ -13,7 +13,7 @@ from agent_core.config.models import RetryConfig
 from agent_core.errors import ErrorCode, ProviderError
 from agent_core.providers import jsontext
 from agent_core.providers.histories import DEMAND, demand_in
-from agent_core.providers.token_limits import is_too_long, window_in
+from agent_core.providers.token_limits import is_too_long, output_limits_in, window_in
 from agent_core.providers.unread_calls import UNREAD_CALL, unread_call
 from agent_core.text import bounded_line
 from agent_core.types import ErrorPayload
@@ -232,7 +232,7 @@ class Called(Struct, frozen=True):
         elif status in {408, 504}:
             code = ErrorCode.PROVIDER_TIMEOUT
         if code is ErrorCode.PROVIDER_ERROR:
-            details |= answerable
+            details |= answerable | output_limits_in(explanation)
         cure = _cure_of(code, details, has_url=url is not None, has_key=has_key)
         return CallError(
             code,

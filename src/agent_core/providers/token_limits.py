@@ -113,6 +113,19 @@ def _is_about_output(explanation: str) -> bool:
     return bool(is_output) and not re.search(_SUM, explanation, re.IGNORECASE)
 
 
+OUTPUT_LIMITS = "output_limits"
+"""Detail of a refusal of the answer's limit: the limits that it names, in ascending order."""
+
+
+def output_limits_in(explanation: str) -> dict[str, list[int]]:
+    """Return the details of a refusal of the answer's limit; empty if it is of something else."""
+    if not _is_about_output(explanation):
+        return {}
+    found = re.findall(r"(\d[\d,_]*)( \(exclusive\))?", explanation)
+    numbers = {int(re.sub(r"\D", "", number)) - bool(excluded) for number, excluded in found}
+    return {OUTPUT_LIMITS: sorted(each for each in numbers if each >= _LEAST_OUTPUT)}
+
+
 def smaller_output(error: ErrorPayload, asked: int) -> int | None:
     """Return a smaller limit for the answer, if a service refuses `asked` as too large.
 
@@ -121,12 +134,8 @@ def smaller_output(error: ErrorPayload, asked: int) -> int | None:
     is_refused = error.details.get("status") in {400, 416, 422}
     if error.code is not ErrorCode.PROVIDER_ERROR or not is_refused:
         return None
-    explanation = error.message.partition("): ")[2]  # the address before it has numbers, too
-    if not _is_about_output(explanation):
+    limits = error.details.get(OUTPUT_LIMITS)
+    if limits is None:
         return None
-    numbers = [int(re.sub(r"\D", "", each)) for each in re.findall(r"\d[\d,_]*", explanation)]
-    named = max((each for each in numbers if _LEAST_OUTPUT <= each < asked), default=0)
-    if named and f"{named} (exclusive)" in explanation:
-        named -= 1
-    smaller = named or asked // 2
+    smaller = max((each for each in limits if each < asked), default=asked // 2)
     return smaller if smaller >= _LEAST_OUTPUT else None

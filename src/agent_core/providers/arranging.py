@@ -20,7 +20,7 @@ from agent_core.types import (
 
 _ANSWER = ModelMessage(role=Role.ASSISTANT, content=[TextBlock(text="Understood.")])
 """Put between a result and the user."""
-_OPENING = ModelMessage(role=Role.USER, content=[TextBlock(text="(The conversation goes on.)")])
+_OPENING = ModelMessage(role=Role.USER, content=[TextBlock(text="(The conversation continues.)")])
 _CONTINUE = ModelMessage(role=Role.USER, content=[TextBlock(text="Continue.")])
 
 

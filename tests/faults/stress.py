@@ -550,7 +550,7 @@ class Chat(Actor):
 
     def move(self, conversation: Conversation, which: Literal["undo", "redo"]) -> None:
         """Use the chat's own command, and clear the line of the message that it gives back."""
-        self._type(conversation, f"/{which}", "continues from")
+        self._type(conversation, f"/{which}", "(?:taken back|changes are back)")
         if which == "undo" and not self._is_plain and self._terminal is not None:
             self._terminal.type(_CTRL_C)
 

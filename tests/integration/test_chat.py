@@ -150,7 +150,7 @@ def test_a_summary_that_fails_says_so_once_and_one_that_works_is_measured(
             Key(AT_REST, f"/compact{ENTER}"),
             Key("without a summary", f"/compact{ENTER}"),
             Key(Shown(r"has been summarised[\s\S]*1,3\d\d/32\.0k"), f"/undo{ENTER}"),
-            Key(Shown(r"continues from[\s\S]*2,4\d\d/32\.0k"), CTRL_U + CTRL_D),
+            Key(Shown(r"taken back: second \(/redo[\s\S]*2,4\d\d/32\.0k"), CTRL_U + CTRL_D),
         ]
         config = "[compact]\nkeep_recent_tokens = 1000\n"
         scene = converse(home, project, server, keys, config=config)

@@ -52,8 +52,10 @@ FIRST = [
     Key(re.compile(r"take it off[\s\S]*sandbox off"), f"fix it{ENTER}"),
     Key(ASKS, "y"),
     Key(re.compile(r"both tests pass[\s\S]*sandbox off"), f"/undo{ENTER}"),
-    Key(re.compile(r"restored[\s\S]*sandbox off"), f"{CTRL_U}/redo{ENTER}"),
-    Key(re.compile(r"restored[\s\S]*sandbox off"), f"test that everything can be off{ENTER}"),
+    Key(re.compile(r"brings it back[\s\S]*sandbox off"), f"{CTRL_U}/redo{ENTER}"),
+    Key(
+        re.compile(r"changes are back[\s\S]*sandbox off"), f"test that everything can be off{ENTER}"
+    ),
     Key("look at the tests", f"call it test_everything_off{ENTER}"),
     Key(ASKS, "y"),
     Key(re.compile(r"Added[\s\S]*sandbox off"), f"/diff test_cart.py{ENTER}"),

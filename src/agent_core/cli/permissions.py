@@ -217,7 +217,7 @@ def show_rules(setup: Setup, terminal: Terminal, clean: Clean) -> None:
         line = f"{rule.name:<16} {rule.table.decision:<6} {', '.join(words)}{reason}"
         terminal.text(f"{visible(clean(line), one_line=True)}\n")
     if not rules:
-        terminal.line("there is no rule", Style.DIM)
+        terminal.line("no rules", Style.DIM)
 
 
 def show_grants(

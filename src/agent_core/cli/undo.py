@@ -58,6 +58,22 @@ async def _state(runtime: AgentRuntime, name: str) -> str:
 
 def show_move(result: SwitchResult, terminal: Terminal, clean: Clean) -> None:
     """Show the changes to the files, and the new end of the session."""
+    show_restored(result, terminal, clean)
+    if result.message is not None:
+        terminal.line(f"taken back: {message_of(result, clean)}")
+    where = result.node_id or "its beginning"
+    terminal.line(f"session {result.session_id} continues from {where}", Style.DIM)
+    if result.snapshot_before is not None:
+        terminal.line(f"snapshot of the files just before: {result.snapshot_before}", Style.DIM)
+
+
+def message_of(result: SwitchResult, clean: Clean) -> str:
+    """Return the beginning of the message that an undo took back, on one line."""
+    return shortened(visible(clean(result.message or ""), one_line=True), _LONGEST_MESSAGE)
+
+
+def show_restored(result: SwitchResult, terminal: Terminal, clean: Clean) -> None:
+    """Show the changes to the files, and what was left alone."""
     show_paths("restored", result.restored, terminal, clean)
     show_paths("deleted", result.deleted, terminal, clean)
     show_paths("moved aside", result.moved_aside, terminal, clean)
@@ -68,13 +84,6 @@ def show_move(result: SwitchResult, terminal: Terminal, clean: Clean) -> None:
     show_paths("git is left alone", result.git, terminal, clean, Style.WARN)
     for remark in result.remarks:
         terminal.line(visible(clean(remark), one_line=True), Style.WARN)
-    if result.message is not None:
-        text = shortened(visible(clean(result.message), one_line=True), _LONGEST_MESSAGE)
-        terminal.line(f"taken back: {text}")
-    where = result.node_id or "its beginning"
-    terminal.line(f"session {result.session_id} continues from {where}", Style.DIM)
-    if result.snapshot_before is not None:
-        terminal.line(f"snapshot of the files just before: {result.snapshot_before}", Style.DIM)
 
 
 def show_refused(

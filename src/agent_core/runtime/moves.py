@@ -200,9 +200,7 @@ class NodeMoves:
         path = await self._store.path(active) if active else []
         begin = _last_exchange(path)
         if begin is None or active is None:
-            message = (
-                f"there is nothing to undo in session {session.session_id}: it is at its beginning"
-            )
+            message = "there is nothing to undo: the session is at its beginning"
             raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
         run_id = path[begin].run_id
         changes = await self._store.changes_of(run_id, files.folder) if run_id else None
@@ -233,15 +231,15 @@ class NodeMoves:
         )
 
     async def _decide_redo(
-        self, session: SessionRecord, files: ProjectFiles, state: "WorkspaceState"
+        self, _: SessionRecord, files: ProjectFiles, state: "WorkspaceState"
     ) -> "_Decision":
         from agent_core.types import NodeMove  # noqa: PLC0415 - few runs need it
 
         undone = _redoable(state)
         if not undone or undone[0].at != state.active_node_id:
             message = (
-                f"there is nothing to redo in session {session.session_id}: nothing was undone"
-                " since its last message, redo, or switch to another node"
+                "there is nothing to redo: nothing was undone since the last message, redo or"
+                " switch to another node"
             )
             raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
         last = undone[0]

@@ -61,18 +61,22 @@ def _show(chat: Chat, changes: Sequence[FileChange], whose: str, *, most: int | 
     if not changes:
         chat.say(f"no file has changed ({whose})", Style.DIM)
         return
+    is_cut = False
     for change in changes[:_MOST_FILES]:
         path = visible(chat.clean(change.path), one_line=True)
         note = f" ({change.note})" if change.note else ""
         terminal.line(f"{change.kind} {path}{visible(note, one_line=True)}", Style.BOLD)
-        for line in layout.changes(chat.clean(change.diff or ""), most=most):
+        lines = [*layout.changes(chat.clean(change.diff or ""), most=most)]
+        is_cut = is_cut or (most is not None and len(lines) > most)
+        for line in lines:
             terminal.parts(*line)
     if (more := len(changes) - _MOST_FILES) > 0:
+        is_cut = True
         terminal.line(f"and {plural(more, 'more file')}", Style.WARN)
     signs = [line[:1] for change in changes for line in _changed_lines(change.diff or "")]
     added, removed = signs.count("+"), signs.count("-")
     chat.say(f"{plural(len(changes), 'file')} changed, +{added} -{removed} ({whose})", Style.DIM)
-    if most is not None:
+    if is_cut:
         chat.say("/diff FILE shows all lines of one file", Style.DIM)
 
 

@@ -21,7 +21,7 @@ from agent_core.cli.render import label_of
 from agent_core.cli.sessions import fork_session
 from agent_core.cli.sheet import status_of, title_of
 from agent_core.cli.terminal import Style
-from agent_core.cli.undo import show_move, show_refused
+from agent_core.cli.undo import message_of, show_move, show_refused, show_restored
 from agent_core.config.load import resolve_model
 from agent_core.config.problems import nearest
 from agent_core.context.messages import plain_text
@@ -48,11 +48,20 @@ _OF_PROJECT = {"list", "search", "du"}
 _OF_SESSION = {"show", "tree", "export", "fork", "compact"}
 _LISTED = 15
 _TITLE = 50
+
+
+class _Export(Struct, frozen=True):
+    """A form of exports, and the ending of a file that the user has not named."""
+
+    description: str
+    ending: str
+
+
 _EXPORTS = {
-    "--html": "one page with everything",
-    "--markdown": "a document",
-    "--jsonl": "every event as a line",
-    "--fixture": "a recording for tests",
+    "--html": _Export("one page with everything", ".html"),
+    "--markdown": _Export("a document", ".md"),
+    "--jsonl": _Export("every event as a line", ".jsonl"),
+    "--fixture": _Export("a recording for tests", ".yaml"),
 }
 
 
@@ -306,7 +315,10 @@ async def _tree(chat: Chat, words: Sequence[str]) -> None:
 
 
 async def _export(chat: Chat, words: Sequence[str]) -> None:
-    await _on_session(chat, "export", words or ["--html", f"{chat.session_id}.html"])
+    kind = words[0] if words else "--html"
+    if len(words) < 2 and (export := _EXPORTS.get(kind)):
+        words = [kind, f"{chat.session_id}{export.ending}"]
+    await _on_session(chat, "export", words)
 
 
 async def _switch(chat: Chat, words: Sequence[str]) -> None:
@@ -366,9 +378,14 @@ async def _move(
         if error.code is ErrorCode.PATH_CONFLICT:
             show_refused(error.details.get("reasons", {}), chat.terminal, chat.clean)
         return
-    show_move(moved, chat.terminal, chat.clean)
-    if moved.message is not None and not chat.line.text:
-        chat.line.put(moved.message)
+    show_restored(moved, chat.terminal, chat.clean)
+    if moved.message is None:
+        chat.say("the message and its changes are back", Style.DIM)
+    else:
+        text = message_of(moved, chat.clean)
+        chat.say(f"taken back: {text} (/redo on an empty line brings it back)")
+        if not chat.line.text:
+            chat.line.put(moved.message)
     await chat.measure()
 
 
@@ -423,10 +440,11 @@ async def _model(chat: Chat, words: Sequence[str]) -> None:
     from agent_core.cli.chat.choices import choose_model  # noqa: PLC0415 - few chats
 
     name = words[0] if words else await choose_model(chat)
-    if name is not None:
-        resolve_model(chat.setup.config, name)
-        chat.model = name
-        chat.line.refresh()
+    if name is None:
+        return
+    resolve_model(chat.setup.config, name)
+    chat.model = name
+    chat.line.refresh()
     chat.terminal.line(f"the next messages go to {visible(chat.model_name, one_line=True)}")
 
 
@@ -591,7 +609,7 @@ COMMANDS: Mapping[str, SlashCommand] = {
         words=1,
     ),
     "permissions": SlashCommand(
-        "[list | explain -- COMMAND | forget ID]",
+        "[list | explain -- COMMAND | add DECISION -- COMMAND | forget ID]",
         "rules and remembered answers",
         _permissions,
         words=None,
@@ -616,7 +634,7 @@ COMMANDS: Mapping[str, SlashCommand] = {
     "last": SlashCommand("", "the full result of the last tool call", _last),
     "export": SlashCommand(
         "[--html | --markdown | --jsonl | --fixture [FILE]]",
-        "write the session to a file; default: a page, ID.html",
+        "write the session to a file; default: a page, and ID with the ending of its kind",
         _export,
         words=None,
     ),
@@ -651,7 +669,7 @@ def completion_values(chat: Chat) -> Mapping[str, Values]:
         "resume": sessions,
         "model": models,
         "mode": fixed(*_MODES.items()),
-        "export": fixed(*_EXPORTS.items()),
+        "export": fixed(*((flag, each.description) for flag, each in _EXPORTS.items())),
         "undo": fixed(("--force", "replace what others have changed")),
         "redo": fixed(("--force", "replace what others have changed")),
         "memory": fixed(("list", ""), ("show", ""), ("forget", "")),

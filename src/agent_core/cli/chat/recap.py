@@ -201,7 +201,8 @@ class RecapWriter:
     def _call(self, call: Call) -> None:
         terminal, layout = self._terminal, self._layout
         if call.ended is None:
-            terminal.line(f"> {label_of(call)} {summary_of(call)} (not finished)", Style.WARN)
+            named = f"{label_of(call)} {summary_of(call)} (not finished)"
+            terminal.line(f"{layout.signs.call} {named}", Style.WARN)
             return
         if not terminal.can_draw:
             terminal.parts(*next(layout.plain_end(call)))

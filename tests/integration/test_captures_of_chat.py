@@ -83,7 +83,7 @@ def test_a_continued_session_its_state_its_changes_and_a_list(
             keys=[
                 Key(READY, f"/status{ENTER}"),
                 Key("rules", f"/diff{ENTER}"),
-                Key(Shown(r"lines\s+of\s+one\s+file"), f"/model{ENTER}"),
+                Key(Shown(r"\(this\s+session\)"), f"/model{ENTER}"),
                 Key(Shown("larger(.|\n)*find:(.|\n)*Esc leaves . 3")),
             ],
             replaced={shop.name: "shop-12345678"},

@@ -260,6 +260,34 @@ def test_plan_mode_refuses_what_would_change_something(home: Home, project: Path
     assert not (project / "b.txt").exists()
 
 
+@pytest.mark.parametrize("key", [ESCAPE, f"?{ESCAPE}"], ids=["alone", "behind the help"])
+def test_escape_at_a_question_cancels_the_run(home: Home, project: Path, key: str) -> None:
+    script = [calls("code.write_file", path="b.txt", content="new\n"), "Answered."]
+    with ModelServer.in_thread(script) as server:
+        keys = [Key(READY, f"write{ENTER}"), *(Key("? help", each) for each in key)]
+        keys += [Key("cancelled", f"go on{ENTER}"), Key("Answered.", CTRL_D)]
+        scene = converse(home, project, server, keys)
+    assert not (project / "b.txt").exists()
+    assert "no longer asked" in scene.text
+    assert "none of the keys" not in scene.text
+    assert sent(server) == "go on"
+
+
+def test_undo_and_redo_say_what_they_did_without_ids(home: Home, project: Path) -> None:
+    with ModelServer.in_thread(["Written."]) as server:
+        keys = [
+            Key(READY, f"/redo{ENTER}"),
+            Key("no message yet", f"write{ENTER}"),
+            Key("Written.", f"/undo{ENTER}"),
+            Key("taken back: write (/redo", f"{CTRL_U}/redo{ENTER}"),
+            Key("the message and its changes are back", f"/redo{ENTER}"),
+            Key("nothing to redo", CTRL_D),
+        ]
+        scene = converse(home, project, server, keys)
+    shown = scene.text.partition("continue: ")[0]
+    assert not re.search(r"(sess|node|snap)_", shown)
+
+
 def test_undo_brings_the_message_back_to_the_line(home: Home, project: Path) -> None:
     script = [calls("code.write_file", path="b.txt", content="new\n"), "Written.", "Again."]
     with ModelServer.in_thread(script) as server:

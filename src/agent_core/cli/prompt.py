@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 
@@ -61,6 +61,7 @@ _ENDS_SHOWN = 2
 _LEAST_ROWS = 6
 _INDENT = "    "
 _PROMPT = " > "
+_ESCAPE = "\x1b"
 
 
 class _Line(Struct, frozen=True):
@@ -93,6 +94,7 @@ class TerminalPrompt:
         lines: where to read from.
         echoes: repeat the answer, for input that is not seen being typed.
         turn: shared with whatever else asks there.
+        cancel: cancels the run that asks, for Escape; returns whether there was one.
     """
 
     def __init__(
@@ -102,8 +104,10 @@ class TerminalPrompt:
         *,
         echoes: bool,
         turn: asyncio.Lock | None = None,
+        cancel: Callable[[], bool] | None = None,
     ) -> None:
         self._terminal = terminal
+        self._cancel = cancel
         self._lines = lines
         self._echoes = echoes
         self.unanswered: list[PermissionRequest] = []
@@ -225,6 +229,7 @@ class TerminalPrompt:
             if self._terminal.keeps_text and _is_text(pressed, settle_s=self._lines.settle_s):
                 raise TypedOnError(pressed)
             terminal.leave_line()
+            await self._heed_escape(key)
             if key == "w" and rules:
                 if (chosen := await self._choose_rule(rules)) is not None:
                     said = _CONFIRMATIONS[chosen] if chosen in WIDE_DECISIONS else "allowed"
@@ -234,7 +239,7 @@ class TerminalPrompt:
             elif key == "v" and whole:
                 shown = await self._page(whole)
             elif key == "?":
-                told = self._rows(help_lines(request, choices))
+                told = self._rows(help_lines(request, choices, may_cancel=self._cancel is not None))
                 shown = await self._page([_Line([row]) for row in told])
             else:
                 shown = [_Line(["that is none of the keys:"], Style.WARN)]
@@ -287,6 +292,11 @@ class TerminalPrompt:
             self._terminal.ask(f"{last}{_PROMPT}")
 
         return self._given(await self._lines.answer(ask, is_key=self._terminal.can_draw))
+
+    async def _heed_escape(self, key: str) -> None:
+        """Cancel the run if the key is Escape, and wait until it withdraws the question."""
+        if key == _ESCAPE and self._cancel is not None and self._cancel():
+            await asyncio.Event().wait()
 
     def _given(self, answer: str | None) -> str:
         if answer is None:

@@ -142,8 +142,16 @@ def risk_of(request: PermissionRequest) -> str:
     return f"{request.permission}{', dangerous' if request.dangerous else ''}"
 
 
-def help_lines(request: PermissionRequest, choices: Sequence[Choice]) -> list[str]:
-    """Return everything about a question that is not on its first lines, and its keys in words."""
+def help_lines(
+    request: PermissionRequest, choices: Sequence[Choice], *, may_cancel: bool = False
+) -> list[str]:
+    """Return everything about a question that is not on its first lines, and its keys in words.
+
+    Args:
+        request: the question.
+        choices: its keys.
+        may_cancel: Escape ends the run too.
+    """
     shown = _subject(request)
     facts = [("tool", f"{request.tool_name} ({risk_of(request)})")]
     facts += [(name, value) for name, value in request_facts(request) if value != shown]
@@ -155,7 +163,8 @@ def help_lines(request: PermissionRequest, choices: Sequence[Choice]) -> list[st
         if choice.key in covers:
             meaning = f"allow it, and until the session ends: {covers[choice.key]}"
         lines += [f"  {choice.key}  {meaning}"] if meaning else []
-    return [*lines, "  1, 2, 3 are y, a, n; Ctrl-C ends the run"]
+    keys = "Escape and Ctrl-C end" if may_cancel else "Ctrl-C ends"
+    return [*lines, f"  1, 2, 3 are y, a, n; {keys} the run"]
 
 
 def _scope_beside_target(request: PermissionRequest) -> str:

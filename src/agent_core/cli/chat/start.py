@@ -110,7 +110,9 @@ async def _converse(options: Options, setup: Setup, redactor: Redactor) -> int:
         terminal = ChatTerminal(line, environ=os.environ, plain=is_plain)
         if not is_plain:
             terminal.notifier = notifier
-        prompt = TerminalPrompt(terminal, lines, echoes=False, turn=turn)
+        prompt = TerminalPrompt(
+            terminal, lines, echoes=False, turn=turn, cancel=conversation.cancel
+        )
         questions = TerminalElicitation(terminal, lines, turn=turn, descriptor=descriptor)
         conversation.attach(line, terminal, SlashCommands(own))
         show_warnings(partial(terminal.line, style=Style.WARN), redactor)

@@ -158,7 +158,7 @@ def test_enter_takes_the_selected_entry_and_escape_closes_the_list(
             Key("mode ask: asks before", "/mod"),
             Key("the model of the next", ENTER + ENTER),
             Key("Enter takes", ESCAPE),
-            Key("the next messages go to", "/mode"),
+            Key(READY, "/mode"),
             Key("the model of the next", ENTER),
             Key("mode ask: asks before", "/mod"),
             Key("the model of the next", ESCAPE),

@@ -241,6 +241,44 @@ async def test_an_order_of_roles_is_learnt_from_its_refusal(status: int, body: A
     assert "hm" in words
 
 
+IN_OTHER_WORDS = [
+    "two messages with role user in sequence are not supported",
+    "A user message must not directly follow a tool message.",
+    "role 'tool' must be followed by role 'assistant'",
+    "tool result must be followed by assistant response before next user message",
+    "role sequence invalid: [user, user]",
+    "Message roles should take turns.",
+    "Back-to-back user messages are not permitted",
+    "adjacent messages must have different roles",
+    "The previous message has the same role.",
+    "messages[3].role: a user turn is not allowed directly after a tool turn",
+]
+"""Not quoted from any service."""
+
+
+@pytest.mark.parametrize("words", IN_OTHER_WORDS)
+async def test_an_order_is_learnt_from_words_that_nobody_has_reported(words: str) -> None:
+    found, server = await played(refusing(fits_gemma, 400, vllm(words)), *[request()] * 2)
+    assert isinstance(found[0][-1], ModelCompleted), found[0][-1]
+    assert len(server.requests) <= 4, "at most one refusal for each form"
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (500, "The first message of the queue was lost, and the tool role is down."),
+        (400, "The model was not loaded. Try again after a minute."),
+        (400, "Unknown value for the role of the account"),
+        (400, "tools.0.name must start with a letter"),
+    ],
+)
+async def test_other_words_are_not_about_an_order(status: int, words: str) -> None:
+    [found], server = await played(refusing(lambda _: False, status, vllm(words)), request())
+    assert isinstance(found[-1], ModelFailed)
+    assert "accepted_form" not in found[-1].error.details
+    assert len({each.raw for each in server.requests}) == 1
+
+
 @pytest.mark.parametrize("protocol", ["openai", "anthropic", "responses", "ollama"])
 @pytest.mark.parametrize("rule", RULES)
 async def test_every_protocol_keeps_an_order(protocol: str, rule: str) -> None:
@@ -322,7 +360,17 @@ async def test_images_of_results_keep_the_order() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", ["System role not supported", "Only user, assistant roles are supported, got system."]
+    "words",
+    [
+        "System role not supported",
+        "Only user, assistant roles are supported, got system.",
+        "Only user and assistant roles are supported!",
+        "Developer instruction is not enabled for models/gemma-3-27b-it",
+        "'system' is not one of ['user', 'assistant'] - 'messages.0.role'",
+        "Input should be 'user' or 'assistant'",
+        "unsupported role: system",
+        "The system prompt is not allowed for this model",
+    ],
 )
 async def test_a_model_without_a_system_role_gets_its_prompt_from_the_user(words: str) -> None:
     def answer(received: Received) -> Reply:

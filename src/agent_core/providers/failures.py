@@ -130,6 +130,7 @@ public reports.
 """
 _FILTERING = frozenset({400, 403, 422, 451})
 HTTP_BAD_REQUEST = 400
+HTTP_FAULT = 500
 _CODE_OF_QUOTA = {403: ErrorCode.PROVIDER_AUTH_FAILED, 429: ErrorCode.PROVIDER_RATE_LIMITED}
 HTTP_PAYMENT = 402
 HTTP_PROXY_AUTH = 407
@@ -244,7 +245,8 @@ class Called(Struct, frozen=True):
 
     def _answerable(self, status: int, explanation: str, document: Any) -> dict[str, Any]:
         """Return the details of a refusal that another form, or another call, can answer."""
-        if status in _ABOUT_THE_FORM and (demand := demand_in(explanation)):
+        is_fault = status == HTTP_FAULT
+        if status in _ABOUT_THE_FORM and (demand := demand_in(explanation, is_fault=is_fault)):
             return {DEMAND: {**demand}}
         if self.offers_tools and status not in _ABOUT_THE_ACCOUNT:
             sent = unread_call(explanation, _table(_error_in(document)))

@@ -32,10 +32,32 @@ _REFUSED = (
     r"|(ending|ends?) with an? (model|assistant)|assistant message prefill"
 )
 _AFTER_RESULT = r"(?i)\buser\b\W{0,3}(role |message )?after\W+(role\W+|a )?tool\b"
+_MISPLACED = (
+    rf"(?i)\b(roles?|{_MAKER})\b|\b(messages?|turns?) (order|sequence)\b",
+    r"(?i)\b(roles?|messages?|turns?|query|conversation|history)\b",
+    (
+        r"(?i)\b(consecutive|successive|in a row|back-to-back|adjacent|repeat\w*|sequence|order"
+        r"|same role|take turns|after|before|follow\w*|preced\w*|first|last|begin\w*|start\w*"
+        r"|ends?|no user)\b"
+    ),
+)
+"""In one sentence: whose message it is, that it is a message, and where it is.
+
+Other words than those above are understood by these; a wrong guess costs two more requests."""
+_SENTENCE_END = r"[.;](?=\s|$)|\n"
+_OF_A_TEMPLATE = r"(?i)template|jinja"
 _NO_SYSTEM = (
-    r"(?i)\bsystem\W+(role|messages?|prompts?)\b[^.;]{0,20}(not|n't|un)[ -]?support"
-    r"|not support[^.;]{0,20}\bsystem\W+(role|message|prompt)"
+    r"(?i)\b(system|developer)\W+(roles?|messages?|prompts?|instructions?)\b[^.;]{0,20}"
+    r"(not|n't|un)[ -]?(support|enabled|allowed|permitted|accepted|available)"
+    r"|not (support|allow|accept)[^.;]{0,20}\b(system|developer)\W+"
+    r"(role|message|prompt|instruction)"
+    r"|only [^.;]{0,20}\busers?\W+(and )?assistant\W[^.;]{0,20}"
+    r"\broles? (are|is) (supported|allowed)"
     r"|only [^.;]{0,40}\broles? are supported, got .?system"
+    r"|(not one of|should be|must be( one of)?|expected( one of)?)\W+user\W+"
+    r"((or|and)\W+)?assistant\b"
+    r"|(unsupported|unknown|unexpected|invalid|unrecogni[sz]ed)( message)? role\W+"
+    r"(system|developer)"
 )
 
 
@@ -67,8 +89,13 @@ class Accepted(Struct, frozen=True):
 Demand = Mapping[Literal["order", "system_role", "reasoning"], Any]
 
 
-def demand_in(explanation: str) -> Demand:
-    """Return the form that a refusal asks for; empty if it is about something else."""
+def demand_in(explanation: str, *, is_fault: bool = False) -> Demand:
+    """Return the form that a refusal asks for; empty if it is about something else.
+
+    Args:
+        explanation: the words of the refusal.
+        is_fault: the server reports it as a fault of its own, such as an error of a template.
+    """
     if re.search(_NO_SYSTEM, explanation):
         return {"system_role": False}
     if re.search(_REFUSED, explanation):
@@ -76,7 +103,15 @@ def demand_in(explanation: str) -> Demand:
         return {"order": "no_user_after_tool" if is_after else "alternate"}
     if re.search(_WANTED, explanation):
         return {"reasoning": "always"}
-    return {"reasoning": "never"} if re.search(_UNWANTED, explanation) else {}
+    if re.search(_UNWANTED, explanation):
+        return {"reasoning": "never"}
+    if is_fault and not re.search(_OF_A_TEMPLATE, explanation):
+        return {}
+    is_misplaced = any(
+        all(re.search(part, sentence) for part in _MISPLACED)
+        for sentence in re.split(_SENTENCE_END, explanation)
+    )
+    return {"order": "no_user_after_tool"} if is_misplaced else {}
 
 
 class AcceptedForms:

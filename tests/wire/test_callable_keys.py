@@ -16,6 +16,9 @@ from agent_core.config.load import resolve_model
 from agent_core.config.models import Config, ModelConfig, RetryConfig
 from agent_core.errors import ErrorCode
 from agent_core.providers.base import ProviderAdapter, ProviderRegistry, RawExchange, Traceable
+from agent_core.providers.failures import Called, CallError
+from agent_core.providers.key_commands import KeyCommand
+from agent_core.providers.keys import HeldKey
 from agent_core.types import (
     ModelCompleted,
     ModelEvent,
@@ -294,6 +297,28 @@ async def test_a_command_that_prints_no_key_is_named(argv: list[str], words: str
     assert isinstance(last, ModelFailed)
     assert last.error.code is ErrorCode.PROVIDER_AUTH_FAILED
     assert words in last.error.message
+
+
+async def test_what_a_failed_command_printed_is_not_repeated_from_its_errors() -> None:
+    program = "echo a-secret-key; echo refused: a-secret-key >&2; exit 1"
+    held = HeldKey(KeyCommand(["/bin/sh", "-c", program]))
+    with pytest.raises(CallError, match=r"sh ended with 1: refused: \[redacted\]"):
+        await held.get(Called("openai", "m"))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        KeyCommand(["/bin/sh", "-c", "sleep 600 & sleep 600"]),
+        KeyCommand(["/bin/sh", "-c", "sleep 600 & echo a-key"]),
+        asyncio.Event().wait,
+    ],
+    ids=["a command", "its child has its output open", "a callable"],
+)
+async def test_a_source_that_hangs_is_not_waited_for_for_ever(source: Callable[[], Any]) -> None:
+    held = HeldKey(source, longest_s=0.2)
+    with pytest.raises(CallError, match=r"it took longer than 0\.2 s"):
+        await held.get(Called("openai", "m"))
 
 
 def test_a_command_stays_with_its_server_and_replaces_a_variable() -> None:

@@ -21,6 +21,7 @@ def ollama_address(environ: Mapping[str, str]) -> str:
     """
     written = environ.get(OLLAMA_VARIABLE, "").strip().strip("\"'").strip()
     scheme, has_scheme, rest = written.partition("://")
+    scheme = scheme.lower()
     if not has_scheme:
         scheme, rest = ("https" if written == "ollama.com" else "http"), written
     standard = _PORTS.get(scheme, _OLLAMA_PORT) if has_scheme else _OLLAMA_PORT

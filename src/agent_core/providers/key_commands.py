@@ -2,6 +2,9 @@
 
 import asyncio
 import json
+import os
+import re
+import signal
 import time
 from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Sequence
@@ -11,9 +14,11 @@ from typing import cast
 
 from agent_core.text import bounded_line
 
-_LONGEST_S = 60.0
 _KEPT_S = 300.0
 """Seconds that a key is kept if the command does not say when it expires."""
+_END_S = 5.0
+"""Seconds until the output of a command that was killed is closed."""
+_HIDDEN = r"[^\s\"',:{}\[\]]{8,}"
 _KEYS = ("accessToken", "access_token", "token")
 _EXPIRIES = ("expires_on", "expiration", "expiry", "token_expiry", "expiresOn")
 
@@ -31,27 +36,32 @@ class KeyCommand:
         """Run the command.
 
         Raises:
-            OSError: it cannot be run, fails, or takes too long.
+            OSError: it cannot be run, or fails.
             ValueError: it prints something else.
         """
         name = self._argv[0]
         child = await asyncio.create_subprocess_exec(
-            *self._argv, stdin=DEVNULL, stdout=PIPE, stderr=PIPE
+            *self._argv, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, start_new_session=True
         )
+        is_over = False
         try:
-            async with asyncio.timeout(_LONGEST_S):
-                printed, said = await child.communicate()
-        except TimeoutError:
-            raise OSError(f"{name} did not end within {_LONGEST_S:.0f} s") from None
+            printed, said = await child.communicate()
+            is_over = True
         finally:
-            if child.returncode is None:
-                with suppress(ProcessLookupError):
-                    child.kill()
-                await child.wait()
+            if not is_over:
+                with suppress(ProcessLookupError):  # its own children have its output open, too
+                    os.killpg(child.pid, signal.SIGKILL)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_END_S):
+                        await child.communicate()
+        output = printed.decode(errors="replace")
         if child.returncode:
-            reason = bounded_line(said.decode(errors="replace")) or "no explanation"
+            words = said.decode(errors="replace")
+            for secret in re.findall(_HIDDEN, output):
+                words = words.replace(secret, "[redacted]")
+            reason = bounded_line(words) or "no explanation"
             raise OSError(f"{name} ended with {child.returncode}: {reason}")
-        return read_key(printed.decode(errors="replace"))
+        return read_key(output)
 
 
 def read_key(printed: str) -> tuple[str, float]:

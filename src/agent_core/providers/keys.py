@@ -19,6 +19,7 @@ KeySource = Callable[[], Any]
 """Returns a key, or a key and the time at which it expires; may be an async function."""
 
 _RENEWED_BEFORE_S = 300.0
+_LONGEST_S = 60.0
 _SHARE = 0.1
 """A key that is valid for a short time is renewed in the last tenth of it."""
 
@@ -39,10 +40,12 @@ class HeldKey:
 
     Args:
         source: the callable; one that is not async runs in a thread, because it may block.
+        longest_s: seconds that it may take.
     """
 
-    def __init__(self, source: KeySource) -> None:
+    def __init__(self, source: KeySource, longest_s: float = _LONGEST_S) -> None:
         self._source = source
+        self._longest_s = longest_s
         self._held: _Held | None = None
         self._asking: dict[asyncio.AbstractEventLoop, asyncio.Task[_Held]] = {}
 
@@ -80,6 +83,19 @@ class HeldKey:
             ) from error
 
     async def _ask(self) -> _Held:
+        limit = asyncio.timeout(self._longest_s)
+        try:
+            async with limit:
+                held = _held(await self._given())
+        except TimeoutError:
+            if limit.expired():
+                raise TimeoutError(f"it took longer than {self._longest_s:g} s") from None
+            raise
+        if held.expires_at:
+            self._held = held
+        return held
+
+    async def _given(self) -> object:
         source = self._source
         is_async = inspect.iscoroutinefunction(source) or inspect.iscoroutinefunction(
             getattr(source, "__call__", None)  # noqa: B004 - an object with an async method
@@ -87,10 +103,7 @@ class HeldKey:
         given: object = source() if is_async else await asyncio.to_thread(source)
         if inspect.isawaitable(given):
             given = await cast("Awaitable[object]", given)
-        held = _held(given)
-        if held.expires_at:
-            self._held = held
-        return held
+        return given
 
 
 def _held(given: object) -> _Held:

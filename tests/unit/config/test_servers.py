@@ -30,6 +30,7 @@ from isolation import Home
         ("[fd00::7]:8080", "http://[fd00::7]:8080"),
         ("http://models", "http://models:80"),
         ("https://models.example", "https://models.example:443"),
+        ("HTTPS://models.example", "https://models.example:443"),
         ("https://models.example:8443/ollama/", "https://models.example:8443/ollama"),
         ("models:1234/a/b", "http://models:1234/a/b"),
         ("ollama.com", "https://ollama.com:443"),

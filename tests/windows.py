@@ -140,10 +140,29 @@ class Window(Session):
     def settle(self) -> None:
         """Read what follows the last key or change of size, until nothing does but a spinner."""
         seen = len(self._raw)
-        while len(self._raw) == self._seen or select.select([self._terminal], [], [], 0.3)[0]:
+        while len(self._raw) == self._seen or self._writes():
             self._read()
             if len(self._raw) > seen + 1_000:
                 return
+
+    def _writes(self) -> bool:
+        """Return whether something comes; False once the command waits, and has waited a while."""
+        while True:
+            before = self._work()
+            if select.select([self._terminal], [], [], 0.3)[0]:
+                return True
+            after = self._work()
+            if before == after and "R" not in after:
+                return False
+
+    def _work(self) -> list[str]:
+        """Return the state of each thread of the command, with the CPU time that it has used."""
+        found: list[str] = []
+        for thread in Path(f"/proc/{self._child.pid}/task").glob("*/stat"):
+            with contextlib.suppress(OSError):
+                fields = thread.read_text(encoding="ascii").rpartition(")")[2].split()
+                found += [fields[0], *fields[11:13]]
+        return found
 
     def wait_until(self, pattern: str) -> None:
         """Return when the lines match a pattern, also where one is wrapped."""

@@ -13,6 +13,8 @@ from agent_core import AgentRuntime, RunStatus, tool
 from agent_core.api.handles import RunHandle
 from agent_core.config.models import ModelConfig, RetryConfig
 from agent_core.providers.base import ProviderRegistry
+from agent_core.providers.failures import Called
+from agent_core.providers.unread_calls import UNREAD_CALL
 from agent_core.types import (
     ModelCompleted,
     ModelFailed,
@@ -194,6 +196,42 @@ async def test_it_goes_back_to_the_model(
     assert "could not be read" in server.requests[1].text
     [failed] = [event for event in events if event.event_type == "tool_failed"]
     assert "validation_error" in str(failed.payload)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "The tool call could not be parsed",
+        "tool calls are unparseable",
+        "Could not parse the model's tool calls",
+        "invalid JSON in tool arguments",
+        "could not decode function arguments",
+        "Tool call arguments are not valid JSON",
+        "The tool call was cut off and is not complete",
+        "Failed to deserialize tool_calls",
+        "The model produced malformed function calling output",
+        "Model output is not a valid tool call",
+        "Bad Request (invalid_request_error, tool_use_failed)",
+    ],
+)
+def test_words_that_nobody_has_reported_are_understood(words: str) -> None:
+    failure = Called("openai", "m", offers_tools=True).refused(400, words)
+    assert failure.details.get(UNREAD_CALL) == words
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Invalid value for tool_choice (invalid_request_error)",
+        "Invalid tool_call_id (invalid_request_error)",
+        "parallel_tool_calls is invalid for this model",
+        "`tool_use` ids were found without `tool_result` blocks (invalid_request_error)",
+        "messages with role 'tool' must be a response to a message with 'tool_calls'",
+    ],
+)
+def test_words_about_the_request_are_not_about_a_call(words: str) -> None:
+    failure = Called("openai", "m", offers_tools=True).refused(400, words)
+    assert UNREAD_CALL not in failure.details
 
 
 @pytest.mark.parametrize(("protocol", "reply"), UNREAD.values(), ids=UNREAD)

@@ -147,10 +147,16 @@ def test_the_environment_names_project_and_location(
     assert place("claude-x") == "of-anthropic/locations/us-east5"
 
 
-@pytest.mark.parametrize("project", ["", "a/b", "a?b", "../x", "a b"])
+@pytest.mark.parametrize("project", ["", "a/b", "a?b", "../x", "..", "a b", "a.b"])
 def test_a_project_that_is_none_is_refused(project: str) -> None:
     with pytest.raises(ConfigError, match="needs a project: set"):
         ProviderRegistry().create(model("gemini-x", project=project))
+
+
+@pytest.mark.parametrize("location", ["us/x", "evil.example", "x:80", "..", "-", "a" * 64])
+def test_a_location_that_is_none_is_refused(location: str) -> None:
+    with pytest.raises(ConfigError, match="needs a location: set"):
+        ProviderRegistry().create(model("gemini-x", location=location))
 
 
 def test_a_model_string_names_a_model_of_vertex() -> None:

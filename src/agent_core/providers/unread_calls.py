@@ -13,10 +13,14 @@ from agent_core.providers import jsontext
 UNREAD_CALL = "unread_call"
 """Detail of a failure: the text that the service could not read as a call."""
 
-_CALL = r"\b(tool|function)[ _-]?(call|use)\b"
+_CALL = (
+    r"(\b(tool|function)[ _-]?(calls?|calling|use)\b|\b(tool|function|call)('s|s'?)? arguments\b)"
+)
+_FAULT = r"\b(un)?(pars|decod|deseriali[sz]|readable|malformed|invalid(?!_)|unexpected)\w*"
 _WORDS = (
-    rf"(?i)\b(pars|decod|malformed|invalid|unexpected)\w*\b[^.;]{{0,40}}{_CALL}"
-    rf"|{_CALL}[^.;]{{0,30}}\b(pars|validat|malformed|fail)\w*"
+    rf"(?i){_FAULT}[^.;]{{0,40}}{_CALL}"
+    rf"|{_CALL}[^.;]{{0,40}}({_FAULT}|\b(validat|fail)\w*|\b(be read|cut off|not (a )?valid)\b)"
+    r"|not a valid (tool|function) call|\btool_use_failed\b"
     r"|failed to (call a function|parse (input at pos|xml|fc related))"
     r"|xml syntax error|expected element type <|model produced (invalid|output)"
 )

@@ -25,7 +25,11 @@ _ANTHROPIC_VERSION = "vertex-2023-10-16"
 _VERSIONED = re.compile(r"/v\d\w*$")
 _MULTI_REGIONS = frozenset({"eu", "us"})
 _GLOBAL = "global"
-_NAME = re.compile(r"[a-z0-9:.-]+", re.ASCII | re.IGNORECASE)
+_NAMES = {
+    "project": r"([a-z0-9][a-z0-9.-]*:)?[a-z0-9][a-z0-9-]*",
+    "location": r"[a-z0-9]{1,30}(-[a-z0-9]{1,30}){0,5}",
+}
+"""Old projects have their domain before their name."""
 
 
 def _first_set(*names: str) -> str:
@@ -51,15 +55,15 @@ class _VertexProvider(HttpProvider):
 
     def __init__(self, config: ModelConfig) -> None:
         own_project = ("ANTHROPIC_VERTEX_PROJECT_ID",) if is_claude(config.name) else ()
-        project = config.project or _first_set(*own_project, "GOOGLE_CLOUD_PROJECT")
+        project = (config.project or "").strip() or _first_set(*own_project, "GOOGLE_CLOUD_PROJECT")
         project = project or project_in_credentials()
         regions = ("GOOGLE_CLOUD_LOCATION", "CLOUD_ML_REGION")
-        location = config.location or _first_set(
+        location = (config.location or "").strip().lower() or _first_set(
             *(reversed(regions) if is_claude(config.name) else regions)
         )
         location = location or _GLOBAL
         for name, value in (("project", project), ("location", location)):
-            if not _NAME.fullmatch(value):
+            if not re.fullmatch(_NAMES[name], value):
                 raise ConfigError(
                     ErrorCode.CONFIG_ERROR,
                     f"provider vertex needs a {name}: set [model] {name} or GOOGLE_CLOUD_"

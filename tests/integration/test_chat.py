@@ -273,6 +273,16 @@ def test_escape_at_a_question_cancels_the_run(home: Home, project: Path, key: st
     assert sent(server) == "go on"
 
 
+def test_the_last_call_is_shown_with_its_error(home: Home, project: Path) -> None:
+    with ModelServer.in_thread([calls("code.read_file", path="no.txt"), "Answered."]) as server:
+        keys = [
+            Key(READY, f"read{ENTER}"),
+            Key("Answered.", f"/last{ENTER}"),
+            Key(Shown("error: file_not_found: no.txt"), CTRL_D),
+        ]
+        converse(home, project, server, keys)
+
+
 def test_undo_and_redo_say_what_they_did_without_ids(home: Home, project: Path) -> None:
     with ModelServer.in_thread(["Written."]) as server:
         keys = [

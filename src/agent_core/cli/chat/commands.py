@@ -511,7 +511,10 @@ async def _last(chat: Chat, _: Sequence[str]) -> None:
     chat.terminal.line(f"{label_of(call)} {call.summary}".rstrip(), Style.BOLD)
     node = (await chat.runtime.get_node_path(call.answer_id))[-1] if call.answer_id else None
     for result in node.results if node else ():
-        chat.terminal.parts((_result_text(result.content), Style.PLAIN))
+        if text := _result_text(result.content):
+            chat.terminal.parts((text, Style.PLAIN))
+        if result.error is not None:
+            chat.fail(f"{result.error.code}: {result.error.message}")
 
 
 def _result_text(content: Sequence[ContentBlock]) -> str:

@@ -283,6 +283,15 @@ def test_the_last_call_is_shown_with_its_error(home: Home, project: Path) -> Non
         converse(home, project, server, keys)
 
 
+@pytest.mark.parametrize("columns", [57, 58, 59, 60])
+def test_a_list_breaks_between_words(home: Home, project: Path, columns: int) -> None:
+    with ModelServer.in_thread([]) as server:
+        keys = [Key(READY, f"/agents{ENTER}"), Key("default_worker_agent", CTRL_D)]
+        scene = converse(home, project, server, keys, columns=columns)
+    said = "Continues from this conversation on a task of its own and reports back."
+    assert said in " ".join(scene.text.split())
+
+
 def test_undo_and_redo_say_what_they_did_without_ids(home: Home, project: Path) -> None:
     with ModelServer.in_thread(["Written."]) as server:
         keys = [

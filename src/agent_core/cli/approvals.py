@@ -68,7 +68,7 @@ async def _list(options: Options, setup: Setup, terminal: Terminal, clean: Clean
 
 def _show(question: ApprovalRecord, terminal: Terminal, clean: Clean) -> None:
     def line(text: str) -> None:
-        terminal.text(f"{visible(clean(text), one_line=True)}\n")
+        terminal.entry(visible(clean(text), one_line=True))
 
     request = question.request
     asked = f"{question.asked_at.astimezone():%Y-%m-%d %H:%M}"

@@ -23,12 +23,11 @@ def list_catalog(options: Options) -> int:
         rows = [*(_agents(setup) if options.command == "agents" else _skills(setup))]
         for row in rows:
             if options.json:
-                shown = clean(json.dumps(row, ensure_ascii=False))
+                terminal.text(f"{clean(json.dumps(row, ensure_ascii=False))}\n")
             else:
                 name, *facts = (value for key, value in row.items() if value and key != "file")
                 shown = f"{name:<{_NAME}} {'  '.join(map(_words, facts))}"
-                shown = visible(clean(shown), one_line=True)
-            terminal.text(f"{shown}\n")
+                terminal.entry(visible(clean(shown), one_line=True))
         if options.command == "skills":
             catalog = find_skills(setup.settings_home)
             for problem in catalog.problems:

@@ -215,7 +215,7 @@ def show_rules(setup: Setup, terminal: Terminal, clean: Clean) -> None:
         words = [f"{key} = {_compact(value)}" for key, value in rule.table.subject.items()]
         reason = f"  ({rule.table.reason})" if rule.table.reason else ""
         line = f"{rule.name:<16} {rule.table.decision:<6} {', '.join(words)}{reason}"
-        terminal.text(f"{visible(clean(line), one_line=True)}\n")
+        terminal.entry(visible(clean(line), one_line=True))
     if not rules:
         terminal.line("no rules", Style.DIM)
 
@@ -235,7 +235,7 @@ def show_grants(
         is_own = grant.session_id == session_id
         where = "this session" if is_own else f"session {grant.session_id}"
         line = f"{grant.grant_id}  {where}  {clean(grant.covers)}"
-        terminal.text(f"{visible(line, one_line=True)}\n")
+        terminal.entry(visible(line, one_line=True))
     if not grants:
         terminal.line("there is no stored answer", Style.DIM)
 

@@ -134,6 +134,15 @@ class Terminal:
             self._is_mid_line = not shown.endswith("\n")
             self._write(shown)
 
+    def entry(self, line: str) -> None:
+        """Write a line of a list, broken between words where it goes to the screen.
+
+        Raises:
+            OutputClosedError: it cannot be written.
+        """
+        for part in self.wrap(line) if self.shares_screen else [line]:
+            self.text(f"{part}\n")
+
     def record(self, line: str) -> None:
         """Write a line that names a new object.
 

@@ -283,6 +283,17 @@ def test_the_last_call_is_shown_with_its_error(home: Home, project: Path) -> Non
         converse(home, project, server, keys)
 
 
+def test_an_export_without_a_name_is_a_file_of_its_kind(home: Home, project: Path) -> None:
+    kinds = {"": "html", " --markdown": "md", " --jsonl": "jsonl", " --fixture": "yaml"}
+    with ModelServer.in_thread(["Answered."]) as server:
+        keys = [Key(READY, f"hello{ENTER}"), Key("Answered.", f"/export{ENTER}")]
+        keys += [Key("wrote ", f"/export{kind}{ENTER}") for kind in kinds if kind]
+        keys += [Key("wrote ", CTRL_D)]
+        scene = converse(home, project, server, keys, "--session-id", "s1")
+    assert scene.code == 0
+    assert {each.name for each in project.iterdir()} == {f"s1.{end}" for end in kinds.values()}
+
+
 @pytest.mark.parametrize("columns", [57, 58, 59, 60])
 def test_a_list_breaks_between_words(home: Home, project: Path, columns: int) -> None:
     with ModelServer.in_thread([]) as server:

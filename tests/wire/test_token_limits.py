@@ -137,6 +137,41 @@ def test_words_about_a_prompt_that_is_too_long(words: str, window: int | None) -
     assert window_in(words) == window
 
 
+@pytest.mark.parametrize(
+    ("words", "window"),
+    [
+        ("Your request exceeds the model's token budget of 32768", 32768),
+        ("ctx size exceeded", None),
+        ("token limit reached", None),
+        ("This model can only process 4096 tokens", None),
+        ("The sequence length (5000) is longer than the maximum (4096)", None),
+        ("prompt tokens (5000) + max_tokens exceed 4096", None),
+        ("Please shorten your messages", None),
+        ("input_tokens exceeds limit", None),
+        ("not enough context left", None),
+        ("There is no room left in the context window", None),
+        ("Length of prompt must be at most 8192 tokens", None),
+    ],
+)
+def test_words_that_nobody_has_reported(words: str, window: int | None) -> None:
+    failure = Called("openai", "m").refused(400, words)
+    assert failure.code is ErrorCode.PROMPT_TOO_LONG
+    assert failure.details.get("context_window") == window
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Budget has been exceeded! The tokens of this key cost more than 5 dollars",
+        "daily token limit reached",
+        "tool_call_id string too long. Expected maximum length 40",
+        "stop sequence too long",
+    ],
+)
+def test_other_limits_are_not_about_the_prompt(words: str) -> None:
+    assert not is_too_long(400, words)
+
+
 @pytest.mark.parametrize("words", [*OTHERWISE, *OUTPUT])
 def test_words_about_something_else(words: str) -> None:
     assert not is_too_long(400, words)

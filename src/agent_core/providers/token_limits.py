@@ -29,7 +29,12 @@ _LONG = (
 _WINDOW = (
     r"(maximum|max) (allowed )?(context|prompt|input|sequence|model)[ -]?"
     r"(token |length|window|size)"
-    rf"|\b(context|prompt)( (token|length|window|size|count)s?)*\b[^.;]{{0,80}}?{_LONG}"
+    rf"|\b(context|ctx|prompt|sequence length)( (token|length|window|size|count)s?)*\b"
+    rf"[^.;]{{0,80}}?{_LONG}"
+    r"|\b(prompt|context)\b[^.;]{0,40}\bat most \d|\b(no|not enough) [^.;]{0,12}(context|room)\b"
+    r"[^.;]{0,12}\bleft\b|limit of (the|its) context"
+    r"|only (process|handle|read|take) \d[\d,]* tokens"
+    r"|shorten (the|your) (messages?|prompt|input|conversation)"
     rf"|{_LONG}[^.;]{{0,60}}?\b(context|prompt|input length|max_model_len)\b"
     rf"|total (number of )?tokens[^.;]{{0,60}}{_LONG}"
     r"|context (length|window|size)( is| of)* (only )?\d|context (length|window|size) of only"
@@ -40,7 +45,8 @@ _WINDOW = (
 """A service's words about the context, whatever else they name."""
 _TOKENS = (
     rf"\b(inputs?|request( body)?|messages?|conversation|tokens?)\b[^.;]{{0,80}}?{_LONG}"
-    r"|too many (input |prompt )?tokens|tokens? limit exceeded"
+    rf"|(prompt|input)_tokens\b[^.;]{{0,40}}?{_LONG}|{_LONG}[^.;]{{0,40}}?\btoken (budget|limit)\b"
+    r"|too many (input |prompt )?tokens|tokens? (limit|budget) (is |was )?(exceeded|reached)"
     r"|(input token|tokens?`?)[^.;]{0,60}(only supports|must be <=|must have less)"
     r"|`inputs` must have less"
 )
@@ -48,7 +54,8 @@ _TOKENS = (
 _SOMETHING_ELSE = (
     r"\b(tools?|functions?|arguments?|images?|files?|pdf|names?|descriptions?|ids?|schemas?)\b"
     r"[^.;]{0,60}(exceed|too (long|large|many|big)|larger)"
-    r"|\b(rate|time|deadline|timeout|quota|budget|credits?|concurren\w+|per (second|minute|day))\b"
+    r"|\b(rate|time|deadline|timeout|quota|(?<!token )budget|credits?"
+    r"|daily|monthly|concurren\w+|per (second|minute|day))\b"
 )
 _RATE = r"request too large.{0,200}\(TPM\): Limit (\d+), Requested (\d+)"
 """OpenAI's 429 about a single request that is larger than the limit of a minute."""
@@ -58,6 +65,7 @@ _NAMED_WINDOW = (
     r"|context (?:length|window|size)|maximum number of (?:input )?tokens|n_ctx|max_model_len"
     r"|range of input length should be \[\d+,|model token limit|only supports up to"
     r"|configured limit of|exceeds the limit of|while limit is|max size|total tokens limit"
+    r"|token budget of"
     r"|\(TPM\): Limit)"
     r"[^\d.;]{0,40}?(?<!exceeds limit \()(\d[\d,_]{2,12})"  # MiniMax: a code follows
     r"|(\d[\d,_]{2,12})(?: tokens?)? (?:maximum\b|max\b|context (?:length|window|size))"
@@ -76,6 +84,7 @@ _BEYOND = (
 _OUTPUT_TOO_LARGE = rf"{_OUTPUT}.{{0,120}}{_BEYOND}|range of max_tokens should be"
 _SUM = (
     r"context (length|limit|window|size)|`?inputs?`? (length|tokens)|\d \+ \d|\binputs?\b.{0,20}\+"
+    r"|\+ ?`?max_"
 )
 """Words of a refusal that counts the prompt, too: shortening it is what helps."""
 

@@ -182,8 +182,10 @@ async def test_a_refusal_names_the_address_and_doubts_it_where_that_may_help(
         found = [event async for event in adapter.stream(asked())]
 
     message = failure(found).error.message
-    assert f"(status {status} from {server.base_url(protocol)}/" in message
-    assert ("check [model] base_url" in message) == is_doubted
+    first, _, second = message.partition("\n")
+    assert f"answered with status {status} (model m)" in first
+    assert second.startswith(f"{server.url}/")
+    assert ("check [model] base_url" in first) == is_doubted
 
 
 async def test_attempts_are_counted_and_the_last_failure_is_told(protocol: str) -> None:

@@ -61,6 +61,7 @@ def test_a_command_with_actions_has_an_example_of_each(shown: dict[str, str]) ->
             assert re.search(rf"^  .*soong-agent {name}\b", shown[group], re.M), name
 
 
+@pytest.mark.timeout(240)  # the parser is built for each command
 def test_a_command_alone_says_what_it_says_among_all(shown: dict[str, str]) -> None:
     lines = [name.split() for name in shown if name]
     assert len(lines) > 40

@@ -175,6 +175,18 @@ async def test_the_service_explains_what_it_has_withheld(
         (400, "系统检测到输入或生成内容可能包含不安全或敏感内容 (1301)"),
         (403, "Content violates usage guidelines. Failed check: SAFETY_CHECK_TYPE_BIO"),
         (403, 'm requires moderation on OpenRouter. Your input was flagged for "hate".'),
+        # Not quoted from any service:
+        (400, "Your prompt was blocked by our safety system"),
+        (400, "The model refused to answer for safety reasons"),
+        (400, "Prompt blocked: PROHIBITED_CONTENT"),
+        (400, "Guardrail intervened"),
+        (422, "The content violates policy"),
+        (400, "unsafe content detected"),
+        (400, "sensitive words detected"),
+        (451, "Content blocked for legal reasons"),
+        (403, "The request was denied by content safety"),
+        (400, "input contains prohibited content"),
+        (400, "Blocked by Llama Guard"),
     ],
 )
 def test_a_refusal_of_the_words_is_no_other_failure(status: int, words: str) -> None:
@@ -190,6 +202,9 @@ def test_a_refusal_of_the_words_is_no_other_failure(status: int, words: str) -> 
         (400, "content violates the schema: field required"),
         (400, "Invalid content type. image_url is only supported by certain models."),
         (403, "your account violates the terms"),
+        (403, "Request is prohibited by organization's policy"),
+        (400, "The guardrail identifier or version is invalid"),
+        (400, "Invalid value at 'safety_settings[0].threshold'"),
         (429, "content filter is overloaded"),
     ],
 )

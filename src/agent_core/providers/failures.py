@@ -123,6 +123,13 @@ _FILTERED = (
     r"|(prompt|input|output|request|content|message)s? [^.;]{0,60}\b(flagged|moderation)\b"
     r"|violat\w+ [^.;]{0,40}(usage|safety|content|our) (polic|guideline)|usage guidelines"
     r"|safety_check|new_sensitive|sensitive content|不安全或敏感|敏感内容"
+    r"|\bsafety (systems?|filters?|reasons?|polic(y|ies)|checks?|guidelines?)\b|content safety"
+    r"|\b(blocked|rejected|refused|denied|stopped)\b[^.;]{0,40}"
+    r"\b(safety|moderation|guard(rail)?s?|legal reasons|prohibited)\b"
+    r"|\bguardrails? (has |was |were )?(intervened|blocked|triggered)|prohibited[ _]content"
+    r"|moderation_blocked|safety_blocked"
+    r"|\b(harmful|unsafe|sensitive|offensive|illegal|explicit|toxic) (content|words?|material|text)"
+    r"|\b(content|prompt|input|output|message)s? violat\w+ [^.;]{0,20}\bpolic"
 )
 """A service's words when it refuses what a request says: Azure's are recorded; Alibaba's,
 Anthropic's, DeepSeek's, MiniMax's, Moonshot's, OpenAI's, OpenRouter's, xAI's and Zhipu's are from

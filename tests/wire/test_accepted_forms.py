@@ -359,6 +359,21 @@ async def test_images_of_results_keep_the_order() -> None:
     assert shown["content"][-1]["text"] == "note"
 
 
+async def test_images_do_not_part_results_that_came_in_messages_of_their_own() -> None:
+    image = ImageBlock(mime_type="image/png", data="aGk=")
+    seen = [ToolResultBlock(tool_call_id=each, content=[image]) for each in "ab"]
+    messages = [
+        user("look"),
+        ModelMessage(role=Role.ASSISTANT, content=[call("a"), call("b")]),
+        *[ModelMessage(role=Role.TOOL, content=[each]) for each in seen],
+    ]
+    refusal = refusing(fits_mistral, 400, MISTRAL)
+    [found], server = await played(refusal, request(*messages))
+    assert isinstance(found[-1], ModelCompleted), found[-1]
+    roles = [each["role"] for each in spoken(server.requests[-1])]
+    assert roles == ["user", "assistant", "tool", "tool", "assistant", "user"]
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -147,6 +147,16 @@ async def test_a_tool_that_is_refused_is_left_out_and_the_call_repeated(
     assert "mcp.shop.odd" in told.message
 
 
+async def test_the_programs_own_words_about_a_refusal_name_no_tool() -> None:
+    words = {"error": {"message": "Invalid schema for function 'mcp__shop__odd': bad"}}
+    refusal = Status(400, orjson.dumps(words))
+    plain = ToolDefinition(name="status", description="Tells.", input_schema={"type": "object"})
+    odd = tool("odd", type="object")
+    events, _ = await played("openai", [plain, odd], refusal, "done")
+    [told] = [event.error for event in events if isinstance(event, ModelRetry)]
+    assert told.details["left_out"] == ["mcp.shop.odd"]
+
+
 async def test_ordinary_tools_are_sent_as_they_are() -> None:
     plain = tool("plain", type="object", properties={"a": {"type": "string"}}, required=["a"])
     _, sent = await played("anthropic", [GOOD, plain], "done")

@@ -1,7 +1,7 @@
 """Brings conversations into the order of roles that a server accepts."""
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from operator import attrgetter, is_
 from typing import Any
 
@@ -63,13 +63,12 @@ class Arranger:
             turns[: len(first)] = once(_with_system, [*first, *system])
             system = []
         if form.order != "free":
-            if images_apart:
-                turns = [
-                    each
-                    for turn in turns
-                    for each in (once(_without_images, [turn]) if _shows(turn) else [turn])
-                ]
             turns = _joined(turns, once)
+            if images_apart:
+                apart = (
+                    once(_without_images, [turn]) if _shows(turn) else [turn] for turn in turns
+                )
+                turns = _joined(chain.from_iterable(apart), once)
             if form.order == "alternate":
                 turns = _with_single_calls(turns, once)
             turns = _bridged(turns)

@@ -378,7 +378,8 @@ def refused_tools(refusal: ErrorPayload, offered: Sequence[ToolDefinition]) -> l
     """Return the names of the offered tools that a refusal names, or counts from zero."""
     if not is_refused_request(refusal) or not _ABOUT_A_TOOL.search(refusal.message):
         return []
-    words = set(re.findall(r"[A-Za-z0-9_-]+", refusal.message))
+    said = refusal.message.partition("\n")[2]  # the first line is the program's own
+    words = set(re.findall(r"[A-Za-z0-9_-]+", said))
     found = [tool.name for tool in offered if wire_name(tool.name) in words]
     if not found:
         numbers = sorted({int(number) for number in _NUMBERED.findall(refusal.message)})

@@ -133,7 +133,7 @@ _FILTERED = (
 )
 """A service's words when it refuses what a request says: Azure's are recorded; Alibaba's,
 Anthropic's, DeepSeek's, MiniMax's, Moonshot's, OpenAI's, OpenRouter's, xAI's and Zhipu's are from
-public reports.
+public reports; others are guessed.
 """
 _FILTERING = frozenset({400, 403, 422, 451})
 HTTP_BAD_REQUEST = 400

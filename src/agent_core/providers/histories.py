@@ -3,7 +3,7 @@
 Chat templates of some models refuse two messages of the user in a row, or a message of the user
 right after the result of a call. Mistral's service does, and so do the templates of Gemma, Mistral
 and others in llama.cpp, vLLM, LM Studio and Ollama. Some services want the reasoning of all answers
-back, and some refuse it. The words are those of public bug reports; the tests name them.
+back, and some refuse it. The words are from public bug reports, or guessed; the tests say which.
 """
 
 import re

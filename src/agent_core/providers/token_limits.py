@@ -4,8 +4,8 @@ The status and the service's code count before its words. The words are a gramma
 say, not a list of their sentences. What it does not know is covered by the loop, which also
 shortens a request that was refused without a reason after smaller ones were taken.
 
-Recorded answers have the words of OpenAI, Anthropic, Gemini, Ollama and Bedrock. All others are
-quoted from public bug reports and lists; the tests name them.
+Recorded answers have the words of OpenAI, Anthropic, Gemini, Ollama and Bedrock. Others are quoted
+from public bug reports and lists, or guessed; the tests say which.
 """
 
 import re

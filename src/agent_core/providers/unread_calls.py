@@ -1,7 +1,7 @@
 """Calls of a model that its service could not parse: it reports them as failures of its own.
 
 Groq's, Ollama's and Bedrock's words, and those of llama.cpp and SGLang, are from public reports;
-the tests name them.
+others are guessed. The tests say which.
 """
 
 import re

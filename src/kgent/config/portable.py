@@ -47,6 +47,8 @@ def portable_fields(config: KgentConfig) -> dict[str, Any]:
             script = read_script(config, model)
             hashed = hashlib.sha256(script).hexdigest() if script is not None else None
             field["path"] = {"name": Path(model.path).name, "sha256": hashed}
+        if model.price.searches is None:  # it came later, like the keys below
+            del field["price"]["searches"]
     for section, key, default in _LATER_KEYS:  # equal profiles keep the fingerprints they had
         if fields[section][key] == default:
             del fields[section][key]

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from agent_core import AgentRuntime, RunOptions
+from agent_core import AgentDefinition, AgentRuntime, RunOptions
 from agent_core.errors import AgentCoreError, ConfigError
+from agent_core.providers.scripted import ScriptedProvider
 from agent_core.types import (
     CitationBlock,
     EventType,
@@ -529,6 +530,57 @@ async def test_a_run_chooses_its_own_tools(home: Home, project: Path) -> None:
     assert "code_execution_20250825" in first
     assert "web_search" not in first
     assert "code_execution" not in second
+
+
+@pytest.mark.parametrize(
+    ("profile", "rule", "code", "words"),
+    [
+        ("other:own", "", "unsupported_capability", "other:own does not run web_search itself"),
+        ("m-2", 'decision = "deny"\nagent = "looker"\n', "permission_denied", ""),
+        ("m-2", 'decision = "ask"\nagent = "looker"\n', "permission_denied", "too early"),
+    ],
+)
+async def test_a_child_that_may_not_have_the_tool_does_without_it_and_says_so(
+    home: Home, project: Path, profile: str, rule: str, code: str, words: str
+) -> None:
+    call: dict[str, Any] = {
+        "type": "tool_use",
+        "id": "t",
+        "name": "agent__create_sub_agent",
+        "input": {},
+    }
+    task = json.dumps({"task": "look", "agent_definition_id": "looker"})
+    delta = {"type": "input_json_delta", "partial_json": task}
+    delegates = message([call, delta], stop="tool_use")
+    other = ScriptedProvider(["child"])
+    replies = [message(said("child"))] if rule else []
+    async with Service(delegates, *replies, message(said("Done."))).open() as service:
+        config = model(service, "anthropic") + ALLOWED
+        config += f'[[permissions.rules]]\ntool = "provider.*"\n{rule}' if rule else ""
+        async with opened(home, project, config) as made:
+            made.register_provider("other", lambda _: other)
+            made.register_agent_definition(
+                AgentDefinition(
+                    agent_definition_id="looker",
+                    name="Looker",
+                    description="Looks.",
+                    model_profile=profile if ":" in profile else {"name": profile},
+                )
+            )
+            result = await made.run("go", "s1", provider_tools=["web_search"], events=True)
+            [child] = [
+                each.payload["child_run_id"]
+                for each in result.events or []
+                if each.event_type is EventType.CHILD_AGENT_CREATED
+            ]
+            events = (await made.replay_run(child)).events
+    assert result.status is RunStatus.COMPLETED
+    offers = ["web_search_20" in json.dumps(body) for body in service.bodies]
+    assert offers == ([True, False, True] if rule else [True, True])
+    assert [list(request.provider_tools) for request in other.requests] == ([] if rule else [[]])
+    [event] = [each for each in events if each.event_type is EventType.PROVIDER_TOOL_DENIED]
+    assert event.payload["code"] == code
+    assert words in event.payload["message"]
 
 
 async def test_an_unknown_tool_is_an_error_of_the_configuration(home: Home, project: Path) -> None:

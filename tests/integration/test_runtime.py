@@ -127,7 +127,7 @@ async def test_an_unknown_provider_is_a_config_error_of_the_first_start(
 ) -> None:
     home.write_config('[model]\nprovider = "nobody"\nname = "x"\n')
     async with AgentRuntime(project_dir=project) as made:
-        with pytest.raises(ConfigError, match=r"nobody.*register_provider before start"):
+        with pytest.raises(ConfigError, match=r"(?s)nobody.*register_provider before start"):
             await made.start("hi")
         assert await made.list_sessions() == []
 

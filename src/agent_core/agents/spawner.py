@@ -457,6 +457,8 @@ class ChildSpawner:
 
         async def build() -> ChildRun:
             journal = deps.open_journal(spec.run, stream, spec.path)
+            if not spec.is_resumed:
+                journal.hold()
             binding = spec.bind(journal)
             trace = None
             if deps.telemetry is not None:

@@ -154,6 +154,11 @@ class Journal:
         self._change: RunChange | None = None
         self._late_end: Batch | None = None
         self._deltas: dict[EventType, LiveText] = {}
+        self._is_held = False
+
+    def hold(self) -> None:
+        """Keep what is recorded until `begin`: the row of the run does not exist yet."""
+        self._is_held = True
 
     def begin(self, options: StoredOptions | None = None) -> None:
         """Mark the run and its agent as running, with the next write.
@@ -161,6 +166,7 @@ class Journal:
         `options` replace the stored ones, for a process that continues the run later.
         """
         self._change = RunChange(status=RunStatus.RUNNING, options=options)
+        self._is_held = False
 
     def replace_prompt(self, prompt: Draft) -> None:
         """Replace the message in the run's row by this one."""
@@ -352,6 +358,7 @@ class Journal:
         """Send everything that waits to the store, unless another batch is being written."""
         if end is None and (
             not self._events
+            or self._is_held
             or self._writing is not None
             or self.failure is not None
             or self.is_closing

@@ -204,7 +204,8 @@ class RunFactory:
             # Few runs have any.
             from agent_core.runtime.provider_tools import admitted  # noqa: PLC0415
 
-            shown = await admitted(model, self._project.guard, run, journal)
+            offered = self._models.service_tools(model)
+            shown = await admitted(model, offered, self._project.guard, run, journal)
         composer = self._build_composer(spec, shown, toolbox, found, opened)
         source = await self.compactions.watch(composer, journal, scope)
         meter = scope.meter

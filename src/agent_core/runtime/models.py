@@ -2,7 +2,7 @@
 
 import logging
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set as AbstractSet
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
@@ -173,10 +173,7 @@ class Models:
             ConfigError: a provider is not registered, the key of the model is not set, or its
                 configuration cannot be used.
         """
-        self.open(model)
-        adapter = self._brought if model is self._base else model.adapter
-        if adapter is None:
-            adapter = self._adapters[self._key_of(model)].adapter
+        adapter = self._own_adapter(model)
         if isinstance(adapter, Preflight):
             try:
                 await adapter.require_ready()
@@ -184,6 +181,20 @@ class Models:
                 raise ConfigError(error.code, error.message, details=error.details) from error
         if model.provider_tools:
             _require_tools(model, adapter)
+
+    def service_tools(self, model: ModelConfig) -> AbstractSet[str]:
+        """Return the names of the tools that the service of a model runs itself.
+
+        Raises:
+            ConfigError: its provider is not registered, or the configuration does not suit it.
+        """
+        return _service_tools(self._own_adapter(model)).keys()
+
+    def _own_adapter(self, model: ModelConfig) -> object:
+        """Return the adapter of a resolved model, without what is around it."""
+        self.open(model)
+        adapter = self._brought if model is self._base else model.adapter
+        return self._adapters[self._key_of(model)].adapter if adapter is None else adapter
 
     def _key_of(self, model: ModelConfig) -> str:
         if model is self._base:
@@ -259,7 +270,7 @@ def _require_tools(model: ModelConfig, adapter: object) -> None:
     Raises:
         ConfigError: `unsupported_capability`, naming the tools.
     """
-    offered: Mapping[str, object] = getattr(adapter, "provider_tools", {})
+    offered = _service_tools(adapter)
     missing = [name for name in model.provider_tools if name not in offered]
     if missing:
         has = f"it has {', '.join(offered)}" if offered else "it has none that is known here"
@@ -274,6 +285,11 @@ def _require_tools(model: ModelConfig, adapter: object) -> None:
                 "missing": missing,
             },
         )
+
+
+def _service_tools(adapter: object) -> Mapping[str, object]:
+    """Return the tools that the service of an adapter runs itself, by name."""
+    return getattr(adapter, "provider_tools", {})
 
 
 class Traces:

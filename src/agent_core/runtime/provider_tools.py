@@ -4,11 +4,12 @@ The service reaches the network with them, so each of them is a network call tha
 before the first request of a run.
 """
 
+from collections.abc import Set as AbstractSet
 from urllib.parse import urlsplit
 
 from agent_core.config.models import ModelConfig
 from agent_core.config.services import public_service
-from agent_core.errors import ErrorCode, PermissionDeniedError
+from agent_core.errors import AgentCoreError, ErrorCode, PermissionDeniedError
 from agent_core.events import Journal
 from agent_core.permissions.guard import PermissionGuard
 from agent_core.types import (
@@ -27,21 +28,40 @@ PREFIX = "provider."
 
 
 async def admitted(
-    model: ModelConfig, guard: PermissionGuard, run: RunIdentity, journal: Journal
+    model: ModelConfig,
+    offered: AbstractSet[str],
+    guard: PermissionGuard,
+    run: RunIdentity,
+    journal: Journal,
 ) -> ModelConfig:
     """Return the model with those of its service's tools that may be offered in this run.
 
-    A tool that is denied is left out, which an event says.
+    A tool that is denied, or that the service does not have, is left out, which an event says: a
+    child inherits the choice of its run, and its model may be one of another service.
+
+    Args:
+        model: the run's, with the tools that were chosen.
+        offered: names of the tools that its service runs.
+        guard: decides about each tool.
+        run: whose tools they are.
+        journal: where its events go.
     """
     allowed: list[str] = []
     for name in model.provider_tools:
-        try:
-            await _require(name, model, guard, run, journal)
-        except PermissionDeniedError as error:
-            payload = {"name": PREFIX + name, "code": error.code, "message": error.message}
-            journal.note(EventType.PROVIDER_TOOL_DENIED, payload, level=EventLevel.WARNING)
+        refusal: AgentCoreError | None = None
+        if name not in offered:
+            message = f"the service of {model.full_name} does not run {name} itself"
+            refusal = AgentCoreError(ErrorCode.UNSUPPORTED_CAPABILITY, message)
         else:
+            try:
+                await _require(name, model, guard, run, journal)
+            except PermissionDeniedError as error:
+                refusal = error
+        if refusal is None:
             allowed.append(name)
+        else:
+            payload = {"name": PREFIX + name, "code": refusal.code, "message": refusal.message}
+            journal.note(EventType.PROVIDER_TOOL_DENIED, payload, level=EventLevel.WARNING)
     if len(allowed) == len(model.provider_tools):
         return model
     return model.model_copy(update={"provider_tools": allowed})
@@ -67,11 +87,10 @@ async def _require(
     )
     call = ToolCall(tool_call_id=new_id("call"), name=definition.name, arguments={"host": host})
     access = Access(asks=True, summary=f"offer {name} of {host} to the model", target=host)
-    if guard.questions.parks and (await guard.decide(call, definition, access, run)).decision == (
-        "ask"
-    ):
+    is_early = guard.questions.parks or run.parent_run_id is not None
+    if is_early and (await guard.decide(call, definition, access, run)).decision == "ask":
         message = (
-            f"{definition.name} asks, and before its first request a run cannot wait for an answer;"
+            f"{definition.name} asks, which is too early for a run that parks or is a child's;"
             f" add {host} to allowed_hosts in [tools.network], or a rule"
         )
         raise PermissionDeniedError(ErrorCode.PERMISSION_DENIED, message)

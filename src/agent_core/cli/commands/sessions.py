@@ -35,7 +35,7 @@ examples:
 
 Includes messages that undo, a failure or a cancellation left outside of the
 active conversation.
-Exit codes: 0 shown; 1 no such session; 2 an ambiguous id, wrong usage or
+Exit codes: 0 shown; 2 no such session, an ambiguous id, or wrong usage or
 configuration.
 """
 _TREE = """\
@@ -44,7 +44,7 @@ example:
 
 A * marks the active path. The ids are those of messages; sessions fork --at
 takes them.
-Exit codes: 0 shown; 1 no such session; 2 an ambiguous id, wrong usage or
+Exit codes: 0 shown; 2 no such session, an ambiguous id, or wrong usage or
 configuration.
 """
 _SEARCH = """\
@@ -60,8 +60,8 @@ _RENAME = """\
 example:
   soong-agent sessions rename 18ea7dc4 The slow parser
 
-The title is one line of at most 200 characters. Exit codes: 0 renamed; 1 no
-such session; 2 an empty title, an ambiguous id, or wrong usage.
+The title is one line of at most 200 characters. Exit codes: 0 renamed; 2 no
+such session, an empty title, an ambiguous id, or wrong usage.
 """
 _DELETE = """\
 examples:
@@ -113,8 +113,8 @@ Without a file, or with -, the export goes to standard output. An existing file
 is only replaced with --force. Secrets are redacted. The page needs no network
 and no JavaScript; soong-agent schema session describes the lines of --jsonl; a
 fixture has the format of agent_core.testing.record, for tests without a model.
-Exit codes: 0 written; 1 no such session; 2 the file cannot be written, an
-ambiguous id, or wrong usage.
+Exit codes: 0 written; 2 no such session, an ambiguous id, a file that cannot be
+written, or wrong usage.
 """
 _FORK = """\
 examples:
@@ -124,8 +124,8 @@ examples:
 Copies the project as it was then, with its .git; without --into to a folder
 next to the project. `soong-agent sessions tree` lists messages and their ids.
 The id of the new session and its folder go to standard output.
-Exit codes: 0 forked; 1 no such session or message; 2 the folder is not empty,
-an ambiguous id, or wrong usage.
+Exit codes: 0 forked; 1 no such message; 2 no such session, an ambiguous id, a
+folder that is not empty, or wrong usage.
 """
 _FORMATS = {
     "html": "one page with everything",

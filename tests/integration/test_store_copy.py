@@ -458,7 +458,7 @@ async def test_a_tenant_gets_its_sessions_and_no_others(
     done = store(home, *to, THERE=empty_database_url)
     assert sorted(done.stdout.split()) == ["free", "ours"]
     named = store(home, *to, "theirs", THERE=empty_database_url)
-    assert named.returncode == 2
+    assert named.returncode == 1
     assert "there is no session theirs" in named.stderr
     made = AgentRuntime(
         tmp_path,

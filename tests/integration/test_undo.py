@@ -128,7 +128,7 @@ async def test_several_undos_in_a_row_and_as_many_redos(home: Home, project: Pat
         for state in states[1:]:
             await made.redo("s1")
             assert files_in(project) == state
-        with pytest.raises(AgentCoreError, match="nothing was undone since its last message, redo"):
+        with pytest.raises(AgentCoreError, match="nothing was undone since the last message, redo"):
             await made.redo("s1")
 
 

@@ -261,9 +261,14 @@ async def test_free_space_that_an_earlier_version_left_is_given_back_by_a_start(
     database.commit()
     database.close()
     assert size_of(home.path) > 2_000_000
-    async with opened(home, project) as made:
-        assert [each.session_id for each in await made.list_sessions()] == ["kept"]
-    assert size_of(home.path) < 1_000_000
+    for _ in range(10):  # one that has not the time for it leaves it to the next
+        async with opened(home, project) as made:
+            assert [each.session_id for each in await made.list_sessions()] == ["kept"]
+            for _ in range(50):
+                if size_of(home.path) < 1_000_000:
+                    return
+                await asyncio.sleep(0.1)
+    pytest.fail(f"{size_of(home.path)} bytes are left")
 
 
 async def test_a_session_under_an_earlier_id_asks_again_in_a_process_that_remembers_answers(

@@ -177,6 +177,10 @@ def test_a_program_in_the_documents_runs_as_it_stands(
     assert done.stdout.strip() or "assert " in program
 
 
+def test_the_readme_is_a_landing_page() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 900
+
+
 def test_the_toolkit_begins_the_same_in_the_readme_and_on_its_page() -> None:
     blocks = [code for name, code in programs() if name.startswith("README") and "agcore" in code]
     page = (ROOT / "docs" / "agcore.md").read_text(encoding="utf-8")

@@ -59,11 +59,14 @@ $(READY_DIST): $(READY)
 demo: $(if $(MODEL),$(READY_LOCAL),$(READY))
 	@$(BIN)/python examples/demo.py $(if $(MODEL),--model '$(MODEL)') $(if $(DEMO_HOME),--home '$(DEMO_HOME)')
 
+# At most three tests that fail are run once more, and the summary shows how each failed.
+PARALLEL := -n auto --maxprocesses 4 --dist worksteal --reruns 1 --max-suite-reruns 3 --rerun-show-tracebacks
+
 test: $(READY)
-	$(BIN)/pytest -n auto --maxprocesses 4 --dist worksteal $(ARGS)
+	$(BIN)/pytest $(PARALLEL) $(ARGS)
 
 test-all: $(READY)
-	$(BIN)/pytest -n auto --maxprocesses 4 --dist worksteal --whole $(ARGS)
+	$(BIN)/pytest $(PARALLEL) --whole $(ARGS)
 
 # What differs between versions: event loops, processes, SQLite, annotations, and whole runs.
 PYTHONS ?= python3.11 python3.12 python3.13 python3.14

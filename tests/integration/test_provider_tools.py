@@ -14,6 +14,7 @@ import pytest
 from aiohttp import web
 
 from agent_core import AgentDefinition, AgentRuntime, RunOptions
+from agent_core.cli.words import retry_line
 from agent_core.errors import AgentCoreError, ConfigError
 from agent_core.providers.scripted import ScriptedProvider
 from agent_core.types import (
@@ -25,7 +26,9 @@ from agent_core.types import (
     RunStatus,
     TextBlock,
 )
+from agent_core.types.event_details import ModelRetried
 from isolation import Home
+from model_server import ModelServer, Status
 from runtimes import Asked
 
 ALLOWED = '[tools.network]\nallowed_hosts = ["127.0.0.1"]\n'
@@ -61,7 +64,7 @@ class Service:
             await runner.cleanup()
 
 
-def model(service: Service, provider: str, *tools: str, more: str = "") -> str:
+def model(service: Service | ModelServer, provider: str, *tools: str, more: str = "") -> str:
     return (
         f'[model]\nprovider = "{provider}"\nname = "m-1"\nbase_url = "{service.url}"\n'
         f"context_window = 100000\nprovider_tools = {json.dumps(tools)}\n{more}\n"
@@ -515,6 +518,27 @@ async def test_a_service_without_the_tool_refuses_the_run_before_it_begins(
     assert caught.value.code == "unsupported_capability"
     assert caught.value.details["capability"] == "provider_tools"
     assert service.bodies == []
+
+
+async def test_a_fallback_without_the_tool_says_so(home: Home, project: Path) -> None:
+    line = {"choices": [{"delta": {"content": "red"}, "finish_reason": "stop"}]}
+    async with Service([line]).open() as second, ModelServer([Status(503)]) as first:
+        retry = "retry = { max_attempts = 1 }"
+        config = (
+            model(first, "anthropic", "web_search", more=retry)
+            + ALLOWED
+            + f'[[model_fallbacks]]\nprovider = "openai"\nname = "m-2"\nbase_url = "{second.url}"\n'
+            + "context_window = 100000\n"
+        )
+        async with opened(home, project, config) as made:
+            result = await made.run("which colour?", "s1", events=True)
+    assert result.text == "red"
+    [retried] = [e for e in result.events or [] if e.event_type is EventType.MODEL_RETRY]
+    assert retried.payload["error"]["details"]["fallback"]["without"] == ["web_search"]
+    assert "tools" not in second.bodies[0] or "web_search" not in json.dumps(second.bodies[0])
+    details = retried.details
+    assert isinstance(details, ModelRetried)
+    assert retry_line(details, "").endswith("now calling m-2 of openai, which has no web_search")
 
 
 async def test_a_run_chooses_its_own_tools(home: Home, project: Path) -> None:

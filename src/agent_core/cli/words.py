@@ -130,6 +130,10 @@ def retry_line(details: ModelRetried, because: str) -> str:
     follows = f"the next one in {details.delay_ms / 1000:.1f} s"
     if model := details.next_model:
         follows = f"now calling {visible(model, one_line=True)}"
+        if lost := details.lost_tools:
+            follows += (
+                f", which has no {' or '.join(visible(each, one_line=True) for each in lost)}"
+            )
     return f"attempt {details.attempt} failed{because}; {follows}"
 
 

@@ -30,6 +30,7 @@ class FallbackProvider:
 
     Args:
         models: the models and their adapters, which are not closed here; the first is used first.
+            The `provider_tools` of another one are those that it can take over.
         on_switch: called with the model used from now on; returns whether the request fits it.
         hands_over: returns whether the next model is used after this failure.
     """
@@ -71,7 +72,9 @@ class FallbackProvider:
             self._current += 1
             model = self._models[self._current][0]
             named = {"provider": model.provider, "model": model.name}
-            details = {**failure.details, "fallback": named}
+            lost = [each for each in request.provider_tools if each not in model.provider_tools]
+            fallback = {**named, "without": lost} if lost else named
+            details = {**failure.details, "fallback": fallback}
             error = failure.model_copy(update={"details": details})
             yield ModelRetry(attempt=attempt, delay_ms=0, error=error)
             if not self._on_switch(model):
@@ -91,7 +94,12 @@ class FallbackProvider:
 def _addressed(request: ModelRequest, model: ModelConfig) -> ModelRequest:
     """Adapt the request to this model: it may have been made for the first one."""
     most = min(request.max_output_tokens or model.max_output_tokens, model.max_output_tokens)
-    update = {"model": model.name, "temperature": model.temperature, "max_output_tokens": most}
+    update = {
+        "model": model.name,
+        "temperature": model.temperature,
+        "max_output_tokens": most,
+        "provider_tools": [each for each in request.provider_tools if each in model.provider_tools],
+    }
     return request.model_copy(update=update)
 
 

@@ -159,7 +159,10 @@ class Models:
         if not (model.fallbacks and self._config.model_fallbacks):
             return first
         others = [
-            (other, self._adapter(other, meter, is_counted=is_counted))
+            (
+                other.model_copy(update={"provider_tools": self._kept(model, other)}),
+                self._adapter(other, meter, is_counted=is_counted),
+            )
             for other in self._config.model_fallbacks
             if (other.provider, other.name, other.base_url)
             != (model.provider, model.name, model.base_url)
@@ -189,6 +192,13 @@ class Models:
             ConfigError: its provider is not registered, or the configuration does not suit it.
         """
         return _service_tools(self._own_adapter(model)).keys()
+
+    def _kept(self, model: ModelConfig, other: ModelConfig) -> list[str]:
+        """Return the provider tools of a model that the service of another one has, too."""
+        if not model.provider_tools:
+            return []
+        offered = self.service_tools(other)
+        return [name for name in model.provider_tools if name in offered]
 
     def _own_adapter(self, model: ModelConfig) -> object:
         """Return the adapter of a resolved model, without what is around it."""

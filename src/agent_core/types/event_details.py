@@ -240,13 +240,23 @@ class ModelRetried(EventDetails, frozen=True):
     @property
     def next_model(self) -> str:
         """The model that is called instead, with its provider; empty for the same one."""
+        fallback = self._fallback
+        if not fallback:
+            return ""
+        return f"{fallback.get('model', '')} of {fallback.get('provider', '')}"
+
+    @property
+    def lost_tools(self) -> tuple[str, ...]:
+        """The provider tools that the next model does without."""
+        given = self._fallback.get("without")
+        return tuple(map(str, cast("list[object]", given))) if isinstance(given, list) else ()
+
+    @property
+    def _fallback(self) -> Mapping[str, object]:
         given: object = None
         if isinstance(self.error, ErrorDetails):
             given = self.error.details.get("fallback")
-        if not isinstance(given, Mapping):
-            return ""
-        fallback = cast("Mapping[str, object]", given)
-        return f"{fallback.get('model', '')} of {fallback.get('provider', '')}"
+        return cast("Mapping[str, object]", given) if isinstance(given, Mapping) else {}
 
 
 class ModelGaveUp(EventDetails, frozen=True):

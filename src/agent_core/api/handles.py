@@ -15,6 +15,7 @@ from agent_core.types import (
     Draft,
     ErrorPayload,
     OutputT,
+    PermissionMode,
     ReasoningBlock,
     Role,
     RunMode,
@@ -148,6 +149,11 @@ class RunHandle(Generic[OutputT]):
     def mode(self) -> RunMode:
         """The mode the run was started in."""
         return self._run.identity.mode
+
+    @property
+    def permission_mode(self) -> PermissionMode:
+        """The permission mode the run was started in."""
+        return self._run.identity.permission_mode
 
     @property
     def status(self) -> RunStatus:

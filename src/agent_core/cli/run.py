@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import shlex
 import signal
 import sys
 import traceback
@@ -38,6 +39,7 @@ from agent_core.cli.streams import catch_signals, is_output_closed
 from agent_core.cli.terminal import OutputClosedError, Style, Terminal, exit_code_of
 from agent_core.cli.view import RunView, answer_hints
 from agent_core.cli.wishes import finish_wishes
+from agent_core.cli.words import CARRY_OUT
 from agent_core.config.databases import find_database_url
 from agent_core.config.load import resolve_model
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
@@ -397,6 +399,18 @@ async def show_end(
         answer = json_text(output)
     shown.view.end(answer, handle.error, handle.usage)
     shown.view.waiting(await answer_hints(runtime, handle))
+    if answer and not is_typed and handle.permission_mode == "plan":
+        where = await _path_option(runtime, handle.session_id)
+        command = f'soong-agent run{where} --session-id {handle.session_id} "{CARRY_OUT}"'
+        shown.terminal.command("to carry out this plan:", command, Style.DIM)
+
+
+async def _path_option(runtime: "AgentRuntime", session_id: str) -> str:
+    """Return the option that names the project of a session; empty if it is the current folder."""
+    cwd = (await runtime.replay_session(session_id, 1, 0)).session.cwd
+    if cwd == await asyncio.to_thread(os.getcwd):
+        return ""
+    return f" --path {shlex.quote(visible(cwd, one_line=True))}"
 
 
 async def _denied(

@@ -15,6 +15,8 @@ UNSEEN = "no model has seen it"
 SENT = "a message was sent meanwhile; the model reads it below"
 TAKEN_BACK = "a message was sent meanwhile, and taken back"
 EFFECT_UNKNOWN = "the process died while it ran: its effect is unknown"
+CARRY_OUT = "Carry out the plan."
+"""The message that follows a plan, in a mode that may change something."""
 
 
 class Meaning(Struct, frozen=True, kw_only=True):

@@ -449,14 +449,17 @@ async def _model(chat: Chat, words: Sequence[str]) -> None:
 
 
 async def _mode(chat: Chat, words: Sequence[str]) -> None:
-    if words:
-        if words[0] not in _MODES:
+    name, *message = "".join(words).split(None, 1) or [""]
+    if name:
+        if name not in _MODES:
             known = ", ".join(_MODES)
-            chat.fail(f"there is no mode {words[0]}{nearest(words[0], _MODES)}; there are: {known}")
+            chat.fail(f"there is no mode {name}{nearest(name, _MODES)}; there are: {known}")
             return
-        chat.mode = cast("PermissionMode", words[0])
-        chat.line.refresh()
+        chat.mode = cast("PermissionMode", name)
     chat.say(f"mode {chat.mode}: {_MODES[chat.mode]}")
+    chat.line.refresh()
+    if message:
+        await chat.send_later(message[0], words_before=2)
 
 
 async def _permissions(chat: Chat, words: Sequence[str]) -> None:
@@ -606,10 +609,10 @@ COMMANDS: Mapping[str, SlashCommand] = {
         "[PROVIDER:NAME]", "choose the model of the next messages", _model, words=1
     ),
     "mode": SlashCommand(
-        "[plan | ask | accept-edits]",
-        "plan changes nothing, accept-edits writes files without asking",
+        "[plan | ask | accept-edits [MESSAGE]]",
+        "plan changes nothing, accept-edits writes files without asking; MESSAGE is sent at once",
         _mode,
-        words=1,
+        takes_text=True,
     ),
     "permissions": SlashCommand(
         "[list | explain -- COMMAND | add DECISION -- COMMAND | forget ID]",

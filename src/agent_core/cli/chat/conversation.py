@@ -22,6 +22,7 @@ from agent_core.cli.sheet import title_of
 from agent_core.cli.terminal import Clean, OutputClosedError, Style, Terminal, waiting_question
 from agent_core.cli.view import RunView, answer_hints
 from agent_core.cli.wishes import show_wishes
+from agent_core.cli.words import CARRY_OUT
 from agent_core.config.load import resolve_model
 from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError, ErrorCode
@@ -144,6 +145,7 @@ class Chat:
 
     Attributes:
         moving: the session that its next message moves to this folder.
+        prepared: the command that Tab puts on the empty line; empty if nothing is offered.
         view: shows the run at work, or has shown the last one.
     """
 
@@ -175,6 +177,7 @@ class Chat:
         self.exit_code = 0
         self.has_sent = False
         self.last_call: Call | None = None
+        self.prepared = ""
         self.view: RunView | None = None
         self._since: float | None = None
         self._policy = PathPolicy.of(setup)
@@ -321,6 +324,7 @@ class Chat:
     ) -> None:
         """Send a message to the run at work; without one, or with `waits_for_end`, start a run."""
         message, attached = await self._message(text, entered, is_prompt=is_prompt, own=own)
+        self.prepared = ""
         is_command = is_prompt or own is not None
         working = None if waits_for_end else self._working
         if working is not None and await self._steering.send(
@@ -353,15 +357,19 @@ class Chat:
             move_session=self.session_id == self.moving,
         )
 
-    async def send_later(self, text: str) -> None:
+    async def send_later(self, text: str, *, words_before: int = 1) -> None:
         """Send the message that was entered behind a command when the run has ended.
+
+        Args:
+            text: the message, with all pasted text.
+            words_before: how many words come before it, the command included.
 
         Raises:
             AgentCoreError: it cannot be sent.
         """
         if (entered := self._entered) is None:
             return
-        behind = entered.text.lstrip()[1:].partition(" ")[2].strip()
+        behind = entered.text.split(None, words_before)[-1].strip()
         own = await self.commands.find_own(text) if text.startswith("/") else None
         is_prompt = own is None and MCP_PROMPT.match(text) is not None
         entered = replace(entered, text=behind, acts=False)
@@ -545,6 +553,8 @@ class Chat:
         view.waiting(await answer_hints(self.runtime, handle))
         if handle.status in {RunStatus.CANCELLED, RunStatus.ABORTED}:
             self.terminal.line("cancelled", Style.WARN)
+        elif answer and handle.permission_mode == "plan":
+            self._offer_plan()
         self.usage, self._since = self.usage.plus(handle.usage), None
         self._begin(self._show_wishes())
 
@@ -558,6 +568,14 @@ class Chat:
         (run,) = (await self.runtime.replay_run(run_id)).runs
         said = own_words(run.prompt.content, run.prompt.metadata).strip() if run.prompt else ""
         return Sent(said, start), Running(await start())
+
+    def _offer_plan(self) -> None:
+        """Say how the plan is carried out, unless something else follows."""
+        if self.mode != "plan" or len(self._sent) > 1 or self._leaving.is_set():
+            return
+        self.prepared = f"/mode ask {CARRY_OUT}"
+        keys = " (Tab writes it)" if self.terminal.can_draw else ""
+        self.say(f"to carry out this plan: {self.prepared}{keys}", Style.DIM)
 
     def _note(self, details: EventDetails) -> None:
         """Keep the state of the session that the line shows."""
@@ -645,6 +663,7 @@ class Chat:
         self.has_sent = session_id is not None
         self.session_id = session_id or new_id("sess")
         self.window, self.usage, self.last_call = Window(), Usage(), None
+        self.prepared = ""
         self.line.refresh()
 
     async def require_session(self) -> bool:

@@ -84,7 +84,13 @@ _STYLE = Style.from_dict(
 
 
 class Conversation(Protocol):
-    """The part of a conversation that a line shows and uses."""
+    """The part of a conversation that a line shows and uses.
+
+    Attributes:
+        prepared: the command that Tab puts on the empty line; empty if nothing is offered.
+    """
+
+    prepared: str
 
     @property
     def is_working(self) -> bool:
@@ -619,6 +625,11 @@ class EditedLine:
         def _(_event: KeyPressEvent) -> None:
             name = self._pastes.image_before(buffer.document.text_before_cursor)
             buffer.delete_before_cursor(len(name))
+
+        @keys.add("tab", filter=is_empty & Condition(lambda: bool(self._conversation.prepared)))
+        def _(_event: KeyPressEvent) -> None:
+            self.put(self._conversation.prepared, acts=True)
+            buffer.cursor_position = len(buffer.text)
 
         @keys.add("c-o")
         def _(_event: KeyPressEvent) -> None:

@@ -15,13 +15,12 @@ import pytest
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from agent_core.config.models import Config
+from agent_core.config.models import Config, ModelConfig, ModelProfile
 from isolation import Home
 
 ROOT = Path(__file__).parents[3]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "bench" / "README.md"])
 TABLE_OF_MAP = {
-    "model_overrides": "<name>",
     "overrides": '"<tool>"',
     "tool_overrides": '"mcp.<server_id>.<tool>"',
 }
@@ -56,8 +55,8 @@ def settings(model: type[BaseModel], *path: str, is_list: bool = False) -> Itera
     name = ".".join(path)
     heading = f"`[[{name}]]`" if is_list else f"`[{name}]`"
     for key, field in model.model_fields.items():
-        if key == "model_fallbacks":
-            continue  # each is a whole [model]
+        if key in {"model_fallbacks", "model_overrides"}:
+            continue  # each is a [model], whole or in part
         table, origin = table_in(field.annotation), get_origin(field.annotation)
         if table is None:
             yield heading, key, default_of(field)
@@ -68,7 +67,7 @@ def settings(model: type[BaseModel], *path: str, is_list: bool = False) -> Itera
 
 def documented() -> Iterator[Setting]:
     heading = ""
-    for line in (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8").splitlines():
+    for line in (ROOT / "docs" / "settings.md").read_text(encoding="utf-8").splitlines():
         if line.startswith("## "):
             heading = line.removeprefix("## ")
         elif row := re.fullmatch(r"\| `(\w+)` \| (.+?) \| .+ \|", line):
@@ -79,6 +78,10 @@ def test_every_setting_is_documented_with_its_default_and_no_other() -> None:
     in_code = list(settings(Config))
     assert len(in_code) > 80
     assert sorted(documented()) == sorted(in_code)
+
+
+def test_a_profile_has_keys_of_a_model_and_no_other() -> None:
+    assert ModelProfile.model_fields.keys() <= ModelConfig.model_fields.keys()
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.relative_to(ROOT).as_posix())

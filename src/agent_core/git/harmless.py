@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from urllib.parse import unquote
 
-from agent_core.git.settings import parse_settings
+from agent_core.git.settings import parse_settings, read_text
 
 _KNOWN: Mapping[str, frozenset[str]] = {
     section: frozenset(keys.split())
@@ -134,18 +134,6 @@ def _is_inside_git(address: str) -> bool:
     path = address.partition("://")[2] if "://" in address else address
     parts = posixpath.normpath(unquote(path)).casefold().split("/")
     return ".git" in parts[:-1]
-
-
-def read_text(content: bytes) -> str:
-    """Return the text of a file of settings, as Git reads it.
-
-    Raises:
-        ValueError: Git does not read it as a text.
-    """
-    text = content.decode("utf-8", "surrogateescape").removeprefix("\ufeff")
-    if "\0" in text:
-        raise ValueError(text[:80])
-    return text.replace("\r\n", "\n")
 
 
 def find_executing(content: bytes) -> set[tuple[str, str]]:

@@ -66,6 +66,18 @@ def read_settings(file: Path, *, includes: int = _MAX_INCLUDES) -> Iterator[GitS
                 yield from read_settings(path, includes=includes - 1)
 
 
+def read_text(content: bytes) -> str:
+    """Return the text of a file of settings, as Git reads it.
+
+    Raises:
+        ValueError: Git does not read it as a text.
+    """
+    text = content.decode("utf-8", "surrogateescape").removeprefix("\ufeff")
+    if "\0" in text:
+        raise ValueError(text[:80])
+    return text.replace("\r\n", "\n")
+
+
 def parse_settings(text: str) -> Iterator[tuple[str, str]]:
     """Yield the names and values of the settings in the text of a file.
 

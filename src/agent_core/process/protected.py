@@ -13,9 +13,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from agent_core.git.harmless import read_text
 from agent_core.git.repository import read_pointer
-from agent_core.git.settings import parse_settings, user_settings
+from agent_core.git.settings import parse_settings, read_text, user_settings
 from agent_core.opening import read_beginning
 from agent_core.process.confinement import nearest
 from agent_core.process.repository_states import examine

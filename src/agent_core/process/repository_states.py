@@ -10,10 +10,9 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from agent_core.git.harmless import is_harmless, read_text
 from agent_core.git.index import read_index
 from agent_core.git.repository import read_pointer
-from agent_core.git.settings import parse_settings, read_settings, user_settings
+from agent_core.git.settings import parse_settings, read_settings, read_text, user_settings
 from agent_core.opening import read_beginning
 
 LARGEST_FILE = 1_000_000
@@ -120,6 +119,9 @@ class _Examination:
 
     def _read_settings(self, path: str, *, folder: str, tree: str) -> Iterator[str]:
         """Judge the settings of a file, and yield the working trees that they name."""
+        # Its tables take a while to load, and a run without programs judges no settings.
+        from agent_core.git.harmless import is_harmless  # noqa: PLC0415
+
         data = self._read(path)
         if os.path.islink(path) or path not in self._contents:  # noqa: PTH114
             self._executed.add((path, "it is a link, too long, or cannot be read"))

@@ -16,8 +16,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from agent_core.disk.unfinished import UnfinishedWrites
-from agent_core.git.harmless import find_executing, is_harmless, read_text
-from agent_core.git.settings import locate_settings, parse_settings
+from agent_core.git.harmless import find_executing, is_harmless
+from agent_core.git.settings import locate_settings, parse_settings, read_text
 from agent_core.opening import open_descriptor
 from agent_core.process.repository_states import free_name, is_own_tree, read_content
 

@@ -143,7 +143,7 @@ async def test_a_server_that_says_nothing_delays_one_run_for_a_moment(
     server = await asyncio.start_server(silent, "127.0.0.1")
     port = server.sockets[0].getsockname()[1]
     model = ModelConfig(provider="openai", name="m", base_url=f"http://127.0.0.1:{port}/v1")
-    from agent_core.providers.openai import OpenAIProvider  # noqa: PLC0415 - the HTTP client
+    from agent_core.providers.chat_completions import OpenAIProvider  # noqa: PLC0415 - the HTTP client
 
     finder = ServerWindows(OpenAIProvider)
     assert [(await finder.ask(model)).window for _ in range(2)] == [32_768, 32_768]

@@ -17,8 +17,7 @@ from agent_core.config.models import Config, ModelConfig, RetryConfig
 from agent_core.errors import ErrorCode
 from agent_core.providers.base import ProviderAdapter, ProviderRegistry, RawExchange, Traceable
 from agent_core.providers.failures import Called, CallError
-from agent_core.providers.key_commands import KeyCommand
-from agent_core.providers.keys import HeldKey
+from agent_core.providers.keys import HeldKey, KeyCommand
 from agent_core.types import (
     ModelCompleted,
     ModelEvent,

@@ -10,8 +10,8 @@ import pytest
 from agent_core.config.models import ModelConfig
 from agent_core.errors import ErrorCode, ProviderError
 from agent_core.providers.base import ProviderAdapter, ProviderRegistry
+from agent_core.providers.chat_completions import OpenAIProvider
 from agent_core.providers.failures import Called
-from agent_core.providers.openai import OpenAIProvider
 from agent_core.types import (
     ModelEvent,
     ModelRequest,

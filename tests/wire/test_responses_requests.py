@@ -9,7 +9,8 @@ import pytest
 from agent_core.config.models import ModelConfig
 from agent_core.errors import ErrorCode, ProviderError
 from agent_core.providers.base import ProviderRegistry
-from agent_core.providers.openai import OpenAIProvider, OpenAIResponsesProvider
+from agent_core.providers.chat_completions import OpenAIProvider
+from agent_core.providers.responses import OpenAIResponsesProvider
 from agent_core.types import (
     ImageBlock,
     ModelCompleted,

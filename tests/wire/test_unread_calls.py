@@ -13,8 +13,7 @@ from agent_core import AgentRuntime, RunStatus, tool
 from agent_core.api.handles import RunHandle
 from agent_core.config.models import ModelConfig, RetryConfig
 from agent_core.providers.base import ProviderRegistry
-from agent_core.providers.failures import Called
-from agent_core.providers.unread_calls import UNREAD_CALL
+from agent_core.providers.failures import UNREAD_CALL, Called
 from agent_core.types import (
     ModelCompleted,
     ModelFailed,

@@ -31,8 +31,7 @@ from agent_core.config.services import (
 from agent_core.config.stores import LONGEST_MS, RunWorkerConfig, StoreConfig
 from agent_core.config.terminal import TerminalConfig
 from agent_core.errors import ConfigError, ErrorCode
-from agent_core.types.options import Amount, Dollars, Seconds
-from agent_core.types.provider_tools import ProviderTools
+from agent_core.types.options import Amount, Dollars, ProviderTools, Seconds
 
 _MOST_TOKENS = 1_000_000_000
 _MOST_BYTES = 2**30

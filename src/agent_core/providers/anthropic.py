@@ -17,6 +17,7 @@ from agent_core.providers.failures import Called
 from agent_core.providers.histories import ReasoningHistory
 from agent_core.providers.http_provider import HttpProvider
 from agent_core.providers.output_schema import ANTHROPIC, CannotSayError
+from agent_core.providers.provider_tools import citation, opaque_item, sources_text, tool_use
 from agent_core.providers.reply import (
     CallDraft,
     ChunkParser,
@@ -44,7 +45,6 @@ from agent_core.providers.requests import (
     text_beside_images,
     wire_name,
 )
-from agent_core.providers.service_tools import citation, opaque_item, sources_text, tool_use
 from agent_core.providers.usage import cached_usage, count, merge_reports
 from agent_core.types import (
     CitationBlock,

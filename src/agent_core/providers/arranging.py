@@ -1,11 +1,13 @@
-"""Brings conversations into the order of roles that a server accepts."""
+"""Brings conversations into the form that a server accepts."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, groupby
 from operator import attrgetter, is_
-from typing import Any
+from typing import Any, cast
 
-from agent_core.providers.histories import Accepted
+from msgspec.structs import replace
+
+from agent_core.providers.histories import DEMAND, HistoryForm, RoleOrder
 from agent_core.providers.requests import images_label, images_of
 from agent_core.types import (
     ContentBlock,
@@ -23,30 +25,63 @@ _ANSWER = ModelMessage(role=Role.ASSISTANT, content=[TextBlock(text="Understood.
 _OPENING = ModelMessage(role=Role.USER, content=[TextBlock(text="(The conversation continues.)")])
 _CONTINUE = ModelMessage(role=Role.USER, content=[TextBlock(text="Continue.")])
 
+_ORDERS: tuple[RoleOrder, ...] = ("free", "no_user_after_tool", "alternate")
 
 _Make = Callable[..., list[ModelMessage]]
 _Once = Callable[[_Make, Sequence[Any]], list[ModelMessage]]
 
 
-class Arranger:
-    """Brings conversations into an order of roles; what it makes of messages is kept.
+class HistoryForms:
+    """The forms that one server accepts, by model, and conversations brought into them.
 
-    Equal messages give the same objects in the next turn, so that they are written only once.
+    Args:
+        usual: the form for models that have refused nothing yet.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, usual: HistoryForm) -> None:
+        self._usual = usual
+        self._known: dict[str, HistoryForm] = {}
+        self._tried: dict[str, set[HistoryForm]] = {}
         self._kept: dict[Any, tuple[Sequence[Any], list[ModelMessage]]] = {}
 
-    def arranged(
-        self, request: ModelRequest, form: Accepted, *, images_apart: bool = False
-    ) -> ModelRequest:
-        """Return the request with its conversation in this form.
+    def of(self, model: str) -> HistoryForm:
+        """Return the accepted form of a model."""
+        return self._known.get(model, self._usual)
+
+    def tries(self, details: Mapping[str, Any], model: str) -> Iterator[None]:
+        """Change the form as the details of a refusal demand, to each further form in turn.
+
+        The form is the one before again when there is no further one. None is tried twice, so that
+        refusals cannot alternate for ever.
+        """
+        demand = cast("dict[str, Any]", details.get(DEMAND) or {})
+        before = self.of(model)
+        changes: list[dict[str, Any]] = [demand] if demand else []
+        if asked := demand.get("order"):
+            least = max(_ORDERS.index(before.order) + 1, _ORDERS.index(asked))
+            changes = [{"order": order} for order in _ORDERS[least:]]
+        tried = self._tried.setdefault(model, {before})
+        for change in changes:
+            form = replace(before, **change)
+            if form not in tried:
+                tried.add(form)
+                self._known[model] = form
+                yield
+                tried.remove(form)
+        self._known[model] = before
+
+    def arranged(self, request: ModelRequest, *, images_apart: bool = False) -> ModelRequest:
+        """Return the request with its conversation in the form that its model accepts.
+
+        Equal messages give the same objects in the next turn, so that they are written only once.
 
         Args:
             request: any request.
-            form: the form that the server accepts.
             images_apart: images of results belong into a message of the user after them.
         """
+        form = self.of(request.model)
+        if form.order == "free" and form.system_role:
+            return request
         kept: dict[Any, tuple[Sequence[Any], list[ModelMessage]]] = {}
 
         def once(make: _Make, sources: Sequence[Any]) -> list[ModelMessage]:

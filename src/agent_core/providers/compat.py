@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from agent_core.config.models import CompatConfig, ServerName
 from agent_core.config.services import COMPATIBLE
-from agent_core.providers.histories import Accepted, ReasoningHistory, RoleOrder
+from agent_core.providers.histories import HistoryForm, ReasoningHistory, RoleOrder
 
 
 class Dialect(Struct, frozen=True):
@@ -55,9 +55,9 @@ class Dialect(Struct, frozen=True):
     think_tags: bool | None = None
 
     @property
-    def form(self) -> Accepted:
+    def form(self) -> HistoryForm:
         """The form of conversations that the server accepts."""
-        return Accepted(self.roles, self.system_role, self.reasoning_history)
+        return HistoryForm(self.roles, self.system_role, self.reasoning_history)
 
     @property
     def left_out(self) -> frozenset[str]:

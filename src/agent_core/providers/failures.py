@@ -14,7 +14,6 @@ from agent_core.errors import ErrorCode, ProviderError
 from agent_core.providers import jsontext
 from agent_core.providers.histories import DEMAND, demand_in
 from agent_core.providers.token_limits import is_too_long, output_limits_in, window_in
-from agent_core.providers.unread_calls import UNREAD_CALL, unread_call
 from agent_core.text import bounded_line
 from agent_core.types import ErrorPayload
 
@@ -46,6 +45,34 @@ _MISSING_CAPABILITIES = {
     "thinking": r"(?i)does not support thinking",
 }
 """Patterns of a service's words when it refuses a part of the request; the first match counts."""
+UNREAD_CALL = "unread_call"
+"""Detail of a failure: the text that the service could not read as a call."""
+
+_CALL = (
+    r"(\b(tool|function)[ _-]?(calls?|calling|use)\b|\b(tool|function|call)('s|s'?)? arguments\b)"
+)
+_FAULT = r"\b(un)?(pars|decod|deseriali[sz]|readable|malformed|invalid(?!_)|unexpected)\w*"
+_UNREAD = (
+    rf"(?i){_FAULT}[^.;]{{0,40}}{_CALL}"
+    rf"|{_CALL}[^.;]{{0,40}}({_FAULT}|\b(validat|fail)\w*|\b(be read|cut off|not (a )?valid)\b)"
+    r"|not a valid (tool|function) call|\btool_use_failed\b"
+    r"|failed to (call a function|parse (input at pos|xml|fc related))"
+    r"|xml syntax error|expected element type <|model produced (invalid|output)"
+)
+"""Words about calls of a model that its service could not parse, which it reports as failures of
+its own. Groq's, Ollama's and Bedrock's, and those of llama.cpp and SGLang, are from public reports;
+others are guessed. The tests say which."""
+_MAX_UNREAD = 10_000
+UNREAD_STOPS = frozenset(
+    {
+        "function_call_filter",
+        "malformed_function_call",
+        "malformed_tool_use",
+        "unexpected_tool_call",
+    }
+)
+"""Stop reasons of Gemini, of gateways to it, and of Bedrock."""
+
 WITHOUT_TOOLS = "choose a model that supports tools, or name every tool in [tools] disabled"
 """Cure for a model that takes no tools."""
 _ABOUT_THE_ACCOUNT = frozenset({401, 402, 403, 407, 429})
@@ -256,7 +283,7 @@ class Called(Struct, frozen=True):
         if status in _ABOUT_THE_FORM and (demand := demand_in(explanation, is_fault=is_fault)):
             return {DEMAND: {**demand}}
         if self.offers_tools and status not in _ABOUT_THE_ACCOUNT:
-            sent = unread_call(explanation, _table(_error_in(document)))
+            sent = _unread_call(explanation, _table(_error_in(document)))
             return {} if sent is None else {UNREAD_CALL: sent or explanation}
         return {}
 
@@ -351,6 +378,21 @@ def _cure_of(code: ErrorCode, details: Mapping[str, Any], *, has_url: bool, has_
     # A client error that says nothing about the request: this may be the wrong address.
     is_of_address = has_url and 400 < status < 500 and status != 422
     return "check [model] base_url and [model] name" if is_of_address else _AS_IT_SAYS
+
+
+def _unread_call(explanation: str, error: Mapping[str, Any]) -> str | None:
+    """Return what a service could not read as a call; None if a refusal is about something else.
+
+    Args:
+        explanation: the words of the refusal.
+        error: the fields of the error, among which Groq puts the text.
+    """
+    given = error.get("failed_generation")
+    if given is None and not re.search(_UNREAD, explanation):
+        return None
+    if not given:
+        return ""
+    return (given if isinstance(given, str) else jsontext.dump_text(given))[:_MAX_UNREAD]
 
 
 def document_of(body: bytes) -> Any:

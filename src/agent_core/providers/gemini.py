@@ -4,18 +4,19 @@
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 from urllib.parse import quote
 
 from agent_core.config.models import ModelConfig
 from agent_core.providers import jsontext
 from agent_core.providers.failures import Called
-from agent_core.providers.grounding import PAGES as _PAGES, grounded
 from agent_core.providers.http_provider import HttpProvider
 from agent_core.providers.partial_arguments import PartialArguments
+from agent_core.providers.provider_tools import Part, citation, opaque_item, sources_text, tool_use
 from agent_core.providers.reply import (
     ChunkParser,
+    ProseDraft,
     ReplyAccumulator,
     WholePart,
     items,
@@ -42,7 +43,6 @@ from agent_core.providers.requests import (
     sampling_fields,
     wire_name,
 )
-from agent_core.providers.service_tools import opaque_item, tool_use
 from agent_core.providers.usage import count, merge_reports
 from agent_core.types import (
     ContentBlock,
@@ -76,6 +76,8 @@ _GENERATION_OPTIONS = frozenset(
 _BODY_OPTIONS = frozenset({"cachedContent", "safetySettings", "serviceTier"})
 KNOWN_OPTIONS = frozenset({*_GENERATION_OPTIONS, *_BODY_OPTIONS, EXTRA_BODY, HEADERS})
 
+_PAGES = "pages"
+"""Key of the fetched pages, among the service's own keys of grounding."""
 _SIGNATURE = "thoughtSignature"
 _UNSIGNED = "skip_thought_signature_validator"
 """Signature that the service documents for calls of a history made by another model."""
@@ -224,7 +226,7 @@ class GeminiChunks(ChunkParser):
     def finish(self) -> list[ModelEvent]:
         """Finish the reply, with its sources; a call that a limit has cut off has no arguments."""
         if self._grounding:
-            self.draft.keep(grounded(self.called, self.draft.parts, self._grounding))
+            self.draft.keep(_grounded(self.called, self.draft.parts, self._grounding))
         if (self.raw_stop or "").upper() == "STOP":
             self._end_call()
         return super().finish()
@@ -437,3 +439,82 @@ def _thinking(model: str, effort: str) -> dict[str, Any]:
         {"thinkingLevel": _LEVELS[effort]} if has_levels else {"thinkingBudget": _BUDGETS[effort]}
     )
     return {"includeThoughts": effort != "none", **amount}
+
+
+def _grounded(called: Called, parts: Sequence[Part], grounding: Mapping[str, Any]) -> list[Part]:
+    """Return the parts of a reply with its searches before them and its sources after its texts."""
+    chunks = [_source(chunk) for chunk in items(grounding.get("groundingChunks"))]
+    found: list[Part] = []
+    has_uses = any(isinstance(part, WholePart) for part in parts)
+    queries = grounding.get("webSearchQueries")
+    if (queries or chunks) and not has_uses:
+        asked = {"queries": queries} if queries else {}
+        result = sources_text([each for each in chunks if each[1]])
+        found.append(tool_use(called, "web_search", arguments=asked, result=result))
+    for page in items(grounding.get(_PAGES)):
+        url = text(page.get("retrievedUrl"))
+        status = text(page.get("urlRetrievalStatus")).removeprefix("URL_RETRIEVAL_STATUS_").lower()
+        if not has_uses:
+            found.append(tool_use(called, "web_fetch", arguments={"url": url}, result=status))
+    texts = [p for p in parts if isinstance(p, ProseDraft) and not p.is_reasoning]
+    cited = _citations(called, texts, chunks, grounding)
+    for part in parts:
+        found.append(part)
+        found += cited.get(id(part), ())
+    return found
+
+
+def _citations(
+    called: Called,
+    texts: Sequence[ProseDraft],
+    chunks: Sequence[tuple[str, str]],
+    grounding: Mapping[str, Any],
+) -> dict[int, list[WholePart]]:
+    """Return the sources of each text, by its identity."""
+    cited: dict[int, list[WholePart]] = {}
+    if not texts:
+        return cited
+    whole = [(part, part.text + "".join(part.fresh)) for part in texts]
+    supports = items(grounding.get("groundingSupports"))
+    for support in supports:
+        segment = table(support.get("segment"))
+        part, place = _find(whole, segment)
+        for index in support.get("groundingChunkIndices") or ():
+            if type(index) is int and 0 <= index < len(chunks) and chunks[index][1]:
+                title, url = chunks[index]
+                source = citation(called, url, title, text_range=place)
+                cited.setdefault(id(part), []).append(source)
+    if not supports:
+        sources = [citation(called, url, title) for title, url in chunks if url]
+        cited[id(texts[-1])] = sources
+    return cited
+
+
+def _find(
+    whole: Sequence[tuple[ProseDraft, str]], segment: Mapping[str, Any]
+) -> tuple[ProseDraft, tuple[int, int] | None]:
+    """Return the text of a segment, and its characters: the service counts bytes of the reply."""
+    said = text(segment.get("text"))
+    first, last = segment.get("startIndex") or 0, segment.get("endIndex")
+    if type(first) is int and type(last) is int:
+        before = 0
+        for part, each in whole:
+            raw = each.encode("utf-8", "surrogatepass")
+            if before <= first and last <= before + len(raw):
+                start = len(raw[: first - before].decode("utf-8", "ignore"))
+                end = len(raw[: last - before].decode("utf-8", "ignore"))
+                if not said or each[start:end] == said:
+                    return part, (start, end)
+            before += len(raw)
+    for part, each in whole:
+        if said and (at := each.find(said)) >= 0:
+            return part, (at, at + len(said))
+    return whole[-1][0], None
+
+
+def _source(chunk: Mapping[str, Any]) -> tuple[str, str]:
+    """Return title and address of a source."""
+    fields = (
+        table(chunk.get("web")) or table(chunk.get("retrievedContext")) or table(chunk.get("maps"))
+    )
+    return text(fields.get("title")), text(fields.get("uri"))

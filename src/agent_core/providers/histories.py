@@ -7,18 +7,15 @@ back, and some refuse it. The words are from public bug reports, or guessed; the
 """
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any, Literal, cast
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 RoleOrder = Literal["free", "no_user_after_tool", "alternate"]
 """`free` is any order. In the others, neighbours of one role are one message, the first message is
 the user's, and an answer is between a result and the user; `alternate` also has one call in each
 answer."""
-
-_ORDERS: tuple[RoleOrder, ...] = ("free", "no_user_after_tool", "alternate")
 
 _MAKER = r"(users?|assistants?|tools?|models?|functions?)"
 _REFUSED = (
@@ -60,7 +57,6 @@ _NO_SYSTEM = (
     r"(system|developer)"
 )
 
-
 ReasoningHistory = Literal["own", "always", "never"]
 """`own` is the reasoning that a model wrote, as it came; `always` is also an empty one where an
 answer has none, and one without a signature; `never` is none."""
@@ -78,13 +74,16 @@ _UNWANTED = (
 )
 
 
-class Accepted(Struct, frozen=True):
+class HistoryForm(Struct, frozen=True):
     """The form of conversations that a server accepts for one model."""
 
     order: RoleOrder = "free"
     system_role: bool = True
     reasoning: ReasoningHistory = "own"
 
+
+DEMAND = "accepted_form"
+"""Detail of a refusal: the form of the conversation that it asks for."""
 
 Demand = Mapping[Literal["order", "system_role", "reasoning"], Any]
 
@@ -112,46 +111,3 @@ def demand_in(explanation: str, *, is_fault: bool = False) -> Demand:
         for sentence in re.split(_SENTENCE_END, explanation)
     )
     return {"order": "no_user_after_tool"} if is_misplaced else {}
-
-
-class AcceptedForms:
-    """The accepted forms of all models of one server.
-
-    Args:
-        usual: the form for models that have refused nothing yet.
-    """
-
-    def __init__(self, usual: Accepted) -> None:
-        self._usual = usual
-        self._known: dict[str, Accepted] = {}
-        self._tried: dict[str, set[Accepted]] = {}
-
-    def of(self, model: str) -> Accepted:
-        """Return the accepted form of a model."""
-        return self._known.get(model, self._usual)
-
-    def tries(self, details: Mapping[str, Any], model: str) -> Iterator[None]:
-        """Change the form as the details of a refusal demand, to each further form in turn.
-
-        The form is the one before again when there is no further one. None is tried twice, so that
-        refusals cannot alternate for ever.
-        """
-        demand = cast("dict[str, Any]", details.get(DEMAND) or {})
-        before = self.of(model)
-        changes: list[dict[str, Any]] = [demand] if demand else []
-        if asked := demand.get("order"):
-            least = max(_ORDERS.index(before.order) + 1, _ORDERS.index(asked))
-            changes = [{"order": order} for order in _ORDERS[least:]]
-        tried = self._tried.setdefault(model, {before})
-        for change in changes:
-            form = replace(before, **change)
-            if form not in tried:
-                tried.add(form)
-                self._known[model] = form
-                yield
-                tried.remove(form)
-        self._known[model] = before
-
-
-DEMAND = "accepted_form"
-"""Detail of a refusal: the form of the conversation that it asks for."""

@@ -22,12 +22,13 @@ from agent_core.aio.loops import running_loop
 from agent_core.config.models import ModelConfig
 from agent_core.config.servers import OLLAMA_VARIABLE, is_public
 from agent_core.errors import ConfigError, ErrorCode
-from agent_core.providers.arranging import Arranger
+from agent_core.providers.arranging import HistoryForms
 from agent_core.providers.base import RawExchange, RawExchangeSink, require_real_models
 from agent_core.providers.compat import dialect_of, host_of, server_of
 from agent_core.providers.connections import closed_with_loop, reason_of, why_unreachable
 from agent_core.providers.decoding import EVENT_FIELDS, Decoder, EventDecoder
 from agent_core.providers.failures import (
+    UNREAD_CALL,
     Called,
     CallError,
     document_of,
@@ -39,10 +40,8 @@ from agent_core.providers.failures import (
     retry_after_s,
     retry_delay_in,
 )
-from agent_core.providers.histories import AcceptedForms
 from agent_core.providers.images import ImageRules
-from agent_core.providers.key_commands import KeyCommand
-from agent_core.providers.keys import HeldKey, hidden, key_of
+from agent_core.providers.keys import HeldKey, KeyCommand, hidden, key_of
 from agent_core.providers.output_schema import has_other_tools, with_output_mode
 from agent_core.providers.reply import ChunkParser, ReplyAccumulator
 from agent_core.providers.requests import (
@@ -61,7 +60,6 @@ from agent_core.providers.tool_forms import (
     left_out,
     with_left_out,
 )
-from agent_core.providers.unread_calls import UNREAD_CALL
 from agent_core.providers.usage import completed_usage
 from agent_core.text import bounded_line
 from agent_core.types import (
@@ -238,8 +236,7 @@ class HttpProvider(ABC):
         self._most_output: dict[str, int] = {}
         self._server = server_of(self._url, config.compat, config.provider)
         self._dialect = dialect_of(self._server, config.compat)
-        self._forms = AcceptedForms(self._dialect.form)
-        self._arranger = Arranger()
+        self._forms = HistoryForms(self._dialect.form)
         self._reply = TaggedReply if self._writes_tags else ReplyAccumulator
         self._fitter = ToolFitter(
             FORMS.get(self.tool_form or type(self).provider, ToolForm(self.provider))
@@ -298,9 +295,7 @@ class HttpProvider(ABC):
         if request.model in self._most_output:
             most = self._output_limit(request)
             request = request.model_copy(update={"max_output_tokens": most})
-        form = self._forms.of(request.model)
-        if form.order != "free" or not form.system_role:
-            request = self._arranger.arranged(request, form, images_apart=self.shows_images_apart)
+        request = self._forms.arranged(request, images_apart=self.shows_images_apart)
         options = own_options(self._config, request, called, known=self.known_options)
         headers = {**self.headers, **options.pop(HEADERS, {})}
         body = self.write_body(request, options, called)

@@ -23,11 +23,10 @@ from agent_core.aio.loops import LoopLock, used_elsewhere
 from agent_core.config.models import ModelConfig, expand_home
 from agent_core.errors import ConfigError, ErrorCode
 from agent_core.opening import read_text, refuse_open_database
-from agent_core.providers.arranging import Arranger
+from agent_core.providers.arranging import HistoryForms
 from agent_core.providers.base import require_real_models
 from agent_core.providers.compat import dialect_of
-from agent_core.providers.failures import Called, CallError
-from agent_core.providers.histories import AcceptedForms
+from agent_core.providers.failures import UNREAD_CALL, Called, CallError
 from agent_core.providers.images import ImageRules
 from agent_core.providers.openai_wire import OpenAIChunks, OpenAIRequests
 from agent_core.providers.output_schema import has_other_tools, with_output_mode
@@ -40,7 +39,6 @@ from agent_core.providers.requests import (
 )
 from agent_core.providers.think_tags import TaggedReply
 from agent_core.providers.tool_forms import FORMS, ToolFitter, left_out
-from agent_core.providers.unread_calls import UNREAD_CALL
 from agent_core.text import bounded_line
 from agent_core.types import (
     ErrorPayload,
@@ -98,9 +96,8 @@ class LocalProvider:
         self._load = load
         self._requests = OpenAIRequests(KEY)
         dialect = dialect_of(config.compat.server, config.compat)
-        self._forms = AcceptedForms(dialect.form)
+        self._forms = HistoryForms(dialect.form)
         self._reply_class = ReplyAccumulator if dialect.think_tags is False else TaggedReply
-        self._arranger = Arranger()
         self._fitter = ToolFitter(FORMS[KEY])
         self._loading: asyncio.Task[Engine] | None = None
         self._turn = LoopLock("the adapter of the model file")
@@ -220,10 +217,9 @@ class LocalProvider:
 
     def _written(self, request: ModelRequest, fields: Mapping[str, Any], called: Called) -> str:
         """Write the body, in the form that the template of the model accepts."""
-        form = self._forms.of(request.model)
-        if form.order != "free" or not form.system_role:
-            request = self._arranger.arranged(request, form)
-        return self._requests.body(request, fields, called, reasoning=form.reasoning).decode()
+        reasoning = self._forms.of(request.model).reasoning
+        request = self._forms.arranged(request)
+        return self._requests.body(request, fields, called, reasoning=reasoning).decode()
 
     def _adjusted(
         self,

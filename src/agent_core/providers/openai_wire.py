@@ -9,6 +9,7 @@ from agent_core.providers import jsontext
 from agent_core.providers.compat import Dialect
 from agent_core.providers.failures import Called
 from agent_core.providers.histories import ReasoningHistory
+from agent_core.providers.provider_tools import citation, url_citations
 from agent_core.providers.reply import (
     CallDraft,
     ChunkParser,
@@ -37,7 +38,6 @@ from agent_core.providers.requests import (
     wire_name,
     with_error,
 )
-from agent_core.providers.service_tools import citation, url_citations
 from agent_core.providers.usage import count, merge_reports
 from agent_core.types import (
     OPAQUE,

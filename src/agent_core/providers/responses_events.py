@@ -7,6 +7,7 @@ from msgspec import Struct, field
 
 from agent_core.providers import jsontext
 from agent_core.providers.failures import Called, CallError
+from agent_core.providers.provider_tools import Part, sources_text, tool_use, url_citations
 from agent_core.providers.reply import (
     CallDraft,
     ChunkParser,
@@ -18,7 +19,6 @@ from agent_core.providers.reply import (
     text,
 )
 from agent_core.providers.responses_wire import CALL_FIELDS, FIELD, ITEM, MESSAGE
-from agent_core.providers.service_tools import Part, sources_text, tool_use, url_citations
 from agent_core.providers.usage import count, merge_reports
 from agent_core.types import OPAQUE, ModelEvent, ProviderToolBlock, StopReason, Usage
 

@@ -204,7 +204,7 @@ class RunFactory:
             # Few runs have any.
             from agent_core.runtime.provider_tools import admitted  # noqa: PLC0415
 
-            offered = self._models.service_tools(model)
+            offered = self._models.provider_tools(model)
             shown = await admitted(model, offered, self._project.guard, run, journal)
         composer = self._build_composer(spec, shown, toolbox, found, opened)
         source = await self.compactions.watch(composer, journal, scope)

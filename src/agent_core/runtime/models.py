@@ -42,7 +42,7 @@ from agent_core.types import (
     TextBlock,
     Usage,
 )
-from agent_core.types.provider_tools import provider_tool_names
+from agent_core.types.options import provider_tool_names
 
 if TYPE_CHECKING:
     from agent_core.telemetry.spans import Telemetry
@@ -185,13 +185,13 @@ class Models:
         if model.provider_tools:
             _require_tools(model, adapter)
 
-    def service_tools(self, model: ModelConfig) -> AbstractSet[str]:
+    def provider_tools(self, model: ModelConfig) -> AbstractSet[str]:
         """Return the names of the tools that the service of a model runs itself.
 
         Raises:
             ConfigError: its provider is not registered, or the configuration does not suit it.
         """
-        return _service_tools(self._own_adapter(model)).keys()
+        return _provider_tools(self._own_adapter(model)).keys()
 
     def _kept(self, model: ModelConfig, other: ModelConfig) -> list[str]:
         """Return the provider tools of a model that the service of another one has, too."""
@@ -280,7 +280,7 @@ def _require_tools(model: ModelConfig, adapter: object) -> None:
     Raises:
         ConfigError: `unsupported_capability`, naming the tools.
     """
-    offered = _service_tools(adapter)
+    offered = _provider_tools(adapter)
     missing = [name for name in model.provider_tools if name not in offered]
     if missing:
         has = f"it has {', '.join(offered)}" if offered else "it has none that is known here"
@@ -297,7 +297,7 @@ def _require_tools(model: ModelConfig, adapter: object) -> None:
         )
 
 
-def _service_tools(adapter: object) -> Mapping[str, object]:
+def _provider_tools(adapter: object) -> Mapping[str, object]:
     """Return the tools that the service of an adapter runs itself, by name."""
     return getattr(adapter, "provider_tools", {})
 

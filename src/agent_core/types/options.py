@@ -1,13 +1,14 @@
 """Options of one run, set by its caller."""
 
+import re
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 from typing_extensions import TypeVar
 
 from agent_core.types.content import Frozen, RunMode
 from agent_core.types.memory_scopes import checked_scope
-from agent_core.types.provider_tools import ProviderTools
 
 Mode = RunMode | Literal["normal", "orchestrator"]
 """Mode of a run: a normal answer, or the lead over workers."""
@@ -30,6 +31,39 @@ PermissionMode = Literal["plan", "ask", "accept-edits"]
 
 MemoryScope = Annotated[str | None, BeforeValidator(checked_scope)]
 """Name of a memory scope; `false`, stored by version 0.3, is read as `off`."""
+
+
+PROVIDER_TOOLS = ("web_search", "web_fetch", "code_execution")
+"""The tools that a service runs itself, under one name for all services."""
+_SPELLINGS: Mapping[str, str] = {
+    "code_interpreter": "code_execution",
+    "google_search": "web_search",
+    "google_search_retrieval": "web_search",
+    "url_context": "web_fetch",
+}
+"""Names of these tools in the interfaces of single services."""
+
+
+def provider_tool_names(given: Sequence[str]) -> list[str]:
+    """Return the names that hold for all services, each once.
+
+    Raises:
+        ValueError: there is no such tool.
+    """
+    names: list[str] = []
+    for each in given:
+        plain = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", each).lower()  # googleSearch
+        plain = re.sub(r"_(20\d{6}|20\d{2}_\d{2}_\d{2})$", "", plain)  # web_search_20250305
+        name = _SPELLINGS.get(plain, plain)
+        if name not in PROVIDER_TOOLS:
+            known = ", ".join(PROVIDER_TOOLS)
+            raise ValueError(f"names {each!r}, and there is no such tool of a service: {known}")
+        if name not in names:
+            names.append(name)
+    return names
+
+
+ProviderTools = Annotated[list[str], AfterValidator(provider_tool_names)]
 
 
 class Budget(Frozen):

@@ -15,11 +15,12 @@ from agent_core.providers.scripted import calls
 from isolation import Home
 from model_server import ModelServer, Sends, sse
 from runtimes import ask, runtime
+from sweeps import sampled
 from windows import Window, open_window
 
 pytestmark = pytest.mark.timeout(120)
 
-WIDTHS = [(120, 40, 80), (80, 120, 40)]
+WIDTHS = sampled([(120, 40, 80), (80, 120, 40)], 1)
 TERMINALS = pytest.mark.parametrize("reflows", [True, False], ids=["reflows", "cuts"])
 READY = "openai:m [·|] ask"
 ENTER, CTRL_D, ESCAPE = "\r", "\x04", "\x1b"

@@ -16,6 +16,7 @@ from agent_core.cli.lines import InputLines
 from agent_core.cli.prompt import TerminalPrompt
 from agent_core.cli.terminal import Terminal
 from agent_core.types import ElicitationRequest, PermissionRequest, ToolPermission
+from sweeps import sampled
 
 Step = tuple[str, str]
 """A text that shows, and the keys that are typed at once."""
@@ -81,7 +82,7 @@ def request(**metadata: Any) -> PermissionRequest:
         ([("more lines not shown", "v"), ("+line 0", "q"), ("y once", "a")], "allow_for_session"),
     ],
 )
-@pytest.mark.parametrize("term", ["xterm", "dumb"])
+@pytest.mark.parametrize("term", sampled(["dumb", "xterm"], 1))
 async def test_a_permission_question_listens_before_it_shows(
     steps: Sequence[Step], decision: str, term: str
 ) -> None:

@@ -45,7 +45,8 @@ from agent_core.types import (
 from agent_core.types.event_details import ContextBuilt, EventDetails, RunQueued
 
 if TYPE_CHECKING:
-    from agent_core.cli.chat.line import EditedLine, Entered
+    from agent_core.cli.chat.base_line import Entered
+    from agent_core.cli.chat.line import EditedLine
     from agent_core.cli.chat.own_commands import OwnCommand, OwnCommands
     from agent_core.cli.chat.plain import PlainLine
     from agent_core.cli.lines import InputLines

@@ -5,16 +5,14 @@ unfinished line of the output, and the queued messages; below the input is the s
 """
 
 import asyncio
-import io
 import os
 import re
 import select
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
-from typing import Protocol, TextIO, cast
+from typing import TextIO, cast
 
-from msgspec import Struct
 from prompt_toolkit.application import Application, in_terminal
 from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.completion import Completion
@@ -39,6 +37,7 @@ from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.styles import Style
 from prompt_toolkit.widgets import SearchToolbar
 
+from agent_core.cli.chat.base_line import PROMPT, Conversation, Entered, LineStream
 from agent_core.cli.chat.characters import character_keys
 from agent_core.cli.chat.completion import ChatCompleter
 from agent_core.cli.chat.history import FileHistory
@@ -53,7 +52,6 @@ from agent_core.cli.lines import AT_ONCE_S, REST_S
 from agent_core.text import plural, short_line, visible
 from agent_core.types import ImageBlock
 
-PROMPT = "> "
 SHELL_PROMPT = "shell> "
 _LEADS = ("!", "/")
 _LINE_ENDS = {Keys.ControlM, Keys.ControlJ}
@@ -81,76 +79,6 @@ _STYLE = Style.from_dict(
         "scrollbar.button": "reverse bg:default",
     }
 )
-
-
-class Conversation(Protocol):
-    """The part of a conversation that a line shows and uses.
-
-    Attributes:
-        prepared: the command that Tab puts on the empty line; empty if nothing is offered.
-    """
-
-    prepared: str
-
-    @property
-    def is_working(self) -> bool:
-        """Return whether a run is at work, or waits."""
-        ...
-
-    def state(self, width: int) -> str:
-        """One line of at most `width` columns."""
-        ...
-
-    def waiting(self) -> Sequence[tuple[str, str]]:
-        """The messages that wait, each behind a word that says for what."""
-        ...
-
-    def take_back(self) -> bool:
-        """Take the last waiting message back for editing; whether there was one."""
-        ...
-
-    def cancel(self) -> bool:
-        """Cancel the run or command at work; whether there was one."""
-        ...
-
-    def interrupt(self) -> None:
-        """Cancel the running run, or leave."""
-        ...
-
-    def next_mode(self) -> None:
-        """Switch to the next permission mode."""
-        ...
-
-    def note_key(self) -> None:
-        """Notice that a key was pressed."""
-        ...
-
-    def edit(self) -> None:
-        """Have the draft edited in the user's editor."""
-        ...
-
-
-class Entered(Struct, frozen=True):
-    """A line that was entered.
-
-    Attributes:
-        text: the line, `!` or `/` included.
-        acts: its `!` or `/` was typed as the first key of an empty line, so that it names a
-            command; in any other line, such as a pasted one, it is a letter of the message.
-        pasted: the parts of the text that were pasted: an `@` in them names no file.
-    """
-
-    text: str
-    acts: bool = False
-    pasted: Sequence[str] = ()
-
-    @property
-    def typed(self) -> str:
-        """Return the text without the pasted parts."""
-        text = self.text
-        for part in self.pasted:
-            text = text.replace(part, " ")
-        return text
 
 
 class _RecallingBuffer(Buffer):
@@ -723,30 +651,3 @@ def _open_input() -> Input:
 def _screen_size(out: TextIO) -> Size:
     size = window_size(out)
     return Size(rows=size.lines, columns=size.columns)
-
-
-class LineStream(io.TextIOBase):
-    """A terminal as a stream whose text goes through the line.
-
-    Args:
-        out: the terminal.
-        write: takes the text.
-    """
-
-    def __init__(self, out: TextIO, write: Callable[[str], None]) -> None:
-        self._out = out
-        self._write = write
-
-    @property
-    def encoding(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride] - a fact here
-        return self._out.encoding
-
-    def isatty(self) -> bool:
-        return True
-
-    def fileno(self) -> int:
-        return self._out.fileno()
-
-    def write(self, text: str, /) -> int:
-        self._write(text)
-        return len(text)

@@ -7,7 +7,7 @@ from itertools import takewhile
 from operator import eq
 from typing import TextIO, cast
 
-from agent_core.cli.chat.line import PROMPT, Conversation, Entered, LineStream
+from agent_core.cli.chat.base_line import PROMPT, Conversation, Entered, LineStream
 from agent_core.cli.chat.other_program import OtherProgram
 from agent_core.cli.chat.picker import Choice, Picker, numbered_lines
 from agent_core.cli.layout import ASCII_SIGNS, window_size

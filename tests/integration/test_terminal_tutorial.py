@@ -11,7 +11,7 @@ import pytest
 
 from agent_core.providers.scripted import Calls, Pauses, ScriptedCall, calls
 from captures import Key, record
-from chats import CTRL_D, CTRL_U, ENTER, READY, configure
+from chats import CTRL_D, ENTER, READY, configure
 from isolation import Home
 from model_server import ModelServer, Reply
 
@@ -52,7 +52,7 @@ FIRST = [
     Key(re.compile(r"take it off[\s\S]*sandbox off"), f"fix it{ENTER}"),
     Key(ASKS, "y"),
     Key(re.compile(r"both tests pass[\s\S]*sandbox off"), f"/undo{ENTER}"),
-    Key(re.compile(r"brings it back[\s\S]*sandbox off"), f"{CTRL_U}/redo{ENTER}"),
+    Key(re.compile(r"brings it back[\s\S]*sandbox off"), f"/redo{ENTER}"),
     Key(
         re.compile(r"changes are back[\s\S]*sandbox off"), f"test that everything can be off{ENTER}"
     ),

@@ -381,11 +381,10 @@ async def _move(
     show_restored(moved, chat.terminal, chat.clean)
     if moved.message is None:
         chat.say("the message and its changes are back", Style.DIM)
+        chat.line.forget_aside()
     else:
-        text = message_of(moved, chat.clean)
-        chat.say(f"taken back: {text} (/redo on an empty line brings it back)")
-        if not chat.line.text:
-            chat.line.put(moved.message)
+        chat.say(f"taken back: {message_of(moved, chat.clean)} (/redo brings it back)")
+        chat.line.put(moved.message)
     await chat.measure()
 
 

@@ -313,6 +313,8 @@ class Chat:
                 self.fail(error.message)
                 if not is_command:
                     self.line.put(shown, acts=acts)
+            if entered.acts:
+                self.line.bring_back()
 
     async def _send(
         self,
@@ -331,8 +333,7 @@ class Chat:
         if working is not None and await self._steering.send(
             working, message, entered.text, attached, is_command=is_command
         ):
-            self._extra.clear()
-            await self._steering.drop_returned(self.session_id)
+            await self._note_sent()
             if not self.terminal.can_draw:
                 self.say("waiting: the run reads this after its next step", Style.DIM)
             self.line.refresh()
@@ -344,8 +345,13 @@ class Chat:
             is_on_screen=not self.terminal.can_draw,
             is_command=is_command,
         )
+        await self._note_sent()
+
+    async def _note_sent(self) -> None:
+        """Remove what was sent from the places where it waited to be sent."""
         self._extra.clear()
-        await self._steering.drop_returned(self.session_id)
+        if not self.line.has_aside:  # else they return to the line, and are not sent yet
+            await self._steering.drop_returned(self.session_id)
 
     def starting(self, message: str | UserMessage) -> Start:
         """Return the call that starts a run of the session with a message."""

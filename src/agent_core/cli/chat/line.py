@@ -126,6 +126,8 @@ class EditedLine:
         self._history = history
         self._entered: asyncio.Queue[Entered | None] = asyncio.Queue()
         self._acts = False
+        self._returned = ""
+        self._aside: Entered | None = None
         self._drafts: set[str] = set()
         self._typed_before = 0
         self._pause_s = float("inf")
@@ -226,12 +228,55 @@ class EditedLine:
         return self._buffer.text
 
     def put(self, text: str, *, acts: bool = False) -> None:
-        """Insert a text at the beginning of the line; see `Entered.acts`."""
+        """Return a text to the beginning of the line; see `Entered.acts`.
+
+        While a command is being typed, the text waits until it is done.
+        """
         typed = self._buffer.text
+        is_typing = bool(typed) and not self._is_returned
+        if is_typing and self._acts:
+            self._set_aside(text, acts=acts)
+            return
         joined = "\n".join(filter(None, (text, typed)))
         self._buffer.set_document(type(self._buffer.document)(joined), bypass_readonly=True)
         self._acts = acts and not typed
+        self._returned = "" if is_typing else joined
         self.refresh()
+
+    def _set_aside(self, text: str, *, acts: bool) -> None:
+        """Keep a text until the command on the line is done or erased; Up finds it, too."""
+        self._history.keep_draft(text, names_command=acts)
+        earlier = self._aside.text if self._aside else ""
+        joined = "\n".join(filter(None, (text, earlier)))
+        self._aside = Entered(joined, acts=acts and not earlier)
+
+    @property
+    def has_aside(self) -> bool:
+        """Return whether a text has made room for a command, and waits until it is done."""
+        return self._aside is not None
+
+    def bring_back(self) -> None:
+        """Return the text to the line that has made room for a command, if the line is free."""
+        is_typing = bool(self._buffer.text) and self._acts
+        if self._aside is None or is_typing or not self._entered.empty():
+            return
+        aside, self._aside = self._aside, None
+        if not self._buffer.text:
+            self.put(aside.text, acts=aside.acts)
+
+    def forget_aside(self) -> None:
+        """Leave the text that has made room for a command to the input history."""
+        self._aside = None
+
+    @property
+    def _is_returned(self) -> bool:
+        """True if the line holds what the program has put there, and nothing was typed since."""
+        document = self._buffer.document
+        return (
+            bool(document.text)
+            and document.is_cursor_at_the_end
+            and (document.text == self._returned)
+        )
 
     def add(self, text: str) -> None:
         """Put a text on the line, before what was typed meanwhile."""
@@ -246,6 +291,7 @@ class EditedLine:
         self._buffer.set_document(type(self._buffer.document)(folded), bypass_readonly=True)
         self._acts = acts
         self._note_text(None)
+        self._returned = folded
         if acts and not self._acts:
             self.write("the shell takes one line: this is a message now\n")
         self.refresh()
@@ -255,6 +301,7 @@ class EditedLine:
         if self._buffer.text.strip():
             self._history.keep_draft(self._buffer.text, names_command=self._acts)
         self._buffer.reset()
+        self.bring_back()
         self.refresh()
 
     def refresh(self) -> None:
@@ -320,6 +367,8 @@ class EditedLine:
         text = self._buffer.text
         if text[:1] not in _LEADS or (text[0] == "!" and "\n" in text):
             self._acts = False
+        if not text:
+            self.bring_back()
 
     def _note_draft(self) -> None:
         if self._acts:
@@ -532,18 +581,23 @@ class EditedLine:
         """The keys that add text in a way of their own."""
         keys, buffer = KeyBindings(), self._buffer
         is_empty = Condition(lambda: not buffer.text)
+        is_free = is_empty | Condition(lambda: self._is_returned)
 
         @keys.add(Keys.BracketedPaste)
         def _(event: KeyPressEvent) -> None:
             self._paste(event.data)
 
-        @keys.add("!", filter=is_empty)
-        @keys.add("/", filter=is_empty)
+        @keys.add("!", filter=is_free)
+        @keys.add("/", filter=is_free)
         def _(event: KeyPressEvent) -> None:
-            buffer.insert_text(event.data)
             before = event.previous_key_sequence
             is_pasted = self._pause_s <= _PASTE_S and before and before[-1].key in _LINE_ENDS
-            self._acts = not is_pasted
+            if buffer.text and not is_pasted:  # what has returned makes room
+                self._set_aside(buffer.text, acts=self._acts)
+                buffer.reset()
+            acts = not (is_pasted or buffer.text)
+            buffer.insert_text(event.data)
+            self._acts = acts
 
         has_image = Condition(
             lambda: bool(self._pastes.image_before(buffer.document.text_before_cursor))

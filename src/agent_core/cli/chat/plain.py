@@ -170,6 +170,17 @@ class PlainLine:
         del acts
         self.write(f"not sent: {text}\n")
 
+    @property
+    def has_aside(self) -> bool:
+        """Return False: no text is on the line."""
+        return False
+
+    def bring_back(self) -> None:
+        """Do nothing, likewise."""
+
+    def forget_aside(self) -> None:
+        """Do nothing, likewise."""
+
     def add(self, text: str) -> None:
         """Enter a text: there is no line that it could be put on."""
         if text.strip():

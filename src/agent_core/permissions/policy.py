@@ -28,7 +28,7 @@ class Policy:
 
     def __init__(self, config: PermissionsConfig, network: NetworkConfig) -> None:
         both = (config.network_policy, network)
-        self._hosts = {_host(host) for part in both for host in part.allowed_hosts}
+        self._hosts = {_parted(host) for part in both for host in part.allowed_hosts}
         domains = (name.strip().lower() for part in both for name in part.allowed_domains)
         # An empty entry would allow every host that ends with a dot, `*` every host at all.
         self._domains = tuple(filter(None, (d.removeprefix("*").strip(".") for d in domains)))
@@ -65,21 +65,22 @@ class Policy:
         return self._refuses_hosts and not all(map(self.allows_host, hosts))
 
     def allows_host(self, host: str) -> bool:
-        """Return whether a host, with or without a port, needs no question."""
+        """Return whether a host needs no question: an entry with a port covers that port only."""
         with_port = host.strip().lower()
         if not re.fullmatch(_PLAIN, with_port):
             return False  # unclear to some client, whatever it ends with
-        name = _host(with_port)
-        if name in self._hosts or with_port in self._hosts:
+        name, port = _parted(with_port)
+        if (name, "") in self._hosts or (name, port) in self._hosts:
             return True
         return any(name == domain or name.endswith(f".{domain}") for domain in self._domains)
 
 
-def _host(value: str) -> str:
-    """The bare name: lower case, no brackets around IPv6, no port, no dot at the end."""
-    name = value.strip().lower()
+def _parted(value: str) -> tuple[str, str]:
+    """Return the bare name, lower case and without brackets or a dot at the end, and the port."""
+    name, port = value.strip().lower(), ""
     if name.startswith("["):
-        return name[1:].partition("]")[0]
-    if name.count(":") == 1:
-        name = name.partition(":")[0]
-    return name.rstrip(".")
+        name, _, rest = name[1:].partition("]")
+        port = rest.removeprefix(":")
+    elif name.count(":") == 1:
+        name, _, port = name.partition(":")
+    return name.rstrip("."), port

@@ -84,6 +84,11 @@ def test_a_listed_host_answers_the_question_of_a_reader_only() -> None:
         ("badexample.net", False),
         ("example.net.evil.com", False),
         ("[::1]:80", True),
+        ("local.test:8080", True),
+        ("local.test:8081", False),
+        ("local.test", False),
+        ("[fd00::7]:99", True),
+        ("fd00::7", False),
         ("::1", True),
         ("", False),
         (".", False),
@@ -95,7 +100,8 @@ def test_a_listed_host_answers_the_question_of_a_reader_only() -> None:
     ],
 )
 def test_hosts_are_exact_and_domains_cover_what_is_below(host: str, allowed: bool) -> None:
-    rules = policy(hosts=["api.example.org", "::1"], domains=["*.example.net", ""])
+    listed = ["api.example.org", "::1", "Local.test:8080", "[fd00::7]:99"]
+    rules = policy(hosts=listed, domains=["*.example.net", ""])
     assert rules.allows_host(host) is allowed
 
 

@@ -22,12 +22,12 @@ PUBLIC = "1.1.1.1 93.184.216.34 172.32.0.1 2606:4700::1111 64:ff9b::101:101 2002
 @pytest.mark.parametrize("address", PRIVATE)
 def test_an_address_that_is_not_public_is_refused(address: str) -> None:
     with pytest.raises(PermissionDeniedError, match="not a public address"):
-        Gate([]).check("name.test", ip_address(address))
+        Gate([]).check("name.test", ip_address(address), 80)
 
 
 @pytest.mark.parametrize("address", PUBLIC)
 def test_a_public_address_may_be_reached(address: str) -> None:
-    Gate([]).check("name.test", ip_address(address))
+    Gate([]).check("name.test", ip_address(address), 80)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,13 @@ def test_every_spelling_of_a_private_address_is_refused(url: str) -> None:
 def test_a_host_that_the_user_names_may_have_a_private_address(
     entry: str, host: str, address: str
 ) -> None:
-    Gate([entry]).check(host, ip_address(address))
+    Gate([entry]).check(host, ip_address(address), 8000)
+
+
+@pytest.mark.parametrize("entry", ["127.0.0.1:8000", "127.0.0.1:x", "127.0.0.1:99999"])
+def test_a_host_that_is_named_with_a_port_is_reached_at_that_port_only(entry: str) -> None:
+    with pytest.raises(PermissionDeniedError):
+        Gate([entry]).check_literal(read_url("http://127.0.0.1/"))
 
 
 @pytest.mark.parametrize(
@@ -92,7 +98,7 @@ def test_a_host_that_the_user_names_may_have_a_private_address(
 )
 def test_naming_a_host_covers_no_other_and_no_metadata_address(host: str, address: str) -> None:
     with pytest.raises(PermissionDeniedError):
-        Gate(["wiki.intranet", "127.0.0.1"]).check(host, ip_address(address))
+        Gate(["wiki.intranet", "127.0.0.1"]).check(host, ip_address(address), 80)
 
 
 @pytest.mark.parametrize(

@@ -117,18 +117,19 @@ class Gate:
     """Decides which addresses may be reached: public ones, and those of hosts the user has named.
 
     Args:
-        allowed_hosts: host names and addresses of the settings, with or without a port.
+        allowed_hosts: host names and addresses of the settings; one with a port covers only that.
     """
 
     def __init__(self, allowed_hosts: Collection[str]) -> None:
-        self._allowed = {name for each in allowed_hosts if (name := _bare(each))}
+        self._allowed = {(name, _port(each)) for each in allowed_hosts if (name := _bare(each))}
 
-    def check(self, host: str, address: Address) -> None:
+    def check(self, host: str, address: Address, port: int | None) -> None:
         """Check an address before a connection to it.
 
         Args:
             host: the name or the address in the URL.
             address: where a connection would lead.
+            port: the port there.
 
         Raises:
             PermissionDeniedError: it belongs to a private network, this machine or a metadata
@@ -137,7 +138,8 @@ class Gate:
         if is_public(address):
             return
         is_literal = _address(host) is not None
-        is_listed = _bare(host) in self._allowed
+        name = _bare(host)
+        is_listed = (name, None) in self._allowed or (name, port) in self._allowed
         if is_listed and (is_literal or _is_in_intranet(address)):
             return
         named = host if is_literal else f"{host} ({address})"
@@ -156,7 +158,7 @@ class Gate:
         """
         host = url.host or ""
         if (address := _address(host)) is not None:
-            self.check(host, address)
+            self.check(host, address, url.port)
 
 
 def is_public(address: Address) -> bool:
@@ -195,6 +197,14 @@ def _bare(entry: str) -> str:
     return host if address is None else str(address)
 
 
+def _port(entry: str) -> int | None:
+    """Return the port of `host:port`, if any; -1, which no connection has, for an invalid one."""
+    try:
+        return None if _address(entry.strip()) else urlsplit(f"//{entry.strip()}").port
+    except ValueError:
+        return -1
+
+
 def _address(host: str) -> Address | None:
     """Return the address that a host is, also in the old forms that resolvers take: `127.1`."""
     try:
@@ -220,7 +230,7 @@ class CheckedResolver(AbstractResolver):
         """Resolve a name; one address that may not be reached refuses the name."""
         found = await self._resolver.resolve(host, port, family)
         for each in found:
-            self._gate.check(host, ipaddress.ip_address(each["host"].partition("%")[0]))
+            self._gate.check(host, ipaddress.ip_address(each["host"].partition("%")[0]), port)
         return found
 
     async def close(self) -> None:

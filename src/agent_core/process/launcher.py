@@ -18,7 +18,6 @@ from weakref import WeakSet
 
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.opening import open_descriptor
-from agent_core.process.supervisor import CONFINED, PLAIN, renewal
 
 _FOLDER = os.O_DIRECTORY | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
 _LIBRARIES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
@@ -73,6 +72,8 @@ class Launcher:
             self._renew(control, self.deadline)
 
     def _renew(self, control: socket.socket, deadline: float) -> None:
+        from agent_core.process.supervisor import renewal  # noqa: PLC0415 - for running programs
+
         with contextlib.suppress(OSError):  # it has ended; or its keeper is paused as well
             control.send(renewal(deadline))
 
@@ -91,6 +92,8 @@ class Launcher:
             OSError: the folder cannot be opened, or the supervisor cannot be started.
             ToolError: `internal_error`; there is no interpreter to run the supervisor with.
         """
+        from agent_core.process.supervisor import CONFINED, PLAIN  # noqa: PLC0415 - likewise
+
         folder = open_descriptor(cwd, _FOLDER)
         try:
             control, its_end = socket.socketpair()

@@ -28,7 +28,7 @@ class TaggedReply(ReplyAccumulator):
     def add_text(self, piece: str) -> None:
         """Add text, or reasoning if it is between tags."""
         if self._state == "after":
-            super().add_text(piece)
+            ReplyAccumulator.add_text(self, piece)  # nearly every piece, without the cost of super
             return
         self._waiting += piece
         if self._state == "before":

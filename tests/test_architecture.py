@@ -40,10 +40,9 @@ DATACLASSES = {
     "tools/base.py": {"Action", "Tool", "ToolContext", "ToolOutput"},
     "tools/decorator.py": {"FunctionTool"},
     "tools/signatures.py": {"Parameter"},
-    "types/commands.py": {"CommandView", "CommandViews"},
     "types/content.py": {"Draft", "NodeFlags"},
     "types/questions.py": {"PermissionGrant"},
-    "types/tools.py": {"Access"},
+    "types/tools.py": {"Access", "CommandView", "CommandViews"},
 }
 """The records of the engine that are no structs (decision 0038)."""
 

@@ -388,7 +388,7 @@ def build_options(arguments: argparse.Namespace) -> "RunOptions":
 
 
 def _read_prompt(overrides: "CliOverrides") -> str:
-    from agent_core.disk.reading import read_text_file  # noqa: PLC0415
+    from agent_core.opening import read_text_file  # noqa: PLC0415
 
     file = overrides.prompt_file
     if file is None:

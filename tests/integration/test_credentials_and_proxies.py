@@ -14,8 +14,7 @@ from agent_core.errors import ToolError
 from agent_core.mcp import Host
 from agent_core.mcp.config import HttpServer
 from agent_core.mcp.route import RoutedTransport
-from agent_core.telemetry.exporting import open_exporters
-from agent_core.telemetry.sessions import ExportSession
+from agent_core.telemetry.exporting import ExportSession, open_exporters
 from mcp_bench import bench
 from otlp_receiver import OtlpReceiver
 from web_proxy import WebProxy

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agent_core import AgentCoreError, AgentRuntime, RunStatus, ToolDefinition, tool
-from agent_core.permissions.modes import PLAN_MODE, PLAN_MODE_IS_OVER
+from agent_core.permissions.policy import PLAN_MODE, PLAN_MODE_IS_OVER
 from agent_core.providers.scripted import ScriptedProvider, calls
 from agent_core.types import ModelRequest, NodeType, PermissionMode
 from isolation import Home

@@ -33,8 +33,7 @@ import agent_core
 import kgent
 from agent_core.tools.base import Action
 from agent_core.types import event_details
-from agent_core.types.commands import CommandView, CommandViews
-from agent_core.types.tools import Access
+from agent_core.types.tools import Access, CommandView, CommandViews
 from all_classes import PACKAGES, classes, modules, names_for, names_in, tree_of
 
 pytestmark = pytest.mark.timeout(120)  # every module is loaded

@@ -36,8 +36,7 @@ from agcore.llm.types import (
 from agent_core.aio import TaskStream, finish_uncancelled, stop_if_cancelled
 from agent_core.aio.loops import running_loop
 from agent_core.assets import load_asset
-from agent_core.budgets.call_budget import CallBudget
-from agent_core.budgets.meter import Budgets, Meter
+from agent_core.budgets.meter import Budgets, CallBudget, Meter
 from agent_core.config.models import BudgetConfig, RetryConfig
 from agent_core.errors import ErrorCode
 from agent_core.extensions import Extension, ExtensionContext, Extensions

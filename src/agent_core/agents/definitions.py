@@ -14,8 +14,8 @@ from pydantic import ValidationError
 from agent_core.assets import AGENT_IDS, FrontMatter, load_asset, parse_front_matter
 from agent_core.config.load import Profile, resolve_model
 from agent_core.config.models import Config
-from agent_core.disk.reading import read_text_file
 from agent_core.errors import ConfigError, ErrorCode, ToolError
+from agent_core.opening import read_text_file
 from agent_core.tools.schema import json_path
 from agent_core.types import AgentDefinition, AgentSource
 

@@ -46,7 +46,7 @@ from agent_core.tasks import (
     open_board,
     render_board,
 )
-from agent_core.tasks.ownership import logs_of_others
+from agent_core.tasks.forks import logs_of_others
 from agent_core.tasks.tools import list_stranded
 from agent_core.tools.base import Concurrency, CutCallError, Tool, ToolContext, ToolReturn
 from agent_core.types import (

@@ -24,7 +24,7 @@ from agent_core.events import EventStream, Journal
 from agent_core.loop import HistorySource, Inbox, NoHistory, RunContext
 from agent_core.loop.options import NO_OPTIONS, RunOptions
 from agent_core.memory.folder import MemoryFolder
-from agent_core.permissions.modes import PLAN_MODE
+from agent_core.permissions.policy import PLAN_MODE
 from agent_core.redaction import Redactor
 from agent_core.redaction.redactor import JournalRedactor
 from agent_core.storage.store import SessionStore

@@ -11,7 +11,7 @@ from typing import BinaryIO, Protocol
 from agent_core.artifacts import files
 from agent_core.artifacts.store import ArtifactRows, ArtifactStore
 from agent_core.blobs.base import BlobId, spooled
-from agent_core.disk.daily import is_due, mark_done
+from agent_core.disk.folders import is_due, mark_done
 from agent_core.disk.unfinished import Notes
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.redaction import Redactor

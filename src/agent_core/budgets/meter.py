@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from agent_core.aio import TimeLimit, finish_uncancelled
 from agent_core.budgets.prices import Price, Prices
 from agent_core.config.models import BudgetConfig, ModelConfig
-from agent_core.errors import AgentCoreError, ErrorCode, ParkedError
+from agent_core.errors import AgentCoreError, CallChangedError, ErrorCode, ParkedError
+from agent_core.extensions import Admit, Extension, ExtensionContext, JudgedCall, Place
 from agent_core.providers.adapter_faults import open_stream
 from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.estimates import PromptEstimates, estimate_blocks
@@ -44,6 +45,7 @@ from agent_core.types.budget import limits_of, nanousd, shown
 if TYPE_CHECKING:
     from agent_core.storage.budgets import UnstoredBudgets
     from agent_core.storage.store import SessionStore
+
 
 LEAST_OUTPUT = 256
 """Fewest tokens of output for which a call is made."""
@@ -619,3 +621,38 @@ def _facts(use: BudgetUse) -> dict[str, Any]:
         "spent": use.spent,
         "by_agent": use.by_agent,
     }
+
+
+class CallBudget(Extension):
+    """Counts every tool call before it is judged, and excludes the time that people take.
+
+    Args:
+        meter: of the run.
+    """
+
+    place = Place.BUDGET
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+
+    async def admit_tool_call(
+        self,
+        context: ExtensionContext,  # noqa: ARG002
+        judged: JudgedCall,  # noqa: ARG002
+        proceed: Admit,
+    ) -> float | None:
+        """Return if the budget and everything after it admit the call.
+
+        Raises:
+            AgentCoreError: `budget_exceeded`.
+            PermissionDeniedError: the call was refused.
+            ParkedError: the run waits for an answer; the call is counted when it is made.
+            CallChangedError: likewise, with other arguments.
+        """
+        await self._meter.count_tool_call()
+        try:
+            with self._meter.out_of_time():
+                return await proceed()
+        except (CallChangedError, ParkedError):
+            await self._meter.return_tool_call()
+            raise

@@ -23,9 +23,14 @@ from msgspec import Struct, field
 
 from agent_core.assets import parse_front_matter
 from agent_core.context.loaded import read_current, with_text
-from agent_core.disk.reading import MAX_TEXT_BYTES, FileVersion, read_text_file, version_of
 from agent_core.git.repository import find_top
-from agent_core.opening import open_descriptor
+from agent_core.opening import (
+    MAX_TEXT_BYTES,
+    FileVersion,
+    open_descriptor,
+    read_text_file,
+    version_of,
+)
 from agent_core.text import content_hash, fit_lines, one_line
 from agent_core.text.wildcards import Wildcards
 from agent_core.tools.base import LoadedTexts, ToolContext, View

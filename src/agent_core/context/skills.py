@@ -13,14 +13,14 @@ from msgspec import Struct
 from agent_core.assets import load_asset, parse_front_matter, read_fields
 from agent_core.context.loaded import read_current, with_text
 from agent_core.context.messages import SKILL_FILE, skill_folder
-from agent_core.disk.reading import (
+from agent_core.errors import ErrorCode, ToolError
+from agent_core.opening import (
     HEAD_BYTES,
     MAX_TEXT_BYTES,
     FileVersion,
     read_text_file,
     version_of,
 )
-from agent_core.errors import ErrorCode, ToolError
 from agent_core.text import content_hash, estimate_text, fit_lines, one_line, short_line
 from agent_core.tools.base import Action, LoadedTexts, Tool, ToolContext, ToolOutput, View
 from agent_core.tools.registry import model_tool

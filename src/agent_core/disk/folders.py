@@ -1,7 +1,11 @@
-"""Open folders part by part, so that no link swapped in on the way is followed; create them."""
+"""Open folders part by part, so that no link swapped in on the way is followed; create them.
+
+The time of a file in such a folder marks when work was done that is done at most once a day.
+"""
 
 import os
 import shutil
+import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -9,6 +13,7 @@ from pathlib import Path
 from agent_core.opening import open_descriptor
 
 _FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
+_DAY_S = 24 * 3600
 
 
 @contextmanager
@@ -91,3 +96,21 @@ def _open_part(part: str, folder: int, *, create: bool) -> int:
     with suppress(FileExistsError):
         os.mkdir(part, dir_fd=folder)
     return open_descriptor(part, _FOLDER, dir_fd=folder)
+
+
+def is_due(mark: Path) -> bool:
+    """Return whether the work was done more than a day ago, or never.
+
+    A time more than a day in the future was left by a wrong clock, and is not waited for.
+    """
+    try:
+        return abs(time.time() - mark.stat().st_mtime) > _DAY_S
+    except OSError:
+        return True
+
+
+def mark_done(mark: Path) -> None:
+    """Mark the work as done now; if that cannot be stored, it is done again."""
+    with suppress(OSError):
+        make_private(mark.parent)
+        mark.touch(mode=0o600)

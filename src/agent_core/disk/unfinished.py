@@ -2,10 +2,11 @@
 
 Before a temporary file is made, a note names its folder. The note is locked as long as the writing
 process lives, and is removed when the write is done. A note without a lock belongs to a dead
-process.
+process. Markers in the folder about a workspace do the same for an operation on all of it.
 """
 
 import fcntl
+import hashlib
 import os
 import re
 import secrets
@@ -24,6 +25,13 @@ _NOTE = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _LONGEST_NOTE = 65_536
 _ATTEMPTS = 100
 _OF_FOLDER = b"folder:"
+
+INTENT = "restore.json"
+"""The planned restore, in the folder about a workspace."""
+OPENED = "opened.json"
+"""The record of what was opened for reading, in the same folder."""
+MOVING = "moving"
+"""Exists while a session and its files move to another state, in the same folder."""
 
 
 class Note:
@@ -208,3 +216,17 @@ def _remove(about: bytes, name: str) -> None:
             shutil.rmtree(name, dir_fd=inside)
         elif stat.S_ISREG(kind):
             os.unlink(name, dir_fd=inside)
+
+
+def folder_about(store: Path, root: Path) -> Path:
+    """Return the folder about a workspace in a store of snapshots."""
+    return store / "projects" / hashlib.sha256(os.fsencode(root)).hexdigest()[:32]
+
+
+def is_interrupted(store: Path, root: Path) -> bool:
+    """Return whether an operation on a workspace is incomplete.
+
+    A process that has the workspace to itself and finds one follows a process that has died.
+    """
+    folder = folder_about(store, root)
+    return any((folder / name).exists() for name in (INTENT, OPENED, MOVING))

@@ -6,8 +6,7 @@ import zlib
 from pathlib import Path
 from typing import Self
 
-from agent_core.disk.reading import read_text_file
-from agent_core.opening import open_descriptor
+from agent_core.opening import open_descriptor, read_text_file
 
 _MAX_OBJECT = 16 << 20
 _MAX_DELTAS = 60

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from agent_core.disk.reading import read_text_file
+from agent_core.opening import read_text_file
 
 Item = tuple[int, bytes]
 """Mode and digest of an entry, as git stores them."""

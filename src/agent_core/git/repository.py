@@ -10,9 +10,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from agent_core.disk.reading import read_text_file
 from agent_core.git.commits import GitCommits, UnreadableError
 from agent_core.git.index import GitIndex, read_index
+from agent_core.opening import read_text_file
 
 _MAX_REFS_BYTES = 16 << 20
 _MAX_LINE_BYTES = 4096

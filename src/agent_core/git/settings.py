@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from agent_core.disk.reading import read_text_file
+from agent_core.opening import read_text_file
 
 _MAX_BYTES = 64_000
 _MAX_INCLUDES = 10

@@ -12,9 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 from time import thread_time
 
-from agent_core.disk.reading import read_text_file
 from agent_core.git.index import GITLINK, GitIndex
 from agent_core.git.repository import Repository
+from agent_core.opening import read_text_file
 from agent_core.text.wildcards import Wildcards
 
 _MOST_ENTRIES = 100_000

@@ -18,9 +18,7 @@ from agent_core.config.models import NetworkConfig, PermissionsConfig
 from agent_core.config.rules import RuleDecision
 from agent_core.errors import ErrorCode, PermissionDeniedError, StorageError
 from agent_core.extensions import Admit, Extension, ExtensionContext, JudgedCall, Place
-from agent_core.permissions.grants import SessionGrants
-from agent_core.permissions.modes import may_change
-from agent_core.permissions.policy import Policy, PolicyDecision
+from agent_core.permissions.policy import Policy, PolicyDecision, may_change
 from agent_core.permissions.questions import (
     PermissionCallback,
     PermissionJournal,
@@ -55,7 +53,8 @@ if TYPE_CHECKING:
     from agent_core.permissions.rules import RuleSet
     from agent_core.permissions.saved_rules import SavedRules
     from agent_core.storage.store import SessionStore
-    from agent_core.types import PermissionRequest
+    from agent_core.types import PermissionGrant, PermissionRequest
+
 
 logger = logging.getLogger(__name__)
 
@@ -476,3 +475,38 @@ def _why(definition: ToolDefinition, access: Access) -> str:
         return f"writing asks; {access.asked_by}" if access.asked_by else "writing asks"
     is_tagged = [tag for tag in ("dangerous", "network") if tag in definition.tags]
     return f"the tag {is_tagged[0]}" if is_tagged else "reading asks"
+
+
+class SessionGrants:
+    """Answers "for the session" that a process remembers; see the grants of `SessionStore`."""
+
+    def __init__(self) -> None:
+        self._grants: dict[str, dict[str, PermissionGrant]] = {}
+
+    async def find_grant(self, session_id: str, key: str) -> "PermissionGrant | None":
+        """Return the session's grant for calls with this key, if any."""
+        return self._grants.get(session_id, {}).get(key)
+
+    async def add_grant(self, grant: "PermissionGrant") -> None:
+        """Remember a grant; an existing one for the same session and key is not changed."""
+        self._grants.setdefault(grant.session_id, {}).setdefault(grant.key, grant)
+
+    async def grants(self, session_id: str | None = None) -> "list[PermissionGrant]":
+        """Return the grants of a session, or of all."""
+        chosen = self._grants.values() if session_id is None else [self._grants.get(session_id, {})]
+        return [grant for of_session in chosen for grant in of_session.values()]
+
+    def drop(self, session_id: str) -> None:
+        """Remove all grants of a session."""
+        self._grants.pop(session_id, None)
+
+    async def forget_grants(self, grant_or_session_id: str) -> int:
+        """Remove one grant, or all of a session; return their number."""
+        if (of_session := self._grants.pop(grant_or_session_id, None)) is not None:
+            return len(of_session)
+        for of_session in self._grants.values():
+            for grant in of_session.values():
+                if grant.grant_id == grant_or_session_id:
+                    del of_session[grant.key]
+                    return 1
+        return 0

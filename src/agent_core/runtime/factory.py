@@ -278,7 +278,7 @@ class RunFactory:
             )
             extensions.append(GuardChecks(scope.checks, toolbox.expected))
         if meter and (meter.limits("tool_calls") or meter.limits("wall_ms")):
-            from agent_core.budgets.call_budget import CallBudget  # noqa: PLC0415 - likewise
+            from agent_core.budgets.meter import CallBudget  # noqa: PLC0415 - likewise
 
             extensions.append(CallBudget(meter))
         if scope.recorder is not None:

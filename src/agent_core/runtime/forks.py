@@ -181,10 +181,14 @@ class Forks:
         if self._task_logs is None and not is_copied and not (before / origin).is_dir():
             return []
         # Few sessions have Tasks.
-        from agent_core.tasks.forks import list_writers, read_logs, write_logs  # noqa: PLC0415
+        from agent_core.tasks.forks import (  # noqa: PLC0415
+            list_writers,
+            logs_of_others,
+            read_logs,
+            write_logs,
+        )
         from agent_core.tasks.log_store import TaskLogStore  # noqa: PLC0415
         from agent_core.tasks.memory_logs import InMemoryTaskLogStore  # noqa: PLC0415
-        from agent_core.tasks.ownership import logs_of_others  # noqa: PLC0415
 
         if self._task_logs is not None:
             logs: TaskLogStore = InMemoryTaskLogStore(self._task_logs[origin], origin)

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from agent_core.aio import finish_uncancelled
 from agent_core.config.paths import Setup, tasks_folder
-from agent_core.disk.daily import is_due, mark_done
-from agent_core.disk.folders import make_private
-from agent_core.disk.interrupted import MOVING, folder_about, is_interrupted
+from agent_core.disk.folders import is_due, make_private, mark_done
 from agent_core.disk.locks import closing_lock, try_lock
+from agent_core.disk.unfinished import MOVING, folder_about, is_interrupted
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.opening import open_descriptor
 from agent_core.types.records import snapshot_folder

@@ -16,7 +16,7 @@ from agent_core.config.stores import RunWorkerConfig
 from agent_core.errors import ErrorCode, StorageError, ToolError
 from agent_core.events import Journal
 from agent_core.loop import ResumePoint
-from agent_core.permissions.modes import PLAN_MODE, PLAN_MODE_IS_OVER
+from agent_core.permissions.policy import PLAN_MODE, PLAN_MODE_IS_OVER
 from agent_core.storage.owners import HEARTBEAT, Owner, now
 from agent_core.storage.store import SessionStore
 from agent_core.tools.limits import ResultLimiter

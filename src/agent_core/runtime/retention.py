@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from agent_core.disk.daily import is_due, mark_done
+from agent_core.disk.folders import is_due, mark_done
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.runtime.deleting import Deletions
 from agent_core.runtime.start_clock import StartClock

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agent_core.disk.interrupted import OPENED
+from agent_core.disk.unfinished import OPENED
 from agent_core.errors import StorageError
 from agent_core.snapshots.catalogue import Catalogue
 from agent_core.snapshots.closed import Opener

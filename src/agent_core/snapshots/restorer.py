@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from agent_core.disk.folders import flush_folder
-from agent_core.disk.interrupted import INTENT
+from agent_core.disk.unfinished import INTENT
 from agent_core.errors import StorageError
 from agent_core.snapshots.catalogue import write_whole
 from agent_core.snapshots.contents import FileKeeper

@@ -17,8 +17,8 @@ from pathlib import Path
 from threading import Event
 
 from agent_core.disk.folders import make_private, remove_tree
-from agent_core.disk.interrupted import INTENT, OPENED, folder_about, is_interrupted
 from agent_core.disk.locks import locked, locked_if_free
+from agent_core.disk.unfinished import INTENT, OPENED, folder_about, is_interrupted
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.opening import read_text
 from agent_core.snapshots.catalogue import Catalogue, write_whole

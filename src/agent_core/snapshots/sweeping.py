@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from agent_core.disk.folders import flush_folder
-from agent_core.disk.interrupted import INTENT, OPENED
+from agent_core.disk.unfinished import INTENT, OPENED
 from agent_core.errors import StorageError
 from agent_core.snapshots.contents import digests_in, pieces_of
 from agent_core.snapshots.packs import Pack, Packs, PackWriter

@@ -12,8 +12,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from agent_core.disk.reading import version_of
 from agent_core.git.repository import Repository
+from agent_core.opening import version_of
 from agent_core.snapshots.records import GitState
 from agent_core.text.wildcards import Wildcards
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
+from itertools import islice
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from agent_core.storage.budgets import uses
@@ -22,7 +24,7 @@ from agent_core.storage.rows import (
     storable,
 )
 from agent_core.storage.salvage import Salvage
-from agent_core.storage.sql import Connection
+from agent_core.storage.sql import Connection, Cursor
 from agent_core.types import (
     AgentRecord,
     ArtifactRecord,
@@ -36,6 +38,7 @@ from agent_core.types.memory_scopes import MEMORY_OFF, MEMORY_SHARED, MemoryTerm
 
 if TYPE_CHECKING:
     from agent_core.types import ReplayResult
+
 
 _PAGE = """SELECT * FROM events WHERE session_id = ? AND seq BETWEEN ? AND ?
     AND (agent_id IS NULL OR agent_id IN (SELECT value FROM json_each(?)))
@@ -90,6 +93,19 @@ _LAST_SESSION = f"""SELECT session_id FROM sessions
 
 _SCOPES = {None: MEMORY_SHARED, "1": MEMORY_SHARED, "0": MEMORY_OFF}
 """Scopes for stored values: runs without one, and values that version 0.3 stored."""
+_MOST_COUNTED = 1000
+_COUNT = """SELECT count(*) FROM (SELECT 1 FROM sessions WHERE cwd >= :folder AND cwd <= :folder
+    ORDER BY cwd, use_number LIMIT :most) AS counted"""
+"""Reads the index in its order: asked with `=`, PostgreSQL may read another one, or the table."""
+_BELOW = """WITH RECURSIVE below (cwd, place) AS (
+    SELECT min(cwd), 1 FROM sessions WHERE cwd > :first AND cwd < :end
+    UNION ALL
+    SELECT (SELECT min(cwd) FROM sessions WHERE cwd > below.cwd AND cwd < :end), place + 1
+    FROM below WHERE below.cwd IS NOT NULL AND place < :limit
+)
+SELECT cwd FROM below WHERE cwd IS NOT NULL
+ORDER BY (SELECT max(use_number) FROM sessions WHERE sessions.cwd = below.cwd) DESC"""
+"""Folders by path, each found by the index behind the one before; then the last used first."""
 
 
 def session(connection: Connection, session_id: str) -> SessionRecord | None:
@@ -448,3 +464,24 @@ def _artifacts_of(
         ) ORDER BY rowid"""
     rows = salvage.rows(connection, "artifacts", sql, asked, (sql, lambda: [asked]))
     return salvage.read_all(ArtifactRecord, rows)
+
+
+def sessions_nearby(connection: Connection, folder: str, limit: int) -> dict[str, int]:
+    """Return the number of sessions by folder: see `SessionStore.sessions_nearby`."""
+    above = [str(each) for each in islice(PurePath(folder).parents, limit)]
+    first = f"{folder.rstrip('/')}/"
+    end = f"{first[:-1]}0"  # the character behind the slash
+    values = {"first": first, "end": end, "limit": limit}
+    found = connection.execute(_BELOW, values)
+    # All are sent before an answer is waited for.
+    of_above = [_count(connection, each) for each in above]
+    below = [cwd for (cwd,) in found]
+    of_below = [_count(connection, each) for each in below]
+    counts = ((each, answer.fetchone()[0]) for each, answer in zip(above, of_above, strict=True))
+    nearby = {each: count for each, count in counts if count}
+    nearby |= {each: answer.fetchone()[0] for each, answer in zip(below, of_below, strict=True)}
+    return dict(islice(nearby.items(), limit))
+
+
+def _count(connection: Connection, folder: str) -> Cursor:
+    return connection.execute(_COUNT, {"folder": folder, "most": _MOST_COUNTED})

@@ -690,7 +690,7 @@ class SessionStore:
             folder: an absolute path; its own sessions are not counted.
             limit: largest number of folders.
         """
-        from agent_core.storage.nearby import sessions_nearby  # noqa: PLC0415
+        from agent_core.storage.queries import sessions_nearby  # noqa: PLC0415
 
         path = storable(folder)
         return await self.reader.read(lambda c: sessions_nearby(c, path, clamp(limit, 0)))

@@ -1,11 +1,13 @@
-"""Copies the Task logs of a session for a fork of it."""
+"""Copies the Task logs of a session for a fork of it, and finds logs of an earlier session."""
 
+import asyncio
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, cast
 
 import orjson
 
 from agent_core.errors import TaskError
+from agent_core.storage.store import SessionStore
 from agent_core.tasks.log_store import TaskLogStore
 
 
@@ -75,3 +77,26 @@ def _split(content: bytes) -> Iterator[tuple[bytes, dict[str, Any]]]:
             yield raw, cast("dict[str, Any]", line)
         elif raw.endswith(b"\n"):
             yield raw, {}
+
+
+async def logs_of_others(logs: TaskLogStore, store: SessionStore) -> frozenset[str]:
+    """Return the names of the logs in a session's folder that no run of the session has begun.
+
+    A fork has the logs that were copied for it, which runs of its origin have begun.
+
+    Raises:
+        StorageError: the store cannot be read.
+    """
+    try:
+        writers = await asyncio.to_thread(logs.writers)
+    except TaskError:  # the folder cannot be used, which its next user reports
+        return frozenset()
+    session = await store.session(logs.session_id) if writers else None
+    if session is None or session.parent_session_id is not None:
+        return frozenset()
+    own: set[str] = set()
+    for run_id in set(writers.values()):
+        run = await store.run(run_id)
+        if run is not None and run.session_id == session.session_id:
+            own.add(run_id)
+    return frozenset(name for name, run_id in writers.items() if run_id not in own)

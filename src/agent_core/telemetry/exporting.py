@@ -8,11 +8,14 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from importlib.metadata import entry_points
 from typing import Any
+from urllib.parse import urlsplit
 
+import requests
 from opentelemetry import metrics, trace
 from opentelemetry.context import Context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from agent_core.config.proxies import is_on_this_machine
 from agent_core.loading import installed_version
 from agent_core.telemetry.spans import Telemetry
 from agent_core.text import shortened
@@ -195,7 +198,7 @@ def _session(signal: str, environ: Mapping[str, str]) -> Any:
     own = (_CREDENTIALS.format("OTLP_HTTP"), _CREDENTIALS.format(f"OTLP_HTTP_{signal.upper()}"))
     if any(environ.get(name) for name in own):
         return None
-    from agent_core.telemetry.sessions import ExportSession  # noqa: PLC0415 - of the extra
+    from agent_core.telemetry.exporting import ExportSession  # noqa: PLC0415 - of the extra
 
     return ExportSession()
 
@@ -225,3 +228,30 @@ def _close_ms(environ: Mapping[str, str]) -> float:
     with suppress(KeyError, ValueError):
         return max(0.0, float(environ["OTEL_BSP_EXPORT_TIMEOUT"]))
     return _CLOSE_MS
+
+
+class ExportSession(requests.Session):
+    """A session that uses no proxy for this machine and follows no redirect to another origin.
+
+    The headers of exports often hold a key.
+    """
+
+    def merge_environment_settings(self, url: Any, *settings: Any, **named: Any) -> Any:
+        """Return the settings of a request, without proxies if it stays on this machine."""
+        merged = super().merge_environment_settings(url, *settings, **named)
+        return {**merged, "proxies": {}} if is_on_this_machine(str(url)) else merged
+
+    def rebuild_proxies(self, prepared_request: Any, proxies: Any) -> Any:
+        """Return the proxies for a redirected request."""
+        if is_on_this_machine(str(prepared_request.url)):
+            return {}
+        return super().rebuild_proxies(prepared_request, proxies)
+
+    def get_redirect_target(self, resp: requests.Response) -> str | None:
+        """Return the target of a redirect within the response's origin, or None."""
+        target = super().get_redirect_target(resp)
+        if target is None:
+            return None
+        parts, here = urlsplit(target), urlsplit(str(resp.url))
+        is_same = not parts.netloc or (parts.scheme, parts.netloc) == (here.scheme, here.netloc)
+        return target if is_same else None

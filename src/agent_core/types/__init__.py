@@ -159,7 +159,6 @@ if TYPE_CHECKING:
         ApprovalRecord,
         ApprovalState,
     )
-    from agent_core.types.commands import CommandView, CommandViews
     from agent_core.types.messages import WaitingMessage
     from agent_core.types.questions import (
         ElicitationAnswer,
@@ -169,6 +168,7 @@ if TYPE_CHECKING:
         PermissionGrant,
         PermissionRequest,
     )
+    from agent_core.types.tools import CommandView, CommandViews
     from agent_core.types.workspace import (
         FileChange,
         FilesMove,
@@ -361,7 +361,7 @@ _HOMES = {
         "agent_core.types.answers",
     ),
     **dict.fromkeys(("ApprovalRecord", "ApprovalState"), "agent_core.types.approvals"),
-    **dict.fromkeys(("CommandView", "CommandViews"), "agent_core.types.commands"),
+    **dict.fromkeys(("CommandView", "CommandViews"), "agent_core.types.tools"),
     "WaitingMessage": "agent_core.types.messages",
     **dict.fromkeys(
         (

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from agent_core.types.commands import CommandViews
 from agent_core.types.content import Frozen, SafeId
-from agent_core.types.tools import Decision, ToolPermission
+from agent_core.types.tools import CommandViews, Decision, ToolPermission
 
 
 class PermissionRequest(Frozen):

@@ -16,8 +16,8 @@ import yaml
 from pydantic import ValidationError
 
 from agent_core.config.problems import problems_of
-from agent_core.disk.reading import read_text_file
 from agent_core.errors import ErrorCode
+from agent_core.opening import read_text_file
 from agent_core.redaction.redactor import walk
 from agent_core.tools.json_schema import BoundedValidator, SchemaUnusableError
 from kgent.config.models import (

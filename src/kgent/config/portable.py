@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_core.config.section import Section
-from agent_core.disk.reading import read_text_file
+from agent_core.opening import read_text_file
 from kgent.config.models import SANDBOX_PLACEHOLDERS, SQLITE, KgentConfig, ModelConfig
 from kgent.errors import KgentError
 from kgent.sandbox.inputs import INPUTS, input_name

@@ -5,8 +5,7 @@ import os
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 
-from agent_core.budgets.call_budget import CallBudget
-from agent_core.budgets.meter import Budgets, MeteredAdapter
+from agent_core.budgets.meter import Budgets, CallBudget, MeteredAdapter
 from agent_core.budgets.prices import Prices
 from agent_core.config.models import BudgetConfig, ContextConfig, ModelConfig
 from agent_core.context.composer import Composer

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter, ValidationError
 
 from agent_core.config.models import RetryConfig
-from agent_core.disk.reading import read_text_file
 from agent_core.errors import ErrorCode, ParkedError
+from agent_core.opening import read_text_file
 from agent_core.types import Frozen, new_id
 from kgent.config.models import KgentConfig
 from kgent.engine.base import (

@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from agent_core.disk.reading import read_text_file
+from agent_core.opening import read_text_file
 from agent_core.text import one_line
 from kgent.skills.models import SkillFile
 from kgent.skills.parser import SKILL_FILE, skill_error

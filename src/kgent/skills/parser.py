@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from agent_core.assets import FrontMatter, parse_front_matter
-from agent_core.disk.reading import HEAD_BYTES, read_text_file
 from agent_core.errors import ErrorCode
+from agent_core.opening import HEAD_BYTES, read_text_file
 from agent_core.text import one_line
 from agent_core.tools.text import decode_text
 from kgent.errors import ErrorCategory, KgentError

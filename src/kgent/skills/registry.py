@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from agent_core.disk.reading import MAX_TEXT_BYTES
 from agent_core.errors import ErrorCode
+from agent_core.opening import MAX_TEXT_BYTES
 from kgent.config.models import KgentConfig
 from kgent.errors import ErrorCategory, KgentError
 from kgent.skills.loader import (

@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
+from agent_core import opening
 from agent_core.context.instructions import find_instructions
 from agent_core.context.skills import find_skills
-from agent_core.disk import reading
-from agent_core.disk.reading import version_of
+from agent_core.opening import version_of
 from unit.context.conversations import write
 
 SKILL = "---\nname: one\ndescription: {}\n---\nBody.\n"
 
 
-@pytest.fixture(params=[0, reading._SETTLED_NS], ids=["settled", "new"], autouse=True)
+@pytest.fixture(params=[0, opening._SETTLED_NS], ids=["settled", "new"], autouse=True)
 def settled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "_SETTLED_NS", request.param)
+    monkeypatch.setattr(opening, "_SETTLED_NS", request.param)
 
 
 def next_tick() -> None:
@@ -68,7 +68,7 @@ def test_a_file_that_was_just_written_has_no_version_yet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write(tmp_path / "a.md")
-    monkeypatch.setattr(reading, "_SETTLED_NS", 10**15)
+    monkeypatch.setattr(opening, "_SETTLED_NS", 10**15)
     assert version_of(path) is None
-    monkeypatch.setattr(reading, "_SETTLED_NS", 0)
+    monkeypatch.setattr(opening, "_SETTLED_NS", 0)
     assert version_of(path) == version_of(path) is not None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_core.disk.daily import is_due, mark_done
+from agent_core.disk.folders import is_due, mark_done
 
 DAY = 24 * 3600
 

@@ -356,16 +356,16 @@ def _refuse_halves(command: CommandViews, plan: "SandboxPlan", cwd: Path) -> Non
     Raises:
         ToolError: `permission_denied`; nothing has been done.
     """
-    from agent_core.tools.code import written_settings  # noqa: PLC0415 - in a sandbox only
+    from agent_core.tools.code import git_commands  # noqa: PLC0415 - in a sandbox only
 
     names = (Path(view.argv[0]).name for view in command.views if view.argv)
     if "git" not in names or not plan.holds_protected:
         return
     _refuse_half_a_tree(command, plan, cwd)
-    found = written_settings.find_command(command, cwd)
+    found = git_commands.find_settings_change(command, cwd)
     if found is None:
         return
-    settings = written_settings.settings_of(cwd)
+    settings = git_commands.settings_of(cwd)
     if found.startswith("git lfs"):
         settings = settings and os.path.join(os.path.dirname(settings), "hooks")  # noqa: PTH118, PTH120
     if settings in plan.confinement.protect and settings not in plan.copied:
@@ -385,10 +385,10 @@ def _refuse_half_a_tree(command: CommandViews, plan: "SandboxPlan", cwd: Path) -
     """
     from agent_core.process.confinement import nearest  # noqa: PLC0415 - in a sandbox only
     from agent_core.process.repository_states import find_replaceable  # noqa: PLC0415 - likewise
-    from agent_core.tools.code import replaced_files  # noqa: PLC0415 - likewise
+    from agent_core.tools.code import git_commands  # noqa: PLC0415 - likewise
     from agent_core.tools.code.repositories import find_top  # noqa: PLC0415 - likewise
 
-    replacing = replaced_files.find_command(command, cwd)
+    replacing = git_commands.find_tree_change(command, cwd)
     if replacing is None or (top := find_top(replacing[1])) is None:
         return
     if not nearest(str(top), plan.confinement.write):

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from agent_core.disk.reading import read_text_file
 from agent_core.git.repository import Repository
 from agent_core.git.settings import read_settings, user_settings
+from agent_core.opening import read_text_file
 from agent_core.tools.code.openings import Opening
 from agent_core.tools.code.repositories import (
     find_listed,

@@ -1,7 +1,9 @@
-"""Commands of Git that write the settings of their repository.
+"""Commands of Git that Git does by halves where it cannot write everything they change.
 
-Git does some of them by halves if it cannot write: it makes or renames a branch without noting its
-upstream. Where the settings are read-only, such a command is refused before it starts.
+One that writes the settings of its repository makes or renames a branch without noting its
+upstream. One that replaces files all over a working tree changes the branch although some files
+stay, so the next commit would take the work of others back. Such a command is refused before it
+starts.
 """
 
 import os
@@ -40,17 +42,21 @@ _CONFIG_READS = re.compile(
     r"|--help|-h"
 )
 _MOST_PACKED = 16 << 20
-_NEW_BRANCH = frozenset(("-b", "-B", "-c", "-C", "--create", "--force-create"))
+_NEW_BRANCH = words_of("-b -B -c -C --create --force-create")
+
+_REPLACING = words_of("am bisect checkout cherry-pick merge pull rebase reset revert stash switch")
+_SHOWING = {"stash": words_of("clear create drop list show"), "bisect": words_of("log view")}
+_OF_THE_TREE = words_of("--hard --keep --merge")
 
 
-def find_command(views: CommandViews, cwd: Path) -> str | None:
+def find_settings_change(command: CommandViews, cwd: Path) -> str | None:
     """Return the first words of a command that certainly writes its repository's settings.
 
     Args:
-        views: the programs that are run.
+        command: the programs that are run.
         cwd: where they run.
     """
-    for view in views.views:
+    for view in command.views:
         if len(view.argv) > 1 and Path(view.argv[0]).name == "git":
             subcommand, words = split_git(_without_settings(view.argv[1:]))
             if _writes(subcommand, words, cwd):
@@ -121,3 +127,29 @@ def _names_of(common: Path) -> set[str]:
     packed = read_beginning(common / "packed-refs", _MOST_PACKED)
     lines = packed.decode("utf-8", "replace").splitlines()
     return found | {line.partition(" ")[2] for line in lines if line[:1] not in {"#", "^"}}
+
+
+def find_tree_change(command: CommandViews, cwd: Path) -> tuple[str, Path] | None:
+    """Return the first words of a command that may replace any file of a tree, and its folder."""
+    for view in command.views:
+        if len(view.argv) > 1 and Path(view.argv[0]).name == "git":
+            folder, words = cwd, view.argv[1:]
+            while len(words) > 1 and words[0] in {"-c", "-C"}:
+                folder = folder / words[1] if words[0] == "-C" else folder
+                words = words[2:]
+            subcommand, words = split_git(words)
+            if _replaces(subcommand, words):
+                return f"git {subcommand}", Path(os.path.normpath(folder))
+    return None
+
+
+def _replaces(subcommand: str, words: Sequence[str]) -> bool:
+    if subcommand not in _REPLACING or (words[:1] and words[0] in _SHOWING.get(subcommand, ())):
+        return False
+    if subcommand == "reset":
+        return not _OF_THE_TREE.isdisjoint(words)
+    if subcommand in {"checkout", "switch"}:
+        is_of_paths = "--" in words
+        is_only_named = len(words) == 2 and words[0] in {*_NEW_BRANCH, "--orphan"}
+        return not (is_of_paths or is_only_named)
+    return True

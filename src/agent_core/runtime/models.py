@@ -197,7 +197,7 @@ class Models:
         """Return the provider tools of a model that the service of another one has, too."""
         if not model.provider_tools:
             return []
-        offered = self.service_tools(other)
+        offered = self.provider_tools(other)
         return [name for name in model.provider_tools if name in offered]
 
     def _own_adapter(self, model: ModelConfig) -> object:

@@ -16,7 +16,9 @@ from agent_core import (
     AgentDefinition,
     AgentRuntime,
     ConfigError,
+    ErrorCode,
     EventType,
+    ExtensionContext,
     ModelConfig,
     RunError,
     RunOptions,
@@ -25,7 +27,7 @@ from agent_core import (
     tool,
 )
 from agent_core.providers.base import ProviderAdapter
-from agent_core.providers.scripted import Hangs, ScriptedProvider, calls
+from agent_core.providers.scripted import Fails, Hangs, ScriptedProvider, calls
 from agent_core.storage.migrations import MIGRATIONS
 from agent_core.types import ModelRequest, RunRecord
 from isolation import Home
@@ -277,6 +279,148 @@ async def test_children_have_the_runs_model_and_no_more_tools(home: Home, projec
         "code.read_file"
     }
     assert "pirate" not in system_of(child)
+
+
+SAMPLING: dict[str, Any] = {
+    "temperature": 0.5,
+    "seed": 7,
+    "stop": ["END"],
+    "reasoning": "low",
+    "max_output_tokens": 900,
+}
+
+
+def sampling_of(request: ModelRequest) -> dict[str, Any]:
+    return {name: getattr(request, name) for name in SAMPLING}
+
+
+async def test_a_run_says_how_its_model_answers(home: Home, project: Path) -> None:
+    provider = ScriptedProvider([calls("code.list_dir", path="."), "done", "plain"])
+    config = CONFIG + "temperature = 1.0\nmax_output_tokens = 700\n"
+    async with runtime(home, project, provider, config=config) as made:
+        result = await made.run("one", **SAMPLING)
+        await made.run("two")
+        (run,) = (await made.replay_run(result.run_id)).runs
+        rebuilt = (await made.inspect_run(result.run_id)).requests
+    first, second, plain = map(sampling_of, provider.requests)
+    assert first == second == SAMPLING
+    assert plain == {
+        "temperature": 1.0,
+        "seed": None,
+        "stop": [],
+        "reasoning": None,
+        "max_output_tokens": 700,
+    }
+    assert run.options is not None
+    assert {name: getattr(run.options, name) for name in SAMPLING} == SAMPLING
+    assert [sampling_of(each) for each in rebuilt] == [SAMPLING, SAMPLING]
+
+
+async def test_a_model_that_takes_over_is_asked_in_the_same_way(home: Home, project: Path) -> None:
+    broken = ScriptedProvider([Fails(code=ErrorCode.PROVIDER_ERROR, retryable=True)])
+    config = CONFIG + (
+        "[model.retry]\nmax_attempts = 1\n"
+        '[[model_fallbacks]]\nprovider = "other"\nname = "second"\ncontext_window = 32000\n'
+    )
+    async with runtime(home, project, broken, config=config) as made:
+        other = other_provider(made, "other", calls("code.list_dir", path="."), "done")
+        await made.run("one", **SAMPLING)
+    assert [sampling_of(each) for each in other.requests] == [SAMPLING, SAMPLING]
+
+
+@pytest.mark.parametrize("own_model", [None, "other:own"])
+async def test_children_are_asked_as_the_run_is_on_the_same_model(
+    home: Home, project: Path, own_model: str | None
+) -> None:
+    definition = AgentDefinition(
+        agent_definition_id="looker",
+        name="Looker",
+        description="Looks.",
+        model_profile=own_model,
+    )
+    delegate = calls("agent.create_sub_agent", task="look", agent_definition_id="looker")
+    async with runtime(home, project) as made:
+        other = other_provider(made, "other", delegate, "child", "done")
+        made.register_agent_definition(definition)
+        await made.run("one", model="other:x", **SAMPLING)
+    _, child, _ = other.requests
+    inherited = {"temperature": 0.5, "seed": 7, "reasoning": "low"}
+    said = sampling_of(child)
+    expected = dict.fromkeys(inherited) if own_model else inherited
+    assert {name: said[name] for name in inherited} == expected
+    assert said["stop"] == []
+    assert said["max_output_tokens"] != 900
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("temperature", "warm"),
+        ("temperature", -1),
+        ("seed", 0.5),
+        ("seed", True),
+        ("stop", "END"),
+        ("stop", [""]),
+        ("reasoning", "much"),
+        ("max_output_tokens", 0),
+    ],
+)
+async def test_a_setting_that_is_none_is_named(
+    home: Home, project: Path, option: str, value: Any
+) -> None:
+    async with runtime(home, project) as made:
+        with pytest.raises(AgentCoreError, match=option) as caught:
+            await made.start("one", **{option: value})
+        assert await made.list_sessions() == []
+    assert caught.value.details == {"option": option}
+
+
+async def test_instructions_may_be_a_function_of_the_deps(home: Home, project: Path) -> None:
+    provider = ScriptedProvider([calls("stock", item="a"), "done", "again", "nothing"])
+    seen: list[ExtensionContext] = []
+
+    def written(context: ExtensionContext) -> str:
+        seen.append(context)
+        return f"You serve {context.deps['name']}."
+
+    async def awaited(context: ExtensionContext) -> str:
+        return written(context) + " Softly."
+
+    def silent(context: ExtensionContext) -> None:
+        seen.append(context)
+
+    async with runtime(home, project, provider) as made:
+        made.register_tool(stock)
+        result = await made.run("one", instructions=written, deps={"name": "Ada"})
+        options = RunOptions(instructions=awaited, deps={"name": "Bob"})
+        await made.run("two", options=options)
+        await made.run("three", instructions=silent)
+        (run,) = (await made.replay_run(result.run_id)).runs
+    first, second, third, fourth = map(system_of, provider.requests)
+    assert "You serve Ada." in first
+    assert first == second
+    assert "You serve Bob. Softly." in third
+    assert "You serve" not in fourth
+    assert [context.run.run_id == result.run_id for context in seen] == [True, False, False]
+    assert run.options is not None
+    assert run.options.instructions == "You serve Ada."
+
+
+@pytest.mark.parametrize(
+    ("result", "reason"), [(7, "returned a int"), (ValueError("no such user"), "no such user")]
+)
+async def test_a_function_that_writes_no_instructions_is_refused(
+    home: Home, project: Path, result: Any, reason: str
+) -> None:
+    def write(_: ExtensionContext) -> Any:
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    async with runtime(home, project) as made:
+        with pytest.raises(AgentCoreError, match=reason):
+            await made.start("one", instructions=write)
+        assert await made.list_sessions() == []
 
 
 async def test_a_budget_may_be_a_mapping(home: Home, project: Path) -> None:

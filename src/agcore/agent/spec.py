@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from inspect import iscoroutinefunction, signature
-from typing import Any, Generic, cast
+from typing import TYPE_CHECKING, Any, Generic, cast
 
 from typing_extensions import TypeVar
 
@@ -13,6 +13,9 @@ from agcore.llm import AgentSettings, TurnSettings
 from agcore.tools import AnyTool, Toolset, make_tool
 from agent_core.tools.registry import Handler
 from agent_core.types import OutputT, ToolDefinition
+
+if TYPE_CHECKING:
+    from agent_core.loop.options import Instructions
 
 DepsT = TypeVar("DepsT", default=None)
 """The type of `ToolContext.deps` in the tools of an agent."""
@@ -28,7 +31,7 @@ definition with its handler."""
 class RunSettings(AgentSettings, total=False):
     """Options of one run of an agent."""
 
-    instructions: str | None
+    instructions: "Instructions | None"
     tools: Collection[Usable] | None
 
 

@@ -47,6 +47,7 @@ from agent_core.loop.options import (
     asked_options,
     malformed_option,
     with_contributions,
+    with_instructions,
 )
 from agent_core.providers.estimates import estimate_blocks
 from agent_core.redaction import Redactor
@@ -59,6 +60,7 @@ from agent_core.types import (
     Draft,
     EventType,
     Node,
+    ReasoningEffort,
     RunIdentity,
     RunStatus,
     RuntimeEvent,
@@ -97,6 +99,8 @@ class CycleConfig:
 
     model: str | None = None
     temperature: float | None = None
+    seed: int | None = None
+    reasoning: ReasoningEffort | None = None
     max_output_tokens: int | None = None
     tool_choice: str | None = None
     stop: Sequence[str] = ()
@@ -206,6 +210,8 @@ class LlmCycle:
             messages=(),
             model=self._config.model,
             temperature=self._config.temperature,
+            seed=self._config.seed,
+            reasoning=self._config.reasoning,
             max_output_tokens=self._config.max_output_tokens,
             tool_choice=self._config.tool_choice,
             stop=self._config.stop,
@@ -328,7 +334,7 @@ class LlmCycle:
         Raises:
             LlmError: the call failed, or a hook blocked it.
         """
-        return await self._reply(self._prepare(prompt, tools, settings))
+        return await self._reply(await self._prepare(prompt, tools, settings))
 
     async def submit_messages(
         self,
@@ -354,7 +360,7 @@ class LlmCycle:
         Raises:
             LlmError: as `submit`; `ToolTurnLimitError` after `max_tool_turns` rounds.
         """
-        return await self._reply(self._prepare(prompt, tools, settings))
+        return await self._reply(await self._prepare(prompt, tools, settings))
 
     def submit_stream(
         self, prompt: Prompt, tools: Tools = (), **settings: Unpack[TurnSettings]
@@ -371,7 +377,7 @@ class LlmCycle:
     ) -> AsyncGenerator[StreamEvent]:
         """Yield the events of `submit_stream`, as a plain generator that the caller closes."""
         try:
-            work = self._prepare(prompt, tools, settings, is_streamed=True)
+            work = await self._prepare(prompt, tools, settings, is_streamed=True)
             reading = work.run.stream.read()
             async with self._running(work) as running:
                 async for event in reading:
@@ -383,7 +389,7 @@ class LlmCycle:
         except LlmError as error:
             yield Error(error.message, error)
 
-    def _prepare(
+    async def _prepare(
         self, prompt: Prompt, tools: Tools, settings: TurnSettings, *, is_streamed: bool = False
     ) -> _Submission:
         """Build the run of a submission.
@@ -414,8 +420,9 @@ class LlmCycle:
         )
         name = re.sub(r"[^A-Za-z0-9_.:-]", "_", runner.agent_name or "")[:128] or "agcore"
         run = RunIdentity(session_id=runner.session_id, agent_id=name, run_id=turn.run_id)
+        context = ExtensionContext(run=run, deps=options.deps)
+        options = await with_instructions(options, context)
         if options.extensions:
-            context = ExtensionContext(run=run, deps=options.deps)
             options = with_contributions(options, Extensions(context, options.extensions))
             runner = runner.plus(_contributed(options, runner))
         turn.meter = self._meter(run, options.budget)
@@ -472,7 +479,7 @@ class LlmCycle:
         blocks = [TextBlock(text=prompt)] if isinstance(prompt, str) else prompt
         pictures = [block for block in blocks if not isinstance(block, TextBlock)]
         words = "\n\n".join(block.text for block in blocks if isinstance(block, TextBlock))
-        system = "\n\n".join(filter(None, [self._system, options.instructions]))
+        system = "\n\n".join(filter(None, [self._system, options.text]))
         expected = options.expected()
         words = self._context.begin(
             self._redactor.secrets_only(system),

@@ -252,6 +252,8 @@ def request_settings(request: ChatRequest) -> dict[str, Any]:
     return {
         "tool_choice": request.tool_choice,
         "temperature": request.temperature,
+        "seed": request.seed,
+        "reasoning": request.reasoning,
         "max_output_tokens": request.max_output_tokens,
         "stop": list(request.stop),
         "provider_options": request.provider_options,

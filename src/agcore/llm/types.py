@@ -16,6 +16,7 @@ from agent_core.types import (
     ImageBlock,
     OutputFormat,
     OutputMode,
+    ReasoningEffort,
     StopReason,
     TextBlock,
     ToolCall,
@@ -29,6 +30,7 @@ from agent_core.types import (
 if TYPE_CHECKING:
     from agent_core.extensions import Extension
     from agent_core.loop.guards import RunGuard
+    from agent_core.loop.options import Instructions
 
 
 __all__ = [
@@ -172,6 +174,8 @@ class ChatRequest:
     tool_choice: str | None = None
     model: str | None = None
     temperature: float | None = None
+    seed: int | None = None
+    reasoning: ReasoningEffort | None = None
     max_output_tokens: int | None = None
     stop: Sequence[str] = ()
     provider_options: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -182,6 +186,8 @@ class RequestSettings(TypedDict, total=False):
     """Settings that a request may change from its configuration; see `ChatRequest`."""
 
     temperature: float | None
+    seed: int | None
+    reasoning: ReasoningEffort | None
     max_output_tokens: int | None
     tool_choice: str | None
     stop: Sequence[str]
@@ -210,7 +216,7 @@ class AgentSettings(RequestSettings, total=False):
 class TurnSettings(CallSettings, AgentSettings, total=False):
     """Settings and options that one submission may change."""
 
-    instructions: str | None
+    instructions: "Instructions | None"
     output_type: Any
     deps: Any
 

@@ -22,7 +22,7 @@ from agent_core.context.composer import TaskBoardSource
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode, ParkedError, ToolError
 from agent_core.events import EventStream, Journal
 from agent_core.loop import HistorySource, Inbox, NoHistory, RunContext
-from agent_core.loop.options import NO_OPTIONS, RunOptions
+from agent_core.loop.options import NO_OPTIONS, OF_OTHER_MODEL, RunOptions
 from agent_core.memory.folder import MemoryFolder
 from agent_core.permissions.policy import PLAN_MODE
 from agent_core.redaction import Redactor
@@ -476,6 +476,7 @@ class ChildSpawner:
                         self._options,
                         output_type=spec.expected,
                         budget=spec.assignment.budget,
+                        **(OF_OTHER_MODEL if spec.definition.model_profile else {}),
                     ),
                     trace=trace,
                 )

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from agent_core.extensions import Extension
     from agent_core.loop.guards import RunGuard
-    from agent_core.loop.options import AnyModel
+    from agent_core.loop.options import AnyModel, Instructions
     from agent_core.tools.toolsets import AnyTool
-    from agent_core.types import Budget, OutputMode, PermissionMode
+    from agent_core.types import Budget, OutputMode, PermissionMode, ReasoningEffort
 
 
 def run_keywords(
     *,
-    instructions: str | None = None,
+    instructions: "Instructions | None" = None,
     model: "AnyModel | None" = None,
     tools: "Sequence[AnyTool] | None" = None,
     disabled_tools: Sequence[str] = (),
@@ -25,6 +25,11 @@ def run_keywords(
     max_turns: int | None = None,
     provider_tools: Sequence[str] | None = None,
     permission_mode: "PermissionMode | None" = None,
+    temperature: float | None = None,
+    seed: int | None = None,
+    stop: Sequence[str] = (),
+    reasoning: "ReasoningEffort | None" = None,
+    max_output_tokens: int | None = None,
     memory: str | bool | None = None,
     guards: "Sequence[RunGuard]" = (),
     extensions: "Sequence[Extension]" = (),

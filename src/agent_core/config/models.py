@@ -28,10 +28,22 @@ from agent_core.config.services import (
     provider_named,
     public_service,
 )
-from agent_core.config.stores import LONGEST_MS, RunWorkerConfig, StoreConfig
+from agent_core.config.stores import (
+    LONGEST_MS,
+    RunWorkerConfig,
+    StoreConfig,
+    WorkspaceConfig,
+)
 from agent_core.config.terminal import TerminalConfig
 from agent_core.errors import ConfigError, ErrorCode
-from agent_core.types.options import Amount, Dollars, ProviderTools, Seconds
+from agent_core.types.options import (
+    Amount,
+    Dollars,
+    ProviderTools,
+    ReasoningEffort,
+    Seconds,
+    Temperature,
+)
 
 _MOST_TOKENS = 1_000_000_000
 _MOST_BYTES = 2**30
@@ -47,8 +59,6 @@ Bytes = Annotated[int, Field(gt=0, le=_MOST_BYTES)]
 Count = Annotated[int, Field(gt=0, le=_MOST)]
 CountOrNone = Annotated[int, Field(ge=0, le=_MOST)]
 Threads = Annotated[int, Field(gt=0, le=4096)]
-Temperature = Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)]
-ReasoningEffort = Literal["none", "low", "medium", "high"]
 OpenAIProtocol = Literal["auto", "responses", "chat"]
 
 
@@ -746,33 +756,6 @@ class ToolsConfig(Section):
                 return {**table, "default_timeout_ms": most}
             case _:
                 return table
-
-
-DEFAULT_EXCLUDE = [
-    "node_modules",
-    ".venv",
-    "venv",
-    "target",
-    "dist",
-    "build",
-    "__pycache__",
-    ".cache",
-]
-"""Folders that a command can rebuild; no snapshot holds them."""
-
-
-class WorkspaceConfig(Section):
-    """Snapshots of a project's files, from which they can be restored.
-
-    If `snapshots` is None the entry point decides: the command line takes snapshots, a program does
-    not.
-    """
-
-    snapshots: Literal["off", "turn"] | None = None
-    exclude: list[str] = DEFAULT_EXCLUDE
-    max_files: Annotated[int, Field(gt=0, le=10_000_000)] = 200_000
-    max_file_bytes: Annotated[int, Field(gt=0, le=2**40)] = 104_857_600
-    keep_days: Annotated[int, Field(gt=0, le=36_500)] = 30
 
 
 class Config(Section):

@@ -1,7 +1,7 @@
-"""The settings of the database, and of the workers that execute its runs."""
+"""The settings of what is stored: sessions, the runs that workers execute, and snapshots."""
 
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -89,3 +89,30 @@ class RunWorkerConfig(Section):
                 return {**table, "heartbeat_s": lease / 3}
             case _:
                 return table
+
+
+DEFAULT_EXCLUDE = [
+    "node_modules",
+    ".venv",
+    "venv",
+    "target",
+    "dist",
+    "build",
+    "__pycache__",
+    ".cache",
+]
+"""Folders that a command can rebuild; no snapshot holds them."""
+
+
+class WorkspaceConfig(Section):
+    """Snapshots of a project's files, from which they can be restored.
+
+    If `snapshots` is None the entry point decides: the command line takes snapshots, a program does
+    not.
+    """
+
+    snapshots: Literal["off", "turn"] | None = None
+    exclude: list[str] = DEFAULT_EXCLUDE
+    max_files: Annotated[int, Field(gt=0, le=10_000_000)] = 200_000
+    max_file_bytes: Annotated[int, Field(gt=0, le=2**40)] = 104_857_600
+    keep_days: Annotated[int, Field(gt=0, le=36_500)] = 30

@@ -76,7 +76,7 @@ ContextBuildReport = dict[str, Any]
 Together with the nodes of the path it suffices to rebuild the request. Besides the budget, the
 estimated use, and the ids of everything cut, dropped or excluded since the last report, it has:
 
-- `turn`: from 1, within the run; `settings`: model, temperature and output tokens of the request.
+- `turn`: from 1, within the run; `settings`: model, temperature, output tokens and the like.
 - `node_ids`: the nodes of the path, in the first report of a run; later only `added_node_ids`.
 - `downgraded_artifacts`: tool nodes shown as summaries from this request on, with their artifacts.
 - `settled_node_ids`: the instruction files of the system part; others are messages.
@@ -347,6 +347,9 @@ def _noted_repository(compaction: Node | None) -> str | None:
     return noted if isinstance(noted, str) else None
 
 
+_UNSET: Mapping[str, Any] = {"provider_tools": [], "reasoning": None, "seed": None, "stop": []}
+"""Settings that most requests do not have."""
+
 TaskBoardSource = Callable[[int], str | None]
 """Returns the current task board within a budget in tokens; None if there is none."""
 
@@ -387,6 +390,7 @@ class Composer:
         output: the format of the answer.
         memory_scope: the scope of the run; memories recalled from another scope are not shown.
         current: looks up loaded texts on disk; without it, they are shown as they were loaded.
+        sampling: `seed` and `stop` of the requests, if any.
     """
 
     def __init__(
@@ -409,8 +413,10 @@ class Composer:
         output: OutputFormat | None = None,
         memory_scope: str = MEMORY_SHARED,
         current: CurrentText | None = None,
+        sampling: Mapping[str, Any] | None = None,
     ) -> None:
         self._output = output
+        self._sampling = dict(sampling or {})
         self._model = model
         self._context = context
         self._scale = scale or TokenScale()
@@ -480,14 +486,15 @@ class Composer:
         }
         if model.provider_tools:
             settings["provider_tools"] = list(model.provider_tools)
+        if model.reasoning is not None:
+            settings["reasoning"] = model.reasoning
         request = ModelRequest.of_checked(
-            **{"provider_tools": [], **settings},
+            **{**_UNSET, **settings, **self._sampling},
             system=list(system.blocks),
             messages=history.builder.messages + trailing,
             tools=list(tools),
             tool_choice=None,
             output=self._output,
-            stop=[],
             provider_options={},
             metadata=self._metadata,
         )
@@ -496,7 +503,7 @@ class Composer:
             trimmed,
             system=system,
             tools=self._tools,
-            settings=settings,
+            settings=settings | self._sampling,
             budget=self._budget,
             use=use,
             task_board=board,

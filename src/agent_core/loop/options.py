@@ -1,8 +1,9 @@
 """The options of one run."""
 
+import inspect
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, Unpack, cast, overload
 
@@ -11,7 +12,7 @@ from pydantic import ValidationError
 from agent_core.config.models import ModelConfig, as_model
 from agent_core.config.problems import nearest
 from agent_core.errors import AgentCoreError, ErrorCode
-from agent_core.extensions import Extension, Extensions
+from agent_core.extensions import Extension, ExtensionContext, Extensions
 from agent_core.providers.base import ProviderAdapter
 from agent_core.tools.base import Tool
 from agent_core.tools.registry import Handler, tool_from
@@ -21,6 +22,7 @@ from agent_core.types import (
     OutputMode,
     OutputT,
     PermissionMode,
+    ReasoningEffort,
     StoredOptions,
     ToolDefinition,
 )
@@ -40,13 +42,17 @@ AnyModel = str | ModelConfig | ProviderAdapter
 
 JsonSchema = Mapping[str, Any]
 
+Instructions = str | Callable[[ExtensionContext], str | Awaitable[str | None] | None]
+"""A text, or a function, async or not, that returns one for a run; `context.deps` is its `deps`."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions(Generic[OutputT]):
     """Options of one run. They never permit what the configuration forbids.
 
     Attributes:
-        instructions: added to the system prompt of this run.
+        instructions: added to the system prompt of this run; a text, or a function of a context
+            with `run` and `deps`, async or not, that is called once, when the run is requested.
         model: `provider:name`, the name of a `[model_overrides]` table, a `ModelConfig`, or an
             adapter; the configured one by default.
         tools: the only tools of the run: names of known ones, functions, and tools made with
@@ -64,6 +70,13 @@ class RunOptions(Generic[OutputT]):
         permission_mode: `plan` denies calls that could change something, `accept-edits` writes
             project files without asking; None is `ask`, which follows the settings. It also applies
             to children.
+        temperature: the temperature of its model calls; a service or a model that does not take one
+            is asked without. Children have it, too, unless their definition names a model.
+        seed: the seed of its model calls, where the service has one; likewise.
+        stop: texts at which a reply ends; a service without them refuses the call.
+        reasoning: how much the model reasons: `none`, `low`, `medium` or `high`. Children have it,
+            too, unless their definition names a model.
+        max_output_tokens: the largest number of tokens of one reply.
         memory: the scope of its memory: `user:<id>` is the memory of this user, `shared` belongs to
             everybody who uses the home, or the sessions of the tenant; with `off`, or False, it
             recalls nothing, and nothing of it is ever remembered. None is the runtime's choice.
@@ -73,7 +86,7 @@ class RunOptions(Generic[OutputT]):
         metadata: the caller's own JSON data, stored with the run.
     """
 
-    instructions: str | None = None
+    instructions: Instructions | None = None
     model: AnyModel | None = None
     tools: Sequence[AnyTool] | None = None
     disabled_tools: Sequence[str] = ()
@@ -85,6 +98,11 @@ class RunOptions(Generic[OutputT]):
     max_turns: int | None = None
     provider_tools: Sequence[str] | None = None
     permission_mode: PermissionMode | None = None
+    temperature: float | None = None
+    seed: int | None = None
+    stop: Sequence[str] = ()
+    reasoning: ReasoningEffort | None = None
+    max_output_tokens: int | None = None
     memory: str | bool | None = None
     guards: "Sequence[RunGuard]" = ()
     extensions: Sequence[Extension] = ()
@@ -115,10 +133,27 @@ class RunOptions(Generic[OutputT]):
 
         return expected_output(self.output_type, mode=self.output_mode, retries=self.output_retries)
 
+    @property
+    def text(self) -> str:
+        """The instructions, which are text once the run is requested."""
+        return self.instructions if isinstance(self.instructions, str) else ""
+
+    def model_settings(self) -> dict[str, Any]:
+        """Return the settings of the model that the run replaces, by their names there."""
+        return {name: value for name in _SETTINGS if (value := getattr(self, name)) is not None}
+
+    def sampling(self) -> dict[str, Any]:
+        """Return the seed and the texts at which replies stop, if the run has any."""
+        seed = {} if self.seed is None else {"seed": self.seed}
+        return {**seed, "stop": list(self.stop)} if self.stop else seed
+
     def for_child(self) -> "RunOptions":
         """Return the options that also apply to children."""
         return RunOptions(
             model=self.model,
+            temperature=self.temperature,
+            seed=self.seed,
+            reasoning=self.reasoning,
             tools=self.tools,
             disabled_tools=self.disabled_tools,
             provider_tools=self.provider_tools,
@@ -141,7 +176,7 @@ class RunOptions(Generic[OutputT]):
 class RunFields(TypedDict, total=False):
     """The fields of `RunOptions` as keywords of `start` and `run`, except `output_type`."""
 
-    instructions: str | None
+    instructions: Instructions | None
     model: AnyModel | None
     tools: Sequence[AnyTool] | None
     disabled_tools: Sequence[str]
@@ -152,6 +187,11 @@ class RunFields(TypedDict, total=False):
     max_turns: int | None
     provider_tools: Sequence[str] | None
     permission_mode: PermissionMode | None
+    temperature: float | None
+    seed: int | None
+    stop: Sequence[str]
+    reasoning: ReasoningEffort | None
+    max_output_tokens: int | None
     memory: str | bool | None
     guards: "Sequence[RunGuard]"
     extensions: Sequence[Extension]
@@ -191,6 +231,11 @@ class TypedStartFields(TypedRunFields[OutputT], PlacementFields, Generic[OutputT
 NO_OPTIONS = RunOptions()
 """A run without options."""
 
+OF_OTHER_MODEL: Mapping[str, Any] = {"temperature": None, "seed": None, "reasoning": None}
+"""Options of a parent that do not apply to a child with a model of its own."""
+
+_SETTINGS = ("temperature", "reasoning", "max_output_tokens")
+"""Options that replace settings of the model."""
 _NAMES = tuple(each.name for each in fields(RunOptions))
 
 
@@ -261,7 +306,7 @@ def stored_options(options: RunOptions[Any]) -> StoredOptions:
         "tools": any(not isinstance(tool, str) for tool in tools or ()),
     }
     values = {
-        "instructions": options.instructions,
+        "instructions": None if callable(options.instructions) else options.instructions,
         "model": model.model_dump(exclude_unset=True) if isinstance(model, ModelConfig) else model,
         "tools": None if tools is None else [tool_name(tool) for tool in tools],
         "disabled_tools": _items("disabled_tools", options.disabled_tools),
@@ -271,6 +316,11 @@ def stored_options(options: RunOptions[Any]) -> StoredOptions:
         "max_turns": options.max_turns,
         "provider_tools": own_tools if own_tools is None else _items("provider_tools", own_tools),
         "permission_mode": options.permission_mode,
+        "temperature": options.temperature,
+        "seed": options.seed,
+        "stop": _items("stop", options.stop),
+        "reasoning": options.reasoning,
+        "max_output_tokens": options.max_output_tokens,
         "memory": options.memory,
         "needs_caller": [name for name, is_needed in live.items() if is_needed],
         "metadata": _metadata(options.metadata),
@@ -357,12 +407,41 @@ def restored_options(
         max_turns=stored.max_turns,
         provider_tools=stored.provider_tools,
         permission_mode=stored.permission_mode,
+        temperature=stored.temperature,
+        seed=stored.seed,
+        stop=stored.stop,
+        reasoning=stored.reasoning,
+        max_output_tokens=stored.max_output_tokens,
         memory=stored.memory,
         deps=given.deps,
         guards=given.guards,
         extensions=given.extensions,
         metadata=stored.metadata,
     )
+
+
+async def with_instructions(options: RunOptions[Any], context: ExtensionContext) -> RunOptions[Any]:
+    """Return the options with the text that a function among them returns as the instructions.
+
+    Raises:
+        AgentCoreError: `validation_error`: the function failed, or returned no text.
+    """
+    write = options.instructions
+    if write is None or isinstance(write, str):
+        return options
+    try:
+        text = write(context)
+        if inspect.isawaitable(text):
+            text = await text
+    except AgentCoreError:
+        raise
+    except Exception as error:
+        raise malformed_option(
+            "instructions", f"failed: {type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(text, str | None):  # pyright: ignore[reportUnnecessaryIsInstance] - a program's
+        raise malformed_option("instructions", f"returned a {_kind(text)}, not a text")
+    return replace(options, instructions=text)
 
 
 def tool_name(tool: AnyTool) -> str:
@@ -440,7 +519,7 @@ def with_contributions(options: RunOptions[Any], extensions: Extensions) -> RunO
     """
     texts, tools = extensions.instructions(), extensions.tools()
     if texts:
-        own = [options.instructions] if options.instructions else []
+        own = [options.text] if options.text else []
         options = replace(options, instructions="\n\n".join([*own, *texts]))
     if tools:
         known = [EVERY_TOOL] if options.tools is None else options.tools

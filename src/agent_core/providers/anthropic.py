@@ -37,6 +37,7 @@ from agent_core.providers.requests import (
     block_text,
     body_of,
     chosen_tool,
+    effort_of,
     images_label,
     images_of,
     is_own,
@@ -415,7 +416,8 @@ class AnthropicProvider(HttpProvider):
         head = sampling_fields(self._config, request, "max_tokens")
         if "thinking" in options or request.tool_choice not in {None, "auto", "none"}:
             return head
-        head |= thinking_fields(self._config.reasoning, request.model, head["max_tokens"])
+        effort = effort_of(self._config, request)
+        head |= thinking_fields(effort, request.model, head["max_tokens"])
         budgeted = "budget_tokens" in table(head.get("thinking"))
         is_shown = self._forms.of(request.model).reasoning != "never"
         if budgeted and not may_think(request, self.provider, is_shown=is_shown):

@@ -44,6 +44,7 @@ from agent_core.providers.requests import (
     block_text,
     body_of,
     chosen_tool,
+    effort_of,
     images_label,
     images_of,
     is_own,
@@ -396,7 +397,7 @@ def _thinking(
     Raises:
         ProviderError: there is no known way to say it to this model.
     """
-    model, effort = called.model, config.reasoning
+    model, effort = called.model, effort_of(config, request)
     if request.tool_choice not in {None, "auto", "none"}:
         return {}  # refused beside a forced call
     if "anthropic.claude-" in model:

@@ -17,7 +17,7 @@ from agent_core.providers.http_provider import HttpProvider
 from agent_core.providers.images import ImageRules
 from agent_core.providers.openai_wire import OpenAIChunks, OpenAIRequests
 from agent_core.providers.output_schema import openai_format
-from agent_core.providers.requests import EXTRA_BODY, HEADERS, sampling_fields
+from agent_core.providers.requests import EXTRA_BODY, HEADERS, effort_of, sampling_fields
 from agent_core.types import ModelRequest
 
 _BOTH = frozenset(
@@ -76,7 +76,9 @@ class OpenAIProvider(HttpProvider):
             "max_tokens",
             "parallel_tool_calls",
             "prompt_cache_key",
+            "random_seed",
             "reasoning_effort",
+            "seed",
             "stream_options",
             "strict",
             "enable_thinking",
@@ -136,7 +138,9 @@ class OpenAIProvider(HttpProvider):
         refuse_options(options, _RESPONSES_ONLY, called, protocol="responses")
         extra = options.pop(EXTRA_BODY, {})
         refused = self.refused(request.model)
-        head = sampling_fields(self._config, request, self._dialect.max_tokens_field)
+        seed = "random_seed" if self._server == "mistral" else "seed"
+        limit = self._dialect.max_tokens_field
+        head = sampling_fields(self._config, request, limit, seed=seed)
         head["stream_options"] = {"include_usage": True}
         if request.output is not None:
             head["response_format"] = {
@@ -145,7 +149,7 @@ class OpenAIProvider(HttpProvider):
             }
         if "web_search" in request.provider_tools and "web_search" in self.provider_tools:
             head |= self.provider_tools["web_search"]
-        if effort := self._config.reasoning:
+        if effort := effort_of(self._config, request):
             head |= _reasoning(effort, self._dialect.reasoning_field)
             if self._server in {"openai", "azure"} and effort != "none":  # refused beside reasoning
                 head.pop("temperature", None)

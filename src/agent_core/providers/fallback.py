@@ -97,6 +97,7 @@ def _addressed(request: ModelRequest, model: ModelConfig) -> ModelRequest:
     update = {
         "model": model.name,
         "temperature": model.temperature,
+        "reasoning": model.reasoning,
         "max_output_tokens": most,
         "provider_tools": [each for each in request.provider_tools if each in model.provider_tools],
     }

@@ -35,6 +35,7 @@ from agent_core.providers.requests import (
     body_of,
     called_names,
     chosen_tool,
+    effort_of,
     images_label,
     images_of,
     is_own,
@@ -294,11 +295,11 @@ class GeminiProvider(HttpProvider):
     def write_body(self, request: ModelRequest, options: dict[str, Any], called: Called) -> bytes:
         """Write a generateContent body."""
         extra = options.pop(EXTRA_BODY, {})
-        settings = sampling_fields(self._config, request, "maxOutputTokens")
+        settings = sampling_fields(self._config, request, "maxOutputTokens", seed="seed")
         if request.stop:
             settings["stopSequences"] = request.stop
-        if self._config.reasoning:
-            settings["thinkingConfig"] = _thinking(request.model, self._config.reasoning)
+        if effort := effort_of(self._config, request):
+            settings["thinkingConfig"] = _thinking(request.model, effort)
         if request.output is not None:
             settings["responseMimeType"] = "application/json"
             settings["responseJsonSchema"] = request.output.output_schema

@@ -34,6 +34,7 @@ from agent_core.providers.reply import ReplyAccumulator
 from agent_core.providers.requests import (
     EXTRA_BODY,
     ToolNames,
+    effort_of,
     own_options,
     sampling_fields,
 )
@@ -144,14 +145,14 @@ class LocalProvider:
             request = request.model_copy(update={"tools": fitted.tools})
         options = own_options(self._config, request, called, known=KNOWN_OPTIONS)
         extra = options.pop(EXTRA_BODY, {})
-        head = sampling_fields(self._config, request, "max_tokens")
+        head = sampling_fields(self._config, request, "max_tokens", seed="seed")
         head["stream_options"] = {"include_usage": True}
         if request.output is not None:
             head["response_format"] = {
                 "type": "json_schema",
                 "json_schema": {"schema": request.output.output_schema},
             }
-        if effort := self._config.reasoning:  # each model's template knows one of the two
+        if effort := effort_of(self._config, request):  # each model's template knows one of the two
             thinks = effort != "none"
             head["chat_template_kwargs"] = {
                 "enable_thinking": thinks,

@@ -21,6 +21,7 @@ from agent_core.providers.requests import (
     accepted_fields,
     body_of,
     called_names,
+    effort_of,
     function_tool,
     images_of,
     is_own,
@@ -133,14 +134,16 @@ class OllamaProvider(HttpProvider):
         extra = options.pop(EXTRA_BODY, {})
         parameters = {
             "num_ctx": self._config.window,
-            **sampling_fields(self._config, request, "num_predict"),
+            **sampling_fields(self._config, request, "num_predict", seed="seed"),
             **({"stop": request.stop} if request.stop else {}),
             **table(options.pop("options", None)),
         }
         parameters = accepted_fields(parameters, self.refused(request.model))
         # Without `truncate` a prompt that is too long loses its beginning silently.
         head: dict[str, Any] = {"options": parameters, "truncate": False}
-        if effort := self._config.reasoning:  # models without levels take any level for "yes"
+        if effort := effort_of(
+            self._config, request
+        ):  # models without levels take any level for "yes"
             head["think"] = False if effort == "none" else effort
         if request.output is not None:
             head["format"] = request.output.output_schema

@@ -30,6 +30,7 @@ from agent_core.types import (
     ToolResult,
     ToolResultBlock,
 )
+from agent_core.types.options import ReasoningEffort
 
 
 def system_message(blocks: Sequence[SystemBlock]) -> bytes:
@@ -359,13 +360,25 @@ def own_options(
     return merged
 
 
-def sampling_fields(config: ModelConfig, request: ModelRequest, limit: str) -> dict[str, Any]:
-    """Return the token limit of the reply, in the field `limit`, and any temperature set."""
+def sampling_fields(
+    config: ModelConfig, request: ModelRequest, limit: str, *, seed: str | None = None
+) -> dict[str, Any]:
+    """Return the token limit of the reply, in the field `limit`, and any temperature and seed set.
+
+    `seed` is the service's field for a seed, if it has one.
+    """
     fields: dict[str, Any] = {limit: request.max_output_tokens or config.max_output_tokens}
     temperature = config.temperature if request.temperature is None else request.temperature
     if temperature is not None:
         fields["temperature"] = temperature
+    if seed is not None and request.seed is not None:
+        fields[seed] = request.seed
     return fields
+
+
+def effort_of(config: ModelConfig, request: ModelRequest) -> ReasoningEffort | None:
+    """Return the amount of reasoning: of the request, or else of the configuration."""
+    return request.reasoning or config.reasoning
 
 
 def accepted_fields(fields: Mapping[str, Any], refused: AbstractSet[str]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from agent_core.providers.failures import Called
 from agent_core.providers.http_provider import Prepared
 from agent_core.providers.output_schema import openai_format
 from agent_core.providers.reply import table
-from agent_core.providers.requests import EXTRA_BODY, sampling_fields
+from agent_core.providers.requests import EXTRA_BODY, effort_of, sampling_fields
 from agent_core.providers.responses_events import ResponsesEvents
 from agent_core.providers.responses_wire import ResponsesRequests
 from agent_core.types import ErrorPayload, ModelRequest
@@ -80,7 +80,7 @@ class OpenAIResponsesProvider(OpenAIProvider):
         head["store"] = False
         if not re.match(_WITHOUT_REASONING, request.model):
             head["include"] = ["reasoning.encrypted_content"]
-        reasoning = self._reasoning(options, refused)
+        reasoning = self._reasoning(request, options, refused)
         if reasoning:
             head["reasoning"] = reasoning
         if reasoning.get("effort", "none") != "none":  # refused beside reasoning
@@ -107,9 +107,11 @@ class OpenAIResponsesProvider(OpenAIProvider):
         prepared = self.prepare(request, before.called)
         return prepared if prepared.body != before.body else None
 
-    def _reasoning(self, options: dict[str, Any], refused: AbstractSet[str]) -> dict[str, Any]:
+    def _reasoning(
+        self, request: ModelRequest, options: dict[str, Any], refused: AbstractSet[str]
+    ) -> dict[str, Any]:
         """Return the effort and the summary of reasoning; removes these options from `options`."""
-        effort = options.pop("reasoning_effort", None) or self._config.reasoning
+        effort = options.pop("reasoning_effort", None) or effort_of(self._config, request)
         said = {"effort": effort, "summary": "auto"} if effort else {}
         if effort == "none":
             del said["summary"]

@@ -134,9 +134,7 @@ class RunExecutor:
                             await converse(ctx, prompt or _NO_MESSAGE, stats)
                         elif self._project.setup.config.compact.enabled:
                             await ctx.history.resume(ctx.journal)
-                            await source.compact(
-                                ctx.toolbox.definitions, stats, focus=options.instructions or ""
-                            )
+                            await source.compact(ctx.toolbox.definitions, stats, focus=options.text)
                         else:
                             raise not_summarised()
             finally:

@@ -30,11 +30,12 @@ from agent_core.context.system_prompt import (
 from agent_core.events import Journal
 from agent_core.extensions import Extension, ExtensionContext, Extensions
 from agent_core.loop import NoHistory, RunContext, RunLimits
-from agent_core.loop.options import RunOptions
+from agent_core.loop.options import NO_OPTIONS, RunOptions
 from agent_core.runtime.background import Background
 from agent_core.runtime.compact_agent import CompactAgentDeps
 from agent_core.runtime.compaction import CompactingContextSource, Compactions
 from agent_core.runtime.memory_service import MemoryService
+from agent_core.runtime.models import NO_CHANGES
 from agent_core.runtime.process import ProcessParts
 from agent_core.runtime.project import Project, ProjectContext
 from agent_core.runtime.project_files import ProjectFiles
@@ -206,13 +207,18 @@ class RunFactory:
 
             offered = self._models.provider_tools(model)
             shown = await admitted(model, offered, self._project.guard, run, journal)
+        changes = NO_CHANGES
+        if options is not NO_OPTIONS and (changes := options.model_settings()):
+            shown = shown.model_copy(update=changes)
         composer = self._build_composer(spec, shown, toolbox, found, opened)
         source = await self.compactions.watch(composer, journal, scope)
         meter = scope.meter
         is_counted = bool(
             options.guards or options.extensions or self._project.extensions or spec.trace
         )
-        provider = self._models.open(model, composer.use, meter=meter, is_counted=is_counted)
+        provider = self._models.open(
+            model, composer.use, meter=meter, is_counted=is_counted, changes=changes
+        )
         extensions = await self._extensions_of(spec, scope, model, toolbox)
         ctx = RunContext(
             run=run,
@@ -392,8 +398,11 @@ class RunFactory:
         shown = {block.source for block in own} if own else set[str]()
         listed = found.instructions.text(room, without=shown)
         static = static_blocks(run.role, toolbox.names, instruction_catalog=listed)
-        if spec.options.instructions:
-            static.append(system_block("run_instructions", "caller", spec.options.instructions))
+        sampling = None
+        if spec.options is not NO_OPTIONS:
+            sampling = spec.options.sampling()
+            if text := spec.options.text:
+                static.append(system_block("run_instructions", "caller", text))
         dynamic: list[SystemBlock] = []
         skills = found.skills.text(room)
         if skills and LOAD_SKILL in toolbox.names:
@@ -434,6 +443,7 @@ class RunFactory:
             output=toolbox.expected.format if toolbox.expected else None,
             memory_scope=spec.scope,
             current=found.current_text,
+            sampling=sampling,
         )
         _remember(self._composers, run.agent_id, composer)
         return composer

@@ -49,6 +49,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+NO_CHANGES: Mapping[str, Any] = {}
+"""For a run that changes no setting of its model."""
+
 
 class Models:
     """Resolves model configurations and keeps their adapters and connections open.
@@ -141,6 +144,7 @@ class Models:
         *,
         meter: Meter | None = None,
         is_counted: bool = False,
+        changes: Mapping[str, Any] = NO_CHANGES,
     ) -> ProviderAdapter:
         """Return the adapter for one run with this model; it may fall back to other models.
 
@@ -151,6 +155,7 @@ class Models:
             meter: pays for the calls.
             is_counted: count the cost of calls even without a known price, because telemetry reads
                 it or guards withhold events.
+            changes: settings of the run that also apply to other models.
 
         Raises:
             ConfigError: a provider is not registered, or a configuration does not suit it.
@@ -160,7 +165,7 @@ class Models:
             return first
         others = [
             (
-                other.model_copy(update={"provider_tools": self._kept(model, other)}),
+                other.model_copy(update={**changes, "provider_tools": self._kept(model, other)}),
                 self._adapter(other, meter, is_counted=is_counted),
             )
             for other in self._config.model_fallbacks

@@ -11,7 +11,14 @@ from agent_core.agents.workers import WorkerPools
 from agent_core.artifacts.images import sendable
 from agent_core.config.models import ModelConfig
 from agent_core.errors import AgentCoreError
-from agent_core.loop.options import NO_OPTIONS, RunOptions, malformed_option, stored_options
+from agent_core.extensions import ExtensionContext
+from agent_core.loop.options import (
+    NO_OPTIONS,
+    RunOptions,
+    malformed_option,
+    stored_options,
+    with_instructions,
+)
 from agent_core.process.environment import HOOK
 from agent_core.redaction.redactor import JournalRedactor
 from agent_core.runtime.process import ProcessParts
@@ -85,6 +92,13 @@ class RunRequests:
         is_here = dispatcher is None or placement.here or prompt is None
         model = self._models.resolve(instead=options.model, provider_tools=options.provider_tools)
         options = self._with_memory(options)
+        begins = RunIdentity(
+            session_id=session_id,
+            agent_id=new_id("agent"),
+            run_id=new_id("run"),
+            role=ROLES[mode][1],
+            mode=mode,
+        )
         if is_here:
             await self._models.require_ready(model)
             with suppress(AgentCoreError):  # the run itself reports a broken toolset
@@ -93,7 +107,11 @@ class RunRequests:
                 self._project.toolboxes.check_options(options)
             if mode is RunMode.NORMAL and prompt is not None:
                 self._project.toolboxes.check_deps(options)
-        stored = None if options is NO_OPTIONS else self._store_options(options, model)
+        stored = None
+        if options is not NO_OPTIONS:
+            context = ExtensionContext(run=begins, deps=options.deps)
+            options = await with_instructions(options, context)
+            stored = self._store_options(options, model)
         if dispatcher is not None:
             has_message = prompt is not None
             dispatch = await dispatcher.dispatch_of(placement, stored, has_message=has_message)
@@ -103,9 +121,9 @@ class RunRequests:
             stored_prompt, title = self._stored_prompt(clean_prompt, options)
         if mode is RunMode.ORCHESTRATOR and is_here:
             self._workers.require_any(self._project.toolboxes.known_names())
-        run_id, trace = new_id("run"), None
+        trace = None
         if self._telemetry is not None:
-            trace, carrier = self._begin_trace(self._telemetry, session_id, run_id, mode, is_here)
+            trace, carrier = self._begin_trace(self._telemetry, begins, is_here=is_here)
             stored = (stored or StoredOptions()).model_copy(update={"trace": carrier})
         metadata: dict[str, Any] = {MODEL_KEY: f"{model.provider}:{model.name}"}
         if event := os.environ.get(HOOK):
@@ -116,8 +134,8 @@ class RunRequests:
             move_session=move_session,
             owner=self._owner.owner_id,
             agent_type=ROLES[mode][0],
-            agent_id=new_id("agent"),
-            run_id=run_id,
+            agent_id=begins.agent_id,
+            run_id=begins.run_id,
             mode=mode,
             prompt=stored_prompt,
             title=title,
@@ -130,20 +148,13 @@ class RunRequests:
         return RunRequest(opening=opening, prompt=clean_prompt, caller=caller, warnings=warnings)
 
     def _begin_trace(
-        self, telemetry: "Telemetry", session_id: str, run_id: str, mode: RunMode, is_here: bool
+        self, telemetry: "Telemetry", begins: RunIdentity, *, is_here: bool
     ) -> "tuple[RunTrace | None, Mapping[str, str]]":
         """Begin the span of a run that starts here; return it, and the carrier that names it (or
         its parent, for a run that starts elsewhere).
         """
         if not is_here:
             return None, telemetry.carrier()
-        begins = RunIdentity(
-            session_id=session_id,
-            agent_id=new_id("agent"),
-            run_id=run_id,
-            role=ROLES[mode][1],
-            mode=mode,
-        )
         trace = telemetry.begin_run(begins, self._journal_redactor.payload)
         return trace, trace.carrier
 

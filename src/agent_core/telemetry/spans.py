@@ -396,6 +396,7 @@ class _ModelCall:
         optional = {
             names.REQUEST_MAX_TOKENS: request.max_output_tokens,
             names.REQUEST_TEMPERATURE: request.temperature,
+            names.REQUEST_SEED: request.seed,
             names.REQUEST_STOP: request.stop or None,
             names.OUTPUT_TYPE: "json" if request.output is not None else None,
         }

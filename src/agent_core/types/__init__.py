@@ -105,6 +105,7 @@ from agent_core.types.options import (
     OutputMode,
     OutputT,
     PermissionMode,
+    ReasoningEffort,
     StoredOptions,
 )
 from agent_core.types.records import (
@@ -281,6 +282,7 @@ __all__ = [
     "ProjectBytes",
     "ProviderToolBlock",
     "ReasoningBlock",
+    "ReasoningEffort",
     "ReplayResult",
     "Role",
     "RunChange",

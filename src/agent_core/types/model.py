@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from agent_core.types.content import ContentBlock, ErrorPayload, Frozen, Role, Usage
-from agent_core.types.options import OutputMode
+from agent_core.types.options import OutputMode, ReasoningEffort
 from agent_core.types.tools import ToolCall, ToolDefinition
 
 
@@ -88,7 +88,8 @@ class ModelRequest(Frozen):
     is `auto`, `none`, `required` or the canonical name of one tool. An adapter that holds its
     service to the schema of `output` leaves the tool `final_answer` out; an adapter that ignores
     `output` offers it like the others. `provider_tools` are tools that the service runs itself; an
-    adapter whose service does not have one leaves it out.
+    adapter whose service does not have one leaves it out, and so it does with `temperature` and
+    `seed`. `reasoning`, `stop` and `max_output_tokens` hold, or the request is refused.
     """
 
     model: str
@@ -99,6 +100,8 @@ class ModelRequest(Frozen):
     output: OutputFormat | None = None
     provider_tools: list[str] = []
     temperature: float | None = None
+    seed: int | None = None
+    reasoning: ReasoningEffort | None = None
     max_output_tokens: int | None = None
     stop: list[str] = []
     provider_options: dict[str, Any] = Field(default_factory=dict[str, Any])

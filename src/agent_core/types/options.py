@@ -21,6 +21,14 @@ Amount = Annotated[int, Field(ge=0, le=10**12)]
 Dollars = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
 
+Temperature = Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)]
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+StopText = Annotated[str, Field(min_length=1, max_length=1000)]
+OutputTokens = Annotated[int, Field(gt=0, le=1_000_000_000)]
+
+ReasoningEffort = Literal["none", "low", "medium", "high"]
+"""Amount of reasoning, in one spelling for all providers."""
+
 OutputMode = Literal["auto", "native", "tool"]
 """Way of requesting a typed answer: by the provider's own schema mode, or by a tool."""
 
@@ -102,6 +110,11 @@ class StoredOptions(Frozen):
         max_turns: largest number of model turns.
         provider_tools: the tools of the service; None leaves that to the configuration.
         permission_mode: freedom to act unasked; None is `ask`.
+        temperature: temperature of its model calls.
+        seed: seed of its model calls.
+        stop: texts at which a reply ends.
+        reasoning: amount of reasoning.
+        max_output_tokens: largest number of tokens of a reply.
         memory: scope of its memory: `off`, `shared` or `user:<id>`; None is `shared` if memory is
             on in the settings.
         needs_caller: names of options that cannot be stored (`deps`, `guards`, callables among
@@ -122,6 +135,11 @@ class StoredOptions(Frozen):
     max_turns: Annotated[int, Field(gt=0, le=1_000_000)] | None = None
     provider_tools: ProviderTools | None = None
     permission_mode: PermissionMode | None = None
+    temperature: Temperature | None = None
+    seed: Seed | None = None
+    stop: Annotated[list[StopText], Field(max_length=16)] = []
+    reasoning: ReasoningEffort | None = None
+    max_output_tokens: OutputTokens | None = None
     memory: MemoryScope = None
     needs_caller: list[str] = []
     trace: dict[str, str] = {}

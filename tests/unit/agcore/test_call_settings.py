@@ -15,6 +15,7 @@ from agcore.llm import (
     tool_call_reply,
 )
 from agcore.tools import ToolRegistry
+from agent_core import ExtensionContext
 from agent_parts import SUMMARY, Echo, bundle, is_summary
 
 OPTIONS: dict[str, Any] = {"openai": {"seed": 7}}
@@ -93,3 +94,26 @@ async def test_a_summary_is_neither_stopped_nor_made_to_call_a_tool() -> None:
 async def test_an_unknown_setting_is_refused() -> None:
     with pytest.raises(TypeError, match="top_k"):
         await LlmCycle(MockProvider(["ok"])).submit("go", top_k=1)  # pyright: ignore[reportCallIssue]
+
+
+async def test_seed_and_reasoning_reach_the_provider() -> None:
+    provider = MockProvider(lambda _: "ok")
+    cycle = LlmCycle(provider, CycleConfig(seed=1, reasoning="low"))
+    await cycle.submit("1")
+    await cycle.submit("2", seed=2, reasoning=None)
+    agent = Agent("a", model=provider, seed=3)
+    await agent.run("3", reasoning="high")
+    facts = [(each.seed, each.reasoning) for each in provider.requests]
+    assert facts == [(1, "low"), (2, None), (3, "high")]
+
+
+async def test_instructions_of_a_run_may_be_a_function_of_its_deps() -> None:
+    provider = MockProvider(lambda _: "ok")
+
+    async def write(context: ExtensionContext) -> str:
+        return f"You serve {context.deps}."
+
+    agent = Agent("a", "Be brief.", model=provider)
+    await agent.run("1", instructions=write, deps="Ada")
+    (request,) = provider.requests
+    assert "You serve Ada." in "".join(message.text for message in request.messages)

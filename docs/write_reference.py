@@ -48,6 +48,10 @@ ENGINE: Mapping[str, tuple[str, str, Mapping[str, tuple[str, ...]]]] = {
                 *("CleanupResult", "DeleteSessionResult", "SwitchResult"),
                 *("WorkspaceDiff", "FileChange"),
             ),
+            "Tasks": (
+                *("Tasks", "TaskDocument", "TaskStep", "TaskEvent", "TaskStatus"),
+                "TaskStepStatus",
+            ),
             "Permission": (
                 "PermissionRequest",
                 "PermissionDecision",

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from agent_core.api import AgentRuntime, RunError, RunHandle, RunResult, Session
+    from agent_core.api.tasks import Tasks
     from agent_core.api.worker import Worker
     from agent_core.config.models import Config, ModelConfig
     from agent_core.errors import (
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from agent_core.mcp.toolsets import McpHttp, McpStdio
     from agent_core.permissions import PermissionCallback
     from agent_core.providers.base import ProviderAdapter, ProviderRegistry
+    from agent_core.tasks.log_format import TaskEvent
+    from agent_core.tasks.model import TaskDocument, TaskStatus, TaskStep, TaskStepStatus
     from agent_core.tools.base import Tool, ToolContext, ToolReturn
     from agent_core.tools.decorator import tool
     from agent_core.tools.registry import ToolRegistry
@@ -98,6 +101,11 @@ _HOMES = {
         ("AgentRuntime", "RunError", "RunHandle", "RunResult", "Session"), "agent_core.api"
     ),
     **dict.fromkeys(("Config", "ModelConfig"), "agent_core.config.models"),
+    "Tasks": "agent_core.api.tasks",
+    "TaskEvent": "agent_core.tasks.log_format",
+    **dict.fromkeys(
+        ("TaskDocument", "TaskStatus", "TaskStep", "TaskStepStatus"), "agent_core.tasks.model"
+    ),
     "Worker": "agent_core.api.worker",
     **dict.fromkeys(("AnyModel", "RunOptions"), "agent_core.loop.options"),
     "PermissionCallback": "agent_core.permissions",
@@ -191,7 +199,13 @@ __all__ = [
     "StorageError",
     "SwitchResult",
     "SystemBlock",
+    "TaskDocument",
     "TaskError",
+    "TaskEvent",
+    "TaskStatus",
+    "TaskStep",
+    "TaskStepStatus",
+    "Tasks",
     "TextBlock",
     "Tool",
     "ToolCall",

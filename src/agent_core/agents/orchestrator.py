@@ -94,7 +94,8 @@ async def open_orchestrator_spawner(
     settings = structs.replace(settings, others=others)
     actor = Actor(run.agent_id, run.run_id, parent)
     is_working = deps.children.is_working
-    async with open_board(settings, actor, redactor=deps.redactor, is_working=is_working) as board:
+    opening = partial(open_board, settings, actor, redactor=deps.redactor, is_working=is_working)
+    async with deps.boards.hold(run.session_id, opening) as board:
         spawner = OrchestratorSpawner(deps, parent, build_context, board, options)
         reason = ChildCancelReason.PARENT_ENDED
         try:

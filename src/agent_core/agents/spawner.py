@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct, field, structs
 
+from agent_core.agents.boards import TaskBoards
 from agent_core.agents.child_runs import ChildCancelReason, ChildRun, ChildRuns, ChildSpec
 from agent_core.agents.definitions import AgentDefinitions
 from agent_core.agents.report import find_failure, report_child
@@ -146,6 +147,7 @@ class SpawnerDeps(Struct, frozen=True, kw_only=True):
         is_disabled: whether the user's settings remove the tool of this name from all runs.
         can_ask: whether a permission can be requested.
         history_of: returns the history of a child that has waited for an answer.
+        boards: the Task boards open in this process.
         telemetry: records the runs, if set.
         task_logs: the logs by session if they are kept in memory; None if they are written.
     """
@@ -163,6 +165,7 @@ class SpawnerDeps(Struct, frozen=True, kw_only=True):
     history_of: Callable[[RunRecord], HistorySource]
     open_journal: OpenJournal
     redactor: Redactor
+    boards: TaskBoards
     telemetry: "Telemetry | None" = None
     task_logs: Mapping[str, dict[str, int]] | None = None
 

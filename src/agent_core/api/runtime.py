@@ -1,11 +1,11 @@
 """`AgentRuntime`, the entry point for callers."""
 
 import asyncio
-import re
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
@@ -22,9 +22,8 @@ from agent_core.api.keywords import run_keywords
 from agent_core.api.session import Session
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
 from agent_core.keywords import lists_keywords
-from agent_core.runtime.options import RuntimeOptions
+from agent_core.runtime.options import RuntimeOptions, checked_session_id
 from agent_core.types import (
-    SESSION_ID_PATTERN,
     AgentDefinition,
     AgentSource,
     Mode,
@@ -44,6 +43,7 @@ from agent_core.types.memory_scopes import checked_scope
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
 
+    from agent_core.api.tasks import Tasks
     from agent_core.config.models import Config
     from agent_core.extensions import Extension
     from agent_core.loop.guards import RunGuard
@@ -317,7 +317,7 @@ class AgentRuntime:
                 `session_elsewhere`: it works in another folder; nothing is stored.
         """
         draft = user_draft(message)
-        chosen = new_id("sess") if session_id is None else _checked_session_id(session_id)
+        chosen = new_id("sess") if session_id is None else checked_session_id(session_id)
         placement = _asked_placement(fields)
         services = await self._home.services()
         asked = _asked_options(options, fields)
@@ -457,7 +457,7 @@ class AgentRuntime:
         Raises:
             AgentCoreError: `validation_error`: the session id or `memory` is malformed.
         """
-        chosen = new_id("sess") if session_id is None else _checked_session_id(session_id)
+        chosen = new_id("sess") if session_id is None else checked_session_id(session_id)
         return Session(
             chosen,
             self.start,
@@ -675,7 +675,7 @@ class AgentRuntime:
         """
         services = await self._home.services()
         run = await services.runs.compact(
-            _checked_session_id(session_id), instructions=instructions, move_session=move_session
+            checked_session_id(session_id), instructions=instructions, move_session=move_session
         )
         return RunHandle(run, services.runs, services.sessions)
 
@@ -705,6 +705,13 @@ class AgentRuntime:
         """
         servers = (await self._home.services()).project.servers
         return await servers.prompt(server_id, name, arguments)
+
+    @cached_property
+    def tasks(self) -> "Tasks":
+        """The Tasks of sessions: create and read them, follow them, and report on steps."""
+        from agent_core.api.tasks import Tasks  # noqa: PLC0415 - few programs have Tasks
+
+        return Tasks(self._home)
 
     def register_provider(self, key: str, factory: "ProviderFactory") -> None:
         """Add a provider for `[model] provider = "<key>"`, before the first run that needs it.
@@ -795,7 +802,7 @@ class AgentRuntime:
             AgentCoreError: `validation_error`: the id is malformed.
         """
         services = await self._home.services()
-        return await services.runs.waiting_messages(_checked_session_id(session_id))
+        return await services.runs.waiting_messages(checked_session_id(session_id))
 
     async def replay_run(self, run_id: str, include_sensitive: bool = False) -> "ReplayResult":
         """Return the timeline of one run.
@@ -861,7 +868,7 @@ class AgentRuntime:
             AgentCoreError: `validation_error`: there is nothing to undo.
         """
         services = await self._changeable()
-        return await services.sessions.moves.undo(_checked_session_id(session_id), force=force)
+        return await services.sessions.moves.undo(checked_session_id(session_id), force=force)
 
     async def redo(self, session_id: str, force: bool = False) -> "SwitchResult":
         """Return to the state just before the last `undo`, including files.
@@ -871,7 +878,7 @@ class AgentRuntime:
             AgentCoreError: `validation_error`: there is nothing to redo; a new message ends redo.
         """
         services = await self._changeable()
-        return await services.sessions.moves.redo(_checked_session_id(session_id), force=force)
+        return await services.sessions.moves.redo(checked_session_id(session_id), force=force)
 
     async def fork(
         self, session_id: str, node_id: str | None = None, *, into: str | Path | None = None
@@ -1270,13 +1277,6 @@ def _malformed(message: str) -> AgentCoreError:
 def _require_text(what: str, name: str | None) -> None:
     if name is not None and not name.strip():
         raise _malformed(f"the {what} is empty; is a variable not set?")
-
-
-def _checked_session_id(session_id: object) -> str:
-    if isinstance(session_id, str) and re.fullmatch(SESSION_ID_PATTERN, session_id):
-        return session_id
-    message = f"the session id {session_id!r} is not one: use 1 to 64 letters, digits, _ or -"
-    raise _malformed(message)
 
 
 def _checked_mode(mode: Mode) -> RunMode:

@@ -1,6 +1,7 @@
 """Arguments of a runtime's caller; everything else is built from the configuration."""
 
 import os
+import re
 import weakref
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct, field
 
-from agent_core.types import AgentDefinition
+from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.types import SESSION_ID_PATTERN, AgentDefinition
 
 if TYPE_CHECKING:
     from agent_core.config.models import Config, ModelConfig
@@ -118,6 +120,18 @@ class RuntimeOptions(Struct, kw_only=True, dict=True, weakref=True):
         kept = InMemory(SqliteSessionStore.in_memory(), {}, defaultdict(dict))
         weakref.finalize(self, _close_all, kept.task_logs)
         return kept
+
+
+def checked_session_id(session_id: object) -> str:
+    """Return a session id.
+
+    Raises:
+        AgentCoreError: `validation_error`: it is not one.
+    """
+    if isinstance(session_id, str) and re.fullmatch(SESSION_ID_PATTERN, session_id):
+        return session_id
+    message = f"the session id {session_id!r} is not one: use 1 to 64 letters, digits, _ or -"
+    raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
 
 
 def _close_all(task_logs: Mapping[str, dict[str, int]]) -> None:

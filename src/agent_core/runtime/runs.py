@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, aclosing, contextmanager, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from agent_core.agents.boards import TaskBoards
 from agent_core.agents.child_runs import ChildRuns
 from agent_core.agents.spawner import SpawnerDeps
 from agent_core.agents.workers import WorkerPools
@@ -138,6 +139,7 @@ class Runs:
             on_left_behind=self.leases.release,
             pausing=project.guard.questions.pausing,
         )
+        self.boards = TaskBoards()
         workers = WorkerPools(config.agents, project.definitions)
         self._requests = RunRequests(project, process, workers)
         self.pipeline = RunPipeline(
@@ -177,6 +179,7 @@ class Runs:
             history_of=table.history_of,
             open_journal=table.open_journal,
             redactor=process.redactor,
+            boards=self.boards,
             telemetry=process.telemetry,
             task_logs=project.task_logs,
         )

@@ -54,6 +54,7 @@ class Services(Struct, frozen=True, kw_only=True):
     models: Models
     runs: Runs
     sessions: Sessions
+    redactor: Redactor
     workers: "WorkerTable | None" = None
 
     @property
@@ -169,6 +170,7 @@ async def open_services(
             models=models,
             runs=runs,
             sessions=sessions,
+            redactor=redactor,
             workers=opened.workers,
         )
         if options.read_only:

@@ -10,6 +10,14 @@ from agent_core.storage.sql import Connection
 from agent_core.types import AgentRecord, AgentStatus, ArtifactRecord, SessionRecord, utc_now
 
 
+def add_session(connection: Connection, session: SessionRecord) -> SessionRecord:
+    """Add a session without messages, unless there is one with its id; return the stored one."""
+    if (found := find(connection, SessionRecord, session.session_id)) is not None:
+        return found
+    insert(connection, session)
+    return session
+
+
 def add_agent(connection: Connection, agent: AgentRecord) -> None:
     """Add a child agent.
 

@@ -224,6 +224,7 @@ class SessionStore:
     agent = _read(queries.agent, is_single=True)
     agents = _read(queries.agents, is_single=True)
     add_agent = _write(changes.add_agent)
+    add_session = _write(changes.add_session)
     update_agent = _write(changes.update_agent, by="agent_id")
 
     # nodes and events

@@ -1,6 +1,7 @@
 """Copies the Task logs of a session for a fork of it, and finds logs of an earlier session."""
 
 import asyncio
+import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, cast
 
@@ -9,6 +10,16 @@ import orjson
 from agent_core.errors import TaskError
 from agent_core.storage.store import SessionStore
 from agent_core.tasks.log_store import TaskLogStore
+from agent_core.types import SessionRecord
+
+PROGRAM = "program"
+"""The agent id of changes that a program makes without a model."""
+
+
+def program_id(session: SessionRecord) -> str:
+    """Return the run id of a program's changes in this session, and in no other with its id."""
+    text = f"{session.session_id} {session.created_at.isoformat()}"
+    return f"{PROGRAM}_{hashlib.sha256(text.encode()).hexdigest()[:24]}"
 
 
 def read_logs(
@@ -80,7 +91,7 @@ def _split(content: bytes) -> Iterator[tuple[bytes, dict[str, Any]]]:
 
 
 async def logs_of_others(logs: TaskLogStore, store: SessionStore) -> frozenset[str]:
-    """Return the names of the logs in a session's folder that no run of the session has begun.
+    """Return the names of the logs that neither a run of the session nor its program has begun.
 
     A fork has the logs that were copied for it, which runs of its origin have begun.
 
@@ -94,8 +105,8 @@ async def logs_of_others(logs: TaskLogStore, store: SessionStore) -> frozenset[s
     session = await store.session(logs.session_id) if writers else None
     if session is None or session.parent_session_id is not None:
         return frozenset()
-    own: set[str] = set()
-    for run_id in set(writers.values()):
+    own = {program_id(session)}
+    for run_id in set(writers.values()) - own:
         run = await store.run(run_id)
         if run is not None and run.session_id == session.session_id:
             own.add(run_id)

@@ -29,8 +29,8 @@ line, and a field of Tasks.
 """
 
 
-class LogLine(Frozen):
-    """One line of a log. Only `event_type`, `step_id` and `payload` decide about the Task;
+class TaskEvent(Frozen):
+    """One line of a Task's log. Only `event_type`, `step_id` and `payload` decide about the Task;
     `created_at` stamps the line, and the rest says who wrote it.
     """
 
@@ -146,6 +146,27 @@ def read_log(log: bytes) -> Replayed:
     return Replayed(good, session_id, changes, len(changes), end, is_terminated)
 
 
+def read_events(log: bytes, after: int = 0) -> list[TaskEvent]:
+    """Return the complete lines of a log that follow the one numbered `after`.
+
+    Raises:
+        SchemaError: a line before the last one is damaged; `details.line` is its number.
+    """
+    start = len(BOM_UTF8) if log.startswith(BOM_UTF8) else 0
+    found: list[TaskEvent] = []
+    end = start
+    for number, match in enumerate(_LINE.finditer(log, start), 1):
+        try:
+            if number > after:
+                found.append(_parse(match[0], number))
+        except AgentCoreError as error:
+            if _is_left_by_a_crash(log, end):
+                break
+            raise schema_error(f"line {number}: {error.message}", line=number) from error
+        end += len(match[0])
+    return found
+
+
 def was_never_created(log: bytes) -> bool:
     """Return whether the first line is incomplete: the Task was never announced."""
     start = log.rstrip(PADDING)
@@ -153,20 +174,20 @@ def was_never_created(log: bytes) -> bool:
     return start[: len(first)] == first[: len(start)] and (not start or _is_torn(log))
 
 
-def last_line(tail: bytes) -> LogLine | None:
+def last_line(tail: bytes) -> TaskEvent | None:
     """Return the line at the end of a log; None if it cannot be read."""
     kept = tail.rstrip(PADDING)
     try:
-        return LogLine.model_validate(
+        return TaskEvent.model_validate(
             _load_json(kept[kept.rfind(b"\n") + 1 :].removeprefix(BOM_UTF8))
         )
     except ValueError:
         return None
 
 
-def _parse(raw: bytes, number: int) -> LogLine:
+def _parse(raw: bytes, number: int) -> TaskEvent:
     try:
-        line = LogLine.model_validate(_load_json(raw.rstrip(PADDING)))
+        line = TaskEvent.model_validate(_load_json(raw.rstrip(PADDING)))
     except ValidationError as error:
         raise _shape_error(error) from error
     except ValueError as error:

@@ -7,10 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from agent_core import AgentCoreError, AgentRuntime, ErrorCode, EventType, tool
+from agent_core import (
+    AgentCoreError,
+    AgentRuntime,
+    ErrorCode,
+    EventType,
+    TaskEvent,
+    TaskStepStatus,
+    ToolPermission,
+    tool,
+)
 from agent_core.errors import StorageError, TaskError
 from agent_core.providers.scripted import calls
-from agent_core.tasks.log_format import TaskEvent
 from casts import Cast
 from isolation import Home, program_file
 from runtimes import CONFIG, ask, runtime
@@ -101,7 +109,7 @@ async def test_the_board_of_a_running_orchestrator_sees_the_changes_of_a_program
         return "resumed"
 
     async with runtime(home, project, cast, config=CONFIG + POOL) as made:
-        made.register_tool(tool(pause, name="pause", permission="readonly"))
+        made.register_tool(tool(name="pause", permission=ToolPermission.READONLY)(pause))
         handle = await made.start("go", session_id="s1", mode="orchestrator")
         await reached.wait()
         for step in ("build", "check"):
@@ -202,7 +210,7 @@ async def test_refusals_have_the_codes_of_the_tools(home: Home, project: Path) -
             made.tasks.create("s1", task_id="d", title="D", steps=[{"id": "x"}]),
             made.tasks.create("not an id", task_id="d", title="D", steps=[]),
             made.tasks.update("s1", "release", [{"op": "fly"}]),
-            made.tasks.update_step("s1", "release", "build", status="ready"),
+            made.tasks.update_step("s1", "release", "build", status=TaskStepStatus.READY),
         ):
             with pytest.raises(AgentCoreError) as invalid:
                 await call
@@ -271,7 +279,7 @@ async def test_another_process_reads_a_task_and_may_change_it_only_while_nobody_
 
     cast = Cast({"go": [calls("pause"), "done"]})
     async with runtime(home, project, cast, config=CONFIG + POOL) as made:
-        made.register_tool(tool(pause, name="pause", permission="readonly"))
+        made.register_tool(tool(name="pause", permission=ToolPermission.READONLY)(pause))
         await create(made)
         await made.tasks.update_step("s1", "release", "build", status="completed")
         handle = await made.start("go", session_id="s1", mode="orchestrator")

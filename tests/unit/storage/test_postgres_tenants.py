@@ -20,6 +20,7 @@ from agent_core.types import (
     PermissionGrant,
     SessionFork,
     SessionNote,
+    SessionRecord,
     SnapshotNote,
     utc_now,
 )
@@ -172,6 +173,11 @@ WRITES: dict[str, Callable[[SessionStore], Awaitable[object]]] = {
     "hand_over": lambda s: s.hand_over("run_1", "me"),
     "drop_queued": lambda s: s.drop_queued("run_1"),
     "queue_again": lambda s: s.queue_again("run_1"),
+    "add_session": lambda s: s.add_session(
+        SessionRecord(
+            session_id="s1", cwd="/p", tenant="mine", created_at=utc_now(), updated_at=utc_now()
+        )
+    ),
     "add_agent": lambda s: s.add_agent(a_child("agent_9")),
     "update_agent": lambda s: s.update_agent("agent_s1", metadata={"a": 1}),
     "add_run": lambda s: s.add_run(a_child_run("run_9"), events=[an_event()]),

@@ -53,7 +53,7 @@ _SEGMENTS = ("static_system", "tools", "dynamic_system")
 """The parts of a request before its history, in the order in which a prompt cache compares them."""
 
 
-class Use(Struct, frozen=True, kw_only=True):
+class ContextUse(Struct, frozen=True, kw_only=True):
     """Estimated tokens of a request; `scale` converts estimates to the token count of the model.
 
     Attributes:
@@ -140,7 +140,7 @@ class ContextReporter:
         system: SystemSegment,
         tools: ToolSegment,
         budget: WindowShares,
-        use: Use,
+        use: ContextUse,
         **facts: Any,
     ) -> ContextBuildReport:
         """Describe the request that has just been built.
@@ -363,7 +363,7 @@ class Built(Struct, frozen=True):
     request: ModelRequest
     report: ContextBuildReport
     budget: WindowShares
-    use: Use
+    use: ContextUse
     over_budget: bool
 
 
@@ -470,7 +470,7 @@ class Composer:
         trimmed = trim(history, room, may_drop=may_drop, kept=self._kept)
         messages = history.builder.tokens + around
         self._estimated = before + messages
-        use = Use(
+        use = ContextUse(
             static_system=system.static_tokens,
             dynamic_system=system.dynamic_tokens,
             tools=self._tools.tokens,

@@ -33,7 +33,7 @@ class Content(Struct, frozen=True):
     mode: int
 
 
-class State(Struct, frozen=True):
+class RepositoryState(Struct, frozen=True):
     """The files that Git would follow for an entry called `.git`, or a folder of a repository.
 
     Attributes:
@@ -55,7 +55,7 @@ class State(Struct, frozen=True):
     is_whole: bool = True
 
 
-def examine(entry: str) -> State:
+def examine(entry: str) -> RepositoryState:
     """Read the files Git would follow for an entry. Blocks on files."""
     return _Examination(entry).state()
 
@@ -79,7 +79,7 @@ class _Examination:
         self._executed: set[tuple[str, str]] = set()
         self._is_whole = True
 
-    def state(self) -> State:
+    def state(self) -> RepositoryState:
         """Return the files that were found."""
         entry = self._entry
         is_pointer = os.path.islink(entry) or not os.path.isdir(entry)  # noqa: PTH112, PTH114
@@ -99,7 +99,7 @@ class _Examination:
             if os.path.lexists(path):
                 trees += self._read_settings(path, folder=common, tree=tree)
         self._read_hooks(f"{common}/hooks")
-        return State(
+        return RepositoryState(
             folder=folder,
             is_pointer=is_pointer,
             is_owned=_is_owned(tree, folder, common, trees),
@@ -238,13 +238,13 @@ def find_hooks(folder: str) -> Iterator[tuple[str, str]]:
                 yield path, hashlib.sha256(content.data if content else b"").hexdigest()
 
 
-def tracked_paths(state: State) -> Iterator[str]:
+def tracked_paths(state: RepositoryState) -> Iterator[str]:
     """Yield the paths in the index of a repository; none if it is broken."""
     index = read_index(Path(state.folder), digest_bytes=digest_bytes(state))
     yield from map(os.fsdecode, index.items if index else ())
 
 
-def digest_bytes(state: State) -> int:
+def digest_bytes(state: RepositoryState) -> int:
     """Return how long the names of objects are in a repository."""
     settings = state.contents.get(f"{state.folder}/config")
     return 32 if settings is not None and b"sha256" in settings.data else 20

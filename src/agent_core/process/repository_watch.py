@@ -30,7 +30,7 @@ from agent_core.git.index import find_submodules
 from agent_core.opening import open_descriptor, read_bytes
 from agent_core.process.repository_states import (
     Content,
-    State,
+    RepositoryState,
     digest_bytes,
     examine,
     find_hooks,
@@ -66,7 +66,7 @@ class Known(Struct):
         unlisted: folders that could not be looked through.
     """
 
-    states: dict[str, State]
+    states: dict[str, RepositoryState]
     note: Note | None = None
     unlisted: frozenset[str] = frozenset()
 
@@ -238,7 +238,7 @@ class RepositoryWatch:
             _add_submodules(entries)
         return list(entries)
 
-    def _examine(self, entry: str) -> State:
+    def _examine(self, entry: str) -> RepositoryState:
         """Examine an entry, with hooks that the user's own settings look for in every tree.
 
         In the project itself they are protected, and Git may bring them with another branch.
@@ -252,7 +252,7 @@ class RepositoryWatch:
 
     def _disable(
         self,
-        known: dict[str, State],
+        known: dict[str, RepositoryState],
         *,
         restores: bool,
         replaceable: Sequence[str] = (),
@@ -281,7 +281,7 @@ class RepositoryWatch:
             )
         return list(dict.fromkeys(disabled))
 
-    def _move(self, path: str, entry: str, before: State | None) -> tuple[str, bool]:
+    def _move(self, path: str, entry: str, before: RepositoryState | None) -> tuple[str, bool]:
         """Rename a file; put back its content from before the program, if that is known.
 
         Returns:
@@ -329,9 +329,9 @@ def _add_submodules(entries: dict[str, None]) -> None:
 
 
 def _find_fresh(
-    now: State,
+    now: RepositoryState,
     entry: str,
-    before: State | None,
+    before: RepositoryState | None,
     executed: frozenset[tuple[str, str]],
     *,
     with_followed: bool,
@@ -414,7 +414,7 @@ def _repositories_around(link: str) -> Iterator[str]:
         folder = os.path.dirname(folder)  # noqa: PTH120
 
 
-def _encode(states: dict[str, State]) -> bytes:
+def _encode(states: dict[str, RepositoryState]) -> bytes:
     """Return states as JSON; bytes and names that are no text are spelled with surrogates."""
     kept = {
         entry: {
@@ -437,7 +437,7 @@ def _spell_out(contents: dict[str, Content]) -> dict[str, tuple[str, int]]:
     }
 
 
-def _decode(data: bytes) -> dict[str, State]:
+def _decode(data: bytes) -> dict[str, RepositoryState]:
     """Return the states that were kept as JSON.
 
     Raises:
@@ -453,7 +453,7 @@ def _decode(data: bytes) -> dict[str, State]:
         }
 
     return {
-        entry: State(
+        entry: RepositoryState(
             folder=each["folder"],
             is_pointer=each["is_pointer"],
             is_owned=each["is_owned"],

@@ -289,7 +289,7 @@ class PendingCompactions:
         return node is not None
 
 
-class Pauses:
+class RetryPauses:
     """Pauses before failed work is tried again: they grow, and are stored with the session.
 
     Attributes:
@@ -353,13 +353,13 @@ class Pauses:
             self._known.popitem(last=False)
 
 
-class CompactionPauses(Pauses):
+class CompactionPauses(RetryPauses):
     """Pauses before a failed summary is tried again."""
 
     key = "compact_pause"
 
 
-class ExtractionPauses(Pauses):
+class ExtractionPauses(RetryPauses):
     """Pauses before a failed extraction of memories is tried again."""
 
     key = "memory_pause"

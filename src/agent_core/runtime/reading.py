@@ -28,7 +28,7 @@ from agent_core.types import (
 )
 
 if TYPE_CHECKING:
-    from agent_core.storage.postgres.notices import Inbox, Notices
+    from agent_core.storage.postgres.notices import NoticeQueue, Notices
 
 CONTROL = "soong_control"
 """Channel for requests to the process that executes a run."""
@@ -353,7 +353,7 @@ class _NoticedChanges(_Changes):
         store: SessionStore,
         owner: Owner,
         notices: "Notices",
-        inbox: "Inbox",
+        inbox: "NoticeQueue",
         read_run_id: str | None,
     ) -> None:
         super().__init__(store, owner)

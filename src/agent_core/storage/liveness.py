@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import Protocol
 
 from msgspec import Struct
 
@@ -14,18 +13,6 @@ OwnerIsDead = Callable[[str, bool], bool]
 lease is over by the store's clock. Must be quick: it is called inside a transaction, in storage's
 own thread.
 """
-
-
-class OwnerJudge(Protocol):
-    """Judges other owners: see `Owner`, which looks at locks and leases."""
-
-    def is_dead(self, owner_id: str, is_lease_over: bool, /) -> bool:
-        """Return whether the owner is gone."""
-        ...
-
-    def is_lost(self, owner_id: str, is_lease_over: bool, /) -> bool:
-        """Return whether the owner is gone, for a process that looks after all sessions."""
-        ...
 
 
 def by_lease(_: str, is_lease_over: bool, /) -> bool:

@@ -34,7 +34,7 @@ from agent_core.storage.connections import (
     size_of_files,
 )
 from agent_core.storage.faults import is_busy
-from agent_core.storage.liveness import OwnerJudge
+from agent_core.storage.owners import Owner
 from agent_core.storage.sql import Connection as SqlConnection, Job, NoWriter, Result
 from agent_core.storage.sqlite import InlineConnection, ReaderThreads, SqliteSessionStore
 
@@ -236,7 +236,7 @@ def _connect(path: Path, way: str) -> FileConnection:
 
 
 @asynccontextmanager
-async def open_unlocked(path: Path, judge: OwnerJudge) -> AsyncGenerator[SqliteSessionStore]:
+async def open_unlocked(path: Path, judge: Owner) -> AsyncGenerator[SqliteSessionStore]:
     """Open a database read-only; if there is none, the store is empty.
 
     If its schema is older, or a process died during a run, its rows are copied into memory, and
@@ -282,7 +282,7 @@ async def _has_lost_runs(store: SqliteSessionStore, path: Path) -> bool:
 
 @asynccontextmanager
 async def _up_to_date(
-    readers: UnlockedReaders, path: Path, judge: OwnerJudge
+    readers: UnlockedReaders, path: Path, judge: Owner
 ) -> AsyncGenerator[SqliteSessionStore]:
     """Yield a store of the rows in memory, upgraded, and without runs of dead processes."""
     rows = InlineConnection(await readers.read(_copy))

@@ -43,7 +43,7 @@ from agent_core.storage.approvals import (
     withdraw,
 )
 from agent_core.storage.grants import add_grant, find_grant, forget_grants, list_grants
-from agent_core.storage.liveness import Liveness, OwnerJudge
+from agent_core.storage.liveness import Liveness
 from agent_core.storage.rows import (
     BatchRows,
     add_note,
@@ -74,6 +74,7 @@ from agent_core.types import (
 )
 
 if TYPE_CHECKING:
+    from agent_core.storage.owners import Owner
     from agent_core.types import (
         ApprovalRecord,
         CostSummary,
@@ -189,7 +190,7 @@ class SessionStore:
         if self.is_read_only:
             raise NoWriter.refusal()
 
-    def judged_by(self, judge: OwnerJudge) -> Self:
+    def judged_by(self, judge: "Owner") -> Self:
         """Return the same store with another judge of owners."""
         judged = copy.copy(self)
         judged.liveness = Liveness(self.liveness.clock, judge.is_dead, judge.is_lost)

@@ -11,7 +11,6 @@ from agent_core.tasks.graph import Dag, GraphEdit, find_cycle
 from agent_core.tasks.model import (
     OPEN,
     UNFINISHED,
-    Change,
     StepBlocked,
     StepCancelled,
     StepClaim,
@@ -25,6 +24,7 @@ from agent_core.tasks.model import (
     StepUpdated,
     Task,
     TaskCancelled,
+    TaskChange,
     TaskCompleted,
     TaskCreated,
     TaskDocument,
@@ -48,7 +48,7 @@ _COPIED = {
 """The fields of a payload that are copied to the step."""
 
 
-def apply(dag: Dag | None, change: Change) -> Dag:
+def apply(dag: Dag | None, change: TaskChange) -> Dag:
     """Apply a change, and return the changed Task: a new one, or `dag` itself.
 
     Raises:
@@ -75,7 +75,7 @@ def apply(dag: Dag | None, change: Change) -> Dag:
     return dag
 
 
-def _find_subject(dag: Dag, change: Change) -> TaskStep | None:
+def _find_subject(dag: Dag, change: TaskChange) -> TaskStep | None:
     """Return the step that a change concerns (None for the Task), if the change is allowed now."""
     if isinstance(change.payload, TaskCreated):
         raise schema_error("a Task is created once")
@@ -118,7 +118,7 @@ def _create(document: TaskDocument) -> Dag:
     return dag
 
 
-def _change_task(dag: Dag, change: Change) -> None:
+def _change_task(dag: Dag, change: TaskChange) -> None:
     task, payload = dag.task, change.payload
     match payload:
         case TaskUpdated():
@@ -141,7 +141,7 @@ def _change_task(dag: Dag, change: Change) -> None:
     dag.task = task.model_copy(update={"status": after})
 
 
-def _update(dag: Dag, update: TaskUpdated, change: Change) -> None:
+def _update(dag: Dag, update: TaskUpdated, change: TaskChange) -> None:
     edit = GraphEdit(dag, change.at).run(update.operations)
     if set(edit.marked) != set(update.updated_after_dispatch_step_ids):
         raise schema_error("updated_after_dispatch_step_ids are not the claimed steps it changes")
@@ -159,7 +159,7 @@ def _update(dag: Dag, update: TaskUpdated, change: Change) -> None:
         dag.announced.append((None, EventType.TASK_REOPENED))
 
 
-def _change_step(dag: Dag, step: TaskStep, payload: StepPayload, change: Change) -> None:
+def _change_step(dag: Dag, step: TaskStep, payload: StepPayload, change: TaskChange) -> None:
     if step.status not in payload.begins_in or not _is_possible(dag, step, payload):
         message = f"{payload.event_type} cannot be: step {step.step_id} is {step.status}"
         raise schema_error(message)

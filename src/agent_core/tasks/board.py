@@ -39,7 +39,6 @@ from agent_core.tasks.model import (
     AbortTask,
     Actor,
     AddStep,
-    Change,
     ChangeDependency,
     ClaimStep,
     CloseRun,
@@ -54,6 +53,7 @@ from agent_core.tasks.model import (
     StepCancelled,
     StepFailed,
     Task,
+    TaskChange,
     TaskStatus,
     TaskStep,
     TaskUpdated,
@@ -722,7 +722,7 @@ class TaskBoard:
             self._unreadable[found.name] = found
             note_failure(by, found.error, task_id=found.task_id)
 
-    async def _commit(self, task: OpenTask, changes: Sequence[Change], by: Actor) -> Written:
+    async def _commit(self, task: OpenTask, changes: Sequence[TaskChange], by: Actor) -> Written:
         """Write changes and apply them; without changes do nothing.
 
         Raises:
@@ -760,7 +760,7 @@ class TaskBoard:
         return Written(task.dag, event_ids, stranded)
 
     def _begin(
-        self, name: str, task_id: str, changes: Sequence[Change], by: Actor
+        self, name: str, task_id: str, changes: Sequence[TaskChange], by: Actor
     ) -> tuple[TaskLog, list[str]]:
         """Create a log with its first lines, or none."""
         log = self._store.create(name)
@@ -772,7 +772,7 @@ class TaskBoard:
             raise
 
     def _append(
-        self, log: TaskLog, task_id: str, changes: Sequence[Change], by: Actor, *, first: int
+        self, log: TaskLog, task_id: str, changes: Sequence[TaskChange], by: Actor, *, first: int
     ) -> list[str]:
         """Append a line for each change; return the ids of the lines."""
         stamp = Stamp(
@@ -785,7 +785,7 @@ class TaskBoard:
         return event_ids
 
 
-def _touched_steps(changes: Sequence[Change]) -> Iterator[str]:
+def _touched_steps(changes: Sequence[TaskChange]) -> Iterator[str]:
     """Yield the steps behind which others may wait in vain since these changes."""
     for change in changes:
         match change.payload:

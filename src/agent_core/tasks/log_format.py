@@ -16,7 +16,7 @@ from agent_core.errors import AgentCoreError, ErrorCode, SchemaError
 from agent_core.redaction.redactor import Redactor
 from agent_core.tasks.apply import apply, schema_error
 from agent_core.tasks.graph import Dag
-from agent_core.tasks.model import PAYLOADS, Change, StepId, TaskCreated, TaskId, task_error
+from agent_core.tasks.model import PAYLOADS, StepId, TaskChange, TaskCreated, TaskId, task_error
 from agent_core.types import EventType, Frozen, SafeId, UtcDatetime
 
 PADDING = b"\0 \t\r\n"
@@ -45,7 +45,7 @@ class TaskEvent(Frozen):
     payload: dict[str, Any]
     created_at: UtcDatetime
 
-    def change(self) -> Change:
+    def change(self) -> TaskChange:
         """Return the checked change of the line.
 
         Raises:
@@ -58,7 +58,7 @@ class TaskEvent(Frozen):
             payload = kind.model_validate(self.payload)
         except ValidationError as error:
             raise _shape_error(error) from error
-        return Change(self.created_at, payload, self.step_id)
+        return TaskChange(self.created_at, payload, self.step_id)
 
 
 class Stamp(Struct, frozen=True, kw_only=True):
@@ -70,7 +70,7 @@ class Stamp(Struct, frozen=True, kw_only=True):
     run_id: str
 
 
-def encode(change: Change, stamp: Stamp, *, wal_seq: int, event_id: str) -> bytes:
+def encode(change: TaskChange, stamp: Stamp, *, wal_seq: int, event_id: str) -> bytes:
     """Return one line, with its newline."""
     payload = change.payload.model_dump(mode="json", exclude_none=change.payload.is_sparse)
     record: dict[str, Any] = {
@@ -102,7 +102,7 @@ class Replayed(Struct, frozen=True):
 
     dag: Dag | None
     session_id: str
-    changes: list[Change]
+    changes: list[TaskChange]
     lines: int
     end: int
     is_terminated: bool
@@ -118,7 +118,7 @@ def read_log(log: bytes) -> Replayed:
     """
     dag: Dag | None = None
     owner: tuple[str, str] | None = None
-    changes: list[Change] = []
+    changes: list[TaskChange] = []
     start = end = len(BOM_UTF8) if log.startswith(BOM_UTF8) else 0
     is_terminated = True
     for number, match in enumerate(_LINE.finditer(log, start), 1):
@@ -266,7 +266,7 @@ _PROSE = frozenset({"title", "summary", "result_summary", "reason"})
 """Texts of a model, from which token-like text is removed too; ids lose only known secrets."""
 
 
-def redact_change(change: Change, redactor: Redactor) -> Change:
+def redact_change(change: TaskChange, redactor: Redactor) -> TaskChange:
     """Remove secrets from a change; returns the same object if there are none.
 
     Raises:

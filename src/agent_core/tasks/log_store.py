@@ -24,7 +24,7 @@ from agent_core.opening import open_descriptor
 from agent_core.tasks.apply import schema_error
 from agent_core.tasks.graph import Dag
 from agent_core.tasks.log_format import PADDING, Replayed, last_line, read_log, was_never_created
-from agent_core.tasks.model import TASK_ENDS, Change, CloseRun, TaskStatus, task_error
+from agent_core.tasks.model import TASK_ENDS, CloseRun, TaskChange, TaskStatus, task_error
 from agent_core.types import SESSION_ID_PATTERN, CleanupFailure, CleanupResult, ErrorPayload
 
 SUFFIX = ".wal.jsonl"
@@ -153,7 +153,7 @@ class OpenTask(Struct):
     dag: Dag
     log: TaskLog
     lines: int = 0
-    recent: deque[Change] = field(default_factory=lambda: deque[Change](maxlen=_RECENT))
+    recent: deque[TaskChange] = field(default_factory=lambda: deque[TaskChange](maxlen=_RECENT))
     dropped: int = 0
     deadlines: dict[str, float] = field(default_factory=dict[str, float])
     is_settled: bool = False

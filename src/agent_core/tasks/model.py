@@ -598,7 +598,7 @@ DURABLE = {
 """Ends: they are on the disk, not only in the system's cache, before they are announced."""
 
 
-class Change(Struct, frozen=True):
+class TaskChange(Struct, frozen=True):
     """One change in a Task's history; `at` only stamps what it touches."""
 
     at: datetime

@@ -5,12 +5,12 @@ from typing import Any
 
 from agent_core.errors import TaskError
 from agent_core.tasks.log_store import OpenTask
-from agent_core.tasks.model import Actor, Change, TaskCreated, TaskUpdated
+from agent_core.tasks.model import Actor, TaskChange, TaskCreated, TaskUpdated
 from agent_core.types import EventLevel, EventType
 
 
 def note_changes(
-    by: Actor, task_id: str, changes: Sequence[Change], event_ids: Sequence[str]
+    by: Actor, task_id: str, changes: Sequence[TaskChange], event_ids: Sequence[str]
 ) -> None:
     """Note each line; payloads with whole documents are shortened to fit a timeline."""
     for change, event_id in zip(changes, event_ids, strict=True):

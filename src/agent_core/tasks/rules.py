@@ -16,7 +16,6 @@ from agent_core.tasks.model import (
     UNFINISHED,
     AbortTask,
     AddStep,
-    Change,
     ClaimStep,
     CloseRun,
     Command,
@@ -37,6 +36,7 @@ from agent_core.tasks.model import (
     StepUpdated,
     Task,
     TaskCancelled,
+    TaskChange,
     TaskCompleted,
     TaskCreated,
     TaskDocument,
@@ -85,7 +85,7 @@ _SHOWN = 50
 """Largest number of ids in an error's details."""
 
 
-def decide(dag: Dag, command: Command, at: datetime) -> list[Change]:
+def decide(dag: Dag, command: Command, at: datetime) -> list[TaskChange]:
     """Return the changes that a command makes, in order; none if there is nothing to do.
 
     Raises:
@@ -109,10 +109,10 @@ def decide(dag: Dag, command: Command, at: datetime) -> list[Change]:
             pairs = _close_run(dag, command)
         case _:
             pairs = _expire(dag, command, at)
-    return [Change(at, payload, step_id) for step_id, payload in pairs]
+    return [TaskChange(at, payload, step_id) for step_id, payload in pairs]
 
 
-def decide_creation(task: Task, steps: Iterable[NewStep]) -> list[Change]:
+def decide_creation(task: Task, steps: Iterable[NewStep]) -> list[TaskChange]:
     """Return the changes that create a Task: itself, its first ready steps, and its start.
 
     Raises:
@@ -124,7 +124,7 @@ def decide_creation(task: Task, steps: Iterable[NewStep]) -> list[Change]:
     roots = tuple(step.step_id for step in created if not step.depends_on_step_ids)
     document = TaskDocument(**dict(task), root_step_ids=roots, steps=created)
     pairs = [(None, TaskCreated(task=document)), *_promote(edit.freed(), task.status)]
-    return [Change(task.created_at, payload, step_id) for step_id, payload in pairs]
+    return [TaskChange(task.created_at, payload, step_id) for step_id, payload in pairs]
 
 
 def _update(dag: Dag, update: Update, at: datetime) -> Iterator[Pair]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from agent_core.redaction import Redactor
 from kgent.records.archive import Archive
-from kgent.records.conversation import Conversation
+from kgent.records.conversation import ConversationLog
 from kgent.records.errors import ERRORS_FILE, ErrorLogger
 from kgent.records.events import EVENTS_FILE, Event, EventRecorder
 from kgent.records.lines import RecordLines
@@ -43,7 +43,7 @@ class RunRecords:
         self.transcript = TranscriptWriter(self._lines)
         self.tools = ToolLogger(self._lines)
         self.errors = ErrorLogger(self._lines)
-        self.conversation = Conversation(self._lines, self.archive)
+        self.conversation = ConversationLog(self._lines, self.archive)
 
     def continue_from(
         self,

@@ -28,7 +28,7 @@ INTERRUPTED = "interrupted"
 """The code of the answer to a call whose process ended before its result was stored."""
 
 
-class Conversation:
+class ConversationLog:
     """Records the messages of a run as they arrive."""
 
     def __init__(self, lines: RecordLines, archive: Archive) -> None:

@@ -55,7 +55,7 @@ from kgent.runtime.context import RunContext
 from kgent.runtime.executor import FolderRun
 from kgent.runtime.ids import RunIds
 from kgent.runtime.options import RunResult
-from kgent.runtime.questions import WAITING, Questions
+from kgent.runtime.questions import WAITING, AttemptQuestions
 from kgent.runtime.runner import open_means
 from kgent.runtime.start import read_options, read_prompt_at
 from kgent.runtime.state import SCHEMA_VERSION, Cause, RunState, RunStatus
@@ -198,7 +198,7 @@ def review(
         report, state = read_report(folder.root), folder.state
         profile = load_config(folder.root / CONFIG_FILE)
         said = f"{verdict}{f': {reason}' if reason else ''}"
-        config, questions = fill_config(profile), Questions(earlier=state.requests)
+        config, questions = fill_config(profile), AttemptQuestions(earlier=state.requests)
         context = folder.open_context(stack, config, Redactor({}), questions)
         with suppress(OSError):
             earlier = read_bytes(folder.root / TRANSCRIPT_FILE)
@@ -321,7 +321,7 @@ class _Folder:
         stack: ExitStack | AsyncExitStack,
         config: KgentConfig,
         redactor: Redactor,
-        questions: Questions,
+        questions: AttemptQuestions,
         *,
         cancellation: Cancellation | None = None,
     ) -> RunContext:
@@ -391,7 +391,7 @@ def _recover(folder: _Folder) -> None:
     _cut_closing_event(root, state)
     with ExitStack() as stack:
         profile = load_config(root / CONFIG_FILE)
-        questions = Questions(earlier=state.requests)
+        questions = AttemptQuestions(earlier=state.requests)
         context = folder.open_context(stack, fill_config(profile), Redactor({}), questions)
         _complete_events(root, state, context)
         task = FolderTask(
@@ -507,7 +507,7 @@ async def _work_async(
         is_sent = prompt is None and _has_prompt(messages[prompt_at:], last)
         answers = _answer_open_calls(root, messages, has_new_prompt=not is_sent)
         waiting = {call["tool_call_id"] for call in open_calls([*messages, *answers])}
-        questions = Questions(
+        questions = AttemptQuestions(
             parks=config.runtime.unattended == "park",
             attempt=len(state.attempts) + 1,
             earlier=state.requests,

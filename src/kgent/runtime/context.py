@@ -8,7 +8,7 @@ from agent_core.process import Launcher
 from kgent.config.models import KgentConfig
 from kgent.records.context import RunRecords
 from kgent.runtime.cancellation import Cancellation
-from kgent.runtime.questions import Questions
+from kgent.runtime.questions import AttemptQuestions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class RunContext:
     records: RunRecords
     launcher: Launcher = field(default_factory=Launcher)
     cancellation: Cancellation = field(default_factory=Cancellation)
-    questions: Questions = field(default_factory=Questions)
+    questions: AttemptQuestions = field(default_factory=AttemptQuestions)
     loop: asyncio.AbstractEventLoop | None = None
 
     def core_fields(self) -> dict[str, str]:

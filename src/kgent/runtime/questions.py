@@ -15,7 +15,7 @@ WAITING = "waiting_for_user"
 """The code of a call, and of a run, that waits for an answer."""
 
 
-class Questions:
+class AttemptQuestions:
     """Decides about the calls of one attempt that the profile does not allow.
 
     Args:

@@ -39,7 +39,7 @@ from kgent.runtime.executor import FolderRun
 from kgent.runtime.ids import RunIds
 from kgent.runtime.options import RunOptions, RunResult
 from kgent.runtime.preflight import refuse_obstacles
-from kgent.runtime.questions import Questions
+from kgent.runtime.questions import AttemptQuestions
 from kgent.runtime.start import start_texts
 from kgent.runtime.state import RunState, RunStatus
 from kgent.runtime.task import FolderTask
@@ -109,7 +109,7 @@ async def run_async(
                 records=RunRecords(root, ids, redactor=Redactor(means.secrets)),
                 launcher=stack.enter_context(closing(Launcher())),
                 cancellation=cancellation or Cancellation(),
-                questions=Questions(parks=config.runtime.unattended == "park"),
+                questions=AttemptQuestions(parks=config.runtime.unattended == "park"),
                 loop=asyncio.get_running_loop(),
             )
             texts = _first_texts(context, profile, prompt, chosen, origin)

@@ -15,7 +15,7 @@ from kgent.tools.calls import OwnTool, ToolCallScope
 from kgent.tools.results import ToolResult
 
 
-class RunCommand(Arguments):
+class RunProgram(Arguments):
     """Run an allowed program in workspace/. No shell: no pipes, globs or variables."""
 
     argv: Annotated[
@@ -24,7 +24,7 @@ class RunCommand(Arguments):
     timeout_seconds: Annotated[int, Field(ge=1, le=600)] = 120
 
 
-async def perform_command(arguments: RunCommand, call: ToolCallScope) -> ToolResult:
+async def perform_command(arguments: RunProgram, call: ToolCallScope) -> ToolResult:
     """Run a program under exactly the name that the profile lists, with the user's permissions.
 
     Another program is run only if a person has allowed this very call.
@@ -72,4 +72,4 @@ async def perform_command(arguments: RunCommand, call: ToolCallScope) -> ToolRes
     )
 
 
-COMMAND_TOOLS = (OwnTool("run_command", RunCommand, "execute", perform_command),)
+COMMAND_TOOLS = (OwnTool("run_command", RunProgram, "execute", perform_command),)

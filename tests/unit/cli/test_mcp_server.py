@@ -11,7 +11,7 @@ from mcp import Client
 from mcp.shared.exceptions import MCPError
 from mcp_types import ElicitResult, InputRequiredResult
 
-from agent_core.cli.mcp_server import agent as module
+from agent_core.cli.mcp_server import agent as module, runs
 from agent_core.cli.mcp_server.agent import AgentServer
 from agent_core.cli.setup import read_command_setup
 from agent_core.providers.scripted import Hangs, calls
@@ -65,7 +65,7 @@ async def status_of(client: Client) -> str:
 async def test_a_run_whose_client_does_not_come_back_is_cancelled(
     home: Home, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_COME_BACK_S", 0.01)
+    monkeypatch.setattr(runs, "_COME_BACK_S", 0.01)
     async with (
         ModelServer([WRITE]) as server,
         opened(home, project, server, monkeypatch) as client,

@@ -10,7 +10,6 @@ from agent_core.tasks.graph import Dag, find_cycle
 from agent_core.tasks.log_format import read_log
 from agent_core.tasks.model import (
     AbortTask,
-    Change,
     DeleteStep,
     NewStep,
     Payload,
@@ -25,6 +24,7 @@ from agent_core.tasks.model import (
     StepStarted,
     Task,
     TaskCancelled,
+    TaskChange,
     TaskCompleted,
     TaskCreated,
     TaskFailed,
@@ -39,7 +39,7 @@ from agent_core.tasks.rules import decide, decide_creation
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
 
-def a_task() -> tuple[Dag, list[Change]]:
+def a_task() -> tuple[Dag, list[TaskChange]]:
     task = Task(
         task_id="t1",
         wal_path="t1.wal.jsonl",
@@ -97,7 +97,7 @@ def test_an_empty_history_is_no_task() -> None:
 def test_a_change_that_does_not_fit_is_refused(payload: Payload, step_id: str | None) -> None:
     dag, _ = a_task()
     with pytest.raises(AgentCoreError):
-        apply(dag, Change(NOW, payload, step_id))
+        apply(dag, TaskChange(NOW, payload, step_id))
 
 
 def test_a_history_begins_with_its_creation_and_has_only_one() -> None:
@@ -113,13 +113,13 @@ def test_nothing_follows_an_end() -> None:
     for change in decide(dag, AbortTask(TaskStatus.CANCELLED), NOW):
         apply(dag, change)
     with pytest.raises(AgentCoreError, match="nothing follows") as refused:
-        apply(dag, Change(NOW, TaskRunning(previous_status=TaskStatus.PENDING)))
+        apply(dag, TaskChange(NOW, TaskRunning(previous_status=TaskStatus.PENDING)))
     assert refused.value.code is ErrorCode.SCHEMA_ERROR
 
 
 def test_fencing_tokens_only_grow_and_old_claims_without_one_count() -> None:
     dag, _ = a_task()
-    apply(dag, Change(NOW, claim("run_a", token=None), "s1"))
+    apply(dag, TaskChange(NOW, claim("run_a", token=None), "s1"))
     assert dag.claims["run_a"].token == 1
     expired = StepLeaseExpired(
         previous_status=TaskStepStatus.CLAIMED,
@@ -127,12 +127,12 @@ def test_fencing_tokens_only_grow_and_old_claims_without_one_count() -> None:
         claimed_by_run_id="run_a",
         expired_at=NOW,
     )
-    apply(dag, Change(NOW, expired, "s1"))
-    apply(dag, Change(NOW, StepReady(previous_status=TaskStepStatus.PENDING), "s1"))
+    apply(dag, TaskChange(NOW, expired, "s1"))
+    apply(dag, TaskChange(NOW, StepReady(previous_status=TaskStepStatus.PENDING), "s1"))
     for run_id, token in (("run_b", 1), ("run_a", 2)):
         with pytest.raises(AgentCoreError, match="task_step_claimed cannot be"):
-            apply(dag, Change(NOW, claim(run_id, token=token), "s1"))
-    apply(dag, Change(NOW, claim("run_b", token=2), "s1"))
+            apply(dag, TaskChange(NOW, claim(run_id, token=token), "s1"))
+    apply(dag, TaskChange(NOW, claim("run_b", token=2), "s1"))
     assert dag.has_later_claim("run_a")
     assert not dag.has_later_claim("run_b")
 
@@ -155,7 +155,7 @@ def test_a_task_is_created_whole_and_untouched(change: dict[str, object]) -> Non
     if "root_step_ids" not in change:
         del document["root_step_ids"]
     with pytest.raises(SchemaError):
-        apply(None, Change(NOW, TaskCreated.model_validate({"task": document})))
+        apply(None, TaskChange(NOW, TaskCreated.model_validate({"task": document})))
 
 
 def test_a_cycle_is_found_in_a_graph_deeper_than_the_stack() -> None:

@@ -18,7 +18,6 @@ from agent_core.tasks.model import (
     AbortTask,
     AddStep,
     CancelStep,
-    Change,
     ChangeDependency,
     ClaimStep,
     CloseRun,
@@ -33,6 +32,7 @@ from agent_core.tasks.model import (
     RunEnding,
     StepFields,
     Task,
+    TaskChange,
     TaskStatus,
     TaskStepStatus,
     Update,
@@ -236,7 +236,7 @@ class History:
         self.dag = apply(None, changes[0])
         self.write(changes, since=1)
 
-    def write(self, changes: list[Change], *, since: int = 0) -> None:
+    def write(self, changes: list[TaskChange], *, since: int = 0) -> None:
         self.seen.update(change.event_type.value for change in changes)
         for change in changes:
             self.lines += 1

@@ -12,13 +12,13 @@ from agent_core.tasks.graph import Dag
 from agent_core.tasks.log_format import Stamp, encode, read_log
 from agent_core.tasks.model import (
     AddStep,
-    Change,
     ClaimStep,
     Command,
     NewStep,
     Report,
     ReportStep,
     Task,
+    TaskChange,
     TaskScope,
     TaskStepStatus,
     Update,
@@ -55,7 +55,7 @@ def steps(count: int, shape: Shape) -> list[NewStep]:
     ]
 
 
-def built(changes: list[Change]) -> Dag:
+def built(changes: list[TaskChange]) -> Dag:
     dag = apply(None, changes[0])
     for change in changes[1:]:
         apply(dag, change)

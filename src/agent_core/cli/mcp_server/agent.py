@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -27,7 +26,7 @@ from mcp_types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import BaseModel, ValidationError
 
-from agent_core.cli.mcp_server.places import Approvals, Places
+from agent_core.cli.mcp_server.projects import Approvals, ServedProjects
 from agent_core.cli.mcp_server.questions import decision_of, decisions_of, form_of
 from agent_core.cli.mcp_server.results import (
     Facts,
@@ -37,7 +36,7 @@ from agent_core.cli.mcp_server.results import (
     session_facts,
     session_story,
 )
-from agent_core.cli.mcp_server.runs import Begin, Question, ServedRun
+from agent_core.cli.mcp_server.runs import ActiveRuns, Question, ServedRun
 from agent_core.cli.mcp_server.tools import (
     AnswerApproval,
     CancelRun,
@@ -78,11 +77,8 @@ _MODES: tuple[PermissionMode, ...] = ("plan", "ask", "accept-edits")
 """The modes, from the narrowest to the widest."""
 _BEAT_S = 10.0
 """Seconds without news after which a client is sent a sign of life."""
-_COME_BACK_S = 600.0
-"""Seconds for which a run waits for a client that was sent away with questions."""
 _MOST_ROUNDS = 9
 """How often a client is sent away with questions: the official ones give up after ten times."""
-_MOST_RUNS = 64
 _MOST_QUESTIONS = 1_000
 _CLOSE_S = 10.0
 _INSTRUCTIONS = (
@@ -116,18 +112,19 @@ class AgentServer:
         approvals: Approvals,
         redactor: Redactor,
     ) -> None:
-        self._places = Places(setup, folders, model=model, approvals=approvals, ask=self.ask)
+        self._projects = ServedProjects(
+            setup, folders, model=model, approvals=approvals, ask=self.ask
+        )
         self._mode: PermissionMode = mode
         self._approvals: Approvals = approvals
         self._redactor = redactor
         self._models = _models_of(setup.config)
-        self._active: dict[str, ServedRun] = {}
-        self._away: dict[str, tuple[ServedRun, asyncio.TimerHandle]] = {}
+        self._runs = ActiveRuns()
         self._arguments = arguments_of(has_approvals=approvals == "tool")
         self._tools = tools_of(
             models=[*self._models],
             modes=_MODES[: _MODES.index(mode) + 1],
-            projects=[str(each) for each in self._places.folders],
+            projects=[str(each) for each in self._projects.folders],
             has_approvals=approvals == "tool",
         )
         self.server: Server[Any] = Server(
@@ -169,7 +166,7 @@ class AgentServer:
             case ListSessions():
                 return await self._list_sessions(given)
             case ShowSession():
-                runtime = await self._places.home_of(given.session_id)
+                runtime = await self._projects.home_of(given.session_id)
                 story = await session_story(runtime, given.session_id, last=given.last)
                 return self._made(story, shown_json(story))
             case CancelRun():
@@ -189,11 +186,13 @@ class AgentServer:
         options = self._options(given)
         if given.session_id is None:
             session_id = new_id("sess")
-            runtime = await self._places.find(given.project)
+            runtime = await self._projects.find(given.project)
         else:
             session_id = given.session_id
-            runtime = await self._places.home_of(session_id)
-            if given.project is not None and runtime is not await self._places.find(given.project):
+            runtime = await self._projects.home_of(session_id)
+            if given.project is not None and runtime is not await self._projects.find(
+                given.project
+            ):
                 message = f"session {session_id} works in another folder of this server"
                 raise StorageError(ErrorCode.SESSION_ELSEWHERE, message)
             for question in await runtime.approvals(session_id, limit=_MOST_QUESTIONS):
@@ -209,7 +208,7 @@ class AgentServer:
         async def begin() -> Any:
             return await runtime.start(message, session_id, options=options, here=True)
 
-        self._begin(run, begin)
+        self._runs.begin(run, begin)
         return await self._follow(context, run)
 
     def _options(self, given: RunArguments) -> RunOptions[Any]:
@@ -232,25 +231,6 @@ class AgentServer:
             budget=None if given.max_usd is None else Budget(usd=given.max_usd),
             metadata=_ORIGIN,
         )
-
-    def _begin(self, run: ServedRun, begin: Begin) -> None:
-        """Start a run.
-
-        Raises:
-            AgentCoreError: its session is at work, or too many runs are.
-        """
-        if (other := self._active.get(run.session_id)) is not None:
-            known = f" (run {other.handle.run_id})" if other.handle else ""
-            message = (
-                f"session {run.session_id} is at work on another call{known}: wait for its result,"
-                " or cancel it; nothing was started"
-            )
-            raise StorageError(ErrorCode.SESSION_ACTIVE, message)
-        if len(self._active) >= _MOST_RUNS:
-            message = f"{_MOST_RUNS} runs are at work here, which is the most; nothing was started"
-            raise StorageError(ErrorCode.SESSION_ACTIVE, message)
-        self._active[run.session_id] = run
-        run.begin(begin, lambda: self._active.pop(run.session_id, None))
 
     async def _follow(self, context: Context, run: ServedRun) -> Answer:
         """Report what a run does, ask what it asks, and return its result.
@@ -305,29 +285,19 @@ class AgentServer:
 
     def _send_away(self, run: ServedRun) -> InputRequiredResult:
         """Return the open questions; the call is repeated with their answers."""
-        run.rounds += 1
-        state = secrets.token_urlsafe(24)
-        timer = asyncio.get_running_loop().call_later(_COME_BACK_S, self._forget, state)
-        self._away[state] = run, timer
         asked: dict[str, InputRequest] = {}
         for question in run.unasked:
             message, schema = self._form(question)
             params = ElicitRequestFormParams(message=message, requested_schema=schema)
             asked[question.request.request_id] = ElicitRequest(params=params)
-        return InputRequiredResult(input_requests=asked, request_state=state)
-
-    def _forget(self, state: str) -> None:
-        if (away := self._away.pop(state, None)) is not None:
-            away[0].cancel()
+        return InputRequiredResult(input_requests=asked, request_state=self._runs.send_away(run))
 
     async def _come_back(self, context: Context, params: CallToolRequestParams) -> Answer:
         """Take the answers of a repeated call, and follow its run again."""
-        away = self._away.pop(params.request_state or "", None)
-        if away is None:
+        run = self._runs.take_back(params.request_state or "")
+        if run is None:
             message = "the request state is unknown, used or too old"
             raise MCPError(INVALID_PARAMS, message)
-        run, timer = away
-        timer.cancel()
         for request_id, answer in (params.input_responses or {}).items():
             question = run.question(request_id)
             if question is not None and isinstance(answer, ElicitResult):
@@ -350,8 +320,8 @@ class AgentServer:
         return self._made(facts, *text, is_error=is_error)
 
     async def _cancel(self, session_id: str) -> CallToolResult:
-        runtime = await self._places.home_of(session_id)
-        if (run := self._active.get(session_id)) is not None:
+        runtime = await self._projects.home_of(session_id)
+        if (run := self._runs.get(session_id)) is not None:
             await asyncio.shield(run.cancel())
             handle = run.handle
         else:
@@ -373,7 +343,7 @@ class AgentServer:
         Raises:
             UnattendedError: it cannot ask its user.
         """
-        run = self._active.get(request.session_id)
+        run = self._runs.get(request.session_id)
         if run is None:
             raise UnattendedError
         return await run.ask(request)
@@ -387,15 +357,15 @@ class AgentServer:
     async def _open_questions(self, session_id: str | None) -> list[ApprovalRecord]:
         """Return the open questions of runs that clients have started in these folders."""
         if session_id is not None:
-            runtime = await self._places.home_of(session_id)
+            runtime = await self._projects.home_of(session_id)
         else:
-            runtime = await self._places.find(None)
+            runtime = await self._projects.find(None)
         found = await runtime.approvals(session_id, limit=_MOST_QUESTIONS)
         return [each for each in found if await self._is_ours(each)]
 
     async def _is_ours(self, question: ApprovalRecord) -> bool:
         try:
-            runtime = await self._places.home_of(question.session_id)
+            runtime = await self._projects.home_of(question.session_id)
             (run,) = (await runtime.replay_run(question.root_run_id)).runs
         except (AgentCoreError, ValueError):
             return False
@@ -416,26 +386,26 @@ class AgentServer:
             takes = ", ".join(decisions_of(question.request))
             message = f"{decision} is no answer to {given.approval_id}, which takes {takes}"
             raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
-        runtime = await self._places.home_of(question.session_id)
+        runtime = await self._projects.home_of(question.session_id)
 
         async def answer() -> Any:
             return await runtime.answer(
                 question.request_id, decision, given.reason, decided_by="mcp"
             )
 
-        if (run := self._active.get(question.session_id)) is not None:  # another call follows it
+        if (run := self._runs.get(question.session_id)) is not None:  # another call follows it
             await answer()
             await run.wait()
             return await self._result(run)
         run = ServedRun(question.session_id, runtime, can_ask=self._can_ask(context))
-        self._begin(run, answer)
+        self._runs.begin(run, answer)
         return await self._follow(context, run)
 
     # ---- sessions
 
     async def _list_sessions(self, given: ListSessions) -> CallToolResult:
-        folder = await self._places.folder(given.project)
-        runtime = await self._places.find(str(folder))
+        folder = await self._projects.folder(given.project)
+        runtime = await self._projects.find(str(folder))
         found = await runtime.session_summaries(
             given.limit + 1, given.offset, project=folder, query=given.query
         )
@@ -462,14 +432,10 @@ class AgentServer:
 
     async def close(self) -> None:
         """Cancel what runs, and close the runtimes."""
-        for _, timer in self._away.values():
-            timer.cancel()
-        cancelling = [run.cancel() for run in self._active.values()]
-        if cancelling:
-            await asyncio.wait(cancelling, timeout=_CLOSE_S)
+        await self._runs.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_S):
-                await self._places.close()
+                await self._projects.close()
 
 
 def _when_gone(context: Context, run: ServedRun) -> "Sequence[asyncio.Task[None]]":

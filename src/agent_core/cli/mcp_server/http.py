@@ -30,7 +30,7 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
-class Gate:
+class AuthMiddleware:
     """Lets requests pass that know the token and come from no foreign web page.
 
     Args:
@@ -150,7 +150,7 @@ async def serve_http(
     manager = StreamableHTTPSessionManager(
         server, max_request_body_size=LONGEST_MESSAGE, max_sessions=_MOST_SESSIONS
     )
-    gate = Gate(manager.handle_request, token, hosts if is_local else None)
+    gate = AuthMiddleware(manager.handle_request, token, hosts if is_local else None)
     config = uvicorn.Config(
         gate,
         log_config=None,

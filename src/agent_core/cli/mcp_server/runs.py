@@ -1,6 +1,7 @@
 """The runs that clients have asked for, each until its result is delivered."""
 
 import asyncio
+import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
@@ -11,7 +12,7 @@ from msgspec import Struct
 from agent_core.api import AgentRuntime, RunHandle
 from agent_core.cli.render import label_of, outcome, summary_of
 from agent_core.cli.words import is_trouble, meaning_of, remark_line
-from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.events.projection import PlacedEvent, Projection
 from agent_core.permissions.questions import UnattendedError
 from agent_core.text import shortened, visible
@@ -34,6 +35,10 @@ _LONGEST_LINE = 300
 _MOST_LINES = 50
 """Lines of progress that are kept while a client is slow to read them."""
 _MOST_DENIALS = 20
+_MOST_RUNS = 64
+_COME_BACK_S = 600.0
+"""Seconds for which a run waits for a client that was sent away with questions."""
+_CLOSE_S = 10.0
 
 
 class Question(Struct, eq=False):
@@ -198,6 +203,66 @@ class ServedRun:
             self._last_line = line
             self._lines.append(line)
             self._changed.set()
+
+
+class ActiveRuns:
+    """The runs at work, by session, and those whose clients are to come back with answers."""
+
+    def __init__(self) -> None:
+        self._active: dict[str, ServedRun] = {}
+        self._away: dict[str, tuple[ServedRun, asyncio.TimerHandle]] = {}
+
+    def get(self, session_id: str) -> ServedRun | None:
+        """Return the run of a session, if one is at work."""
+        return self._active.get(session_id)
+
+    def begin(self, run: ServedRun, begin: Begin) -> None:
+        """Start a run.
+
+        Raises:
+            StorageError: `session_active`: its session is at work, or too many runs are.
+        """
+        if (other := self._active.get(run.session_id)) is not None:
+            known = f" (run {other.handle.run_id})" if other.handle else ""
+            message = (
+                f"session {run.session_id} is at work on another call{known}: wait for its result,"
+                " or cancel it; nothing was started"
+            )
+            raise StorageError(ErrorCode.SESSION_ACTIVE, message)
+        if len(self._active) >= _MOST_RUNS:
+            message = f"{_MOST_RUNS} runs are at work here, which is the most; nothing was started"
+            raise StorageError(ErrorCode.SESSION_ACTIVE, message)
+        self._active[run.session_id] = run
+        run.begin(begin, lambda: self._active.pop(run.session_id, None))
+
+    def send_away(self, run: ServedRun) -> str:
+        """Let a run wait for its client; return the state with which the client comes back."""
+        run.rounds += 1
+        state = secrets.token_urlsafe(24)
+        timer = asyncio.get_running_loop().call_later(_COME_BACK_S, self._give_up, state)
+        self._away[state] = run, timer
+        return state
+
+    def _give_up(self, state: str) -> None:
+        if (away := self._away.pop(state, None)) is not None:
+            away[0].cancel()
+
+    def take_back(self, state: str) -> ServedRun | None:
+        """Return the run of a client that comes back; None if the state is unknown or used."""
+        away = self._away.pop(state, None)
+        if away is None:
+            return None
+        run, timer = away
+        timer.cancel()
+        return run
+
+    async def close(self) -> None:
+        """Cancel what runs."""
+        for _, timer in self._away.values():
+            timer.cancel()
+        cancelling = [run.cancel() for run in self._active.values()]
+        if cancelling:
+            await asyncio.wait(cancelling, timeout=_CLOSE_S)
 
 
 def _line_of(placed: PlacedEvent) -> str:

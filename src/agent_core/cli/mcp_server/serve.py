@@ -6,11 +6,12 @@ import logging
 import os
 import secrets
 import signal
+import socket
 import sys
 from collections.abc import Coroutine
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
@@ -23,6 +24,9 @@ from agent_core.errors import AgentCoreError
 from agent_core.opening import read_beginning
 from agent_core.redaction import Redactor
 from agent_core.text import visible
+
+if TYPE_CHECKING:
+    from agent_core.cli.mcp_server.agent import AgentServer
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _BY_HAND = "an MCP client starts this, and speaks its protocol here; Ctrl-D ends it"
@@ -115,12 +119,11 @@ def _say(text: str) -> None:
 
 
 async def _serve_stdio(options: Options, start: _Start, source: int, sink: int) -> int:
-    from agent_core.cli.mcp_server.agent import AgentServer  # noqa: PLC0415 - slow to load
-    from agent_core.cli.mcp_server.stdio import LONGEST_MESSAGE, serve_lines  # noqa: PLC0415
+    from agent_core.cli.mcp_server.stdio import LONGEST_MESSAGE, serve_lines  # noqa: PLC0415 - slow
 
     lines = Lines(source, sink, peer="the client", longest=LONGEST_MESSAGE)
-    agent = _agent(AgentServer, options, start)
-    number = await _until_signal(serve_lines(agent.server, lines), agent.close)
+    agent = _agent(options, start)
+    number = await _serve_until_signal(agent, serve_lines(agent.server, lines))
     await lines.close()
     if number is not None:
         return 128 + number
@@ -129,8 +132,10 @@ async def _serve_stdio(options: Options, start: _Start, source: int, sink: int) 
     return COMPLETED
 
 
-def _agent(make: Any, options: Options, start: _Start) -> Any:
-    return make(
+def _agent(options: Options, start: _Start) -> "AgentServer":
+    from agent_core.cli.mcp_server.agent import AgentServer  # noqa: PLC0415 - slow to load
+
+    return AgentServer(
         start.setup,
         start.folders,
         model=options.model,
@@ -159,18 +164,19 @@ def _serve_http(options: Options, start: _Start) -> int:
     return COMPLETED
 
 
-async def _serve_requests(options: Options, start: _Start, listening: Any) -> None:
-    from agent_core.cli.mcp_server.agent import AgentServer  # noqa: PLC0415 - slow to load
-    from agent_core.cli.mcp_server.http import serve_http  # noqa: PLC0415
+async def _serve_requests(options: Options, start: _Start, listening: socket.socket) -> None:
+    from agent_core.cli.mcp_server.http import serve_http  # noqa: PLC0415 - slow to load
 
-    agent = _agent(AgentServer, options, start)
+    agent = _agent(options, start)
     is_local = (options.host or _HOST) in LOOPBACK
     work = serve_http(agent.server, listening, start.token, is_local=is_local)
-    await _until_signal(work, agent.close)
+    await _serve_until_signal(agent, work)
 
 
-async def _until_signal(serving: Coroutine[Any, Any, None], close: Any) -> int | None:
-    """Serve until the end or a signal, close, and return the number of the signal."""
+async def _serve_until_signal(
+    agent: "AgentServer", serving: Coroutine[Any, Any, None]
+) -> int | None:
+    """Serve until the end or a signal, close the agent, and return the number of the signal."""
     loop, work = asyncio.get_running_loop(), asyncio.create_task(serving)
     received: list[signal.Signals] = []
 
@@ -180,7 +186,7 @@ async def _until_signal(serving: Coroutine[Any, Any, None], close: Any) -> int |
 
     with catch_signals(stop):
         await asyncio.wait([work])
-        await close()
+        await agent.close()
     if not work.cancelled() and (error := work.exception()) is not None:
         raise error
     return received[0] if received else None

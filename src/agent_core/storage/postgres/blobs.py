@@ -19,13 +19,13 @@ from agent_core.errors import ErrorCode, StorageError
 from agent_core.storage.postgres.connections import SILENCE_AT_END_S, attempts
 from agent_core.storage.postgres.faults import explain, is_broken, is_passing
 from agent_core.storage.postgres.settings import SILENCE_S, Answering, connect
-from agent_core.storage.postgres.statements import Row
+from agent_core.storage.postgres.statements import PostgresRow
 from agent_core.storage.workspaces import snapshots_in_use
 
 _LARGEST_IN_DATABASE = 512 << 20
 _BLOB = re.compile(r"[0-9a-f]{64}").fullmatch
 _Result = TypeVar("_Result")
-_Rows = Connection[Row]
+_Rows = Connection[PostgresRow]
 
 
 class Connections:

@@ -47,7 +47,7 @@ _SEND = (
 )
 
 
-class Inbox:
+class NoticeQueue:
     """The notices of one channel that its subscriber has not taken yet."""
 
     def __init__(self) -> None:
@@ -93,10 +93,10 @@ class Notices:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._inboxes: dict[str, list[Inbox]] = {}
+        self._inboxes: dict[str, list[NoticeQueue]] = {}
         self._listening: set[str] = set()
         self._unsent: deque[tuple[str, str]] = deque()
-        self._watched: dict[str, list[Inbox]] = {}
+        self._watched: dict[str, list[NoticeQueue]] = {}
         self._renewed: dict[str, float] = {}
         self._watched_until: dict[str, float] = {}
         self._due = asyncio.Event()
@@ -121,13 +121,13 @@ class Notices:
                 await asyncio.wait([serving], timeout=_LAST_S)
 
     @contextmanager
-    def subscribe(self, channel: str) -> Generator[Inbox]:
+    def subscribe(self, channel: str) -> Generator[NoticeQueue]:
         """Receive the notices of a channel.
 
         The inbox says that notices may be missing once listening has begun, and whenever the
         connection was lost: its subscriber should then read the tables.
         """
-        inbox = Inbox()
+        inbox = NoticeQueue()
         inboxes = self._inboxes.setdefault(channel, [])
         inboxes.append(inbox)
         if channel in self._listening:
@@ -142,7 +142,7 @@ class Notices:
                 self._due.set()
 
     @contextmanager
-    def watch(self, session_id: str, inbox: Inbox) -> Generator[None]:
+    def watch(self, session_id: str, inbox: NoticeQueue) -> Generator[None]:
         """Make all writers of a session send a notice, until the end of the block.
 
         Writers that began before this is stored send none, so the inbox then says that notices may
@@ -315,5 +315,5 @@ class Notices:
         for inbox in self._inboxes.get(channel, ()):
             inbox.add(payload)
 
-    def _all_inboxes(self) -> Iterable[Inbox]:
+    def _all_inboxes(self) -> Iterable[NoticeQueue]:
         return (inbox for inboxes in self._inboxes.values() for inbox in inboxes)

@@ -18,7 +18,7 @@ from agent_core.storage import owners
 from agent_core.storage.claims import LOST, close_run
 from agent_core.storage.liveness import OwnerIsDead, by_lease
 from agent_core.storage.postgres.statements import (
-    Row,
+    PostgresRow,
     Statements,
     list_columns,
     read_clock,
@@ -150,8 +150,8 @@ class Job(Struct, frozen=True):
         if session[0] is None:
             return None
         return (
-            read(RunRecord, Row(run_columns, run)),
-            read(SessionRecord, Row(session_columns, session)),
+            read(RunRecord, PostgresRow(run_columns, run)),
+            read(SessionRecord, PostgresRow(session_columns, session)),
         )
 
 

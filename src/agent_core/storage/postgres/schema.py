@@ -24,7 +24,7 @@ from agent_core.storage.postgres.search import (
     add_to_small,
 )
 from agent_core.storage.postgres.spending import FILL, SCHEMA as SPENDING, only_own_schema
-from agent_core.storage.postgres.statements import Row, Statements
+from agent_core.storage.postgres.statements import PostgresRow, Statements
 from agent_core.storage.postgres.upgrades import newest_comment
 from agent_core.storage.rows import iso
 from agent_core.storage.spending import announce_fill, fill
@@ -383,7 +383,7 @@ _TABLES: LiteralString = """SELECT to_regclass('schema_migrations'), to_regclass
 """Finds our tables. A server that locks a table notices what others made while it waited."""
 
 
-def version_of(connection: Connection[Row]) -> int:
+def version_of(connection: Connection[PostgresRow]) -> int:
     """Return the schema version of a database; 0 if it has none of our tables.
 
     Raises:
@@ -415,7 +415,7 @@ def version_of(connection: Connection[Row]) -> int:
     return version
 
 
-def migrate(connection: Connection[Row]) -> None:
+def migrate(connection: Connection[PostgresRow]) -> None:
     """Bring the database up to date, one process at a time.
 
     Raises:
@@ -442,19 +442,19 @@ def migrate(connection: Connection[Row]) -> None:
         connection.execute("DELETE FROM last_commits WHERE at < now() - interval '1 hour'")
 
 
-def is_complete(connection: Connection[Row]) -> bool:
+def is_complete(connection: Connection[PostgresRow]) -> bool:
     """Return whether the tables and functions that belong to no version are there."""
     return all(is_there(connection, name) for name in _ADDED)
 
 
-def is_there(connection: Connection[Row], name: str) -> bool:
+def is_there(connection: Connection[PostgresRow], name: str) -> bool:
     """Return whether there is a table of this name, or a function of this name and signature."""
     find: LiteralString = "to_regprocedure" if name.endswith(")") else "to_regclass"
     row = connection.execute(f"SELECT {find}($1) IS NOT NULL", (name,)).fetchone()
     return bool(row and row[0])
 
 
-def _migrate(connection: Connection[Row]) -> None:
+def _migrate(connection: Connection[PostgresRow]) -> None:
     while True:
         with connection.transaction():
             connection.execute(_ALONE)
@@ -464,7 +464,7 @@ def _migrate(connection: Connection[Row]) -> None:
         _fill(connection, filled)
 
 
-def _apply(connection: Connection[Row]) -> Migration | None:
+def _apply(connection: Connection[PostgresRow]) -> Migration | None:
     """Apply the migrations up to the next one that fills a table, and return that one."""
     current = version = version_of(connection)
     encoding = connection.info.parameter_status("server_encoding")
@@ -497,7 +497,7 @@ def _apply(connection: Connection[Row]) -> Migration | None:
     return next((one for one in MIGRATIONS if one.version > version), None)
 
 
-def _fill(connection: Connection[Row], filled: Migration) -> None:
+def _fill(connection: Connection[PostgresRow], filled: Migration) -> None:
     """Add rows in many small transactions, so that others can work meanwhile."""
     with connection.transaction():
         sql = "SELECT CAST(reltuples AS BIGINT) FROM pg_class WHERE oid = 'runs'::regclass"
@@ -512,7 +512,7 @@ def _fill(connection: Connection[Row], filled: Migration) -> None:
                 _record(connection, filled.version, filled.name)
 
 
-def _record(connection: Connection[Row], version: int, name: str) -> None:
+def _record(connection: Connection[PostgresRow], version: int, name: str) -> None:
     connection.execute(
         """INSERT INTO schema_migrations (version, name, applied_at) VALUES ($1, $2, $3)
         ON CONFLICT DO NOTHING""",
@@ -554,7 +554,7 @@ def _in_our_words(statement: str) -> str:
     return _INDEX.sub(r"\1, rowid)", statement)  # as every index of SQLite ends
 
 
-def _make_views(connection: Connection[Row]) -> None:
+def _make_views(connection: Connection[PostgresRow]) -> None:
     """Create the views for a tenant in place of the tables, replacing an older schema's."""
     schema = views_of(connection)
     views = [
@@ -567,7 +567,7 @@ def _make_views(connection: Connection[Row]) -> None:
     connection.execute(";\n".join([begin, *views, default]).encode(), prepare=False)
 
 
-def views_of(connection: Connection[Row]) -> str:
+def views_of(connection: Connection[PostgresRow]) -> str:
     """Return the quoted schema of a tenant's views, which is beside the schema of the tables."""
     row = connection.execute("SELECT quote_ident(current_schema() || '_of_tenant')").fetchone()
     return str(row and row[0])

@@ -14,7 +14,7 @@ import psycopg
 from psycopg import Connection as ServerConnection
 
 from agent_core.storage.postgres.settings import Answering
-from agent_core.storage.postgres.statements import Row
+from agent_core.storage.postgres.statements import PostgresRow
 from agent_core.storage.sql import Connection
 from agent_core.storage.summaries import nodes_with, numbered_nodes, words_condition
 from agent_core.text.folding import pattern_in_json
@@ -77,7 +77,7 @@ _FEW, _MANY = 4_000, 64_000
 """How many of the newest nodes are read first: of a frequent word, the index finds too many."""
 
 
-def search_index(connection: ServerConnection[Row]) -> SearchIndex:
+def search_index(connection: ServerConnection[PostgresRow]) -> SearchIndex:
     """Return whether search has its indexes in this database, or can have them."""
     wanted = _wanted(connection)
     if wanted - _valid(connection):
@@ -85,7 +85,7 @@ def search_index(connection: ServerConnection[Row]) -> SearchIndex:
     return "there" if _WORDS in wanted else "impossible"
 
 
-def add_to_small(connection: ServerConnection[Row]) -> None:
+def add_to_small(connection: ServerConnection[PostgresRow]) -> None:
     """Build missing indexes within a transaction, unless there are many nodes."""
     row = connection.execute(_IS_SMALL).fetchone()
     if row and row[0]:
@@ -172,7 +172,7 @@ def _has_trigram(connection: Connection, words: Sequence[str]) -> bool:
     return re.search(f"[a-z0-9{re.escape(letters)}]{{3}}", text) is not None
 
 
-def _build(connection: ServerConnection[Row], how: LiteralString) -> None:
+def _build(connection: ServerConnection[PostgresRow], how: LiteralString) -> None:
     """Build the missing indexes; `nodes_words` only if the extensions can be created."""
     missing = _wanted(connection) - _valid(connection)
     if _WORDS in missing and not _add_extensions(connection):
@@ -184,7 +184,7 @@ def _build(connection: ServerConnection[Row], how: LiteralString) -> None:
         connection.execute(f"CREATE INDEX {how} {_INDEXES[name]}".encode())
 
 
-def _add_extensions(connection: ServerConnection[Row]) -> bool:
+def _add_extensions(connection: ServerConnection[PostgresRow]) -> bool:
     try:
         with connection.transaction():
             for statement in _EXTENSIONS:
@@ -196,7 +196,7 @@ def _add_extensions(connection: ServerConnection[Row]) -> bool:
     return True
 
 
-def _name_tenants(connection: ServerConnection[Row]) -> None:
+def _name_tenants(connection: ServerConnection[PostgresRow]) -> None:
     """Write the tenant into nodes that were added before they had one, some at a time."""
     last: str | None = ""
     while last is not None:
@@ -204,10 +204,10 @@ def _name_tenants(connection: ServerConnection[Row]) -> None:
         last = row[0] if row else None
 
 
-def _wanted(connection: ServerConnection[Row]) -> set[str]:
+def _wanted(connection: ServerConnection[PostgresRow]) -> set[str]:
     row = connection.execute(_CAN_HAVE_WORDS).fetchone()
     return set(_INDEXES) if row and row[0] else {NODES_OF_TENANT}
 
 
-def _valid(connection: ServerConnection[Row]) -> set[str]:
+def _valid(connection: ServerConnection[PostgresRow]) -> set[str]:
     return {name for (name,) in connection.execute(_VALID)}

@@ -25,7 +25,7 @@ from agent_core.errors import ConfigError, ErrorCode
 from agent_core.storage.postgres.faults import DATABASE
 from agent_core.storage.postgres.statements import (
     NumberLoader,
-    Row,
+    PostgresRow,
     TextDumper,
     TimeLoader,
     make_rows,
@@ -97,7 +97,7 @@ _FIRST_WITH_IDLE_SESSION_TIMEOUT = 140_000
 _FIRST_WITH_TRANSACTION_TIMEOUT = 170_000
 
 
-class Answering(Connection[Row]):
+class Answering(Connection[PostgresRow]):
     """A connection that is closed when an answer does not come.
 
     A proxy can accept bytes and drop them while TCP stays up.

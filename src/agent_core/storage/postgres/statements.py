@@ -52,7 +52,7 @@ _MARK = re.compile(r"\?|(?<!:):([a-z_]+)")
 _Parameters = Sequence[Any] | Mapping[str, Any]
 
 
-class Row:
+class PostgresRow:
     """A row of a result, indexed by number or by column name."""
 
     __slots__ = ("_names", "_values")
@@ -75,12 +75,12 @@ class Row:
         return len(self._values)
 
 
-def make_rows(cursor: Cursor[Any]) -> Callable[[Sequence[Any]], Row]:
+def make_rows(cursor: Cursor[Any]) -> Callable[[Sequence[Any]], PostgresRow]:
     """Return a function that makes rows of a cursor's results: the connections' row factory."""
     result = cursor.pgresult  # a tenth of the cost of `cursor.description`
     found = [result.fname(column) for column in range(result.nfields)] if result else []
     names = [(name or b"").decode() for name in found]
-    return lambda values: Row(names, values)
+    return lambda values: PostgresRow(names, values)
 
 
 class TextDumper(StrDumper):
@@ -113,7 +113,7 @@ class PipelineCursor:
 
     __slots__ = ("_cursor", "_number", "_statements")
 
-    def __init__(self, cursor: Cursor[Row], statements: "Statements", number: int) -> None:
+    def __init__(self, cursor: Cursor[PostgresRow], statements: "Statements", number: int) -> None:
         self._cursor = cursor
         self._statements = statements
         self._number = number
@@ -122,16 +122,16 @@ class PipelineCursor:
     def rowcount(self) -> int:
         return self._arrived().rowcount
 
-    def fetchone(self) -> Row | None:
+    def fetchone(self) -> PostgresRow | None:
         return self._arrived().fetchone()
 
-    def fetchall(self) -> list[Row]:
+    def fetchall(self) -> list[PostgresRow]:
         return self._arrived().fetchall()
 
-    def __iter__(self) -> Iterator[Row]:
+    def __iter__(self) -> Iterator[PostgresRow]:
         return iter(self.fetchall())
 
-    def _arrived(self) -> Cursor[Row]:
+    def _arrived(self) -> Cursor[PostgresRow]:
         self._statements.wait_for(self._number)
         return self._cursor
 
@@ -153,7 +153,7 @@ class Statements:
 
     def __init__(
         self,
-        connection: Connection[Row],
+        connection: Connection[PostgresRow],
         pipeline: Pipeline | None = None,
         mark: tuple[str, int] | None = None,
     ) -> None:

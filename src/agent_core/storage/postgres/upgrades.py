@@ -11,7 +11,7 @@ from psycopg import Connection
 from psycopg.sql import SQL, Literal
 
 from agent_core.opening import read_text
-from agent_core.storage.postgres.statements import Row
+from agent_core.storage.postgres.statements import PostgresRow
 
 _FIRST = "03.04.00_50"
 """The last script contained in the tables that our first migration creates."""
@@ -21,7 +21,7 @@ _RECORDED: LiteralString = """SELECT to_regclass('procrastinate_jobs') IS NOT NU
     obj_description(to_regclass('procrastinate_jobs'), 'pg_class')"""
 
 
-def pending_upgrades(connection: Connection[Row]) -> list[Path]:
+def pending_upgrades(connection: Connection[PostgresRow]) -> list[Path]:
     """Return the scripts that are newer than the tables, oldest first; none without tables."""
     row = connection.execute(_RECORDED).fetchone()
     if row is None or not row[0]:
@@ -30,7 +30,7 @@ def pending_upgrades(connection: Connection[Row]) -> list[Path]:
     return [each for each in _scripts() if each.name[:_NAME] > recorded]
 
 
-def upgrade_queue(connection: Connection[Row]) -> int:
+def upgrade_queue(connection: Connection[PostgresRow]) -> int:
     """Apply the scripts that are newer than the tables, and return their number.
 
     Raises:

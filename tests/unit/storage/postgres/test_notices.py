@@ -6,7 +6,7 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
-from agent_core.storage.postgres.notices import Inbox, Notices
+from agent_core.storage.postgres.notices import NoticeQueue, Notices
 from postgres import Server
 
 
@@ -18,7 +18,7 @@ def url(empty_database_url: str) -> str:
     return empty_database_url
 
 
-async def is_listening(inbox: Inbox) -> None:
+async def is_listening(inbox: NoticeQueue) -> None:
     """Return when the server sends what comes from now on."""
     has_missed = False
     while not has_missed:
@@ -26,7 +26,7 @@ async def is_listening(inbox: Inbox) -> None:
         _, has_missed = inbox.take()
 
 
-async def received(inbox: Inbox, number: int) -> list[str]:
+async def received(inbox: NoticeQueue, number: int) -> list[str]:
     found: list[str] = []
     while len(found) < number:
         await inbox.wait()
@@ -65,7 +65,7 @@ async def test_a_channel_can_be_left_and_taken_again(url: str) -> None:
 
 
 async def test_what_waits_is_bounded_and_what_was_dropped_is_said(url: str) -> None:
-    inbox = Inbox()
+    inbox = NoticeQueue()
     for number in range(5_000):
         inbox.add(str(number))
     payloads, has_missed = inbox.take()
@@ -129,9 +129,9 @@ async def test_a_server_that_stops_and_comes_back_is_found_again(postgres_server
 
 async def test_a_session_is_watched_as_long_as_it_has_a_watcher(url: str) -> None:
     async with Notices.open(url) as notices:
-        inbox = Inbox()
-        with notices.watch("s1", inbox), notices.watch("s1", Inbox()):
-            with notices.watch("none", Inbox()):
+        inbox = NoticeQueue()
+        with notices.watch("s1", inbox), notices.watch("s1", NoticeQueue()):
+            with notices.watch("none", NoticeQueue()):
                 await until(lambda: bool(watched(url)))
             assert watched(url) == ["s1"]
             await until(lambda: notices.is_connected)
@@ -159,7 +159,7 @@ async def test_a_session_that_is_locked_stops_no_notice(url: str) -> None:
         with psycopg.connect(url) as connection, notices.subscribe("a") as inbox:
             await is_listening(inbox)
             connection.execute("SELECT * FROM sessions FOR UPDATE")
-            with notices.watch("s1", Inbox()):
+            with notices.watch("s1", NoticeQueue()):
                 notices.send("a", "1")
                 assert await received(inbox, 1) == ["1"]
                 assert notices.is_connected

@@ -17,7 +17,7 @@ from agent_core.storage.rows import session_not_found
 Approvals = Literal["ask", "tool", "deny"]
 
 
-class Places:
+class ServedProjects:
     """The runtimes of a server: one for each of its folders that is used.
 
     Args:

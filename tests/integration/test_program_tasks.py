@@ -39,7 +39,7 @@ async def create(made: AgentRuntime, session_id: str = "s1", task_id: str = "rel
     await made.tasks.create(session_id, task_id=task_id, title="Release", steps=STEPS)
 
 
-def states(task: object) -> dict[str, str]:
+def states(task: TaskDocument) -> dict[str, str]:
     return {step.step_id: step.status.value for step in task.steps}
 
 

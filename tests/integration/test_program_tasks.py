@@ -12,6 +12,7 @@ from agent_core import (
     AgentRuntime,
     ErrorCode,
     EventType,
+    TaskDocument,
     TaskEvent,
     TaskStepStatus,
     ToolPermission,

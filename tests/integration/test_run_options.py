@@ -177,7 +177,10 @@ async def test_what_is_disabled_stays_disabled(home: Home, project: Path) -> Non
 WRONG_TOOLS: list[tuple[dict[str, Any], str]] = [
     ({"tools": ["code.read_fil"]}, "tools names code.read_fil.*mean code.read_file"),
     ({"disabled_tools": ["code.read_fil"]}, "disabled_tools names code.read_fil.*mean code"),
-    ({"tools": [tool(name="code.read_file")(lambda: 1)]}, "tools holds a tool named code.read"),
+    (
+        {"tools": [tool(name="code.read_file")(lambda: 1)]},
+        "code.read_file cannot be the name of a tool",
+    ),
     ({"tools": [stock, tool(name="stock")(lambda: 1)]}, "tools holds a tool named stock"),
     ({"tools": [iter]}, "cannot be a tool"),
 ]

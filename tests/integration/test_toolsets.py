@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from agent_core import (
+    AgentCoreError,
     AgentRuntime,
     ConfigError,
     ErrorCode,
@@ -17,6 +18,8 @@ from agent_core import (
     McpHttp,
     McpStdio,
     RunError,
+    ToolContext,
+    ToolDefinition,
     Toolset,
     tool,
 )
@@ -104,6 +107,54 @@ async def test_a_toolset_of_the_runtime_is_opened_once_and_closed_with_it(tmp_pa
     assert (db.opened, db.closed) == (1, 1)
     assert "db.query" in names(provider) & names(provider, 2)
     assert "rows of a" in str(provider.requests[1].messages)
+
+
+async def test_the_tools_of_a_runtime_are_those_of_every_run(tmp_path: Path) -> None:
+    def hello(name: str) -> str:
+        """Greet."""
+        return f"hello {name}"
+
+    definition = ToolDefinition(
+        name="shop.price", description="Price.", input_schema={"type": "object"}
+    )
+
+    def price(arguments: dict[str, Any], context: ToolContext) -> str:
+        return "7"
+
+    database = Database()
+    given: Any = [hello, ping, (definition, price), database]
+    provider = ScriptedProvider([call("ping"), "one", "two"])
+    async with AgentRuntime(tmp_path, model=provider, persist=False, tools=given) as made:
+        await made.run("hi", "s1")
+        await made.run("hi", "s2", tools=[ping, "hello"])
+        with pytest.raises(AgentCoreError, match="there is one of that name"):
+            await made.run("hi", "s3", tools=[tool(name="ping")(hello)])
+        with pytest.raises(ConfigError, match="already a tool named ping"):
+            made.register_tool(ping)
+    assert {"hello", "ping", "shop.price", "query"} <= names(provider)
+    assert names(provider, 2) == {"ping", "hello"}
+    assert database.opened == database.closed == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        (["ping"], "of a runtime names ping"),
+        ("ping", "is a list"),
+        ([7], "neither a name, a function nor a tool"),
+        ([tool(name="agent.ping")(lambda: "a")], "names that begin with"),
+    ],
+)
+def test_what_is_no_tool_of_a_runtime_is_refused_where_it_is_given(given: Any, reason: str) -> None:
+    with pytest.raises(AgentCoreError, match=reason):
+        AgentRuntime(model=ScriptedProvider([]), tools=given)
+
+
+async def test_a_tool_of_a_run_takes_no_reserved_name(tmp_path: Path) -> None:
+    async with AgentRuntime(tmp_path, model=ScriptedProvider([]), persist=False) as made:
+        for name in ("agent.ping", "internal.ping", "mcp.a.ping", "code__ping"):
+            with pytest.raises(ConfigError, match="names that begin with"):
+                await made.start("hi", tools=[tool(name=name)(lambda: "a")])
 
 
 async def test_a_toolset_of_a_run_is_open_for_that_run_alone(tmp_path: Path) -> None:

@@ -112,6 +112,7 @@ class AgentRuntime:
             are denied.
         provider_registry: providers in addition to the built-in ones.
         tool_registry: tools in addition to the built-in ones.
+        tools: functions, tools and toolsets that every run has in addition to the built-in ones.
         toolsets: groups of tools, including MCP servers, opened when the first run begins and
             closed with the runtime.
         extensions: add behaviour to every run, inside the engine's own features and outside the
@@ -142,6 +143,7 @@ class AgentRuntime:
         model: "AnyModel | None" = None,
         persist: bool = True,
         read_only: bool = False,
+        tools: "Sequence[AnyTool]" = (),
         toolsets: "Sequence[Toolset]" = (),
         extensions: "Sequence[Extension]" = (),
         default_snapshots: Literal["off", "turn"] = "off",
@@ -172,6 +174,8 @@ class AgentRuntime:
             default_snapshots=default_snapshots,
             telemetry=telemetry,
         )
+        if tools:
+            self._options.give(tools)
         self._home = RuntimeHome(self._options)
         weakref.finalize(self, self._home.close_later).atexit = False
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from agent_core.runtime.queue_worker import QueueWorker
     from agent_core.telemetry.spans import Telemetry
     from agent_core.tools.registry import ToolRegistry
-    from agent_core.tools.toolsets import Toolset
+    from agent_core.tools.toolsets import AnyTool, Toolset
     from agent_core.types import AgentDefinition
 
 logger = logging.getLogger(__name__)
@@ -62,7 +62,8 @@ class Worker:
         config_path, config, model, home_dir, database_url: as for `AgentRuntime`.
         permission_callback, elicitation_callback: called in this process; questions can also be
             answered from another one.
-        provider_registry, tool_registry, toolsets, definitions: in addition to the built-in ones.
+        provider_registry, tool_registry, tools, toolsets, definitions: in addition to the
+            built-in ones.
         extensions: added to every run.
         debug, default_snapshots, telemetry: as for `AgentRuntime`.
         tenant: the only tenant it serves and sees. None: all.
@@ -89,6 +90,7 @@ class Worker:
         elicitation_callback: "ElicitationCallback | None" = None,
         provider_registry: "ProviderRegistry | None" = None,
         tool_registry: "ToolRegistry | None" = None,
+        tools: "Sequence[AnyTool]" = (),
         toolsets: "Sequence[Toolset]" = (),
         extensions: "Sequence[Extension]" = (),
         definitions: "Sequence[AgentDefinition]" = (),
@@ -122,6 +124,8 @@ class Worker:
             default_snapshots=default_snapshots,
             telemetry=telemetry,
         )
+        if tools:
+            self._options.give(tools)
         given = {
             "concurrency": concurrency,
             "places": None if places is None else list(places),

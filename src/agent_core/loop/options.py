@@ -15,7 +15,7 @@ from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.extensions import Extension, ExtensionContext, Extensions
 from agent_core.providers.base import ProviderAdapter
 from agent_core.tools.base import Tool
-from agent_core.tools.registry import Handler, tool_from
+from agent_core.tools.registry import Handler, check_own_name, tool_from
 from agent_core.tools.toolsets import AnyTool, Toolset
 from agent_core.types import (
     Budget,
@@ -279,7 +279,7 @@ def asked_options(options: object, given: Mapping[str, Any]) -> RunOptions[Any]:
             )
     asked = replace(asked, **given)
     if asked.tools:
-        asked = replace(asked, tools=[_made_tool(each) for each in _items("tools", asked.tools)])
+        asked = replace(asked, tools=made_tools(asked.tools))
     stored = stored_options(asked)
     return replace(asked, budget=stored.budget, memory=stored.memory)
 
@@ -447,6 +447,35 @@ async def with_instructions(options: RunOptions[Any], context: ExtensionContext)
 def tool_name(tool: AnyTool) -> str:
     """Return the name under which a model calls the tool."""
     return tool.name if isinstance(tool, Tool | Toolset) else str(tool)
+
+
+def made_tools(given: Sequence[AnyTool]) -> list[str | Tool | Toolset]:
+    """Return tools with the functions among them made into tools.
+
+    Raises:
+        AgentCoreError: `validation_error`: it is not a list, or one is neither a name nor a tool.
+        ConfigError: `validation_error`: a function cannot be a tool, or a name is reserved.
+    """
+    made = [_made_tool(each) for each in _items("tools", given)]
+    for each in made:
+        if isinstance(each, Tool):
+            check_own_name(each.name)
+    return made
+
+
+def runtime_tools(given: Sequence[AnyTool]) -> tuple[list[Tool], list[Toolset]]:
+    """Return the tools and the toolsets among the tools of a runtime.
+
+    Raises:
+        AgentCoreError, ConfigError: as for `made_tools`; or one is only named.
+    """
+    made = made_tools(given)
+    for each in made:
+        if isinstance(each, str):
+            reason = "every run has the tools that are known already; give functions and toolsets"
+            raise malformed_option("tools", f"of a runtime names {each}, and {reason}")
+    toolsets = [each for each in made if isinstance(each, Toolset)]
+    return [each for each in made if isinstance(each, Tool)], toolsets
 
 
 def _made_tool(given: object) -> str | Tool | Toolset:

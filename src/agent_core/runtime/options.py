@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from agent_core.runtime.stores import OpenedStore
     from agent_core.storage.sqlite import SqliteSessionStore
     from agent_core.telemetry.spans import Telemetry
+    from agent_core.tools.base import Tool
     from agent_core.tools.registry import ToolRegistry
-    from agent_core.tools.toolsets import Toolset
+    from agent_core.tools.toolsets import AnyTool, Toolset
 
 
 class InMemory(Struct, frozen=True):
@@ -62,6 +63,7 @@ class RuntimeOptions(Struct, kw_only=True, dict=True, weakref=True):
     elicitation_callback: "ElicitationCallback | None" = None
     provider_registry: "ProviderRegistry | None" = None
     tool_registry: "ToolRegistry | None" = None
+    own_tools: "Sequence[Tool]" = ()
     toolsets: "Sequence[Toolset]" = ()
     extensions: "Sequence[Extension]" = ()
     definitions: list[AgentDefinition] = field(default_factory=list[AgentDefinition])
@@ -93,6 +95,17 @@ class RuntimeOptions(Struct, kw_only=True, dict=True, weakref=True):
             persist=self.persist,
             default_snapshots=self.default_snapshots,
         )
+
+    def give(self, tools: "Sequence[AnyTool]") -> None:
+        """Give every run these tools.
+
+        Raises:
+            AgentCoreError, ConfigError: `validation_error`: one is no tool.
+        """
+        from agent_core.loop.options import runtime_tools  # noqa: PLC0415
+
+        self.own_tools, toolsets = runtime_tools(tools)
+        self.toolsets = (*self.toolsets, *toolsets)
 
     @property
     def providers(self) -> "ProviderRegistry":

@@ -124,6 +124,7 @@ class Project:
             sandbox=self._sandbox,
             can_ask=options.permission_callback is not None
             or config.permissions.unattended != "deny",
+            own=options.own_tools,
         )
         self.toolboxes.check_names()
         self._check_matchers()

@@ -67,6 +67,7 @@ class Toolboxes:
         launcher: starts the programs of tools.
         sandbox: confines these programs; None for no sandbox.
         can_ask: true if there is a permission callback.
+        own: tools that the program gives every run.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Toolboxes:
         launcher: Launcher,
         sandbox: "Sandbox | None" = None,
         can_ask: bool = False,
+        own: Iterable[Tool] = (),
     ) -> None:
         self.can_ask = can_ask
         self._setup = setup
@@ -86,7 +88,7 @@ class Toolboxes:
         self._workspace = Workspace.of(setup, launcher=launcher, sandbox=sandbox)
         self._declared = _declared_tools(setup, launcher, sandbox)
         self._declared_names = {tool.name for tool in self._declared}
-        self._opened: list[Tool] = []
+        self._opened: list[Tool] = [*own]
         self._has_checked_settings = False
         tools = setup.config.tools
         self._are_changed = bool(
@@ -142,7 +144,7 @@ class Toolboxes:
         """
         known, brought = self.known_names(), set[str]()
         for tool in options.tools or ():
-            if isinstance(tool, Tool) and self._registered.get(tool.name) is not tool:
+            if isinstance(tool, Tool) and not self._has(tool):
                 if tool.name in known | brought:
                     reason = f"holds a tool named {tool.name}, and there is one of that name"
                     raise malformed_option("tools", f"{reason}; give yours another")
@@ -156,6 +158,12 @@ class Toolboxes:
                 if name not in known and not name.startswith("mcp.") and name != EVERY_TOOL:
                     reason = f"names {name}, and there is no such tool{nearest(name, known)}"
                     raise malformed_option(option, reason)
+
+    def _has(self, tool: Tool) -> bool:
+        """Return whether every run has this tool, so that a run may name it by giving it."""
+        if self._registered.get(tool.name) is tool:
+            return True
+        return any(each is tool for each in self._opened)
 
     def check_deps(self, options: RunOptions) -> None:
         """Check that the program's tools get the dependencies they are annotated with.

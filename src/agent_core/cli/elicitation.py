@@ -9,11 +9,12 @@ import os
 import sys
 import termios
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any, cast
 
-from agent_core.cli.lines import InputLines
+from agent_core.cli.layout import ASCII_SIGNS, SIGNS, cells, fitted
+from agent_core.cli.lines import ESCAPE, InputLines
 from agent_core.cli.question import MARK, rows_of
 from agent_core.cli.terminal import Style, Terminal
 from agent_core.errors import ToolError
@@ -25,12 +26,16 @@ _NO_BROWSER = "no browser could be opened: visit the address yourself"
 _MOST_TRIES = 5
 _MOST_CHOICES = 40
 _LONGEST_LINE = 400
+_NO_LONGER = "the question is no longer open"
+_SAID = {"accept": "answered", "decline": "declined", "cancel": "not answered"}
 _YES = {"y", "yes", "true", "1"}
 _NO = {"n", "no", "false", "0"}
 
 _ACCEPTED = ElicitationAnswer(action="accept")
 _DECLINED = ElicitationAnswer(action="decline")
 _CANCELLED = ElicitationAnswer(action="cancel")
+_BACK = ElicitationAnswer(action="cancel")
+"""Escape at a field: the field before it is asked again; at the first one, nothing is answered."""
 
 
 class TerminalElicitation:
@@ -65,14 +70,29 @@ class TerminalElicitation:
         """Show the question and read the answer."""
         about = f"MCP server {request.server_id}"
         async with self._turn, self._terminal.question_at_rest(self._lines, about):
+            if self._edits:
+                self._terminal.begin_question()
             try:
-                if request.mode == "form":
-                    return await self._fill_in(request)
-                return await self._visit(request)
+                with self._unechoed():
+                    ask = self._fill_in if request.mode == "form" else self._visit
+                    answer = await ask(request)
             except asyncio.CancelledError:
-                self._terminal.leave_line()
-                self._terminal.line("the question is no longer open", Style.DIM)
+                self._end(request, _NO_LONGER)
                 raise
+            self._end(request, _SAID[answer.action])
+            return answer
+
+    def _end(self, request: ElicitationRequest, said: str) -> None:
+        """Take the question off the screen, and leave a line with its subject and the answer."""
+        terminal = self._terminal
+        if terminal.end_question():
+            asked = f"MCP server {request.server_id}: {_line(request.message)}"
+            signs = SIGNS if terminal.has_signs else ASCII_SIGNS
+            room = max(terminal.width - cells(said) - 4, terminal.width // 2)
+            terminal.parts((fitted(asked, room, signs), Style.BOLD), (f"  {said}", Style.DIM))
+        elif said == _NO_LONGER:
+            terminal.leave_line()
+            terminal.line(said, Style.DIM)
 
     async def _visit(self, request: ElicitationRequest) -> ElicitationAnswer:
         is_login = request.purpose == "login"
@@ -92,6 +112,7 @@ class TerminalElicitation:
                     return _ACCEPTED
                 show = partial(self._terminal.line, _NO_BROWSER, Style.WARN)
                 if not is_login:
+                    self._terminal.keep_question()
                     show()
                     return _ACCEPTED
             elif not self._is_interactive or answer.casefold() in {*_NO, _DECLINE}:
@@ -129,16 +150,23 @@ class TerminalElicitation:
             f"  An empty line takes the default or leaves a field out; {_DECLINE} answers nothing.",
             Style.DIM,
         )
-        content: dict[str, Any] = {}
-        for name, field in fields.items():
-            is_secret, is_required = is_secret_field(name, field), name in required
+        answers: list[dict[str, Any]] = []
+        names = [*fields]
+        while len(answers) < len(names):
+            name = names[len(answers)]
+            field, is_required = fields[name], name in required
+            is_secret = is_secret_field(name, field)
             with _hidden(self._descriptor) if is_secret else nullcontext():
                 answer = await self._ask_field(
                     name, field, is_required=is_required, is_secret=is_secret
                 )
-            if isinstance(answer, ElicitationAnswer):
+            if answer is _BACK and answers:
+                answers.pop()
+            elif isinstance(answer, ElicitationAnswer):
                 return answer
-            content |= answer
+            else:
+                answers.append(answer)
+        content = {name: value for answer in answers for name, value in answer.items()}
         return ElicitationAnswer(action="accept", content=content)
 
     async def _ask_field(
@@ -153,11 +181,11 @@ class TerminalElicitation:
         )
         self._describe(name, field, choices, is_required=is_required)
         for _ in range(_MOST_TRIES):
-            line = await self._read("  > ")
-            if is_secret and self._is_interactive:
-                self._terminal.leave_line()
+            line = await self._read("  > ", is_secret=is_secret)
             if line is None:
                 return _CANCELLED
+            if line == ESCAPE:
+                return _BACK
             if line.strip() == _DECLINE:
                 return _DECLINED
             if not line.strip():
@@ -221,22 +249,38 @@ class TerminalElicitation:
             show()
             self._terminal.ask(question)
 
-        line = await self._lines.answer(ask)
-        if not self._is_interactive:
+        if not self._edits:
+            line = await self._lines.answer(ask)
+        elif (line := await self._lines.edit(ask, self._terminal.retype)) == ESCAPE:
+            line = None
+        if self._edits or not self._is_interactive:
             self._terminal.leave_line()
         return line
 
-    async def _read(self, question: str) -> str | None:
-        """Return the next line; the fields of a form can be pasted together."""
-        self._terminal.ask(question)
-        line = await self._lines.next()
-        if not self._is_interactive:
+    async def _read(self, question: str, *, is_secret: bool) -> str | None:
+        """Return the next line, or `ESCAPE`; the fields of a form can be pasted together."""
+        ask, show = partial(self._terminal.ask, question), self._terminal.retype
+        if self._edits:
+            line = await self._lines.edit(ask, _show_nothing if is_secret else show, is_one=False)
+        else:
+            ask()
+            line = await self._lines.next()
+        if self._edits or is_secret or not self._is_interactive:
             self._terminal.leave_line()
         return line
 
+    def _unechoed(self) -> AbstractContextManager[None]:
+        """Keep the terminal from showing by itself what is typed between two fields."""
+        return self._lines.unbuffered() if self._edits else nullcontext()
 
-def _show_nothing() -> None:
-    """Show nothing: the question is on the screen."""
+    @property
+    def _edits(self) -> bool:
+        """True where keys are read one by one, so that Escape is one."""
+        return self._is_interactive and self._terminal.can_draw and self._lines.is_terminal
+
+
+def _show_nothing(*_: str) -> None:
+    """Show nothing: the question is on the screen, or the text is secret."""
 
 
 async def _open(url: str) -> bool:

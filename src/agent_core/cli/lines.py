@@ -1,8 +1,10 @@
 """Reads lines from a terminal or a pipe, and notices whether a person is typing."""
 
 import asyncio
+import codecs
 import contextlib
 import os
+import re
 import select
 import signal
 import termios
@@ -12,6 +14,10 @@ from collections.abc import Callable, Generator
 _LONGEST_LINE = 65_536
 AT_ONCE_S = 0.05
 """Input that follows within this time was not typed by a person."""
+ESCAPE = "\x1b"
+"""Escape alone, where a line or a key is awaited."""
+_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|O.|.)", re.DOTALL)
+"""A key such as an arrow, which types nothing."""
 REST_S = 1.0
 """Seconds without a key after which typing has come to rest."""
 
@@ -59,7 +65,7 @@ class InputLines:
         """Return the typed text that was not read yet, an unfinished line included."""
         if not self.is_terminal:
             return ""
-        with self._unbuffered():
+        with self.unbuffered():
             self._read_available()
         typed = bytes(self._buffer).decode(errors="replace")
         self._buffer.clear()
@@ -87,7 +93,7 @@ class InputLines:
         if ends_at <= loop.time():
             return ""
         draft = _edited("", typed)
-        with self._unbuffered():
+        with self.unbuffered():
             while not typed.endswith("\n") and not self._ended:
                 show(draft)
                 try:
@@ -144,7 +150,7 @@ class InputLines:
             self.forget_typed_ahead()
             ask()
 
-        with self._unbuffered(begin) if is_key else contextlib.nullcontext():
+        with self.unbuffered(begin) if is_key else contextlib.nullcontext():
             begin()
             await self._read()
             within_s = self.settle_s if is_key else AT_ONCE_S
@@ -153,6 +159,57 @@ class InputLines:
         typed = bytes(self._buffer).decode(errors="replace")
         self._buffer.clear()
         return typed.removesuffix("\n") if typed not in {"", "\x04"} else None
+
+    async def edit(
+        self, ask: Callable[[], object], show: Callable[[str, str], object], *, is_one: bool = True
+    ) -> str | None:
+        """Return the line that a person types after `ask`; `ESCAPE` if they press Escape.
+
+        None is the end of the input. The terminal shows nothing by itself: `show` is called with
+        the text before and after each change.
+
+        Args:
+            ask: writes the question; again after the process was suspended.
+            show: shows what was typed.
+            is_one: text that arrives together is one line; otherwise the rest is the next one.
+        """
+        text: str | None = ""
+        decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
+
+        def begin() -> None:
+            ask()
+            show("", text or "")
+
+        with self.unbuffered(begin):
+            if is_one:
+                self.forget_typed_ahead()
+            begin()
+            while text is not None and not self._ended:
+                typed = decode(await self._read_keys(is_one=is_one)).replace("\r", "\n")
+                if typed.endswith(ESCAPE):
+                    return ESCAPE
+                line, end, rest = _SEQUENCE.sub("", typed).partition("\n")
+                if is_one and end:
+                    line = " ".join([line, *rest.split("\n")]).rstrip()
+                elif end:
+                    self.put_back(rest)
+                before, text = text, _edited(text, line)
+                show(before, text)
+                if end:
+                    return text
+                text = None if "\x04" in line and not text else text
+        return None
+
+    async def _read_keys(self, *, is_one: bool) -> bytes:
+        """Return the next keys: with Escape, and with a line end, whatever comes at once behind."""
+        if not self._buffer:
+            await self._read()
+        ends = (b"\x1b", b"\n", b"\r") if is_one else (b"\x1b",)
+        while self._buffer.endswith(ends) and not self._ended and await self._goes_on(AT_ONCE_S):
+            await self._read()
+        typed = bytes(self._buffer)
+        self._buffer.clear()
+        return typed
 
     async def _goes_on(self, within_s: float) -> bool:
         """Return whether more follows; Enter behind a key confirms it."""
@@ -163,7 +220,7 @@ class InputLines:
         return False
 
     @contextlib.contextmanager
-    def _unbuffered(self, again: Callable[[], object] = lambda: None) -> Generator[None]:
+    def unbuffered(self, again: Callable[[], object] = lambda: None) -> Generator[None]:
         """Make the terminal pass on each key at once, without showing it; signals stay.
 
         A shell sets modes of its own before a suspended process continues: then these are set
@@ -239,6 +296,8 @@ def _edited(text: str, keys: str) -> str:
             text = text[:-1]
         elif key == "\x15":
             text = ""
+        elif key == "\x17":
+            text = text.rstrip().rpartition(" ")[0]
         elif key.isprintable():
             text += key
     return text

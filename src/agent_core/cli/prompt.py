@@ -8,8 +8,8 @@ from itertools import chain
 
 from msgspec import Struct
 
-from agent_core.cli.layout import cells
-from agent_core.cli.lines import AT_ONCE_S, InputLines
+from agent_core.cli.layout import ASCII_SIGNS, SIGNS, cells, fitted
+from agent_core.cli.lines import AT_ONCE_S, ESCAPE, InputLines
 from agent_core.cli.question import (
     Choice,
     OfferedRule,
@@ -61,7 +61,6 @@ _ENDS_SHOWN = 2
 _LEAST_ROWS = 6
 _INDENT = "    "
 _PROMPT = " > "
-_ESCAPE = "\x1b"
 
 
 class _Line(Struct, frozen=True):
@@ -183,14 +182,30 @@ class TerminalPrompt:
                 typed = self._lines.take_typed()
                 if typed and self._terminal.give_back(typed):
                     continue
+                self._terminal.begin_question()
                 try:
                     return await self._ask_person(request)
                 except TypedOnError as error:
-                    self._terminal.leave_line()
+                    self._end(request)
                     self._terminal.give_back(error.text)
                 except asyncio.CancelledError:  # answered elsewhere, or the run is cancelled
-                    self._terminal.line("no longer asked", Style.WARN)
+                    self._end(request, "no longer asked", Style.WARN)
                     raise
+
+    def _end(self, request: PermissionRequest, said: str = "", style: Style = Style.DIM) -> None:
+        """Take the question off the screen, and leave a line with its subject and the answer.
+
+        Where the screen cannot be drawn on, the question stays, and the answer follows the keys.
+        """
+        terminal = self._terminal
+        if not terminal.end_question():
+            terminal.line(said, style) if said else terminal.leave_line()
+        elif said:
+            signs = SIGNS if terminal.has_signs else ASCII_SIGNS
+            first, *more = what_lines(request)
+            room = max(terminal.width - cells(said) - 4, terminal.width // 2)
+            subject = fitted(f"{first} {signs.more}" if more else first, room, signs)
+            terminal.parts((subject, Style.BOLD), (f"  {said}", style))
 
     def show(self, request: PermissionRequest) -> None:
         """Show all that is asked for, without asking."""
@@ -217,15 +232,14 @@ class TerminalPrompt:
                 meant = decision
                 if decision is Decision.ALLOW_FOR_SESSION and not is_remembered(request):
                     meant = Decision.ALLOW_ONCE
-                if cells(f"{menu[-1]}{_PROMPT}{_CONFIRMATIONS[meant]}") >= terminal.width:
-                    terminal.leave_line()
-                terminal.line(_CONFIRMATIONS[meant])
+                self._end(request, _CONFIRMATIONS[meant], _style_of(meant))
                 return _answered(decision)
             if key == "e":
-                ask = partial(terminal.ask, "why not? ")
-                reason = self._given(await self._lines.answer(ask)).strip()
-                terminal.line(_CONFIRMATIONS[Decision.DENY])
-                return _answered(Decision.DENY, reason or None)
+                if (reason := await self._ask_reason()) is not None:
+                    said = ": ".join(filter(None, (_CONFIRMATIONS[Decision.DENY], reason)))
+                    self._end(request, said, _style_of(Decision.DENY))
+                    return _answered(Decision.DENY, reason or None)
+                continue
             if self._terminal.keeps_text and _is_text(pressed, settle_s=self._lines.settle_s):
                 raise TypedOnError(pressed)
             terminal.leave_line()
@@ -233,7 +247,7 @@ class TerminalPrompt:
             if key == "w" and rules:
                 if (chosen := await self._choose_rule(rules)) is not None:
                     said = _CONFIRMATIONS[chosen] if chosen in WIDE_DECISIONS else "allowed"
-                    terminal.line(f"{said}; adding the rule to rules.toml")
+                    self._end(request, f"{said}; adding the rule to rules.toml")
                     return _answered(chosen, always=True)
                 terminal.leave_line()
             elif key == "v" and whole:
@@ -243,6 +257,18 @@ class TerminalPrompt:
                 shown = await self._page([_Line([row]) for row in told])
             else:
                 shown = [_Line(["that is none of the keys:"], Style.WARN)]
+
+    async def _ask_reason(self) -> str | None:
+        """Return the reason for a denial; None: the person went back to the question."""
+        terminal, lines = self._terminal, self._lines
+        ask = partial(terminal.ask, "why not? ")
+        if not terminal.can_draw:
+            return self._given(await lines.answer(ask)).strip()
+        reason = self._given(await lines.edit(ask, terminal.retype))
+        if reason != ESCAPE:
+            return reason.strip()
+        terminal.leave_line()
+        return None
 
     def _question_lines(
         self, request: PermissionRequest, choices: list[Choice]
@@ -283,19 +309,26 @@ class TerminalPrompt:
 
         A key counts as soon as the first of the lines is on the screen.
         """
+        terminal, is_again = self._terminal, False
 
         def ask() -> None:
+            nonlocal is_again
+            if is_again:  # the shell has written since
+                terminal.begin_question()
+            is_again = True
             self._show(before)
+            if terminal.question_rows() + len(menu) > terminal.rows:  # this stays, as it is
+                terminal.begin_question()
             *lines, last = menu
             for line in lines:
-                self._terminal.line(line)
-            self._terminal.ask(f"{last}{_PROMPT}")
+                terminal.line(line)
+            terminal.ask(f"{last}{_PROMPT}")
 
         return self._given(await self._lines.answer(ask, is_key=self._terminal.can_draw))
 
     async def _heed_escape(self, key: str) -> None:
         """Cancel the run if the key is Escape, and wait until it withdraws the question."""
-        if key == _ESCAPE and self._cancel is not None and self._cancel():
+        if key == ESCAPE and self._cancel is not None and self._cancel():
             await asyncio.Event().wait()
 
     def _given(self, answer: str | None) -> str:
@@ -332,7 +365,7 @@ class TerminalPrompt:
             menu = _folded(menu, self._terminal.width - len(_PROMPT) - 1, " ")
             key = (await self._press(menu, lines[start:end])).strip().casefold()
             self._terminal.leave_line()
-            if key == "q":
+            if key in {"q", ESCAPE}:
                 return []
             start = end
 
@@ -359,6 +392,10 @@ def _is_text(pressed: str, *, settle_s: float) -> bool:
     """Return whether keys at a question belong to a text: several letters, or one over a draft."""
     text = "".join(pressed.split())
     return text.isprintable() and (len(text) > 1 or (bool(text) and settle_s > AT_ONCE_S))
+
+
+def _style_of(decision: Decision) -> Style:
+    return Style.WARN if decision is Decision.DENY else Style.DIM
 
 
 def _answered(

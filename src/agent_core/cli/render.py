@@ -44,8 +44,7 @@ class CallLayout(Struct, frozen=True):
         yield from self.headline(call)
         yield from self._why(call.end)
         yield from self.output(call.end, is_failure=outcome(call.end)[1] is Style.BAD)
-        if _shows_diff(call):
-            yield from self.diff(call.end)
+        yield from self.diff(call.end)
 
     def headline(self, call: Call) -> Iterator[Line]:
         """Yield the title and the outcome of a call that has ended."""
@@ -194,7 +193,7 @@ def _box(call: Call) -> str:
 
 
 def _shows_diff(call: Call) -> bool:
-    """Return whether its diff is still to be shown: a question on this terminal has shown it."""
+    """Return whether its diff is still to be shown, where a question stays as it was asked."""
     return all(answer.decided_by != "terminal" for answer in call.answers)
 
 

@@ -5,6 +5,8 @@ import select
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from enum import StrEnum
+from itertools import takewhile
+from operator import eq
 from typing import TYPE_CHECKING, TextIO
 
 from agent_core.cli.layout import cells, reflows, rows_of, window_size, wrapped
@@ -85,6 +87,9 @@ class Terminal:
         self._held_return = False
         self._is_asking = False
         self._questions = 0
+        self._asked: list[tuple[str, bool]] | None = None
+        self._asked_width = 0
+        self._asker: asyncio.Task[object] | None = None
         self._on_answer: list[Callable[[], object]] = []
         self._slots: dict[str, list[str]] = {}
         self._drawn: list[str] = []
@@ -284,6 +289,53 @@ class Terminal:
         self._is_asking = True
         self._note(visible(text))
 
+    def begin_question(self) -> None:
+        """Remember from here on what this task shows, until `end_question` takes it away.
+
+        Callbacks of the event loop, as after a suspension, show for the task.
+        """
+        if not self.can_draw:
+            return
+        if self.shares_screen and self._is_mid_line:
+            self._is_mid_line = False
+            self._put("\n")
+        self._asked, self._asked_width = [], self._size()[0]
+        self._asker = asyncio.current_task() or self._asker
+
+    def keep_question(self) -> None:
+        """Leave the open question on the screen."""
+        self._asked = None
+
+    def question_rows(self) -> int:
+        """Return how many rows of the screen the open question takes."""
+        width = self._size()[0] if self._reflows else self._asked_width
+        return sum(rows_of(line, width) for line in self._asked_text().split("\n"))
+
+    def _asked_text(self) -> str:
+        return "".join(text for text, _ in self._asked or ())
+
+    def end_question(self) -> bool:
+        """Take the open question off the screen; return whether it could be taken off.
+
+        What others have written since it began is written again.
+        """
+        if self._asked is None:
+            return False
+        up = min(self.question_rows(), self.rows) - 1
+        others = "".join(text for text, is_own in self._asked if not is_own)
+        self._asked, self._is_asking = None, False
+        above = f"\x1b[{up}A" if up > 0 else ""
+        self._put(f"{above}\r\x1b[J{others}")
+        return True
+
+    def retype(self, before: str, after: str) -> None:
+        """Show what was typed behind a question as it is now."""
+        kept = sum(1 for _ in takewhile(bool, map(eq, before, after)))
+        self._put("\b \b" * cells(before[kept:]) + after[kept:])
+        if self._asked:
+            text, is_own = self._asked[-1]
+            self._asked[-1] = f"{text.removesuffix(before)}{after}", is_own
+
     @asynccontextmanager
     async def question(self) -> AsyncGenerator[None]:
         """Keep the screen for a question until it is answered: the region is not drawn."""
@@ -292,7 +344,7 @@ class Terminal:
             yield
         finally:
             self._questions -= 1
-            self._is_asking = False
+            self._is_asking, self._asked = False, None
             if not self._questions:
                 waiting, self._on_answer = self._on_answer, []
                 for resume in waiting:
@@ -387,6 +439,8 @@ class Terminal:
         if text and self.shares_screen and self._is_mid_line:
             self._is_mid_line = False
             begin += "\n"
+        if self._asked is not None and text:
+            self._asked.append((text, asyncio.current_task() in {self._asker, None}))
         self._put(begin + text + self._region())
 
     def _put(self, text: str) -> None:

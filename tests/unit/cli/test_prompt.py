@@ -317,8 +317,9 @@ async def test_what_a_key_shows_begins_on_a_line_of_its_own(screen: Screen) -> N
     screen.type("n")
     await asking
     await screen.see("denied")
-    prompts = [line.partition(" > ")[2] for line in screen.text.splitlines() if " > " in line]
-    assert {*prompts} == {"", "denied"}
+    shown = screen.text.replace("\x1b[1A", "")  # the keys are taken away
+    prompts = [line.partition(" > ")[2] for line in shown.splitlines() if " > " in line]
+    assert {*prompts} == {""}
 
 
 @pytest.mark.parametrize("columns", [40, 80, 120])

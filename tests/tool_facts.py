@@ -9,7 +9,7 @@ from agent_core.config.models import DEFAULT_SENSITIVE_PATHS
 from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.tools import Action, Toolbox, ToolContext, ToolOutput
 from agent_core.tools.code import code_tools
-from agent_core.tools.workspace import PathPolicy, Workspace
+from agent_core.tools.workspace import PathPolicy, ProgramPlaces, Workspace
 from agent_core.types import ArtifactSource, RunIdentity, ToolCall
 
 
@@ -81,7 +81,7 @@ def a_boundary(project: Path, home: Path) -> PathPolicy:
     """Return the rules about the paths of a project."""
     return PathPolicy(
         project,
-        protected=[home, project / ".soong-agent" / "tasks"],
+        program=ProgramPlaces(protected=(home, project / ".soong-agent" / "tasks")),
         sensitive=DEFAULT_SENSITIVE_PATHS,
     )
 

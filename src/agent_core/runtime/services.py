@@ -124,19 +124,20 @@ async def open_services(
         workspaces = Workspaces(setup, store, opened.blobs, key=opened.key)
         dispatcher = _dispatcher(opened, setup, workspaces)
         files = workspaces.project_files()
+        parts = ProcessParts(
+            store=store,
+            owner=owner,
+            models=models,
+            artifacts=artifacts,
+            redactor=redactor,
+            traces=traces,
+            telemetry=telemetry,
+            notices=notices,
+            dispatcher=dispatcher,
+        )
         runs = Runs(
             project,
-            ProcessParts(
-                store=store,
-                owner=owner,
-                models=models,
-                artifacts=artifacts,
-                redactor=redactor,
-                traces=traces,
-                telemetry=telemetry,
-                notices=notices,
-                dispatcher=dispatcher,
-            ),
+            parts,
             files=files,
             home=home or HomeLoop("this runtime", kind="another one"),
         )
@@ -154,10 +155,7 @@ async def open_services(
             deletion_notes = Notes(setup.home / "unfinished" / f"deleted-{key}")
         sessions = Sessions(
             project,
-            store=store,
-            owner=owner,
-            redactor=redactor,
-            artifacts=artifacts,
+            parts,
             runs=runs,
             moves=moves,
             workspaces=workspaces,

@@ -6,24 +6,21 @@ from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from agent_core.artifacts.store import ArtifactStore
 from agent_core.context.composer import rebuild_requests
 from agent_core.disk.unfinished import Notes
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.loop.context import STOP_OBJECTION, Outcome, RunStats
 from agent_core.providers.redacting import RequestRedactor
-from agent_core.redaction.redactor import Redactor
 from agent_core.runtime.background import read_background_usage
 from agent_core.runtime.compact_agent import PURPOSE
 from agent_core.runtime.ids import Kind, meant, spellings_of
 from agent_core.runtime.moves import NodeMoves
+from agent_core.runtime.process import ProcessParts
 from agent_core.runtime.project import Project
 from agent_core.runtime.run import RunProgress, identity_of
 from agent_core.runtime.runs import Runs
 from agent_core.runtime.workspaces import Workspaces
-from agent_core.storage.owners import Owner
 from agent_core.storage.rows import session_not_found
-from agent_core.storage.store import SessionStore
 from agent_core.text import first_words, join_surrogates
 from agent_core.tools.base import OutputMisfitError
 from agent_core.types import (
@@ -67,11 +64,8 @@ class Sessions:
     def __init__(
         self,
         project: Project,
+        parts: ProcessParts,
         *,
-        store: SessionStore,
-        owner: Owner,
-        redactor: Redactor,
-        artifacts: ArtifactStore,
         runs: Runs,
         moves: NodeMoves,
         workspaces: Workspaces,
@@ -80,11 +74,11 @@ class Sessions:
         self.moves = moves
         self.workspaces = workspaces
         self._project = project
-        self._store = store
-        self._owner = owner
-        self._redactor = redactor
-        self._requests = RequestRedactor(redactor)
-        self._artifacts = artifacts
+        self._store = parts.store
+        self._owner = parts.owner
+        self._redactor = parts.redactor
+        self._requests = RequestRedactor(parts.redactor)
+        self._artifacts = parts.artifacts
         self._runs = runs
         self._deletion_notes = deletion_notes
 

@@ -28,7 +28,7 @@ from agent_core.snapshots.records import (
 from agent_core.snapshots.stat_cache import FolderRecord, load, save
 from agent_core.snapshots.tracked import Exclusions, TrackedPaths
 from agent_core.snapshots.trees import changes_between, decode_tree, entry_at, folders_above
-from agent_core.snapshots.walk import Walk
+from agent_core.snapshots.walk import Walk, WalkScope
 
 LAST = "last"
 """The file with the findings of the last recording, in the folder about a workspace."""
@@ -125,10 +125,7 @@ class Recorder(Struct, frozen=True, kw_only=True):
         walk = Walk(
             self.root,
             self.packs,
-            settings=settings,
-            exclusions=exclusions,
-            tracked=tracked,
-            own=own,
+            scope=WalkScope(settings, exclusions, tracked, own),
             known=known,
             is_same_scope=is_same_scope and noted.get("kept") == tracked.notes["kept"],
             check=self.check,

@@ -53,16 +53,29 @@ _NO_DIGEST = bytes(DIGEST_BYTES)
 _AS_IT_IS = nullcontext[None]()
 
 
+class WalkScope(Struct, frozen=True):
+    """The extent of a walk: its settings, and the paths it passes over or keeps.
+
+    Attributes:
+        settings: what is left out.
+        exclusions: the patterns among the settings, and the paths kept in spite of them.
+        tracked: finds the paths to keep in repositories within the workspace.
+        own: paths of the program's own folders in the workspace.
+    """
+
+    settings: SnapshotSettings
+    exclusions: Exclusions
+    tracked: TrackedPaths
+    own: Collection[bytes]
+
+
 class Walk:
     """One walk over a workspace.
 
     Args:
         root: the workspace, for messages.
         packs: keeps the contents.
-        settings: what is left out.
-        exclusions: the patterns among the settings, and the paths kept in spite of them.
-        tracked: finds the paths to keep in repositories within the workspace.
-        own: paths of the program's own folders in the workspace.
+        scope: what is recorded.
         known: the records of the walk before, by path.
         is_same_scope: they were made with the same settings and exclusions.
         check: called now and then; raises to end the walk.
@@ -78,10 +91,7 @@ class Walk:
         root: Path,
         packs: Packs,
         *,
-        settings: SnapshotSettings,
-        exclusions: Exclusions,
-        tracked: TrackedPaths,
-        own: Collection[bytes],
+        scope: WalkScope,
         known: Mapping[bytes, FolderRecord],
         is_same_scope: bool,
         check: Callable[[], None],
@@ -92,15 +102,15 @@ class Walk:
         self.files = 0
         self._root = root
         self._packs = packs
-        self._settings = settings
-        self._exclusions = exclusions
-        self._tracked = tracked
-        self._own = own
+        self._settings = scope.settings
+        self._exclusions = scope.exclusions
+        self._tracked = scope.tracked
+        self._own = scope.own
         self._known = known
         self._is_same_scope = is_same_scope
         self._check = check
         self._opener = opener
-        self._keeper = FileKeeper(packs, settings.max_file_bytes, opener)
+        self._keeper = FileKeeper(packs, scope.settings.max_file_bytes, opener)
         self._is_closed = False
 
     def record(self, root: int) -> FolderRecord:

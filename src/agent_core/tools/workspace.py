@@ -91,16 +91,32 @@ class ResolvedPath(Struct, frozen=True, kw_only=True):
         return self.sensitive or self.is_own
 
 
+class ProgramPlaces(Struct, frozen=True, kw_only=True):
+    """Resolved folders and files of the program itself; they need not exist.
+
+    Attributes:
+        protected: never written to.
+        own: those of them that are read only after a question.
+        readable: places below `own` that models may read: instructions, skills, a project.
+        free: a folder below `protected` that may be written: the project of a session.
+    """
+
+    protected: tuple[Path, ...] = ()
+    own: tuple[Path, ...] = ()
+    readable: tuple[Path, ...] = ()
+    free: Path | None = None
+
+
+_NO_PLACES = ProgramPlaces()
+
+
 class PathPolicy:
     """Decides which places may be read and written.
 
     Args:
         project: the project, resolved.
         write_roots: resolved folders outside it that may be written to.
-        protected: resolved folders and files of the program itself; they need not exist.
-        own: the protected places that are read only after a question.
-        readable: places below `own` that models may read: instructions, skills, a project.
-        free: a folder below `protected` that may be written: the project of a session.
+        program: the places of the program itself.
         sensitive: entries of `tools.sensitive_paths`, see `SensitivePaths`.
         homes: home folders, in which hidden entries are sensitive.
         denied: paths that the user's rules keep out of a listing or a search of a folder above.
@@ -111,21 +127,18 @@ class PathPolicy:
         project: Path,
         *,
         write_roots: Iterable[Path] = (),
-        protected: Iterable[Path] = (),
-        own: Iterable[Path] = (),
-        readable: Iterable[Path] = (),
+        program: ProgramPlaces = _NO_PLACES,
         sensitive: Sequence[str] = (),
         homes: Iterable[Path] = (),
         denied: PathGlobs | None = None,
-        free: Path | None = None,
     ) -> None:
         self.project = project
-        self.free = free
+        self.free = program.free
         self._denied = denied
-        self.protected = tuple(protected)
-        self._own = tuple(own)
+        self.protected = program.protected
+        self._own = program.own
         self._own_folded = _Folders.of(map(_fold, self._own))
-        self._readable = _Folders.of(readable)
+        self._readable = _Folders.of(program.readable)
         self._write_roots = (project, *write_roots)
         self._sensitive = SensitivePaths(
             sensitive, project=project, homes=homes, roots=(*self._write_roots, *self._own)
@@ -147,13 +160,15 @@ class PathPolicy:
         return cls(
             project,
             write_roots=(*setup.write_roots, *scratch),
-            protected=(*own, setup.tasks_dir),
-            own=own,
-            readable=readable,
+            program=ProgramPlaces(
+                protected=(*own, setup.tasks_dir),
+                own=own,
+                readable=tuple(readable),
+                free=project if setup.is_workspace else None,
+            ),
             sensitive=_filled(tools.sensitive_paths, setup),
             homes=user_homes(os.environ.get("HOME")),
             denied=_denied_paths(setup),
-            free=project if setup.is_workspace else None,
         )
 
     @property

@@ -10,7 +10,7 @@ import pytest
 from agent_core.config.load import read_setup
 from agent_core.context.instructions import find_instructions
 from agent_core.errors import ErrorCode, PermissionDeniedError, ToolError
-from agent_core.tools.workspace import PathPolicy
+from agent_core.tools.workspace import PathPolicy, ProgramPlaces
 from tool_facts import Code
 
 
@@ -148,7 +148,9 @@ def test_patterns_know_the_placeholders_of_the_configuration(home: Path, project
 def test_the_programs_own_files_are_read_only_after_a_question_but_for_what_models_read(
     home: Path, project: Path
 ) -> None:
-    boundaries = PathPolicy(project, own=[home], readable=[home / "skills"])
+    boundaries = PathPolicy(
+        project, program=ProgramPlaces(own=(home,), readable=(home / "skills",))
+    )
     (home / "skills").mkdir()
     (home / "skills" / "leak").symlink_to(home / "config.toml")
     (project / "link").symlink_to(home)

@@ -21,7 +21,9 @@ TABLE = re.compile(r"^\| `(\w+)` \| ((?:[^`|]*)`([a-z_ ]+)`.*) \|$", re.M)
 def payload_keys() -> dict[str, tuple[set[str], bool]]:
     """Per event the keys that the page names, and whether these are all."""
     page = (
-        (ROOT / "docs" / "events.md").read_text(encoding="utf-8").partition("Of `event.payload`")[2]
+        (ROOT / "docs" / "events.md")
+        .read_text(encoding="utf-8")
+        .partition("keys of `event.payload`")[2]
     )
     rows = TABLE.findall(page)
     return {event: (set(keys.split()), "and others" not in row) for event, row, keys in rows}

@@ -448,6 +448,15 @@ class EditedLine:
         is_whole = typed == chosen.text and not state.original_document.text_after_cursor
         return None if is_whole else chosen
 
+    @property
+    def _can_do_without(self) -> bool:
+        """True if the open list holds words that a command may have, and none was begun."""
+        state = self._buffer.complete_state
+        if state is None or not state.completions:
+            return False
+        is_begun = state.completions[0].start_position != 0
+        return not is_begun and state.original_document.text_before_cursor.endswith(" ")
+
     def _note_list(self, _: object) -> None:
         """Select the first entry, as soon as the list is complete."""
         asyncio.get_running_loop().call_soon(self._select_first)
@@ -458,7 +467,7 @@ class EditedLine:
             return
         if not state.completions and state.complete_index is not None:  # it turned out to be empty
             self._buffer.complete_state = None
-        elif state.completions and state.complete_index is None:
+        elif state.completions and state.complete_index is None and not self._can_do_without:
             state.complete_index = 0  # the line keeps what was typed
         self.refresh()
 
@@ -635,17 +644,21 @@ class EditedLine:
         else:
             self._conversation.cancel()
 
+    def _take_entry(self, _event: KeyPressEvent) -> None:
+        """Take the selected entry of the open list, else its first one."""
+        state = self._buffer.complete_state
+        if state is not None and state.completions:
+            self._buffer.apply_completion(self._chosen or state.completions[0])
+
     def _keys(self) -> KeyBindings:
         keys, buffer, conversation = self._text_keys(), self._buffer, self._conversation
         is_choosing = Condition(lambda: self._chosen is not None)
         has_waiting = Condition(lambda: bool(conversation.waiting()))
         is_empty = Condition(lambda: not buffer.text)
 
-        @keys.add("enter", filter=is_choosing)
-        @keys.add("tab", filter=is_choosing)
-        def _(_event: KeyPressEvent) -> None:
-            if self._chosen is not None:
-                buffer.apply_completion(self._chosen)
+        keys.add("enter", filter=is_choosing)(self._take_entry)
+        is_optional = Condition(lambda: self._can_do_without)
+        keys.add("tab", filter=is_choosing | is_optional)(self._take_entry)
 
         @keys.add("enter", filter=~is_choosing)
         def _(_event: KeyPressEvent) -> None:

@@ -101,6 +101,30 @@ REFUSALS = frozenset({ErrorCode.PERMISSION_DENIED, ErrorCode.WRITE_OUTSIDE_ALLOW
 """Codes of calls that were denied: every other failed call has failed."""
 
 
+_UNSPECIFIC = frozenset(
+    {
+        ErrorCode.CANCELLED,
+        ErrorCode.CONFIG_ERROR,
+        ErrorCode.INTERNAL_ERROR,
+        ErrorCode.PERMISSION_DENIED,
+        ErrorCode.SCHEMA_ERROR,
+        ErrorCode.TIMEOUT,
+        ErrorCode.TOOL_ERROR,
+        ErrorCode.VALIDATION_ERROR,
+    }
+)
+_SEARCHABLE = frozenset(ErrorCode) - _UNSPECIFIC
+"""Codes that name a failure: the documentation can be searched for them."""
+
+
+def describe_error(message: str, code: str) -> str:
+    """Return an error for people: a code that names the failure ends the first line."""
+    if not message:
+        return code.replace("_", " ")
+    first, newline, rest = message.partition("\n")
+    return f"{first} ({code}){newline}{rest}" if code in _SEARCHABLE else message
+
+
 class PortableError(Exception):
     """An exception that `pickle` and `copy` restore completely, whatever its `__init__` takes.
 

@@ -675,9 +675,9 @@ def _print_result(result: "RunResult", *, with_text: bool) -> None:
         for request in result.requests:
             _print_line(f"request  {request.request_id}: may it run {describe_request(request)}")
     if result.error is not None and not is_waiting:  # the lines above and below say it
-        from agent_core.cli.words import failure_text  # noqa: PLC0415 - of a failed run
+        from agent_core.errors import describe_error  # noqa: PLC0415 - of a failed run
 
-        reason = failure_text(result.error.message, result.error.code)
+        reason = describe_error(result.error.message, result.error.code)
         _complain("reason   " + reason.replace("\n", f"\n{'':<9}"))
     _print_next(result)
     if result.seal is not None:

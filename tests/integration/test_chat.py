@@ -278,7 +278,7 @@ def test_the_last_call_is_shown_with_its_error(home: Home, project: Path) -> Non
         keys = [
             Key(READY, f"read{ENTER}"),
             Key("Answered.", f"/last{ENTER}"),
-            Key(re.compile(rf"error: file_not_found: no.txt[\s\S]*{READY}"), CTRL_D),
+            Key(re.compile(rf"error: no.txt[\s\S]*{READY}"), CTRL_D),
         ]
         converse(home, project, server, keys)
 

@@ -97,7 +97,7 @@ def test_a_story_has_calls_outcomes_refusals_children_and_what_was_left_behind(
         "2 -     return a - b",
         "2 +     return a + b",
         "denied  code.run_command",
-        "(callback): not now",
+        "(the program): not now",
         "child default_sub_agent",
         "two lines",
         "failed: the service is down (provider_error)",

@@ -8,8 +8,8 @@ from msgspec import Struct, field
 
 from agent_core.api import AgentRuntime
 from agent_core.cli.service_tools import source_lines, use_line
-from agent_core.cli.words import SENT, TAKEN_BACK, failure_text, sent_line, story_line
-from agent_core.errors import ErrorCode, StorageError
+from agent_core.cli.words import SENT, TAKEN_BACK, sent_line, story_line
+from agent_core.errors import ErrorCode, StorageError, describe_error
 from agent_core.events.projection import Call, PlacedEvent, Projection
 from agent_core.text import shown_json
 from agent_core.types import (
@@ -109,7 +109,7 @@ class Exchange(Struct):
     def failure(self) -> str:
         """Return the error that ended its run; empty if there is none."""
         error = self.run.error if self.run is not None else None
-        return failure_text(error.message, error.code) if error is not None else ""
+        return describe_error(error.message, error.code) if error is not None else ""
 
 
 class History(Struct):
@@ -466,7 +466,7 @@ def result_text(result: ToolResultBlock) -> str:
             case _:
                 parts.append(f"[{block.type.replace('_', ' ')}]")
     if result.error is not None and not parts:
-        parts.append(f"{result.error.code}: {result.error.message}")
+        parts.append(result.error.message)
     return "\n".join(parts)
 
 

@@ -9,6 +9,7 @@ from msgspec import Struct
 from agent_core.cli.figures import format_duration
 from agent_core.cli.layout import SIGNS, Signs, cells, fitted, wrapped
 from agent_core.cli.terminal import Part, Style
+from agent_core.cli.words import denial
 from agent_core.events.projection import Call
 from agent_core.text import lines_of_diff, plural, printed, shortened, visible
 from agent_core.types import EFFECT_UNKNOWN
@@ -42,13 +43,13 @@ class CallLayout(Struct, frozen=True):
     def end(self, call: Call) -> Iterator[Line]:
         """Yield the lines of a call that has ended: its title, its outcome and its effects."""
         yield from self.headline(call)
-        yield from self._why(call.end)
-        yield from self.output(call.end, is_failure=outcome(call.end)[1] is Style.BAD)
+        yield from self._why(call)
+        yield from self.output(call.end, is_failure=outcome(call)[1] is Style.BAD)
         yield from self.diff(call.end)
 
     def headline(self, call: Call) -> Iterator[Line]:
         """Yield the title and the outcome of a call that has ended."""
-        words, style = outcome(call.end)
+        words, style = outcome(call)
         words = "" if words == "ok" and is_quiet(call) else words
         facts = list(filter(None, [words, _took(call.end), _box(call)]))
         dot = " · " if self.signs is SIGNS else " - "
@@ -79,14 +80,15 @@ class CallLayout(Struct, frozen=True):
 
     def plain_end(self, call: Call) -> Iterator[Line]:
         """Return the line of a call that has ended, for a screen that cannot draw."""
-        words, style = outcome(call.end)
-        line = f"> {self._named(call)}" if is_quiet(call) else f"  {label_of(call)}"
+        words, style = outcome(call)
+        has_begun = call.started is not None and not is_quiet(call)
+        line = f"  {label_of(call)}" if has_begun else f"> {self._named(call)}"
         line += f" {words or 'ok'}"
         if took := _took(call.end):
             line += f" ({took})"
         if box := _box(call):
             line += f", {box}"
-        if message := _reason(call.end):
+        if message := _reason(call):
             line += f": {shortened(message, _LONGEST_MESSAGE)}".replace("\n", "\n      ")
         yield [(line, style)]
         yield from self.output(call.end, is_failure=style is Style.BAD)
@@ -105,12 +107,12 @@ class CallLayout(Struct, frozen=True):
             title.append((f" {fitted(summary, left, self.signs)}", Style.PLAIN))
         return title
 
-    def _why(self, ended: ToolEnded) -> Iterator[Line]:
-        if message := _reason(ended):
+    def _why(self, call: Call) -> Iterator[Line]:
+        if message := _reason(call):
             for line in shortened(message, _LONGEST_MESSAGE).splitlines():
                 for part in wrapped(visible(line), self.width - 4):
                     yield [(f"    {part}", Style.PLAIN)]
-        for place in ended.blocked_by_sandbox:
+        for place in call.end.blocked_by_sandbox:
             line = f"  blocked by the sandbox: {visible(place, one_line=True)}"
             yield [(fitted(line, self.width, self.signs), Style.WARN)]
 
@@ -165,10 +167,11 @@ def is_quiet(call: Call) -> bool:
     return call.kind in _QUIET
 
 
-def outcome(ended: ToolEnded) -> tuple[str, Style]:
+def outcome(call: Call) -> tuple[str, Style]:
     """Return the outcome of a call in words, and their style."""
+    ended = call.end
     if isinstance(ended, ToolDenied):
-        return "denied", Style.BAD
+        return denial(call)[0], Style.BAD
     if ended.code == "timeout":
         return "timed out", Style.BAD
     if ended.reason == EFFECT_UNKNOWN:
@@ -180,7 +183,7 @@ def outcome(ended: ToolEnded) -> tuple[str, Style]:
         killed = f", killed by {name}" if name else ""
         return f"exit code {ended.exit_code}{killed}", Style.BAD if ended.exit_code else Style.GOOD
     if isinstance(ended, ToolFailed):
-        return f"failed: {ended.code}" if ended.code else "failed", Style.BAD
+        return "failed", Style.BAD
     return "ok" if ended.diff is None else "", Style.GOOD
 
 
@@ -197,11 +200,14 @@ def _shows_diff(call: Call) -> bool:
     return all(answer.decided_by != "terminal" for answer in call.answers)
 
 
-def _reason(ended: ToolEnded) -> str:
+def _reason(call: Call) -> str:
     """Return why a call failed, without the words of its outcome."""
+    ended = call.end
     if isinstance(ended, ToolCompleted):
         return ""
-    return (ended.message or "").removeprefix(f"{outcome(ended)[0]}: ")
+    if isinstance(ended, ToolDenied):
+        return denial(call)[1]
+    return (ended.message or "").removeprefix(f"{outcome(call)[0]}: ")
 
 
 def _took(ended: ToolEnded) -> str:

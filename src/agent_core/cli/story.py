@@ -20,7 +20,7 @@ from agent_core.cli.render import LINES_OF_DIFF, CallLayout
 from agent_core.cli.sheet import Sheet, style_of, title_of
 from agent_core.cli.terminal import Clean, Style, Terminal
 from agent_core.cli.view import answer_hint
-from agent_core.cli.words import NOT_ACTIVE, SUMMARY, outcome_word, remarks
+from agent_core.cli.words import NOT_ACTIVE, SUMMARY, end_in_words, outcome_word, remarks
 from agent_core.events.projection import Call
 from agent_core.runtime.background import read_background_usage
 from agent_core.text import plural, short_line, shortened, shown_json, visible
@@ -136,11 +136,11 @@ class _Story(HistoryWriter):
             first = f"{indent}  completed against an objection: "
             self._block(objection, f"{indent}    ", style=Style.WARN, first=first)
         elif run.status is RunStatus.CANCELLED:
-            reason = f" ({run.end_reason})" if run.end_reason else ""
-            self.sheet.line((f"{indent}  cancelled{reason}", Style.WARN))
+            when = f" {end_in_words(run.end_reason)}" if run.end_reason else ""
+            self.sheet.line((f"{indent}  cancelled{when}", Style.WARN))
         elif run.status is RunStatus.FAILED:
             reason = str(run.metadata.get("reason") or run.end_reason or "no reason is known")
-            self.sheet.line((f"{indent}  failed: {reason}", Style.BAD))
+            self.sheet.line((f"{indent}  failed: {end_in_words(reason)}", Style.BAD))
 
     def note(self, entry: NoteEntry) -> None:
         """Write a remark."""

@@ -18,7 +18,6 @@ from agent_core.cli.service_tools import source_lines, use_line
 from agent_core.cli.terminal import OutputClosedError, Style, Terminal
 from agent_core.cli.words import (
     SPENDERS,
-    failure_text,
     is_trouble,
     kind_in_words,
     meaning_of,
@@ -26,6 +25,7 @@ from agent_core.cli.words import (
     queue_line,
     retry_line,
 )
+from agent_core.errors import describe_error
 from agent_core.events.projection import Call, PlacedEvent, Projection
 from agent_core.text import shortened, visible
 from agent_core.types import (
@@ -477,7 +477,7 @@ class RunView:
             self._answer(result_text)
         self._terminal.end_text()
         if error is not None:
-            self.failure(failure_text(self._unsaid(error.message), error.code))
+            self.failure(describe_error(self._unsaid(error.message), error.code))
         if self._objection:
             self._say(objection_line(self._objection), Style.WARN)
         if self._terminal.has_status:

@@ -7,7 +7,12 @@ from msgspec import Struct
 from agent_core.events.projection import Call, PlacedEvent
 from agent_core.text import visible
 from agent_core.types import EventLevel, EventType, Role
-from agent_core.types.event_details import ModelRetried, PermissionDecided, RunQueued
+from agent_core.types.event_details import (
+    ModelRetried,
+    PermissionDecided,
+    RunQueued,
+    ToolDenied,
+)
 
 NOT_ACTIVE = "not on the active path"
 SUMMARY = "summary of what came before"
@@ -88,12 +93,33 @@ _DECISIONS = {
     "allow_reads": "allowed with all that only reads",
     "allow_edits": "allowed with all edits",
 }
+_PLACES = {
+    "callback": "the program",
+    "cli": "the command line",
+    "editor": "the editor",
+    "mcp": "the MCP client",
+    "sdk": "the program",
+    "session": "another answer",
+    "terminal": "the terminal",
+}
+"""Where questions are answered, by the word that is stored."""
+_ENDS = {
+    "aborted_streaming": "while the model answered",
+    "aborted_tools": "during a tool call",
+    "owner_lost": "its process ended before it did",
+}
+"""How a run ended, by the word that is stored."""
 _SPEAKERS = {Role.USER: "User", Role.ASSISTANT: "Agent"}
 
 
 def meaning_of(kind: EventType) -> Meaning:
     """Return what a kind of event means to people."""
     return _MEANINGS.get(kind, _NOTHING)
+
+
+def end_in_words(reason: str) -> str:
+    """Return how a run ended, in words."""
+    return _ENDS.get(reason, reason.replace("_", " "))
 
 
 def kind_in_words(kind: EventType) -> str:
@@ -139,12 +165,6 @@ def retry_line(details: ModelRetried, because: str) -> str:
     return f"attempt {details.attempt} failed{because}; {follows}"
 
 
-def failure_text(message: str, code: str) -> str:
-    """Return an error for people: its code ends the first line, and details are below it."""
-    first, newline, rest = message.partition("\n")
-    return f"{first} ({code}){newline}{rest}"
-
-
 def remark_line(placed: PlacedEvent) -> str:
     """Return the line of an event that an editor shows between the words of the model."""
     parts = kind_in_words(placed.kind), placed.details.server_id, placed.details.cause
@@ -165,20 +185,44 @@ def verdict(answer: PermissionDecided) -> str:
     """Return who answered a question about a call, the decision and the reason."""
     from agent_core.permissions.questions import NOBODY  # noqa: PLC0415 - for stories only
 
-    decided_by = answer.decided_by or "the program"
-    if decided_by == NOBODY:
+    if answer.decided_by == NOBODY:
         return f"denied: {answer.reason or 'nobody could be asked'}"
-    who = f"{answer.decider} ({decided_by})" if answer.decider else decided_by
+    place = _PLACES.get(answer.decided_by or "callback", answer.decided_by)
+    who = f"{answer.decider} ({place})" if answer.decider else place
     reason = f": {answer.reason}" if answer.reason else ""
     return f"{_DECISIONS.get(answer.decision, answer.decision)} by {who}{reason}"
+
+
+def denial(call: Call) -> tuple[str, str]:
+    """Return that a call was denied, by whom or what, and what more there is to say about it.
+
+    The message is for the model: where it says no more than who has refused the call, it is not
+    shown to people.
+    """
+    from agent_core.permissions.questions import NOBODY, THE_USER  # noqa: PLC0415 - few are denied
+
+    message = call.end.message or ""
+    match call.end:
+        case ToolDenied(denied_by=by) if by == THE_USER:
+            is_here = any(answer.decided_by == "terminal" for answer in call.answers)
+            _, _, reason = message.partition(f"{THE_USER} denied {call.name}")
+            return f"denied by {'you' if is_here else by}", reason.removeprefix(": ")
+        case ToolDenied(denied_by=by) if by == NOBODY:
+            return "denied: nobody could be asked", ""
+        case ToolDenied(denied_by=by) if by:
+            return f"denied by {by}", "" if by in message else message
+        case _:
+            return "denied", message
 
 
 def remarks(call: Call) -> list[tuple[str, bool]]:
     """Return what there is to say about the outcome of a call, and whether it is bad."""
     said = [(verdict(answer), answer.decision == "deny") for answer in call.answers]
     is_told = any(is_denial for _, is_denial in said)
-    if call.outcome in {"failed", "denied"} and not is_told and call.end.why:
-        said.append((call.end.why, True))
+    if call.outcome == "denied" and not is_told:
+        said.append((": ".join(filter(None, denial(call))), True))
+    elif call.outcome == "failed" and call.end.cause:
+        said.append((call.end.cause, True))
     if call.outcome == "interrupted":
         said.append((EFFECT_UNKNOWN, True))
     return said

@@ -9,6 +9,7 @@ from typing import Literal, cast
 from msgspec import Struct, field
 
 from agent_core.errors import REFUSALS
+from agent_core.text import gist_of_arguments
 from agent_core.types import (
     EFFECT_UNKNOWN,
     EventType,
@@ -82,11 +83,7 @@ class Call(Struct, kw_only=True, eq=False):
         for question in self.questions:
             if shown := question.args_summary or question.target_scope:
                 return shown.removeprefix(f"{self.name}: ")
-        given = self.block.arguments if self.block is not None else {}
-        argv: object = given.get("argv")
-        if isinstance(argv, list):
-            return " ".join(map(str, cast("list[object]", argv)))
-        return next((str(value) for value in given.values() if isinstance(value, str)), "")
+        return gist_of_arguments(self.block.arguments) if self.block is not None else ""
 
     @property
     def outcome(self) -> Outcome:

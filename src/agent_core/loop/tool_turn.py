@@ -27,6 +27,7 @@ from agent_core.events import Journal
 from agent_core.extensions import JudgedCall
 from agent_core.loop.context import RunContext
 from agent_core.redaction import log_failure
+from agent_core.text import gist_of_arguments
 from agent_core.tools.base import (
     Action,
     CutCallError,
@@ -113,7 +114,7 @@ class _CallTiming(Struct):
         if self.waited_s is not None:
             facts["waited_ms"] = round(self.waited_s * 1e3)
         access = self.access
-        if self.began is None and access is not None:  # no event has described it yet
+        if self.began is None and access is not None and access.summary:
             facts["summary"] = access.summary
         is_command = self.tool is not None and self.tool.kind == "execute"
         if self.began is None or access is None or not (is_command or access.diff):
@@ -431,6 +432,8 @@ def _answer(
     `flags` are set by the loop alone: metadata written by a tool is data, and hides nothing.
     """
     payload: dict[str, object] = {"tool_name": call.name, "is_error": result.is_error}
+    if course is None or course.began is None:  # no event has described it
+        payload["summary"] = gist_of_arguments(call.arguments)
     if course is not None:
         payload |= course.end(result, journal)
     event, level = EventType.TOOL_COMPLETED, EventLevel.INFO
@@ -440,6 +443,8 @@ def _answer(
         payload |= {"code": error.code, "message": error.message}
         if error.code in REFUSALS:
             event = EventType.TOOL_DENIED
+            if denied_by := error.details.get("denied_by"):
+                payload["denied_by"] = denied_by
         elif error.code is ErrorCode.TIMEOUT:
             journal.note(
                 EventType.TOOL_TIMEOUT, payload, level=level, tool_call_id=call.tool_call_id

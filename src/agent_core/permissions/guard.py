@@ -360,7 +360,7 @@ class PermissionGuard(Extension):
             return None
         if verdict.decision == "deny":
             reason = "plan_mode" if verdict.by == _PLAN else access.reason
-            details = {"reason": reason} if reason else {}
+            details = {"denied_by": verdict.by} | ({"reason": reason} if reason else {})
             raise PermissionDeniedError(
                 ErrorCode.PERMISSION_DENIED, verdict.refusal, details=details
             )

@@ -70,8 +70,11 @@ class PermissionCallback(Protocol):
 _LATE = "the question was not answered in time"
 _WITHDRAWN = "the question was withdrawn"
 _UNANSWERED = "nobody could be asked"
+_NO_REASON = (None, _UNANSWERED)
 NOBODY = "nobody"
 """Decider of a call that was denied because its question got no answer."""
+THE_USER = "the user"
+"""Who has denied a call whose question got an answer."""
 BY_SESSION = "session"
 """Decider of a question that the answer to another one covers."""
 _MOST_OPEN = 1_000
@@ -606,7 +609,9 @@ def _no_way_to_ask(
     definition: ToolDefinition, access: Access, obstacle: str | None = None
 ) -> PermissionDeniedError:
     why = obstacle or "this program has no way to ask for it"
-    return PermissionDeniedError(access.refusal, f"{definition.name} needs a permission, and {why}")
+    message = f"{definition.name} needs a permission, and {why}"
+    details = {"denied_by": NOBODY} if obstacle is None else {}
+    return PermissionDeniedError(access.refusal, message, details=details)
 
 
 def denial_of(
@@ -620,16 +625,23 @@ def denial_of(
         code: code of the error, if there was no way to ask.
     """
     if answer.metadata.get("decided_by") == NOBODY:
-        return PermissionDeniedError(code, _unanswered(name, answer.reason))
-    return denied(f"the user denied {name}{f': {answer.reason}' if answer.reason else ''}")
+        details = {"denied_by": NOBODY} if answer.reason in _NO_REASON else {}
+        return PermissionDeniedError(code, _unanswered(name, answer.reason), details=details)
+    return denied_by_user(name, answer.reason)
+
+
+def denied_by_user(name: str, reason: str | None) -> PermissionDeniedError:
+    """Return the error of a call that the user has denied."""
+    because = f": {reason}" if reason else ""
+    return denied(f"{THE_USER} denied {name}{because}", denied_by=THE_USER)
 
 
 def _unanswered(name: str, reason: str | None) -> str:
-    if reason in {None, _UNANSWERED}:
+    if reason in _NO_REASON:
         return f"{name} was not allowed, because nobody could be asked"
     return f"{name} was not allowed, because there is no answer: {reason}"
 
 
-def denied(message: str) -> PermissionDeniedError:
+def denied(message: str, **details: str) -> PermissionDeniedError:
     """The error of a call that the user, or a rule of theirs, does not allow."""
-    return PermissionDeniedError(ErrorCode.PERMISSION_DENIED, message)
+    return PermissionDeniedError(ErrorCode.PERMISSION_DENIED, message, details=details)

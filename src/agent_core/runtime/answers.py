@@ -20,7 +20,7 @@ from agent_core.loop.options import (
     restored_options,
     tool_name,
 )
-from agent_core.permissions.questions import current_decider, denied
+from agent_core.permissions.questions import current_decider, denied_by_user
 from agent_core.permissions.request import WIDE_DECISIONS, rule_of, wide_of
 from agent_core.runtime.pipeline import RunPipeline
 from agent_core.runtime.process import ProcessParts
@@ -454,7 +454,7 @@ def _denied_tool(question: "ApprovalRecord", reason: str | None) -> Tool:
 
     async def prepare(_: object, context: ToolContext) -> Action:
         if context.tool_call_id == question.tool_call_id:
-            raise denied(f"the user denied {question.tool_name}{f': {reason}' if reason else ''}")
+            raise denied_by_user(question.tool_name, reason)
         message = f"{question.tool_name} is {_NO_LONGER_HERE[1:-1]}"
         raise ToolError(ErrorCode.TOOL_NOT_AVAILABLE, message)
 

@@ -19,6 +19,7 @@ from agent_core.loop import ResumePoint
 from agent_core.permissions.policy import PLAN_MODE, PLAN_MODE_IS_OVER
 from agent_core.storage.owners import HEARTBEAT, Owner, now
 from agent_core.storage.store import SessionStore
+from agent_core.text import gist_of_arguments
 from agent_core.tools.limits import ResultLimiter
 from agent_core.types import (
     CHANGED,
@@ -315,6 +316,7 @@ def _close(journal: Journal, call: ToolCall, message: str, known: ToolResult | N
         EventType.TOOL_FAILED,
         payload={
             "tool_name": call.name,
+            "summary": gist_of_arguments(call.arguments),
             "is_error": True,
             "code": error.code,
             "message": error.message,

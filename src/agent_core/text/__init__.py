@@ -4,11 +4,12 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 BYTES_PER_TOKEN = 4
 _LONGEST_LINE = 500
+_LONGEST_GIST = 200
 
 
 def one_line(text: str) -> str:
@@ -21,6 +22,22 @@ def short_line(text: str, limit: int) -> str:
     """Return `text` on one line of at most `limit` characters, with `…` where it is cut."""
     line = " ".join(text[: 4 * limit].split())
     return line if len(line) <= limit else f"{line[: limit - 1]}…"
+
+
+def gist_of_arguments(arguments: Mapping[str, Any]) -> str:
+    """Return the subject of a call on one line: its command, or its first text."""
+    argv: object = arguments.get("argv")
+    if isinstance(argv, list):
+        given = " ".join(map(str, cast("list[object]", argv)))
+    else:
+        given = next((value for value in arguments.values() if isinstance(value, str)), "")
+    return short_line(given, _LONGEST_GIST)
+
+
+def at_place(path: str, message: str) -> str:
+    """Return a message behind its place, whose JSON path `$.a[0].b` is shown as `a[0].b`."""
+    place = path.removeprefix("$").removeprefix(".")
+    return f"{place}: {message}" if place else message
 
 
 def first_words(text: str, limit: int = 80) -> str:

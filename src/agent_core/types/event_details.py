@@ -12,6 +12,7 @@ from typing import Any, cast
 from msgspec import Struct, ValidationError, convert
 from msgspec.structs import fields
 
+from agent_core.errors import describe_error
 from agent_core.types.content import Usage
 
 __all__ = [
@@ -99,11 +100,11 @@ class EventDetails(Struct, frozen=True):
 
     @property
     def why(self) -> str:
-        """The reason of a failure, with its code; empty if none is known."""
+        """The reason of a failure, with a code that names it; empty if none is known."""
         of_error = isinstance(self.error, ErrorDetails)
         code = self.error.code if isinstance(self.error, ErrorDetails) else self.code
         reason = self.cause or (None if of_error else self.reason)
-        return ": ".join(part for part in (code, reason) if part)
+        return describe_error(reason or "", code or "")
 
 
 class Delta(EventDetails, frozen=True):
@@ -348,7 +349,14 @@ class ToolFailed(ToolEnded, frozen=True):
 
 
 class ToolDenied(ToolEnded, frozen=True):
-    """A call was refused."""
+    """A call was refused.
+
+    Attributes:
+        denied_by: who or what refused it: `the user`; `nobody`, for there was nobody to ask; else a
+            rule by its place, a mode or a setting. Empty if only the message tells.
+    """
+
+    denied_by: str = ""
 
 
 class PermissionRequested(ToolEvent, frozen=True):

@@ -54,6 +54,7 @@ class StagedRun:
 
     session_id = "sess_1"
     mode = RunMode.NORMAL
+    permission_mode = "ask"
     pending_requests = ()
     warnings = ()
 

@@ -254,7 +254,7 @@ def test_o7_tools_retries_and_warnings_are_told_line_by_line() -> None:
         '> code.read_file {"path":"a"}',
         r"  half\nway",
         "  code.read_file ok (12 ms)",
-        r"  x\ny timed out (2.5 s): late",
+        r"> x\ny timed out (2.5 s): late",
         "attempt 1 failed: slow down; the next one in 1.5 s",
         r"attempt 2 failed: gone; now calling small\x1b of ollama",
         "mcp server failed: git: died",

@@ -95,7 +95,7 @@ async def test_what_happens_during_a_question_is_shown_after_its_answer() -> Non
         view.event(happens(EventType.TOOL_COMPLETED, ended))
         assert screen.getvalue() == "may it?\n> "
         terminal.line("yes")
-    assert screen.getvalue() == "may it?\n> yes\n  my.tool ok (3 ms)\n"
+    assert screen.getvalue() == "may it?\n> yes\n> my.tool ok (3 ms)\n"
 
 
 def test_only_the_last_message_is_the_answer_where_it_has_a_stream_of_its_own() -> None:
@@ -140,13 +140,33 @@ def test_an_answer_whose_events_have_lost_a_secret_is_written_once() -> None:
         ),
         ("tool_failed", {}, "failed"),
         ("tool_denied", {"code": "permission_denied", "message": "no"}, "denied: no"),
+        (
+            "tool_denied",
+            {"message": "the user denied t: too late", "denied_by": "the user"},
+            "denied by the user: too late",
+        ),
+        (
+            "tool_denied",
+            {"message": "t was not allowed, because …", "denied_by": "nobody"},
+            "denied: nobody could be asked",
+        ),
+        (
+            "tool_denied",
+            {"message": "plan mode: use other tools", "denied_by": "plan mode"},
+            "denied by plan mode",
+        ),
+        (
+            "tool_denied",
+            {"message": "a.test is not listed", "denied_by": "[permissions.network_policy]"},
+            "denied by [permissions.network_policy]: a.test is not listed",
+        ),
         ("tool_completed", {"duration_ms": 75_000}, "ok (1 m 15 s)"),
     ],
 )
 def test_the_end_of_a_call_says_how(kind: str, payload: dict[str, Any], shown: str) -> None:
     view, _, screen = on_screen()
     view.event(happens(EventType(kind), {"tool_name": "t", **payload}))
-    assert screen.getvalue() == f"  t {shown}\n"
+    assert screen.getvalue() == f"> t {shown}\n"
 
 
 def test_a_diff_counts_what_it_hides() -> None:
@@ -194,4 +214,4 @@ def test_a_call_that_was_not_run_says_so_once() -> None:
     view, _, screen = on_screen()
     payload = {"tool_name": "x", "code": "cancelled", "message": "not run: a write has failed"}
     view.event(happens(EventType.TOOL_FAILED, payload, "call_1"))
-    assert screen.getvalue() == "  x not run: a write has failed\n"
+    assert screen.getvalue() == "> x not run: a write has failed\n"

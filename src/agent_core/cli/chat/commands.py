@@ -516,7 +516,7 @@ async def _last(chat: Chat, _: Sequence[str]) -> None:
         if text := _result_text(result.content):
             chat.terminal.parts((text, Style.PLAIN))
         if result.error is not None:
-            chat.fail(f"{result.error.code}: {result.error.message}")
+            chat.fail(result.error.message)
 
 
 def _result_text(content: Sequence[ContentBlock]) -> str:

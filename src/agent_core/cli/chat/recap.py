@@ -18,8 +18,7 @@ from agent_core.cli.history import (
 from agent_core.cli.layout import ASCII_SIGNS, SIGNS
 from agent_core.cli.render import CallLayout, label_of, summary_of
 from agent_core.cli.terminal import Clean, Style, Terminal
-from agent_core.cli.words import failure_text
-from agent_core.errors import ErrorCode, StorageError
+from agent_core.errors import ErrorCode, StorageError, describe_error
 from agent_core.events.projection import Call
 from agent_core.text import plural, shortened, visible
 from agent_core.types import (
@@ -178,7 +177,7 @@ class RecapWriter:
     def _end(self, run: RunRecord | None) -> None:
         if run is not None and run.error is not None:
             why = shortened(
-                self._clean(failure_text(run.error.message, run.error.code)), _LONGEST_REASON
+                self._clean(describe_error(run.error.message, run.error.code)), _LONGEST_REASON
             )
             self._say(f"error: {why}", Style.BAD)
         elif run is not None and run.status in {RunStatus.CANCELLED, RunStatus.ABORTED}:

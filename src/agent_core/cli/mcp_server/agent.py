@@ -49,7 +49,7 @@ from agent_core.cli.mcp_server.tools import (
 )
 from agent_core.config.models import Config, ModelConfig
 from agent_core.config.paths import Setup
-from agent_core.errors import AgentCoreError, ErrorCode, StorageError
+from agent_core.errors import AgentCoreError, ErrorCode, StorageError, describe_error
 from agent_core.loading import installed_version
 from agent_core.loop.options import RunOptions
 from agent_core.permissions.questions import UnattendedError
@@ -428,7 +428,9 @@ class AgentServer:
 
     def _failed(self, error: AgentCoreError) -> CallToolResult:
         facts = {"error": {"code": str(error.code), "message": error.message}}
-        return self._made(facts, f"error: {error.code}: {error.message}", is_error=True)
+        return self._made(
+            facts, f"error: {describe_error(error.message, error.code)}", is_error=True
+        )
 
     async def close(self) -> None:
         """Cancel what runs, and close the runtimes."""

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from agent_core.api import AgentRuntime, RunHandle
 from agent_core.cli.render import label_of, outcome, summary_of
-from agent_core.cli.words import is_trouble, meaning_of, remark_line
+from agent_core.cli.words import denial, is_trouble, meaning_of, remark_line
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.events.projection import PlacedEvent, Projection
 from agent_core.permissions.questions import UnattendedError
@@ -193,9 +193,10 @@ class ServedRun:
         match placed.details:
             case RunEnded(end_reason=reason):
                 self.end_reason = reason
-            case ToolDenied() as ended if placed.call is not None:
+            case ToolDenied() if placed.call is not None:
                 if len(self.denials) < _MOST_DENIALS:
-                    self.denials.append(_line(f"{_title(placed)}: {ended.why}"))
+                    said = ": ".join(filter(None, denial(placed.call)))
+                    self.denials.append(_line(f"{_title(placed)}: {said}"))
             case _:
                 pass
         line = _line(_line_of(placed))
@@ -272,8 +273,8 @@ def _line_of(placed: PlacedEvent) -> str:
             return _title(placed)
         case ToolProgress(text=text) if placed.call is not None:
             return f"{_title(placed)}: {text}"
-        case ToolEnded() as ended if placed.call is not None:
-            said, _ = outcome(ended)
+        case ToolEnded() if placed.call is not None:
+            said, _ = outcome(placed.call)
             return f"{_title(placed)}: {said or 'ok'}"
         case _ if meaning_of(placed.kind).is_remark or is_trouble(placed):
             return remark_line(placed)

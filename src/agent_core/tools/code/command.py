@@ -159,7 +159,7 @@ def _prepare(workspace: Workspace, arguments: RunCommand, context: ToolContext) 
             problem = "has a NUL or a lone surrogate, which no argument can hold"
         if problem is not None:
             path = f"$.argv[{number}]"
-            message = f"{path} {problem}"
+            message = f"argv[{number}] {problem}"
             raise ToolError(ErrorCode.VALIDATION_ERROR, message, details={"path": path})
     place = workspace.boundaries.resolve(arguments.cwd)
     if not place.writable:

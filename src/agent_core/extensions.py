@@ -192,7 +192,7 @@ class Extension:
         """Return once a tool call may be made; raise `PermissionDeniedError` to refuse it.
 
         Returns:
-            Seconds that a person took to answer; None if nobody was asked.
+            Seconds that a person took to answer; None if no person was asked.
         """
         return await proceed()
 

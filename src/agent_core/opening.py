@@ -238,7 +238,7 @@ def refuse_database(path: str | os.PathLike[str]) -> None:
     """Check a path that output is about to replace; a missing file is fine.
 
     Raises:
-        DatabaseInUseError: the file belongs to a database, whoever has it open.
+        DatabaseInUseError: the file belongs to a database, open here or not.
         OSError: it cannot be looked at.
     """
     refuse_open_database(path)

@@ -518,7 +518,7 @@ class LlmCycle:
             yield running
         finally:
             running.cancel()
-            with suppress(asyncio.CancelledError, Exception):  # whoever awaits it has it
+            with suppress(asyncio.CancelledError, Exception):  # its awaiter has the error
                 outcome = await finish_uncancelled(running)
             self._added = self._history.record(
                 run.ctx.journal.path,

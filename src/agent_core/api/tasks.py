@@ -377,7 +377,7 @@ class _Notes:
         *,
         level: EventLevel = EventLevel.INFO,
     ) -> None:
-        """Keep an event if it is a line of a log; what else a board notes, its caller is told."""
+        """Keep an event if it is a line of a log; what else a board notes, its caller learns."""
         if payload and "wal_event_id" in payload:
             draft = EventDraft(event_type, self._redactor.payload(payload), level)
             self.events.append(pending(draft))

@@ -127,7 +127,7 @@ def is_harmless(name: str, value: str) -> bool:
 
 
 def _is_inside_git(address: str) -> bool:
-    """Return whether an address leads below a folder `.git`, where nobody looks for repositories.
+    """Return whether an address leads below a folder `.git`, where repositories are not searched.
 
     Git runs the hooks of a repository on this machine that it fetches from or pushes to.
     """

@@ -131,7 +131,7 @@ def _read(place: Path, digest_bytes: int | None) -> tuple[GitIndex, str | None]:
         stored = content[end:]
         if stored == hashlib.new(name, memoryview(content)[:end]).digest():
             return _decoded(content[:end], size)
-    if not any(content[-20:]):  # git was told to compute no checksum
+    if not any(content[-20:]):  # git is set to compute no checksum
         try:
             return _decoded(content[:-20], 20)
         except (ValueError, IndexError, struct.error):

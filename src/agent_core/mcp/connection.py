@@ -333,8 +333,8 @@ class ServerConnection:
                 except Exception as error:
                     if not others or not self._may_be_the_probe(_cause(error)):
                         raise
-                    told = f"ended at the handshake {first!r}: {_cause(error)}"
-                    self._host.log(self._server_id, shortened(told, MAX_REASON_CHARS))
+                    text = f"ended at the handshake {first!r}: {_cause(error)}"
+                    self._host.log(self._server_id, shortened(text, MAX_REASON_CHARS))
                     await self._stay(others[0], seconds)
         except Exception as error:  # noqa: BLE001 - raised by every caller of `opened`
             self._failure = self._failed(_cause(error))

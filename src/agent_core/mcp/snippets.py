@@ -61,7 +61,7 @@ _GAP_IN_VALUE = re.compile(
     r"\{\{[^{}]*\}\}|\$[A-Za-z_]\w*$|(?i:\byour\w*)|\.\.\.|…|(?i:x{3,})$|\*{3,}|(?i:[-_ ]here$)"
     r"|(?i:\breplace[-_ ]?(?:me|this|with)\b)|(?i:^change[-_ ]?me$)"
 )
-"""A place to be filled, where a value is expected that nobody else has."""
+"""A place to be filled, where a value is expected that only the user has."""
 
 _GAP_IN_ADDRESS = re.compile(r"\{[^{}]*\}")
 _NAME_AS_VALUE = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+")

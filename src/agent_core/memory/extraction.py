@@ -297,7 +297,7 @@ class Extractor:
 
 
 def _unchanged(memory_id: str, seen: MemoryList, known: MemoryList) -> Memory:
-    """Return a memory as it is on disk, if nobody has changed it since the model saw it.
+    """Return a memory as it is on disk, if it has not changed since the model saw it.
 
     Raises:
         AgentCoreError: `memory_write_failed`, it was changed or deleted.

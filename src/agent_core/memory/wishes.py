@@ -73,7 +73,7 @@ def _patterns(number: int) -> _Patterns:
 def may_ask_to_forget(text: str) -> bool:
     """Return whether a user's words can ask for something to be forgotten.
 
-    This is generous: it only keeps a model from forgetting something that nobody spoke of.
+    This is generous: it only keeps a model from forgetting something that was not mentioned.
     """
     words = without_quotes(text).lower()
     return any(mark in words for mark in FORGETTING)

@@ -274,7 +274,7 @@ class Questions:
 
     @property
     def parks(self) -> bool:
-        """Return whether runs stop at questions, because nobody can be asked here."""
+        """Return whether runs stop at questions, because no user can be asked here."""
         return self._callback is None and self._unattended == "park"
 
     async def ask(
@@ -404,12 +404,12 @@ class Questions:
         if isinstance(answer, str):
             raise _note_failure(request, answer, journal)
         facts = {"request_id": request.request_id, "tool_name": request.tool_name}
-        told: dict[str, Any] = {"decision": answer.decision, "reason": answer.reason}
+        given: dict[str, Any] = {"decision": answer.decision, "reason": answer.reason}
         if decided_by := answer.metadata.get("decided_by"):
-            told["decided_by"] = str(decided_by)
+            given["decided_by"] = str(decided_by)
         journal.note(
             EventType.PERMISSION_DECIDED,
-            {**facts, **told},
+            {**facts, **given},
             tool_call_id=call_id,
         )
         return answer

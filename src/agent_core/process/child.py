@@ -135,7 +135,7 @@ def find_program(name: str, *, cwd: Path, env: Mapping[str, str]) -> Path:
             return Path(found)
     for folder in folders:
         place = str(folder / name)
-        if os.path.isfile(place):  # noqa: PTH113 - whatever the system says of it
+        if os.path.isfile(place):  # noqa: PTH113 - whatever its permissions
             check_program_file(place, place)
     raise ToolError(
         ErrorCode.FILE_NOT_FOUND,

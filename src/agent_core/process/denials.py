@@ -171,7 +171,7 @@ def find_denial(
 def _tried_before(
     lines: Iterable[str], confinement: Confinement, *, cwd: Path | str
 ) -> Iterator[str]:
-    """Yield the refused paths of the last line that tells of an attempt, if one does."""
+    """Yield the refused paths of the last line that reports an attempt, if there is one."""
     for line in reversed(list(filter(_TRIED.search, lines))):
         named = (os.path.normpath(Path(cwd, name)) for name in _names(line) if "/" in name)
         if found := [path for path in named if _is_refused(path, confinement)]:

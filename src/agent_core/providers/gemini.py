@@ -321,8 +321,8 @@ class GeminiProvider(HttpProvider):
             own = self.own_tools(request)
             tools += map(jsontext.dump, own)
             if declared and own and self.reports_tools:
-                told = {"includeServerSideToolInvocations": True}
-                head["toolConfig"] = table(head.get("toolConfig")) | told
+                switch = {"includeServerSideToolInvocations": True}
+                head["toolConfig"] = table(head.get("toolConfig")) | switch
         last_answer: ModelMessage | None = None
 
         def write(message: ModelMessage) -> Turn:

@@ -241,7 +241,7 @@ class HttpProvider(ABC):
         self._fitter = ToolFitter(
             FORMS.get(self.tool_form or type(self).provider, ToolForm(self.provider))
         )
-        self._told: tuple[object, frozenset[str]] = None, frozenset()
+        self._reported: tuple[object, frozenset[str]] = None, frozenset()
         self._named: tuple[Sequence[ToolDefinition], ToolNames] = ((), ToolNames(()))
 
     @property
@@ -459,7 +459,7 @@ class HttpProvider(ABC):
                 return
             prepared = adjusted
             faults = prepared.fitted.faults
-            without = {name: faults[name] for name in self._untold(faults, request)}
+            without = {name: faults[name] for name in self._unreported(faults, request)}
             yield ModelRetry(attempt=number, delay_ms=0, error=with_left_out(refusal, without))
 
     def _output_limit(self, request: ModelRequest) -> int:
@@ -470,19 +470,19 @@ class HttpProvider(ABC):
     def _left_out(self, prepared: Prepared, request: ModelRequest) -> list[ErrorPayload]:
         """Return the report of the tools that are left out, once in a run."""
         faults = prepared.fitted.faults
-        untold = self._untold(faults, request)
-        return (
-            [left_out(prepared.called, {name: faults[name] for name in untold})] if untold else []
-        )
+        unreported = self._unreported(faults, request)
+        if not unreported:
+            return []
+        return [left_out(prepared.called, {name: faults[name] for name in unreported})]
 
-    def _untold(self, names: Collection[str], request: ModelRequest) -> list[str]:
-        """Return the left-out tools that this run has not been told of, and count them as told."""
+    def _unreported(self, names: Collection[str], request: ModelRequest) -> list[str]:
+        """Return the tools whose absence this run has not reported, and count it as reported."""
         if not names:
             return []
         run = request.metadata.get("run_id")
-        known: frozenset[str] = self._told[1] if self._told[0] == run else frozenset()
+        known: frozenset[str] = self._reported[1] if self._reported[0] == run else frozenset()
         new = [name for name in names if name not in known]
-        self._told = run, known | {*new}
+        self._reported = run, known | {*new}
         return new
 
     def _adjusted(

@@ -173,7 +173,7 @@ class Fitted(Struct, frozen=True):
     Attributes:
         tools: in the service's form, without those that are left out.
         faults: why others are left out, by name.
-        names: the arguments' own names by those that the service is told, by the tool's name.
+        names: the arguments' own names by those that the service gets, by the tool's name.
         is_changed: they differ from the tools of the request.
     """
 
@@ -414,9 +414,9 @@ def _without_choices(root: Json) -> Json:
         shared: set[str] = {name for each in needs for name in each}
         if needs and key != "allOf":
             shared = {name for name in shared if all(name in each for each in needs)}
-            told = [sorted(each - shared) for each in needs]
-            if any(told):
-                said[key] = [{"required": each} for each in told]
+            alternatives = [sorted(each - shared) for each in needs]
+            if any(alternatives):
+                said[key] = [{"required": each} for each in alternatives]
         required += sorted(shared - {*required})
     kept = {key: node[key] for key in node if key not in {*_CHOICES, *_CONDITIONS}}
     kept["properties"] = properties
@@ -468,7 +468,7 @@ def _with_plain_keys(root: Json) -> tuple[Json, Mapping[str, str]]:
     if all(map(_PLAIN_KEY.fullmatch, properties)):
         return root, {}
     taken = {name for name in properties if _PLAIN_KEY.fullmatch(name)}
-    told: dict[str, str] = {}
+    sent: dict[str, str] = {}
     for name in properties:
         plain = name
         if name not in taken:
@@ -477,11 +477,11 @@ def _with_plain_keys(root: Json) -> tuple[Json, Mapping[str, str]]:
             while plain in taken:
                 plain, number = f"{base}_{number}", number + 1
             taken.add(plain)
-        told[name] = plain
-    schema = {**root, "properties": {told[name]: properties[name] for name in properties}}
+        sent[name] = plain
+    schema = {**root, "properties": {sent[name]: properties[name] for name in properties}}
     if "required" in root:
-        schema["required"] = [told.get(name, name) for name in root["required"]]
-    return schema, {plain: name for name, plain in told.items() if plain != name}
+        schema["required"] = [sent.get(name, name) for name in root["required"]]
+    return schema, {plain: name for name, plain in sent.items() if plain != name}
 
 
 def _say(node: Json, words: str) -> None:

@@ -1,7 +1,7 @@
 """The way of a run through this process: requested, taken, continued, parked, handed over or lost.
 
-Every run is admitted in the same way (`_admit`), whoever has it stored: this process, which opened
-it or waited for its turn; a dead process, which had queued it; a worker's queue; or an answer, for
+Every run is admitted in the same way (`_admit`), whatever stored it: this process, which opened it
+or waited for its turn; a dead process, which had queued it; a worker's queue; or an answer, for
 which it waited. Each transaction that claims a session returns what else the session holds.
 """
 
@@ -131,7 +131,7 @@ class RunPipeline:
             parked = self._warnings(session_id) if request.prompt is not None else []
             run = self._admit(record, opened, request.caller, is_new=not opened.resumed)
             run.warnings = [*request.warnings, *parked]
-            run.inbox.has_mail = False  # nobody knew the run until now
+            run.inbox.has_mail = False  # no sender knew the run until now
         if run.status is RunStatus.QUEUED:
             in_front = [waiting.run_id for waiting in opened.queued]
             run.journal.queue({"taken_over": in_front} if in_front else {})

@@ -1,7 +1,7 @@
 """Facts that the prompts of a session are built on, and that stay the same in every process.
 
 The part of a prompt before the conversation is what a service keeps in its cache. So its budgets,
-and what it says of the repository, are fixed when the session is opened.
+and its block about the repository, are fixed when the session is opened.
 """
 
 import asyncio

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 _SEARCH_S = 5.0
 _MOST_TOLD = 100
-"""Number of outcomes that are kept until somebody asks for them."""
+"""Number of outcomes that are kept until they are asked for."""
 
 
 class Wishes:
@@ -66,5 +66,5 @@ class Wishes:
 
     def take(self) -> "list[MemoryWish]":
         """Return the outcomes since the last call."""
-        told, self._outcomes = self._outcomes, []
-        return told
+        outcomes, self._outcomes = self._outcomes, []
+        return outcomes

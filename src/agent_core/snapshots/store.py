@@ -380,7 +380,7 @@ class SnapshotStore:
     ) -> None:
         """Remove the snapshots of deleted sessions, with every object that nothing else needs.
 
-        Whoever names a snapshot afterwards has to look whether it is still here: see `has`.
+        A caller that names a snapshot afterwards has to check that it is still here: see `has`.
 
         Args:
             snapshot_ids: the snapshots that the sessions named.

@@ -379,7 +379,7 @@ def _set_up(connection: sqlite3.Connection) -> None:
     # After a reader that held the log back, the file must not stay huge.
     connection.execute("PRAGMA journal_size_limit = 67108864")
     connection.execute("PRAGMA wal_autocheckpoint = 0")  # the writer's own thread does this
-    # Not every build of SQLite overwrites what is deleted unless it is told to.
+    # Not every build of SQLite overwrites deleted content by default.
     connection.execute("PRAGMA secure_delete = ON")
 
 

@@ -388,7 +388,7 @@ def migrate(connection: sqlite3.Connection, path: Path) -> Generator[None]:
 
 
 def migrate_at_once(connection: sqlite3.Connection, path: Path) -> None:
-    """Bring a database that nobody else uses up to date: see `migrate`."""
+    """Bring a database that no other process uses up to date: see `migrate`."""
     for _ in migrate(connection, path):
         pass
 

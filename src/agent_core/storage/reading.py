@@ -210,7 +210,7 @@ def _open(path: Path, files: _Files) -> _Opened:
 
 
 def open_unchanging(path: Path) -> FileConnection:
-    """Open a database that nobody can write, and create nothing beside it.
+    """Open a database that no process can write, and create nothing beside it.
 
     Raises:
         sqlite3.Error: it cannot be read.

@@ -1,7 +1,7 @@
 """The table `spending`: the usage of runs and of background work as numbers that SQL adds up.
 
 `runs.usage_json` and the session's metadata say what was used, and triggers copy the figures from
-there into this table within the same transaction, whoever writes. A run has a row once it counts:
+there into this table within the same transaction, in every process. A run has a row once it counts:
 a child from its start, a user's run from its first turn (a run of no turns has summarised the
 history, and its cost counts with the summary's own run). Background work has a row per purpose.
 

@@ -441,7 +441,7 @@ class SqliteSessionStore(SessionStore):
             if not await self.reader.read(_has_much_space):
                 return
         except StorageError:
-            return  # whoever needs the database reports it
+            return  # its next user reports it
         from agent_core.storage.erasing import give_back_space  # noqa: PLC0415 - rarely needed
 
         stop = threading.Event()

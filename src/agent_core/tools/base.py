@@ -106,7 +106,7 @@ class ToolContext(Generic[Deps]):
         is_cancelled: asks whether the run is being cancelled or the call has ended; for plain
             functions, since a coroutine gets `CancelledError`.
         show_output: shows the last output of a program, and how many lines it has finished, while
-            the call runs (event `tool_output`); None: nobody would see it.
+            the call runs (event `tool_output`); None: no reader would see it.
         deps: the very object that the run was started with as `deps`; None without one.
 
     The three functions may be called from a plain function, which runs in a thread of its own.

@@ -46,7 +46,7 @@ class Word(Struct, frozen=True):
             as `glob` reads it.
         is_one: it stays one word, whatever is expanded in it.
         values: with the variable of a loop, the words that it becomes in turn, each of them known,
-            a pattern, or printed; none if that cannot be told.
+            a pattern, or printed; none if that is unknown.
         printed: the number of the feed that prints it, as one of many lines or words.
         is_exact: each printed name is one word, whatever signs it has.
         pieces: its parts as they are written, without quotes; None is anything that a shell puts
@@ -88,7 +88,7 @@ class Word(Struct, frozen=True):
 
     @property
     def alternatives(self) -> tuple["Word", ...]:
-        """Return the words that it may be, as far as they can be told; none if they cannot."""
+        """Return the words that it may be, as far as they are known; none if they are not."""
         return (self,) if self.is_known or self.is_glob or self.printed else self.values
 
 
@@ -437,7 +437,7 @@ class _Reader:
     def _pipeline(self, node: "Node") -> None:
         """Read commands joined by pipes; the output of those in front is a feed for the next."""
         outer, feed = self._feed, list[SimpleCommand]()
-        is_known = not self._is_redirected  # which of them reads the file is not told
+        is_known = not self._is_redirected  # which of them reads the file is unknown
         self._between(node, _BLANKS)
         for child in node.children:
             if not child.is_named:
@@ -484,7 +484,7 @@ class _Reader:
 
         Args:
             name: of the variable.
-            values: if one of them cannot be told, nothing is known about it.
+            values: if one of them is unknown, nothing is known about it.
             reads: how often `read` sets it if that is known; no other `read` may set it.
         """
         known = tuple(each for word in values for each in word.alternatives)
@@ -778,7 +778,7 @@ class _Reader:
             shown = text if has_home else _ESCAPED.sub(r"\1", text)
         is_known = not is_glob and not has_home
         pieces: tuple[str | None, ...] = (shown,) if has_home else ()
-        if is_glob:  # which name it becomes is not told
+        if is_glob:  # which name it becomes is unknown
             before = _GLOB.split(text, maxsplit=1)[0]
             pieces = (before, None, text[len(before) :])
         return Word(
@@ -888,7 +888,7 @@ def _pieces_of(words: Sequence[Word]) -> tuple[str | None, ...]:
 
 
 def _values_of(words: Sequence[Word]) -> tuple[Word, ...]:
-    """Return the words that parts of one word make together; none if that cannot be told."""
+    """Return the words that parts of one word make together; none if that is unknown."""
     parts = [word for word in words if word.text or not word.is_known]
     if len(parts) == 1:
         return parts[0].values

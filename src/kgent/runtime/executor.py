@@ -278,7 +278,7 @@ class FolderRun:
             self._state = self._state.edited(edits)
             self._save()
         set_aside(root, last.path)
-        for name in WRITABLE:  # somebody may have removed one
+        for name in WRITABLE:  # one may have been removed
             with suppress(FileExistsError):
                 (root / name).mkdir(mode=PRIVATE_FOLDER)
         attempt = self._state.attempt

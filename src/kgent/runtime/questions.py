@@ -54,7 +54,7 @@ class AttemptQuestions:
         """Return if a person has allowed this call.
 
         Raises:
-            KgentError: a person has denied it, or nobody is asked; then it is `refusal`.
+            KgentError: a person has denied it, or no person is asked; then it is `refusal`.
             ParkedError: the run waits for the answer.
         """
         with self._lock:

@@ -3,7 +3,7 @@
 The run folder has the records of the whole run. The folder of an attempt has a copy of each record
 as it was when the attempt ended; of the logs, which grow from attempt to attempt, it has its own
 lines. Once another attempt begins, it also has the deliverables as they were then; the record of
-the other attempt names the files that somebody has edited since this one ended.
+the other attempt names the files that were edited since this one ended.
 """
 
 import os

@@ -87,7 +87,7 @@ class FileRecord(NamedRecord):
 
 
 class EditRecord(NamedRecord):
-    """A file as somebody has left it who changed, added or removed it between two attempts.
+    """A file that was changed, added or removed between two attempts.
 
     Without a hash it is gone, is no file any more, or cannot be read.
     """

@@ -136,7 +136,7 @@ def create_workspace(
                         write_text(draft / file, content, errors="replace")
                 lock = lock_events(draft)
                 draft.rename(root)
-                if lock is not None:  # always: nobody else knows the draft
+                if lock is not None:  # always: no other process knows the draft
                     records.files.lock(EVENTS_FILE, lock)
             except OSError:
                 shutil.rmtree(draft, ignore_errors=True)

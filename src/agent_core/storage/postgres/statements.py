@@ -101,7 +101,7 @@ class NumberLoader(Loader):
 class TimeLoader(Loader):
     """Reads times, which are ISO here.
 
-    psycopg asks the connection for the format, which is told too late if a transaction sets it.
+    psycopg asks the connection for the format, which learns it too late if a transaction sets it.
     """
 
     def load(self, data: Buffer) -> datetime:

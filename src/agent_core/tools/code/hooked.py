@@ -3,7 +3,7 @@
 A hook rarely does the work itself. It starts a program that reads its configuration from the root:
 `lint-staged` in `package.json`, a target of the `Makefile`, tools in `pyproject.toml`. Which files
 those are cannot be listed, so all files there count that are neither source, documents nor data.
-They count only where hooks are active; elsewhere such files take effect when somebody starts a
+They count only where hooks are active; elsewhere such files take effect when a person starts a
 program by its name.
 """
 

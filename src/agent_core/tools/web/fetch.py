@@ -101,7 +101,7 @@ class _Pages:
 
 
 def _part(page: Page, offset: int, limit_bytes: int) -> ToolResult:
-    """Return the part of a page that begins at a character, marked as text of somebody else."""
+    """Return the part of a page that begins at a character, marked as text of another author."""
     total = len(page.text)
     if offset and offset >= total:
         message = f"offset: {offset} is beyond the end; the page has {total} characters"

@@ -25,6 +25,7 @@ READY, ENTER, CTRL_C, CTRL_D = "sandbox off", "\r", "\x03", "\x04"
 WAITS = "has a question, which waits"
 WRITES = [calls("code.write_file", path="b.txt", content="new\n"), "Written.", "Done."]
 PAUSE_S = 0.15
+FAST_S = 0.06
 
 
 def configure(home: Home, server: ModelServer) -> None:
@@ -130,6 +131,31 @@ def test_a_text_that_goes_on_after_a_pause_answers_nothing(home: Home, project: 
         session.wait_for_end()
     assert not (project / "b.txt").exists()
     assert texts(server) == "then yes"
+
+
+def test_a_message_begun_at_an_open_question_is_no_answer(home: Home, project: Path) -> None:
+    with (
+        ModelServer.in_thread([*WRITES]) as server,
+        terminal(home, project, server, "chat") as session,
+    ):
+        session.wait_for(READY)
+        session.type(f"write{ENTER}")
+        session.wait_for("y once")  # the line is empty, and nothing has been typed since
+        session.type("a")
+        time.sleep(FAST_S)
+        session.type("lso")
+        session.wait_for(WAITS)
+        session.wait_for("> also")
+        session.wait_for("y once")
+        session.type("n")
+        session.wait_for("denied")
+        session.wait_for("Written.")
+        session.type(ENTER)
+        session.wait_for("Done.")
+        session.type(CTRL_D)
+        session.wait_for_end()
+    assert not (project / "b.txt").exists()
+    assert texts(server) == "also"
 
 
 @pytest.mark.parametrize("command", [("run", "begin"), ("chat", "begin"), ("chat", "--plain")])

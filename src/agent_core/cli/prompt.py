@@ -9,7 +9,7 @@ from itertools import chain
 from msgspec import Struct
 
 from agent_core.cli.layout import ASCII_SIGNS, SIGNS, cells, fitted
-from agent_core.cli.lines import AT_ONCE_S, ESCAPE, InputLines
+from agent_core.cli.lines import ESCAPE, REST_S, InputLines
 from agent_core.cli.question import (
     Choice,
     OfferedRule,
@@ -391,7 +391,7 @@ class TerminalPrompt:
 def _is_text(pressed: str, *, settle_s: float) -> bool:
     """Return whether keys at a question belong to a text: several letters, or one over a draft."""
     text = "".join(pressed.split())
-    return text.isprintable() and (len(text) > 1 or (bool(text) and settle_s > AT_ONCE_S))
+    return text.isprintable() and (len(text) > 1 or (bool(text) and settle_s >= REST_S))
 
 
 def _style_of(decision: Decision) -> Style:

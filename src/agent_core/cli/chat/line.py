@@ -62,6 +62,8 @@ _MENU_ROWS = 8
 _MOST_PARTIAL = 16_384
 """An output line that grows longer is broken: the region is redrawn with each piece of it."""
 _ESCAPE_S = 0.1
+_LONE_S = 0.3
+"""Seconds for which a key stays alone that answers a question over an empty line."""
 _WAITING = "waiting"
 """The slot of the line that says that a question waits."""
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -331,7 +333,7 @@ class EditedLine:
         """
         await self._other.end()
         if not self._app.is_running or self._app.is_done:
-            return AT_ONCE_S
+            return _LONE_S
         loop = asyncio.get_running_loop()
         since = loop.time() if self._buffer.text else self._last_key
         self._opening = opening = asyncio.Event()
@@ -346,7 +348,7 @@ class EditedLine:
         finally:
             self._opening = None
             self.draw(_WAITING, [])
-        return REST_S if self._buffer.text and not opening.is_set() else AT_ONCE_S
+        return REST_S if self._buffer.text and not opening.is_set() else _LONE_S
 
     def _note_key(self, _: object) -> None:
         """Notice whether the key was typed, or is one of many that came together."""

@@ -1,6 +1,8 @@
 """Commands of the chat that show, leave or begin something, the user's own, and a first message."""
 
+import json
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -133,3 +135,40 @@ def test_an_own_command_that_cannot_be_used_is_not_sent(home: Home, project: Pat
         ]
         converse(home, project, server, keys)
         assert sent(server) == "Review.\n\nit"
+
+
+def test_rules_and_servers_are_added_with_no_more_than_the_words(home: Home, project: Path) -> None:
+    with ModelServer.in_thread([]) as server:
+        keys = [
+            Key(READY, "/permissions add allow --tool mcp.notes.add" + ENTER),
+            Key("counts from the next start", "/permissions add deny -- git push" + ENTER),
+            Key("permissions.rules[1]", "/mcp add notes -- /bin/notes --fast" + ENTER),
+            Key("to try it", "/permissions explain -- git push" + ENTER),
+            Key("because of", CTRL_D),
+        ]
+        scene = converse(home, project, server, keys, columns=100)
+    assert "calls of mcp.notes.add, in every project" in words(scene)
+    assert words(scene).count("counts from the next start") == 3
+    config = tomllib.loads((home.path / "config.toml").read_text())
+    assert config["permissions"]["rules"] == [
+        {"decision": "allow", "tool": ["mcp.notes.add"]},
+        {"decision": "deny", "command": ["git", "push"]},
+    ]
+    servers = json.loads((home.path / "mcp.json").read_text())["mcpServers"]
+    assert servers["notes"]["args"] == ["--fast"]
+
+
+def test_a_command_of_the_command_line_is_about_the_project_of_the_chat(
+    home: Home, project: Path
+) -> None:
+    (project / "sub").mkdir()
+    with ModelServer.in_thread([]) as server:
+        keys = [
+            Key(
+                READY, '/permissions explain --tool code.read_file --args \'{"path":"a"}\'' + ENTER
+            ),
+            Key("because of", "/sessions list" + ENTER),
+            Key("there are no sessions of", CTRL_D),
+        ]
+        scene = converse(home, project, server, keys, "--path", "sub", columns=400)
+    assert f"paths {project}/sub/a" in words(scene)

@@ -21,11 +21,16 @@ from agent_core.cli.streams import flush_output, open_missing_streams, report_ou
 from agent_core.loading import installed_version, without_collection
 
 
-def execute(argv: Sequence[str] | None = None) -> int:
-    """Carry out the arguments and return the exit code; nothing is raised."""
+def execute(argv: Sequence[str] | None = None, project: str | None = None) -> int:
+    """Carry out the arguments and return the exit code; nothing is raised.
+
+    Args:
+        argv: the arguments; None: those of the process.
+        project: in place of the current folder, unless `--path` names another.
+    """
     open_missing_streams()
     try:
-        code = _execute(argv)
+        code = _execute(argv, project)
     except KeyboardInterrupt:  # before the run had begun to listen for it
         code = INTERRUPTED
     except OSError as error:  # standard output cannot be written
@@ -33,12 +38,13 @@ def execute(argv: Sequence[str] | None = None) -> int:
     return flush_output(code, "soong-agent")
 
 
-def _execute(argv: Sequence[str] | None) -> int:
+def _execute(argv: Sequence[str] | None, project: str | None) -> int:
     try:
         options = parse(sys.argv[1:] if argv is None else argv)
     except SystemExit as leaving:  # argparse exits: help, version, wrong usage
         return leaving.code if isinstance(leaving.code, int) else MISUSED
     options.execute = execute
+    options.path = options.path or project
     module, _, name = options.work.partition(":")
     with without_collection():  # help and wrong usage have not waited for it
         do: Callable[[Options], int] = getattr(import_module(module), name)

@@ -42,12 +42,12 @@ class Options(argparse.Namespace):
     """The arguments of every command; each command reads its own.
 
     `work` names the function of the command, as `module:function`; `execute` carries out another
-    command line, for the one command that takes them; `build_parser` makes the parser of all
-    commands.
+    command line in a project, for the one command that takes them; `build_parser` makes the parser
+    of all commands.
     """
 
     work: str
-    execute: Callable[[Sequence[str]], int]
+    execute: Callable[[Sequence[str], str | None], int]
     build_parser: "Callable[[], Parser]"
     version: bool = False
     command: str | None = None

@@ -16,7 +16,7 @@ from agent_core.cli.chat.own_commands import FOLDER, OwnCommand, OwnCommands
 from agent_core.cli.chat.window import show_context
 from agent_core.cli.figures import format_age
 from agent_core.cli.layout import cells, fitted
-from agent_core.cli.options import MISUSED
+from agent_core.cli.options import COMPLETED, MISUSED
 from agent_core.cli.render import label_of
 from agent_core.cli.sessions import fork_session
 from agent_core.cli.sheet import status_of, title_of
@@ -66,6 +66,7 @@ _EXPORTS = {
 
 
 _AS_MESSAGE = "a blank before the / makes the line a message"
+_NEXT_START = "this chat does not use the change: it counts from the next start of the program"
 
 
 class SlashCommand(Struct, frozen=True):
@@ -166,22 +167,23 @@ class SlashCommands:
 
 
 def _terminal_command(
-    *before: str, default: Sequence[str] = (), has_path: bool = True
+    *before: str, default: Sequence[str] = (), of_project: bool = True
 ) -> Callable[[Chat, Sequence[str]], Awaitable[None]]:
     """Make a command that runs a command of the command line."""
 
     async def do(chat: Chat, words: Sequence[str]) -> None:
-        path = ["--path", str(chat.setup.project)] if has_path else []
-        await _execute(chat, [*before, *(words or default), *path])
+        await _execute(chat, [*before, *(words or default)], of_project=of_project)
 
     return do
 
 
-async def _execute(chat: Chat, argv: Sequence[str]) -> None:
+async def _execute(chat: Chat, argv: Sequence[str], *, of_project: bool = True) -> int:
+    project = str(chat.setup.project) if of_project else None
     async with chat.line.suspended():
-        code = await asyncio.to_thread(chat.execute, argv)
+        code = await asyncio.to_thread(chat.execute, argv, project)
     if code == MISUSED:
         chat.say(_AS_MESSAGE, Style.DIM)
+    return code
 
 
 def _describe_unusable(own: OwnCommand) -> str:
@@ -295,7 +297,7 @@ async def _sessions(chat: Chat, words: Sequence[str]) -> None:
         if not await chat.require_session():
             return
         given.insert(0, chat.session_id)
-    await _execute(chat, ["sessions", action, *given, "--path", str(chat.setup.project)])
+    await _execute(chat, ["sessions", action, *given])
 
 
 def _describe(chat: Chat, summary: SessionSummary) -> str:
@@ -305,9 +307,7 @@ def _describe(chat: Chat, summary: SessionSummary) -> str:
 
 async def _on_session(chat: Chat, action: str, words: Sequence[str]) -> None:
     if await chat.require_session():
-        await _execute(
-            chat, ["sessions", action, chat.session_id, *words, "--path", str(chat.setup.project)]
-        )
+        await _execute(chat, ["sessions", action, chat.session_id, *words])
 
 
 async def _tree(chat: Chat, words: Sequence[str]) -> None:
@@ -476,7 +476,15 @@ async def _permissions(chat: Chat, words: Sequence[str]) -> None:
         grants = await chat.runtime.permission_grants(None if words else chat.session_id)
         show_grants(grants, chat.terminal, chat.clean, session_id=chat.session_id or "")
         return
-    await _execute(chat, ["permissions", words[0], "--path", str(chat.setup.project), *words[1:]])
+    code = await _execute(chat, ["permissions", *words])
+    if words[0] == "add" and code == COMPLETED:
+        chat.say(_NEXT_START, Style.DIM)
+
+
+async def _mcp(chat: Chat, words: Sequence[str]) -> None:
+    code = await _execute(chat, ["mcp", *(words or ["list"])])
+    if words[:1] in (["add"], ["add-json"], ["remove"]) and code == COMPLETED:
+        chat.say(_NEXT_START, Style.DIM)
 
 
 async def _tasks(chat: Chat, words: Sequence[str]) -> None:
@@ -485,7 +493,7 @@ async def _tasks(chat: Chat, words: Sequence[str]) -> None:
     from agent_core.tasks.log_store import read_stored_tasks  # noqa: PLC0415
 
     if words:
-        await _execute(chat, ["tasks", "show", *words, "--path", str(chat.setup.project)])
+        await _execute(chat, ["tasks", "show", *words])
         return
     tasks, problems = await asyncio.to_thread(
         read_stored_tasks,
@@ -602,7 +610,7 @@ COMMANDS: Mapping[str, SlashCommand] = {
     "diff": SlashCommand("[FILE]", "what this session has changed", _diff, words=1),
     "context": SlashCommand("", "what fills the context window", _context),
     "cost": SlashCommand(
-        "[...]", "what sessions have cost", _terminal_command("cost", has_path=False), words=None
+        "[...]", "what sessions have cost", _terminal_command("cost", of_project=False), words=None
     ),
     "model": SlashCommand(
         "[PROVIDER:NAME]", "choose the model of the next messages", _model, words=1
@@ -623,14 +631,14 @@ COMMANDS: Mapping[str, SlashCommand] = {
     "memory": SlashCommand(
         "[list | show ID | forget ID]",
         "the memories about you",
-        _terminal_command("memory", default=["list"], has_path=False),
+        _terminal_command("memory", default=["list"], of_project=False),
         words=None,
     ),
     "skills": SlashCommand("", "the skills", _terminal_command("skills", default=["list"])),
     "mcp": SlashCommand(
         "[list | test ID | login ID]",
         "the MCP servers",
-        _terminal_command("mcp", default=["list"]),
+        _mcp,
         words=None,
     ),
     "agents": SlashCommand(

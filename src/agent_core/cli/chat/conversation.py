@@ -139,7 +139,7 @@ class Chat:
         runtime: opened.
         setup: its settings.
         clean: takes secrets out of a text that comes from the disk.
-        execute: carries out a command line.
+        execute: carries out a command line, in a project.
         abandon: ends the process at once, with an exit code.
         model: for the runs; None leaves it to the configuration.
         mode: of the runs.
@@ -159,7 +159,7 @@ class Chat:
         setup: Setup,
         *,
         clean: Clean,
-        execute: Callable[[Sequence[str]], int],
+        execute: Callable[[Sequence[str], str | None], int],
         abandon: Callable[[int], NoReturn],
         model: str | None = None,
         mode: PermissionMode = "ask",

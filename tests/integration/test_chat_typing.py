@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agent_core.providers.scripted import Calls, Fails, Hangs, ScriptedCall, calls
-from captures import Key, open_terminal
+from captures import Key, Shown, open_terminal
 from chats import (
     AT_REST,
     CTRL_C,
@@ -21,6 +21,7 @@ from chats import (
     UP,
     configure,
     converse,
+    open_chat,
     pasted,
     sent,
 )
@@ -223,6 +224,15 @@ def test_ctrl_c_over_a_draft_never_leaves(home: Home, project: Path) -> None:
         scene = converse(home, project, server, keys)
         assert scene.code == 0
         assert sent(server) == "a draft"
+
+
+def test_a_cancelled_run_leaves_one_line(home: Home, project: Path) -> None:
+    with open_chat(home, project, replies=[Hangs(text="It begins and")]) as chat:
+        chat.type("tell" + ENTER, shows="It begins")
+        chat.type(ESCAPE, shows=Shown(r"\ncancelled +\n>"))
+        lines = [line for line in chat.screen.splitlines() if line.strip()]
+        assert [line for line in lines if "cancel" in line] == ["cancelled"]
+        assert lines[lines.index("cancelled") - 1] == "It begins and"
 
 
 def test_enter_with_a_modifier_is_a_new_line(home: Home, project: Path) -> None:

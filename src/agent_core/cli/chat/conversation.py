@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 
 InputLine: TypeAlias = "EditedLine | PlainLine"
 """The line on which a person types, with the output written above."""
+_CANCELLING = "cancelling"
+"""The slot of the line that says that a run is being cancelled."""
 _TWICE_S = 2.0
 _GRACE_S = 1.0
 _TITLE_CHARS = 80
@@ -502,7 +504,7 @@ class Chat:
                 await self._begin_and_show(self._sent[0])
                 self._sent.popleft()
                 self._shown, self._is_cancelling = None, False
-                self.line.refresh()
+                self.line.draw(_CANCELLING, [])
             self._arrived.clear()
             self._idle.set()
             if self.terminal.notifier is not None and not self._leaving.is_set():
@@ -736,7 +738,11 @@ class Chat:
         self._is_cancelling = True
         while self._take_back_queued():
             pass
-        self.terminal.line(f"cancelling{'' if self.line.text else hint}", Style.WARN)
+        said = f"cancelling{'' if self.line.text else hint}"
+        if self.terminal.can_draw:
+            self.line.draw(_CANCELLING, [said])
+        else:
+            self.terminal.line(said, Style.WARN)
         self._begin((self._shown or self._sent[0]).cancel())
         return True
 

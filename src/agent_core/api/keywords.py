@@ -33,6 +33,7 @@ def run_keywords(
     memory: str | bool | None = None,
     guards: "Sequence[RunGuard]" = (),
     extensions: "Sequence[Extension]" = (),
+    history: Sequence[Any] = (),
     metadata: Mapping[str, Any] | None = None,
     here: bool | None = None,
     place: str | None = None,

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from agent_core.mcp import ElicitationCallback
     from agent_core.permissions import PermissionCallback
     from agent_core.providers.base import ProviderFactory, ProviderRegistry
+    from agent_core.runtime.conversations import MessageFormat
     from agent_core.runtime.services import Services
     from agent_core.telemetry.spans import Telemetry
     from agent_core.tools.base import Tool
@@ -473,7 +474,43 @@ class AgentRuntime:
             undo=self.undo,
             redo=self.redo,
             switch=self.switch_node,
+            messages=self._messages,
+            fork=self.fork,
+            session=self.session,
         )
+
+    async def _messages(self, session_id: str, form: "MessageFormat") -> list[dict[str, Any]]:
+        conversations = (await self._home.services()).sessions.conversations
+        return await conversations.messages(session_id, form)
+
+    async def import_session(
+        self,
+        source: "str | Path | Sequence[Any]",
+        *,
+        session_id: str | None = None,
+        title: str | None = None,
+    ) -> SessionRecord:
+        """Add a session that begins with a conversation, in this project.
+
+        It is stored as a whole or not at all, and never replaces a session. All runs of the session
+        have the system messages of the conversation as instructions. Of an export, it has the path
+        to the active node: no other branches, no runs, events or files.
+
+        Args:
+            source: messages as for the option `history`, or a file that holds them as a JSON list,
+                or what `sessions export --jsonl` has written: the file, or its lines.
+            session_id: the id of the new session; by default a fresh one.
+            title: by default the title of an exported session, or the beginning of the first
+                message.
+
+        Raises:
+            AgentCoreError: `validation_error`: a message cannot be read (`details.index`), or the
+                id is malformed; `file_not_found`.
+            StorageError: `validation_error`: there is a session with this id.
+        """
+        chosen = new_id("sess") if session_id is None else checked_session_id(session_id)
+        conversations = (await self._changeable()).sessions.conversations
+        return await conversations.import_session(source, session_id=chosen, title=title)
 
     async def attach(self, run_id: str, after: int = 0) -> RunHandle[Any]:
         """Return a handle of an existing run of this or another process.

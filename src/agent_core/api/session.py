@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         StartFields,
         TypedStartFields,
     )
+    from agent_core.runtime.conversations import MessageFormat
     from agent_core.tools.toolsets import AnyTool
     from agent_core.types import InspectResult, ReplayResult, SwitchResult
 
@@ -40,6 +41,9 @@ class Session:
         replay: `AgentRuntime.replay_session`.
         inspect: `AgentRuntime.inspect_run`.
         undo, redo, switch: `AgentRuntime.undo`, `redo` and `switch_node`.
+        messages: returns the messages of a session.
+        fork: `AgentRuntime.fork`.
+        session: `AgentRuntime.session`.
     """
 
     def __init__(
@@ -55,6 +59,9 @@ class Session:
         undo: "Callable[..., Awaitable[SwitchResult]]",
         redo: "Callable[..., Awaitable[SwitchResult]]",
         switch: "Callable[..., Awaitable[SwitchResult]]",
+        messages: Callable[..., Awaitable[list[dict[str, Any]]]],
+        fork: "Callable[..., Awaitable[SwitchResult]]",
+        session: "Callable[..., Session]",
     ) -> None:
         self._session_id = session_id
         self._start = start
@@ -66,6 +73,9 @@ class Session:
         self._undo = undo
         self._redo = redo
         self._switch = switch
+        self._messages = messages
+        self._fork = fork
+        self._session = session
         self._handles: list[RunHandle[Any]] = []
 
     @property
@@ -264,6 +274,35 @@ class Session:
 
             raise run_not_found(run_id)
         return found
+
+    async def messages(self, format: "MessageFormat" = "soong") -> list[dict[str, Any]]:  # noqa: A002
+        """Return the conversation up to now, as JSON data, for `history=` or another program.
+
+        `openai` and `anthropic` are the messages as a model sees them, without earlier summaries;
+        Anthropic's have no system message. `soong` is every node, with its `node_id`.
+
+        Args:
+            format: `soong`, or the interface whose messages are returned: `openai` (Chat
+                Completions) or `anthropic`.
+
+        Raises:
+            StorageError: `session_not_found`; an image of it cannot be read.
+            AgentCoreError: `validation_error`: there is no such format.
+        """
+        return await self._messages(self._session_id, format)
+
+    async def fork_at(self, node_id: str) -> "Session":
+        """Return a new conversation with this one's messages up to a node, in the same folder.
+
+        Args:
+            node_id: a user message, or a complete answer to one.
+
+        Raises:
+            StorageError: `session_not_found`, `node_not_found`.
+            AgentCoreError: `validation_error`: the node is not visible to users.
+        """
+        forked = await self._fork(self._session_id, node_id)
+        return self._session(forked.session.session_id, memory=self._memory)
 
     async def undo(self, *, force: bool = False) -> "SwitchResult":
         """Revert the last message of this session, like `AgentRuntime.undo`.

@@ -83,6 +83,9 @@ class RunOptions(Generic[OutputT]):
         guards: inspect the message, tool calls and the answer; they are not stored.
         extensions: add behaviour to the run and its children, inside those of the runtime; they
             are not stored.
+        history: the conversation before the message, for a new session: nodes of ours, messages of
+            OpenAI's or Anthropic's interface, or a mixture. Its system messages come before
+            `instructions`.
         metadata: the caller's own JSON data, stored with the run.
     """
 
@@ -106,6 +109,7 @@ class RunOptions(Generic[OutputT]):
     memory: str | bool | None = None
     guards: "Sequence[RunGuard]" = ()
     extensions: Sequence[Extension] = ()
+    history: Sequence[Any] = ()
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     if TYPE_CHECKING:  # the answer to a JSON Schema is of any type
@@ -195,6 +199,7 @@ class RunFields(TypedDict, total=False):
     memory: str | bool | None
     guards: "Sequence[RunGuard]"
     extensions: Sequence[Extension]
+    history: Sequence[Any]
     metadata: Mapping[str, Any]
 
 
@@ -280,6 +285,10 @@ def asked_options(options: object, given: Mapping[str, Any]) -> RunOptions[Any]:
     asked = replace(asked, **given)
     if asked.tools:
         asked = replace(asked, tools=made_tools(asked.tools))
+    if asked.history:
+        from agent_core.context.given_messages import read_history  # noqa: PLC0415 - few have one
+
+        asked = replace(asked, history=cast("Any", read_history(asked.history)))
     stored = stored_options(asked)
     return replace(asked, budget=stored.budget, memory=stored.memory)
 

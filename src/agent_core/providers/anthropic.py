@@ -432,7 +432,7 @@ class AnthropicProvider(HttpProvider):
         self, message: ModelMessage, model: str, reasoning: ReasoningHistory
     ) -> _Written | None:
         """Serialise a message; None if it has no content, because empty messages are refused."""
-        written = list(self._write_blocks(message, model, reasoning))
+        written = list(write_blocks(message, self.provider, model, reasoning))
         if not written:
             return None
         is_user = message.role is not Role.ASSISTANT
@@ -444,58 +444,67 @@ class AnthropicProvider(HttpProvider):
         tail = b'],"role":"%b"}' % (b"user" if is_user else b"assistant")
         return _Written(head + blocks[-1] + tail, len(head), is_user)
 
-    def _write_blocks(
-        self, message: ModelMessage, model: str, reasoning: ReasoningHistory
-    ) -> Iterator[dict[str, Any]]:
-        failures_with_images: list[ToolResultBlock] = []
-        for block in message.content:
-            match block:
-                case ToolCallBlock():
-                    yield {
-                        "type": "tool_use",
-                        "id": safe_id(block.tool_call_id),
-                        "name": wire_name(block.name),
-                        "input": block.arguments,
-                    }
-                case ToolResultBlock():
-                    yield _write_result(block)
-                    if block.is_error and images_of(block):
-                        failures_with_images.append(block)
-                case ReasoningBlock():  # exactly as it came; without a signature it is refused
-                    if reasoning != "never" and is_own(block, self.provider, model):
-                        yield from _write_thought(block, takes_unsigned=reasoning == "always")
-                case ImageBlock() if block.data:
-                    yield _write_image(block)
-                case _:
-                    yield from self._write_other(block, message, model)
-        # A failed result accepts only text, so its pictures follow all results.
-        for block in failures_with_images:
-            yield {"type": "text", "text": images_label(block)}
-            yield from map(_write_image, images_of(block))
 
-    def _write_other(
-        self, block: ContentBlock, message: ModelMessage, model: str
-    ) -> Iterator[dict[str, Any]]:
-        """Write a text, or what the service has sent about a tool of its own."""
-        if isinstance(block, ProviderToolBlock):
-            if item := opaque_item(block, self.provider, model):
-                yield item
+def write_blocks(
+    message: ModelMessage, provider: str, model: str, reasoning: ReasoningHistory
+) -> Iterator[dict[str, Any]]:
+    """Write the content of a message.
+
+    Args:
+        message: the message.
+        provider: the one that it is for, which gets its own reasoning back.
+        model: likewise.
+        reasoning: the reasoning that goes back.
+    """
+    failures_with_images: list[ToolResultBlock] = []
+    for block in message.content:
+        match block:
+            case ToolCallBlock():
+                yield {
+                    "type": "tool_use",
+                    "id": safe_id(block.tool_call_id),
+                    "name": wire_name(block.name),
+                    "input": block.arguments,
+                }
+            case ToolResultBlock():
+                yield _write_result(block)
+                if block.is_error and images_of(block):
+                    failures_with_images.append(block)
+            case ReasoningBlock():  # exactly as it came; without a signature it is refused
+                if reasoning != "never" and is_own(block, provider, model):
+                    yield from _write_thought(block, takes_unsigned=reasoning == "always")
+            case ImageBlock() if block.data:
+                yield _write_image(block)
+            case _:
+                yield from _write_other(block, message, provider, model)
+    # A failed result accepts only text, so its pictures follow all results.
+    for block in failures_with_images:
+        yield {"type": "text", "text": images_label(block)}
+        yield from map(_write_image, images_of(block))
+
+
+def _write_other(
+    block: ContentBlock, message: ModelMessage, provider: str, model: str
+) -> Iterator[dict[str, Any]]:
+    """Write a text, or what the service has sent about a tool of its own."""
+    if isinstance(block, ProviderToolBlock):
+        if item := opaque_item(block, provider, model):
+            yield item
+        return
+    if isinstance(block, TextBlock) and len(message.content) > 1:
+        place = next(at for at, each in enumerate(message.content, 1) if each is block)
+        cited = takewhile(lambda b: isinstance(b, CitationBlock), message.content[place:])
+        sources = [
+            (each.text_range or (0, len(block.text)), raw)
+            for each in cited
+            if isinstance(each, CitationBlock) and (raw := opaque_item(each, provider, model))
+        ]
+        if sources:
+            yield from _write_cited(block, sources)
             return
-        if isinstance(block, TextBlock) and len(message.content) > 1:
-            place = next(at for at, each in enumerate(message.content, 1) if each is block)
-            cited = takewhile(lambda b: isinstance(b, CitationBlock), message.content[place:])
-            sources = [
-                (each.text_range or (0, len(block.text)), raw)
-                for each in cited
-                if isinstance(each, CitationBlock)
-                and (raw := opaque_item(each, self.provider, model))
-            ]
-            if sources:
-                yield from _write_cited(block, sources)
-                return
-        prose = block_text(block)
-        if prose.strip():  # blank text is refused
-            yield {"type": "text", "text": prose}
+    prose = block_text(block)
+    if prose.strip():  # blank text is refused
+        yield {"type": "text", "text": prose}
 
 
 def _write_cited(

@@ -129,12 +129,12 @@ class OpenAIRequests:
             tools = self._strict_tools.get_all(offered, strict_function_tool)
         model = request.model
         history = self._messages.of(f"{model} {reasoning}").get_all(
-            request.messages, lambda message: self._write_message(message, model, reasoning)
+            request.messages, lambda message: self.write_message(message, model, reasoning)
         )
         messages = [system_message(request.system), *history]
         return body_of(fields, {"tools": tools, "messages": messages})
 
-    def _write_message(
+    def write_message(
         self, message: ModelMessage, model: str, reasoning: ReasoningHistory
     ) -> bytes:
         """Write a message as one or more messages of the service, joined by commas."""

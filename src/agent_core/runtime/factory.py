@@ -398,6 +398,8 @@ class RunFactory:
         shown = {block.source for block in own} if own else set[str]()
         listed = found.instructions.text(room, without=shown)
         static = static_blocks(run.role, toolbox.names, instruction_catalog=listed)
+        if opened.instructions and run.parent_run_id is None:
+            static.append(system_block("session_instructions", "caller", opened.instructions))
         sampling = None
         if spec.options is not NO_OPTIONS:
             sampling = spec.options.sampling()

@@ -117,7 +117,8 @@ class RunPipeline:
             except BaseException:
                 if opened is not None:  # the caller was cancelled and gets no handle
                     self._adopt(opened)
-                    run = self._add(opened.run, opened, Caller(), is_new=not opened.resumed)
+                    is_new = opened.session.active_node_id is None and not opened.resumed
+                    run = self._add(opened.run, opened, Caller(), is_new=is_new)
                     try:
                         await finish_uncancelled(self._scheduler.settle_unbegun(run))
                     finally:
@@ -129,7 +130,8 @@ class RunPipeline:
             self._adopt(opened)
             record = opened.run.model_copy(update={"prompt": request.prompt})
             parked = self._warnings(session_id) if request.prompt is not None else []
-            run = self._admit(record, opened, request.caller, is_new=not opened.resumed)
+            is_new = opened.session.active_node_id is None and not opened.resumed
+            run = self._admit(record, opened, request.caller, is_new=is_new)
             run.warnings = [*request.warnings, *parked]
             run.inbox.has_mail = False  # no sender knew the run until now
         if run.status is RunStatus.QUEUED:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from agent_core.agents.workers import WorkerPools
 from agent_core.artifacts.images import sendable
@@ -31,6 +31,7 @@ from agent_core.types import (
     Draft,
     ImageBlock,
     NewRun,
+    Node,
     RunIdentity,
     RunMode,
     RunPrompt,
@@ -43,6 +44,7 @@ from agent_core.types.lanes import ANYWHERE, Placement
 from agent_core.types.memory_scopes import MEMORY_SHARED
 
 if TYPE_CHECKING:
+    from agent_core.context.given_messages import GivenHistory
     from agent_core.telemetry.spans import RunTrace, Telemetry
 
 _WITHHELD = "(withheld until the guards of the run have passed it)"
@@ -107,10 +109,12 @@ class RunRequests:
                 self._project.toolboxes.check_options(options)
             if mode is RunMode.NORMAL and prompt is not None:
                 self._project.toolboxes.check_deps(options)
-        stored = None
+        stored, history = None, list[Node]()
         if options is not NO_OPTIONS:
             context = ExtensionContext(run=begins, deps=options.deps)
             options = await with_instructions(options, context)
+            if options.history:
+                options, history = await self._take_history(options, begins, model)
             stored = self._store_options(options, model)
         if dispatcher is not None:
             has_message = prompt is not None
@@ -141,11 +145,37 @@ class RunRequests:
             title=title,
             options=stored,
             run_metadata=metadata,
+            history=history,
             dispatch=dispatch,
         )
         caller = Caller(options=options, context=copy_context(), nesting=nesting, trace=trace)
         warnings = self._project.hook_warnings() if self._project.hooks is not None else ()
         return RunRequest(opening=opening, prompt=clean_prompt, caller=caller, warnings=warnings)
+
+    async def _take_history(
+        self, options: RunOptions, begins: RunIdentity, model: ModelConfig
+    ) -> tuple[RunOptions, list[Node]]:
+        """Take the conversation before a run out of its options, as nodes of its session.
+
+        Its system messages become instructions.
+
+        Raises:
+            AgentCoreError: `validation_error`: an image cannot be shown to any model.
+            StorageError: `artifact_not_found`: an image does not exist.
+        """
+        from agent_core.runtime.conversations import make_nodes  # noqa: PLC0415 - few runs have one
+
+        given = cast("GivenHistory", options.history)
+        nodes = await make_nodes(
+            given.messages,
+            session_id=begins.session_id,
+            agent_id=begins.agent_id,
+            redactor=self._journal_redactor,
+            artifacts=self._artifacts,
+            max_image_bytes=model.max_image_bytes,
+        )
+        text = "\n\n".join(part for part in (given.system, options.text) if part)
+        return replace(options, history=(), instructions=text or None), nodes
 
     def _begin_trace(
         self, telemetry: "Telemetry", begins: RunIdentity, *, is_here: bool

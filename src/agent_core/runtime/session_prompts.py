@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from agent_core.config.models import ModelConfig
 from agent_core.events import SessionJournal
 from agent_core.git.repository import Repository
-from agent_core.types import SessionRecord
+from agent_core.types import BEGAN_GIVEN, SESSION_INSTRUCTIONS, SessionRecord
 
 _KEY = "prompt"
 _KNOWN_SESSIONS = 1024
@@ -30,6 +31,7 @@ class SessionPrompt(Struct, frozen=True, kw_only=True):
         repository: the branch and whether files were changed, as the prompt says it; empty without
             a repository.
         windows: windows that services named in refusals, by model.
+        instructions: those that came with the session, for all its runs.
     """
 
     is_new: bool = False
@@ -37,6 +39,7 @@ class SessionPrompt(Struct, frozen=True, kw_only=True):
     window: int | None = None
     repository: str = ""
     windows: dict[str, int] = {}
+    instructions: str = ""
 
     def system_window(self, model: ModelConfig) -> int:
         """Return the window that the budgets of the system part follow."""
@@ -70,8 +73,7 @@ class SessionPrompts:
     def load(self, session: SessionRecord) -> None:
         """Load the facts that an earlier process stored; does nothing if the session is known."""
         if session.session_id not in self._known:
-            is_new = session.active_node_id is None
-            self._set(session.session_id, _parsed(session.metadata.get(_KEY), is_new=is_new))
+            self._set(session.session_id, _parsed(session))
 
     async def open(self, session_id: str, model: ModelConfig) -> SessionPrompt:
         """Return the facts of a session; its first run determines and stores them.
@@ -87,6 +89,7 @@ class SessionPrompts:
             window=None if model.is_window_fixed else model.window,
             repository=await self.describe_repository(),
             windows=known.windows,
+            instructions=known.instructions,
         )
         self._set(session_id, known)
         if known.window is not None or known.repository:
@@ -101,9 +104,7 @@ class SessionPrompts:
         """
         known = self._known.get(session_id, SessionPrompt())
         windows = {**known.windows, _name_of(model): window}
-        known = SessionPrompt(
-            model=known.model, window=known.window, repository=known.repository, windows=windows
-        )
+        known = replace(known, is_new=False, windows=windows)
         self._set(session_id, known)
         await self._store(session_id, known)
 
@@ -141,8 +142,11 @@ def _name_of(model: ModelConfig) -> str:
     return f"{model.full_name}@{server}" if server else model.full_name
 
 
-def _parsed(value: object, *, is_new: bool) -> SessionPrompt:
+def _parsed(session: SessionRecord) -> SessionPrompt:
     """Read the stored facts; what cannot be read counts as unknown."""
+    value: object = session.metadata.get(_KEY)
+    is_new = session.active_node_id is None or BEGAN_GIVEN in session.metadata
+    instructions: object = session.metadata.get(SESSION_INSTRUCTIONS)
     facts = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
     model, window = facts.get("model"), facts.get("window")
     repository, windows = facts.get("repository"), facts.get("windows")
@@ -153,4 +157,5 @@ def _parsed(value: object, *, is_new: bool) -> SessionPrompt:
         window=window if isinstance(window, int) and window > 0 else None,
         repository=repository if isinstance(repository, str) else "",
         windows={key: size for key, size in named.items() if isinstance(size, int) and size > 0},
+        instructions=instructions if isinstance(instructions, str) else "",
     )

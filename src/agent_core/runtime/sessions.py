@@ -34,6 +34,7 @@ from agent_core.types import (
 )
 
 if TYPE_CHECKING:
+    from agent_core.runtime.conversations import Conversations
     from agent_core.runtime.deleting import Deletions
     from agent_core.runtime.forks import Forks
     from agent_core.runtime.retention import Retention
@@ -89,6 +90,13 @@ class Sessions:
 
         logs = self._project.task_logs
         return Forks(self._store, self._redactor, workspaces=self.workspaces, task_logs=logs)
+
+    @cached_property
+    def conversations(self) -> "Conversations":
+        """Imports sessions, and gives conversations back."""
+        from agent_core.runtime.conversations import Conversations  # noqa: PLC0415 - few programs
+
+        return Conversations(self._project.setup, self._store, self._artifacts, self._redactor)
 
     @cached_property
     def deletions(self) -> "Deletions":

@@ -92,7 +92,7 @@ def open_run(
 
     Raises:
         StorageError: `session_elsewhere`, with the session's folder in `details.cwd`;
-            `session_active`.
+            `session_active`; `validation_error`: it has a history, and another one is given.
     """
     is_dead, now = liveness.is_dead, now or liveness.now(connection)
     found, agents = looked or (find(connection, SessionRecord, opening.session_id), None)
@@ -102,6 +102,14 @@ def open_run(
     if found is None:
         session = _add_session(connection, opening, now)
         agent = _add_root_agent(connection, opening)
+        if opening.history:
+            from agent_core.storage.given import begin_with  # noqa: PLC0415 - few sessions begin so
+
+            session = begin_with(connection, session, opening.history)
+    elif opening.history:
+        from agent_core.storage.given import session_exists  # noqa: PLC0415
+
+        raise session_exists(opening.session_id)
     else:
         session, cwd = found, _moved_to(found, opening, same_folder)
         if opening.dispatch is not None:
@@ -117,7 +125,7 @@ def open_run(
         session, agent = _resume_session(connection, session, opening, cwd, now, agents)
     run = _run_of(opening, session, agent.agent_id, now)
     insert(connection, run)
-    start = FIRST if found is None else None
+    start = FIRST if found is None and not opening.history else None
     return ClaimedRun(
         session=session,
         agent=agent,

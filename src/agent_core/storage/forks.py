@@ -1,21 +1,16 @@
 """Sessions that begin as a copy of another session's path."""
 
-import re
 from bisect import bisect
 from collections.abc import Sequence
 from typing import Any, cast
 
 from agent_core.storage.claims import find_session
+from agent_core.storage.given import add_path, renamed_nodes
 from agent_core.storage.queries import PATH
 from agent_core.storage.rows import (
-    INSERT_NODE,
-    dumps,
     find_all,
     insert,
-    insert_session_events,
-    loads,
     node_not_found,
-    node_row,
     read_all,
     storable,
     update,
@@ -23,20 +18,16 @@ from agent_core.storage.rows import (
 from agent_core.storage.sql import Connection
 from agent_core.storage.workspaces import KNOW_SNAPSHOT, NAME_SNAPSHOT
 from agent_core.types import (
+    SESSION_INSTRUCTIONS,
     AgentRecord,
     AgentStatus,
-    EventDraft,
-    EventType,
     Node,
-    PendingEvent,
     SessionFork,
     SessionRecord,
     new_id,
     utc_now,
 )
 from agent_core.types.memory_scopes import MEMORY_CURSOR, MEMORY_SPANS
-
-_NODE_ID = re.compile(r"node_[A-Za-z0-9]+")
 
 
 def fork_session(connection: Connection, fork: SessionFork) -> SessionRecord:
@@ -56,7 +47,7 @@ def fork_session(connection: Connection, fork: SessionFork) -> SessionRecord:
         title=origin.title,
         tenant=origin.tenant,
         place=fork.place,
-        metadata=_searched(origin, path),
+        metadata=_kept_facts(origin, path),
         created_at=now,
         updated_at=now,
     )
@@ -67,26 +58,19 @@ def fork_session(connection: Connection, fork: SessionFork) -> SessionRecord:
         copy = {"agent_id": ids[agent.agent_id], "session_id": session.session_id}
         insert(connection, agent.model_copy(update={**copy, "status": AgentStatus.IDLE}))
     names = {node.node_id: new_id("node") for node in path}
-
-    def renamed(text: str) -> str:
-        return _NODE_ID.sub(lambda found: names.get(found[0], found[0]), text)
-
-    events: list[PendingEvent] = []
-    for number, node in enumerate(path, 1):
-        copy = node.model_copy(
+    copies = [
+        node.model_copy(
             update={
                 "node_id": names[node.node_id],
                 "session_id": session.session_id,
                 "parent_id": names.get(node.parent_id or ""),
                 "agent_id": ids.get(node.agent_id, node.agent_id),
-                "metadata": loads(renamed(dumps(node.metadata))),
+                "metadata": renamed_nodes(node.metadata, names),
             }
         )
-        connection.execute(INSERT_NODE, (number, *node_row(copy)))
-        facts = {"role": node.role, "node_type": node.node_type}
-        draft = EventDraft(EventType.MESSAGE_CREATED, facts, node_id=copy.node_id)
-        events.append(PendingEvent(new_id("evt"), node.created_at, draft))
-    insert_session_events(connection, session.session_id, events)
+        for node in path
+    ]
+    add_path(connection, session.session_id, copies)
     rows = connection.execute(
         """SELECT node_id, run_id, snapshot_id, previous_id, is_begin FROM node_snapshots
         WHERE folder = ? AND session_id = ? ORDER BY rowid""",
@@ -105,14 +89,17 @@ def fork_session(connection: Connection, fork: SessionFork) -> SessionRecord:
     return session.model_copy(update=changes)
 
 
-def _searched(origin: SessionRecord, path: Sequence[Node]) -> dict[str, Any]:
-    """Return how far a path was searched for memories, in the numbers of its copies.
+def _kept_facts(origin: SessionRecord, path: Sequence[Node]) -> dict[str, Any]:
+    """Return the metadata that a fork keeps: its instructions, and how far memory has read.
 
-    A fork does not search again: what has been forgotten since would be remembered again.
+    The numbers are those of the copies. A fork is not read again: what has been forgotten since
+    would be remembered again.
     """
     numbers = [node.node_seq for node in path]
     cursor, ends = origin.metadata.get(MEMORY_CURSOR), origin.metadata.get(MEMORY_SPANS)
     facts: dict[str, Any] = {}
+    if SESSION_INSTRUCTIONS in origin.metadata:
+        facts[SESSION_INSTRUCTIONS] = origin.metadata[SESSION_INSTRUCTIONS]
     if isinstance(cursor, int):
         facts[MEMORY_CURSOR] = bisect(numbers, cursor)
     spans: dict[int, bool] = {}

@@ -76,6 +76,7 @@ from agent_core.types import (
 if TYPE_CHECKING:
     from agent_core.storage.owners import Owner
     from agent_core.types import (
+        AgentRecord,
         ApprovalRecord,
         CostSummary,
         CostUnit,
@@ -316,7 +317,8 @@ class SessionStore:
 
         Raises:
             StorageError: `session_elsewhere`: the session works in another folder and the opening
-                does not move it; `session_active`: a living owner other than the opening's has it.
+                does not move it; `session_active`: a living owner other than the opening's has it;
+                `validation_error`: it exists, and the opening has a history.
         """
         blocks = opening.prompt.content if opening.prompt else ()
         is_small = all(isinstance(b, TextBlock) and len(b.text) < LARGE for b in blocks)
@@ -755,6 +757,21 @@ class SessionStore:
         from agent_core.storage.forks import fork_session  # noqa: PLC0415
 
         return await self.writer.submit(lambda c: fork_session(c, fork), fork.session_id)
+
+    async def import_session(
+        self, session: SessionRecord, agent: "AgentRecord", path: Sequence[Node]
+    ) -> SessionRecord:
+        """Add a session with its root agent and a conversation that was given.
+
+        Raises:
+            StorageError: `validation_error`: there is a session with this id.
+        """
+        from agent_core.storage.given import import_session  # noqa: PLC0415
+
+        session_id = session.session_id
+        return await self.writer.submit(
+            lambda c: import_session(c, session, agent, path), session_id
+        )
 
 
 async def _find_same_folder(refused: StorageError, tried: str | None) -> str:

@@ -109,7 +109,9 @@ from agent_core.types.options import (
     StoredOptions,
 )
 from agent_core.types.records import (
+    BEGAN_GIVEN,
     MODEL_KEY,
+    SESSION_INSTRUCTIONS,
     AgentDefinition,
     AgentRecord,
     AgentRole,
@@ -184,6 +186,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "BEGAN_GIVEN",
     "BY_NETWORK",
     "CHANGED",
     "CLOSING_EVENTS",
@@ -198,6 +201,7 @@ __all__ = [
     "REDACTED",
     "REFUSED_CALL",
     "SESSION_ID_PATTERN",
+    "SESSION_INSTRUCTIONS",
     "STOP_WORDS",
     "WORDS",
     "Access",

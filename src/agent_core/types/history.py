@@ -157,6 +157,7 @@ class NewRun(Struct, frozen=True, kw_only=True):
         agent_id: id of that agent, if the session has none yet.
         status: `queued` or `pending`.
         events: events to record with the run.
+        history: the conversation before the run, if the session is new.
         dispatch: says who may take it, if it is put into the workers' queue.
     """
 
@@ -177,6 +178,7 @@ class NewRun(Struct, frozen=True, kw_only=True):
     run_metadata: dict[str, Any] = field(default_factory=dict[str, Any])
     session_metadata: dict[str, Any] = field(default_factory=dict[str, Any])
     events: Sequence[PendingEvent] = ()
+    history: Sequence[Node] = ()
     dispatch: "Dispatch | None" = None
 
 

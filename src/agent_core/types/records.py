@@ -75,6 +75,13 @@ class AgentDefinition(Frozen):
         ) -> None: ...
 
 
+SESSION_INSTRUCTIONS = "instructions"
+"""Metadata key of a session for instructions that all its runs have."""
+
+BEGAN_GIVEN = "began_given"
+"""Metadata key of a session that began with a conversation which a program gave."""
+
+
 class SessionRecord(Frozen):
     """One session; `owner` is the runtime that runs it now, if any.
 

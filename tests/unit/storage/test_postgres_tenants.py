@@ -52,6 +52,11 @@ def a_grant(grant_id: str) -> PermissionGrant:
     )
 
 
+def an_imported_session() -> SessionRecord:
+    now = utc_now()
+    return SessionRecord(session_id="s1", cwd="/project", created_at=now, updated_at=now)
+
+
 async def fill(store: PostgresSessionStore) -> None:
     """Rows in every table."""
     await store.open_run(an_opening(title="title"))
@@ -208,6 +213,7 @@ WRITES: dict[str, Callable[[SessionStore], Awaitable[object]]] = {
     "fork_session": lambda s: s.fork_session(
         SessionFork(session_id="s1", node_id="n1", new_session_id="s9", folder="/copy")
     ),
+    "import_session": lambda s: s.import_session(an_imported_session(), a_child("agent_9"), []),
     "drop_snapshots": lambda s: s.drop_snapshots(utc_now()),
     "ask": lambda s: s.ask(a_question("req_9")),
     "answer": lambda s: s.answer("req_1", Decision.ALLOW_ONCE, reason=None, by="sdk", decider="me"),
@@ -275,4 +281,7 @@ async def test_each_tenant_has_its_own_and_the_unbound_store_all(stores: Stores)
 async def test_an_id_that_another_tenant_has_is_refused(stores: Stores) -> None:
     with pytest.raises(StorageError, match="use another id") as refused:
         await after_deaths(stores.mine).open_run(an_opening(run_id="run_9"))
+    assert refused.value.code is ErrorCode.VALIDATION_ERROR
+    with pytest.raises(StorageError, match="use another id") as refused:
+        await stores.mine.import_session(an_imported_session(), a_child("agent_9"), [])
     assert refused.value.code is ErrorCode.VALIDATION_ERROR

@@ -149,7 +149,9 @@ def test_the_picture_of_the_layers_is_the_contract_that_is_checked() -> None:
 
 
 def programs() -> Iterator[tuple[str, str]]:
-    pages = (ROOT / "docs" / f"{name}.md" for name in ("sdk", "providers", "telemetry"))
+    pages = (
+        ROOT / "docs" / f"{name}.md" for name in ("conversations", "sdk", "providers", "telemetry")
+    )
     for path in (ROOT / "README.md", *pages):
         blocks = re.findall(r"^```python\n(.+?)^```$", path.read_text("utf-8"), re.S | re.M)
         for number, block in enumerate(blocks, start=1):

@@ -6,6 +6,8 @@ from typing import Protocol, TextIO
 
 from msgspec import Struct
 
+from agent_core.cli.chat.sent import Waiting
+
 PROMPT = "> "
 
 
@@ -27,8 +29,8 @@ class Conversation(Protocol):
         """One line of at most `width` columns."""
         ...
 
-    def waiting(self) -> Sequence[tuple[str, str]]:
-        """The messages that wait, each behind a word that says for what."""
+    def waiting(self) -> Sequence[Waiting]:
+        """Return the messages that wait."""
         ...
 
     def take_back(self) -> bool:

@@ -14,6 +14,7 @@ from agent_core.config.load import resolve_model
 from agent_core.config.models import ModelConfig
 from agent_core.config.services import COMPATIBLE, public_service
 from agent_core.errors import AgentCoreError
+from agent_core.text import visible
 from agent_core.types import SessionSummary
 
 _FIRST_PAGE = 30
@@ -37,6 +38,19 @@ async def choose_model(chat: Chat) -> str | None:
     """Let the user choose a model, configured or of its server; None: they did not."""
     picker = Picker("Model of the next messages", _models(chat), takes_other=True)
     return await chat.line.pick(picker)
+
+
+async def choose_waiting(chat: Chat) -> str | None:
+    """Let the user choose a message that waits; None: they did not."""
+
+    async def pages() -> Pages:
+        waiting = [
+            Choice(each.key, visible(each.text, one_line=True), [f"{each.word:<7}"])
+            for each in chat.waiting()
+        ]
+        yield waiting[::-1]
+
+    return await chat.line.pick(Picker("Messages that wait; Enter takes one back", pages()))
 
 
 async def _sessions(chat: Chat, *, everywhere: bool) -> Pages:

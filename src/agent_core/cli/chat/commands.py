@@ -44,6 +44,7 @@ _OTHER_WORDS = {
 }
 """Names that other programs use for a command."""
 _ALL = "--all"
+_CLEAR = "clear"
 _OF_PROJECT = {"list", "search", "du"}
 _OF_SESSION = {"show", "tree", "export", "fork", "compact"}
 _LISTED = 15
@@ -232,13 +233,13 @@ _USAGE_WIDTH = 28
 _PREFIXES = "@file attaches a file, !command runs one of yours, /server:prompt one of an MCP server"
 _PLAIN_KEYS = (
     _PREFIXES,
-    "a run at work reads a message after its next step; /queue sends it after the run",
+    "a run at work reads a message after its next step; /queue sends it after, or lists what waits",
     "Enter sends, \\ and Enter begins a new line; Ctrl-C cancels, twice leaves; Ctrl-D leaves",
 )
 _KEYS = (
     _PREFIXES,
     "Enter sends, Alt-Enter or \\ and Enter begins a new line, Shift-Tab changes the mode",
-    "a run at work reads a message after its next step; Up takes it back",
+    "a run at work reads a message after its next step; Up takes it back, /queue lists what waits",
     "Escape or Ctrl-C cancels the run, Ctrl-C twice leaves; Ctrl-D leaves",
 )
 
@@ -389,10 +390,24 @@ async def _move(
 
 
 async def _queue(chat: Chat, words: Sequence[str]) -> None:
-    if words:
+    """Send a message later, or take back those that wait."""
+    if words and words[0] != _CLEAR:
         await chat.send_later(words[0])
+        return
+    waiting = chat.waiting()
+    if not waiting:
+        chat.say("no message waits; /queue MESSAGE sends one when the run has ended", Style.DIM)
+    elif words:
+        for each in reversed(waiting):
+            if await chat.withdraw(each.key, to_line=False):
+                shown = visible(each.text, one_line=True)
+                chat.terminal.line(f"withdrawn: {fitted(shown, chat.terminal.width - 12)}")
     else:
-        chat.fail("/queue MESSAGE sends the message when the run has ended")
+        from agent_core.cli.chat.choices import choose_waiting  # noqa: PLC0415 - few chats
+
+        key = await choose_waiting(chat)
+        if key is not None and not await chat.withdraw(key, to_line=True):
+            chat.say("that message does not wait any more", Style.WARN)
 
 
 async def _compact(chat: Chat, words: Sequence[str]) -> None:
@@ -580,7 +595,10 @@ COMMANDS: Mapping[str, SlashCommand] = {
         words=None,
     ),
     "queue": SlashCommand(
-        "MESSAGE", "send a message when the run has ended", _queue, takes_text=True
+        "[MESSAGE | clear]",
+        "send a message when the run has ended; alone: list and take back those that wait",
+        _queue,
+        takes_text=True,
     ),
     "undo": SlashCommand(
         "[--force]", "revert the last message and its changes", _undo, needs_rest=True, flags=_FORCE
@@ -683,6 +701,7 @@ def completion_values(chat: Chat) -> Mapping[str, Values]:
         "model": models,
         "mode": fixed(*_MODES.items()),
         "export": fixed(*((flag, each.description) for flag, each in _EXPORTS.items())),
+        "queue": fixed((_CLEAR, "withdraw every message that waits")),
         "undo": fixed(("--force", "replace what others have changed")),
         "redo": fixed(("--force", "replace what others have changed")),
         "memory": fixed(("list", ""), ("show", ""), ("forget", "")),

@@ -3,23 +3,23 @@
 import asyncio
 import shlex
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import aclosing, suppress
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from agent_core.api import AgentRuntime, RunHandle
 from agent_core.cli.chat.message import Attached, UserCommand, attach_files
-from agent_core.cli.chat.sent import Running, Sent, Start
+from agent_core.cli.chat.sent import Running, Sent, Start, Waiting
 from agent_core.cli.chat.state import State, fit_state
-from agent_core.cli.chat.steering import Steering, describe_left
+from agent_core.cli.chat.steering import Put, Steering, describe_left
 from agent_core.cli.run import MCP_PROMPT, with_content
 from agent_core.cli.sheet import title_of
-from agent_core.cli.terminal import Clean, OutputClosedError, Style, Terminal, waiting_question
+from agent_core.cli.terminal import Clean, OutputClosedError, Style, Terminal
 from agent_core.cli.view import RunView, answer_hints
 from agent_core.cli.wishes import show_wishes
 from agent_core.cli.words import CARRY_OUT
@@ -46,13 +46,9 @@ from agent_core.types.event_details import ContextBuilt, EventDetails, RunQueued
 
 if TYPE_CHECKING:
     from agent_core.cli.chat.base_line import Entered
-    from agent_core.cli.chat.line import EditedLine
     from agent_core.cli.chat.own_commands import OwnCommand, OwnCommands
-    from agent_core.cli.chat.plain import PlainLine
-    from agent_core.cli.lines import InputLines
+    from agent_core.cli.chat.screen import InputLine
 
-InputLine: TypeAlias = "EditedLine | PlainLine"
-"""The line on which a person types, with the output written above."""
 _CANCELLING = "cancelling"
 """The slot of the line that says that a run is being cancelled."""
 _TWICE_S = 2.0
@@ -94,39 +90,6 @@ class Commands(Protocol):
         ...
 
 
-class ChatTerminal(Terminal):
-    """The terminal around a line: it draws above the line, and questions take its place."""
-
-    def __init__(self, line: InputLine, *, environ: Mapping[str, str], plain: bool) -> None:
-        super().__init__(line.stream, line.stream, environ=environ, plain=plain)
-        self._line = line
-        self.has_status = self.can_draw
-
-    def draw(self, slot: str, lines: Sequence[str]) -> None:
-        """Show lines above the line of input."""
-        self._line.draw(slot, lines)
-
-    @asynccontextmanager
-    async def question(self) -> AsyncGenerator[None]:
-        """Keep screen and keys for a question, and keep the text being typed."""
-        async with self._line.suspended(), super().question():
-            yield
-
-    async def rest(self, lines: "InputLines", about: str) -> None:
-        """Wait until the user stops typing, and show above the line that a question waits."""
-        lines.settle_s = await self._line.rest(short_line(waiting_question(about), self.width - 1))
-
-    @property
-    def keeps_text(self) -> bool:
-        """Return True: there is a line."""
-        return True
-
-    def give_back(self, text: str) -> bool:
-        """Add a text to the draft on the line."""
-        self._line.type(text)
-        return True
-
-
 class Window(Struct):
     """Use of the model's window by the last request."""
 
@@ -152,7 +115,7 @@ class Chat:
         view: shows the run at work, or has shown the last one.
     """
 
-    line: InputLine
+    line: "InputLine"
     terminal: Terminal
 
     def __init__(
@@ -188,7 +151,7 @@ class Chat:
         self._steering = Steering(
             runtime,
             show=self._show_delivered,
-            put=lambda text, acts: self.line.put(text, acts=acts),
+            put=self._put,
             fail=self.fail,
         )
         self._arrived = asyncio.Event()
@@ -205,7 +168,7 @@ class Chat:
         self._is_cancelling = self._is_over = False
         self._cancelling: set[asyncio.Task[object]] = set()
 
-    def attach(self, line: InputLine, terminal: Terminal, commands: Commands) -> None:
+    def attach(self, line: "InputLine", terminal: Terminal, commands: Commands) -> None:
         """Have the conversation take place on this line."""
         self.line = line
         self.terminal = terminal
@@ -550,8 +513,9 @@ class Chat:
                 self.last_call = view.last_call or self.last_call
         await handle.wait()
         if self._is_over:  # they are on the line again when the session is continued
-            for text in self._steering.texts():
-                self.terminal.line(f"not delivered: {visible(text, one_line=True)}", Style.WARN)
+            for each in self._steering.waiting():
+                shown = visible(each.text, one_line=True)
+                self.terminal.line(f"not delivered: {shown}", Style.WARN)
         else:
             await self._steering.end(handle)
         if is_compacted:
@@ -638,10 +602,10 @@ class Chat:
         """The model of the next messages."""
         return self.model or self.setup.config.model.full_name
 
-    def waiting(self) -> Sequence[tuple[str, str]]:
-        """The messages that wait: for the next step of the run, or for its end."""
-        queued = [("queued", sent.text) for sent in self._sent][1:]
-        return [*(("waiting", text) for text in self._steering.texts()), *queued]
+    def waiting(self) -> Sequence[Waiting]:
+        """Return the messages that wait: for the next step of the run, or for its end."""
+        queued = [Waiting(sent.key, "queued", sent.text) for sent in self._sent][1:]
+        return [*self._steering.waiting(), *queued]
 
     def take_back(self) -> bool:
         """Take the last waiting message back for editing; whether there was one."""
@@ -653,13 +617,29 @@ class Chat:
         self.line.refresh()
         return True
 
-    def _take_back_queued(self) -> bool:
-        if len(self._sent) < 2 or not self._sent[-1].waits:
-            return False
-        sent = self._sent.pop()
-        self._begin(sent.cancel())
-        self.line.put(sent.text, acts=sent.is_command)
-        return True
+    async def withdraw(self, key: str, *, to_line: bool) -> bool:
+        """Take a waiting message back, to the line or to the input history; whether it waited."""
+        put = self._put if to_line else self._keep
+        if self._take_back_queued(key, put):
+            return True
+        work = self._steering.take_back(key, put)
+        return work is not None and await work
+
+    def _take_back_queued(self, key: str | None = None, put: Put | None = None) -> bool:
+        for sent in reversed([*self._sent][1:]):
+            if sent.waits and key in {None, sent.key}:
+                self._sent.remove(sent)
+                self._begin(sent.cancel())
+                (put or self._put)(sent.text, sent.is_command)
+                self.line.refresh()
+                return True
+        return False
+
+    def _put(self, text: str, acts: bool) -> None:
+        self.line.put(text, acts=acts)
+
+    def _keep(self, text: str, acts: bool) -> None:
+        self.line.keep(text, acts=acts)
 
     def next_mode(self) -> None:
         """Switch to the next permission mode."""

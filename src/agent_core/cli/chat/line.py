@@ -245,6 +245,12 @@ class EditedLine:
         self._returned = "" if is_typing else joined
         self.refresh()
 
+    def keep(self, text: str, *, acts: bool = False) -> None:
+        """Keep a text where Up finds it."""
+        self._history.keep_draft(text, names_command=acts)
+        if not self._buffer.text:
+            self._buffer.reset()
+
     def _set_aside(self, text: str, *, acts: bool) -> None:
         """Keep a text until the command on the line is done or erased; Up finds it, too."""
         self._history.keep_draft(text, names_command=acts)
@@ -574,11 +580,13 @@ class EditedLine:
         drawn = [line for slot in sorted(self._slots) for line in self._slots[slot]]
         parts += [to_formatted_text(ANSI(line)) for line in drawn[-max(size.lines // 2, 1) :]]
         waiting = self._conversation.waiting()
-        for word, text in waiting[:_SHOWN_WAITING]:
-            line = short_line(visible(text), max(size.columns - len(word) - 3, 10))
-            parts.append([("class:queued", f"{word}: {line}")])
+        for each in waiting[:_SHOWN_WAITING]:
+            line = short_line(visible(each.text), max(size.columns - len(each.word) - 3, 10))
+            parts.append([("class:queued", f"{each.word}: {line}")])
         if len(waiting) > _SHOWN_WAITING:
-            parts.append([("class:queued", f"and {len(waiting) - _SHOWN_WAITING} more")])
+            parts.append(
+                [("class:queued", f"and {len(waiting) - _SHOWN_WAITING} more; /queue lists them")]
+            )
         shown: StyleAndTextTuples = []
         for part in parts:
             shown += [("", "\n"), *part] if shown else part

@@ -170,6 +170,9 @@ class PlainLine:
         del acts
         self.write(f"not sent: {text}\n")
 
+    def keep(self, text: str, *, acts: bool = False) -> None:
+        """Do nothing: there is no history."""
+
     @property
     def has_aside(self) -> bool:
         """Return False: no text is on the line."""

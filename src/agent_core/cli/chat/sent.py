@@ -22,6 +22,20 @@ class Running:
         self.events = handle.events()
 
 
+class Waiting(Struct, frozen=True):
+    """A message that waits.
+
+    Attributes:
+        key: names it among those that wait.
+        word: says for what: `waiting` for the next step of the run, `queued` for its end.
+        text: as it was typed.
+    """
+
+    key: str
+    word: str
+    text: str
+
+
 class Sent(Struct, eq=False):
     """A message that was sent: its run waits, or is at work.
 
@@ -41,6 +55,11 @@ class Sent(Struct, eq=False):
     run: Running | None = None
     settings: tuple[str | None, PermissionMode] | None = None
     _starting: asyncio.Task[RunHandle[Any]] | None = None
+
+    @property
+    def key(self) -> str:
+        """Return its name among the messages that wait."""
+        return f"queued-{id(self)}"
 
     @property
     def waits(self) -> bool:

@@ -17,9 +17,10 @@ from agent_core.cli.chat.commands import (
     completion_values,
     name_unusable,
 )
-from agent_core.cli.chat.conversation import Chat, ChatTerminal, InputLine
+from agent_core.cli.chat.conversation import Chat
 from agent_core.cli.chat.editor import DRAFTS, remove_left_drafts
 from agent_core.cli.chat.own_commands import FOLDER, OwnCommands
+from agent_core.cli.chat.screen import ChatTerminal, InputLine
 from agent_core.cli.elicitation import TerminalElicitation
 from agent_core.cli.first_start import is_first_start, set_up
 from agent_core.cli.lines import InputLines

@@ -1,11 +1,12 @@
 """Messages to the run at work: sent, shown while they wait, delivered, or back on the line."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from agent_core.api import AgentRuntime, RunHandle
+from agent_core.cli.chat.sent import Waiting
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.types import EventType, RuntimeEvent, UserMessage, own_words
 from agent_core.types.event_details import UserMessageEvent
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
 _TAKES_NONE = {ErrorCode.RUN_ENDED, ErrorCode.VALIDATION_ERROR}
 """Codes of a run that takes no message: the message waits for the end of the run instead."""
+
+Put = Callable[[str, bool], object]
+"""Takes a text, and whether its `/` names a command."""
 
 
 class Steered(Struct, eq=False):
@@ -49,7 +53,7 @@ class Steering:
         runtime: AgentRuntime,
         *,
         show: "Callable[[str, Sequence[Attached]], object]",
-        put: Callable[[str, bool], object],
+        put: Put,
         fail: Callable[[str], object],
     ) -> None:
         self._runtime = runtime
@@ -60,9 +64,13 @@ class Steering:
         self._returned: dict[str, RunHandle[Any]] = {}
         self._words: dict[str, str] = {}
 
-    def texts(self) -> Sequence[str]:
-        """Return the messages that wait, as they were typed."""
-        return [each.text for each in self._waiting.values() if not each.is_leaving]
+    def waiting(self) -> Sequence[Waiting]:
+        """Return the messages that wait."""
+        return [
+            Waiting(message_id, "waiting", each.text)
+            for message_id, each in self._waiting.items()
+            if not each.is_leaving
+        ]
 
     async def send(
         self,
@@ -105,15 +113,22 @@ class Steering:
         elif event.event_type is EventType.MESSAGE_REFUSED and sent is not None:
             self._put(sent.text, sent.is_command)
 
-    def take_back(self) -> Awaitable[None] | None:
-        """Return work that takes the last waiting message back to the line; None: none waits."""
+    def take_back(
+        self, key: str | None = None, put: Put | None = None
+    ) -> Coroutine[Any, Any, bool] | None:
+        """Return work that takes a waiting message back; None: none waits.
+
+        Args:
+            key: names the message; by default the last one.
+            put: takes its text; by default the line.
+        """
         for message_id, sent in reversed(self._waiting.items()):
-            if not sent.is_leaving:
+            if not sent.is_leaving and key in {None, message_id}:
                 sent.is_leaving = True
-                return self._take_back(message_id, sent)
+                return self._take_back(message_id, sent, put or self._put)
         return None
 
-    async def _take_back(self, message_id: str, sent: Steered) -> None:
+    async def _take_back(self, message_id: str, sent: Steered, put: Put) -> bool:
         try:
             is_back = await sent.handle.take_back(message_id)
         except AgentCoreError as error:
@@ -121,8 +136,9 @@ class Steering:
             is_back = False
         if is_back:
             self._waiting.pop(message_id, None)
-            self._put(sent.text, sent.is_command)
+            put(sent.text, sent.is_command)
         sent.is_leaving = False
+        return is_back
 
     async def end(self, handle: RunHandle[Any]) -> None:
         """Put the messages back on the line that a run has ended without; they stay stored."""

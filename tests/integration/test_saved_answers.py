@@ -18,6 +18,7 @@ from agent_core.providers.scripted import calls
 from captures import Key, record
 from editors import Editor
 from isolation import Home
+from mcp_bench import plain
 from model_server import ModelServer
 from runtimes import CONFIG, Asked, ask, runtime
 
@@ -213,8 +214,9 @@ def test_a_terminal_offers_both_rules_by_default(
             seconds=60,
         )
     assert "all done" in scene.text
-    assert 'only = "' in scene.text
-    assert "in every session: every " in scene.text
+    shown = scene.raw.decode()
+    assert 'only = "' in shown
+    assert "in every session: every " in shown
     assert saved(home) == rule(files, only)
 
 
@@ -229,11 +231,38 @@ def test_a_rule_is_added_only_by_its_key(home: Home, files: Path) -> None:
             seconds=60,
         )
     assert "all done" in scene.text
-    assert "in every session: this command in every project, not only in this one" in scene.text
+    shown = scene.raw.decode()
+    assert "in every session: this command in every project, not only in this one" in shown
     assert saved(home).splitlines()[2:] == [
         'tool = "code.run_command"',
         'command = ["cat", "a.txt"]',
     ]
+
+
+def test_a_tool_of_a_server_shows_its_arguments_and_can_be_allowed_always(
+    home: Home, files: Path, tmp_path: Path
+) -> None:
+    server = plain(tmp_path / "diary")
+    servers = {"shop": server.model_dump(include={"command", "args", "env", "cwd"})}
+    home.write("mcp.json", json.dumps({"mcpServers": servers}))
+    script = [calls("mcp.shop.echo", text=note) for note in ("买灯 one", "two")]
+    with ModelServer.in_thread([*script, "all done"]) as model:
+        configured(home, model, '[tools.overrides."mcp.shop.echo"]\npermission = "write"')
+        scene = record(
+            [sys.executable, "-m", "agent_core.cli", "run", "go", "--path", str(files)],
+            env=home.env(),
+            cwd=files,
+            columns=90,
+            keys=[Key("y once", "w"), Key(BACK, "y")],
+            seconds=60,
+        )
+    assert scene.code == 0
+    shown = scene.raw.decode()
+    assert 'Call mcp.shop.echo: {"text":"买灯 one"}' in shown
+    assert "every call of this tool, whatever its arguments, in every project" in shown
+    assert scene.text.count("adding the rule") == 1
+    assert "all done" in scene.text
+    assert saved(home).splitlines()[1:] == ['decision = "allow"', 'tool = "mcp.shop.echo"']
 
 
 def test_a_setting_takes_the_offer_away(home: Home, files: Path) -> None:

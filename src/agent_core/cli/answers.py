@@ -10,6 +10,7 @@ from typing import TextIO
 
 from agent_core.cli.lines import InputLines
 from agent_core.cli.options import Options
+from agent_core.cli.question import subject_of
 from agent_core.cli.terminal import Terminal
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.opening import open_descriptor
@@ -125,9 +126,7 @@ def how_to_allow(denied: Sequence[PermissionRequest]) -> str:
 
 
 def _call(request: PermissionRequest) -> str:
-    target = str(request.metadata.get("target") or request.args_summary)
-    target = target.removeprefix(f"{request.cwd}/")
-    return shortened(f"{request.tool_name} {target}", _LONGEST_CALL)
+    return shortened(f"{request.tool_name} {subject_of(request)}", _LONGEST_CALL)
 
 
 def _rule(request: PermissionRequest) -> str | None:

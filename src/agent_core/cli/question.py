@@ -94,12 +94,15 @@ def what_lines(request: PermissionRequest) -> list[str]:
     verb = _VERBS.get(request.tool_name)
     if verb is None:
         verb = f"Call {visible(request.tool_name, one_line=True)}"
-    first, *rest = (visible(line, one_line=True) for line in _subject(request).split("\n"))
+    first, *rest = (visible(line, one_line=True) for line in subject_of(request).split("\n"))
     return [f"{verb}: {first}", *(f"{MARK}{line}" for line in rest)]
 
 
-def _subject(request: PermissionRequest) -> str:
+def subject_of(request: PermissionRequest) -> str:
+    """Return what a call is about: a command, a path, or the arguments of a server's tool."""
     metadata = request.metadata
+    if "mcp" in request.tags and request.args_summary:  # its target is only where the server is
+        return request.args_summary
     target = str(metadata.get("lines") or metadata.get("target") or request.args_summary)
     return target.removeprefix(f"{metadata.get('project') or request.cwd}/")
 
@@ -152,7 +155,7 @@ def help_lines(
         choices: its keys.
         may_cancel: Escape ends the run too.
     """
-    shown = _subject(request)
+    shown = subject_of(request)
     facts = [("tool", f"{request.tool_name} ({risk_of(request)})")]
     facts += [(name, value) for name, value in request_facts(request) if value != shown]
     covers = {"a": _scope_beside_target(request)}

@@ -312,12 +312,14 @@ def rule_of(request: "PermissionRequest", decision: Decision) -> str | None:
 
 
 def coverage_of_rule(rule: str) -> str:
-    """Tell in which projects the narrowest rule for a call holds."""
+    """Tell which calls the narrowest rule for a call covers, and in which projects."""
     if any(line.startswith("path = ") for line in rule.splitlines()):
         return "this path, whichever project the session works in"
     if any(line.startswith("command = ") for line in rule.splitlines()):
         return "this command in every project, not only in this one"
-    return "such calls in every project, not only in this one"
+    if any(line.startswith("host = ") for line in rule.splitlines()):
+        return "such calls to these hosts in every project, not only in this one"
+    return "every call of this tool, whatever its arguments, in every project"
 
 
 def shown_rule(rule: str) -> str:

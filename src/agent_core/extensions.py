@@ -68,6 +68,11 @@ RunTool = Callable[[], Awaitable[ToolReturn]]
 Admit = Callable[[], Awaitable[float | None]]
 
 
+async def find_none() -> "Sequence[JudgedCall]":
+    """Return no calls: nothing follows in the reply."""
+    return ()
+
+
 class Place(IntEnum):
     """The order of extensions, outermost first."""
 
@@ -108,12 +113,14 @@ class JudgedCall:
         definition: of the tool.
         access: what the call would touch.
         journal: of the run.
+        find_later: returns the calls of the same reply that follow, as they would be made now.
     """
 
     call: ToolCall
     definition: ToolDefinition
     access: Access
     journal: "Journal"
+    find_later: "Callable[[], Awaitable[Sequence[JudgedCall]]]" = find_none
 
 
 class Extension:
@@ -212,6 +219,9 @@ class Extension:
 
         Calls that were cancelled after they had begun are included.
         """
+
+    async def calls_dropped(self, context: ExtensionContext, calls: Sequence[ToolCall]) -> None:
+        """See calls that are not made because an earlier one of the same reply failed."""
 
     async def before_stop(self, context: ExtensionContext, answer: str) -> str | None:
         """Return an objection to the end of the run, which goes back to the model; None: none."""
@@ -417,6 +427,12 @@ class Extensions:
         for each in self._at["after_tool_call"]:
             with self._failures_of(each):
                 await each.after_tool_call(self.context, call, result)
+
+    async def calls_dropped(self, calls: Sequence[ToolCall]) -> None:
+        """Show calls that are not made."""
+        for each in self._at["calls_dropped"]:
+            with self._failures_of(each):
+                await each.calls_dropped(self.context, calls)
 
     async def before_stop(self, answer: str) -> str | None:
         """Return the first objection to the end of the run."""

@@ -769,7 +769,7 @@ async def test_a_run_that_waits_is_claimed_by_one_owner(session: SessionStore) -
 
 
 async def test_the_first_answer_to_a_question_counts(session: SessionStore) -> None:
-    asked = a_question()
+    asked = a_question(keeps_run=True)
     assert await session.ask(asked) is asked
     same = await session.ask(a_question(request_id="req_2"))
     assert same.request_id == "req_1"
@@ -815,6 +815,46 @@ async def test_a_question_about_something_else_supersedes_the_one_before(
     assert states == [ApprovalState.SUPERSEDED, ApprovalState.OPEN]
     assert [each.request_id for each in await session.approvals(prefix="req_2")] == ["req_2"]
     assert await session.approvals(prefix="req_3") == []
+
+
+async def test_a_run_continues_once_the_question_at_which_it_stops_is_answered(
+    session: SessionStore,
+) -> None:
+    async def allow(request_id: str) -> None:
+        allowed = Decision.ALLOW_ONCE
+        await session.answer(request_id, allowed, reason=None, by="cli", decider="me")
+
+    await session.ask(a_question(keeps_run=True))
+    await session.ask(a_question(request_id="req_2", tool_call_id="call_2", keeps_run=False))
+    await allow("req_2")
+    assert not await session.is_answered("run_1"), "it stops at the first one"
+    await allow("req_1")
+    assert await session.is_answered("run_1")
+    ahead = a_question(request_id="req_3", tool_call_id="call_3", keeps_run=False)
+    await session.ask(ahead)
+    found = await session.ask(ahead.model_copy(update={"request_id": "x", "keeps_run": True}))
+    assert found.request_id == "req_3"
+    kept = await session.approval("req_3")
+    assert kept is not None
+    assert kept.keeps_run
+
+
+async def test_questions_are_found_by_the_metadata_of_the_users_run(session: SessionStore) -> None:
+    metadata = {"user": "ann", "deep": {"a": [1, None]}, "odd": "\ud800"}
+    await session.open_run(
+        an_opening(run_id="run_2", options=StoredOptions(metadata=metadata), owner="me")
+    )
+    await session.ask(a_question())
+    await session.ask(a_question(request_id="req_2", root_run_id="run_2", run_id="run_2"))
+
+    async def found(**wanted: Any) -> list[str]:
+        return [each.request_id for each in await session.approvals(metadata=wanted)]
+
+    assert await found() == ["req_1", "req_2"]
+    assert await found(user="ann") == ["req_2"]
+    assert await found(user="ann", deep={"a": [1, None]}) == ["req_2"]
+    assert await found(user="bob") == []
+    assert await found(missing=None) == []
 
 
 @pytest.mark.parametrize("keeps_run", [True, False])

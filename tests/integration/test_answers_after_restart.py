@@ -277,7 +277,7 @@ async def test_the_questions_of_one_turn_are_answered_by_one_process_after_anoth
     done: list[RunStatus] = []
     for number in (1, 2):
         async with runtime(home, project, ["done"], config=PARK) as made:
-            (question,) = await made.approvals()
+            question, *_ = await made.approvals()
             with pytest.raises(AgentCoreError, match="nothing was answered"):
                 await made.answer(question.request_id, "allow_once")
             again = await made.answer(question.request_id, "allow_once", tools=[shop.deploy])

@@ -786,3 +786,103 @@ async def test_cancelling_a_parent_that_waits_answers_the_calls_of_its_child(
         assert result.error.code == "cancelled"
         assert await results(made) == {"call_sub": "cancelled"}
         assert not (project / "a.txt").exists()
+
+
+TWO = (writes("a.txt"), writes("b.txt", call_id="call_2"))
+
+
+async def test_the_questions_of_a_turn_are_open_at_once_and_answered_in_any_order(
+    home: Home, project: Path
+) -> None:
+    read = ScriptedCall(name="code.read_file", arguments={"path": ".env"}, tool_call_id="call_3")
+    (project / ".env").write_text("A=1\n")
+    async with runtime(home, project, script(*TWO, read), config=PARK) as made:
+        handle = await parked(made)
+        questions = await made.approvals()
+        assert [each.tool_call_id for each in questions] == ["call_1", "call_2", "call_3"]
+        assert handle.pending_requests == [each.request_id for each in questions]
+        for question in reversed(questions[1:]):
+            again = await made.answer(question.request_id, "allow_once")
+            assert await again.wait() is RunStatus.WAITING
+            assert not (project / "b.txt").exists()
+        again = await made.answer(questions[0].request_id, "allow_once")
+        assert await again.wait() is RunStatus.COMPLETED, again.error
+        assert set((await results(made)).values()) == {"ok"}
+        asked = [
+            kind for kind in await kinds(made, handle.run_id) if kind == "permission_requested"
+        ]
+        assert len(asked) == 3
+
+
+async def test_a_process_that_starts_again_asks_nothing_twice(home: Home, project: Path) -> None:
+    async with runtime(home, project, script(*TWO), config=PARK) as made:
+        await parked(made)
+        first, second = await made.approvals()
+        await made.answer(second.request_id, "allow_once")
+    async with runtime(home, project, ["done"], config=PARK) as made:
+        assert [each.request_id for each in await made.approvals()] == [first.request_id]
+        again = await made.answer(first.request_id, "allow_once")
+        assert await again.wait() is RunStatus.COMPLETED, again.error
+        assert await made.approvals(is_open=True) == []
+        assert len(await made.approvals(is_open=False)) == 2
+
+
+@pytest.mark.parametrize("config", [PARK, WAIT])
+async def test_a_call_that_is_not_made_after_a_denial_asks_nothing_any_more(
+    home: Home, project: Path, config: str
+) -> None:
+    async with runtime(home, project, script(*TWO), config=config) as made:
+        handle = await made.start("go", session_id="s1")
+        while len(questions := await made.approvals()) < 2:  # noqa: ASYNC110 - stored by the run
+            await asyncio.sleep(0.01)
+        if config == PARK:
+            await handle.wait()
+        again = await made.answer(questions[0].request_id, "deny")
+        assert await again.wait() is RunStatus.COMPLETED, again.error
+        assert await made.approvals() == []
+        (_, late) = await made.approvals(is_open=False)
+        assert late.state is ApprovalState.WITHDRAWN
+        said = await results(made)
+    assert said == {"call_1": "permission_denied", "call_2": "cancelled"}
+
+
+async def test_a_call_that_an_earlier_one_changes_is_asked_about_again(
+    home: Home, project: Path
+) -> None:
+    (project / "a.txt").write_text("old\n")
+    edit = ScriptedCall(
+        name="code.edit_file",
+        arguments={"path": "a.txt", "edits": [{"old": "o", "new": "0"}]},
+        tool_call_id="call_2",
+    )
+    write = ScriptedCall(
+        name="code.write_file",
+        arguments={"path": "a.txt", "content": "foo bar\n", "overwrite": True},
+        tool_call_id="call_1",
+    )
+    async with runtime(home, project, script(write, edit), config=PARK) as made:
+        await parked(made)
+        first, *_ = await made.approvals()
+        again = await made.answer(first.request_id, "allow_once")
+        await again.wait()
+        page = await made.approvals(is_open=False)
+        states = [(each.tool_call_id, str(each.state)) for each in page]
+    assert ("call_1", "answered") in states
+    assert ("call_2", "answered") not in states
+
+
+async def test_questions_are_found_by_the_metadata_of_their_run(home: Home, project: Path) -> None:
+    async with runtime(home, project, script(TWO[0])[:1] * 3, config=PARK) as made:
+        await made.run("go", "s1", metadata={"user": "ann", "team": "red"})
+        await made.run("go", "s2", metadata={"user": "bob", "team": "red"})
+        await made.run("go", "s3")
+
+        async def found(**more: Any) -> list[str]:
+            return [each.session_id for each in await made.approvals(**more)]
+
+        assert await found() == ["s1", "s2", "s3"]
+        assert await found(user="ann") == ["s1"]
+        assert await found(metadata={"team": "red"}) == ["s1", "s2"]
+        assert await found(user="bob", metadata={"team": "red"}, is_open=False) == ["s2"]
+        assert await found(user="bob", metadata={"team": None}) == []
+        assert await found(session_id="s3", user="ann") == []

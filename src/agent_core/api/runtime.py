@@ -539,6 +539,8 @@ class AgentRuntime:
         self,
         session_id: str | None = None,
         *,
+        user: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
         is_open: bool = True,
         prefix: str = "",
         limit: int = 100,
@@ -547,14 +549,17 @@ class AgentRuntime:
 
         Args:
             session_id: only questions of this session.
+            user: only questions of runs whose `metadata["user"]` is this.
+            metadata: only questions of runs whose `metadata` has these pairs.
             is_open: only questions that wait for an answer.
             prefix: the beginning of their ids.
             limit: the maximum number; the newest are returned.
         """
         _require_text("session id", session_id)
         services = await self._home.services()
+        wanted = {**(metadata or {}), **({} if user is None else {"user": user})}
         return await services.store.approvals(
-            session_id=session_id, is_open=is_open, prefix=prefix, limit=limit
+            session_id=session_id, is_open=is_open, prefix=prefix, metadata=wanted, limit=limit
         )
 
     async def answer(

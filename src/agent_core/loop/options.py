@@ -274,6 +274,11 @@ def asked_options(options: object, given: Mapping[str, Any]) -> RunOptions[Any]:
     elif not isinstance(options, RunOptions):
         raise malformed_option("options", f"is a RunOptions, not a {type(options).__name__}")
     asked = cast("RunOptions[Any]", options)
+    given = {  # None stands for the default
+        name: value
+        for name, value in given.items()
+        if value is not None or getattr(NO_OPTIONS, name, None) is None
+    }
     for name in given:
         if name not in _NAMES:
             raise malformed_option(name, f"is not an option of a run{nearest(name, _NAMES)}")

@@ -5,6 +5,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
@@ -148,13 +149,14 @@ async def run_tools(ctx: RunContext, calls: Sequence[ToolCall]) -> None:
             if has_failed and not changes_nothing(concurrency):
                 for call in batch:  # they rely on the one that failed
                     _answer(ctx.journal, call, not_run(call), flags=_NOT_RUN)
+                await ctx.extensions.calls_dropped(batch)
                 del waiting[: len(batch)]
                 continue
             is_alone = len(batch) == 1
             done = (
-                [await run_tool(ctx, batch[0])]
+                [await run_tool(ctx, batch[0], waiting[1:])]
                 if is_alone
-                else await _run_all(ctx, batch, adds, parked)
+                else await _run_all(ctx, batch, adds, parked, waiting[len(batch) :])
             )
             del waiting[: len(batch)]
             for bounded in done:
@@ -238,20 +240,26 @@ async def finish_turn(ctx: RunContext, open_calls: Sequence[ToolCall]) -> None:
                 if not changes_nothing(ctx.toolbox.concurrency(after))
             }
             break
-    for call in open_calls:
-        if call.tool_call_id in later:
-            _answer(ctx.journal, call, not_run(call), flags=_NOT_RUN)
+    dropped = [call for call in open_calls if call.tool_call_id in later]
+    for call in dropped:
+        _answer(ctx.journal, call, not_run(call), flags=_NOT_RUN)
+    if dropped:
+        await ctx.extensions.calls_dropped(dropped)
     await run_tools(ctx, [call for call in open_calls if call.tool_call_id not in later])
 
 
 async def _run_all(
-    ctx: RunContext, batch: Sequence[ToolCall], adds: list[Draft], parked: dict[str, ParkedError]
+    ctx: RunContext,
+    batch: Sequence[ToolCall],
+    adds: list[Draft],
+    parked: dict[str, ParkedError],
+    later: Sequence[ToolCall],
 ) -> list[BoundedResult]:
     """Run calls concurrently; `parked` gets the calls that wait for the user."""
 
     async def run(call: ToolCall) -> BoundedResult:
         try:
-            return await run_tool(ctx, call)
+            return await run_tool(ctx, call, later)
         except ParkedError as error:
             parked[call.tool_call_id] = error
             raise
@@ -265,17 +273,23 @@ async def _run_all(
         ctx.extensions.require_going()  # a run that is stopped asks no more questions
         adds.extend(draft for bounded in results for draft in bounded.adds)
         waits = (each for each in done if isinstance(each, ParkedError))
-        raise ParkedError(*(request_id for each in waits for request_id in each.request_ids))
+        ids = [request_id for each in waits for request_id in each.request_ids]
+        raise ParkedError(*dict.fromkeys(ids))
     return results
 
 
-async def run_tool(ctx: RunContext, call: ToolCall) -> BoundedResult:
-    """Run one call and add its answer to the journal; failures are answers to the model."""
+async def run_tool(
+    ctx: RunContext, call: ToolCall, later: Sequence[ToolCall] = ()
+) -> BoundedResult:
+    """Run one call and add its answer to the journal; failures are answers to the model.
+
+    `later` are the calls of the same reply that follow.
+    """
     course = _CallTiming(changed_call(ctx.toolbox.unwrap(call)))
     try:
         try:
             with _open_call(ctx, course.call) as open_call:
-                tool, action = await _admit(ctx, course, open_call)
+                tool, action = await _admit(ctx, course, open_call, later)
                 call = course.call
                 payload = {
                     "tool_name": call.name,
@@ -332,7 +346,9 @@ async def _show_cancelled(ctx: RunContext, call: ToolCall, result: ToolResult) -
         log_failure(logger, what, error=error, clean=ctx.journal.clean)
 
 
-async def _admit(ctx: RunContext, course: _CallTiming, opened: OpenCall) -> tuple[Tool, Action]:
+async def _admit(
+    ctx: RunContext, course: _CallTiming, opened: OpenCall, later: Sequence[ToolCall]
+) -> tuple[Tool, Action]:
     """Find out what a call would do, and return once it is allowed.
 
     A call that is allowed with other arguments is judged again, with the new ones.
@@ -345,24 +361,15 @@ async def _admit(ctx: RunContext, course: _CallTiming, opened: OpenCall) -> tupl
         call = course.call
         tool, arguments = ctx.toolbox.resolve(call)
         hook_summary = await ctx.extensions.before_tool_call(call, tool.definition)
-        context = ToolContext(
-            run=ctx.run,
-            tool_call_id=call.tool_call_id,
-            project_dir=ctx.project_dir,
-            progress=opened.progress,
-            artifact=opened.artifact,
-            is_cancelled=opened.is_cancelled,
-            show_output=partial(ctx.journal.show_output, call),
-            deps=ctx.toolbox.deps,
-        )
-        action = await tool.prepare(arguments, context)
+        action = await tool.prepare(arguments, _context_of(ctx, call, opened))
         access = action.access
         if hook_summary is not None:
             access = replace(access, hook_summary=hook_summary)
         asked = course.judged = perf_counter()
         course.access = access
         try:
-            judged = JudgedCall(call, tool.definition, access, ctx.journal)
+            find_later = partial(_find_later, ctx, later)
+            judged = JudgedCall(call, tool.definition, access, ctx.journal, find_later)
             waited = await ctx.extensions.admit_tool_call(judged)
         except CallChangedError as changed:
             course.waited_s = perf_counter() - asked
@@ -371,6 +378,31 @@ async def _admit(ctx: RunContext, course: _CallTiming, opened: OpenCall) -> tupl
         if waited is not None:
             course.waited_s = waited + (course.waited_s or 0.0)
         return tool, action
+
+
+async def _find_later(ctx: RunContext, calls: Sequence[ToolCall]) -> list[JudgedCall]:
+    """Return what these calls would do if they were made now, as far as that is known."""
+    found: list[JudgedCall] = []
+    for call in map(ctx.toolbox.unwrap, calls):
+        with suppress(Exception):  # a call may need what an earlier one does
+            with _open_call(ctx, call) as opened:
+                tool, arguments = ctx.toolbox.resolve(call)
+                action = await tool.prepare(arguments, _context_of(ctx, call, opened))
+            found.append(JudgedCall(call, tool.definition, action.access, ctx.journal))
+    return found
+
+
+def _context_of(ctx: RunContext, call: ToolCall, opened: OpenCall) -> ToolContext:
+    return ToolContext(
+        run=ctx.run,
+        tool_call_id=call.tool_call_id,
+        project_dir=ctx.project_dir,
+        progress=opened.progress,
+        artifact=opened.artifact,
+        is_cancelled=opened.is_cancelled,
+        show_output=partial(ctx.journal.show_output, call),
+        deps=ctx.toolbox.deps,
+    )
 
 
 def changed_call(

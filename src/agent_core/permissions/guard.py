@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from fnmatch import fnmatchcase
 from functools import cached_property
 from hashlib import blake2b
@@ -17,12 +17,20 @@ from msgspec.structs import replace
 from agent_core.config.models import NetworkConfig, PermissionsConfig
 from agent_core.config.rules import RuleDecision
 from agent_core.errors import ErrorCode, PermissionDeniedError, StorageError
-from agent_core.extensions import Admit, Extension, ExtensionContext, JudgedCall, Place
+from agent_core.extensions import (
+    Admit,
+    Extension,
+    ExtensionContext,
+    JudgedCall,
+    Place,
+    find_none,
+)
 from agent_core.permissions.policy import Policy, PolicyDecision, may_change
 from agent_core.permissions.questions import (
     PermissionCallback,
     PermissionJournal,
     Questions,
+    call_back,
     denial_of,
     denied,
 )
@@ -53,7 +61,7 @@ if TYPE_CHECKING:
     from agent_core.permissions.rules import RuleSet
     from agent_core.permissions.saved_rules import SavedRules
     from agent_core.storage.store import SessionStore
-    from agent_core.types import PermissionGrant, PermissionRequest
+    from agent_core.types import PermissionDecision, PermissionGrant, PermissionRequest
 
 
 logger = logging.getLogger(__name__)
@@ -262,12 +270,10 @@ class PermissionGuard(Extension):
 
     def _saving(self, callback: PermissionCallback) -> PermissionCallback:
         """Return the callback, with a rule saved where it answers "always"."""
-        from agent_core.types import PermissionDecision  # noqa: PLC0415 - few runs need it
 
-        async def ask(request: "PermissionRequest") -> PermissionDecision:
-            answer = await callback(request)
-            is_answer = isinstance(answer, PermissionDecision)  # pyright: ignore[reportUnnecessaryIsInstance] - a program's
-            if is_answer and answer.metadata.get(ALWAYS) is True:
+        async def ask(request: "PermissionRequest") -> "PermissionDecision":
+            answer = await call_back(callback, request)
+            if answer.metadata.get(ALWAYS) is True:
                 await self.save_rule(request, answer.decision)
             return answer
 
@@ -335,7 +341,12 @@ class PermissionGuard(Extension):
     ) -> float | None:
         """Return once the call is allowed: see `require`."""
         waited = await self.require(
-            judged.call, judged.definition, judged.access, context.run, judged.journal
+            judged.call,
+            judged.definition,
+            judged.access,
+            context.run,
+            judged.journal,
+            find_later=judged.find_later,
         )
         later = await proceed()
         return waited if later is None else (waited or 0.0) + later
@@ -347,8 +358,13 @@ class PermissionGuard(Extension):
         access: Access,
         run: RunIdentity,
         journal: PermissionJournal,
+        *,
+        find_later: Callable[[], Awaitable[Sequence[JudgedCall]]] = find_none,
     ) -> float | None:
         """Return if the call may run: the seconds that people took to answer, if they were asked.
+
+        If no callback asks, the questions about the calls of `find_later` are asked with this one,
+        so that they can be answered in any order.
 
         Raises:
             PermissionDeniedError: a rule, a setting or the user said no, or no question can be
@@ -365,20 +381,7 @@ class PermissionGuard(Extension):
                 ErrorCode.PERMISSION_DENIED, verdict.refusal, details=details
             )
         grant, wide = verdict.grant, verdict.wide
-        request = build_request(
-            call,
-            definition,
-            access,
-            run,
-            hosts=verdict.hosts,
-            covers=grant.covers if grant else None,
-            scope_id=blake2b(grant.key.encode(), key=self._salt).hexdigest() if grant else None,
-            wide=wide,
-            rule=verdict.always,
-            asked_by=verdict.asked_by,
-            project_dir=self._project_dir,
-            redactor=self._redactor,
-        )
+        request = self._request(call, definition, access, run, verdict)
         asked = perf_counter()
         keys = {each.key for each in (grant, wide and wide.grant) if each is not None}
         self._open[request.request_id] = run.session_id, keys
@@ -391,6 +394,7 @@ class PermissionGuard(Extension):
                 access=access,
                 run=run,
                 find_covering=lambda: self._find_covering(verdict, run),
+                ask_later=lambda: self._ask_later(find_later, run),
             )
         finally:
             del self._open[request.request_id]
@@ -410,6 +414,54 @@ class PermissionGuard(Extension):
             ]
             await self.questions.settle_covered(request, answer.decision, known=covered)
         return waited_s
+
+    async def _ask_later(
+        self, find_later: Callable[[], Awaitable[Sequence[JudgedCall]]], run: RunIdentity
+    ) -> list[str]:
+        """Ask about later calls of a reply, and return the ids of the questions."""
+        asked: list[str] = []
+        for each in await find_later():
+            verdict = await self.decide(each.call, each.definition, each.access, run)
+            if verdict.decision == "ask":
+                request_id = await self.questions.ask_ahead(
+                    self._request(each.call, each.definition, each.access, run, verdict),
+                    each.journal,
+                    call=each.call,
+                    definition=each.definition,
+                    access=each.access,
+                    run=run,
+                )
+                asked += [] if request_id is None else [request_id]
+        return asked
+
+    async def calls_dropped(self, context: ExtensionContext, calls: Sequence[ToolCall]) -> None:
+        """Withdraw the questions about calls that are not made."""
+        if not self.questions.has_callback:
+            await self.questions.withdraw(calls, context.run)
+
+    def _request(
+        self,
+        call: ToolCall,
+        definition: ToolDefinition,
+        access: Access,
+        run: RunIdentity,
+        verdict: Verdict,
+    ) -> "PermissionRequest":
+        grant = verdict.grant
+        return build_request(
+            call,
+            definition,
+            access,
+            run,
+            hosts=verdict.hosts,
+            covers=grant.covers if grant else None,
+            scope_id=blake2b(grant.key.encode(), key=self._salt).hexdigest() if grant else None,
+            wide=verdict.wide,
+            rule=verdict.always,
+            asked_by=verdict.asked_by,
+            project_dir=self._project_dir,
+            redactor=self._redactor,
+        )
 
     async def _find_covering(self, verdict: Verdict, run: RunIdentity) -> Decision | None:
         """Return the answer to another question that covers this one, if it was given meanwhile."""

@@ -5,11 +5,12 @@ race then, and the first answer counts.
 """
 
 import asyncio
+import inspect
 import json
 import logging
 import os
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Generator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -59,12 +60,46 @@ logger = logging.getLogger(__name__)
 
 
 class PermissionCallback(Protocol):
-    """Asks the user: it is given a `PermissionRequest`, and answers with a `PermissionDecision`.
+    """Asks the user: it is given a `PermissionRequest`, and returns the answer.
 
-    Whatever goes wrong in it counts as a deny, but for `UnattendedError`.
+    It may be a coroutine function or a plain one, which runs in a thread. The answer is a
+    `PermissionDecision`, or the decision alone: `"allow_once"`, `"allow_for_session"`, `"deny"`.
+    Whatever goes wrong in it counts as a deny, except `UnattendedError`.
     """
 
-    def __call__(self, request: "PermissionRequest", /) -> "Awaitable[PermissionDecision]": ...
+    def __call__(
+        self, request: "PermissionRequest", /
+    ) -> "Awaitable[PermissionDecision | str] | PermissionDecision | str": ...
+
+
+async def call_back(
+    callback: "Callable[[PermissionRequest], object]", request: "PermissionRequest"
+) -> "PermissionDecision":
+    """Return the answer of a callback.
+
+    Raises:
+        WrongAnswerError: it has returned something else.
+    """
+    from agent_core.types import PermissionDecision  # noqa: PLC0415 - few runs need it
+
+    answer = (
+        callback(request) if _is_async(callback) else await asyncio.to_thread(callback, request)
+    )
+    if inspect.isawaitable(answer):
+        answer = await answer
+    if isinstance(answer, PermissionDecision):
+        return answer
+    with suppress(ValueError):
+        return PermissionDecision(decision=Decision(answer))
+    raise WrongAnswerError(
+        f"the permission callback returned {shortened(repr(answer), 100)}; return a"
+        f" PermissionDecision, or one of {', '.join(Decision)}"
+    )
+
+
+def _is_async(callback: object) -> bool:
+    call = getattr(type(callback), "__call__", None)  # noqa: B004 - it may be a coroutine function
+    return inspect.iscoroutinefunction(callback) or inspect.iscoroutinefunction(call)
 
 
 _LATE = "the question was not answered in time"
@@ -84,6 +119,10 @@ _LOOK_S, _RARE_LOOK_S = 0.5, 5.0
 
 class UnattendedError(Exception):
     """A permission callback cannot ask the user: `[permissions] unattended` decides."""
+
+
+class WrongAnswerError(TypeError):
+    """A permission callback has returned what is no decision."""
 
 
 class PermissionJournal(Protocol):
@@ -110,6 +149,10 @@ class _Asked(Struct, frozen=True):
 
     request: "PermissionRequest"
     covered: "asyncio.Future[PermissionDecision]"
+
+
+async def _ask_nothing() -> Sequence[str]:
+    return ()
 
 
 class Questions:
@@ -287,11 +330,13 @@ class Questions:
         access: Access,
         run: RunIdentity,
         find_covering: Callable[[], Awaitable[Decision | None]],
+        ask_later: Callable[[], Awaitable[Sequence[str]]] = _ask_nothing,
     ) -> "PermissionDecision":
         """Store the question, put it to the user, and record the answer.
 
         `find_covering` finds an answer that was given meanwhile and covers the question, which is
-        then not put to anybody.
+        then not put to anybody. `ask_later` asks about the calls that follow, unless a callback
+        does, and returns the ids of these questions.
 
         Raises:
             PermissionDeniedError: there is no answer; its code is `access.refusal` where no
@@ -299,7 +344,7 @@ class Questions:
             ParkedError: the run is to wait for the answer.
             CallChangedError: the call was allowed with other arguments.
         """
-        from agent_core.types import ApprovalRecord, ApprovalState  # noqa: PLC0415 - few runs need it
+        from agent_core.types import ApprovalState  # noqa: PLC0415 - few runs need it
 
         store = self._store
         if store is None:
@@ -318,22 +363,8 @@ class Questions:
         # A resumed run may have an answer already.
         if not can_ask and not await store.approval_of(root_id, run.run_id, call.tool_call_id):
             raise _no_way_to_ask(definition, access, obstacle)
-        question = ApprovalRecord(
-            request_id=request.request_id,
-            session_id=run.session_id,
-            run_id=run.run_id,
-            root_run_id=root_id,
-            agent_id=run.agent_id,
-            agent_path=agent_path(run),
-            tool_call_id=call.tool_call_id,
-            tool_name=definition.name,
-            access_hash=await asyncio.to_thread(access_hash, call, definition, access, request),
-            keeps_run=may_park,
-            request=request,
-            arguments=self._redactor.payload(call.arguments),
-            asked_at=utc_now(),
-        )
-        record = await store.ask(question)
+        question = await self._question(request, call, definition, access, run)
+        record = await store.ask(question.model_copy(update={"keeps_run": may_park}))
         if record.state is ApprovalState.OPEN and (covering := await find_covering()) is not None:
             record = await self._settle(store, record.request_id, covering) or record
         if record.request_id == question.request_id:
@@ -345,13 +376,84 @@ class Questions:
             await store.withdraw(record.request_id)
             raise _no_way_to_ask(definition, access, obstacle)
         if record.state is ApprovalState.OPEN:
+            later = () if self._callback is not None else await ask_later()
             with self.waiting_for(run.run_id):
-                record = await self._race(
-                    store, record, journal, may_park=may_park, obstacle=obstacle
-                )
+                try:
+                    record = await self._race(
+                        store, record, journal, may_park=may_park, obstacle=obstacle
+                    )
+                except ParkedError as parked:
+                    later = later or await ask_later()
+                    raise ParkedError(*parked.request_ids, *later) from None
         if record.changed_arguments is not None and record.decision is not Decision.DENY:
             raise CallChangedError(record.request_id, record.changed_arguments)
         return _note_answer(record, journal)
+
+    async def ask_ahead(
+        self,
+        request: "PermissionRequest",
+        journal: PermissionJournal,
+        *,
+        call: ToolCall,
+        definition: ToolDefinition,
+        access: Access,
+        run: RunIdentity,
+    ) -> str | None:
+        """Store the question about a call whose turn has not come; return the id of an open one.
+
+        The question is asked again if the call would do something else by then.
+        """
+        from agent_core.types import ApprovalState  # noqa: PLC0415 - few runs need it
+
+        if self._store is None or self._find_obstacle(call, run) is not None:
+            return None
+        question = await self._question(request, call, definition, access, run)
+        record = await self._store.ask(question)
+        if record.request_id == question.request_id:
+            journal.note(
+                EventType.PERMISSION_REQUESTED,
+                event_payload(request),
+                tool_call_id=call.tool_call_id,
+            )
+            await journal.commit()
+        return record.request_id if record.state is ApprovalState.OPEN else None
+
+    async def withdraw(self, calls: Sequence[ToolCall], run: RunIdentity) -> None:
+        """Withdraw the open questions about calls that are not made."""
+        from agent_core.types import ApprovalState  # noqa: PLC0415 - few runs need it
+
+        if self._store is None:
+            return
+        for call in calls:
+            root_id = run.parent_run_id or run.run_id
+            found = await self._store.approval_of(root_id, run.run_id, call.tool_call_id)
+            if found is not None and found.state is ApprovalState.OPEN:
+                await self._store.withdraw(found.request_id)
+
+    async def _question(
+        self,
+        request: "PermissionRequest",
+        call: ToolCall,
+        definition: ToolDefinition,
+        access: Access,
+        run: RunIdentity,
+    ) -> "ApprovalRecord":
+        from agent_core.types import ApprovalRecord  # noqa: PLC0415 - few runs need it
+
+        return ApprovalRecord(
+            request_id=request.request_id,
+            session_id=run.session_id,
+            run_id=run.run_id,
+            root_run_id=run.parent_run_id or run.run_id,
+            agent_id=run.agent_id,
+            agent_path=agent_path(run),
+            tool_call_id=call.tool_call_id,
+            tool_name=definition.name,
+            access_hash=await asyncio.to_thread(access_hash, call, definition, access, request),
+            request=request,
+            arguments=self._redactor.payload(call.arguments),
+            asked_at=utc_now(),
+        )
 
     def _find_obstacle(self, call: ToolCall, run: RunIdentity) -> str | None:
         """Return why a run with this question cannot be parked; None if it can, or need not."""
@@ -539,25 +641,21 @@ def _outcome(
 
 
 async def _call(
-    callback: "Callable[[PermissionRequest], Awaitable[object]]",
-    request: "PermissionRequest",
-    redactor: Redactor,
+    callback: PermissionCallback, request: "PermissionRequest", redactor: Redactor
 ) -> "PermissionDecision | UnattendedError | str":
     """Return the callback's answer, or the reason why there is no answer."""
-    from agent_core.types import PermissionDecision  # noqa: PLC0415 - few runs need it
-
     try:
-        answer = await callback(request)
+        return await call_back(callback, request)
     except TimeoutError:
         return _LATE
     except UnattendedError as error:
         return error
+    except WrongAnswerError as error:
+        logger.warning("%s", redactor.text(str(error)))
+        return str(error)
     except Exception as error:  # noqa: BLE001 - every failure counts as a deny
         log_failure(logger, "the permission callback broke", error=error, clean=redactor.text)
         return f"the permission callback broke: {type(error).__name__}"
-    if isinstance(answer, PermissionDecision):
-        return answer
-    return f"the permission callback answered with {type(answer).__name__}, not a decision"
 
 
 def _denial(answer: UnattendedError | str) -> "PermissionDecision":

@@ -144,7 +144,8 @@ class Answers:
             if not self._questions.take(request_id):
                 self._tell(request_id)
                 with suppress(AgentCoreError):  # the answer is stored; it counts later
-                    await self._pipeline.resume(found.root_run_id, options)
+                    if await self._store.is_answered(found.root_run_id):
+                        await self._pipeline.resume(found.root_run_id, options)
         return found.root_run_id
 
     async def _find(self, request_id: str, run_id: str | None) -> "ApprovalRecord":

@@ -12,6 +12,7 @@ from agent_core.storage.rows import (
     find,
     insert,
     iso,
+    loads,
     read,
     read_each,
     session_not_found,
@@ -36,7 +37,8 @@ def ask(connection: Connection, asked: "ApprovalRecord") -> "ApprovalRecord":
     """Store a question, and return it.
 
     An existing question about the same action of the call is returned instead, with its answer if
-    it has one. A question about the call with a different action is superseded.
+    it has one; a run that waits for this question now keeps waiting for that one. A question about
+    the call with a different action is superseded.
 
     Raises:
         StorageError: `session_not_found`.
@@ -45,6 +47,8 @@ def ask(connection: Connection, asked: "ApprovalRecord") -> "ApprovalRecord":
 
     before = of_call(connection, asked.root_run_id, asked.run_id, asked.tool_call_id)
     if before is not None and before.access_hash == asked.access_hash:
+        if asked.keeps_run > before.keeps_run:  # it was asked ahead of its turn
+            update(connection, ApprovalRecord, before.request_id, {"keeps_run": True})
         return before
     if before is not None:
         changes = {"state": ApprovalState.SUPERSEDED}
@@ -130,8 +134,9 @@ def withdraw_all(
 
 
 def is_answered(connection: Connection, root_run_id: str) -> bool:
-    """Return whether a call of the run or its children has an answer but has not begun."""
-    sql = f"SELECT 1 FROM approvals WHERE root_run_id = ? AND decision IS NOT NULL AND {_UNUSED}"  # noqa: S608
+    """Return whether a run can continue: a call at which it or a child waits has an answer."""
+    sql = f"""SELECT 1 FROM approvals
+        WHERE root_run_id = ? AND keeps_run AND decision IS NOT NULL AND {_UNUSED}"""  # noqa: S608
     return connection.execute(sql, (root_run_id,)).fetchone() is not None
 
 
@@ -148,11 +153,13 @@ def list_approvals(
     session_id: str | None = None,
     prefix: str = "",
     is_open: bool = True,
+    metadata: Mapping[str, Any] | None = None,
     limit: int = 100,
 ) -> "list[ApprovalRecord]":
     """Return the newest `limit` questions whose id begins with `prefix`, oldest first.
 
-    `is_open=False` also lists closed questions.
+    `is_open=False` also lists closed questions. `metadata` are pairs that the user's run has in its
+    own metadata.
     """
     from agent_core.types import ApprovalRecord  # noqa: PLC0415 - few runs need it
 
@@ -162,9 +169,31 @@ def list_approvals(
         values.append(session_id)
     if is_open:
         conditions.append("state = 'open'")
+    if metadata:
+        runs = _runs_with(connection, conditions, values, metadata)
+        conditions.append("root_run_id IN (SELECT value FROM json_each(?))")
+        values.append(dumps(runs))
     rows = connection.execute(
         f"""SELECT * FROM approvals WHERE {" AND ".join(conditions)}
         ORDER BY rowid DESC LIMIT ?""",  # noqa: S608 - constants
         (*values, clamp(limit, 0)),
     )
     return read_each(ApprovalRecord, rows)[::-1]
+
+
+def _runs_with(
+    connection: Connection, conditions: list[str], values: list[str], wanted: Mapping[str, Any]
+) -> list[str]:
+    """Return the users' runs among those of these questions whose metadata has these pairs."""
+    found = connection.execute(
+        f"""SELECT run_id, options_json FROM runs WHERE run_id IN
+        (SELECT root_run_id FROM approvals WHERE {" AND ".join(conditions)})""",  # noqa: S608
+        tuple(values),
+    )
+    missing = object()
+    runs: list[str] = []
+    for run_id, options in found:
+        given = loads(options).get("metadata", {}) if options else {}
+        if all(given.get(name, missing) == value for name, value in wanted.items()):
+            runs.append(run_id)
+    return runs

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -213,16 +214,61 @@ async def _withdraws(request: PermissionRequest) -> PermissionDecision:
     raise asyncio.CancelledError
 
 
-async def _answers_a_string(request: PermissionRequest) -> str:
-    return "allow_once"
+async def _answers_another_string(request: PermissionRequest) -> str:
+    return "yes"
 
 
 async def _answers_none(request: PermissionRequest) -> None:
     return None
 
 
-def _is_not_async(request: PermissionRequest) -> PermissionDecision:
+def _answers_true(request: PermissionRequest) -> bool:
+    return True
+
+
+def _answers_at_once(request: PermissionRequest) -> Decision:
+    return Decision.ALLOW_ONCE
+
+
+class _Asks:
+    async def __call__(self, request: PermissionRequest) -> PermissionDecision:
+        return PermissionDecision(decision=Decision.ALLOW_ONCE)
+
+
+async def _waits(request: PermissionRequest) -> str:
+    await asyncio.sleep(0)
+    return "allow_once"
+
+
+def _blocks(request: PermissionRequest) -> PermissionDecision:
+    with pytest.raises(RuntimeError):
+        asyncio.get_running_loop()  # a plain function may block, and so has a thread
     return PermissionDecision(decision=Decision.ALLOW_ONCE)
+
+
+@pytest.mark.parametrize(
+    "callback",
+    [
+        _Asks(),
+        _waits,
+        _blocks,
+        _answers_at_once,
+        partial(_waits),
+    ],
+)
+async def test_a_callback_may_be_any_callable_and_answer_with_the_decision_alone(
+    callback: PermissionCallback,
+) -> None:
+    journal = Record()
+    await new_guard(callback).require(CALL, TOOL, ASKS, RUN, journal)
+    assert journal.kinds[-1] == "permission_decided"
+
+
+async def test_a_wrong_answer_says_what_to_return() -> None:
+    journal = Record()
+    guard = new_guard(cast("PermissionCallback", _answers_true))
+    with pytest.raises(PermissionDeniedError, match="returned True; return a PermissionDecision"):
+        await guard.require(CALL, TOOL, ASKS, RUN, journal)
 
 
 @pytest.mark.parametrize(
@@ -232,9 +278,9 @@ def _is_not_async(request: PermissionRequest) -> PermissionDecision:
         _times_out,
         _hangs,
         _withdraws,
-        _answers_a_string,
+        _answers_another_string,
         _answers_none,
-        _is_not_async,
+        _answers_true,
     ],
 )
 async def test_a_callback_that_fails_in_any_way_denies(

@@ -1,6 +1,7 @@
 """Brings conversations into the form that a server accepts."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import chain, groupby
 from operator import attrgetter, is_
 from typing import Any, cast
@@ -19,11 +20,6 @@ from agent_core.types import (
     ToolCallBlock,
     ToolResultBlock,
 )
-
-_ANSWER = ModelMessage(role=Role.ASSISTANT, content=[TextBlock(text="Understood.")])
-"""Put between a result and the user."""
-_OPENING = ModelMessage(role=Role.USER, content=[TextBlock(text="(The conversation continues.)")])
-_CONTINUE = ModelMessage(role=Role.USER, content=[TextBlock(text="Continue.")])
 
 _ORDERS: tuple[RoleOrder, ...] = ("free", "no_user_after_tool", "alternate")
 
@@ -199,10 +195,15 @@ def _bridged(turns: Iterable[ModelMessage]) -> list[ModelMessage]:
     bridged: list[ModelMessage] = []
     for turn in turns:
         if not bridged and turn.role is not Role.USER:
-            bridged.append(_OPENING)
+            bridged.append(_added(Role.USER, "(The conversation continues.)"))
         if turn.role is Role.USER and bridged and bridged[-1].role is Role.TOOL:
-            bridged.append(_ANSWER)
+            bridged.append(_added(Role.ASSISTANT, "Understood."))
         bridged.append(turn)
     if bridged and bridged[-1].role is Role.ASSISTANT:
-        bridged.append(_CONTINUE)
+        bridged.append(_added(Role.USER, "Continue."))
     return bridged
+
+
+@cache  # the same object each time, so that it is written only once
+def _added(role: Role, text: str) -> ModelMessage:
+    return ModelMessage(role=role, content=[TextBlock(text=text)])

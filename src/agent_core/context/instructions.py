@@ -23,7 +23,7 @@ from msgspec import Struct, field
 
 from agent_core.assets import parse_front_matter
 from agent_core.context.loaded import read_current, with_text
-from agent_core.git.repository import find_top
+from agent_core.git import find_top
 from agent_core.opening import (
     MAX_TEXT_BYTES,
     FileVersion,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from agent_core.git import find_top
 from agent_core.git.commits import GitCommits, UnreadableError
 from agent_core.git.index import GitIndex, read_index
 from agent_core.opening import read_text_file
@@ -20,17 +21,6 @@ _MAX_SYMBOLIC = 5
 _PLAIN = re.compile(r"(?:\S(?:[^\r\n]*\S)?)?").fullmatch
 """A line without blanks at its ends, which all programs read alike."""
 _HEX = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?").fullmatch
-
-
-def find_top(place: Path) -> Path | None:
-    """Return the nearest folder at or above `place` that has a `.git`; None without one."""
-    folder = str(place)
-    while not os.path.lexists(f"{folder}/.git"):
-        folder, slash, _ = folder.rstrip("/").rpartition("/")
-        if not slash:
-            return None
-        folder = folder or "/"
-    return Path(folder)
 
 
 class Repository(Struct, frozen=True):

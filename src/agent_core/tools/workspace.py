@@ -7,9 +7,10 @@ name alone decides nothing, since `..`, a link or another spelling may lead anyw
 import os
 import stat
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -23,7 +24,6 @@ from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import AgentCoreError, ErrorCode, PermissionDeniedError, ToolError
 from agent_core.process import Launcher
 from agent_core.process.environment import command_environment
-from agent_core.process.repository_watch import RepositoryWatch
 from agent_core.text import shortened
 from agent_core.text.folding import fold
 from agent_core.tools.base import ArtifactWriter, Prepare, Tool, ToolContext
@@ -44,6 +44,7 @@ from agent_core.types import (
 
 if TYPE_CHECKING:
     from agent_core.process import CompletedProcess, Output
+    from agent_core.process.repository_watch import RepositoryWatch
     from agent_core.process.sandbox import Sandbox, SandboxPlan
 
 _READERS = ("code.list_dir", "code.read_file", "code.search")
@@ -419,6 +420,20 @@ class ReadingRegister(Protocol):
         ...
 
 
+def _watch_of(setup: Setup, sandbox: "Sandbox | None") -> "Callable[[], RepositoryWatch]":
+    """Return a function that returns the project's watch, which is made for the first program."""
+
+    @cache
+    def watch() -> "RepositoryWatch":
+        from agent_core.process.repository_watch import RepositoryWatch  # noqa: PLC0415
+
+        if sandbox is not None:
+            return sandbox.watch
+        return RepositoryWatch([setup.project, *setup.write_roots], home=setup.writable_home)
+
+    return watch
+
+
 class Workspace(Struct, frozen=True, kw_only=True):
     """The collaborators of the code tools, the same for every call.
 
@@ -433,7 +448,7 @@ class Workspace(Struct, frozen=True, kw_only=True):
         launcher: starts programs.
         sandbox: confines programs; None: they run unconfined.
         unfinished: notes of writes in progress.
-        watch: looks for repositories that a program made; None: no search.
+        watch: returns what looks for repositories that a program made; None: no search.
         protect: the places that `[sandbox]` protects besides the settings of repositories.
         artifacts: the artifacts that can be read; None: there are none.
     """
@@ -448,7 +463,7 @@ class Workspace(Struct, frozen=True, kw_only=True):
     launcher: Launcher = field(default_factory=Launcher)
     sandbox: "Sandbox | None" = None
     unfinished: UnfinishedWrites
-    watch: RepositoryWatch | None = None
+    watch: "Callable[[], RepositoryWatch] | None" = None
     protect: Sequence[str] = ()
     artifacts: ArtifactStore | None = None
 
@@ -464,12 +479,10 @@ class Workspace(Struct, frozen=True, kw_only=True):
     ) -> Self:
         """The workspace a configuration describes."""
         tools = setup.config.tools
-        if sandbox is not None:
-            watch = sandbox.watch
-        else:
-            folders = [setup.project, *setup.write_roots]
-            watch = RepositoryWatch(folders, home=setup.writable_home)
-        watch.recover()
+        watch = _watch_of(setup, sandbox)
+        home = setup.writable_home
+        if home is not None and any((home / "unfinished").glob("repositories-*")):
+            watch().recover()
         return cls(
             boundaries=PathPolicy.of(setup),
             limits=tools,

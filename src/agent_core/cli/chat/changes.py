@@ -11,7 +11,7 @@ from agent_core.cli.chat.conversation import Chat
 from agent_core.cli.layout import ASCII_SIGNS, SIGNS
 from agent_core.cli.render import LINES_OF_DIFF, CallLayout
 from agent_core.cli.terminal import Style
-from agent_core.git.repository import find_top
+from agent_core.git import find_top
 from agent_core.text import lines_of_diff, plural, visible
 from agent_core.types import FileChange
 

@@ -488,7 +488,7 @@ async def _run(
             command = await stack.enter_async_context(confined)
             disabled = await stack.enter_async_context(plan.watch())
         elif workspace.watch is not None:
-            watch = workspace.watch.watch(restores=False)
+            watch = workspace.watch().watch(restores=False)
             disabled = await stack.enter_async_context(watch)
         finished = await run(
             command,

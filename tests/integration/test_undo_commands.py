@@ -1,6 +1,7 @@
 """`undo`, `redo`, `workspace diff` and `sessions fork`, as a user calls them."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -103,11 +104,35 @@ def test_changes_of_others_are_named_with_the_cure(home: Home, ran: Path) -> Non
     (ran / "a.txt").write_text("mine\n")
     refused = soong_agent(home, ran, "undo")
     assert refused.returncode == 1
-    assert "changed by others: a.txt" in refused.stderr
-    assert "--force" in refused.stderr
+    assert "Changed after the run, by you or others: a.txt. With force (--force)" in refused.stderr
+    assert refused.stderr.count("a.txt") == 1, "it is said once"
     assert (ran / "b.bin").exists()
     assert soong_agent(home, ran, "undo", "--force").returncode == 0
     assert (ran / "a.txt").read_text() == "zero\n"
+
+
+def test_many_changes_of_others_are_listed(home: Home, ran: Path) -> None:
+    many = [wrote(f"{number}.txt", "x") for number in range(20)]
+    together = {"type": "calls", "calls": [call for each in many for call in each["calls"]]}
+    home.write("replies.json", json.dumps([together, "done"]))
+    assert soong_agent(home, ran, "run", "go", "--session-id", "s1").returncode == 0
+    for number in range(20):
+        (ran / f"{number}.txt").write_text("mine\n")
+    refused = soong_agent(home, ran, "undo")
+    assert refused.returncode == 1
+    assert refused.stderr.count("\n  changed by others: ") == 20
+
+
+def test_only_files_that_no_setting_leaves_out_are_named(home: Home, ran: Path) -> None:
+    (ran / "node_modules").mkdir()
+    (ran / "node_modules" / "m.js").write_text("m")
+    os.mkfifo(ran / "pipe")
+    home.write("replies.json", json.dumps([wrote("c.txt", "c"), "done"]))
+    assert soong_agent(home, ran, "run", "go", "--session-id", "s1").returncode == 0
+    undone = soong_agent(home, ran, "undo")
+    assert undone.returncode == 0, undone.stderr
+    assert "  in no snapshot: pipe (fifo)\n" in undone.stderr
+    assert "node_modules" not in undone.stderr
 
 
 def test_a_diff_shows_text_without_secrets_and_names_the_rest(home: Home, ran: Path) -> None:

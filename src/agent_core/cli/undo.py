@@ -15,6 +15,8 @@ from agent_core.text import plural, shortened, visible
 from agent_core.types import SwitchResult, WorkspaceDiff
 
 _MOST_PATHS = 50
+_EXPECTED = (" (excluded)", " (program_home)")
+"""Ends of the descriptions of paths that are never recorded, as the settings have it."""
 _LONGEST_MESSAGE = 200
 
 
@@ -44,8 +46,7 @@ async def _move(options: Options, setup: Setup, terminal: Terminal, clean: Clean
             result = await change(session_id, force=options.force)
         except AgentCoreError as error:
             terminal.line(f"error: {visible(clean(error.message))}", Style.BAD)
-            if error.code is ErrorCode.PATH_CONFLICT:
-                show_refused(error.details.get("reasons", {}), terminal, clean)
+            show_refused(error, terminal, clean)
             return exit_code_of(error)
         show_move(result, terminal, clean)
         return COMPLETED
@@ -78,20 +79,20 @@ def show_restored(result: SwitchResult, terminal: Terminal, clean: Clean) -> Non
     show_paths("deleted", result.deleted, terminal, clean)
     show_paths("moved aside", result.moved_aside, terminal, clean)
     show_paths("left as it is", result.refused, terminal, clean, Style.WARN)
-    if result.left_out:
-        count = plural(len(result.left_out), "file")
-        terminal.line(f"{count} in no snapshot, left alone", Style.DIM)
+    unexpected = [each for each in result.left_out if not each.endswith(_EXPECTED)]
+    show_paths("in no snapshot", unexpected, terminal, clean)
     show_paths("git is left alone", result.git, terminal, clean, Style.WARN)
     for remark in result.remarks:
         terminal.line(visible(clean(remark), one_line=True), Style.WARN)
 
 
-def show_refused(
-    reasons: Mapping[str, str], terminal: Terminal, clean: Clean, style: Style = Style.DIM
-) -> None:
-    """Show a line for each path because of which nothing was done, after the reason."""
+def show_refused(error: AgentCoreError, terminal: Terminal, clean: Clean) -> None:
+    """Show a line for each path because of which nothing was done, unless the error names all."""
+    reasons: Mapping[str, str] = error.details.get("reasons", {})
+    if error.code is not ErrorCode.PATH_CONFLICT or all(path in error.message for path in reasons):
+        return
     for why, paths in groupby(sorted(reasons, key=reasons.__getitem__), key=reasons.__getitem__):
-        show_paths(why, paths, terminal, clean, style)
+        show_paths(why, paths, terminal, clean)
 
 
 def show_paths(

@@ -607,8 +607,8 @@ def _conflict(refused: "Mapping[str, Refusal]") -> StorageError:
     from agent_core.snapshots.records import Refusal  # noqa: PLC0415 - few runs need it
 
     cures = {
-        Refusal.CHANGED: "changed by others since the last snapshot: {}. With force (--force) they"
-        " are replaced; a snapshot taken before keeps them",
+        Refusal.CHANGED: "changed after the run, by you or others: {}. With force (--force) they"
+        " are replaced, and redo brings them back",
         Refusal.IN_THE_WAY: "no snapshot can hold what is there now: {}. With force (--force) it is"
         " moved aside",
         Refusal.NOT_PERMITTED: "not permitted: {}. Make them readable and writable for yourself,"

@@ -376,8 +376,7 @@ async def _move(
         moved = await move(chat.session_id, force="--force" in words)
     except AgentCoreError as error:
         chat.fail(error.message)
-        if error.code is ErrorCode.PATH_CONFLICT:
-            show_refused(error.details.get("reasons", {}), chat.terminal, chat.clean)
+        show_refused(error, chat.terminal, chat.clean)
         return
     show_restored(moved, chat.terminal, chat.clean)
     if moved.message is None:

@@ -278,3 +278,14 @@ def test_a_failed_run_does_not_repeat_what_it_has_said(home: Home, project: Path
         keys = [Key(READY, "look" + ENTER), Key("out of order", CTRL_D)]
         scene = converse(home, project, server, keys)
         assert scene.text.count("Let me look at the lamp.") == 1
+
+
+def test_a_message_is_shown_with_the_joiners_of_its_script(home: Home, project: Path) -> None:
+    text = "\U0001f469\u200d\U0001f467 \u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645"
+    with ModelServer.in_thread(["The answer."]) as server:
+        keys = [Key(READY, text + ENTER), Key(AT_REST, CTRL_D)]
+        scene = converse(home, project, server, keys)
+        assert sent(server) == text
+    shown = scene.raw.decode()
+    assert f"> {text}" in shown
+    assert "u200" not in shown

@@ -240,13 +240,24 @@ class Terminal:
 
         Where a person reads them, lines that are too long break between words.
         """
-        if self.is_watched and len(text) > self.width // 2:
-            text = "\n".join(
-                part
-                for line in text.split("\n")
-                for part in ([line] if cells(line) <= self.width else self.wrap(line))
-            )
-        self.parts((text, style))
+        self.parts((self._broken(text), style))
+
+    def message(self, text: str) -> None:
+        """Write a message of the user to standard error, with the joiners that its script needs."""
+        first, *rest = visible(text, zero_width=False).split("\n")
+        shown = self._broken("\n".join([f"> {first}", *(f"  {line}" for line in rest)]))
+        bold = self.has_colours
+        self._is_asking = False
+        self._note(f"{Style.BOLD.value}{shown}{_RESET}\n" if bold else f"{shown}\n")
+
+    def _broken(self, text: str) -> str:
+        if not self.is_watched or len(text) <= self.width // 2:
+            return text
+        return "\n".join(
+            part
+            for line in text.split("\n")
+            for part in ([line] if cells(line) <= self.width else self.wrap(line))
+        )
 
     def command(self, said: str, command: str, style: Style = Style.PLAIN) -> None:
         """Write a line that ends with a command; the command stays on a line, to be copied."""

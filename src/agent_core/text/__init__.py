@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 BYTES_PER_TOKEN = 4
+_JOINERS = "\u200c\u200d"
+"""Characters that some scripts and emoji need between others."""
 _LONGEST_LINE = 500
 _LONGEST_GIST = 200
 
@@ -42,7 +44,7 @@ def at_place(path: str, message: str) -> str:
 
 def first_words(text: str, limit: int = 80) -> str:
     """Return the first words of `text`, at most `limit` characters on one line: a title."""
-    line = _printable_line(text)
+    line = _printable_line(text, kept=_JOINERS)
     if len(line) <= limit:
         return line
     words, _, _ = line[:limit].rpartition(" ")
@@ -55,12 +57,13 @@ def bounded_line(text: str) -> str:
     return line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]}…"
 
 
-def _printable_line(text: str) -> str:
+def _printable_line(text: str, *, kept: str = "") -> str:
     """Return the words of `text`; characters that cannot be printed separate words."""
     line = " ".join(text.split())
     if line.isprintable():  # true of most; avoids a step for each character
         return line
-    return " ".join("".join(char if char.isprintable() else " " for char in text).split())
+    shown = (char if char.isprintable() or char in kept else " " for char in text)
+    return " ".join("".join(shown).split())
 
 
 def join_surrogates(text: str) -> str:
@@ -179,8 +182,7 @@ def visible(text: str, *, zero_width: bool = True, one_line: bool = False) -> st
     r"""Spell out every deceiving character of `text`; the same object if there is none.
 
     Args:
-        text: any text; `\r
-    ` counts as a newline.
+        text: any text; `\r\n` counts as a newline.
         zero_width: spell out invisible characters too. Leave them in prose: some scripts and emoji
           need joiners.
         one_line: spell out tabs and newlines too.

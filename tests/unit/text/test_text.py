@@ -30,6 +30,7 @@ def test_a_number_has_the_noun_that_it_takes() -> None:
         ("fix\x00the\x1b[31m tests\u200b!", "fix the [31m tests !"),
         ("\x00" * 4000 + "fix", "fix"),
         ("löse das — 解決", "löse das — 解決"),
+        ("\nمی‌خواهم 👩‍👩‍👧\x00!", "می‌خواهم 👩‍👩‍👧 !"),
         ("word " * 900, f"{'word ' * 15}word…"),
         ("", ""),
     ],

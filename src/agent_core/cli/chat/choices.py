@@ -45,7 +45,9 @@ async def choose_waiting(chat: Chat) -> str | None:
 
     async def pages() -> Pages:
         waiting = [
-            Choice(each.key, visible(each.text, one_line=True), [f"{each.word:<7}"])
+            Choice(
+                each.key, visible(each.text, zero_width=False, one_line=True), [f"{each.word:<7}"]
+            )
             for each in chat.waiting()
         ]
         yield waiting[::-1]

@@ -568,9 +568,8 @@ class Chat:
             self._echo(text)
 
     def _echo(self, text: str) -> None:
-        first, *rest = visible(text).split("\n")
         self.terminal.line("")
-        self.terminal.line("\n".join([f"> {first}", *(f"  {line}" for line in rest)]), Style.BOLD)
+        self.terminal.message(text)
 
     def fail(self, message: str) -> None:
         """Show an error."""

@@ -581,7 +581,9 @@ class EditedLine:
         parts += [to_formatted_text(ANSI(line)) for line in drawn[-max(size.lines // 2, 1) :]]
         waiting = self._conversation.waiting()
         for each in waiting[:_SHOWN_WAITING]:
-            line = short_line(visible(each.text), max(size.columns - len(each.word) - 3, 10))
+            line = short_line(
+                visible(each.text, zero_width=False), max(size.columns - len(each.word) - 3, 10)
+            )
             parts.append([("class:queued", f"{each.word}: {line}")])
         if len(waiting) > _SHOWN_WAITING:
             parts.append(

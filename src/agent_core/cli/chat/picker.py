@@ -184,7 +184,7 @@ def line_of(
         if cells(shown) + cells(fact) + 2 + _LEAST_TEXT > room:
             break
         shown += f"{fact}  "
-    text = fitted(visible(choice.text, one_line=True), room - cells(shown), signs)
+    text = fitted(visible(choice.text, zero_width=False, one_line=True), room - cells(shown), signs)
     return f"{lead}{shown}{text}"
 
 

@@ -185,9 +185,7 @@ class RecapWriter:
 
     def _question(self, node: Node) -> None:
         words = gist_of(node).strip() or spoken(node)
-        text = visible(shortened(self._clean(words), _LONGEST_QUESTION))
-        first, *rest = text.split("\n")
-        self._terminal.line("\n".join([f"> {first}", *(f"  {line}" for line in rest)]), Style.BOLD)
+        self._terminal.message(shortened(self._clean(words), _LONGEST_QUESTION))
 
     def _narration(self, node: Node) -> None:
         text = spoken(node).strip()

@@ -236,6 +236,10 @@ class ParkedError(PortableError):
         self.cut = cut
 
 
+class LastTurnError(PortableError):
+    """The run ends here as cancelled, because its user asked for that after a turn."""
+
+
 class CallChangedError(PortableError):
     """The call in question is allowed with other arguments, and must be judged again with them.
 

@@ -729,6 +729,20 @@ async def test_a_request_to_cancel_reaches_the_owner_with_its_heartbeat(
     assert (await session.heartbeat("me")).cancelled == ["run_child"]
 
 
+async def test_a_request_to_cancel_after_a_turn_reaches_the_owner_apart(
+    session: SessionStore,
+) -> None:
+    assert await session.request_cancel("run_1", after_turn=True)
+    run = await session.run("run_1")
+    assert run is not None
+    assert (run.cancel_requested_at, run.metadata) == (None, {"cancel_after_turn": True})
+    beat = await session.heartbeat("me")
+    assert (beat.cancelled, beat.in_last_turn) == ([], ["run_1"])
+    assert (await session.heartbeat("you")).in_last_turn == []
+    await session.append(a_batch(run=COMPLETED))
+    assert (await session.heartbeat("me")).in_last_turn == []
+
+
 async def test_a_run_that_has_ended_or_never_was_is_not_cancelled(session: SessionStore) -> None:
     await session.append(a_batch(run=COMPLETED))
     assert not await session.request_cancel("run_1")

@@ -1,14 +1,25 @@
 """`cancel()` returns once everything it has caused is stored."""
 
 import asyncio
+from collections.abc import AsyncGenerator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
 import pytest
 
-from agent_core import AgentRuntime, ErrorCode, RunHandle, ToolContext, tool
-from agent_core.providers.scripted import ScriptedProvider, calls
+from agent_core import (
+    AgentRuntime,
+    ErrorCode,
+    ModelRequest,
+    RunError,
+    RunHandle,
+    RunStatus,
+    TextBlock,
+    ToolContext,
+    tool,
+)
+from agent_core.providers.scripted import Calls, ScriptedCall, ScriptedProvider, calls
 from agent_core.types import EventType, JsonBlock, ToolResultBlock
 from casts import Cast
 from isolation import Home
@@ -170,3 +181,141 @@ async def test_a_cancelled_command_is_answered_with_its_output(home: Home, proje
     assert isinstance(block, JsonBlock)
     assert (block.data["stdout"], block.data["stderr"]) == ("so far\n", "why\n")
     assert any("sleep 60" in line for line in block.data["left_running_and_stopped"])
+
+
+class Stepping:
+    """A tool that says when it is called, and returns when it may."""
+
+    def __init__(self) -> None:
+        self.began = asyncio.Event()
+        self.may_end = asyncio.Event()
+
+        @tool(permission="readonly")
+        async def step() -> str:
+            """Take a step."""
+            self.began.set()
+            await self.may_end.wait()
+            return "taken"
+
+        self.tool = step
+
+
+async def test_a_run_is_cancelled_after_its_turn(home: Home, project: Path) -> None:
+    stepping = Stepping()
+    model = ScriptedProvider(
+        [Calls(calls=[ScriptedCall(name="step"), ScriptedCall(name="step")]), "on we go"]
+    )
+    async with runtime(home, project, model, config=LATE) as made:
+        made.register_tool(stepping.tool)
+        handle = await made.start("go", session_id="s1")
+        await stepping.began.wait()
+        result = await handle.cancel(after_turn=True)
+        assert (result.status, result.timed_out) == (RunStatus.RUNNING, True)
+        stepping.may_end.set()
+        assert await handle.wait() is RunStatus.CANCELLED
+        with pytest.raises(RunError) as caught:
+            await handle.result()
+        assert caught.value.code is ErrorCode.CANCELLED
+        assert len(model.requests) == 1
+        await made.run("and then?", session_id="s1")
+    answers = [each for message in model.requests[1].messages for each in message.content]
+    results = [each for each in answers if isinstance(each, ToolResultBlock)]
+    assert [each.content for each in results] == [[TextBlock(text="taken")]] * 2
+
+
+async def test_a_run_that_gives_its_answer_in_its_last_turn_completes(
+    home: Home, project: Path
+) -> None:
+    began, may_end = asyncio.Event(), asyncio.Event()
+
+    async def answer(_: ModelRequest) -> AsyncGenerator[str]:
+        began.set()
+        await may_end.wait()
+        yield "done"
+
+    async with runtime(home, project, ScriptedProvider(answer), config=LATE) as made:
+        handle = await made.start("go")
+        await began.wait()
+        await handle.cancel(after_turn=True)
+        message_id = await handle.send("one more thing")  # there is no turn left for it
+        may_end.set()
+        assert (await handle.result()).text == "done"
+        (waiting,) = await made.waiting_messages(handle.session_id)
+        assert waiting.message_id == message_id
+        assert (await handle.cancel(after_turn=True)).status is RunStatus.COMPLETED
+
+
+async def test_cancelling_still_works_in_the_last_turn(home: Home, project: Path) -> None:
+    stepping = Stepping()
+    async with runtime(home, project, [calls("step")], config=LATE) as made:
+        made.register_tool(stepping.tool)
+        handle = await made.start("go")
+        await stepping.began.wait()
+        assert (await handle.cancel(after_turn=True)).timed_out
+        assert (await handle.cancel()).status is RunStatus.CANCELLED
+
+
+async def test_a_run_that_is_in_no_turn_is_cancelled_at_once(home: Home, project: Path) -> None:
+    stepping = Stepping()
+    script = ScriptedProvider([calls("step"), "done"])
+    async with runtime(home, project, script, config=LATE) as made:
+        made.register_tool(stepping.tool)
+        first = await made.start("go", session_id="s1")
+        await stepping.began.wait()
+        queued = await made.start("go", session_id="s1")
+        assert (await queued.cancel(after_turn=True)).status is RunStatus.CANCELLED
+        stepping.may_end.set()
+        assert await first.wait() is RunStatus.COMPLETED
+
+
+async def test_a_turn_that_waits_for_an_answer_is_the_last_one_afterwards(
+    home: Home, project: Path
+) -> None:
+    """The run is asked to end while it works; then a call of the turn waits for an answer."""
+    stepping = Stepping()
+    config = f'{LATE}[permissions]\nunattended = "park"\n'
+    model = ScriptedProvider([
+        Calls(
+            calls=[
+                ScriptedCall(name="step"),
+                ScriptedCall(
+                    name="code.write_file", arguments={"path": "a.txt", "content": "a"}
+                ),
+            ]
+        ),
+        "done",
+    ])  # fmt: skip
+    async with runtime(home, project, model, config=config) as made:
+        made.register_tool(stepping.tool)
+        handle = await made.start("go", session_id="s1")
+        await stepping.began.wait()
+        await handle.cancel(after_turn=True)
+        stepping.may_end.set()
+        assert await handle.wait() is RunStatus.WAITING
+        (question,) = handle.pending_requests
+        again = await made.answer(question, "allow_once")
+        assert await again.wait() is RunStatus.CANCELLED
+    assert (project / "a.txt").read_text(encoding="utf-8") == "a"
+    assert len(model.requests) == 1
+
+
+async def test_a_run_of_another_process_is_cancelled_after_its_turn(
+    home: Home, project: Path, database_url: str
+) -> None:
+    stepping = Stepping()
+    home.write_config(LATE)
+    provider = ScriptedProvider([calls("step"), "done"])
+    made, other = (
+        AgentRuntime(project_dir=project, home_dir=home.path, database_url=database_url)
+        for _ in range(2)
+    )
+    made.register_provider("custom", lambda _: provider)
+    async with made, other:
+        made.register_tool(stepping.tool)
+        handle = await made.start("go", here=True)
+        await stepping.began.wait()
+        elsewhere = await other.attach(handle.run_id)
+        assert (await elsewhere.cancel(after_turn=True)).timed_out
+        stepping.may_end.set()
+        assert await elsewhere.wait() is RunStatus.CANCELLED
+        assert len(provider.requests) == 1

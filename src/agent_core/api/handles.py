@@ -422,17 +422,23 @@ class RunHandle(Generic[OutputT]):
             raise _malformed("the message id is empty; is a variable not set?")
         return await self._runs.take_back(self.run_id, message_id)
 
-    async def cancel(self) -> CancelResult:
+    async def cancel(self, *, after_turn: bool = False) -> CancelResult:
         """Cancel the run, and wait up to `runtime.cancel_timeout_ms` for its end.
 
         Everything that has happened by then is stored when this returns. It has no effect when
         repeated, or after the end.
 
+        Args:
+            after_turn: let the turn under way finish: the model's reply and the calls in it. Their
+                results are stored, and the run ends as cancelled; if the reply is the answer, the
+                run completes. A run that waits for its turn or for an answer is cancelled at once.
+                Cancelling without this still stops the run immediately.
+
         Raises:
             AgentCoreError: `validation_error`: this is not the event loop of the runtime.
         """
         self._runs.home.require()
-        result = await self._runs.cancel(self.run_id)
+        result = await self._runs.cancel(self.run_id, after_turn=after_turn)
         await self._look(result.status)
         return result
 

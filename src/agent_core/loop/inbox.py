@@ -46,12 +46,14 @@ class Inbox(Struct, eq=False, kw_only=True):
 
     Attributes:
         has_mail: messages wait, or are being stored.
+        is_last_turn: the run is cancelled after the turn under way; `has_mail` is set then, too.
         is_closed: the run ends and takes no more.
         read_mentions: adds the resources that a message names to the journal, before the message.
     """
 
     store: MessageStore | None = None
     has_mail: bool = False
+    is_last_turn: bool = False
     is_closed: bool = False
     read_mentions: Callable[[Draft], Awaitable[object]] | None = None
     _storing: set[asyncio.Future[None]] = field(default_factory=set[asyncio.Future[None]])

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 from agent_core.aio import start_uncancelled
-from agent_core.errors import AgentCoreError, ErrorCode, ParkedError, StorageError
+from agent_core.errors import AgentCoreError, ErrorCode, LastTurnError, ParkedError, StorageError
 from agent_core.events import Journal
 from agent_core.loop.context import (
     HistorySource,
@@ -89,6 +89,8 @@ async def conclude(
     except asyncio.CancelledError:
         await start_uncancelled(_settle_cancelled(journal, stats, on_end, parked_history))
         raise
+    except LastTurnError:
+        outcome = stats.cancelled(journal.path)
     except ParkedError as parked:
         outcome = stats.parked(parked.request_ids)
     except AgentCoreError as error:
@@ -161,6 +163,9 @@ async def begin(ctx: RunContext, prompt: Draft, stats: RunStats) -> None:
     A run that continues after another process has its message on the path already; calls that had
     not begun are made now, each judged again. A reply without calls at the end of the path becomes
     the next turn: it is judged, and the model is not asked again.
+
+    Raises:
+        LastTurnError: the run continues, and was to be cancelled after its turn, which has ended.
     """
     ctx.journal.note(EventType.LOOP_STARTED, {"mode": ctx.run.mode, "role": ctx.run.role})
     left_off = await ctx.history.resume(ctx.journal)
@@ -174,6 +179,8 @@ async def begin(ctx: RunContext, prompt: Draft, stats: RunStats) -> None:
         await finish_turn(ctx, left_off.calls)
         if (reply := last_reply(ctx)) is not None:
             stats.replayed_reply, stats.turns = reply, stats.turns - 1
+        elif ctx.inbox.is_last_turn:
+            raise LastTurnError
 
 
 async def may_stop(ctx: RunContext, reply: Reply, stats: RunStats) -> bool:
@@ -223,7 +230,14 @@ async def hear_user(ctx: RunContext, reply: Reply, stats: RunStats, *, is_over: 
 
     Returns:
         Whether there were any, so that the run continues.
+
+    Raises:
+        LastTurnError: the run is to be cancelled after this turn, and would continue.
     """
+    if ctx.inbox.is_last_turn:
+        if is_over:
+            return False
+        raise LastTurnError
     is_boundary = is_over or bool(reply.calls)
     if not is_boundary or stats.turns >= ctx.limits.max_turns:
         return False

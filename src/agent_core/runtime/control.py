@@ -19,7 +19,7 @@ from agent_core.permissions.questions import Questions
 from agent_core.runtime.reading import CONTROL, TextPiece, channel_of
 from agent_core.storage.postgres.notices import LONGEST_NOTICE, Notices
 from agent_core.storage.store import SessionStore
-from agent_core.types import LIVE_EVENTS, EventType
+from agent_core.types import LAST_TURN, LIVE_EVENTS, EventType
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +43,7 @@ class RunControl:
         stream_of: returns the events of a run that is under way here.
         on_cancel: called with the ids of runs that should be cancelled.
         on_message: called with the ids of runs for which messages wait.
+        on_last_turn: called with the ids of runs that are cancelled after a turn.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class RunControl:
         stream_of: Callable[[str], EventStream | None],
         on_cancel: Callable[[Iterable[str]], None],
         on_message: Callable[[Iterable[str]], None],
+        on_last_turn: Callable[[Iterable[str]], None],
     ) -> None:
         self._notices = notices
         self._store = store
@@ -61,6 +63,7 @@ class RunControl:
         self._stream_of = stream_of
         self._on_cancel = on_cancel
         self._on_message = on_message
+        self._on_last_turn = on_last_turn
         self._senders: dict[str, _TextSender] = {}
 
     async def serve(self) -> None:
@@ -106,6 +109,8 @@ class RunControl:
             return
         if record is not None and record.cancel_requested_at is not None:
             self._on_cancel([run_id])
+        elif record is not None and LAST_TURN in record.metadata:
+            self._on_last_turn([run_id])
 
     def _watch(self, run_id: str, *, anew: bool) -> None:
         for known_id in [each for each, sender in self._senders.items() if sender.is_over]:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from agent_core.agents.spawner import ChildSpawner, RunSpec, SpawnerDeps
-from agent_core.errors import ConfigError, ErrorCode, ParkedError
+from agent_core.errors import ConfigError, ErrorCode, LastTurnError, ParkedError
 from agent_core.events import Journal
 from agent_core.loop import NoHistory, conclude, converse
 from agent_core.loop.inside import enter_run
@@ -212,7 +212,7 @@ async def _traced(run: RunIdentity, traces: "Traces") -> AsyncGenerator[None]:
     try:
         yield
     except Exception as error:
-        if not isinstance(error, ParkedError):
+        if not isinstance(error, ParkedError | LastTurnError):
             await traces.keep_failure(run, error)
         raise
 

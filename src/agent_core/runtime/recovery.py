@@ -342,6 +342,7 @@ class SessionLeases:
         is_busy: returns whether a run of a session is queued or running here.
         on_cancel: called with the ids of runs that another process asks to cancel.
         on_message: called with the ids of runs for which messages wait.
+        on_last_turn: called with the ids of runs that are cancelled after a turn.
         on_lost: called with the id of a run whose session another process has, and whether the
             store has refused a write; only where several machines share the store.
         on_extended: called there with the time until which the sessions are sure to be held.
@@ -356,6 +357,7 @@ class SessionLeases:
         is_busy: Callable[[str], bool],
         on_cancel: Callable[[Iterable[str]], None],
         on_message: Callable[[Iterable[str]], None] = lambda _: None,
+        on_last_turn: Callable[[Iterable[str]], None] = lambda _: None,
         on_lost: Callable[[str, bool], None] | None = None,
         on_extended: Callable[[float], None] | None = None,
         shared: RunWorkerConfig | None = None,
@@ -370,6 +372,7 @@ class SessionLeases:
         self._is_busy = is_busy
         self._on_cancel = on_cancel
         self._on_message = on_message
+        self._on_last_turn = on_last_turn
         self._unclosed: list[Journal] = []
         self._closing = asyncio.Lock()
         self._unreleased: set[str] = set()
@@ -428,6 +431,7 @@ class SessionLeases:
             self._tell_extended(began)
         self._on_cancel(beat.cancelled)
         self._on_message(beat.sent_to)
+        self._on_last_turn(beat.in_last_turn)
 
     def refused(self, journal: Journal) -> None:
         """Mark a run as lost: the store refuses its writes, as another process has its session."""

@@ -105,6 +105,7 @@ class Runs:
             is_busy=self._scheduler.is_busy,
             on_cancel=self._cancel_requested,
             on_message=self._sent_to,
+            on_last_turn=self._end_after_turn,
             on_lost=self._lose if process.dispatcher else None,
             on_extended=project.launcher.keep_until,
             shared=config.worker if process.dispatcher else None,
@@ -383,8 +384,10 @@ class Runs:
             return run.status
         return await self._reader.wait(run_id)
 
-    async def cancel(self, run_id: str) -> CancelResult:
+    async def cancel(self, run_id: str, *, after_turn: bool = False) -> CancelResult:
         """Cancel a run, and wait up to `runtime.cancel_timeout_ms` for its end.
+
+        With `after_turn`, a run that is under way finishes its turn first.
 
         The effects of the cancellation up to then are stored when this returns. The owner of
         another process' run reads the request with its next heartbeat.
@@ -393,11 +396,29 @@ class Runs:
             StorageError: `run_not_found`.
         """
         run = self.table.get(run_id)
+        if after_turn and (result := await self._cancel_later(run_id, run)) is not None:
+            return result
         if run is not None and run.phase is not Phase.PARKED:
             result = await self._cancel_here(run)
             if result is not None:
                 return result
         return await self._cancel_stored(await self._reader.record(run_id))
+
+    async def _cancel_later(self, run_id: str, run: Run | None) -> CancelResult | None:
+        """Cancel a run after its turn; None if it is in no turn, because it waits or has ended."""
+        is_here = run is not None and run.phase in {Phase.STARTED, Phase.RUNNING}
+        if not is_here:
+            status = (await self._reader.record(run_id)).status
+            if status not in {RunStatus.PENDING, RunStatus.RUNNING}:
+                return None
+        await self._store.request_cancel(run_id, after_turn=True)
+        self._end_after_turn([run_id])
+        self._send("cancel", run_id=run_id)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._cancel_timeout_s):
+                await self.wait(run_id)
+        status = (await self._reader.record(run_id)).status
+        return CancelResult(run_id=run_id, status=status, timed_out=not status.is_terminal)
 
     async def _cancel_here(self, run: Run) -> CancelResult | None:
         """Cancel a run under way here; None if it was parked or taken over meanwhile."""
@@ -549,6 +570,7 @@ class Runs:
             stream_of=self._stream_of,
             on_cancel=self._cancel_requested,
             on_message=self._sent_to,
+            on_last_turn=self._end_after_turn,
         )
         await control.serve()
 
@@ -575,6 +597,12 @@ class Runs:
         for run_id in run_ids:
             if (run := self.table.get(run_id)) is not None:
                 run.inbox.has_mail = True
+
+    def _end_after_turn(self, run_ids: Iterable[str]) -> None:
+        """Have these runs end as cancelled after their turn."""
+        for run_id in run_ids:
+            if (run := self.table.get(run_id)) is not None:
+                run.inbox.is_last_turn = run.inbox.has_mail = True
 
     def _lose(self, run_id: str, is_refused: bool) -> None:
         self.pipeline.lose(run_id, is_refused)

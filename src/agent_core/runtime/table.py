@@ -19,7 +19,7 @@ from agent_core.runtime.run import STARTED_BY_HOOK, Caller, Execute, Run, RunSco
 from agent_core.storage.owners import Owner
 from agent_core.storage.store import SessionStore
 from agent_core.tools.limits import ResultLimiter
-from agent_core.types import ClaimedRun, Draft, Node, Role, RunIdentity, RunRecord
+from agent_core.types import LAST_TURN, ClaimedRun, Draft, Node, Role, RunIdentity, RunRecord
 
 
 class ParkedRun(Struct, frozen=True):
@@ -154,7 +154,7 @@ class RunTable:
             history=history,
             tenant=None if opened is None else opened.session.tenant,
             context=copy_context() if caller.context is None else caller.context,
-            inbox=Inbox(store=self.store, has_mail=True),
+            inbox=Inbox(store=self.store, has_mail=True, is_last_turn=LAST_TURN in record.metadata),
         )
         if caller.trace is not None:
             caller.trace.identify(identity)

@@ -42,6 +42,7 @@ from agent_core.storage.rows import (
 from agent_core.storage.sql import Connection, Cursor
 from agent_core.text import plural
 from agent_core.types import (
+    LAST_TURN,
     LEASE,
     AgentRecord,
     AgentStatus,
@@ -269,20 +270,27 @@ def heartbeat(
     rows = connection.execute(
         f"""SELECT run_id, 'cancelled' FROM runs
         WHERE {OPEN_RUN} AND cancel_requested_at IS NOT NULL AND {mine}
-        UNION SELECT run_id, 'sent to' FROM waiting_messages WHERE NOT is_taken AND {mine}""",  # noqa: S608
-        (owner, owner),
+        UNION SELECT run_id, 'sent to' FROM waiting_messages WHERE NOT is_taken AND {mine}
+        UNION SELECT run_id, 'last turn' FROM runs
+        WHERE {OPEN_RUN} AND metadata_json LIKE '%"{LAST_TURN}"%' AND {mine}""",  # noqa: S608
+        (owner, owner, owner),
     )
     sessions, requests = found.fetchall(), rows.fetchall()
     return Heartbeat(
         cancelled=[run_id for run_id, what in requests if what == "cancelled"],
         sent_to=[run_id for run_id, what in requests if what == "sent to"],
+        in_last_turn=[run_id for run_id, what in requests if what == "last turn"],
         epochs={session_id: epoch for session_id, epoch, _ in sessions},
         late={session_id for session_id, _, is_late in sessions if is_late},
     )
 
 
-def request_cancel(connection: Connection, liveness: Liveness, run_id: str) -> bool:
+def request_cancel(
+    connection: Connection, liveness: Liveness, run_id: str, *, after_turn: bool = False
+) -> bool:
     """Ask the owner of an open run, in any process, to cancel it at its next heartbeat.
+
+    With `after_turn`, it is cancelled when the turn that is under way then has ended.
 
     Returns:
         Whether the run is open; a run that has ended is not changed.
@@ -296,7 +304,9 @@ def request_cancel(connection: Connection, liveness: Liveness, run_id: str) -> b
         raise run_not_found(run_id)
     if run.status.is_terminal:
         return False
-    if run.cancel_requested_at is None:
+    if after_turn:
+        update(connection, RunRecord, run_id, {"metadata": {**run.metadata, LAST_TURN: True}})
+    elif run.cancel_requested_at is None:
         update(connection, RunRecord, run_id, {"cancel_requested_at": now})
     return True
 

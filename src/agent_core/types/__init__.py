@@ -110,6 +110,7 @@ from agent_core.types.options import (
 )
 from agent_core.types.records import (
     BEGAN_GIVEN,
+    LAST_TURN,
     MODEL_KEY,
     SESSION_INSTRUCTIONS,
     AgentDefinition,
@@ -193,6 +194,7 @@ __all__ = [
     "EFFECT_UNKNOWN",
     "FINAL_ANSWER",
     "HELD_ANSWER",
+    "LAST_TURN",
     "LEASE",
     "LIVE_EVENTS",
     "MODEL_KEY",

@@ -44,12 +44,14 @@ class Heartbeat(Struct, frozen=True):
         late: the sessions whose lease is not extended yet, because another transaction has locked
             them.
         sent_to: the runs of its sessions for which messages wait.
+        in_last_turn: the open runs of its sessions that are cancelled after a turn.
     """
 
     cancelled: list[str]
     epochs: Mapping[str, int]
     late: Set[str]
     sent_to: Sequence[str] = ()
+    in_last_turn: Sequence[str] = ()
 
 
 class PendingEvent(NamedTuple):

@@ -141,6 +141,9 @@ class RunPrompt(Frozen):
     metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
 
 
+LAST_TURN = "cancel_after_turn"
+"""Metadata key of a run that is cancelled after the turn in which this was asked for."""
+
 MODEL_KEY = "model"
 """Metadata key of a run for the model it uses first, as `provider:name`."""
 

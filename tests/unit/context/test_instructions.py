@@ -11,14 +11,18 @@ from agent_core.context.instructions import (
 from agent_core.context.system_prompt import own_file_blocks, static_blocks
 from agent_core.tools import ToolContext
 from agent_core.tools.base import View
-from agent_core.tools.workspace import PathPolicy
+from agent_core.tools.workspace import PathPolicy, ProgramPlaces
 from agent_core.types import AgentRole, ModelRequest, NodeType, TextBlock
 from costs import relative_cost
 from unit.context.conversations import READ_FILE, Talk, composer, write
 
 
 def found(home: Path, project: Path) -> InstructionCatalog:
-    boundaries = PathPolicy(project, own=[home], sensitive=[".ssh", ".env", "secrets/"])
+    boundaries = PathPolicy(
+        project,
+        program=ProgramPlaces(own=(home,)),
+        sensitive=[".ssh", ".env", "secrets/"],
+    )
     return find_instructions(home, project, is_closed=boundaries.is_closed, preload=True)
 
 

@@ -1,6 +1,7 @@
 """`soong-agent memory` and `soong-agent sessions`, as processes on a real home."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -211,7 +212,8 @@ def test_a_session_that_is_short_is_left_as_it_is(home: Home, project: Path) -> 
     command(home, project, "run", "--session-id", "s1", "hello")
     done = command(home, project, "sessions", "compact", "s1")
     assert done.returncode == 0
-    assert "nothing to summarise yet: the last " in done.stdout
+    assert "nothing to summarise yet: the end of a conversation, about 2,000 tokens" in done.stdout
+    assert re.search(r"and this one has about \d\d? in all\.", done.stdout)
     assert "keep_recent_tokens" in done.stdout
 
 

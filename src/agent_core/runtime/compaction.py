@@ -44,9 +44,12 @@ if TYPE_CHECKING:
     from agent_core.runtime.run import RunScope
     from agent_core.runtime.session_prompts import SessionPrompts
 
-_NOTHING_YET = (
-    "There is nothing to summarise yet: the last {} tokens of the history stay as they are"
-    " (`[compact] keep_recent_tokens`, at most two fifths of the room), and it has hardly more."
+_TOO_SHORT = (
+    "There is nothing to summarise yet: the end of a conversation, about {} tokens, always stays as"
+    " it is (`[compact] keep_recent_tokens`), and this one has about {} in all."
+)
+_ONE_EXCHANGE = (
+    "There is nothing to summarise yet: what no summary has is one exchange, which stays whole."
 )
 
 logger = logging.getLogger(__name__)
@@ -380,7 +383,10 @@ class CompactingContextSource:
             self._journal, self._scope, policy, reason="request", focus=focus
         )
         if attempt is None:
-            stats.answer.append(_NOTHING_YET.format(policy.keep))
+            size = visible_tokens(path, message=policy.message)
+            is_short = size <= policy.keep
+            numbers = _rounded(policy.keep), _rounded(size)
+            stats.answer.append(_TOO_SHORT.format(*numbers) if is_short else _ONE_EXCHANGE)
             return
         stats.usage = stats.usage.plus(attempt.usage)
         if attempt.error is not None:
@@ -430,3 +436,8 @@ def _end_payload(
         return payload | {"error": ErrorPayload.of(result).model_dump(mode="json")}
     after = cut.tokens_before - cut.replaced_tokens + result.tokens
     return payload | {"tokens_after": after}
+
+
+def _rounded(tokens: int) -> str:
+    """Return an estimate with two digits that count."""
+    return f"{round(tokens, min(2 - len(str(tokens)), 0)):,}"

@@ -82,7 +82,7 @@ def test_a_continued_session_its_state_its_changes_and_a_list(
             columns=columns,
             keys=[
                 Key(READY, f"/status{ENTER}"),
-                Key("rules", f"/diff{ENTER}"),
+                Key("instructions", f"/diff{ENTER}"),
                 Key(Shown(r"\(this\s+session\)"), f"/model{ENTER}"),
                 Key(Shown("larger(.|\n)*find:(.|\n)*Esc leaves . 3")),
             ],

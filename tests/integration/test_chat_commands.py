@@ -31,16 +31,16 @@ def test_status_changes_a_new_session_and_leaving(home: Home, project: Path) -> 
             Key(READY, "/diff" + ENTER),
             Key("no git repository", "write" + ENTER),
             Key(AT_REST, "/status" + ENTER),
-            Key(re.compile(r"rules +1 file read: AGENTS\.md"), "/diff" + ENTER),
+            Key(re.compile(r"instructions +AGENTS\.md"), "/diff" + ENTER),
             Key("2 files changed, +3 -1", "/diff b.txt" + ENTER),
             Key("1 file changed, +1 -1", "/clear" + ENTER),
             Key(re.compile(r"/resume sess_\w+ returns"), "/status" + ENTER),
-            Key("no file read yet", "/exit" + ENTER),
+            Key("no AGENTS.md has been read", "/exit" + ENTER),
         ]
         scene = converse(home, project, server, keys, "--mode", "accept-edits")
     assert scene.code == 0
     shown = words(scene)
-    for row in ("mode accept-edits", "sandbox off", "servers none", "memory off"):
+    for row in ("mode accept-edits", "sandbox off", "MCP servers none", "memory off"):
         assert row in shown
     assert "added a.txt" in shown
     assert "modified b.txt" in shown

@@ -15,6 +15,7 @@ from agent_core.text import shown_json
 from agent_core.types import (
     AgentRecord,
     CitationBlock,
+    ContentBlock,
     DamagedRow,
     EventLevel,
     EventType,
@@ -456,18 +457,33 @@ def spoken_of(content: Iterable[Any]) -> str:
 
 def result_text(result: ToolResultBlock) -> str:
     """Return the answer of a tool as text."""
-    parts: list[str] = []
-    for block in result.content:
-        match block:
-            case TextBlock(text=text):
-                parts.append(text)
-            case JsonBlock(data=data):
-                parts.append(_fields(data))
-            case _:
-                parts.append(f"[{block.type.replace('_', ' ')}]")
+    parts = [_block_text(block) for block in result.content]
     if result.error is not None and not parts:
         parts.append(result.error.message)
     return "\n".join(parts)
+
+
+def output_text(result: ToolResultBlock) -> str:
+    """Return what a tool has returned as text; of a command, what it has printed."""
+    parts: list[str] = []
+    for block in result.content:
+        held: object = block.data if isinstance(block, JsonBlock) else None
+        data = cast("dict[str, object]", held) if isinstance(held, dict) else {}
+        if "stdout" in data:
+            parts += [str(data[key]) for key in ("stdout", "stderr") if data.get(key)]
+        else:
+            parts.append(_block_text(block))
+    return "\n".join(part.rstrip("\n") for part in parts if part)
+
+
+def _block_text(block: ContentBlock) -> str:
+    match block:
+        case TextBlock(text=text):
+            return text
+        case JsonBlock(data=data):
+            return _fields(data)
+        case _:
+            return f"[{block.type.replace('_', ' ')}]"
 
 
 def _fields(data: object) -> str:

@@ -187,7 +187,7 @@ class Layout:
         rows: list[Row] = []
         number = int(node.attrs.get("start", 1))
         for item in node.children:
-            lead = " • " if node.type == "bullet_list" else f" {number} "
+            lead = " • " if node.type == "bullet_list" else f" {number}{item.markup or '.'} "
             inside: list[Row] = []
             for block in (self._block(child, room - len(lead)) for child in item.children):
                 has_code = any(each.is_code for each in (*inside[-1:], *block[:1]))

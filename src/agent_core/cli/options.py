@@ -27,6 +27,7 @@ _CURES = {
     "arguments are required: message": AFTER_DASHES,
 }
 """Cures by the message of argparse."""
+_INCOMPLETE = "the following arguments are required"
 _MOST_NAMED = 12
 _EXAMPLE = re.compile(r"^  .*soong-agent .*$", re.MULTILINE)
 
@@ -228,7 +229,11 @@ class Parser(PlainParser):
         """
         fault, _, hint = visible(message).partition("; ")
         cures = (cure for known, cure in _CURES.items() if known in fault)
-        hint = hint or next(cures, f"{self.prog} --help shows what there is")
+        more = f"{self.prog} --help shows what there is"
+        if fault.startswith(_INCOMPLETE):
+            usage, *_ = self.format_usage().removeprefix("usage: ").split("\n       soong-agent")
+            more = " ".join(usage.replace("[-h] ", "").split())
+        hint = hint or next(cures, more)
         lines = [f"error: {fault}", hint]
         if sys.stderr.isatty():
             room = window_size(sys.stderr).columns - 1

@@ -27,12 +27,13 @@ def short_line(text: str, limit: int) -> str:
 
 
 def gist_of_arguments(arguments: Mapping[str, Any]) -> str:
-    """Return the subject of a call on one line: its command, or its first text."""
+    """Return the subject of a call on one line: its command, its path, or its first text."""
     argv: object = arguments.get("argv")
     if isinstance(argv, list):
         given = " ".join(map(str, cast("list[object]", argv)))
     else:
-        given = next((value for value in arguments.values() if isinstance(value, str)), "")
+        texts = (arguments.get("path"), *arguments.values())
+        given = next((text for text in texts if isinstance(text, str)), "")
     return short_line(given, _LONGEST_GIST)
 
 

@@ -69,7 +69,7 @@ def test_nothing_that_was_said_is_left_out() -> None:
     shown = words(EVERYTHING, width=80)
     for part in (
         "Title\n\nSome bold and code, a link (http://example.org/x) and http://example.org/y.\n",
-        " • one\n • two\n    1 inner\n",
+        " • one\n • two\n    1. inner\n",
         " 说明  1",
         "▌ quoted\n",
         "\nx = 1  # one\n\ny = 2\n",

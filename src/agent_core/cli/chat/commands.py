@@ -15,19 +15,19 @@ from agent_core.cli.chat.editor import edit_command, edit_draft
 from agent_core.cli.chat.own_commands import FOLDER, OwnCommand, OwnCommands
 from agent_core.cli.chat.window import show_context
 from agent_core.cli.figures import format_age
-from agent_core.cli.layout import cells, fitted
+from agent_core.cli.history import output_text
+from agent_core.cli.layout import ASCII_SIGNS, SIGNS, cells, fitted
 from agent_core.cli.options import COMPLETED, MISUSED
-from agent_core.cli.render import label_of
+from agent_core.cli.render import CallLayout
 from agent_core.cli.sessions import fork_session
 from agent_core.cli.sheet import status_of, title_of
 from agent_core.cli.terminal import Style
 from agent_core.cli.undo import message_of, show_move, show_refused, show_restored
 from agent_core.config.load import resolve_model
 from agent_core.config.problems import nearest
-from agent_core.context.messages import plain_text
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.text import visible
-from agent_core.types import ContentBlock, JsonBlock, PermissionMode, SessionSummary, SwitchResult
+from agent_core.types import PermissionMode, SessionSummary, SwitchResult
 
 _MODES: Mapping[PermissionMode, str] = {
     "plan": "changes nothing, and answers with a plan",
@@ -384,7 +384,8 @@ async def _move(
         chat.line.forget_aside()
     else:
         chat.say(f"taken back: {message_of(moved, chat.clean)} (/redo brings it back)")
-        chat.line.put(moved.message)
+        if chat.terminal.can_draw:  # a plain line has no text: it would print it once more
+            chat.line.put(moved.message)
     await chat.measure()
 
 
@@ -532,27 +533,15 @@ async def _last(chat: Chat, _: Sequence[str]) -> None:
         chat.terminal.line("no tool has been called yet", Style.DIM)
         return
     call = chat.last_call
-    chat.terminal.line(f"{label_of(call)} {call.summary}".rstrip(), Style.BOLD)
+    signs = SIGNS if chat.terminal.has_signs else ASCII_SIGNS
+    for line in CallLayout(chat.terminal.width - 1, signs).headline(call):
+        chat.terminal.parts(*line)
     node = (await chat.runtime.get_node_path(call.answer_id))[-1] if call.answer_id else None
     for result in node.results if node else ():
-        if text := _result_text(result.content):
+        if text := output_text(result):
             chat.terminal.parts((text, Style.PLAIN))
         if result.error is not None:
             chat.fail(result.error.message)
-
-
-def _result_text(content: Sequence[ContentBlock]) -> str:
-    """Return a result as text for a person: for a command, its output."""
-    texts: list[str] = []
-    for block in content:
-        held: object = block.data if isinstance(block, JsonBlock) else None
-        data = cast("dict[str, object]", held) if isinstance(held, dict) else {}
-        if "stdout" in data:
-            texts += [str(data[key]) for key in ("stdout", "stderr") if data.get(key)]
-            texts.append(f"exit code {data.get('exit_code')}")
-        else:
-            texts.append(plain_text([block]))
-    return "\n".join(text.rstrip("\n") for text in texts)
 
 
 async def _quit(chat: Chat, _: Sequence[str]) -> None:

@@ -1,6 +1,7 @@
 """One conversation at a time: sending, queueing, showing and leaving."""
 
 import asyncio
+import os
 import shlex
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -159,6 +160,7 @@ class Chat:
         self._idle.set()
         self._extra: list[ContentBlock] = []
         self._command: UserCommand | None = None
+        self._has_told = False
         self._entered: Entered | None = None
         self._shown: RunHandle[Any] | None = None
         self._leaving = asyncio.Event()
@@ -458,7 +460,10 @@ class Chat:
         finally:
             self._command = None
             self.terminal.end_text()
-        self.terminal.line("  the model reads this with your next message", Style.DIM)
+        if not self._has_told:
+            self._has_told = True
+            said = "the model reads what your commands print with your next message"
+            self.terminal.line(f"  {said}", Style.DIM)
 
     async def _show_runs(self) -> None:
         while True:
@@ -681,12 +686,12 @@ class Chat:
             if session_id == self.moving:
                 self.say(f"{where}, and moves here with the next message", Style.DIM)
             else:
-                there = shlex.quote(self.clean(session.cwd))
-                cure = (
-                    f"soong-agent chat --path {there} --session-id {session_id} continues it there,"
-                    f" --session-id {session_id} --move-session continues it here"
-                )
-                self.say(f"{where}, not here; {cure}", Style.WARN)
+                there = shlex.quote(visible(self.clean(session.cwd), one_line=True))
+                command = f"soong-agent chat --session-id {session_id}"
+                self.say(f"{where}, not here", Style.WARN)
+                if await asyncio.to_thread(os.path.isdir, session.cwd):
+                    self.terminal.command("to continue it there:", f"{command} --path {there}")
+                self.terminal.command("to move it here:", f"{command} --move-session")
         RecapWriter(self.terminal, self.clean).write(recap, session_id)
         if count := sum(run.status is RunStatus.QUEUED for run in runs):
             waiting = "message was" if count == 1 else "messages were"

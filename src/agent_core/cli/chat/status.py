@@ -8,11 +8,11 @@ from agent_core.cli.figures import format_cost, format_tokens
 from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError
 from agent_core.loading import installed_version
-from agent_core.text import plural, short_line, visible
+from agent_core.text import short_line, visible
 from agent_core.types import Node, NodeType, Usage
 from agent_core.types.memory_scopes import MEMORY_OFF
 
-_NAMES = 9
+_NAMES = 12
 _MOST_NAMED = 200
 
 
@@ -49,7 +49,7 @@ def _rows(chat: Chat, usage: Usage, path: list[Node], servers: str) -> Iterator[
         yield "context", "nothing has been sent yet"
     yield "tokens", f"{format_tokens(usage.total_tokens)}, {format_cost(usage)}"
     yield "sandbox", setup.config.sandbox.mode
-    yield "servers", servers
+    yield "MCP servers", servers
     is_on = setup.config.memory.enabled and setup.memory_scope != MEMORY_OFF
     yield "memory", "on" if is_on else "off"
     names = dict.fromkeys(
@@ -58,7 +58,7 @@ def _rows(chat: Chat, usage: Usage, path: list[Node], servers: str) -> Iterator[
         if node.node_type is NodeType.INSTRUCTION_CONTEXT
     )
     read = short_line(", ".join(filter(None, names)), _MOST_NAMED)
-    yield "rules", f"{plural(len(names), 'file')} read: {read}" if names else "no file read yet"
+    yield "instructions", read or "no AGENTS.md has been read; /init writes one"
 
 
 def _servers(setup: Setup) -> str:

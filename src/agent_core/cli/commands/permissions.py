@@ -94,7 +94,9 @@ def add_parser(commands: Commands) -> None:
         )
     adding.add_argument("--only", choices=("reads", "edits"), help="only what reads, or edits")
     adding.add_argument("--reason", metavar="<text>", help="why; shown when the rule decides")
-    adding.add_argument("words", nargs="*", metavar="command", help="the words of a command")
+    adding.add_argument(
+        "words", nargs="*", default=[], metavar="command", help="the words of a command"
+    )
     listing = add_command(actions, "list", "list the rules and the stored answers", epilog=_LIST)
     listing.add_argument("--session-id", metavar="<id>", help="only the answers of this session")
     forget = add_command(

@@ -133,6 +133,11 @@ async def test_no_id_of_another_tenant_is_known_and_nothing_of_it_changes(
             "diff_workspace": lambda: other.diff_workspace(node_id, node_id),
             "diff_workspace, a snapshot": lambda: other.diff_workspace(snapshot_id, snapshot_id),
             "diff_session": lambda: other.diff_session("s1"),
+            "file_at": lambda: other.file_at(node_id, "a.txt"),
+            "file_at, a snapshot": lambda: other.file_at(snapshot_id, "a.txt"),
+            "tasks.list": lambda: other.tasks.list("s1"),
+            "tasks.create": lambda: other.tasks.create("s1", task_id="t", title="T", steps=[]),
+            "tasks.events": lambda: other.tasks.events("s1", "t"),
             "rename_session": lambda: other.rename_session("s1", "theirs"),
             "resolve_session_id": lambda: other.resolve_session_id("s1"),
             "resolve_run_id": lambda: other.resolve_run_id(run_id),
@@ -165,7 +170,9 @@ async def test_no_id_of_another_tenant_is_known_and_nothing_of_it_changes(
         assert mine.text == "mine"
         await other.delete_session("mine")
     # There is no request of that id; and an id of a session is taken, whoever has it.
-    unusable = dict.fromkeys(("start", "start, for a worker"), ErrorCode.VALIDATION_ERROR)
+    unusable = dict.fromkeys(
+        ("start", "start, for a worker", "tasks.create"), ErrorCode.VALIDATION_ERROR
+    )
     assert wrong == {"answer": ErrorCode.APPROVAL_NOT_FOUND, **unusable}
     assert rows(database_url) == before
     async with opened(home, project, database_url, "acme") as acme:

@@ -23,6 +23,7 @@ from agent_core import (
     ToolContext,
     tool,
 )
+from agent_core.errors import StorageError
 from agent_core.providers.scripted import ScriptedProvider, calls
 from agent_core.types import new_id
 from casts import Cast
@@ -660,6 +661,42 @@ async def test_a_message_of_the_user_names_the_state_before_its_run(
         assert set(files_in(project)) == {"a.txt"}
         found = await made.diff_workspace(asked.node_id, answered.node_id)
         assert [(change.path, change.kind) for change in found.changes] == [("a.txt", "added")]
+
+
+async def test_one_recorded_file_is_read_as_it_was(home: Home, project: Path) -> None:
+    odd = b"\xff\0 old"
+    (project / "a.txt").write_bytes(odd)
+    (project / "sub").mkdir()
+    (project / "link").symlink_to("a.txt")
+    async with recorded(
+        home, project, writes("a.txt", "new"), writes("sub/b.txt", "b"), "x"
+    ) as made:
+        await ask(made)
+        first, *_, last = (await made.replay_session("s1")).nodes
+        (project / "a.txt").write_text("newer")
+        diff = await made.diff_workspace(first.node_id, last.node_id)
+        assert await made.file_at(first.node_id, "a.txt") == odd
+        assert await made.file_at(last.node_id, "a.txt") == b"new"
+        assert await made.file_at(last.node_id, str(project / "sub" / "b.txt")) == b"b"
+        assert await made.file_at(diff.after, "./sub//b.txt") == b"b"
+        for path in (
+            "none",
+            "sub",
+            "link",
+            "link/x",
+            "../a.txt",
+            "sub/../a.txt",
+            "/etc/passwd",
+            ".",
+        ):
+            with pytest.raises(StorageError) as refused:
+                await made.file_at(last.node_id, path)
+            assert refused.value.code is ErrorCode.FILE_NOT_FOUND, path
+        with pytest.raises(StorageError) as refused:
+            await made.file_at("node_none", "a.txt")
+        assert refused.value.code is ErrorCode.NODE_NOT_FOUND
+        with pytest.raises(StorageError):
+            await made.file_at("snap_none", "a.txt")
 
 
 async def test_what_no_snapshot_holds_is_named_and_never_destroyed(

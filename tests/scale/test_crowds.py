@@ -135,7 +135,8 @@ NO_READS = {
     *("forget_permissions", "compact_session", "mcp_prompts", "mcp_prompt", "register_provider"),
     *("register_tool", "register_agent_definition", "switch_node", "undo", "redo", "fork"),
     *("rename_session", "delete_session", "delete_artifact", "cleanup_project_tasks"),
-    *("diff_workspace", "diff_session", "session", "finish_wishes", "leave_wishes"),
+    *("diff_workspace", "diff_session", "file_at", "session", "import_session"),
+    *("finish_wishes", "leave_wishes"),
 }
 """Methods of a runtime that change something, or read no rows."""
 

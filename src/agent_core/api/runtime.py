@@ -966,6 +966,21 @@ class AgentRuntime:
         """
         return await (await self._home.services()).sessions.forks.diff(before, after)
 
+    async def file_at(self, node_or_snapshot_id: str, path: str) -> bytes:
+        """Return the bytes of one recorded file, with secrets if it holds some.
+
+        Args:
+            node_or_snapshot_id: id of a node, or of a snapshot.
+            path: the file, relative to the project. Links are not followed.
+
+        Raises:
+            StorageError: `file_not_found`: no file is recorded there; `node_not_found`; or the
+                snapshot no longer exists.
+            AgentCoreError: `validation_error`: a node has no snapshot.
+        """
+        _require_text("path", path)
+        return await (await self._home.services()).sessions.forks.file_at(node_or_snapshot_id, path)
+
     async def diff_session(self, session_id: str) -> "WorkspaceDiff | None":
         """Return what the runs of a session have changed, without secrets; None if none of it is
         recorded.

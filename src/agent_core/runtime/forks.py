@@ -18,7 +18,7 @@ from agent_core.runtime.project_files import ProjectFiles, shown_path
 from agent_core.runtime.workspaces import Workspaces, bring_up_to_date, latest_snapshot
 from agent_core.storage.rows import node_not_found, session_not_found
 from agent_core.storage.store import SessionStore
-from agent_core.text import shown_id
+from agent_core.text import bounded_line, shown_id
 from agent_core.tools.patch import unified_diff
 from agent_core.tools.text import DecodedText
 from agent_core.types import (
@@ -245,6 +245,17 @@ class Forks:
         await files.fetch(one, other)
         return await asyncio.to_thread(self._compare, files, one, other)
 
+    async def file_at(self, name: str, path: str) -> bytes:
+        """Return a file as it was recorded at a node or in a snapshot.
+
+        Raises:
+            StorageError: `file_not_found`: no file is recorded at this path; as for `diff`.
+            AgentCoreError: `validation_error`: a node names no snapshot.
+        """
+        snapshot_id, files = await self._snapshot_of(name)
+        await files.fetch(snapshot_id)
+        return await asyncio.to_thread(_recorded, files, snapshot_id, path)
+
     async def diff_session(self, session_id: str) -> WorkspaceDiff | None:
         """Return what the runs on a session's path have changed; None if none of it is recorded.
 
@@ -342,6 +353,24 @@ class Forks:
         return FileChange(
             path=path, kind=change.kind.value, diff=diff, note=self._redactor.text(note)
         )
+
+
+def _recorded(files: ProjectFiles, snapshot_id: str, path: str) -> bytes:
+    place = Path(path)
+    if place.is_absolute() and place.is_relative_to(files.root):
+        place = place.relative_to(files.root)
+    found = None
+    if place.parts and not place.is_absolute() and "\0" not in path:
+        found = files.store.find(snapshot_id, str(place))
+    if found is not None and found.kind.value == "file":
+        return files.store.read(found)
+    what = "nothing" if found is None else f"a {found.kind.value}"
+    raise StorageError(
+        ErrorCode.FILE_NOT_FOUND,
+        f"{what} is recorded at {bounded_line(path)!r} in {snapshot_id}; name a file by its path in"
+        " the project",
+        details={"path": bounded_line(path), "snapshot_id": snapshot_id},
+    )
 
 
 def _named(entry: "TreeEntry") -> str:

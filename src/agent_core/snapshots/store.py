@@ -9,6 +9,7 @@ projects/<key>/     per workspace: a lock, the last recording's findings, a rest
 sending/            packs on their way to another machine
 """
 
+import os
 import secrets
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -54,7 +55,7 @@ from agent_core.snapshots.sweeping import (
     wasteful_packs,
     write_anew,
 )
-from agent_core.snapshots.trees import Merging, changes_between
+from agent_core.snapshots.trees import Merging, changes_between, entry_at
 
 _DEFAULTS = SnapshotSettings()
 
@@ -187,6 +188,16 @@ class SnapshotStore:
         """
         with self._reading() as packs:
             return list(changes_between(packs, self.get(before), self.get(after)))
+
+    def find(self, snapshot_id: str, path: str) -> TreeEntry | None:
+        """Return the entry at a path relative to the workspace, or None; links are not followed.
+
+        Raises:
+            StorageError: the snapshot is missing or damaged.
+        """
+        with self._reading() as packs:
+            tree = bytes.fromhex(self.get(snapshot_id).tree)
+            return entry_at(packs, tree, os.fsencode(path))
 
     def read(self, entry: TreeEntry) -> bytes:
         """Return the contents of a recorded file.

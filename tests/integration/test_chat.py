@@ -536,7 +536,7 @@ def test_a_fork_says_how_to_go_on_in_it(home: Home, project: Path) -> None:
     assert re.search(r"--path \S+-fork --session-id sess_\w+", scene.text)
 
 
-@pytest.mark.parametrize(("other", "meant"), [("continue", "resume"), ("rewind", "undo")])
+@pytest.mark.parametrize(("other", "meant"), [("continue", "resume"), ("usage", "cost")])
 def test_the_words_of_other_programs_are_known(
     home: Home, project: Path, other: str, meant: str
 ) -> None:

@@ -46,7 +46,7 @@ CASES = [
     ("\x1b[27u", ["s-escape"]),
     ("\x1b[27;1u", ["s-escape"]),
     ("\x1b", ["s-escape"]),
-    ("\x1b\x1b", ["s-escape"]),
+    ("\x1b\x1b", ["s-escape", "s-escape"]),
     ("a\x1b", ["a", "s-escape"]),
     ("\x9ba", ["a"]),
     ("\x1bb", ["escape", "b"]),

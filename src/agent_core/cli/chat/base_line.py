@@ -16,9 +16,11 @@ class Conversation(Protocol):
 
     Attributes:
         prepared: the command that Tab puts on the empty line; empty if nothing is offered.
+        has_sent: the session has messages.
     """
 
     prepared: str
+    has_sent: bool
 
     @property
     def is_working(self) -> bool:

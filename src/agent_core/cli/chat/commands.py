@@ -22,12 +22,11 @@ from agent_core.cli.render import CallLayout
 from agent_core.cli.sessions import fork_session
 from agent_core.cli.sheet import status_of, title_of
 from agent_core.cli.terminal import Style
-from agent_core.cli.undo import message_of, show_move, show_refused, show_restored
 from agent_core.config.load import resolve_model
 from agent_core.config.problems import nearest
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.text import visible
-from agent_core.types import PermissionMode, SessionSummary, SwitchResult
+from agent_core.types import PermissionMode, SessionSummary
 
 _MODES: Mapping[PermissionMode, str] = {
     "plan": "changes nothing, and answers with a plan",
@@ -38,7 +37,6 @@ _OTHER_WORDS = {
     "q": "quit",
     "continue": "resume",
     "history": "sessions",
-    "rewind": "undo",
     "usage": "cost",
     "plan": "mode",
 }
@@ -240,7 +238,8 @@ _KEYS = (
     _PREFIXES,
     "Enter sends, Alt-Enter or \\ and Enter begins a new line, Shift-Tab changes the mode",
     "a run at work reads a message after its next step; Up takes it back, /queue lists what waits",
-    "Escape or Ctrl-C cancels the run, Ctrl-C twice leaves; Ctrl-D leaves",
+    "Escape or Ctrl-C cancels the run; Escape twice goes back to before a message",
+    "Ctrl-C twice leaves; so does Ctrl-D",
 )
 
 
@@ -322,20 +321,6 @@ async def _export(chat: Chat, words: Sequence[str]) -> None:
     await _on_session(chat, "export", words)
 
 
-async def _switch(chat: Chat, words: Sequence[str]) -> None:
-    names = [word for word in words if not word.startswith("-")]
-    if not names:
-        chat.fail("/switch NODE [--files]; /tree names the nodes")
-        return
-    if await chat.require_session():
-        node_id = await chat.runtime.resolve_node_id(names[0], chat.session_id)
-        moved = await chat.runtime.switch_node(
-            chat.session_id, node_id, restore_files="--files" in words, force="--force" in words
-        )
-        show_move(moved, chat.terminal, chat.clean)
-        await chat.measure()
-
-
 async def _fork(chat: Chat, words: Sequence[str]) -> None:
     named = dict(zip(words[::2], words[1::2], strict=False))
     if len(words) % 2 or not named.keys() <= {"--into", "--at"}:
@@ -360,33 +345,27 @@ async def _fork(chat: Chat, words: Sequence[str]) -> None:
 
 
 async def _undo(chat: Chat, words: Sequence[str]) -> None:
-    await _move(chat, chat.runtime.undo, words)
+    from agent_core.cli.chat.moves import undo  # noqa: PLC0415 - few chats
+
+    await undo(chat, words)
 
 
 async def _redo(chat: Chat, words: Sequence[str]) -> None:
-    await _move(chat, chat.runtime.redo, words)
+    from agent_core.cli.chat.moves import redo  # noqa: PLC0415 - few chats
+
+    await redo(chat, words)
 
 
-async def _move(
-    chat: Chat, move: Callable[..., Awaitable[SwitchResult]], words: Sequence[str]
-) -> None:
-    if not await chat.require_session():
-        return
-    try:
-        moved = await move(chat.session_id, force="--force" in words)
-    except AgentCoreError as error:
-        chat.fail(error.message)
-        show_refused(error, chat.terminal, chat.clean)
-        return
-    show_restored(moved, chat.terminal, chat.clean)
-    if moved.message is None:
-        chat.say("the message and its changes are back", Style.DIM)
-        chat.line.forget_aside()
-    else:
-        chat.say(f"taken back: {message_of(moved, chat.clean)} (/redo brings it back)")
-        if chat.terminal.can_draw:  # a plain line has no text: it would print it once more
-            chat.line.put(moved.message)
-    await chat.measure()
+async def _rewind(chat: Chat, words: Sequence[str]) -> None:
+    from agent_core.cli.chat.moves import rewind  # noqa: PLC0415 - few chats
+
+    await rewind(chat, words)
+
+
+async def _switch(chat: Chat, words: Sequence[str]) -> None:
+    from agent_core.cli.chat.moves import switch  # noqa: PLC0415 - few chats
+
+    await switch(chat, words)
 
 
 async def _queue(chat: Chat, words: Sequence[str]) -> None:
@@ -589,7 +568,18 @@ COMMANDS: Mapping[str, SlashCommand] = {
         takes_text=True,
     ),
     "undo": SlashCommand(
-        "[--force]", "revert the last message and its changes", _undo, needs_rest=True, flags=_FORCE
+        "[--force]",
+        "revert the last message and its changes",
+        _undo,
+        needs_rest=True,
+        flags=_FORCE,
+    ),
+    "rewind": SlashCommand(
+        "[--force]",
+        "choose one of your messages, and revert it and all that followed; Esc Esc does the same",
+        _rewind,
+        needs_rest=True,
+        flags=_FORCE,
     ),
     "redo": SlashCommand(
         "[--force]",
@@ -691,6 +681,7 @@ def completion_values(chat: Chat) -> Mapping[str, Values]:
         "export": fixed(*((flag, each.description) for flag, each in _EXPORTS.items())),
         "queue": fixed((_CLEAR, "withdraw every message that waits")),
         "undo": fixed(("--force", "replace what others have changed")),
+        "rewind": fixed(("--force", "replace what others have changed")),
         "redo": fixed(("--force", "replace what others have changed")),
         "memory": fixed(("list", ""), ("show", ""), ("forget", "")),
         "mcp": fixed(("list", ""), ("test", ""), ("login", ""), ("logout", "")),

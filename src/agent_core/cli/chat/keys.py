@@ -88,7 +88,8 @@ class KeyParser(Vt100Parser):
         """Take what was begun as it is: nothing follows."""
         begun, self._begun = self._begun, ""
         if begun and not begun.strip("\x1b"):
-            self._press_escape()
+            for _ in begun:
+                self._press_escape()
         elif len(begun) <= len("\x1b["):  # Alt with one of `[ O ] P _ ^ X`
             super().feed(begun)
         super().flush()

@@ -62,6 +62,8 @@ _MENU_ROWS = 8
 _MOST_PARTIAL = 16_384
 """An output line that grows longer is broken: the region is redrawn with each piece of it."""
 _ESCAPE_S = 0.1
+_TWICE_S = 1.0
+"""Seconds within which Escape counts as pressed twice."""
 _LONE_S = 0.3
 """Seconds for which a key stays alone that answers a question over an empty line."""
 _WAITING = "waiting"
@@ -128,6 +130,7 @@ class EditedLine:
         self._history = history
         self._entered: asyncio.Queue[Entered | None] = asyncio.Queue()
         self._acts = False
+        self._escaped_at = float("-inf")
         self._returned = ""
         self._aside: Entered | None = None
         self._drafts: set[str] = set()
@@ -198,6 +201,10 @@ class EditedLine:
     def enter(self, text: str) -> None:
         """Enter a message as if it had been typed; it never names a command."""
         self._entered.put_nowait(Entered(text))
+
+    def act(self, command: str) -> None:
+        """Enter a command as if it had been typed."""
+        self._entered.put_nowait(Entered(command, acts=True))
 
     async def pick(self, picker: Picker) -> str | None:
         """Let the user choose from a list in place of the line; None: they left it."""
@@ -636,7 +643,7 @@ class EditedLine:
 
         @keys.add("c-o")
         def _(_event: KeyPressEvent) -> None:
-            self._entered.put_nowait(Entered("/last", acts=True))
+            self.act("/last")
 
         @keys.add("c-x", "c-e")
         def _(_event: KeyPressEvent) -> None:
@@ -650,11 +657,18 @@ class EditedLine:
             self._buffer.insert_text("\n")
 
     def _escape(self, _event: KeyPressEvent) -> None:
-        """Close the open list, else cancel the run."""
+        """Close the open list, else cancel the run; the second time on an idle line, rewind."""
+        loop, conversation = asyncio.get_running_loop(), self._conversation
+        is_second = loop.time() - self._escaped_at < _TWICE_S
+        self._escaped_at = float("-inf")
         if self._buffer.complete_state is not None:
             self._buffer.cancel_completion()
-        else:
-            self._conversation.cancel()
+        elif conversation.cancel() or conversation.is_working or self._buffer.text:
+            return
+        elif not is_second:
+            self._escaped_at = loop.time()
+        elif conversation.has_sent:
+            self.act("/rewind")
 
     def _take_entry(self, _event: KeyPressEvent) -> None:
         """Take the selected entry of the open list, else its first one."""

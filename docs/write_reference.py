@@ -1,8 +1,11 @@
-"""Writes the pages of `docs/reference/` from the docstrings and signatures of the three packages.
+"""Write the pages of `docs/reference/` from the docstrings and signatures of the three packages.
 
-`make reference` runs it, and the suite fails where a page is not what it would write. The source is
-read, not imported. Every exported name of `agent_core` is put on a page here, by hand; the other
-packages are listed by their own `__all__`.
+`make reference` runs it, and the suite fails if a page differs from what it would write. The source
+is read, not imported. The names of `agent_core` are put on pages here, by hand; the other packages
+are listed by their own `__all__`.
+
+A class with several methods has a page of its own. Records, enumerations, functions and small
+classes share the page of their group: a page for each of 280 names would be mostly navigation.
 """
 
 import logging
@@ -27,6 +30,8 @@ DECORATORS = {
     "staticmethod",
 }
 SHOWN_SPECIALS = {"__aenter__", "__call__"}
+METHODS_OF_A_PAGE = 3
+NAVIGATION = re.compile(r"(?<=# reference: begin\n).*(?= {8}# reference: end)", re.DOTALL)
 
 ENGINE: Mapping[str, tuple[str, str, Mapping[str, tuple[str, ...]]]] = {
     "runs": (
@@ -485,26 +490,73 @@ def describe(path: str, level: int) -> Iterator[str]:
 # --- pages ----------------------------------------------------------------------------------------
 
 
+def has_own_page(path: str) -> bool:
+    """Return whether a name is a class with enough methods for a page of its own."""
+    member = target_of(find(path))
+    if not isinstance(member, griffe.Class):
+        return False
+    methods = [each for each in members_of(member) if isinstance(each, griffe.Function)]
+    return len(methods) >= METHODS_OF_A_PAGE
+
+
+def own_page(module: str, name: str) -> str:
+    """Return the file, without its ending, of a class that has a page of its own."""
+    return f"{module.replace('.', '-')}-{name}"
+
+
+def class_page(module: str, name: str, group: str) -> str:
+    """Return the page of one class."""
+    parts = [*describe(f"{module}.{name}", 1)]
+    parts.insert(1, f"Imported from `{module}`. Others of its kind: [{group}]({group}.md).")
+    parts += describe_types([target_of(find(f"{module}.{name}"))])
+    return joined(parts)
+
+
+def joined(parts: Iterable[str]) -> str:
+    """Return parts of a page as its text."""
+    return "\n\n".join(part.strip() for part in parts if part.strip())
+
+
+def class_links(module: str, names: Iterable[str]) -> Iterator[str]:
+    """Yield the list of classes that have pages of their own, each with its first sentence."""
+    lines: list[str] = []
+    for name in names:
+        member = target_of(find(f"{module}.{name}"))
+        text = " ".join(
+            (member.docstring.value if member.docstring else "").split("\n\n")[0].split()
+        )
+        lines.append(f"- [`{name}`]({own_page(module, name)}.md): {text}".rstrip(": "))
+    if lines:
+        yield "\n".join(lines)
+
+
 def pages() -> dict[str, str]:
-    """Every page by the name of its file.
+    """Return every page by the name of its file.
 
     Raises:
-        SystemExit: an exported name of `agent_core` stands on no page.
+        SystemExit: an exported name of `agent_core` is on no page.
     """
     written_pages: dict[str, str] = {}
     index: list[tuple[str, str, str]] = []
     names = exported("agent_core")
     for file, (title, about, sections) in ENGINE.items():
         parts = [f"# {title}", f"{about} Every name is imported from `agent_core`."]
+        shared: list[str] = []
         for section, wanted in sections.items():
             present = [name for name in wanted if name in names]
             parts += [f"## {section}"] if present else []
+            own = [name for name in present if has_own_page(f"agent_core.{name}")]
+            parts += class_links("agent_core", own)
             for name in present:
-                parts += describe(f"agent_core.{name}", 3)
-                index.append((name, "agent_core", file))
-        shown = [name for wanted in sections.values() for name in wanted if name in names]
-        parts += describe_types(target_of(find(f"agent_core.{name}")) for name in shown)
-        written_pages[f"{file}.md"] = "\n\n".join(part.strip() for part in parts if part.strip())
+                page = own_page("agent_core", name) if name in own else file
+                index.append((name, "agent_core", page))
+                if name in own:
+                    written_pages[f"{page}.md"] = class_page("agent_core", name, file)
+                else:
+                    shared.append(name)
+                    parts += describe(f"agent_core.{name}", 3)
+        parts += describe_types(target_of(find(f"agent_core.{name}")) for name in shared)
+        written_pages[f"{file}.md"] = joined(parts)
     if missing := sorted(set(names) - {name for name, _, _ in index}):
         sys.exit(f"{Path(__file__).name}: put these on a page in ENGINE: {', '.join(missing)}")
     for file, (module, about, page) in WHOLE.items():
@@ -512,11 +564,17 @@ def pages() -> dict[str, str]:
             f"# `{module}`: {about}",
             f"Every name is imported from `{module}`. Guide: [{module}]({page}).",
         ]
-        for name in exported(module):
+        own = [name for name in exported(module) if has_own_page(f"{module}.{name}")]
+        parts += class_links(module, own)
+        shared = [name for name in exported(module) if name not in own]
+        for name in own:
+            index.append((name, module, own_page(module, name)))
+            written_pages[f"{own_page(module, name)}.md"] = class_page(module, name, file)
+        for name in shared:
             parts += describe(f"{module}.{name}", 2)
             index.append((name, module, file))
-        parts += describe_types(target_of(find(f"{module}.{name}")) for name in exported(module))
-        written_pages[f"{file}.md"] = "\n\n".join(part.strip() for part in parts if part.strip())
+        parts += describe_types(target_of(find(f"{module}.{name}")) for name in shared)
+        written_pages[f"{file}.md"] = joined(parts)
     homes = {name: file for name, _, file in index}
     index += [(name, "agcore", homes[name]) for name in exported("agcore") if name in homes]
     written_pages["README.md"] = contents(index)
@@ -538,8 +596,45 @@ def contents(index: Iterable[tuple[str, str, str]]) -> str:
     return "\n\n".join(lines)
 
 
+def navigation(found: Iterable[str]) -> str:
+    """Return the entries of `zensical.toml` for the pages: packages, their groups and classes."""
+    files = sorted(found, key=str.lower)
+
+    def entry(label: str, file: str, depth: int) -> str:
+        return f'{" " * depth}{{ "{label}" = "docs/reference/{file}.md" }},'
+
+    def group(label: str, file: str, classes: Iterable[str], depth: int) -> Iterator[str]:
+        inside = [each for each in classes if f"{each}.md" in files]
+        if not inside:
+            yield entry(label, file, depth)
+            return
+        yield f'{" " * depth}{{ "{label}" = ['
+        yield entry("Overview", file, depth + 4)
+        for each in inside:
+            yield entry(each.rpartition("-")[2], each, depth + 4)
+        yield f"{' ' * depth}] }},"
+
+    def own(module: str, names: Iterable[str]) -> list[str]:
+        return [own_page(module, name) for name in sorted(names)]
+
+    lines = [entry("All names", "README", 8), '        { "agent_core" = [']
+    for file, (_, _, sections) in ENGINE.items():
+        names = [name for wanted in sections.values() for name in wanted]
+        lines += group(file.capitalize(), file, own("agent_core", names), 12)
+    whole = [(file, module) for file, (module, _, _) in WHOLE.items()]
+    for file, module in whole:
+        if module.startswith("agent_core."):
+            lines += group(file.capitalize(), file, own(module, exported(module)), 12)
+    lines += ["        ] },", '        { "agcore" = [']
+    for file, module in whole:
+        if module.startswith("agcore."):
+            lines += group(module.partition(".")[2], file, own(module, exported(module)), 12)
+    lines += ["        ] },", *group("kgent", "kgent", own("kgent", exported("kgent")), 8)]
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
-    """Write the pages anew.
+    """Write the pages anew, and their place in the navigation of the site.
 
     Raises:
         OSError: a page cannot be written.
@@ -550,6 +645,9 @@ def main() -> None:
             file.unlink()
     for file, text in found.items():
         (FOLDER / file).write_text(text, encoding="utf-8")
+    site = ROOT / "zensical.toml"
+    text = NAVIGATION.sub(lambda _: navigation(found), site.read_text(encoding="utf-8"))
+    site.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

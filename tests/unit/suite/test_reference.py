@@ -13,6 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "docs" / "reference"
+IMPORTED = re.compile(r"(?:Every name is i|^I)mported from `(\S+?)`", re.MULTILINE)
 PAGES = sorted(path for path in FOLDER.glob("*.md") if path.name != "README.md")
 WRITE = """
 import gc, runpy, sys
@@ -44,9 +45,9 @@ def documented() -> Iterator[tuple[str, str, str]]:
     """Page, module and name: a heading of a name, or one of the types at the end of a page."""
     for page in PAGES:
         text = page.read_text("utf-8")
-        module = re.search(r"Every name is imported from `(\S+?)`", text)
+        module = IMPORTED.search(text)
         assert module is not None, page.name
-        for name in re.findall(r"^#{2,3} `(\w+)`$", text, re.M):
+        for name in re.findall(r"^#{1,3} `(\w+)`$", text, re.M):
             yield page.name, module[1], name
         for name, home in re.findall(r"^- `(\w+)` \(`([\w.]+)`\)", text, re.M):
             yield page.name, home, name
@@ -80,17 +81,17 @@ def test_every_link_of_the_index_leads_to_a_heading() -> None:
     anchors = {
         (page.name, heading.lower())
         for page in PAGES
-        for heading in re.findall(r"^#{2,3} `(\w+)`$", page.read_text("utf-8"), re.M)
+        for heading in re.findall(r"^#{1,3} `(\w+)`$", page.read_text("utf-8"), re.M)
     }
     assert set(links) - anchors == set()
 
 
 def documented_methods() -> Iterator[tuple[str, str, str, list[str]]]:
     """Page, module, dotted name and parameters of each signature below a method's heading."""
-    heading = re.compile(r"^#{3,4} `(\w+\.\w+)`\n\n((?:```python\n.*?```\n+)+)", re.M | re.S)
+    heading = re.compile(r"^#{2,4} `(\w+\.\w+)`\n\n((?:```python\n.*?```\n+)+)", re.M | re.S)
     for page in PAGES:
         text = page.read_text("utf-8")
-        module = re.search(r"Every name is imported from `(\S+?)`", text)
+        module = IMPORTED.search(text)
         assert module is not None, page.name
         for name, blocks in heading.findall(text):
             for block in re.findall(r"```python\n(.*?)```", blocks, re.S):

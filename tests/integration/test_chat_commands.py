@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from agent_core.providers.scripted import calls
-from captures import Key
-from chats import AT_REST, CTRL_D, ENTER, READY, converse, sent, words
+from captures import Key, Shown
+from chats import AT_REST, CTRL_D, ENTER, READY, converse, open_chat, pasted, sent, words
 from confined_work import git
 from isolation import Home
 from model_server import ModelServer
@@ -172,3 +172,17 @@ def test_a_command_of_the_command_line_is_about_the_project_of_the_chat(
         ]
         scene = converse(home, project, server, keys, "--path", "sub", columns=400)
     assert f"paths {project}/sub/a" in words(scene)
+
+
+def test_single_arguments_of_an_own_command(home: Home, project: Path) -> None:
+    (project / "lamp.py").write_text("VOLTS = 230\n")
+    (home.path / "commands").mkdir()
+    (home.path / "commands" / "fix.md").write_text("Fix $1 in @$2, see:\n$3")
+    text = "\n".join(f"line {number}" for number in range(30))
+    with open_chat(home, project) as chat:
+        chat.type("/fix 'the sum' lamp.py ", shows=Shown("lamp.py"))
+        chat.type(pasted(text), shows="30 lines]")
+        chat.pause()
+        said = chat.send("")
+    assert said.startswith(f"Fix the sum in @lamp.py, see:\n{text}")
+    assert "\nVOLTS = 230\n" in said

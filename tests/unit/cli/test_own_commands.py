@@ -36,13 +36,44 @@ def filled(text: str, line: str) -> str:
         ("$ARGUMENTS or $ARGUMENTS", "/review $ARGUMENTS \\1", r"$ARGUMENTS \1 or $ARGUMENTS \1"),
         ("Review $ARGUMENTS.", "/review don't \"stop", "Review don't \"stop."),
         ("Review $ARGUMENTS.", "/review two\n\n lines", "Review two\n\n lines."),
-        ("awk '{print $1}'", "/review", "awk '{print $1}'"),
+        (r"awk '{print \$1}' $0 $$ $x", "/review", "awk '{print $1}' $0 $$ $x"),
         ("Review it.", "/review the tests too", "Review it.\n\nthe tests too"),
         ("Review $ARGUMENTSX.", "/review", "Review $ARGUMENTSX."),
     ],
 )
 def test_what_follows_the_name_takes_its_place_verbatim(text: str, line: str, message: str) -> None:
     assert filled(text, line) == message
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "message"),
+    [
+        ("Fix #$1 in $2.", "/fix 42 cart.py", "Fix #42 in cart.py."),
+        ("Fix #$1 in $2.", "/fix 42", "Fix #42 in ."),
+        ("Fix #$1 in $2.", "/fix", "Fix # in ."),
+        ("Say $1 to $2.", """/say 'good day' "to $ARGUMENTS" """, "Say good day to to $ARGUMENTS."),
+        ("Say $1$1.", '/say ""', "Say ."),
+        ("$2 before $1", "/swap a b", "b before a"),
+        ("Fix $1.", "/fix it and be brief", "Fix it.\n\nand be brief"),
+        ("Fix $1, of $ARGUMENTS.", "/fix 'a b' c", "Fix a b, of 'a b' c."),
+        ("Fix $1.", "/fix don't stop", "Fix don't.\n\nstop"),
+        (
+            "It costs $10, not \\$1 or \\$ARGUMENTS.",
+            "/it x",
+            "It costs $10, not $1 or $ARGUMENTS.\n\nx",
+        ),
+        ("$$1 $1st $1.50", "/it 7", "$7 7st 7.50"),
+        ("See $1.", '/see @"my file.py"', 'See @"my file.py".'),
+        (
+            "See $1 and $2",
+            "/see [pasted text 1: 40 lines] x",
+            "See [pasted text 1: 40 lines] and x",
+        ),
+    ],
+)
+def test_single_arguments_take_their_places(text: str, line: str, message: str) -> None:
+    command = OwnCommand("fix", Path("fix.md"), text)
+    assert command.fill(line, ["[pasted text 1: 40 lines]"]) == message
 
 
 def test_files_and_folders_are_commands_with_their_descriptions(folder: Path) -> None:

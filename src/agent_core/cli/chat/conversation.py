@@ -395,7 +395,8 @@ class Chat:
         words = text if self.line.is_paste(words) else words
         typed = entered.typed
         if own is not None:
-            text, words, typed = map(own.fill, (text, words, typed))
+            words = own.fill(words, self.line.folded_in(words))
+            text, typed = self.line.unfold(words), own.fill(typed)
         message: str | UserMessage = text
         if is_prompt and (named := MCP_PROMPT.match(text)):
             message = await self.runtime.mcp_prompt(*named.groups(default=""))

@@ -218,6 +218,10 @@ class EditedLine:
         """Return the entered text, with all pasted text."""
         return self._pastes.unfold(text)
 
+    def folded_in(self, text: str) -> Sequence[str]:
+        """Return the names that an entered text has for pastes and images."""
+        return self._pastes.names_in(text)
+
     def images_in(self, text: str) -> Sequence[ImageBlock]:
         """Return the images that an entered text shows."""
         return self._pastes.images_in(text)

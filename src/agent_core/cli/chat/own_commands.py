@@ -2,8 +2,9 @@
 
 import os
 import re
+import shlex
 import stat
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from msgspec import Struct
@@ -18,7 +19,11 @@ _MOST_COMMANDS = 500
 _MOST_FOLDERS = 100
 _ENDING = ".md"
 _NAME = re.compile(r"\w[\w.-]*")
-_ARGUMENTS = re.compile(r"\$ARGUMENTS\b")
+_PLACE = re.compile(r"\\?\$(?:ARGUMENTS\b|[1-9](?![0-9]))")
+"""A place for arguments in the text of a command; behind a backslash it is none."""
+_ALL = "$ARGUMENTS"
+_MENTION = re.compile(r"@\"[^\"]*\"")
+"""A file whose name has spaces: its quotation marks are a part of the mention."""
 _HINT = re.compile(rb"(?m)^(argument-hint:[ \t]*)(\[[^\r\n]*?)[ \t]*(?=\r?$)")
 """A hint such as `[file] [line]`, which other agents take as it stands: it is no YAML."""
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
@@ -29,7 +34,8 @@ class OwnCommand(Struct, frozen=True):
 
     Attributes:
         name: `review`, or `git:review` for `git/review.md`.
-        text: the message, with `$ARGUMENTS` where the words behind the name go.
+        text: the message, with `$ARGUMENTS` where the words behind the name go, and `$1` to `$9`
+            for single ones.
         what: its description.
         usage: a hint at what may follow the name.
         problem: the reason why it cannot be used; empty if it can.
@@ -42,15 +48,43 @@ class OwnCommand(Struct, frozen=True):
     usage: str = ""
     problem: str = ""
 
-    def fill(self, line: str) -> str:
+    def fill(self, line: str, whole: Iterable[str] = ()) -> str:
         """Return the message for a line `/name arguments`.
 
         Arguments that the text has no place for follow it.
+
+        Args:
+            line: the line.
+            whole: parts of the line that are one argument each, or a part of one.
         """
         arguments = "".join(line.split(None, 1)[1:]).strip()
-        if not _ARGUMENTS.search(self.text):
-            return f"{self.text}\n\n{arguments}" if arguments else self.text
-        return _ARGUMENTS.sub(lambda _: arguments, self.text)
+        places = {each for each in _PLACE.findall(self.text) if not each.startswith("\\")}
+        words = _split(arguments, whole)
+        given = {f"${number}": word for number, word in enumerate(words, 1)} | {_ALL: arguments}
+
+        def value(found: re.Match[str]) -> str:
+            return found[0][1:] if found[0][0] == "\\" else given.get(found[0], "")
+
+        text = _PLACE.sub(value, self.text)
+        left = arguments
+        if _ALL in places:
+            left = ""
+        elif places:
+            left = " ".join(word for name, word in given.items() if name not in {*places, _ALL})
+        return f"{text}\n\n{left}" if left else text
+
+
+def _split(arguments: str, whole: Iterable[str]) -> list[str]:
+    """Part arguments as a shell does; if a quotation mark is not closed, at blanks alone."""
+    kept = [*whole, *_MENTION.findall(arguments)]
+    line = arguments.replace("\0", "")
+    for number, part in enumerate(kept):
+        line = line.replace(part, f"\0{number}\0")
+    try:
+        words = shlex.split(line)
+    except ValueError:
+        words = line.split()
+    return [re.sub(r"\x00(\d+)\x00", lambda found: kept[int(found[1])], word) for word in words]
 
 
 class OwnCommands:

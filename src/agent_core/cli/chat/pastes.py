@@ -36,6 +36,10 @@ class Pastes:
         places = sorted((shown.find(name), name) for name in self._images if name in shown)
         return [self._images[name] for _, name in places]
 
+    def names_in(self, shown: str) -> list[str]:
+        """Return the names that an input has for pasted texts and images."""
+        return [*self.named_in(shown), *(name for name in self._images if name in shown)]
+
     def image_before(self, before: str) -> str:
         """Return what the input shows for the image before the cursor; empty if there is none."""
         return next(filter(before.endswith, self._images), "")

@@ -152,6 +152,11 @@ class PlainLine:
         """The text as it is."""
         return text
 
+    def folded_in(self, text: str) -> Sequence[str]:
+        """Return nothing: all text is shown."""
+        del text
+        return ()
+
     def images_in(self, text: str) -> Sequence[ImageBlock]:
         """Return nothing: here an image is attached with `@`."""
         del text

@@ -46,6 +46,32 @@ def test_status_changes_a_new_session_and_leaving(home: Home, project: Path) -> 
     assert "modified b.txt" in shown
 
 
+def test_changes_that_git_ignores_are_counted(home: Home, project: Path) -> None:
+    (project / ".gitignore").write_text("*.log\nkept.log\n")
+    (project / "kept.log").write_text("one\n")
+    git(project, "init", "-q")
+    git(project, "add", "-f", ".")
+    written = {"a.txt": "a\n", "b.log": "b\n", ":c.log": "c\n", "kept.log": "two\n"}
+    script = [
+        calls("code.write_file", path=name, content=text, overwrite=True)
+        for name, text in written.items()
+    ]
+    with ModelServer.in_thread([*script, "The answer."]) as server:
+        keys = [
+            Key(READY, "write" + ENTER),
+            Key(AT_REST, "/diff" + ENTER),
+            Key("left out, since git ignores", "/diff b.log" + ENTER),
+            Key("1 file changed, +1 -0", CTRL_D),
+        ]
+        scene = converse(home, project, server, keys, "--mode", "accept-edits")
+    shown = words(scene)
+    assert "2 files changed, +2 -1 (this session)" in shown
+    assert "left out, since git ignores them: 2 changed files (:c.log, b.log)" in shown
+    assert "modified kept.log" in shown, "git tracks it"
+    assert "added b.log" in shown.partition("> /diff b.log")[2]
+    assert "added b.log" not in shown.partition("> /diff b.log")[0]
+
+
 def test_without_snapshots_the_differences_are_those_of_git(home: Home, project: Path) -> None:
     (project / "a b.txt").write_text("one\n")
     (project / ".gitattributes").write_text("*.txt filter=evil diff=evil\n")
@@ -144,7 +170,7 @@ def test_rules_and_servers_are_added_with_no_more_than_the_words(home: Home, pro
             Key("counts from the next start", "/permissions add deny -- git push" + ENTER),
             Key("permissions.rules[1]", "/mcp add notes -- /bin/notes --fast" + ENTER),
             Key("to try it", "/permissions explain -- git push" + ENTER),
-            Key("because of", CTRL_D),
+            Key(re.compile(r"the model reads[\s\S]*sandbox off"), CTRL_D),
         ]
         scene = converse(home, project, server, keys, columns=100)
     assert "calls of mcp.notes.add, in every project" in words(scene)
@@ -168,7 +194,7 @@ def test_a_command_of_the_command_line_is_about_the_project_of_the_chat(
                 READY, '/permissions explain --tool code.read_file --args \'{"path":"a"}\'' + ENTER
             ),
             Key("because of", "/sessions list" + ENTER),
-            Key("there are no sessions of", CTRL_D),
+            Key(re.compile(r"there are no sessions of[\s\S]*sandbox off"), CTRL_D),
         ]
         scene = converse(home, project, server, keys, "--path", "sub", columns=400)
     assert f"paths {project}/sub/a" in words(scene)

@@ -6,6 +6,8 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO
 
 from agent_core.cli.chat.conversation import Chat
 from agent_core.cli.layout import ASCII_SIGNS, SIGNS
@@ -16,6 +18,7 @@ from agent_core.text import lines_of_diff, plural, visible
 from agent_core.types import FileChange
 
 _MOST_FILES = 30
+_NAMED = 3
 _MOST_BYTES = 4_000_000
 _GIT_S = 20.0
 _INERT = (
@@ -46,13 +49,23 @@ async def show_changes(chat: Chat, words: Sequence[str]) -> None:
         whose = "git's working tree: no snapshot holds a change of this session"
         if changes is None:
             return
-    if words:
+    ignored: Sequence[str] = ()
+    if not words:
+        ignored = await _ignored(chat.setup.project, [each.path for each in changes])
+        changes = [each for each in changes if each.path not in ignored]
+    else:
         name = words[0].removeprefix("./")
         changes = [each for each in changes if each.path == name]
         if not changes:
             chat.fail(f"{words[0]} has not changed; /diff lists the files that have")
             return
     _show(chat, changes, whose, most=None if words else LINES_OF_DIFF)
+    if ignored:
+        names = visible(chat.clean(", ".join(ignored[:_NAMED])), one_line=True)
+        more = f" and {len(ignored) - _NAMED} more" if len(ignored) > _NAMED else ""
+        count = plural(len(ignored), "changed file")
+        whom = "it" if len(ignored) == 1 else "them"
+        chat.say(f"left out, since git ignores {whom}: {count} ({names}{more})", Style.DIM)
 
 
 def _show(chat: Chat, changes: Sequence[FileChange], whose: str, *, most: int | None) -> None:
@@ -111,18 +124,34 @@ async def _read_git(chat: Chat, project: Path) -> Sequence[FileChange] | None:
     return changes
 
 
+async def _ignored(project: Path, paths: Sequence[str]) -> Sequence[str]:
+    """Return those of the paths that git ignores; none without git, or outside a repository."""
+    program = await asyncio.to_thread(shutil.which, "git")
+    if program is None or not paths or find_top(project) is None:
+        return ()
+    with TemporaryFile() as asked:  # `./`: a name that begins with a colon is a name
+        asked.write(b"".join(os.fsencode(f"./{path}\0") for path in paths))
+        asked.seek(0)
+        found = await _run(program, project, "check-ignore", "-z", "--stdin", given=asked)
+    return [os.fsdecode(path).removeprefix("./") for path in (found or b"").split(b"\0") if path]
+
+
 async def _run(
-    program: str, project: Path, *words: str, settings: Sequence[str] = ()
+    program: str,
+    project: Path,
+    *words: str,
+    settings: Sequence[str] = (),
+    given: IO[bytes] | None = None,
 ) -> bytes | None:
     """Return the output of git, the beginning of a very long one; None if it fails."""
-    given = [part for each in (*_INERT, *settings) for part in ("-c", each)]
+    options = [part for each in (*_INERT, *settings) for part in ("-c", each)]
     child = await asyncio.create_subprocess_exec(
         program,
         "--no-pager",
-        *given,
+        *options,
         *words,
         cwd=project,
-        stdin=asyncio.subprocess.DEVNULL,
+        stdin=given or asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
         env={**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_NO_LAZY_FETCH": "1"},

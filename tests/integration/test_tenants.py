@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pytest
 
 from agent_core import (
     AgentCoreError,
     AgentRuntime,
+    ConfigError,
     ErrorCode,
     PermissionDecision,
     PermissionRequest,
@@ -46,7 +48,7 @@ async def decide(request: PermissionRequest) -> PermissionDecision:
     return PermissionDecision(decision=Decision.ALLOW_FOR_SESSION)
 
 
-def opened(home: Home, project: Path, url: str, tenant: str, *script: Any) -> AgentRuntime:
+def opened(home: Home, project: Path, url: str, tenant: str | None, *script: Any) -> AgentRuntime:
     runtime = AgentRuntime(
         project,
         home_dir=home.path,
@@ -181,3 +183,75 @@ async def test_no_id_of_another_tenant_is_known_and_nothing_of_it_changes(
         undone = await acme.diff_workspace(snapshot_id, snapshot_id)
         assert undone.changes == []
     assert not (tmp_path / "fork").exists()
+
+
+async def test_a_runtime_of_all_tenants_reads_those_of_one(
+    home: Home, project: Path, database_url: str
+) -> None:
+    home.write_config(CONFIG)
+    (project / "a.txt").write_text("old\n")
+    async with opened(home, project, database_url, "acme", *SCRIPT) as acme:
+        first = await acme.run("go", "s1", here=True)
+        await acme.run("go on", "s1", here=True)
+        node_id = (await acme.list_sessions())[0].active_node_id or ""
+    async with opened(home, project, database_url, "other", "mine") as other:
+        await other.run("a word of mine", "s2", here=True)
+    run_id = first.run_id
+
+    def reads(of: AgentRuntime, **one: Any) -> dict[str, Callable[[], Awaitable[Any]]]:
+        return {
+            "approvals": lambda: of.approvals(**one),
+            "list_sessions": lambda: of.list_sessions(**one),
+            "session_summaries": lambda: of.session_summaries(**one),
+            "search_sessions": lambda: of.search_sessions("go", **one),
+            "search_sessions, another's": lambda: of.search_sessions("word", **one),
+            "costs": lambda: of.costs("session", **one),
+            "last_session": lambda: of.last_session(**one),
+            "sessions_nearby": lambda: of.sessions_nearby(project / "sub", **one),
+            "replay_session": lambda: of.replay_session("s1", **one),
+            "replay_session, another's": lambda: of.replay_session("s2", **one),
+            "session_runs": lambda: of.session_runs("s1", **one),
+            "replay_run": lambda: of.replay_run(run_id, **one),
+            "inspect_run": lambda: of.inspect_run(run_id, **one),
+            "get_node_path": lambda: of.get_node_path(node_id, **one),
+            "resolve_session_id": lambda: of.resolve_session_id("s", **one),
+            "resolve_run_id": lambda: of.resolve_run_id(run_id[:-1], **one),
+            "resolve_node_id": lambda: of.resolve_node_id(node_id[:-1], **one),
+            "diff_session": lambda: of.diff_session("s1", **one),
+            "diff_workspace": lambda: of.diff_workspace(node_id, node_id, **one),
+            "file_at": lambda: of.file_at(node_id, "a.txt", **one),
+        }
+
+    async def outcomes(of: AgentRuntime, **one: Any) -> dict[str, object]:
+        found: dict[str, object] = {}
+        for name, read in reads(of, **one).items():
+            try:
+                found[name] = await read()
+            except AgentCoreError as error:
+                found[name] = error.code
+        return found
+
+    async with opened(home, project, database_url, "acme") as acme:
+        expected = await outcomes(acme)
+        with pytest.raises(AgentCoreError, match="bound to the tenant 'acme'"):
+            await acme.list_sessions(tenant="other")
+        assert await outcomes(acme, tenant="acme") == expected
+    async with opened(home, project, database_url, None) as everybodys:
+        assert await outcomes(everybodys, tenant="acme") == expected
+        nothing = await outcomes(everybodys, tenant="nobody")
+        assert len(await everybodys.list_sessions()) == 2
+        snapshot_id = (await everybodys.diff_workspace(node_id, node_id)).after
+        assert await everybodys.file_at(snapshot_id, "a.txt", tenant="acme")
+        with pytest.raises(AgentCoreError):
+            await everybodys.file_at(snapshot_id, "a.txt", tenant="other")
+        with pytest.raises(ConfigError, match="not one"):
+            await everybodys.list_sessions(tenant="no tenant")
+    assert expected["last_session"] == "s1"
+    assert all(not found or found in NOTHING for found in nothing.values()), nothing
+
+
+async def test_without_a_server_there_are_no_tenants(home: Home, project: Path) -> None:
+    home.write_config(CONFIG)
+    async with AgentRuntime(project, home_dir=home.path) as made:
+        with pytest.raises(ConfigError, match="needs a Postgres database"):
+            await made.list_sessions(tenant="acme")

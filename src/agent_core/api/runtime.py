@@ -544,6 +544,7 @@ class AgentRuntime:
         is_open: bool = True,
         prefix: str = "",
         limit: int = 100,
+        tenant: str | None = None,
     ) -> "list[ApprovalRecord]":
         """Return questions about calls, from every process that shares the home, oldest first.
 
@@ -554,9 +555,10 @@ class AgentRuntime:
             is_open: only questions that wait for an answer.
             prefix: the beginning of their ids.
             limit: the maximum number; the newest are returned.
+            tenant: only sessions of this tenant, for a runtime that is bound to none.
         """
         _require_text("session id", session_id)
-        services = await self._home.services()
+        services = await self._reading(tenant)
         wanted = {**(metadata or {}), **({} if user is None else {"user": user})}
         return await services.store.approvals(
             session_id=session_id, is_open=is_open, prefix=prefix, metadata=wanted, limit=limit
@@ -817,6 +819,8 @@ class AgentRuntime:
         from_seq: int | None = None,
         to_seq: int | None = None,
         include_sensitive: bool = False,
+        *,
+        tenant: str | None = None,
     ) -> "ReplayResult":
         """Return the session's timeline, `from_seq <= seq <= to_seq`, at most 1000 events a page.
 
@@ -825,18 +829,18 @@ class AgentRuntime:
         Raises:
             StorageError: `session_not_found`.
         """
-        services = await self._home.services()
+        services = await self._reading(tenant)
         return await services.sessions.replay_session(
             session_id, from_seq=from_seq, to_seq=to_seq, include_sensitive=include_sensitive
         )
 
-    async def session_runs(self, session_id: str) -> list[RunRecord]:
+    async def session_runs(self, session_id: str, *, tenant: str | None = None) -> list[RunRecord]:
         """Return every run of a session, including runs of children, oldest first.
 
         Raises:
             StorageError: `session_not_found`.
         """
-        return await (await self._home.services()).sessions.session_runs(session_id)
+        return await (await self._reading(tenant)).sessions.session_runs(session_id)
 
     async def waiting_messages(self, session_id: str) -> "list[WaitingMessage]":
         """Return the messages sent to runs of a session that no model has seen, in order.
@@ -850,31 +854,35 @@ class AgentRuntime:
         services = await self._home.services()
         return await services.runs.waiting_messages(checked_session_id(session_id))
 
-    async def replay_run(self, run_id: str, include_sensitive: bool = False) -> "ReplayResult":
+    async def replay_run(
+        self, run_id: str, include_sensitive: bool = False, *, tenant: str | None = None
+    ) -> "ReplayResult":
         """Return the timeline of one run.
 
         Raises:
             StorageError: `run_not_found`.
         """
-        services = await self._home.services()
+        services = await self._reading(tenant)
         return await services.sessions.replay_run(run_id, include_sensitive=include_sensitive)
 
-    async def inspect_run(self, run_id: str, include_sensitive: bool = False) -> "InspectResult":
+    async def inspect_run(
+        self, run_id: str, include_sensitive: bool = False, *, tenant: str | None = None
+    ) -> "InspectResult":
         """Return everything about a run: its nodes, events, artifacts and model requests.
 
         Raises:
             StorageError: `run_not_found`.
         """
-        services = await self._home.services()
+        services = await self._reading(tenant)
         return await services.sessions.inspect_run(run_id, include_sensitive=include_sensitive)
 
-    async def get_node_path(self, node_id: str) -> list[Node]:
+    async def get_node_path(self, node_id: str, *, tenant: str | None = None) -> list[Node]:
         """Return the nodes from the root to this one, without strings that look like secrets.
 
         Raises:
             StorageError: `node_not_found`.
         """
-        return await (await self._home.services()).sessions.node_path(node_id)
+        return await (await self._reading(tenant)).sessions.node_path(node_id)
 
     async def switch_node(
         self, session_id: str, node_id: str, restore_files: bool = False, force: bool = False
@@ -953,25 +961,31 @@ class AgentRuntime:
         place = None if into is None else Path(into)
         return await services.sessions.forks.fork(session_id, node_id, into=place)
 
-    async def diff_workspace(self, before: str, after: str) -> "WorkspaceDiff":
+    async def diff_workspace(
+        self, before: str, after: str, *, tenant: str | None = None
+    ) -> "WorkspaceDiff":
         """Return the difference between the files of two states, without secrets.
 
         Args:
             before: id of a node, or of a snapshot.
             after: the same for the other state.
+            tenant: only sessions of this tenant, for a runtime that is bound to none.
 
         Raises:
             StorageError: `node_not_found`; or the snapshot no longer exists.
             AgentCoreError: `validation_error`: a node has no snapshot.
         """
-        return await (await self._home.services()).sessions.forks.diff(before, after)
+        return await (await self._reading(tenant)).sessions.forks.diff(before, after)
 
-    async def file_at(self, node_or_snapshot_id: str, path: str) -> bytes:
+    async def file_at(
+        self, node_or_snapshot_id: str, path: str, *, tenant: str | None = None
+    ) -> bytes:
         """Return the bytes of one recorded file, with secrets if it holds some.
 
         Args:
             node_or_snapshot_id: id of a node, or of a snapshot.
             path: the file, relative to the project. Links are not followed.
+            tenant: only sessions of this tenant, for a runtime that is bound to none.
 
         Raises:
             StorageError: `file_not_found`: no file is recorded there; `node_not_found`; or the
@@ -979,9 +993,11 @@ class AgentRuntime:
             AgentCoreError: `validation_error`: a node has no snapshot.
         """
         _require_text("path", path)
-        return await (await self._home.services()).sessions.forks.file_at(node_or_snapshot_id, path)
+        return await (await self._reading(tenant)).sessions.forks.file_at(node_or_snapshot_id, path)
 
-    async def diff_session(self, session_id: str) -> "WorkspaceDiff | None":
+    async def diff_session(
+        self, session_id: str, *, tenant: str | None = None
+    ) -> "WorkspaceDiff | None":
         """Return what the runs of a session have changed, without secrets; None if none of it is
         recorded.
 
@@ -991,7 +1007,7 @@ class AgentRuntime:
         Raises:
             StorageError: `session_not_found`; or a snapshot no longer exists.
         """
-        return await (await self._home.services()).sessions.forks.diff_session(session_id)
+        return await (await self._reading(tenant)).sessions.forks.diff_session(session_id)
 
     async def workers(self) -> "list[WorkerRecord]":
         """Return the workers of the Postgres database, as of their last heartbeats.
@@ -1009,9 +1025,11 @@ class AgentRuntime:
         """
         return await (await self._home.services()).worker_table.queued(limit)
 
-    async def list_sessions(self, limit: int = 50, offset: int = 0) -> list[SessionRecord]:
+    async def list_sessions(
+        self, limit: int = 50, offset: int = 0, *, tenant: str | None = None
+    ) -> list[SessionRecord]:
         """Return sessions of this database, most recently used first."""
-        return await (await self._home.services()).store.sessions(limit=limit, offset=offset)
+        return await (await self._reading(tenant)).store.sessions(limit=limit, offset=offset)
 
     async def session_summaries(
         self,
@@ -1021,6 +1039,7 @@ class AgentRuntime:
         project: str | Path | None = None,
         query: str | None = None,
         forked_from: str | None = None,
+        tenant: str | None = None,
     ) -> "list[SessionSummary]":
         """Return sessions with their titles, states and costs, most recently used first.
 
@@ -1030,9 +1049,10 @@ class AgentRuntime:
             project: only sessions that work in this folder.
             query: words that title, folder and id must contain, in any order, ignoring case.
             forked_from: only forks of this session.
+            tenant: only sessions of this tenant, for a runtime that is bound to none.
         """
         _require_text("session id", forked_from)
-        services = await self._home.services()
+        services = await self._reading(tenant)
         return await services.sessions.summaries(
             limit=limit,
             offset=offset,
@@ -1048,6 +1068,7 @@ class AgentRuntime:
         since: datetime | None = None,
         project: str | Path | None = None,
         limit: int = 1000,
+        tenant: str | None = None,
     ) -> "list[CostSummary]":
         """Return the cost of the stored sessions; calls no model and reads no history.
 
@@ -1059,6 +1080,7 @@ class AgentRuntime:
             since: only runs started then or later, without background work; an aware time.
             project: only sessions that work in this folder.
             limit: the maximum number.
+            tenant: only sessions of this tenant, for a runtime that is bound to none.
 
         Raises:
             AgentCoreError: `validation_error`: `since` has no time zone.
@@ -1066,12 +1088,17 @@ class AgentRuntime:
         if since is not None and since.tzinfo is None:
             message = "since needs a time zone, as in datetime.now(UTC)"
             raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
-        store = (await self._home.services()).store
+        store = (await self._reading(tenant)).store
         folder = await asyncio.to_thread(_folder, project)
         return await store.costs(by, since=since, project=folder, limit=limit)
 
     async def search_sessions(
-        self, query: str, limit: int = 20, *, project: str | Path | None = None
+        self,
+        query: str,
+        limit: int = 20,
+        *,
+        project: str | Path | None = None,
+        tenant: str | None = None,
     ) -> "list[SessionMatch]":
         """Find the newest messages, tool calls and results with every word of `query`.
 
@@ -1083,11 +1110,12 @@ class AgentRuntime:
             query: the words.
             limit: the maximum number.
             project: only sessions that work in this folder.
+            tenant: only sessions of this tenant, for a runtime that is bound to none.
 
         Raises:
             AgentCoreError: `validation_error`: the query has no words, or too many.
         """
-        sessions = (await self._home.services()).sessions
+        sessions = (await self._reading(tenant)).sessions
         folder = await asyncio.to_thread(_folder, project)
         return await sessions.search(query, limit=limit, project=folder)
 
@@ -1100,16 +1128,20 @@ class AgentRuntime:
         """
         return await (await self._home.services()).sessions.rename(session_id, title)
 
-    async def last_session(self, project: str | Path | None = None) -> str | None:
+    async def last_session(
+        self, project: str | Path | None = None, *, tenant: str | None = None
+    ) -> str | None:
         """Return the last used session with an answer, of the project or of all; None without one.
 
         A session in which no model has completed a reply, and no message waits to be sent, is
         skipped, because there is nothing to continue.
         """
         folder = await asyncio.to_thread(_folder, project)
-        return await (await self._home.services()).store.last_session(folder)
+        return await (await self._reading(tenant)).store.last_session(folder)
 
-    async def sessions_nearby(self, project: str | Path, *, limit: int = 100) -> dict[str, int]:
+    async def sessions_nearby(
+        self, project: str | Path, *, limit: int = 100, tenant: str | None = None
+    ) -> dict[str, int]:
         """Return the number of sessions of each folder above and below a project.
 
         The folders above are first, the nearest before the others. Of those below, the first
@@ -1119,29 +1151,32 @@ class AgentRuntime:
         Args:
             project: the folder; its own sessions are not counted.
             limit: the maximum number of folders.
+            tenant: only sessions of this tenant, for a runtime that is bound to none.
         """
         folder = await asyncio.to_thread(_folder, project) or ""
-        return await (await self._home.services()).store.sessions_nearby(folder, limit=limit)
+        return await (await self._reading(tenant)).store.sessions_nearby(folder, limit=limit)
 
-    async def resolve_session_id(self, prefix: str) -> str:
+    async def resolve_session_id(self, prefix: str, *, tenant: str | None = None) -> str:
         """Return the unique session whose id is, or begins with, `prefix`; `sess_` may be omitted.
 
         Raises:
             StorageError: `session_not_found`: no id does.
             AgentCoreError: `validation_error`: several do (`details.candidates`).
         """
-        return await (await self._home.services()).sessions.resolve_id("session", prefix)
+        return await (await self._reading(tenant)).sessions.resolve_id("session", prefix)
 
-    async def resolve_run_id(self, prefix: str) -> str:
+    async def resolve_run_id(self, prefix: str, *, tenant: str | None = None) -> str:
         """Return the unique run whose id is, or begins with, `prefix`; `run_` may be omitted.
 
         Raises:
             StorageError: `run_not_found`: no id does.
             AgentCoreError: `validation_error`: several do (`details.candidates`).
         """
-        return await (await self._home.services()).sessions.resolve_id("run", prefix)
+        return await (await self._reading(tenant)).sessions.resolve_id("run", prefix)
 
-    async def resolve_node_id(self, prefix: str, session_id: str | None = None) -> str:
+    async def resolve_node_id(
+        self, prefix: str, session_id: str | None = None, *, tenant: str | None = None
+    ) -> str:
         """Return the unique node, of this session or of all, with this id or beginning of an id.
 
         Raises:
@@ -1149,7 +1184,7 @@ class AgentRuntime:
             AgentCoreError: `validation_error`: several do (`details.candidates`).
         """
         _require_text("session id", session_id)
-        sessions = (await self._home.services()).sessions
+        sessions = (await self._reading(tenant)).sessions
         return await sessions.resolve_id("node", prefix, session_id=session_id)
 
     async def delete_session(self, session_id: str) -> "DeleteSessionResult":
@@ -1287,6 +1322,21 @@ class AgentRuntime:
             include_cancelled=include_cancelled,
             older_than=older_than,
         )
+
+    async def _reading(self, tenant: str | None) -> "Services":
+        """Return the services that read the sessions of a tenant; None leaves that to the runtime.
+
+        Raises:
+            AgentCoreError: `validation_error`: the runtime is bound to another tenant.
+            ConfigError: the name is invalid, or the database has no tenants.
+        """
+        services = await self._home.services()
+        bound = services.project.setup.tenant
+        if tenant is None or tenant == bound:
+            return services
+        if bound is not None:
+            raise _malformed(f"this runtime is bound to the tenant {bound!r}; leave tenant out")
+        return services.of_tenant(tenant)
 
     async def _changeable(self, *, is_dry: bool = False) -> "Services":
         """Return the services for something that may change files before it stores anything.

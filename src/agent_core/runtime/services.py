@@ -9,12 +9,14 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from agent_core.aio import stop_task
 from agent_core.aio.loops import HomeLoop
 from agent_core.artifacts.store import ArtifactStore, InMemoryArtifactStore
 from agent_core.assets.load import check_assets
 from agent_core.config.databases import url_secrets
+from agent_core.config.load import check_tenant
 from agent_core.config.paths import Setup
 from agent_core.disk.unfinished import Notes
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
@@ -56,6 +58,16 @@ class Services(Struct, frozen=True, kw_only=True):
     sessions: Sessions
     redactor: Redactor
     workers: "WorkerTable | None" = None
+
+    def of_tenant(self, tenant: str) -> "Services":
+        """Return services that read the sessions of one tenant.
+
+        Raises:
+            ConfigError: the name is invalid, or the database has no tenants.
+        """
+        check_tenant(tenant)
+        store = self.store.of_tenant(tenant)
+        return replace(self, store=store, sessions=self.sessions.of_tenant(tenant, store))
 
     @property
     def worker_table(self) -> "WorkerTable":

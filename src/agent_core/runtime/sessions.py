@@ -6,6 +6,8 @@ from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from msgspec import structs
+
 from agent_core.context.composer import rebuild_requests
 from agent_core.disk.unfinished import Notes
 from agent_core.errors import AgentCoreError, ErrorCode
@@ -21,6 +23,7 @@ from agent_core.runtime.run import RunProgress, identity_of
 from agent_core.runtime.runs import Runs
 from agent_core.runtime.workspaces import Workspaces
 from agent_core.storage.rows import session_not_found
+from agent_core.storage.store import SessionStore
 from agent_core.text import first_words, join_surrogates
 from agent_core.tools.base import OutputMisfitError
 from agent_core.types import (
@@ -75,6 +78,7 @@ class Sessions:
         self.moves = moves
         self.workspaces = workspaces
         self._project = project
+        self._parts = parts
         self._store = parts.store
         self._owner = parts.owner
         self._redactor = parts.redactor
@@ -82,6 +86,17 @@ class Sessions:
         self._artifacts = parts.artifacts
         self._runs = runs
         self._deletion_notes = deletion_notes
+
+    def of_tenant(self, tenant: str, store: SessionStore) -> "Sessions":
+        """Return an object that reads the sessions of one tenant, through its view of the store."""
+        return Sessions(
+            self._project,
+            structs.replace(self._parts, store=store),
+            runs=self._runs,
+            moves=self.moves,
+            workspaces=self.workspaces.of_tenant(tenant, store),
+            deletion_notes=None,
+        )
 
     @cached_property
     def forks(self) -> "Forks":

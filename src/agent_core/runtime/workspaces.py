@@ -16,6 +16,8 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from agent_core.config.paths import Setup
 from agent_core.disk.folders import make_private
 from agent_core.disk.locks import closing_lock, locked_if_free, try_lock
@@ -168,6 +170,11 @@ class Workspaces:
         if self._blobs is None or self._setup.tenant is None:
             return await self._store.snapshots_in_use()
         return await asyncio.to_thread(self._blobs.snapshots_in_use)
+
+    def of_tenant(self, tenant: str, store: SessionStore) -> "Workspaces":
+        """Return the workspaces of one tenant's sessions, through its view of the store."""
+        setup = structs.replace(self._setup, tenant=tenant)
+        return Workspaces(setup, store, self._blobs, key=self._key)
 
     async def require_snapshot(self, snapshot_id: str) -> None:
         """Refuse a snapshot that no session of this tenant names: it may belong to another tenant.

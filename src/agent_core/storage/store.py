@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from msgspec.structs import replace
 
-from agent_core.errors import ErrorCode, StorageError
+from agent_core.errors import ConfigError, ErrorCode, StorageError
 from agent_core.storage import (
     budgets,
     changes,
@@ -190,6 +190,15 @@ class SessionStore:
         """
         if self.is_read_only:
             raise NoWriter.refusal()
+
+    def of_tenant(self, tenant: str) -> Self:  # noqa: ARG002 - as a shared database needs it
+        """Return a store that reads the sessions of one tenant, and refuses writes.
+
+        Raises:
+            ConfigError: the database has no tenants.
+        """
+        message = "a tenant needs a Postgres database: set [store] url_env, or database_url"
+        raise ConfigError(ErrorCode.CONFIG_ERROR, message)
 
     def judged_by(self, judge: "Owner") -> Self:
         """Return the same store with another judge of owners."""

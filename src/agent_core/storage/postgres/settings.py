@@ -170,6 +170,10 @@ class Answering(Connection[PostgresRow]):
         self.execute(how or self._begin)
         self.apply_settings()
 
+    def bind(self, tenant: str) -> None:
+        """Restrict the current transaction to the rows of one tenant."""
+        self.execute(f"SELECT {_BOUND.format(1)}".encode(), [tenant])
+
     @contextmanager
     def together(self) -> Generator[Pipeline | None]:
         """Send statements without waiting for each answer; one after another behind a pooler.

@@ -1,12 +1,14 @@
 """The session store on PostgreSQL, which many machines may share."""
 
 import asyncio
+import copy
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager, closing
 from datetime import datetime, timedelta
 from typing import Self, cast
 
 import psycopg
+from msgspec import Struct
 from msgspec.structs import replace
 
 from agent_core.errors import ErrorCode, StorageError
@@ -23,7 +25,7 @@ from agent_core.storage.postgres.settings import IDLE_S, connect
 from agent_core.storage.postgres.statements import read_clock
 from agent_core.storage.postgres.workers import WorkerTable
 from agent_core.storage.rows import BatchRows, iso, storable
-from agent_core.storage.sql import Connection, Job, NoWriter
+from agent_core.storage.sql import Connection, Job, NoWriter, Result
 from agent_core.storage.store import SessionStore
 from agent_core.types import LEASE, Batch, Heartbeat, NewRun, Node, Position, RunRecord
 
@@ -32,6 +34,21 @@ _FREE = """AND session_id IN
 _PARTS = 15
 """A heartbeat waits for locked sessions for one fifteenth of a lease."""
 _EXTEND = "UPDATE sessions SET lease_expires_at = ? WHERE owner = ? AND session_id = ?"
+
+
+class TenantReader(Struct, frozen=True):
+    """Runs queries that see only the rows of one tenant."""
+
+    threads: Threads
+    tenant: str
+
+    async def read(self, query: Job[Result], *, is_single: bool = False) -> Result:
+        """Run a query in a thread.
+
+        Raises:
+            StorageError: the database cannot be read, or is closed.
+        """
+        return await self.threads.read(query, is_single=is_single, tenant=self.tenant)
 
 
 class PostgresSessionStore(SessionStore):
@@ -83,6 +100,12 @@ class PostgresSessionStore(SessionStore):
         super().__init__(threads, threads, liveness)
         self._threads = threads
         self._extending: dict[str, asyncio.Task[bool]] = {}
+
+    def of_tenant(self, tenant: str) -> Self:
+        """See `SessionStore`."""
+        bound = copy.copy(self)
+        bound.writer, bound.reader = NoWriter(), TenantReader(self._threads, tenant)
+        return bound
 
     async def heartbeat(self, owner: str, lease: timedelta = LEASE) -> Heartbeat:
         """See `SessionStore`."""

@@ -474,6 +474,7 @@ class Chat:
                 self._sent.popleft()
                 self._shown, self._is_cancelling = None, False
                 self.line.draw(_CANCELLING, [])
+                self.line.refresh()
             self._arrived.clear()
             self._idle.set()
             if self.terminal.notifier is not None and not self._leaving.is_set():

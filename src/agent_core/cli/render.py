@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from agent_core.cli.figures import format_duration
-from agent_core.cli.layout import SIGNS, Signs, cells, fitted, wrapped
+from agent_core.cli.layout import SIGNS, Signs, cells, fitted, split_row, wrapped
 from agent_core.cli.terminal import Part, Style
 from agent_core.cli.words import denial
 from agent_core.events.projection import Call
@@ -21,6 +21,9 @@ LINES_OF_FAILURE = 15
 LINES_OF_DIFF = 40
 
 _LONGEST_MESSAGE = 2000
+_LONGEST_CHANGE = 400
+"""Columns of a changed line; what a window cannot show of it is on further rows."""
+_LEAST_ROOM = 8
 _LEAST_SUMMARY = 12
 _LEAST_SAID = 8
 _HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@")
@@ -143,12 +146,24 @@ class CallLayout(Struct, frozen=True):
         digits = len(str(max((number for number, *_ in rows), default=0)))
         for number, sign, text in rows[:most]:
             look = {"+": Style.GOOD, "-": Style.BAD}.get(sign, Style.DIM)
-            shown = fitted(text.expandtabs(4), self.width - digits - 5, self.signs)
+            room = max(self.width - digits - 5, _LEAST_ROOM)
             place = f"{number:>{digits}}" if number else " " * digits
-            yield [(f"  {place} ", Style.DIM), (f"{sign} {shown}".rstrip(), look)]
+            most_cells = _LONGEST_CHANGE if sign in {"+", "-"} else room
+            left = fitted(text.expandtabs(4), max(room, most_cells), self.signs)
+            while True:
+                shown, left = split_row(left, room)
+                yield [(f"  {place} ", Style.DIM), (f"{sign} {shown}".rstrip(), look)]
+                if not left:
+                    break
+                place, sign = " " * digits, " "
         if hidden:
             count = plural(hidden, "more line")
             yield [(f"  {self.signs.more} {count} of the diff", Style.DIM)]
+
+
+def count_numbered(diff: str) -> int:
+    """Return how many lines a diff has, however many rows of a window each takes."""
+    return sum(1 for _ in _numbered(lines_of_diff(diff)))
 
 
 def label_of(call: Call) -> str:

@@ -181,6 +181,28 @@ def test_a_diff_counts_what_it_hides() -> None:
     assert lines[-1] == "  ... 67 more lines of the diff"
 
 
+def test_a_changed_line_is_shown_to_its_end_on_further_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    view, _, screen = on_screen()
+    monkeypatch.setattr(Terminal, "width", 40)
+    kept, changed = "kept " * 20, "".join(f"word-{number:02} " for number in range(12))
+    diff = unified_diff(f"{kept}\nold\n", f"{kept}\n{changed}{'x' * 3000}\n", shown="a")
+    view.event(happens(EventType.TOOL_COMPLETED, {"tool_name": "t", "diff": diff}))
+    first, removed, *added = screen.getvalue().splitlines()[1:]
+    assert first == "  1   kept kept kept kept kept kept..."
+    assert removed == "  2 - old"
+    assert added[:4] == [
+        "  2 + word-00 word-01 word-02 word-03",
+        "      word-04 word-05 word-06 word-07",
+        "      word-08 word-09 word-10 word-11",
+        "      " + "x" * 33,
+    ]
+    assert all(len(line) <= 40 for line in added)
+    assert added[-1].endswith("x...")
+    assert len(added) < 15, "a line without end does not take the screen"
+
+
 def test_a_diff_shows_line_ends_that_are_missing_and_no_others() -> None:
     view, _, screen = on_screen()
     diff = unified_diff("a\u2028b\r\none", "a\u2028b\r\n1\n", shown="a")

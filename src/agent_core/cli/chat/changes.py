@@ -11,7 +11,7 @@ from typing import IO
 
 from agent_core.cli.chat.conversation import Chat
 from agent_core.cli.layout import ASCII_SIGNS, SIGNS
-from agent_core.cli.render import LINES_OF_DIFF, CallLayout
+from agent_core.cli.render import LINES_OF_DIFF, CallLayout, count_numbered
 from agent_core.cli.terminal import Style
 from agent_core.git import find_top
 from agent_core.text import lines_of_diff, plural, visible
@@ -79,9 +79,9 @@ def _show(chat: Chat, changes: Sequence[FileChange], whose: str, *, most: int | 
         path = visible(chat.clean(change.path), one_line=True)
         note = f" ({change.note})" if change.note else ""
         terminal.line(f"{change.kind} {path}{visible(note, one_line=True)}", Style.BOLD)
-        lines = [*layout.changes(chat.clean(change.diff or ""), most=most)]
-        is_cut = is_cut or (most is not None and len(lines) > most)
-        for line in lines:
+        diff = chat.clean(change.diff or "")
+        is_cut = is_cut or (most is not None and count_numbered(diff) > most)
+        for line in layout.changes(diff, most=most):
             terminal.parts(*line)
     if (more := len(changes) - _MOST_FILES) > 0:
         is_cut = True

@@ -14,6 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from agent_core.api import AgentRuntime, RunHandle
+from agent_core.cli.chat.elsewhere import Elsewhere
 from agent_core.cli.chat.message import Attached, UserCommand, attach_files
 from agent_core.cli.chat.sent import Running, Sent, Start, Waiting
 from agent_core.cli.chat.state import State, fit_state
@@ -148,6 +149,7 @@ class Chat:
         self.view: RunView | None = None
         self._since: float | None = None
         self._policy = PathPolicy.of(setup)
+        self.elsewhere = Elsewhere(runtime, clean)
         self._sent: deque[Sent] = deque()
         self._steering = Steering(
             runtime,
@@ -372,12 +374,14 @@ class Chat:
         In a database of several machines `start` returns when it is the run's turn: it is called
         when those before it have ended, and the line stays free meanwhile.
         """
+        if self.has_sent and not self._sent:
+            await self.elsewhere.show(self.session_id, self.terminal)
         setup = self.setup
         is_shared = setup.database_url is not None or setup.config.store.url_env is not None
         settings = (self.model, self.mode)
         sent = Sent(text, start, attached, is_command=is_command, settings=settings)
-        if not is_shared:
-            await sent.begin()
+        if not is_shared and (run := await sent.begin()) is not None:
+            self.elsewhere.know(run.handle.run_id)
         sent.is_on_screen = is_on_screen and not self._sent
         self._sent.append(sent)
         self._arrived.set()
@@ -497,6 +501,7 @@ class Chat:
 
     async def _show(self, sent: Sent, run: Running) -> None:
         handle = self._shown = run.handle
+        self.elsewhere.know(handle.run_id)
         for warning in handle.warnings:
             self.say(visible(warning), Style.WARN)
         view, self._since = RunView(self.terminal), monotonic()
@@ -659,6 +664,7 @@ class Chat:
         self.session_id = session_id or new_id("sess")
         self.window, self.usage, self.last_call = Window(), Usage(), None
         self.prepared = ""
+        self.elsewhere.begin()
         self.line.refresh()
 
     async def require_session(self) -> bool:
@@ -679,6 +685,7 @@ class Chat:
         session, report = recap.session, recap.report
         runs = await self.runtime.session_runs(session_id)
         self.open_session(session_id)
+        self.elsewhere.begin(run.run_id for run in runs)
         if report is not None and report.segments:
             self.window = Window(report.used, report.window)
         title = short_line(visible(self.clean(title_of(session))), _TITLE_CHARS)

@@ -98,6 +98,9 @@ async def _move(
     """Make a move; None: it was refused, and the reason is shown."""
     if not await chat.require_session():
         return None
+    if await chat.elsewhere.show(chat.session_id, chat.terminal):
+        chat.fail("nothing was moved: this was not shown before; the command again moves it")
+        return None
     try:
         return await move(chat.session_id, force=FORCE in words)
     except AgentCoreError as error:

@@ -100,7 +100,7 @@ async def test_a_run_that_was_answered_before_it_was_stored_as_waiting_outlives_
         await queue_run(store, "run_1")
         await fetched(queue)
         assert await store.take_run("run_1", Claim("me"), max_takeovers=3)
-        await store.ask(a_question())
+        await store.ask(a_question(keeps_run=True))
         await answer(store)
         await store.append(WAITS)  # and here its process dies
     with psycopg.connect(database_url) as connection:
@@ -121,7 +121,7 @@ async def test_a_run_that_is_answered_before_its_job_is_finished_has_one_job(
         await queue_run(store, "run_1")
         job = await fetched(queue)
         assert await store.take_run("run_1", Claim("me"), max_takeovers=3)
-        await store.ask(a_question())
+        await store.ask(a_question(keeps_run=True))
         await store.append(WAITS)
         await answer(store)
         assert sorted(jobs_in(database_url)) == [("run_1", "doing"), ("run_1", "todo")]
@@ -142,7 +142,7 @@ async def test_an_answer_queues_a_run_that_waits_in_its_own_transaction(database
         await queue_run(store, "run_1")
         job = await fetched(queue)
         assert await store.take_run("run_1", Claim("me"), max_takeovers=3)
-        await store.ask(a_question())
+        await store.ask(a_question(keeps_run=True))
         await store.append(WAITS)
         assert jobs_in(database_url) == [("run_1", "doing")]
         await queue.finish(job)

@@ -43,7 +43,14 @@ ENGINE: Mapping[str, tuple[str, str, Mapping[str, tuple[str, ...]]]] = {
                 *("UserMessage", "RunOptions", "RunFields", "Budget", "AnyModel", "AnyTool"),
                 *("Config", "ModelConfig", "AgentDefinition"),
             ),
-            "Guards": ("on_message", "on_tool_call", "on_answer", "GuardContext", "GuardStop"),
+            "Guards": (
+                "on_message",
+                "on_tool_call",
+                "on_tool_result",
+                "on_answer",
+                "GuardContext",
+                "GuardStop",
+            ),
             "Extensions": ("Extension", "ExtensionContext", "AskModel", "RunTool"),
             "Events and states": (
                 *("RuntimeEvent", "EventType", "RunMode", "RunStatus", "EndReason", "Usage"),
@@ -86,7 +93,7 @@ ENGINE: Mapping[str, tuple[str, str, Mapping[str, tuple[str, ...]]]] = {
         "Custom tools: a decorator, a registry, and the input and output of handlers.",
         {
             "Making tools": (
-                *("tool", "ToolContext", "ToolReturn", "ToolRetry", "ToolRegistry"),
+                *("tool", "ToolContext", "OfferContext", "ToolReturn", "ToolRetry", "ToolRegistry"),
                 *("Tool", "Toolset", "McpStdio", "McpHttp"),
             ),
             "Calls and results": ("ToolDefinition", "ToolPermission", "ToolCall", "ToolResult"),

@@ -17,6 +17,7 @@ from pydantic import BaseModel, Field
 from agent_core import (
     AgentRuntime,
     ErrorCode,
+    OfferContext,
     PermissionDecision,
     PermissionRequest,
     Tool,
@@ -76,6 +77,29 @@ async def price_of(item: str, context: ToolContext[Shop]) -> int:
     if item not in context.deps.prices:
         raise ToolRetry(f"there is no {item!r}; items are {', '.join(context.deps.prices)}")
     return context.deps.prices[item]
+
+
+def is_staff(context: OfferContext[Shop]) -> bool:
+    return context.run.role == "main" and bool(context.deps.prices)
+
+
+def known_items(context: OfferContext[Shop]) -> ToolDefinition:
+    schema = {**context.definition.input_schema}
+    schema["properties"] = {"item": {"type": "string", "enum": [*context.deps.prices]}}
+    return context.definition.model_copy(update={"input_schema": schema})
+
+
+@tool(name="shop.receipt", readonly=True, timeout_s=5, max_retries=2, ends_run=True)
+def receipt(item: str, context: ToolContext[Shop]) -> str:
+    """Write the receipt, and finish."""
+    return f"{item}: {context.deps.prices[item] / 100:.2f} €"
+
+
+@tool(name="shop.discount", is_enabled=is_staff, prepare=known_items)
+def discount(item: str, context: ToolContext[Shop]) -> str:
+    """Sell an item for less."""
+    context.deps.prices[item] -= 100
+    return "done"
 
 
 class Warehouses(Toolset):

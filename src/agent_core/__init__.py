@@ -31,14 +31,20 @@ if TYPE_CHECKING:
         ToolRetry,
     )
     from agent_core.extensions import AskModel, Extension, ExtensionContext, GuardStop, RunTool
-    from agent_core.loop.guards import GuardContext, on_answer, on_message, on_tool_call
+    from agent_core.loop.guards import (
+        GuardContext,
+        on_answer,
+        on_message,
+        on_tool_call,
+        on_tool_result,
+    )
     from agent_core.loop.options import AnyModel, RunOptions
     from agent_core.mcp.toolsets import McpHttp, McpStdio
     from agent_core.permissions import PermissionCallback
     from agent_core.providers.base import ProviderAdapter, ProviderRegistry
     from agent_core.tasks.log_format import TaskEvent
     from agent_core.tasks.model import TaskDocument, TaskStatus, TaskStep, TaskStepStatus
-    from agent_core.tools.base import Tool, ToolContext, ToolReturn
+    from agent_core.tools.base import OfferContext, Tool, ToolContext, ToolReturn
     from agent_core.tools.decorator import tool
     from agent_core.tools.registry import ToolRegistry
     from agent_core.tools.toolsets import AnyTool, Toolset
@@ -110,7 +116,8 @@ _HOMES = {
     **dict.fromkeys(("AnyModel", "RunOptions"), "agent_core.loop.options"),
     "PermissionCallback": "agent_core.permissions",
     **dict.fromkeys(
-        ("GuardContext", "on_answer", "on_message", "on_tool_call"), "agent_core.loop.guards"
+        ("GuardContext", "on_answer", "on_message", "on_tool_call", "on_tool_result"),
+        "agent_core.loop.guards",
     ),
     **dict.fromkeys(
         ("AskModel", "Extension", "ExtensionContext", "GuardStop", "RunTool"),
@@ -125,7 +132,7 @@ _HOMES = {
         "agent_core.errors",
     ),
     **dict.fromkeys(("ProviderAdapter", "ProviderRegistry"), "agent_core.providers.base"),
-    **dict.fromkeys(("Tool", "ToolContext", "ToolReturn"), "agent_core.tools.base"),
+    **dict.fromkeys(("OfferContext", "Tool", "ToolContext", "ToolReturn"), "agent_core.tools.base"),
     "tool": "agent_core.tools.decorator",
     "ToolRegistry": "agent_core.tools.registry",
     **dict.fromkeys(("AnyTool", "Toolset"), "agent_core.tools.toolsets"),
@@ -174,6 +181,7 @@ __all__ = [
     "ModelStarted",
     "ModelTextDelta",
     "Node",
+    "OfferContext",
     "PermissionCallback",
     "PermissionDecision",
     "PermissionDeniedError",
@@ -228,6 +236,7 @@ __all__ = [
     "on_answer",
     "on_message",
     "on_tool_call",
+    "on_tool_result",
     "tool",
 ]
 

@@ -201,6 +201,10 @@ class ToolError(AgentCoreError):
     """One tool call failed. The model reads it as the call's result and continues."""
 
 
+RETRY = "retry"
+"""Reason of an error that asks for another call, in its details."""
+
+
 class ToolRetry(ToolError):  # noqa: N818 - what a tool raises to ask for another call
     """A tool cannot carry out a call, and says how to call it again.
 
@@ -210,7 +214,7 @@ class ToolRetry(ToolError):  # noqa: N818 - what a tool raises to ask for anothe
 
     def __init__(self, message: str) -> None:
         asked = f"{message}\nCall the tool again with that in mind."
-        super().__init__(ErrorCode.VALIDATION_ERROR, asked, True, {"reason": "retry"})
+        super().__init__(ErrorCode.VALIDATION_ERROR, asked, True, {"reason": RETRY})
 
 
 class PermissionDeniedError(ToolError):

@@ -35,6 +35,8 @@ STABLE = (
     "on_answer",
     "on_message",
     "on_tool_call",
+    "on_tool_result",
+    "OfferContext",
     "Worker",
     "Tasks",
     "TaskDocument",

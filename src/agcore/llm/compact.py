@@ -1,8 +1,9 @@
 """Build the requests of a cycle within a token budget, shortening or summarising the history."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from agcore.llm.error import ContextLengthError
 from agent_core.assets import load_asset
@@ -52,6 +53,9 @@ class CompactConfig:
     max_failures: int = 3
 
 
+_name: Callable[[ToolDefinition], str] = attrgetter("name")
+
+
 class ChatContext:
     """Builds the requests of a cycle's runs; their `ContextSource` and their `Compactor`."""
 
@@ -61,6 +65,9 @@ class ChatContext:
         self._failures = 0
         self._used = 0
         self._tools: Sequence[ToolDefinition] = ()
+        self._named: Sequence[ToolDefinition] = ()
+        self._offered: Sequence[ToolDefinition] | None = None
+        self._are_called = False
         self._key: object = None
         self._output: OutputFormat | None = None
         self._system: Sequence[SystemBlock] = ()
@@ -75,6 +82,7 @@ class ChatContext:
         path: Sequence[Node],
         prompt: str,
         output: OutputFormat | None,
+        are_called: bool = False,
     ) -> str:
         """Prepare for a run, and return the part of its prompt that fits beside the history.
 
@@ -85,11 +93,13 @@ class ChatContext:
             path: the history.
             prompt: the user's message; one that does not fit loses its middle.
             output: the form of a typed answer; a tool for it is among `tools`.
+            are_called: the run calls the tools, which may say before every turn what is offered.
 
         Raises:
             LlmError: `ContextLength`; the system prompt and the tools leave no room for anything.
         """
-        self._tools = tools
+        self._tools = self._named = tools
+        self._are_called, self._offered = are_called, None
         fixed = estimate_blocks([TextBlock(text=system)]) if system else 0
         most = self.config.max_tokens if self.config else _UNBOUNDED
         self._output = output
@@ -119,11 +129,15 @@ class ChatContext:
     def build(
         self,
         path: Sequence[Node],
-        tools: Sequence[ToolDefinition],  # noqa: ARG002 - the cycle names the definitions
+        tools: Sequence[ToolDefinition],
         *,
         may_drop: bool = False,
     ) -> Built:
-        """See `ContextSource.build`."""
+        """See `ContextSource.build`; the cycle says the order of the definitions."""
+        if self._are_called and tools is not self._offered:
+            self._offered = tools
+            now: dict[str, ToolDefinition] = dict(zip(map(_name, tools), tools, strict=True))
+            self._tools = list(filter(None, map(now.get, map(_name, self._named))))
         built = self._composer.build(path, self._tools, may_drop=may_drop)
         self._used = built.use.total
         return built

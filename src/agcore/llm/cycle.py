@@ -421,7 +421,8 @@ class LlmCycle:
         name = re.sub(r"[^A-Za-z0-9_.:-]", "_", runner.agent_name or "")[:128] or "agcore"
         run = RunIdentity(session_id=runner.session_id, agent_id=name, run_id=turn.run_id)
         context = ExtensionContext(run=run, deps=options.deps)
-        options = await with_instructions(options, context)
+        if callable(options.instructions):
+            options = await with_instructions(options, context)
         if options.extensions:
             options = with_contributions(options, Extensions(context, options.extensions))
             runner = runner.plus(_contributed(options, runner))
@@ -441,7 +442,7 @@ class LlmCycle:
         if expected is not None and expected.tool is not None:
             offered = [*offered, expected.tool]
         path = self._history.path()
-        draft = self._fitting_prompt(prompt, offered, path, options)
+        draft = self._fitting_prompt(prompt, offered, path, options, are_called=own is not None)
         running_loop("a model cycle")
         most = self._config.max_tool_turns + 1 + (expected.retries if expected else 0)
         extensions = [self._calls, *options.extensions]
@@ -474,6 +475,8 @@ class LlmCycle:
         offered: Sequence[ToolDefinition],
         path: Sequence[Node],
         options: RunOptions[Any],
+        *,
+        are_called: bool,
     ) -> Draft:
         """Return the user's message, as far as it fits beside the history."""
         blocks = [TextBlock(text=prompt)] if isinstance(prompt, str) else prompt
@@ -488,6 +491,7 @@ class LlmCycle:
             path=path,
             prompt=self._redactor.secrets_only(words),
             output=expected.format if expected else None,
+            are_called=are_called,
         )
         draft = user_text(words)
         if not pictures:

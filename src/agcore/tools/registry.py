@@ -19,7 +19,6 @@ from agcore.tools.error import (
     InvalidArgumentsError,
     ToolError,
     ToolExecutionError,
-    ToolTimeoutError,
     tool_error_from,
 )
 from agcore.tools.permissions import Permission, PermissionChecker, PermissionConfig
@@ -30,8 +29,8 @@ from agent_core.errors import (
     PermissionDeniedError,
     ToolError as CoreToolError,
 )
-from agent_core.tools import Action, Tool, Toolbox, ToolContext, ToolOutput, ToolReturn, tool_from
-from agent_core.tools.base import Concurrency, CutCallError
+from agent_core.tools import Tool, Toolbox, ToolContext, ToolReturn, tool_from
+from agent_core.tools.base import Concurrency, run_in_time
 from agent_core.tools.decorator import FunctionTool, tool as function_tool
 from agent_core.tools.deps import check_deps
 from agent_core.tools.limits import ResultLimiter
@@ -181,8 +180,8 @@ class ToolRegistry:
     Args:
         tools: the first tools.
         permissions: lists and rules, or a checker made of them; all tools are allowed by default.
-        timeout_s: the longest time that one call may take, in seconds; a call of another agent
-            has the limits of that agent instead.
+        timeout_s: the longest time that one call may take, in seconds, unless its tool has a limit
+            of its own; a call of another agent has the limits of that agent instead.
         result_limit_bytes: the largest size of one result.
         session_id: the session that the context of a call names.
 
@@ -307,7 +306,8 @@ class ToolRegistry:
         Args:
             name: of the tool.
             arguments: the arguments of the call.
-            timeout_s: how long it may take, in seconds above 0; the registry's limit by default.
+            timeout_s: how long it may take, in seconds above 0; by default the tool's own limit, or
+                else the registry's.
             deps: available to the tool as `ToolContext.deps`.
 
         Raises:
@@ -335,12 +335,13 @@ class ToolRegistry:
                     is_cancelled=opened.is_cancelled,
                     deps=deps,
                 )
-                limit = self._timeout_s if timeout_s is None else _checked_timeout(timeout_s)
-                action = await _with_timeout(tool, limit).prepare(parsed, context)
+                limit = None if timeout_s is None else _checked_timeout(timeout_s)
+                action = await tool.prepare(parsed, context)
                 await self._permissions.require(
                     call, tool.definition, action.access, run, _NullJournal()
                 )
-                returned = await action.run()
+                limit = limit or tool.timeout_s or self._timeout_s
+                returned = await run_in_time(tool, action.run, limit)
             result = (await self._results.limit(returned, run, call, tool=tool)).result
         except ConfigError as error:
             raise ToolExecutionError(name, error.message) from error
@@ -369,7 +370,8 @@ class ToolRegistry:
 
         Args:
             invocations: the calls.
-            timeout_s: how long each may take, in seconds above 0; the registry's limit by default.
+            timeout_s: how long each may take, in seconds above 0; by default the limit of its tool,
+                or else the registry's.
             deps: available to the tools as `ToolContext.deps`.
         """
 
@@ -394,7 +396,7 @@ class ToolRegistry:
             return replace(tool, parse=refuse)
         if tool.concurrency is Concurrency.AGENT:  # it has limits of its own
             return tool
-        return _with_timeout(tool, self._timeout_s)
+        return replace(tool, timeout_s=tool.timeout_s or self._timeout_s)
 
     def _with(self, tools: Iterable[AnyTool], *, session_id: str | None = None) -> Self:
         return type(self)(
@@ -465,28 +467,6 @@ def _checked_timeout(timeout_s: float) -> float:
         return timeout_s
     message = f"timeout_s is {timeout_s:g}; give seconds above 0, or leave it out for the default"
     raise ConfigError(ErrorCode.VALIDATION_ERROR, message)
-
-
-def _with_timeout(tool: Tool, timeout_s: float) -> Tool:
-    """Return the tool with a time limit, which excludes the time the user takes to answer."""
-
-    async def prepare(arguments: Any, context: ToolContext) -> Action:
-        action = await tool.prepare(arguments, context)
-
-        async def run() -> ToolReturn | ToolOutput:
-            clock = asyncio.timeout(timeout_s)
-            try:
-                async with clock:
-                    return await action.run()
-            except (TimeoutError, CutCallError):  # older versions of asyncio let the latter pass
-                if not clock.expired():
-                    raise
-                message = f"{tool.name} gave no answer in {timeout_s:g} s"
-                raise ToolTimeoutError(tool.name, message) from None
-
-        return replace(action, run=run)
-
-    return replace(tool, prepare=prepare)
 
 
 def _value(result: ToolResult) -> Any:

@@ -145,7 +145,7 @@ def read_text(path: Path) -> str | None:
             raise ValueError("it is not a regular file")
         with open_binary(path) as file:
             raw = file.read(MAX_FILE_BYTES + 1)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise ValueError(f"it cannot be read: {error.strerror or error}") from error

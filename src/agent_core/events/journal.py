@@ -118,6 +118,7 @@ class Journal:
 
     Attributes:
         failure: the reason why the store refused this run's history; the run cannot continue.
+        shows_output: whether the output of a command is shown while it runs.
     """
 
     def __init__(
@@ -150,6 +151,7 @@ class Journal:
         self._stored = 0
         self._writing: asyncio.Future[Position] | None = None
         self.failure: BaseException | None = None
+        self.shows_output = True
         self._due: asyncio.TimerHandle | None = None
         self._change: RunChange | None = None
         self._late_end: Batch | None = None
@@ -252,7 +254,7 @@ class Journal:
 
     def show_output(self, call: ToolCall, text: str, lines: int) -> None:
         """Show the last output of a call that runs; what may be the beginning of a secret waits."""
-        if self.failure is not None or self.is_closing:
+        if self.failure is not None or self.is_closing or not self.shows_output:
             return
         redactor = self._redactor.stream()
         shown = redactor.feed(text)

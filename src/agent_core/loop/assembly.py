@@ -171,7 +171,7 @@ def build_run(
         composer=composer,
         history=null if history is None else history,
         compactor=null if compactor is None else compactor,
-        toolbox=Toolbox(tools, deps=deps, expected=expected),
+        toolbox=Toolbox(tools, deps=deps, expected=expected, run=identity),
         extensions=Extensions(ExtensionContext(run=identity, deps=deps), extensions),
         results=results or ResultLimiter(None, limit_bytes=_RESULT_BYTES),
         project_dir=project_dir or Path.cwd(),
@@ -182,6 +182,6 @@ def build_run(
         from agent_core.loop.guards import GuardChecks, RunGuards  # noqa: PLC0415 - few have any
 
         checks = RunGuards(guards, journal, deps)
-        ctx = replace(ctx, extensions=ctx.extensions.plus(GuardChecks(checks, expected)))
+        ctx = replace(ctx, extensions=ctx.extensions.plus(GuardChecks(checks, ctx.toolbox)))
     within = nullcontext() if within is None else within
     return StandaloneRun(ctx, stream, guards=checks, within=within, leaves_calls=leaves_calls)

@@ -9,10 +9,17 @@ import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, cast, overload
+from typing import Any, Literal, cast, overload
 
 from agent_core.aio import is_cancelled
-from agent_core.errors import AgentCoreError, ErrorCode, PermissionDeniedError
+from agent_core.errors import (
+    RETRY,
+    AgentCoreError,
+    ErrorCode,
+    ParkedError,
+    PermissionDeniedError,
+    ToolError,
+)
 from agent_core.events import Journal
 from agent_core.extensions import (
     Admit,
@@ -22,7 +29,11 @@ from agent_core.extensions import (
     GuardStop,
     JudgedCall,
     Place,
+    RunTool,
 )
+from agent_core.tools.base import ToolOutput
+from agent_core.tools.registry import Toolbox
+from agent_core.tools.results import failure_of, wrap
 from agent_core.types import (
     FINAL_ANSWER,
     WORDS,
@@ -38,12 +49,10 @@ from agent_core.types import (
     ToolCall,
     ToolCallBlock,
     ToolCallDelta,
+    ToolResult,
 )
 
-if TYPE_CHECKING:
-    from agent_core.tools.output import ExpectedOutput
-
-Point = Literal["message", "tool_call", "answer"]
+Point = Literal["message", "tool_call", "tool_result", "answer"]
 
 
 class GuardContext(ExtensionContext):
@@ -59,11 +68,16 @@ CallCheck = (
     Callable[[ToolCall], Awaitable[str | None]]
     | Callable[[ToolCall, GuardContext], Awaitable[str | None]]
 )
+ResultCheck = (
+    Callable[[ToolResult], Awaitable[str | None]]
+    | Callable[[ToolResult, GuardContext], Awaitable[str | None]]
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunGuard:
-    """One of the `guards` of a run; made by `on_message`, `on_tool_call` and `on_answer`.
+    """One of the `guards` of a run; made by `on_message`, `on_tool_call`, `on_tool_result` and
+    `on_answer`.
 
     Attributes:
         point: the kind of text it inspects.
@@ -108,6 +122,15 @@ def on_tool_call(check: CallCheck, /) -> RunGuard:
     raises `GuardStop`. Calls of children are also inspected.
     """
     return cast("RunGuard", _decorated("tool_call", check, look_only=False))
+
+
+def on_tool_result(check: ResultCheck, /) -> RunGuard:
+    """Make a guard of an async function that gets each `ToolResult`, before it is stored or shown.
+
+    It returns None to pass it, or a text that replaces it, or raises `GuardStop`. Results of calls
+    of children are also inspected.
+    """
+    return cast("RunGuard", _decorated("tool_result", check, look_only=False))
 
 
 @overload
@@ -156,6 +179,7 @@ class RunGuards:
 
     Attributes:
         stopped: the reason why the run must end; no model or tool is called after it is set.
+        checks_results: whether any guard inspects the results of calls.
     """
 
     def __init__(
@@ -171,6 +195,9 @@ class RunGuards:
         self._guards = guards
         self._journal = journal
         self._context = GuardContext(run=journal.run, deps=deps)
+        self.checks_results = any(guard.point == "tool_result" for guard in guards)
+        if self.checks_results:
+            journal.shows_output = False
         self._looking: asyncio.Task[None] | None = None
         self._call: asyncio.Task[None] | None = None
 
@@ -250,6 +277,19 @@ class RunGuards:
                 self._note(guard)
                 details = {"guard": guard.name}
                 raise PermissionDeniedError(ErrorCode.PERMISSION_DENIED, text, details=details)
+
+    async def check_result(self, result: ToolResult) -> ToolResult:
+        """Return the result of a call as the guards leave it.
+
+        Raises:
+            AgentCoreError: `guard_stopped`.
+        """
+        for guard in self._of("tool_result"):
+            text = await self._run(guard, result)
+            if text is not None:
+                self._note(guard)
+                result = with_result_text(result, text)
+        return result
 
     async def check_answer(self, answer: str) -> str:
         """Return the text to show as the answer; unchanged if every guard passes it.
@@ -379,14 +419,15 @@ class GuardChecks(Extension):
 
     Args:
         guards: of the run.
-        expected: the type of its answer.
+        toolbox: of the run.
     """
 
     place = Place.GUARDS
 
-    def __init__(self, guards: RunGuards, expected: "ExpectedOutput | None") -> None:
+    def __init__(self, guards: RunGuards, toolbox: Toolbox) -> None:
         self._guards = guards
-        self._expected = expected
+        self._toolbox = toolbox
+        self._expected = toolbox.expected
 
     async def admit_tool_call(
         self,
@@ -403,6 +444,56 @@ class GuardChecks(Extension):
         waited = await proceed()
         await self._guards.check_call(judged.call)
         return waited
+
+    async def wrap_tool_call(
+        self,
+        context: ExtensionContext,  # noqa: ARG002
+        call: ToolCall,
+        proceed: RunTool,
+    ) -> Any:
+        """Check the result of a call, and the answer of the run if the call ends it.
+
+        Raises:
+            AgentCoreError: `guard_stopped`.
+        """
+        tool = self._toolbox.get(call.name)
+        is_end = tool is not None and tool.ends_run
+        if not (self._guards.checks_results or is_end):
+            return await proceed()
+        try:
+            returned: Any = await proceed()
+        except ParkedError:
+            raise
+        except Exception as error:
+            raise await self._checked_failure(call, error) from error
+        answer = returned.answer if isinstance(returned, ToolOutput) else returned
+        named = {"tool_call_id": call.tool_call_id, "tool_name": call.name}
+        result = wrap(answer).model_copy(update=named)
+        checked = await self._guards.check_result(result)
+        if is_end and not checked.is_error:
+            text = await self._guards.check_answer(checked.text)
+            checked = checked if text == checked.text else with_result_text(checked, text)
+        if checked is result:
+            return returned
+        if isinstance(returned, ToolOutput):
+            return replace(returned, answer=checked)
+        return checked
+
+    async def _checked_failure(self, call: ToolCall, error: Exception) -> Exception:
+        """Return the error of a call as the guards leave it."""
+        payload = failure_of(call.name, error)
+        is_stop = payload.code is ErrorCode.GUARD_STOPPED
+        if is_stop or isinstance(error, GuardStop) or not self._guards.checks_results:
+            return error
+        result = ToolResult(
+            tool_call_id=call.tool_call_id, tool_name=call.name, is_error=True, error=payload
+        )
+        checked = await self._guards.check_result(result)
+        if checked is result or checked.error is None:
+            return error
+        asks_again = payload.details.get("reason") == RETRY
+        details = {"reason": RETRY} if asks_again else {}
+        return ToolError(payload.code, checked.error.message, payload.retryable, details)
 
     async def wrap_model_call(
         self,
@@ -464,6 +555,14 @@ class GuardChecks(Extension):
                 ],
             }
         )
+
+
+def with_result_text(result: ToolResult, text: str) -> ToolResult:
+    """Return the result of a call with this text in place of everything it said."""
+    changes: dict[str, Any] = {"content": [TextBlock(text=text)], "metadata": {}}
+    if result.error is not None:
+        changes["error"] = result.error.model_copy(update={"message": text, "details": {}})
+    return result.model_copy(update=changes)
 
 
 def _with_text(completed: ModelCompleted, text: str) -> ModelCompleted:

@@ -449,12 +449,31 @@ def last_reply(ctx: RunContext) -> Reply | None:
     return Reply([], StopReason(last.metadata.get("stop_reason", StopReason.END_TURN)))
 
 
-def release_answer(ctx: RunContext, reply: Reply, stats: RunStats, answer: str) -> bool:
-    """Add the answer that came with calls to the journal, if no call failed."""
-    ids = {call.tool_call_id for call in reply.calls}
+def release_answer(ctx: RunContext, reply: Reply, stats: RunStats) -> bool:
+    """Add the answer of a reply with calls to the journal, and return whether there is one.
+
+    It is the result of a call that ends the run, or the final answer that came with the calls, if
+    none of them failed.
+    """
+    held, toolbox = reply.deferred_answer, ctx.toolbox
+    ids = {call.tool_call_id: toolbox.get(toolbox.unwrap(call).name) for call in reply.calls}
     turn = takewhile(lambda node: not node.calls, reversed(ctx.journal.path))
-    results = [each for node in turn for each in node.results if each.tool_call_id in ids]
-    if len(results) < len(ids) or any(result.is_error for result in results):
+    results = {
+        each.tool_call_id: each
+        for node in turn
+        for each in node.results
+        if each.tool_call_id in ids
+    }
+    answer: str | None = None
+    for call_id, tool in ids.items():
+        result = results.get(call_id)
+        if tool is not None and tool.ends_run and result is not None and not result.is_error:
+            answer = plain_text(result.content)
+            break
+    else:
+        is_whole = len(results) == len(ids) and not any(r.is_error for r in results.values())
+        answer = held if is_whole else None
+    if answer is None:
         return False
     said = Draft(Role.ASSISTANT, [TextBlock(text=answer)])
     payload = {"role": "assistant", "tool_calls": 0}

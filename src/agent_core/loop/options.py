@@ -163,7 +163,7 @@ class RunOptions(Generic[OutputT]):
             provider_tools=self.provider_tools,
             deps=self.deps,
             memory=self.memory,
-            guards=[guard for guard in self.guards if guard.point == "tool_call"],
+            guards=[guard for guard in self.guards if guard.point in _CHILD_GUARDS],
             extensions=self.extensions,
         )
 
@@ -235,6 +235,8 @@ class TypedStartFields(TypedRunFields[OutputT], PlacementFields, Generic[OutputT
 
 NO_OPTIONS = RunOptions()
 """A run without options."""
+
+_CHILD_GUARDS = frozenset({"tool_call", "tool_result"})
 
 OF_OTHER_MODEL: Mapping[str, Any] = {"temperature": None, "seed": None, "reasoning": None}
 """Options of a parent that do not apply to a child with a model of its own."""

@@ -192,8 +192,8 @@ async def may_stop(ctx: RunContext, reply: Reply, stats: RunStats) -> bool:
             did not have the expected type too often.
     """
     if reply.calls:
-        answer = reply.deferred_answer
-        if answer is None or not release_answer(ctx, reply, stats, answer):
+        may_answer = reply.deferred_answer is not None or ctx.toolbox.may_end_run
+        if not (may_answer and release_answer(ctx, reply, stats)):
             return False
     if reply.is_paused:
         return False

@@ -18,6 +18,7 @@ from msgspec import Struct, field
 from agent_core.aio import end_uncancelled, is_cancelled, stop_if_cancelled
 from agent_core.errors import (
     REFUSALS,
+    RETRY,
     AgentCoreError,
     CallChangedError,
     ErrorCode,
@@ -28,7 +29,7 @@ from agent_core.events import Journal
 from agent_core.extensions import JudgedCall
 from agent_core.loop.context import RunContext
 from agent_core.redaction import log_failure
-from agent_core.text import gist_of_arguments
+from agent_core.text import gist_of_arguments, plural
 from agent_core.tools.base import (
     Action,
     CutCallError,
@@ -37,6 +38,7 @@ from agent_core.tools.base import (
     batches,
     changes_nothing,
     not_run,
+    run_in_time,
     stops_changes,
 )
 from agent_core.tools.limits import BoundedResult
@@ -301,7 +303,10 @@ async def run_tool(
                 if not tool.is_side_effect_free:
                     await ctx.journal.commit()  # an effect must be on record before it can happen
                 course.began = perf_counter()  # a call that has not begun has had no effect
-                returned = await ctx.extensions.run_tool(call, action.run)
+                run = action.run
+                if tool.timeout_s is not None:
+                    run = partial(run_in_time, tool, action.run)
+                returned = await ctx.extensions.run_tool(call, run)
             bounded = await ctx.results.limit(returned, ctx.run, call, tool=tool)
         except ParkedError:
             raise
@@ -359,6 +364,8 @@ async def _admit(
     """
     while True:
         call = course.call
+        if ctx.toolbox.limits_retries:
+            _require_retries_left(ctx, call)
         tool, arguments = ctx.toolbox.resolve(call)
         hook_summary = await ctx.extensions.before_tool_call(call, tool.definition)
         action = await tool.prepare(arguments, _context_of(ctx, call, opened))
@@ -403,6 +410,39 @@ def _context_of(ctx: RunContext, call: ToolCall, opened: OpenCall) -> ToolContex
         show_output=partial(ctx.journal.show_output, call),
         deps=ctx.toolbox.deps,
     )
+
+
+def _require_retries_left(ctx: RunContext, call: ToolCall) -> None:
+    """Refuse a call of a tool that this run has called too often in a way it could not use.
+
+    Raises:
+        ToolError: `tool_not_available`.
+    """
+    tool = ctx.toolbox.get(call.name)
+    if tool is None or tool.max_retries is None:
+        return
+    failed = sum(
+        _is_retry(result, tool.name)
+        for node in ctx.journal.path
+        if node.run_id == ctx.run.run_id
+        for result in node.results
+    )
+    if failed > tool.max_retries:
+        message = (
+            f"{tool.name} was called {plural(failed, 'time')} in a way that it could not use, and"
+            " cannot be called again in this run; answer without it"
+        )
+        details = {"tool_name": tool.name, "max_retries": tool.max_retries}
+        raise ToolError(ErrorCode.TOOL_NOT_AVAILABLE, message, details=details)
+
+
+def _is_retry(result: ToolResultBlock, tool_name: str) -> bool:
+    """Return whether a call failed because of its arguments, or asked for another one."""
+    error = result.error
+    if error is None or result.metadata.get("tool_name") != tool_name:
+        return False
+    is_misfit = error.code is ErrorCode.VALIDATION_ERROR and "path" in error.details
+    return is_misfit or error.details.get("reason") == RETRY
 
 
 def changed_call(

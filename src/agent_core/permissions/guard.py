@@ -49,6 +49,7 @@ from agent_core.redaction.redactor import Redactor
 from agent_core.types import (
     Access,
     Decision,
+    PermissionMode,
     RunIdentity,
     ToolCall,
     ToolDefinition,
@@ -68,6 +69,8 @@ logger = logging.getLogger(__name__)
 
 _MAX_SHOWN = 1_000
 _PLAN = "plan mode"
+_COMMAND = "code.run_command"
+_EDITS = frozenset({"code.write_file", "code.edit_file"})
 
 
 class Verdict(Struct, frozen=True, kw_only=True):
@@ -116,6 +119,7 @@ class PermissionGuard(Extension):
         project_dir: shown as the folder of calls without a folder.
         redactor: removes secrets from text shown to the user.
         timeout_s: how long one answer may take, in seconds; None waits as long as it takes.
+        asks_inside: commands that the sandbox confines are asked for, too.
 
     Attributes:
         rules: the user's rules, or None.
@@ -138,8 +142,10 @@ class PermissionGuard(Extension):
         project_dir: Path | None = None,
         redactor: Redactor | None = None,
         timeout_s: float | None = None,
+        asks_inside: bool = True,
     ) -> None:
         config = config or PermissionsConfig()
+        self._asks_inside = asks_inside
         self.rules = rules
         self.grants: SessionGrants | SessionStore = SessionGrants()
         self._policy = Policy(config, network or NetworkConfig())
@@ -213,6 +219,28 @@ class PermissionGuard(Extension):
         return await self._judge_by_answers(
             call, definition, access, run, hosts=hosts, by_rules=by_rules
         )
+
+    def always_asks(self, definition: ToolDefinition, permission_mode: PermissionMode) -> bool:
+        """Return whether every call of a tool is a question, whatever its arguments.
+
+        False where this is not certain: a rule, an allowed host, a setting or a stored answer may
+        allow some call.
+        """
+        name, tags = definition.name, definition.tags
+        is_plain = self._mode == "ask" and self.is_listed(name) and permission_mode != "plan"
+        if not is_plain or "internal" in tags or not isinstance(self.grants, SessionGrants):
+            return False
+        if self.rules is not None and self.rules.may_allow(name):
+            return False
+        if name == _COMMAND and (self._passes_readers or not self._asks_inside):
+            return False
+        if name in _EDITS and permission_mode == "accept-edits":
+            return False
+        is_network = "network" in tags
+        if is_network and self._policy.allows_some_host:
+            return False
+        writes = definition.permission is ToolPermission.WRITE or "dangerous" in tags
+        return writes or is_network or self._policy.asks_readers
 
     async def _judge_by_answers(
         self,

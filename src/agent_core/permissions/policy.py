@@ -49,7 +49,7 @@ class Policy:
         # An empty entry would allow every host that ends with a dot, `*` every host at all.
         self._domains = tuple(filter(None, (d.removeprefix("*").strip(".") for d in domains)))
         self._refuses_hosts = config.network_policy.default == "deny"
-        self._asks_readers = config.readonly_default == "ask"
+        self.asks_readers = config.readonly_default == "ask"
 
     def decide(
         self, definition: ToolDefinition, access: Access, hosts: Sequence[str] | None = None
@@ -73,8 +73,13 @@ class Policy:
                 return PolicyDecision.ALLOW  # the host was the only question
         if access.asks:
             return PolicyDecision.ASK
-        asks_anyway = self._asks_readers and reads and "internal" not in definition.tags
+        asks_anyway = self.asks_readers and reads and "internal" not in definition.tags
         return PolicyDecision.ASK if asks_anyway else PolicyDecision.ALLOW
+
+    @property
+    def allows_some_host(self) -> bool:
+        """Return whether there are hosts that need no question."""
+        return bool(self._hosts or self._domains)
 
     def refuses(self, hosts: Iterable[str]) -> bool:
         """Return whether one of the hosts is refused rather than asked for."""

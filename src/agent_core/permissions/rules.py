@@ -466,6 +466,14 @@ class RuleSet:
             return None
         return next((rule for rule in self.rules if rule.may_concern_files(named)), None)
 
+    def may_allow(self, tool_name: str) -> bool:
+        """Return whether a rule may allow some call of a tool."""
+        return any(
+            rule.table.decision == "allow"
+            and any(fnmatchcase(tool_name, each) for each in rule.table.tool or ("*",))
+            for rule in self.rules
+        )
+
     def find_allowing(self, named: Named) -> list[Rule]:
         """Return the rules that allow the call together; none if a part of it is not covered.
 

@@ -282,7 +282,7 @@ class RunFactory:
             scope.checks = spec.guards or RunGuards(
                 options.guards, spec.journal, options.deps, parent=scope.checks
             )
-            extensions.append(GuardChecks(scope.checks, toolbox.expected))
+            extensions.append(GuardChecks(scope.checks, toolbox))
         if meter and (meter.limits("tool_calls") or meter.limits("wall_ms")):
             from agent_core.budgets.meter import CallBudget  # noqa: PLC0415 - likewise
 

@@ -30,7 +30,12 @@ from agent_core.extensions import (
     installed_extensions,
 )
 from agent_core.loop.context import HistorySource
-from agent_core.loop.options import RunOptions, checked_extensions, with_contributions
+from agent_core.loop.options import (
+    NO_OPTIONS,
+    RunOptions,
+    checked_extensions,
+    with_contributions,
+)
 from agent_core.memory.current import CurrentMemories, find_memories
 from agent_core.memory.folder import MemoryFolder
 from agent_core.permissions.guard import PermissionGuard
@@ -42,7 +47,14 @@ from agent_core.runtime.toolboxes import Toolboxes, note_failure
 from agent_core.tools.sensitive import user_homes
 from agent_core.tools.toolsets import Toolset, opened
 from agent_core.tools.workspace import PathPolicy
-from agent_core.types import AgentDefinition, Draft, Node, NodeType, RunIdentity
+from agent_core.types import (
+    AgentDefinition,
+    Draft,
+    Node,
+    NodeType,
+    PermissionMode,
+    RunIdentity,
+)
 
 if TYPE_CHECKING:
     from agent_core.hooks import HookRunner
@@ -55,6 +67,12 @@ if TYPE_CHECKING:
     from agent_core.types import CleanupResult
 
 logger = logging.getLogger(__name__)
+
+_NEVER_CALLED = (
+    "nobody can be asked here, so every call of these tools is denied: {}. Give the runtime a"
+    " permission_callback, allow them with rules, make your own tools readonly, or leave them out"
+    " (disabled_tools)"
+)
 
 
 class ProjectContext(Struct, frozen=True):
@@ -145,7 +163,10 @@ class Project:
             network=config.tools.network,
             project_dir=setup.project,
             redactor=redactor,
+            asks_inside=self._sandbox is None or config.sandbox.ask_inside,
         )
+        self._told: set[str] = set()
+        self._plain_warnings: tuple[int, list[str]] = (-1, [])
 
     def register_definition(self, definition: AgentDefinition) -> None:
         """Add an agent definition of the program, and learn the secrets it names.
@@ -204,7 +225,38 @@ class Project:
         for problem in self.unmet_matchers(options):
             logger.warning("hooks.json: %s", problem)
 
-    def hook_warnings(self) -> list[str]:
+    def start_warnings(self, options: RunOptions, *, may_call: bool) -> list[str]:
+        """Return what the caller of a run has to know before it begins.
+
+        Args:
+            options: of the run.
+            may_call: it is executed here, and may call tools.
+        """
+        warnings = [] if self.hooks is None else self._hook_warnings()
+        if not may_call or self.toolboxes.can_ask:
+            return warnings
+        state, known = self._plain_warnings
+        if options is not NO_OPTIONS or state != self.toolboxes.changes:
+            known = self._call_warnings(options)
+        return [*warnings, *known]
+
+    def _call_warnings(self, options: RunOptions) -> list[str]:
+        """Return the warning about tools that can never be called, and log it the first time.
+
+        The tools of servers are not known yet.
+        """
+        mode: PermissionMode = options.permission_mode or "ask"
+        offered = self.toolboxes.offered(options)
+        denied = sorted(each.name for each in offered if self.guard.always_asks(each, mode))
+        warnings = [_NEVER_CALLED.format(", ".join(denied))] if denied else []
+        if options is NO_OPTIONS:
+            self._plain_warnings = (self.toolboxes.changes, warnings)
+        if warnings and warnings[0] not in self._told:
+            self._told.add(warnings[0])
+            logger.warning("%s", warnings[0])
+        return warnings
+
+    def _hook_warnings(self) -> list[str]:
         """Return what the caller of a run has to know about the user's hooks."""
         if self.hooks is None or not self.hooks.is_on:
             return []

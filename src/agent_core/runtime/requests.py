@@ -149,7 +149,8 @@ class RunRequests:
             dispatch=dispatch,
         )
         caller = Caller(options=options, context=copy_context(), nesting=nesting, trace=trace)
-        warnings = self._project.hook_warnings() if self._project.hooks is not None else ()
+        may_call = is_here and prompt is not None and mode is RunMode.NORMAL
+        warnings = self._project.start_warnings(options, may_call=may_call)
         return RunRequest(opening=opening, prompt=clean_prompt, caller=caller, warnings=warnings)
 
     async def _take_history(

@@ -68,6 +68,9 @@ class Toolboxes:
         sandbox: confines these programs; None for no sandbox.
         can_ask: true if there is a permission callback.
         own: tools that the program gives every run.
+
+    Attributes:
+        changes: how often tools were added.
     """
 
     def __init__(
@@ -90,6 +93,7 @@ class Toolboxes:
         self._declared_names = {tool.name for tool in self._declared}
         self._opened: list[Tool] = [*own]
         self._has_checked_settings = False
+        self.changes = 0
         tools = setup.config.tools
         self._are_changed = bool(
             tools.disabled
@@ -113,6 +117,7 @@ class Toolboxes:
         Raises:
             ConfigError: `validation_error`, naming the tool.
         """
+        self.changes += 1
         taken = {*BUILT_IN_TOOLS, *CODE_TOOLS, *self._code}
         for tool in (*self._declared, *self._registered, *self._opened):
             if tool.name in taken:
@@ -135,6 +140,7 @@ class Toolboxes:
             known.add(tool.name)
             added.append(tool)
         self._opened += added
+        self.changes += 1
 
     def check_options(self, options: RunOptions) -> None:
         """Check that a run names only existing tools, and brings none that hides another.
@@ -251,7 +257,7 @@ class Toolboxes:
         most = window // _DEFERRED_SHARE if most is None else most
         renewed = None if self._mcp is None else renew
         if not outside or estimate_tools(outside) <= most:
-            return Toolbox(tools, renew=renewed, deps=deps, expected=expected)
+            return Toolbox(tools, renew=renewed, deps=deps, expected=expected, run=spec.run)
         from agent_core.tools.deferred import DeferringToolbox  # noqa: PLC0415 - few need it
 
         room = window // _DEFINITIONS_SHARE
@@ -263,6 +269,7 @@ class Toolboxes:
             renew=renewed,
             deps=deps,
             expected=expected,
+            run=spec.run,
         )
 
     def _check_settings(self, known: set[str]) -> None:
@@ -355,6 +362,11 @@ class Toolboxes:
         """Return the names of all tools that a definition may suggest, except tools of servers."""
         tools = (*self._declared, *self._registered, *self._opened)
         return {*BUILT_IN_TOOLS, *CODE_TOOLS, *self._code, *(tool.name for tool in tools)}
+
+    def offered(self, options: RunOptions) -> list[ToolDefinition]:
+        """Return the working tools of a user's run, without servers' tools."""
+        own = [*self._code.values(), *self._declared, *self._of_programs(options)]
+        return [each.definition for each in self._wanted(own) if options.offers(each.name)]
 
     async def work_tools(self, options: RunOptions) -> Mapping[str, ToolDefinition]:
         """Return all tools a run may grant: all but the built-in `agent.*` and `internal.*`."""

@@ -181,6 +181,29 @@ class Action:
     run: Callable[[], Awaitable[ToolReturn | ToolOutput]]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfferContext(Generic[Deps]):
+    """The run that a tool may be offered to.
+
+    Attributes:
+        run: the ids and the role of the run.
+        definition: of the tool.
+        deps: the very object that the run was started with as `deps`; None without one.
+    """
+
+    run: RunIdentity
+    definition: ToolDefinition
+    deps: Deps = _NO_DEPS
+
+
+IsEnabled = Callable[[OfferContext[Any]], bool | Awaitable[bool]]
+"""Decides before every turn of a run whether the model is offered a tool."""
+
+PrepareOffer = Callable[
+    [OfferContext[Any]], ToolDefinition | Awaitable[ToolDefinition | None] | None
+]
+"""Returns the definition that the model is offered in the next turn; None: it is not offered."""
+
 Prepare = Callable[[Any, ToolContext], Awaitable[Action]]
 """Turns checked arguments into an action, without doing any of it.
 
@@ -203,6 +226,12 @@ class Tool:
             that it began need not be on record before it does.
         kind: what its calls do, for people and editors.
         deps_types: what it is annotated to find at `ToolContext.deps`.
+        timeout_s: the seconds that one call may take, without the time for questions about it.
+        max_retries: how many further calls a run may make after calls that the tool could not use:
+            their arguments did not fit, or it raised `ToolRetry`. None: any number.
+        is_enabled: decides before every turn whether the model is offered the tool.
+        prepare_offer: changes description and schema of the offer, before every turn.
+        ends_run: a call that succeeds ends the run, with its result as the answer.
         name: the name models call it by: the definition's.
     """
 
@@ -214,10 +243,37 @@ class Tool:
     is_side_effect_free: bool = False
     kind: ToolKind = "other"
     deps_types: tuple[Any, ...] = ()
+    timeout_s: float | None = None
+    max_retries: int | None = None
+    is_enabled: IsEnabled | None = None
+    prepare_offer: PrepareOffer | None = None
+    ends_run: bool = False
     name: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", self.definition.name)
+
+
+async def run_in_time(
+    tool: Tool, run: Callable[[], Awaitable[ToolReturn | ToolOutput]], limit_s: float | None = None
+) -> ToolReturn | ToolOutput:
+    """Make an allowed call of a tool, within its time limit, or another one.
+
+    Raises:
+        ToolError: `timeout`.
+    """
+    limit = tool.timeout_s if limit_s is None else limit_s
+    if limit is None:
+        return await run()
+    clock = asyncio.timeout(limit)
+    try:
+        async with clock:
+            return await run()
+    except (TimeoutError, CutCallError):  # older versions of asyncio let the latter pass
+        if not clock.expired():
+            raise
+        message = f"{tool.name} gave no answer in {limit:g} s"
+        raise ToolError(ErrorCode.TIMEOUT, message) from None
 
 
 def concurrency_of(definition: ToolDefinition) -> Concurrency:

@@ -1,6 +1,7 @@
 """`@tool`: a typed function becomes a tool. Schema and validation come from its signature."""
 
 import inspect
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -9,7 +10,14 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 from pydantic import ValidationError
 
 from agent_core.errors import ConfigError, ErrorCode
-from agent_core.tools.base import Action, Tool, ToolContext, concurrency_of
+from agent_core.tools.base import (
+    Action,
+    IsEnabled,
+    PrepareOffer,
+    Tool,
+    ToolContext,
+    concurrency_of,
+)
 from agent_core.tools.callables import plain_function
 from agent_core.tools.registry import call, plain_access
 from agent_core.tools.schema import Json
@@ -46,17 +54,37 @@ class FunctionTool(Tool, Generic[P, R]):
 
 
 @overload
-def tool(function: Callable[P, R], /) -> FunctionTool[P, R]: ...
-
-
-@overload
 def tool(
     *,
     name: str | None = None,
     description: str | None = None,
-    permission: ToolPermission | str = ToolPermission.WRITE,
+    permission: ToolPermission | str | None = None,
     tags: Iterable[str] = (),
+    readonly: bool | None = None,
+    timeout_s: float | None = None,
+    max_retries: int | None = None,
+    is_enabled: IsEnabled | None = None,
+    prepare: PrepareOffer | None = None,
+    ends_run: bool = False,
 ) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
+
+
+@overload
+def tool(
+    function: Callable[P, R],
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    permission: ToolPermission | str | None = None,
+    tags: Iterable[str] = (),
+    readonly: bool | None = None,
+    timeout_s: float | None = None,
+    max_retries: int | None = None,
+    is_enabled: IsEnabled | None = None,
+    prepare: PrepareOffer | None = None,
+    ends_run: bool = False,
+) -> FunctionTool[P, R]: ...
 
 
 def tool(
@@ -65,8 +93,14 @@ def tool(
     *,
     name: str | None = None,
     description: str | None = None,
-    permission: ToolPermission | str = ToolPermission.WRITE,
+    permission: ToolPermission | str | None = None,
     tags: Iterable[str] = (),
+    readonly: bool | None = None,
+    timeout_s: float | None = None,
+    max_retries: int | None = None,
+    is_enabled: IsEnabled | None = None,
+    prepare: PrepareOffer | None = None,
+    ends_run: bool = False,
 ) -> Any:
     """Make a tool of a function, async or plain (a plain one runs in a thread).
 
@@ -79,12 +113,22 @@ def tool(
         function: given when the decorator is used without parentheses.
         name: the canonical name; the function's own by default.
         description: instead of the docstring's text.
-        permission: `readonly` or `write`; a write asks the user before each call.
+        permission: `readonly` or `write`, the default; a write asks the user before each call.
         tags: for hooks and permissions; `dangerous` and `network` always ask.
+        readonly: True is the permission `readonly`, False is `write`.
+        timeout_s: the seconds that one call may take, without the time for questions about it.
+        max_retries: how many further calls a run may make after calls that the tool could not use:
+            their arguments did not fit, or it raised `ToolRetry`. Default: any number.
+        is_enabled: a function of an `OfferContext`, async or not, that is called before every turn
+            of a run; if it returns False, the model is not offered the tool.
+        prepare: a function of an `OfferContext`, async or not, that is called before every turn of
+            a run, and returns the definition to offer; its description and its schema may differ.
+            None: the tool is not offered.
+        ends_run: a call that succeeds ends the run, with its result as the answer.
 
     Raises:
-        ConfigError: `validation_error`; it is a generator, or a parameter, which is named, cannot
-            be filled by name or has no form in JSON Schema.
+        ConfigError: `validation_error`; it is a generator, a parameter, which is named, cannot be
+            filled by name or has no form in JSON Schema, or an option is invalid.
     """
 
     def build(function: Callable[..., Any]) -> FunctionTool[..., Any]:
@@ -98,11 +142,12 @@ def tool(
             parameters = read_parameters(function, doc.arguments)
             shown = tuple(each for each in parameters if not each.takes_context)
             signature = compile_signature(own_name, shown)
+            _check_options(timeout_s, max_retries, is_enabled, prepare)
             definition = ToolDefinition(
                 name=own_name if name is None else name,
                 description=doc.text if description is None else description,
                 input_schema=signature.schema,
-                permission=ToolPermission(permission),
+                permission=_permission(permission, readonly),
                 tags=set(tags),
             )
         except (UnfitError, ValueError) as error:
@@ -116,7 +161,7 @@ def tool(
             message = f"{own_name}() cannot be a tool: {reason}"
             raise ConfigError(ErrorCode.VALIDATION_ERROR, message) from error
 
-        async def prepare(arguments: Json, context: ToolContext) -> Action:
+        async def plan(arguments: Json, context: ToolContext) -> Action:
             filled = {
                 each.name: each.value()
                 for each in shown
@@ -129,11 +174,58 @@ def tool(
         return FunctionTool(
             definition=definition,
             parse=partial(signature.check, definition.name),
-            prepare=prepare,
+            prepare=plan,
             concurrency=concurrency_of(definition),
             deps_types=tuple(hint for each in parameters for hint in each.deps_types),
+            timeout_s=timeout_s,
+            max_retries=max_retries,
+            is_enabled=is_enabled,
+            prepare_offer=prepare,
+            ends_run=ends_run,
             function=function,
             parameters=shown,
         )
 
     return build if function is None else build(function)
+
+
+def _permission(permission: ToolPermission | str | None, readonly: bool | None) -> ToolPermission:
+    """Return the permission that is given by either name.
+
+    Raises:
+        UnfitError: the two contradict each other.
+        ValueError: it is unknown.
+    """
+    said = ToolPermission.READONLY if readonly else ToolPermission.WRITE
+    if permission is None:
+        return said
+    if readonly is not None and ToolPermission(permission) is not said:
+        raise UnfitError(f"its permission is {permission}, and readonly is {readonly}")
+    return ToolPermission(permission)
+
+
+def _check_options(
+    timeout_s: object, max_retries: object, is_enabled: object, prepare: object
+) -> None:
+    """Check the options whose values are not checked elsewhere.
+
+    Raises:
+        UnfitError: one is invalid.
+    """
+    match timeout_s:
+        case None:
+            pass
+        case int() | float() if timeout_s is not True and 0 < timeout_s < math.inf:
+            pass
+        case _:
+            raise UnfitError(f"timeout_s is {timeout_s!r}; give seconds above 0")
+    match max_retries:
+        case None:
+            pass
+        case int() if not isinstance(max_retries, bool) and max_retries >= 0:
+            pass
+        case _:
+            raise UnfitError(f"max_retries is {max_retries!r}; give a number from 0 on")
+    for name, function in (("is_enabled", is_enabled), ("prepare", prepare)):
+        if function is not None and not callable(function):
+            raise UnfitError(f"{name} is {function!r}, which cannot be called")

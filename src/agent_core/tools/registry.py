@@ -29,6 +29,7 @@ from agent_core.types import (
     FINAL_ANSWER,
     REFUSED_CALL,
     Access,
+    RunIdentity,
     ToolCall,
     ToolCallBlock,
     ToolDefinition,
@@ -252,6 +253,10 @@ Renew = Callable[[], Awaitable[Iterable[Tool] | None]]
 """Return all tools of a run if they have changed since the last call, else None."""
 
 
+_OF_OFFER = ("names", "definitions")
+"""Properties of a toolbox that are read once for each offer."""
+
+
 class Toolbox:
     """The effective tools of one run: the hard boundary of what it can see and do.
 
@@ -259,8 +264,13 @@ class Toolbox:
         tools: what the run begins with.
         renew: asked before every turn; without it the tools stay as they are.
         deps: what the tools find at `ToolContext.deps`.
+        run: the run that has the tools; needed for tools that are not offered to every run.
         expected: what the answer of the run has to be; None for plain text. The model is offered
             its tool beside the others.
+
+    Attributes:
+        may_end_run: whether the call of a tool may end the run.
+        limits_retries: whether a tool limits how often it may be called again.
     """
 
     def __init__(
@@ -270,21 +280,31 @@ class Toolbox:
         renew: Renew | None = None,
         deps: Any = None,
         expected: "ExpectedOutput | None" = None,
+        run: RunIdentity | None = None,
     ) -> None:
         self.deps = deps
         self.expected = expected
+        self._run = run
         self._renew = renew
         self.take(tools)
 
     def take(self, tools: Iterable[Tool]) -> None:
         """Have these tools from now on."""
-        self._tools = {each.name: each for each in tools}
+        self._all = self._tools = {each.name: each for each in tools}
+        self._selects = self.may_end_run = self.limits_retries = False
+        for each in self._all.values():
+            if each.is_enabled is not None or each.prepare_offer is not None:
+                self._selects = True
+            if each.ends_run:
+                self.may_end_run = True
+            if each.max_retries is not None:
+                self.limits_retries = True
         if self.expected is not None and FINAL_ANSWER in self._tools:
             message = (
                 f"a run with an output_type answers with the tool {FINAL_ANSWER}; rename yours"
             )
             raise ConfigError(ErrorCode.VALIDATION_ERROR, message)
-        for known in ("names", "definitions"):
+        for known in _OF_OFFER:
             self.__dict__.pop(known, None)
 
     def catalog(self, room: int) -> str:  # noqa: ARG002 - subclasses use it
@@ -292,9 +312,21 @@ class Toolbox:
         return ""
 
     async def refresh(self) -> None:
-        """Take changed tools: the next turn offers the current ones."""
+        """Take changed tools, and select those to offer: the next turn offers the current ones.
+
+        Raises:
+            AgentCoreError: the function of a tool that selects it has failed.
+        """
         if self._renew is not None and (tools := await self._renew()) is not None:
             self.take(tools)
+        if self._selects:
+            from agent_core.tools.offers import select_offered  # noqa: PLC0415 - few tools need it
+
+            offered = await select_offered(self._all, self._tools, self._run, self.deps)
+            if offered != self._tools:
+                self._tools = offered
+                for known in _OF_OFFER:
+                    self.__dict__.pop(known, None)
 
     def offered(self) -> Iterable[Tool]:
         """Return the tools whose definitions are part of every request."""
@@ -365,10 +397,11 @@ class Toolbox:
         return found.concurrency if found else Concurrency.READ
 
     def __iter__(self) -> Iterator[Tool]:
-        return iter(self._tools.values())
+        """Iterate over all tools of the run, including those not offered now."""
+        return iter(self._all.values())
 
     def __len__(self) -> int:
-        return len(self._tools)
+        return len(self._all)
 
 
 def _cut(call: ToolCall) -> str:

@@ -95,7 +95,7 @@ def small_schema(schema: Mapping[str, Any]) -> Json:
     """Return `schema` without the parts that cost tokens and carry no information.
 
     Titles go, `$ref` is put in place unless it is recursive, and an optional property loses its
-    "or null": leaving it out means the same.
+    "or null" unless its default is something else: leaving it out means the same.
     """
     definitions = cast("Json", schema.get("$defs", {}))
     body = {key: value for key, value in schema.items() if key != "$defs"}
@@ -140,8 +140,9 @@ def _without_null(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     node = dict(cast("Json", schema))
-    if node.get("default", ...) is None:
-        del node["default"]
+    if node.get("default") is not None:
+        return node
+    node.pop("default", None)
     choices = cast("list[Json]", node.get("anyOf", []))
     kept = [choice for choice in choices if choice != {"type": "null"}]
     if len(kept) == len(choices):

@@ -101,6 +101,7 @@ class Parameter:
         takes_context: it is filled in with the `ToolContext`, and not shown.
         deps_types: the types that its annotation allows for `ToolContext.deps`.
         has_field_default: its default is that of a `Field`, so that Python does not fill it in.
+        defaults_to_none: its default is None.
         value: makes the default of a `Field`.
     """
 
@@ -112,6 +113,7 @@ class Parameter:
     takes_context: bool = False
     deps_types: tuple[Any, ...] = ()
     has_field_default: bool = False
+    defaults_to_none: bool = False
     value: Callable[[], Any] = field(default=NoneType, compare=False)
 
 
@@ -244,13 +246,15 @@ def _read_parameter(
     hint = _without_defaults(name, hint, fields)
     build = partial(Parameter, name=name, hint=hint, description=description)
     if default is not parameter.empty:
-        return build(required=False, shown_default=_default_as_json(default))
+        shown = _default_as_json(default)
+        return build(required=False, shown_default=shown, defaults_to_none=default is None)
     for info in reversed(fields):  # the last `Field` that has a default
         if not info.is_required():
             return build(
                 required=False,
                 shown_default=None if info.default_factory else _default_as_json(info.default),
                 has_field_default=True,
+                defaults_to_none=info.default is None and info.default_factory is None,
                 value=partial(info.get_default, call_default_factory=True),
             )
     return build(required=True)
@@ -400,6 +404,7 @@ class Signature(Struct, frozen=True):
     adapter: TypeAdapter[Json]
     schema: Json
     required: frozenset[str]
+    may_be_null: frozenset[str]
 
     def check(self, tool_name: str, arguments: Mapping[str, Any]) -> Json:
         """Return the arguments as the function takes them.
@@ -408,14 +413,30 @@ class Signature(Struct, frozen=True):
             ToolError: `validation_error`; they do not fit.
         """
         try:
-            given = without_nulls(arguments, keep=self.required)
-            return self.adapter.validate_python(given)
+            return self._checked(arguments)
         except (ValidationError, RecursionError) as error:
             raise misfit(tool_name, error) from error
         except TypeError as error:
             if not str(error).startswith("Unable to apply constraint"):
                 raise  # a validator of the tool's own broke
             raise misfit(tool_name, error) from error
+
+    def _checked(self, arguments: Mapping[str, Any]) -> Json:
+        """Return the arguments as the function takes them.
+
+        A null for a parameter with another default is passed on if the type takes it; otherwise it
+        means that the argument is absent.
+        """
+        given = without_nulls(arguments, keep=self.may_be_null)
+        try:
+            return self.adapter.validate_python(given)
+        except ValidationError as error:
+            nulls = {name for name, value in given.items() if value is None} - self.required
+            if not nulls:
+                raise
+            places = (each["loc"] for each in error.errors(include_url=False, include_input=False))
+            absent = nulls.intersection(place[0] for place in places if place)
+            return self.adapter.validate_python(without_nulls(given, keep=given.keys() - absent))
 
 
 def compile_signature(name: str, parameters: tuple[Parameter, ...]) -> Signature:
@@ -452,6 +473,9 @@ def _compile_anew(name: str, parameters: tuple[Parameter, ...]) -> Signature:
         is_described = any(isinstance(part, FieldInfo) and part.description for part in metadata)
         if parameter.description and not is_described:
             hint = Annotated[parameter.hint, Field(description=parameter.description)]
+        if parameter.shown_default is not None:
+            default = {"default": json.loads(parameter.shown_default)}
+            hint = Annotated[hint, Field(json_schema_extra=default)]
         fields[parameter.name] = hint if parameter.required else NotRequired[hint]
     shape = cast("Any", TypedDict)(name, fields)
     shape.__pydantic_config__ = ConfigDict(extra="forbid")
@@ -463,7 +487,8 @@ def _compile_anew(name: str, parameters: tuple[Parameter, ...]) -> Signature:
             default = json.loads(parameter.shown_default)
             schema["properties"][parameter.name].setdefault("default", default)
     required = frozenset(parameter.name for parameter in parameters if parameter.required)
-    return Signature(adapter, schema, required)
+    may_be_null = frozenset(each.name for each in parameters if not each.defaults_to_none)
+    return Signature(adapter, schema, required, may_be_null)
 
 
 _compile_once = lru_cache(maxsize=512)(_compile_anew)

@@ -5,10 +5,18 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import orjson
 from pydantic import Field, StringConstraints
 
 from agent_core.errors import ErrorCode
-from agent_core.types.content import ContentBlock, ErrorPayload, Frozen, SafeId
+from agent_core.types.content import (
+    ContentBlock,
+    ErrorPayload,
+    Frozen,
+    JsonBlock,
+    SafeId,
+    TextBlock,
+)
 
 ToolName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.\-]{1,256}$")]
 """A canonical tool name: dotted, like `code.read_file` or `mcp.<server>.<tool>`."""
@@ -69,6 +77,19 @@ class ToolResult(Frozen):
     is_error: bool = False
     error: ErrorPayload | None = None
     metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
+
+    @property
+    def text(self) -> str:
+        """The texts of the result, and its values as JSON; of a failed call, the error's text."""
+        texts: list[str] = []
+        for block in self.content:
+            if isinstance(block, TextBlock):
+                texts.append(block.text)
+            elif isinstance(block, JsonBlock):
+                texts.append(orjson.dumps(block.data).decode())
+        if not texts and self.error is not None:
+            texts.append(self.error.message)
+        return "\n".join(texts)
 
 
 class Decision(StrEnum):

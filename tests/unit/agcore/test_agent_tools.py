@@ -25,6 +25,7 @@ from agcore.llm import (
     tool_call_reply,
 )
 from agcore.tools import PermissionConfig, ToolContext, ToolRegistry
+from agent_core import ToolResult, ToolRetry, on_tool_result
 from agent_core.types import (
     Decision,
     JsonBlock,
@@ -302,3 +303,32 @@ def test_the_tool_has_the_agents_name_as_far_as_a_tool_can(name: str, tool_name:
     assert Agent(name).as_tool().name == tool_name
     with pytest.raises(AgentError.Config):
         Agent(name).as_tool("no tool")
+
+
+async def test_options_of_a_tool_hold_in_the_toolkit() -> None:
+    @tool(readonly=True, max_retries=0, is_enabled=lambda context: context.deps == "staff")
+    def find(item: str) -> str:
+        """Find."""
+        raise ToolRetry("there is none")
+
+    @tool(readonly=True, ends_run=True)
+    def end() -> str:
+        """End."""
+        return "the end"
+
+    @on_tool_result
+    async def mask(result: ToolResult) -> str | None:
+        return result.text.replace("none", "nothing") if "none" in result.text else None
+
+    replies = [tool_call_reply("find", item="a"), tool_call_reply("find", item="a")]
+    provider = MockProvider([*replies, tool_call_reply("end")])
+    agent = Agent("a", deps_type=str, model=provider, tools=[find, end], guards=[mask])
+    assert (await agent.run("go", deps="staff")).text == "the end"
+    said = ["".join(map(str, request.messages)) for request in provider.requests]
+    assert "there is nothing" in said[1]
+    assert "cannot be called again" in said[2]
+    offered = [{tool.name for tool in request.tools} for request in provider.requests]
+    assert offered[0] == {"find", "end"}
+    provider = MockProvider(["hi"])
+    await agent.run("go", deps="guest", model=provider)
+    assert [tool.name for tool in provider.requests[0].tools] == ["end"]

@@ -2,22 +2,31 @@
 
 import sys
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
 from agent_core.storage.liveness import OwnerIsDead
+from agent_core.storage.owners import Owner
 from agent_core.storage.store import SessionStore
 from agent_core.types import utc_now
 
 Store = TypeVar("Store", bound=SessionStore)
 
 
-class Judge:
-    """Judges owners by one function."""
+class Judge(Owner):
+    """Judges other owners by one function."""
 
-    def __init__(self, is_dead: OwnerIsDead) -> None:
-        self.is_dead = self.is_lost = is_dead
+    def __init__(self, judge: OwnerIsDead) -> None:
+        super().__init__("judge", Path("/"))
+        self._judge = judge
+
+    def is_dead(self, owner_id: str, is_lease_over: bool) -> bool:
+        """Return whether the function judges an owner as dead."""
+        return self._judge(owner_id, is_lease_over)
+
+    is_lost = is_dead
 
 
 def judged(store: Store, is_dead: OwnerIsDead) -> Store:

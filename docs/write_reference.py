@@ -514,7 +514,7 @@ def own_page(module: str, name: str) -> str:
 def class_page(module: str, name: str, group: str) -> str:
     """Return the page of one class."""
     parts = [*describe(f"{module}.{name}", 1)]
-    parts.insert(1, f"Imported from `{module}`. Others of its kind: [{group}]({group}.md).")
+    parts.insert(1, f"Imported from `{module}`. Overview: [{group}]({group}.md).")
     parts += describe_types([target_of(find(f"{module}.{name}"))])
     return joined(parts)
 

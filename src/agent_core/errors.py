@@ -156,7 +156,7 @@ class AgentCoreError(PortableError):
 
     Args:
         code: the public code; a string must be one of `ErrorCode`.
-        message: one sentence for a person: what happened, where, and the cure if there is one.
+        message: one sentence for a person: what happened, where, and how to fix it, if possible.
         retryable: the same call may succeed later without any change.
         details: JSON-serialisable facts for programs; never secrets, never a traceback.
 
@@ -182,7 +182,7 @@ class AgentCoreError(PortableError):
 
 
 class ConfigError(AgentCoreError):
-    """The configuration, the home or the project cannot be used as they are."""
+    """The configuration, the home or the project is unusable."""
 
 
 class ProviderError(AgentCoreError):
@@ -206,7 +206,7 @@ RETRY = "retry"
 
 
 class ToolRetry(ToolError):  # noqa: N818 - what a tool raises to ask for another call
-    """A tool cannot carry out a call, and says how to call it again.
+    """A tool cannot carry out a call, and explains how to call it again.
 
     Args:
         message: the explanation for the model.

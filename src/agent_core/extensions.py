@@ -126,8 +126,8 @@ class JudgedCall:
 class Extension:
     """Adds behaviour to runs. Subclass it, and override the methods you need.
 
-    One object may serve many runs at once: every method gets the context of the run it is called
-    for. Extensions are nested in their order, and every method is called in it, outermost first.
+    One object may serve many runs at once: every method gets the context of its run. Extensions are
+    nested; every method is called for the outermost extension first.
 
     `GuardStop` stops the run, and no further call is made. An `AgentCoreError` ends the run; raised
     in `before_tool_call`, `admit_tool_call` or `wrap_tool_call` it is the result that the model
@@ -154,8 +154,8 @@ class Extension:
     ) -> AbstractAsyncContextManager[object]:
         """Return a context manager that is entered when the run begins and left when it ends.
 
-        It is left with the exception of a run that fails or is cancelled, and cannot suppress it.
-        A run that waits for a person's answer leaves it too, and enters it anew when it continues.
+        If the run fails or is cancelled, it is left with the exception, which it cannot suppress. A
+        run that waits for a person's answer leaves it too, and enters it again when it continues.
         """
         return nullcontext()
 
@@ -184,7 +184,7 @@ class Extension:
     async def before_tool_call(
         self, context: ExtensionContext, call: ToolCall, definition: ToolDefinition
     ) -> Mapping[str, Any] | None:
-        """See a tool call before it is judged; raise `PermissionDeniedError` to refuse it.
+        """See a tool call before permissions decide; raise `PermissionDeniedError` to refuse it.
 
         Returns:
             A note about the call, which a question to the user shows.

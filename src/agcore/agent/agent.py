@@ -92,24 +92,24 @@ class Agent(AgentSpec[DepsT, OutputT]):
         agent = Agent("shop", "You sell lamps.", model="openai:gpt-5", tools=[stock])
         print(agent.run_sync("How many lamps are there?").output)
 
-    Without a model it works in the sessions of a `RuntimeBundle`. A class of your own may define
-    `name` and `system_prompt`, and select tools in `tool_definitions`.
+    Without a model it works in the sessions of a `RuntimeBundle`. A subclass may define `name` and
+    `system_prompt`, and select tools in `tool_definitions`.
 
     Args:
         name: for people and for notices.
         instructions: describe the role to the model, as its system prompt; None for an agent that
             only has tools.
         system_prompt: the older name of `instructions`.
-        model: the model of its own runs. A model given by name or configuration is opened
-            and closed with each run or session; an object is opened and closed by the caller.
+        model: the model of its own runs. A model given by name or configuration is opened and
+            closed with each run or session; the caller opens and closes an object.
         tools: functions, tools, toolsets, and names of tools of its bundle; None means all tools
             of the bundle. A toolset is opened for each run, or once for
             a session that is used as a context manager, and always closed.
         output_type: the type of its answers, or their JSON Schema; text by default.
-        deps_type: the type of `deps` for type checkers; tools are checked against the object that
-            a run gets.
+        deps_type: the type of `deps` for type checkers; at run time, tools are checked against the
+            run's object.
         hooks: hooks of its own runs.
-        permissions: which tools its own runs may call, and the callback that is asked.
+        permissions: the tools that its own runs may call, and the callback that is asked.
         config: limits and settings of its own runs.
         settings: default options of every turn, on top of `config`.
 
@@ -242,15 +242,16 @@ class Agent(AgentSpec[DepsT, OutputT]):
     def as_tool(
         self, name: str | None = None, description: str | None = None, *, max_depth: int = 3
     ) -> Tool:
-        """Return a tool with which another agent asks this one, by one text: its `message`.
+        """Return a tool with which another agent asks this one; its only argument is `message`.
 
-        Each call is a session of its own. The budget of the run that calls pays for it, too, and
-        cancelling that run cancels it; its costs and its spans belong to that run's. Without a
-        model of its own it asks the caller's. Its tools see the caller's `deps`, and keep to the
-        caller's rules, deny list and questions beside its own permissions.
+        Each call is a separate session. It also counts against the calling run's budget, and is
+        cancelled with that run; its costs and spans belong to that run. Without its own model it
+        uses the caller's. Its tools see the caller's `deps`, and obey the caller's rules, deny list
+        and questions in addition to its own permissions.
 
         Args:
-            name: of the tool; the agent's by default, with `_` for what a name cannot have.
+            name: the tool's name; by default the agent's, with `_` for characters that a name
+                cannot have.
             description: tells the calling model about it.
             max_depth: how many agents may call one another in a row.
 
@@ -338,8 +339,8 @@ class Agent(AgentSpec[DepsT, OutputT]):
     ) -> RunResult[Any]:
         """`run`, for threads without an event loop; any number of them may call it at once.
 
-        All calls that are made at the same time share one event loop, so their agents may share
-        models, conversations and toolsets.
+        Simultaneous calls share one event loop, so their agents may share models, conversations and
+        toolsets.
 
         Raises:
             AgentError: as for `run`; also `Config` if an event loop is running in this thread.

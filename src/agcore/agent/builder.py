@@ -79,8 +79,8 @@ class AgentBuilder:
     def secrets(self, secrets: Mapping[str, str]) -> Self:
         """Values to redact from models, stores and events, by the name that replaces them.
 
-        The key of an `AdapterProvider` need not be named, and secrets that an `McpClient` passes
-        to its server never leave that client.
+        You need not name the key of an `AdapterProvider`, and secrets that an `McpClient` passes to
+        its server never leave that client.
         """
         self._parts["secrets"] = {**self._parts["secrets"], **secrets}
         return self

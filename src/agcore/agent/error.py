@@ -13,10 +13,10 @@ from agent_core.errors import AgentCoreError, ErrorCode
 
 
 class AgentError(FamilyError):
-    """An agent could not do what it was asked to.
+    """An agent could not do its work.
 
     Args:
-        failure: what happened, or the error of a part: then it is `source` and the cause.
+        failure: what happened, or the error of a part, which is then `source` and the cause.
     """
 
     Llm: ClassVar[type["AgentLlmError"]]

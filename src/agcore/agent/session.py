@@ -89,9 +89,9 @@ class PromptLayers:
 class AgentSession(Generic[DepsT, OutputT]):
     """One session of one agent. Turns that are submitted concurrently run one after the other.
 
-    Without a `ConversationMemory` no history is kept. With one, every turn sees its
-    messages, including those that others have added, and adds its own; a turn that
-    fails or is cancelled adds only the tool calls that have begun, each with its answer.
+    Without a `ConversationMemory` no history is kept. With one, every turn sees its messages,
+    including those of other writers, and adds its own. A turn that fails or is cancelled adds only
+    the tool calls that had begun, each with its answer.
 
     Args:
         agent: the agent; `swap_agent` replaces it.

@@ -25,9 +25,9 @@ _OF_OUTPUT = frozenset({"output_type", "output_mode", "output_retries"})
 class AgentStream(TaskStream[StreamEvent], Generic[OutputT]):
     """The events of one turn; `TurnComplete` or `Error` is the last one.
 
-    The turn begins with the first step. Leaving the stream before its end stops the turn: with
-    `aclose`, by cancelling the reader, or by forgetting the stream. The session can be used again
-    then. It has one reader.
+    The turn begins with the first step. Leaving the stream early stops the turn: with `aclose`, by
+    cancelling the reader, or by dropping the stream. The session can then be used again. A stream
+    has one reader.
 
     Args:
         source: gives the events.
@@ -55,8 +55,8 @@ class AgentStream(TaskStream[StreamEvent], Generic[OutputT]):
         """Yield the answer so far, whenever more of it is valid, and the complete answer last.
 
         Lists, dicts and TypedDicts grow as they arrive; a model or a dataclass appears once it has
-        all its required fields; without an `output_type` it is the text. A beginning is read as the
-        whole answer is, but validators are only called for parts that have arrived whole.
+        all its required fields; without an `output_type` the text is yielded. An incomplete answer
+        is read like a complete one, but validators are only called for complete parts.
 
         It reads this stream. If the turn fails, the iteration ends, and `last` says why.
 

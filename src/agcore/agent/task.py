@@ -142,8 +142,8 @@ class PlanParser(Protocol):
 class JsonPlanParser:
     """Parses `{"steps": [{"description": "…"}, …]}`, or the bare list, from a reply.
 
-    Reasoning before it, prose and fences around it and trailing commas are
-    ignored; of several plans the last one counts.
+    Reasoning before it, prose and code fences around it, and trailing commas are ignored. If there
+    are several plans, the last one counts.
     """
 
     async def parse(self, raw: str, goal: str) -> Plan:
@@ -176,10 +176,10 @@ class TaskAgent(Protocol):
 class PlanningAgent:
     """The reference implementation: asks the session's agent for a plan and submits its steps.
 
-    With a conversation in its session every step sees the earlier answers.
+    If its session has a conversation, every step sees the earlier answers.
 
     Args:
-        session: where plan and steps are turns.
+        session: the session whose turns are the plan and its steps.
         parser: parses the plan.
         stop_on_failure: a failed step ends the plan, and later steps stay pending;
             otherwise the plan continues with the next step.

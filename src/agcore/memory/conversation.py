@@ -58,9 +58,8 @@ class ConversationMemory:
     """The messages of one session, kept in a store that any number of writers may share.
 
     Tasks, objects and processes may add to one session at once: nothing is overwritten, messages
-    that are added together stay together, and every writer sees what the others have added.
-    Messages that the store has removed are missing, wherever they were. The order is by the numbers
-    in the ids, not by time.
+    added together stay together, and every writer sees the others' messages. Messages that the
+    store has removed leave gaps. The order follows the numbers in the ids, not time.
 
     Adding messages, getting the window and continuing a stored conversation cost the same however
     long the conversation is.

@@ -56,8 +56,8 @@ class KnowledgePage(Frozen):
 class KnowledgeStore:
     """Pages in a memory store.
 
-    In a store of the toolkit an index of their words is kept with the pages. A store of another
-    kind is listed at every search, and its pages are compared one by one.
+    The toolkit's stores keep an index of the pages' words. Any other store is listed at every
+    search, and its pages are compared one by one.
     """
 
     def __init__(self, store: MemoryStore) -> None:
@@ -124,7 +124,7 @@ class KnowledgeStore:
         return [page.entry for page in await self.pages()]
 
     async def search(self, query: str, tags: Sequence[str] = ()) -> list[PageIndexEntry]:
-        """Return the pages that have every word of the query and every tag, oldest first."""
+        """Return the pages with every word of the query and every tag, oldest first."""
         wanted = {*await asyncio.to_thread(words_of, query), *map(_tag_word, tags)}
         if not wanted:
             return await self.index()

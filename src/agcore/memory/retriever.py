@@ -33,10 +33,10 @@ class RetrievalResult:
 class MemoryRetriever:
     """Searches a knowledge store.
 
-    A page's score is the Dice overlap of the query's words with those of its title, its summary,
-    its tags or its best sentence, whichever is highest: a long page is not punished for the rest.
-    With embeddings it is the cosine of the vectors of query and page, if that is higher: a page
-    may be found that shares no word with the query.
+    A page's score is the highest Dice overlap of the query's words with the words of its title, its
+    summary, its tags or its best sentence, so long pages are not at a disadvantage. With embeddings
+    it is the cosine of the vectors of query and page, if that is higher: a page may be found that
+    shares no word with the query.
 
     Args:
         knowledge: the pages.

@@ -106,7 +106,7 @@ class MemoryStore(Protocol):
 
 
 class InMemoryStore(SqliteItems, indexes_pages=True):
-    """A memory store that lives as long as the process; see `MemoryStore`."""
+    """A memory store that lasts as long as the process; see `MemoryStore`."""
 
     def __init__(self, eviction: EvictionConfig | None = None) -> None:
         connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)

@@ -37,7 +37,7 @@ _CHINESE = re.compile(
 
 
 def words_of(text: str) -> Words:
-    """Return the stems of a text's words, without stop words; two Chinese characters are a word."""
+    """Return the stems of a text's words, without stop words; two Chinese characters are one."""
     words: set[str] = set()
     for run in _RUN.finditer(unicodedata.normalize("NFKC", text).casefold()):
         word = run[0]

@@ -29,12 +29,12 @@ TIMEOUT_S = 30.0
 
 
 class McpClient:
-    """A server that is started as a child process, or reached over HTTP.
+    """An MCP server, started as a child process or reached over HTTP.
 
-    Data from the server is not trusted: descriptions, schemas and results are bounded, a definition
-    that changes is refused until `start` is called again. A child process inherits only PATH, HOME
-    and TMPDIR. The values of `env` and `headers`, and keys among the arguments and in the
-    address, are redacted from everything the server sends.
+    Data from the server is not trusted: descriptions, schemas and results are limited in size, and
+    a changed definition is refused until `start` is called again. A child process inherits only
+    PATH, HOME and TMPDIR. The values of `env` and `headers`, and keys among the arguments and in
+    the address, are redacted from everything the server sends.
 
     Args:
         command: the program, found through PATH.

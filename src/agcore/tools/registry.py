@@ -174,8 +174,8 @@ class ToolOutcome:
 class ToolRegistry:
     """The tools of an agent. Takes `BaseTool`s and the engine's tools alike.
 
-    A model's calls are run by the engine: those that only read side by side, one that writes
-    alone, and after a write that failed the later ones are answered without being run.
+    The engine runs a model's calls: readers in parallel, each writer alone. After a failed write,
+    the later calls are answered without being run.
 
     Args:
         tools: the first tools.
@@ -364,9 +364,9 @@ class ToolRegistry:
         *,
         deps: object = None,
     ) -> list[ToolOutcome]:
-        """Make several calls at once: one outcome for each, in order, whatever happens to others.
+        """Make several calls at once, and return an outcome for each, in order.
 
-        The caller has decided that they may run side by side.
+        The caller must know that they may run in parallel.
 
         Args:
             invocations: the calls.

@@ -63,7 +63,7 @@ class RunResult(Generic[OutputT]):
         events: the events of the run, if requested with `events=True`.
         pending_requests: ids of the questions that the run waits for; it has no `output` yet.
         metadata: `stop_objection` is the last reason of a Stop hook or an extension, if the run
-            completed against it.
+            completed despite it.
     """
 
     output: OutputT
@@ -201,8 +201,8 @@ class RunHandle(Generic[OutputT]):
     def events(self, debug: bool = False) -> AsyncGenerator[RuntimeEvent]:
         """Yield the events from this call on, up to the run's closing event; one reader at a time.
 
-        Subscribing right after `start` misses nothing. A slow reader slows the run down; one that
-        leaves has no effect on it, and another one may follow.
+        Subscribing right after `start` misses nothing. A slow reader slows the run down. A reader
+        that stops has no effect on the run, and another one may follow.
 
         A handle from `attach` yields the stored events after the requested number, followed by
         live events, for any number of readers, which do not slow the run down.
@@ -232,12 +232,11 @@ class RunHandle(Generic[OutputT]):
         """Yield the answer so far, whenever more of it is valid, and the complete answer last.
 
         Lists, dicts and TypedDicts grow as they arrive; a model or a dataclass appears once it has
-        all its required fields; without an `output_type` it is the text. A beginning is read as the
-        whole answer is, but validators are only called for parts that have arrived whole. A reply
-        that calls tools, or that goes back to the model, is followed by the next one. If the run
-        fails, the iteration ends; `result` says why. Leaving it has no effect on the run.
-
-        It reads `events()`.
+        all its required fields; without an `output_type` the text is yielded. An incomplete answer
+        is read like a complete one, but validators are only called for complete parts. A reply that
+        calls tools, or that goes back to the model, is followed by the next one. If the run fails,
+        the iteration ends; `result` says why. Leaving it has no effect on the run. It reads
+        `events()`.
 
         Raises:
             AgentCoreError: `validation_error`: this run's events already have a reader.
@@ -276,8 +275,8 @@ class RunHandle(Generic[OutputT]):
     async def wait(self) -> RunStatus:
         """Return the final status, once the run has ended and its end is stored.
 
-        `waiting`: it has stopped at a question. After an answer, the call waits for the end of a
-        run that a worker executes, or for its next question.
+        `waiting` means that the run has stopped at a question. After an answer, the call waits for
+        the end of a run that a worker executes, or for its next question.
 
         Raises:
             AgentCoreError: `validation_error`: this is not the event loop of the runtime.
@@ -384,11 +383,10 @@ class RunHandle(Generic[OutputT]):
     async def send(self, message: str | UserMessage) -> str:
         """Send a message to the run while it works.
 
-        It is stored when this returns. The model reads it at the next boundary: after the results
-        of the turn's tool calls, or, if the model has finished, in one more turn in place of the
-        end. The limits of the run stay as they are: a message that its last turn leaves no room
-        for, or that finds the run failed or cancelled, is not delivered, and
-        `AgentRuntime.waiting_messages` returns it. Its event is `message_waiting`, and
+        The message is stored when this returns. The model reads it after the results of the turn's
+        tool calls, or, if the model has finished, in one more turn. The run's limits do not change:
+        if it has no turn left, fails or is cancelled, the message is not delivered, and
+        `AgentRuntime.waiting_messages` returns it. The events are `message_waiting`, and
         `message_created` with the same `message_id` when it is delivered.
 
         The message guards of the run check it first; hooks and extensions see it when it is
@@ -425,11 +423,11 @@ class RunHandle(Generic[OutputT]):
     async def cancel(self, *, after_turn: bool = False) -> CancelResult:
         """Cancel the run, and wait up to `runtime.cancel_timeout_ms` for its end.
 
-        Everything that has happened by then is stored when this returns. It has no effect when
-        repeated, or after the end.
+        Everything that happened until then is stored when this returns. Calling it again, or after
+        the end, has no effect.
 
         Args:
-            after_turn: let the turn under way finish: the model's reply and the calls in it. Their
+            after_turn: let the current turn finish: the model's reply and the calls in it. Their
                 results are stored, and the run ends as cancelled; if the reply is the answer, the
                 run completes. A run that waits for its turn or for an answer is cancelled at once.
                 Cancelling without this still stops the run immediately.
@@ -446,8 +444,8 @@ class RunHandle(Generic[OutputT]):
         """Yield a child run's stored events, then its live ones, up to its closing event.
 
         `child_agent_created` and `worker_dispatched` on this run's own stream name its children.
-        Any number of readers may watch a child; readers that are slow or leave do not affect it.
-        Text that was streamed before arrives as one delta with `from_start`.
+        Any number of readers may watch a child; slow readers, and readers that stop, do not affect
+        it. Text streamed earlier arrives as one delta with `from_start`.
 
         Raises:
             StorageError: `run_not_found`: no such run, or not a child of this one.

@@ -228,21 +228,20 @@ class AgentRuntime:
         self._home.close_sync()
 
     async def finish_wishes(self, on_wait: Callable[[], object] = bool) -> "list[MemoryWish]":
-        """Wait until memory has what users asked for in the runs so far, and return what it has.
+        """Wait until memory has stored what users asked for so far, and return the outcomes.
 
-        These are wishes that something be remembered or forgotten. Closing the runtime waits for
-        them, too, at most a minute. A wish that failed is tried again by a later run, or by the
-        next process.
+        These are requests to remember or forget something. Closing the runtime also waits for them,
+        at most a minute. A later run, or the next process, retries a failed request.
 
         Args:
-            on_wait: called first, if there is something to wait for.
+            on_wait: called first, if there is anything to wait for.
         """
         if self._home.opened is None:
             return []
         return await (await self._home.services()).runs.finish_wishes(on_wait)
 
     def leave_wishes(self) -> None:
-        """Leave wishes that are not carried out yet to the next process, and wait for nothing.
+        """Leave unfinished requests to remember or forget to the next process, without waiting.
 
         It may be called from any thread.
         """
@@ -289,27 +288,26 @@ class AgentRuntime:
     ) -> RunHandle[Any]:
         """Start a run, or queue it behind the session's running one.
 
-        A session works in the folder in which it began. Messages that a process had queued when it
-        died run first, in order.
+        A session works in the folder in which it began. Messages queued by a process that died run
+        first, in order.
 
-        An error inside the run is never raised here: the run ends `failed`, and the handle,
-        its row and the closing event have the error.
+        An error inside the run is not raised here: the run fails, and the handle, its row and the
+        closing event have the error.
 
-        A run that is started by the code of another run of this runtime belongs to that run: it
-        does not wait for a free place, is cancelled with it, and also counts against its budget.
+        A run started by code of another run of this runtime belongs to that run: it does not wait
+        for a free slot, is cancelled with it, and also counts against its budget.
 
         Args:
             message: the user's message.
             session_id: the session to resume, or the id of a new one; `[A-Za-z0-9_-]{1,64}`.
                 Default: a new session.
             mode: `normal`, or `orchestrator` to dispatch workers.
-            move_session: let a session that began in another folder work in this project from
-                now on.
+            move_session: move a session that began in another folder to this project.
             options: the options of this run.
-            fields: the same options as keywords, by the names of `RunOptions`; and for a Postgres
-                database the placement of the run: `here`, `place`, `tenant`, `queue` and
-                `queue_timeout_s`. Without `here=True` the run is queued and a worker takes it;
-                `queue_timeout_s` requires it, and `queue` excludes it.
+            fields: the same options as keywords, by the names of `RunOptions`; for a Postgres
+                database also `here`, `place`, `tenant`, `queue` and `queue_timeout_s`. Without
+                `here=True` the run is queued and a worker takes it; `queue_timeout_s` requires
+                `here`, and `queue` excludes it.
 
         Raises:
             AgentCoreError: `validation_error`: the message is empty, or the message, the session
@@ -457,7 +455,7 @@ class AgentRuntime:
 
         Args:
             session_id: as for `start`.
-            memory: the option `memory` of runs of this object that name none.
+            memory: the default of the option `memory` for runs of this object.
 
         Raises:
             AgentCoreError: `validation_error`: the session id or `memory` is malformed.
@@ -492,9 +490,9 @@ class AgentRuntime:
     ) -> SessionRecord:
         """Add a session that begins with a conversation, in this project.
 
-        It is stored as a whole or not at all, and never replaces a session. All runs of the session
-        have the system messages of the conversation as instructions. Of an export, it has the path
-        to the active node: no other branches, no runs, events or files.
+        It is stored completely or not at all, and never replaces a session. All runs of the session
+        get the conversation's system messages as instructions. From an export, only the path to the
+        active node is imported: no other branches, no runs, events or files.
 
         Args:
             source: messages as for the option `history`, or a file that holds them as a JSON list,
@@ -516,10 +514,10 @@ class AgentRuntime:
         """Return a handle of an existing run of this or another process.
 
         Its `events()` begin with the stored events and continue without a gap, so a reader that
-        reconnects asks for the events after the last one it has seen. Text streamed before arrives
-        as one delta with `from_start`, which replaces what the message has shown so far.
-        The answer of a run with an `output_type` is a JSON value once the process that
-        started it has ended.
+        reconnects asks for the events after the last one that it has seen. Text streamed earlier
+        arrives as one delta with `from_start`, which replaces the text shown for the message so
+        far. The answer of a run with an `output_type` is a JSON value once the process that started
+        it has ended.
 
         Args:
             run_id: id of a run that `start` began; for a child's events use its `child_events`.
@@ -582,23 +580,23 @@ class AgentRuntime:
     ) -> RunHandle[Any]:
         """Answer a question of this or another process; the first answer counts.
 
-        A waiting run continues in this runtime if its session works in the same project,
-        otherwise with the next start of the session. A run that a live process or a worker
-        executes continues there. Objects that the run needs from its program, but this process does
-        not have, are passed here; otherwise nothing is stored, and the question stays open. A run
-        continues after a denial, too: only the tool of the denied call may be missing then.
+        A waiting run continues in this runtime if its session works in the same project, otherwise
+        at the session's next start. A run that a live process or a worker executes continues there.
+        Pass objects of the run's program that this process does not have; without them nothing is
+        stored, and the question stays open. The run also continues after a denial: only the tool of
+        the denied call may be missing then.
 
         Args:
             request_id: id of the question.
             decision: as for `PermissionDecision`.
             reason: for the model, if a call is denied.
-            arguments: the arguments of the call instead of the model's, which sees these from
-                then on; with `allow_once` only. They are validated as the model's are.
+            arguments: replace the model's arguments of the call, with `allow_once` only. They are
+                validated in the same way, and the model sees these from then on.
             always: also add the rule that the question offers for this decision to the saved
                 rules. It applies here immediately, elsewhere from the next start.
-            tools: the functions and toolsets that the run was started with, or that its runtime
-                had. A run that was started with `tools` gets only those.
-            deps: as for `start`; a run that was started with some needs them.
+            tools: the functions and toolsets of the run's `tools`, or of its runtime. A run started
+                with `tools` gets only those.
+            deps: as for `start`; needed if the run was started with `deps`.
             guards: as for `start`.
             extensions: as for `start`.
             model: as for `start`; needed if it was an adapter.
@@ -671,8 +669,8 @@ class AgentRuntime:
     async def permission_grants(self, session_id: str | None = None) -> "list[PermissionGrant]":
         """Return the remembered answers of a session, or of all sessions, oldest first.
 
-        Answers in memory, the default of `[permissions] remember_scope`, are those of this
-        runtime; stored answers are the same for all processes.
+        Answers in memory, the default of `[permissions] remember_scope`, belong to this runtime;
+        stored answers are the same for all processes.
         """
         _require_text("session id", session_id)
         return await (await self._home.services()).project.guard.grants.grants(session_id)
@@ -765,7 +763,7 @@ class AgentRuntime:
         """Add a provider for `[model] provider = "<key>"`, before the first run that needs it.
 
         Args:
-            key: any name but those of the built-in providers.
+            key: any name except those of built-in providers.
             factory: a function or class that takes the resolved `ModelConfig` and returns a
                 `ProviderAdapter`; called once per model.
 
@@ -845,8 +843,8 @@ class AgentRuntime:
     async def waiting_messages(self, session_id: str) -> "list[WaitingMessage]":
         """Return the messages sent to runs of a session that no model has seen, in order.
 
-        Messages of a run at work are delivered at its next boundary. Those of a run that has ended
-        stay until `RunHandle.take_back` removes them: send them again, or drop them.
+        Messages to an active run are delivered after its current step. Messages to a run that has
+        ended stay until `RunHandle.take_back` removes them: send them again, or drop them.
 
         Raises:
             AgentCoreError: `validation_error`: the id is malformed.
@@ -910,9 +908,9 @@ class AgentRuntime:
     async def undo(self, session_id: str, force: bool = False) -> "SwitchResult":
         """Revert the user's last message, with everything its run did.
 
-        Files are restored if snapshots were taken; `remarks` reports missing ones. Nothing is
-        deleted: `redo` returns to the state just before this, until the next message, and
-        `switch_node` always does. Two calls at the same time undo two messages.
+        Files are restored if snapshots were taken; `remarks` reports missing ones. Nothing is lost:
+        `redo` returns to the state just before, until the next message, and `switch_node` always
+        does. Two simultaneous calls undo two messages.
 
         Raises:
             StorageError: `session_not_found`; `session_active` while a run of any session works in
@@ -939,9 +937,9 @@ class AgentRuntime:
     ) -> "SwitchResult":
         """Start another session with the conversation up to a node, in a copy of the project.
 
-        The copy has the files as they were at the node, and files that no snapshot contains as
-        they are now. The original session and its files do not change. Without `into`
-        nothing is copied: both sessions work in the same folder.
+        The copy has the files as they were at the node; files that no snapshot contains are as they
+        are now. The original session and its files do not change. Without `into` nothing is copied:
+        both sessions work in the same folder.
 
         Args:
             session_id: the session.
@@ -980,7 +978,7 @@ class AgentRuntime:
     async def file_at(
         self, node_or_snapshot_id: str, path: str, *, tenant: str | None = None
     ) -> bytes:
-        """Return the bytes of one recorded file, with secrets if it holds some.
+        """Return the bytes of one recorded file, including secrets.
 
         Args:
             node_or_snapshot_id: id of a node, or of a snapshot.
@@ -1102,8 +1100,8 @@ class AgentRuntime:
     ) -> "list[SessionMatch]":
         """Find the newest messages, tool calls and results with every word of `query`.
 
-        Case is ignored as `str.casefold` does it, and accents match however they are composed. Text
-        in double quotes is one word. Loaded texts, such as skills and instructions, are not
+        Case is ignored, as by `str.casefold`, and accents match however they are composed. Text in
+        double quotes counts as one word. Loaded texts, such as skills and instructions, are not
         searched.
 
         Args:
@@ -1144,9 +1142,8 @@ class AgentRuntime:
     ) -> dict[str, int]:
         """Return the number of sessions of each folder above and below a project.
 
-        The folders above are first, the nearest before the others. Of those below, the first
-        `limit` by path are found; the last used of them is first. At most 1,000 sessions are
-        counted in each.
+        Folders above come first, the nearest before the others; then the first `limit` folders
+        below, by path, the last used one first. At most 1,000 sessions are counted in each.
 
         Args:
             project: the folder; its own sessions are not counted.
@@ -1157,7 +1154,7 @@ class AgentRuntime:
         return await (await self._reading(tenant)).store.sessions_nearby(folder, limit=limit)
 
     async def resolve_session_id(self, prefix: str, *, tenant: str | None = None) -> str:
-        """Return the unique session whose id is, or begins with, `prefix`; `sess_` may be omitted.
+        """Return the unique session whose id is or begins with `prefix`; `sess_` may be omitted.
 
         Raises:
             StorageError: `session_not_found`: no id does.
@@ -1166,7 +1163,7 @@ class AgentRuntime:
         return await (await self._reading(tenant)).sessions.resolve_id("session", prefix)
 
     async def resolve_run_id(self, prefix: str, *, tenant: str | None = None) -> str:
-        """Return the unique run whose id is, or begins with, `prefix`; `run_` may be omitted.
+        """Return the unique run whose id is or begins with `prefix`; `run_` may be omitted.
 
         Raises:
             StorageError: `run_not_found`: no id does.
@@ -1177,7 +1174,7 @@ class AgentRuntime:
     async def resolve_node_id(
         self, prefix: str, session_id: str | None = None, *, tenant: str | None = None
     ) -> str:
-        """Return the unique node, of this session or of all, with this id or beginning of an id.
+        """Return the unique node, of this session or of all, whose id is or begins with `prefix`.
 
         Raises:
             StorageError: `node_not_found`: no id does.
@@ -1188,11 +1185,11 @@ class AgentRuntime:
         return await sessions.resolve_id("node", prefix, session_id=session_id)
 
     async def delete_session(self, session_id: str) -> "DeleteSessionResult":
-        """Delete a session, with everything in the files of the home that only it held.
+        """Delete a session, with everything in the home that belonged only to it.
 
-        Memories, plans, Task logs and the history of typed lines stay. What cannot be removed now,
-        because another program reads an old state of the database, is in `failed`; the next start
-        removes it.
+        Memories, plans, Task logs and the chat's input history stay. Data that cannot be removed
+        now, because another program reads an old state of the database, is in `failed`; the next
+        start removes it.
 
         Raises:
             StorageError: `session_not_found`; `session_active` while a run is queued or running.
@@ -1203,7 +1200,7 @@ class AgentRuntime:
         """Measure the space that sessions and projects take, the largest first.
 
         Reads the rows of all sessions, and the lists of all snapshots in this home. With a Postgres
-        database, snapshots that every machine can have are not counted.
+        database, snapshots shared by all machines are not counted.
 
         Args:
             project: only sessions that work in this folder.
@@ -1223,13 +1220,14 @@ class AgentRuntime:
     ) -> "CleanupResult":
         """Find, and unless `dry_run` delete, the sessions that were not used for some time.
 
-        The result has the ids of sessions, and in `freed_bytes` their text and artifacts. Sessions
-        that are used, or wait for an answer, are left. Each is deleted as by `delete_session`.
+        The result has the ids of the sessions, and in `freed_bytes` the size of their text and
+        artifacts. Sessions in use, or waiting for an answer, are spared. Each one is deleted as by
+        `delete_session`.
 
         Args:
-            older_than: the time since the last use, or the aware time before which it was.
-            session_ids: these sessions instead, whenever they were used; one that cannot be deleted
-                is among the failures.
+            older_than: the minimum time since the last use, or an aware time before which it was.
+            session_ids: these sessions instead, whenever they were used; those that cannot be
+                deleted are in `failed`.
             project: only sessions that work in this folder.
             keep_last: keep this many of the last used sessions, of the project if there is one.
             dry_run: only report what would be deleted.

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """One conversation. Leaving it waits for its runs; leaving it with an error cancels them.
+    """One conversation. Exiting the context waits for its runs; exiting with an error cancels them.
 
     The conversation stays stored, and another `Session` with the same id continues it.
 
@@ -37,7 +37,7 @@ class Session:
         session_id: id of the session; it need not exist yet.
         start, run_sync: the methods of `AgentRuntime`.
         answer: `AgentRuntime.answer`.
-        memory: the option `memory` of runs that name none.
+        memory: the default of the option `memory`.
         replay: `AgentRuntime.replay_session`.
         inspect: `AgentRuntime.inspect_run`.
         undo, redo, switch: `AgentRuntime.undo`, `redo` and `switch_node`.
@@ -186,7 +186,7 @@ class Session:
         model: "AnyModel | None" = None,
         output_type: "TypeForm[Any] | JsonSchema | None" = None,
     ) -> RunHandle[Any]:
-        """Answer a question of this session, like `AgentRuntime.answer`; leaving waits for its run.
+        """Answer a question of this session, like `AgentRuntime.answer`; exiting waits for its run.
 
         Raises:
             StorageError, AgentCoreError, ConfigError: as for `AgentRuntime.answer`.

@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from agent_core.runtime.services import Services
 
 ReportedStatus = Literal["running", "blocked", "completed", "failed", "cancelled"]
-"""What a step can be reported as."""
+"""The states that can be reported of a step."""
 
 _POLL_S = 0.25
 _OPERATIONS: TypeAdapter[tuple[Operation, ...]] = TypeAdapter(tuple[Operation, ...])
@@ -100,12 +100,12 @@ class TaskEvents:
 
 
 class Tasks:
-    """The Tasks of sessions, for programs: read and made without a model.
+    """The Tasks of sessions, for programs: read and changed without a model.
 
-    While an orchestrator of this process works on a session, its board is used, so that it sees
-    each change at once. While another process does, its Tasks can be read; a change is refused
-    with `task_wal_unavailable`, which is retryable. Changes are noted as events of the session, and
-    have `program` as their `actor_agent_id`.
+    If an orchestrator of this process works on the session, it sees each change at once. If one of
+    another process does, the Tasks can be read, but a change is refused with
+    `task_wal_unavailable`, which is retryable. Changes are recorded as events of the session, with
+    `program` as their `actor_agent_id`.
 
     Every method raises `StorageError` (`session_not_found`) for an unknown session, and `TaskError`
     for a Task that is unknown (`task_not_found`), has ended (`task_terminal`) or has a log that
@@ -125,7 +125,7 @@ class Tasks:
         summary: str = "",
         wal_name: str | None = None,
     ) -> TaskDocument:
-        """Create a Task and its log; a session that does not exist is created, too.
+        """Create a Task and its log, and the session if it does not exist.
 
         Args:
             session_id: the session.
@@ -156,7 +156,7 @@ class Tasks:
             return _document((await board.create(new, by)).dag)
 
     async def get(self, session_id: str, task_id: str) -> TaskDocument:
-        """Return a Task with its steps. A step whose lease is over is shown as ready again."""
+        """Return a Task with its steps. A step whose lease has expired is shown as ready again."""
         services = await self._home.services()
         reading = await _Reading.begin(services, session_id)
         return _document(await asyncio.to_thread(reading.find, task_id))
@@ -210,10 +210,10 @@ class Tasks:
         result_summary: str | None = None,
         reason: str | None = None,
     ) -> TaskDocument:
-        """Report on a step; one that is ready is claimed first, for this program.
+        """Report on a step; a ready step is first claimed for this program.
 
         A program's claim lasts `task.step_lease_timeout_ms`; reporting `running` again renews it. A
-        step that a worker has claimed is reported on as an orchestrator would.
+        report on a worker's step counts like an orchestrator's.
 
         Args:
             session_id: the session.

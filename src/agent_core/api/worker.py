@@ -54,9 +54,9 @@ class Worker:
         worker = Worker(database_url="postgresql://…", tool_registry=tools)
         await worker.run()
 
-    Arguments that are not given are read from the configuration in the home directory, as for
-    `AgentRuntime`; the projects come from the runs. Tools, providers and definitions are not
-    in the database: register those of a program with its workers too.
+    Missing arguments are read from the configuration in the home directory, as for `AgentRuntime`;
+    the projects come from the runs. Tools, providers and definitions are not in the database: a
+    program registers its own with its workers too.
 
     Args:
         config_path, config, model, home_dir, database_url: as for `AgentRuntime`.
@@ -66,8 +66,8 @@ class Worker:
             built-in ones.
         extensions: added to every run.
         debug, default_snapshots, telemetry: as for `AgentRuntime`.
-        tenant: the only tenant it serves and sees. None: all.
-        concurrency: the number of runs at once; default `[worker] concurrency`, and so on.
+        tenant: the only tenant that it serves and sees. None: all.
+        concurrency: the number of runs at once; default `[worker] concurrency`, and likewise below.
         places: `host:<id>` and `snapshot`, where the files of its runs are.
         queues: the queues it serves.
         drain_seconds: the seconds that runs may continue after `drain`.
@@ -141,7 +141,7 @@ class Worker:
         self._drain: Callable[[], object] = lambda: None
 
     def drain(self) -> None:
-        """Take no more runs; `run` returns when its runs have ended or are handed over.
+        """Take no more runs; `run` returns when its runs have ended or were handed over.
 
         It may be called from any thread.
         """

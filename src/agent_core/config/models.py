@@ -210,16 +210,15 @@ UNKNOWN_WINDOW = 32_768
 class ModelConfig(Section):
     """One resolved model, as a provider factory gets it.
 
-    `context_window` is None if the settings do not name it; `window` is the one that holds. A
-    window that the settings name for another model counts as assumed: the server knows better.
-    `reasoning` has one spelling for all providers; each adapter translates it for its service.
-    `supports_images` is None if this is unknown until it is tried.
-    `provider_tools` are tools that the service runs itself, by their name for all services.
-    `api_key` is a callable, async or not, that returns the key, or a pair of the key and the time
-    when it expires: a datetime, or seconds since 1970. It belongs to the program and is never
-    stored.
-    `project` and `location` are for `provider = "vertex"`, `api` is the protocol of `"openai"`;
-    `path`, `chat_template` and `threads` are for `"local"`. For `"scripted"`, `path` is the script.
+    `context_window` is None if the settings do not name it; `window` is the effective one. A window
+    configured for another model counts as assumed, because the server knows better. `reasoning` has
+    one spelling for all providers; each adapter translates it for its service. `supports_images` is
+    None if only a try can tell. `provider_tools` are tools that the service runs itself, by the
+    names used for all services. `api_key` is a callable, async or not, that returns the key, or a
+    pair of the key and the time when it expires: a datetime, or seconds since 1970. It belongs to
+    the program and is never stored. `project` and `location` are for `provider = "vertex"`, `api`
+    is the protocol of `"openai"`; `path`, `chat_template` and `threads` are for `"local"`. For
+    `"scripted"`, `path` is the script.
     """
 
     provider: ProviderName
@@ -342,7 +341,7 @@ class ModelConfig(Section):
 
     @property
     def first_byte_limit_ms(self) -> int:
-        """The time that an answer may take to begin, in milliseconds; 0 is no limit.
+        """The time that an answer may take to begin, in milliseconds; 0 means no limit.
 
         If `first_byte_ms` is not set, a set `timeout_ms` counts for this wait as well. If neither
         is, a hosted service has ten minutes, and a model on this machine or in a private network

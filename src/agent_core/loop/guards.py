@@ -56,7 +56,7 @@ Point = Literal["message", "tool_call", "tool_result", "answer"]
 
 
 class GuardContext(ExtensionContext):
-    """The second argument of a guard: `run` identifies the run, `deps` is what it was given."""
+    """The second argument of a guard: `run` identifies the run, `deps` is its object."""
 
     __slots__ = ()
 

@@ -55,9 +55,9 @@ class RunOptions(Generic[OutputT]):
             with `run` and `deps`, async or not, that is called once, when the run is requested.
         model: `provider:name`, the name of a `[model_overrides]` table, a `ModelConfig`, or an
             adapter; the configured one by default.
-        tools: the only tools of the run: names of known ones, functions, and tools made with
-            `@tool`. None leaves the choice to the configuration; `()` is no tool at all.
-            Children, and the workers of an orchestrator, get no other working tools either.
+        tools: the only tools of the run: names of known tools, functions, and tools made with
+            `@tool`. None leaves the choice to the configuration; `()` means no tools. Children, and
+            an orchestrator's workers, get no other working tools either.
         disabled_tools: names of tools that the run and its children must not have.
         output_type: the type of the answer, or its JSON Schema.
         output_mode: how a typed answer is requested.
@@ -70,21 +70,21 @@ class RunOptions(Generic[OutputT]):
         permission_mode: `plan` denies calls that could change something, `accept-edits` writes
             project files without asking; None is `ask`, which follows the settings. It also applies
             to children.
-        temperature: the temperature of its model calls; a service or a model that does not take one
-            is asked without. Children have it, too, unless their definition names a model.
-        seed: the seed of its model calls, where the service has one; likewise.
-        stop: texts at which a reply ends; a service without them refuses the call.
-        reasoning: how much the model reasons: `none`, `low`, `medium` or `high`. Children have it,
-            too, unless their definition names a model.
+        temperature: the temperature of its model calls; omitted if the service or model does not
+            accept one. Also applies to children, unless their definition names a model.
+        seed: the seed of its model calls, in the same way.
+        stop: texts at which a reply ends; a service without stop sequences refuses the call.
+        reasoning: how much the model reasons: `none`, `low`, `medium` or `high`. Also applies to
+            children, unless their definition names a model.
         max_output_tokens: the largest number of tokens of one reply.
-        memory: the scope of its memory: `user:<id>` is the memory of this user, `shared` belongs to
-            everybody who uses the home, or the sessions of the tenant; with `off`, or False, it
-            recalls nothing, and nothing of it is ever remembered. None is the runtime's choice.
+        memory: the scope of its memory: `user:<id>` is this user's, `shared` belongs to everybody
+            who uses the home, or to the tenant; with `off`, or False, the run recalls nothing, and
+            nothing from it is remembered. None is the runtime's default.
         guards: inspect the message, tool calls and the answer; they are not stored.
         extensions: add behaviour to the run and its children, inside those of the runtime; they
             are not stored.
-        history: the conversation before the message, for a new session: nodes of ours, messages of
-            OpenAI's or Anthropic's interface, or a mixture. Its system messages come before
+        history: the conversation before the message, for a new session: nodes of this package,
+            messages of OpenAI's or Anthropic's API, or a mixture. Its system messages come before
             `instructions`.
         metadata: the caller's own JSON data, stored with the run.
     """

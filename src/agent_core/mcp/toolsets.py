@@ -34,16 +34,16 @@ class McpToolset(Toolset):
 
 
 class McpStdio(McpToolset):
-    """A server that is started as a process, without a shell.
+    """An MCP server that runs as a process, started without a shell.
 
     Args:
         name: part of the names of its tools, `mcp.<name>.<tool>`.
         command: the program.
         args: its arguments; a relative path among them starts at `cwd`.
         env: variables in addition to those of `[tools] env_allowlist`; their values are secret.
-        cwd: its working folder; the user's home folder by default, the root folder for an agent of
-            `agcore`; never the current folder by itself.
-        protocol: the newest version that both sides know, or the one that it names.
+        cwd: its working folder; default: the user's home folder, or the root folder for an agent of
+            `agcore`; never the current folder.
+        protocol: a version; `auto` is the newest that both sides know.
         timeout_ms: for start, handshake and listing.
         filter: selects its tools, by their own names or by their definitions.
 
@@ -75,14 +75,14 @@ class McpStdio(McpToolset):
 
 
 class McpHttp(McpToolset):
-    """A server that is reached over HTTP.
+    """An MCP server over HTTP.
 
     Args:
         name: part of the names of its tools, `mcp.<name>.<tool>`.
         url: its address.
-        headers: go to its origin only; their values are secret.
+        headers: sent only to its origin; their values are secret.
         transport: the kind of HTTP transport.
-        protocol: the newest version that both sides know, or the one that it names.
+        protocol: a version; `auto` is the newest that both sides know.
         timeout_ms: for connecting, handshake and listing.
         filter: selects its tools, by their own names or by their definitions.
 

@@ -22,10 +22,10 @@ class ProviderAdapter(Protocol):
     An adapter may serve many streams at once. The package's adapters may be shared by several event
     loops; your own must support that only if your program does it.
 
-    The engine repeats a call that fails before the first delta with a `retryable` error, as
-    `[model.retry]` says, and after `details["retry_after_s"]` seconds at the earliest. An adapter
-    that repeats calls itself has `retries_itself = True`; it may also have a default policy as
-    `retry`, a `RetryConfig`, for when none is configured.
+    The engine repeats a call that fails before the first delta with a `retryable` error, according
+    to `[model.retry]` and after at least `details["retry_after_s"]` seconds. An adapter that
+    repeats calls itself sets `retries_itself = True`. An adapter may have a default policy in
+    `retry`, a `RetryConfig`, which applies if none is configured.
     """
 
     def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:

@@ -39,7 +39,7 @@ from agent_core.types import (
 from agent_core.types.lanes import own_place
 
 MessageFormat = Literal["soong", "openai", "anthropic"]
-"""The form of messages: nodes as JSON, or messages of OpenAI's or Anthropic's interface."""
+"""The form of messages: nodes as JSON, or messages of OpenAI's or Anthropic's API."""
 
 _EXPORT_LINES = frozenset({"session", "agent", "run", "node", "event", "artifact", "damage"})
 

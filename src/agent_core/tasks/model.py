@@ -101,7 +101,7 @@ class TaskStep(Frozen):
         return self.status.is_claim and self.claimed_by_run_id == run_id
 
     def has_ended_lease(self, now: datetime) -> bool:
-        """Return whether a run still holds the claim, although its written lease is over."""
+        """Return whether a run still holds the claim although its stored lease has expired."""
         lease = self.lease_expires_at
         return self.status.is_claim and lease is not None and lease <= now
 
@@ -187,7 +187,7 @@ class AddStep(Arguments):
 
 
 class UpdateStep(Arguments):
-    """Change what a step says or depends on."""
+    """Change the texts or dependencies of a step."""
 
     op: Literal["update_step"]
     step_id: StepId

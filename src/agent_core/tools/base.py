@@ -94,20 +94,19 @@ _NO_DEPS: Any = None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolContext(Generic[Deps]):
-    """Facts and functions for one call, about the run that makes it.
+    """Facts about the run of a call, and functions for the call.
 
     Attributes:
         run: the ids and the role of the run.
         tool_call_id: this call.
         project_dir: the project, resolved; `project` for short.
         progress: shows a line to the user while the call runs (event `tool_progress`).
-        artifact: keeps a file beside the session; its id is awaited in a coroutine and returned
-            in a plain function.
+        artifact: stores a file with the session; returns its id, which a coroutine has to await.
         is_cancelled: asks whether the run is being cancelled or the call has ended; for plain
             functions, since a coroutine gets `CancelledError`.
         show_output: shows the last output of a program, and how many lines it has finished, while
             the call runs (event `tool_output`); None: no reader would see it.
-        deps: the very object that the run was started with as `deps`; None without one.
+        deps: the object that the run was started with as `deps`; None without one.
 
     The three functions may be called from a plain function, which runs in a thread of its own.
     """
@@ -217,18 +216,18 @@ class Tool:
 
     Attributes:
         definition: what the model and the permission prompt see.
-        parse: checks raw arguments and returns what `prepare` takes. Raises `ToolError`
-            (`validation_error`, `details.path` is a JSON path) if they do not fit.
-        prepare: works out what a call would do, without doing any of it.
-        concurrency: which calls of a turn may run beside its own.
-        keeps_own_limits: its result has limits of its own; the general one does not apply.
-        is_side_effect_free: it certainly changes nothing, which is known of built-in tools only:
-            that it began need not be on record before it does.
+        parse: checks raw arguments and returns the argument of `prepare`. Raises `ToolError`
+            (`validation_error`, `details.path` is a JSON path) if they are invalid.
+        prepare: determines what a call would do, without doing it.
+        concurrency: which calls of a turn may run in parallel with its own.
+        keeps_own_limits: its result has its own limits instead of the general one.
+        is_side_effect_free: it certainly changes nothing, which is known only of built-in tools:
+            its start need not be stored before it begins.
         kind: what its calls do, for people and editors.
-        deps_types: what it is annotated to find at `ToolContext.deps`.
+        deps_types: the annotated types of `ToolContext.deps`.
         timeout_s: the seconds that one call may take, without the time for questions about it.
-        max_retries: how many further calls a run may make after calls that the tool could not use:
-            their arguments did not fit, or it raised `ToolRetry`. None: any number.
+        max_retries: the number of repeated calls that a run may make after calls with invalid
+            arguments, or that raised `ToolRetry`. None: any number.
         is_enabled: decides before every turn whether the model is offered the tool.
         prepare_offer: changes description and schema of the offer, before every turn.
         ends_run: a call that succeeds ends the run, with its result as the answer.

@@ -29,15 +29,15 @@ ToolFilter = Collection[str] | Callable[[ToolDefinition], bool]
 class Toolset:
     """A named group of tools.
 
-    Tools that need something open, a connection for example, are a subclass that overrides `open`
-    and `close`. A toolset is opened once for the run it is given to, or for the runtime, and closed
-    on every way out; runs that have it at the same time share what was opened for the first.
+    If tools need an open resource, such as a connection, subclass this and override `open` and
+    `close`. A toolset is opened once for its run, or for the runtime, and always closed;
+    simultaneous runs share what was opened for the first one.
 
     Args:
         name: for people; errors name it.
-        tools: made with `@tool`, or functions to make some of.
+        tools: tools made with `@tool`, or functions.
         prefix: put before the name of each tool.
-        filter: which of the tools there are.
+        filter: selects tools, by name or with a function of the definition.
     """
 
     def __init__(
@@ -66,11 +66,11 @@ class Toolset:
         return tuple(functions) == (Toolset.open, Toolset.close)
 
     async def open(self) -> Iterable[Tool | Callable[..., Any]]:
-        """Open the resources of the tools, and return the tools."""
+        """Open the resources that the tools need, and return the tools."""
         return self.tools
 
     async def close(self) -> None:
-        """Close everything `open` has opened; also called after `open` has failed halfway."""
+        """Close everything that `open` has opened; also called if `open` fails halfway."""
 
     def claim(self) -> None:
         """Begin to use the toolset; `give_back` has to follow.
@@ -191,4 +191,5 @@ AnyTool = (
     str | Tool | ToolDefinition | tuple[ToolDefinition, Handler] | Toolset | Callable[..., Any]
 )
 """The name or definition of a known tool, a tool made with `@tool`, a definition with its handler,
-a function to be made a tool, or a group of tools."""
+a function that becomes a tool, or a group of tools.
+"""

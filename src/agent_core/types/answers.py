@@ -169,7 +169,7 @@ class CleanupResult(Frozen):
 
 
 class MemoryWish(Frozen):
-    """The outcome of a user's wish that something be remembered or forgotten.
+    """The outcome of a user's request to remember or forget something.
 
     Attributes:
         session_id: the session in which it was said.

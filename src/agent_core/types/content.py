@@ -119,7 +119,7 @@ class RunStatus(StrEnum):
 
     @property
     def is_terminal(self) -> bool:
-        """Return whether nothing more will happen in this run."""
+        """Return whether the run has ended."""
         return self not in _OPEN_STATUSES
 
 
@@ -187,11 +187,11 @@ class Usage(Frozen):
     """Tokens of one model call or one run, as the provider reported them.
 
     Attributes:
-        input_tokens: the whole prompt, with what was read from a cache or written to one.
-        output_tokens: the whole reply, with the reasoning.
-        cache_write_1h_tokens: those of `cache_write_tokens` that the service keeps for an hour, at
-            a price of their own. In JSON only if there are any: earlier versions do not know it.
-        cost: cost in US dollars; None if the price of some call is not known.
+        input_tokens: the whole prompt, including tokens read from or written to a cache.
+        output_tokens: the whole reply, including reasoning.
+        cache_write_1h_tokens: the part of `cache_write_tokens` that the service keeps for an hour,
+            at a separate price. In JSON only if not 0, because earlier versions do not know it.
+        cost: cost in US dollars; None if the price of any call is unknown.
         is_estimated: some figures are estimates, because the provider reported none.
     """
 
@@ -349,19 +349,19 @@ class ImageBlock(Frozen):
 
     @property
     def is_document(self) -> bool:
-        """Return whether it is a PDF; not every service that takes pictures takes these."""
+        """Return whether it is a PDF; not every service that accepts images accepts these."""
         return self.mime_type == "application/pdf"
 
 
 class ProviderToolBlock(Frozen):
-    """A use of a tool that the service runs itself, or what this tool has found.
+    """A use of a tool that the service runs itself, or its result.
 
-    It is no call for the program, and goes back unchanged to the provider and model that made it.
+    The program does not execute it. It goes back unchanged to the provider and model that made it.
 
     Attributes:
         name: `web_search`, `web_fetch` or `code_execution`, or the service's name for another tool.
-        arguments: what the model asked for: a query, an address, a program.
-        result: what the tool has found or printed, for people; None if another block has it.
+        arguments: the model's input: a query, an address, a program.
+        result: the tool's findings or output, for people; None if another block has it.
     """
 
     type: Literal["provider_tool"] = "provider_tool"
@@ -444,8 +444,8 @@ Marked content in the text needs no such key.
 class UserMessage(Frozen):
     """A message from a caller to an agent.
 
-    `metadata["words"]` has the user's own words, if the text has more than these: a program that
-    adds other texts sets it, so that they are not taken for what the user wants.
+    `metadata["words"]` has the user's own words, if the text contains more than these. A program
+    that adds other texts sets it, so that they do not count as the user's words.
     """
 
     content: str | list[ContentBlock]

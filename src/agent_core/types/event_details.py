@@ -153,10 +153,10 @@ class SystemPart(Struct, frozen=True):
 
 
 class UserMessageEvent(EventDetails, frozen=True):
-    """An event about a message: of one that was sent to a run at work, `message_id` names it.
+    """An event about a message; `message_id` names a message sent to an active run.
 
     Attributes:
-        text: the words of a message that waits, or their beginning.
+        text: the words of a waiting message, or their beginning.
     """
 
     message_id: str = ""

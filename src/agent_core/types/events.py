@@ -149,7 +149,7 @@ class RuntimeEvent(Frozen):
     def details(self) -> "EventDetails":
         """The payload as a record of `agent_core.types.event_details`, decoded on each use.
 
-        Reading it never fails: what is missing or malformed has the default of its field.
+        Reading it never fails: a missing or malformed field has its default.
         """
         from agent_core.types.event_details import read_details  # noqa: PLC0415 - for readers only
 

@@ -84,12 +84,12 @@ class OutputFormat(Frozen):
 class ModelRequest(Frozen):
     """Everything a provider needs for one reply.
 
-    `provider_options` is keyed by provider; an adapter refuses keys it does not know. `tool_choice`
-    is `auto`, `none`, `required` or the canonical name of one tool. An adapter that holds its
-    service to the schema of `output` leaves the tool `final_answer` out; an adapter that ignores
-    `output` offers it like the others. `provider_tools` are tools that the service runs itself; an
-    adapter whose service does not have one leaves it out, and so it does with `temperature` and
-    `seed`. `reasoning`, `stop` and `max_output_tokens` hold, or the request is refused.
+    `provider_options` is keyed by provider; an adapter refuses unknown keys. `tool_choice` is
+    `auto`, `none`, `required` or the canonical name of one tool. An adapter that constrains its
+    service to the schema of `output` omits the tool `final_answer`; an adapter that ignores
+    `output` offers it like the others. `provider_tools` are tools that the service runs itself. If
+    the service does not support one of these, `temperature` or `seed`, the adapter omits it.
+    `reasoning`, `stop` and `max_output_tokens` apply, or the request is refused.
     """
 
     model: str
@@ -126,7 +126,7 @@ StopWord = Literal["end_turn", "tool_use", "max_tokens", "stop_sequence", "conte
 class ModelStarted(Frozen):
     """A call is about to be made: always the first event, before anything is sent.
 
-    `native_output` says that the service is held to the schema of the request's `output`.
+    `native_output` means that the service is constrained to the schema of the request's `output`.
     """
 
     type: Literal["model_started"] = "model_started"
@@ -194,7 +194,7 @@ class ModelCompleted(Frozen):
 
 
 class ModelFailed(Frozen):
-    """A call that failed for good; text that arrived before has been shown already."""
+    """A call that has finally failed; text that arrived before was already shown."""
 
     type: Literal["model_failed"] = "model_failed"
     error: ErrorPayload

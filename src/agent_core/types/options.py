@@ -11,7 +11,7 @@ from agent_core.types.content import Frozen, RunMode
 from agent_core.types.memory_scopes import checked_scope
 
 Mode = RunMode | Literal["normal", "orchestrator"]
-"""Mode of a run: a normal answer, or the lead over workers."""
+"""Mode of a run: a normal answer, or an orchestrator with workers."""
 
 OutputT = TypeVar("OutputT", default=str)
 """Type of a run's answer: text, or the type given as `output_type`."""
@@ -33,7 +33,7 @@ OutputMode = Literal["auto", "native", "tool"]
 """Way of requesting a typed answer: by the provider's own schema mode, or by a tool."""
 
 PermissionMode = Literal["plan", "ask", "accept-edits"]
-"""Freedom of a run to act unasked: `plan` changes nothing, `ask` follows the settings, and with
+"""What a run may do without asking: `plan` changes nothing, `ask` follows the settings, and with
 `accept-edits` the file tools write inside the project without a question.
 """
 

@@ -179,14 +179,14 @@ class SwitchResult(Frozen):
     """The place where a session continues, and the outcome for the files of its project.
 
     Attributes:
-        session: the session as it is now; of a fork, the new one.
+        session: the session as it is now; for a fork, the new one.
         node_id: the active node; None is the beginning of the session.
-        message: the message that an undo took back, without content that came with it.
+        message: the message that an undo reverted, without attached content.
         restored: paths that were written, relative to the project.
         deleted: paths that were removed.
         left_out: paths that no snapshot holds, each with the reason.
-        refused: paths that were left as they are, each with the reason.
-        moved_aside: new places of files that no snapshot holds and that were in the way.
+        refused: paths that were not changed, each with the reason.
+        moved_aside: new paths of files that were in the way and that no snapshot holds.
         snapshot_before: the snapshot of the files before; None if they were not touched.
         git: the differences of HEAD, the branch and the index from that time, which are left alone.
         remarks: anything else the user should know, in whole sentences.

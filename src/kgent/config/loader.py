@@ -50,7 +50,7 @@ Fault = tuple[int | None, str, str]
 
 
 def load_config(path: Path | str) -> KgentConfig:
-    """Read and check a profile, including one that a run has written into its folder.
+    """Read and check a profile, or the copy in a run folder.
 
     Raises:
         KgentError: category `config`; the file cannot be read, or does not fit the schema.

@@ -21,9 +21,9 @@ class CliOverrides(Frozen):
 
 
 class RunOptions(Frozen):
-    """The values of one run that replace those of the profile; None keeps the profile's.
+    """Values for one run that replace the profile's; None keeps the profile's.
 
-    `inputs` are added to those of the profile, and replace inputs of the same name.
+    `inputs` are added to the profile's, and replace inputs of the same name.
     """
 
     sandbox: Path | None = None
@@ -43,9 +43,9 @@ class RunResult(Record):
     `sandbox_root` is None if no run folder was made: the profile, an id or the folder itself could
     not be used. If `usage_is_estimated`, the service has not reported all of `usage` and `cost`.
     `attempt` is the number of the attempt, and `requests` are the questions that wait for answers.
-    `edited` are the deliverables that were changed by hand since the attempt before.
-    `seal` is a hash over the finished folder, for `kgent verify --seal`; it is None if the
-    manifests could not be written.
+    `edited` are the deliverables that were changed by hand since the previous attempt. `seal` is a
+    hash over the finished folder, for `kgent verify --seal`; it is None if the manifests could not
+    be written.
     """
 
     session_id: str
@@ -72,7 +72,7 @@ class RunResult(Record):
     def of(
         cls, state: RunState, root: Path, *, final_text: str | None, seal: str | None
     ) -> "RunResult":
-        """Return the result of a run that rests in its folder `root`."""
+        """Return the stored result of a run from its folder `root`."""
         facts = state.model_dump(include={*cls.model_fields} & {*RunState.model_fields})
         facts.pop("sandbox_root")
         is_waiting = state.status is RunStatus.waiting_for_user

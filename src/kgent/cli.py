@@ -57,33 +57,31 @@ _RUN_EXAMPLES = """examples:
   kgent run --config kgent.yaml --prompt "Do it." --output-format json
 
 The answer goes to standard output, or one JSON result with --output-format
-json; everything else goes to standard error. Without --sandbox the folder is
-made where the profile says. Exit codes: 0 completed; 1 failed; 2 wrong
-usage or an invalid profile; 3 a deliverable is missing, the run was stopped, or
-it waits for an answer or a review.
+json; everything else goes to standard error. Without --sandbox, the profile
+determines the folder. Exit codes: 0 completed; 1 failed; 2 wrong usage or an
+invalid profile; 3 a deliverable is missing, the run was stopped, or it waits
+for an answer or a review.
 """
 _RESUME_EXAMPLES = """examples:
   kgent resume report-run
 
 The conversation continues where it ended: after Ctrl-C, a limit, a failure, or
-the death of the process. A call that had begun then is not made again; the model
-is told so. A run that waits for an answer stays as it is. Exit codes are those
-of run.
+the death of the process. A call that had begun is not made again; the model is
+told so. A run that waits for an answer stays as it is. Exit codes: as for run.
 """
 _REVISE_EXAMPLES = """examples:
   kgent revise report-run --prompt "Add a chapter about snow."
 
-A new attempt in the same conversation and on the same files. The model also reads
-the reason of a review that has asked for the revision. The records of the
-attempts before it, and their deliverables, stay in attempts/. Exit codes are
-those of run.
+Makes a new attempt in the same conversation and on the same files. The model
+also reads the reason of a review that asked for the revision. The records and
+deliverables of earlier attempts stay in attempts/. Exit codes: as for run.
 """
 _ANSWER_EXAMPLES = """examples:
   kgent answer report-run req_18ecaf13714a694180bf7662f4a4 allow
   kgent answer report-run req_18ecaf13714a694180bf7662f4a4 deny --reason "Not here."
 
-The run continues with the answer, which counts for this one call. Exit codes are
-those of run.
+The run continues with the answer, which counts for this one call. Exit codes:
+as for run.
 """
 _REVIEW_EXAMPLES = """examples:
   kgent review report-run accept
@@ -91,50 +89,49 @@ _REVIEW_EXAMPLES = """examples:
   kgent review report-run cancel
 
 accept completes a run that is review_required; revise makes it
-revision_required; cancel ends a run for good that is not completed. Exit codes:
-0 recorded; 2 the run is in no state for this.
+revision_required; cancel ends an uncompleted run for good. Exit codes: 0
+recorded; 2 the run's state does not allow this.
 """
 _VALIDATE_EXAMPLES = """examples:
   kgent validate --config kgent.yaml
   kgent validate --config kgent.yaml --output-format json
 
-Everything that run would refuse is named, and where, but for the variables of
-keys, which are listed, and the place of the run folder. No server is started,
-and no model is asked. Exit codes: 0 it can be run; 2 it cannot.
+Reports everything that run would refuse, and where. Unset variables for keys
+are only listed, and the run folder is not checked. Starts no server, and calls
+no model. Exit codes: 0 valid; 2 not valid.
 """
 _SHOW_EXAMPLES = """examples:
   kgent show report-run
   kgent show report-run --html report.html
 
-Outcome, prompt, answer, tool calls and files; the page has all that the folder
-records, and the result of verify. Exit codes: 0 shown; 2 this is no run folder,
-or the page cannot be written.
+Shows outcome, prompt, answer, tool calls and files. The page has everything
+that the folder records, and the result of verify. Exit codes: 0 shown; 2 not a
+run folder, or the page cannot be written.
 """
 _VERIFY_EXAMPLES = """examples:
   kgent verify report-run
   kgent verify report-run --seal 30bb77f0e8da…
   kgent verify report-run --allowed-signers signers --signer ada@example.org
 
-Each file is compared with what the run has recorded of it. Modes and empty
-folders, which git, archives and artifact stores do not keep, are remarks; an
-added or removed execute bit is a change. Without --seal or a signer, records
-that were rewritten as a whole go unseen. Exit codes: 0 sound; 1 the folder was
-changed; 2 wrong usage.
+Compares each file with the run's records. Modes and empty folders, which git,
+archives and artifact stores do not keep, are remarks; an added or removed
+execute bit is a change. Without --seal or a signer, rewriting all records goes
+unnoticed. Exit codes: 0 sound; 1 the folder was changed; 2 wrong usage.
 """
 _RERUN_EXAMPLES = """examples:
   kgent rerun report-run
   kgent rerun report-run --sandbox second-run
 
-Profile, prompt, inputs and parameters come from the folder. Exit
-codes are those of run.
+Profile, prompt, inputs and parameters come from the folder. Exit codes: as for
+run.
 """
 _DIFF_EXAMPLES = """examples:
   kgent diff report-run second-run
   kgent diff report-run second-run --output-format json
 
-Outcome, profile, prompts, answer, conversation, calls with their results, and
-files are compared; places, ids and times are not. Exit codes: 0 they are the
-same; 1 they differ; 2 wrong usage.
+Compares outcome, profile, prompts, answer, conversation, calls with their
+results, and files; not paths, ids and times. Exit codes: 0 they are the same; 1
+they differ; 2 wrong usage.
 """
 
 
@@ -224,7 +221,7 @@ def build_parser() -> argparse.ArgumentParser:
         epilog=_EXAMPLES,
         formatter_class=HelpLayout,
     )
-    root.add_argument("--version", action=_Version, nargs=0, help="print the version and end")
+    root.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def add(name: str, what: str, examples: str) -> argparse.ArgumentParser:
@@ -247,7 +244,7 @@ def build_parser() -> argparse.ArgumentParser:
     one = add("run", "run a profile", _RUN_EXAMPLES)
     one.add_argument("--config", type=Path, required=True, metavar="FILE", help="the profile")
     prompt = one.add_mutually_exclusive_group(required=True)
-    prompt.add_argument("--prompt", metavar="TEXT", help="what is to be done")
+    prompt.add_argument("--prompt", metavar="TEXT", help="the task")
     prompt.add_argument("--prompt-file", type=Path, metavar="FILE", help="the same, in a file")
     one.add_argument(
         "--input",
@@ -255,7 +252,7 @@ def build_parser() -> argparse.ArgumentParser:
         type=_parse_input,
         action="append",
         metavar="PATH[=NAME]",
-        help="copy a file or folder into inputs/; may be given again",
+        help="copy a file or folder into inputs/; may be repeated",
     )
     one.add_argument(
         "--param",
@@ -263,14 +260,14 @@ def build_parser() -> argparse.ArgumentParser:
         type=_parse_parameter,
         action="append",
         metavar="NAME=VALUE",
-        help="a value for a parameter of the profile; may be given again",
+        help="a value for a parameter of the profile; may be repeated",
     )
     one.add_argument("--sandbox", type=Path, metavar="DIR", help="the run folder to make")
     for name in ("session", "task", "run"):
         id_help = f"of the {name} (default: a new one)"
         one.add_argument(f"--{name}-id", metavar="ID", help=id_help)
-    one.add_argument("--max-steps", type=int, metavar="N", help="model calls at most")
-    timeout_help = "the most time that the run may take"
+    one.add_argument("--max-steps", type=int, metavar="N", help="the maximum number of model calls")
+    timeout_help = "the time limit of the run"
     one.add_argument(
         "--timeout", dest="timeout_seconds", type=float, metavar="SECONDS", help=timeout_help
     )
@@ -283,21 +280,21 @@ def build_parser() -> argparse.ArgumentParser:
     two.add_argument("--config", type=Path, required=True, metavar="FILE", help="the profile")
     add_format(two)
 
-    folder_help = "the folder that a run has left"
+    folder_help = "the run folder"
     three = add("show", "show what happened in a run", _SHOW_EXAMPLES)
     three.add_argument("run_dir", type=Path, metavar="RUN_DIR", help=folder_help)
     three.add_argument("--html", type=Path, metavar="FILE", help="write it as one page instead")
 
     four = add("verify", "check a run folder against its manifests", _VERIFY_EXAMPLES)
     four.add_argument("run_dir", type=Path, metavar="RUN_DIR", help=folder_help)
-    seal_help = "what the run printed: also detects changed manifests"
+    seal_help = "the seal that the run printed: also detects changed manifests"
     four.add_argument("--seal", metavar="SEAL", help=seal_help)
     signers_help = "a signer in this file of ssh-keygen must have signed the seal"
     four.add_argument("--allowed-signers", type=Path, metavar="FILE", help=signers_help)
-    four.add_argument("--signer", metavar="NAME", help="who of them must have signed")
+    four.add_argument("--signer", metavar="NAME", help="which of them must have signed")
     add_format(four)
 
-    five = add("rerun", "run again what a run folder has kept", _RERUN_EXAMPLES)
+    five = add("rerun", "run again from the contents of a run folder", _RERUN_EXAMPLES)
     five.add_argument("run_dir", type=Path, metavar="RUN_DIR", help=folder_help)
     five.add_argument("--sandbox", type=Path, metavar="DIR", help="the new run folder")
     five.add_argument("--stream", action="store_true", help="show text as it arrives")
@@ -321,7 +318,7 @@ def build_parser() -> argparse.ArgumentParser:
     changes = "what is to be changed; by default the reason of the review that asks for it"
     seven.add_argument("--prompt", metavar="TEXT", help=changes)
     eight = add_attempt("answer", "answer a question of a waiting run", _ANSWER_EXAMPLES)
-    eight.add_argument("request", metavar="REQUEST", help="the id that the run has printed")
+    eight.add_argument("request", metavar="REQUEST", help="the id that the run printed")
     eight.add_argument("answer", choices=("allow", "deny"), help="whether the call may be made")
     eight.add_argument("--reason", metavar="TEXT", help="why; the model reads it")
     by_help = "who decides, for the record; by default the user of this machine"
@@ -332,7 +329,7 @@ def build_parser() -> argparse.ArgumentParser:
     nine.add_argument("--reason", metavar="TEXT", help="why, for the record")
     nine.add_argument("--by", metavar="NAME", help=by_help)
 
-    six = add("diff", "show what differs between two run folders", _DIFF_EXAMPLES)
+    six = add("diff", "show the differences between two run folders", _DIFF_EXAMPLES)
     six.add_argument("run_dir", type=Path, metavar="RUN_DIR", help=folder_help)
     six.add_argument(
         "other_dir", type=Path, metavar="OTHER_DIR", help="the folder of the other run"

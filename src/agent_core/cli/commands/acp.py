@@ -8,7 +8,7 @@ input and output, one JSON message per line. All other output goes to standard
 error. It ends when its input ends. The editor names the project of each
 session; several sessions can be open at once.
 
-Needs the extra acp; without it, the error says how to install it here.
+Needs the extra acp; if it is missing, the error says how to install it.
 Exit codes: 0 the editor has closed the connection; 2 wrong usage, or the extra
 is missing; 130 and 143 a signal.
 
@@ -26,6 +26,4 @@ def add_parser(commands: Commands) -> None:
         commands, "acp", "serve an editor through the Agent Client Protocol", epilog=_EPILOG
     )
     acp.set_defaults(work="agent_core.cli.acp.serve:serve_editor")
-    acp.add_argument(
-        "--model", metavar="<provider:name>", help="the model of sessions that choose none"
-    )
+    acp.add_argument("--model", metavar="<provider:name>", help="the default model of sessions")

@@ -5,9 +5,8 @@ from agent_core.cli.options import Commands, add_actions, add_command, add_path,
 _WHAT = """\
 List and answer questions of runs. With [permissions] unattended = "park" or
 "wait", a run that cannot ask waits for an answer. The first answer counts: from
-a terminal, a program, or this command. A run that waits without a process
-continues in this one, and is shown like `run` shows it; workers continue their
-own runs.
+a terminal, a program, or this command. A parked run continues in this process,
+and is shown as by `run`; workers continue their own runs.
 """
 _LIST = """\
 examples:

@@ -12,7 +12,7 @@ _WHAT = {
 def add_parser(commands: Commands) -> None:
     """Add the command's arguments."""
     completion = add_command(
-        commands, "completion", "print what lets a shell complete commands and options"
+        commands, "completion", "print a script that lets a shell complete commands and options"
     )
     completion.set_defaults(work="agent_core.cli.completion:print_completion")
     actions = add_actions(completion)

@@ -32,10 +32,10 @@ examples:
   soong-agent config set tools.disabled '["code.run_command"]'
   soong-agent config set 'tools.overrides."web.get".permission' write
 
-The value is TOML, or the text itself for a key that takes a string; '""' is an
-empty one. Comments and layout of config.toml stay. The new file is checked as a
-whole before it replaces the old one. Secrets are refused: export them, and name
-the variable in model.api_key_env. Items of arrays are edited in the file.
+The value is TOML, or the plain text for a key that takes a string; '""' is the
+empty string. Comments and layout of config.toml stay. The new file is checked
+as a whole before it replaces the old one. Secrets are refused: export them, and
+name the variable in model.api_key_env. Edit items of arrays in the file.
 Exit codes: 0 written; 1 the file cannot be written; 2 an invalid configuration,
 key or value (nothing was written), or wrong usage.
 """

@@ -5,8 +5,8 @@ from agent_core.cli.options import Commands, add_command, moment, positive
 _WHAT = """\
 Show the cost of runs by day, model, project and session. Children are counted
 with the run that started them. An unknown price is shown as unknown, never as
-0; set [model] price for your own prices. Deleted sessions are not counted.
-Calls no model and writes nothing.
+0; set your own prices in [model] price. Deleted sessions are not counted. Calls
+no model and writes nothing.
 """
 _EXAMPLES = """\
 examples:

@@ -51,12 +51,12 @@ mcp.json.
 """
 _SERVE = """\
 Clients get the tools run, sessions_list, session_show and cancel. They work in
-these folders only, with the settings of this user; a run asks for permission
-in the client, where that can ask its user.
+these folders only, with the settings of this user; a run asks for permission in
+the client, if that can ask its user.
 
-Over HTTP a client sends a token: the one that is named, or one that is made for
-this process. The line on standard output is an entry for the mcp.json of a
-client. Everything else goes to standard error.
+Over HTTP a client sends a token: yours, or one made for this process. The line
+on standard output is an entry for a client's mcp.json. Everything else goes to
+standard error.
 
 examples:
   soong-agent mcp serve
@@ -77,13 +77,14 @@ examples:
   soong-agent mcp add - < snippet.json
 
 Writes a server to mcp.json; the other servers there stay as they are. Options
-may stand on either side of the name; everything behind the command's first word
-belongs to the command. - reads what a README shows: JSON for another client, or
-a command line such as claude mcp add. A name that is taken stays, except with
---replace. --env NAME takes the value that the variable has now. Values are kept
-in mcp.json, which only you can read. Exit codes: 0 added; 1 the name is taken,
-or the file cannot be written; 2 wrong usage, a server that cannot be used, a
-placeholder left in it, or an invalid mcp.json (nothing was written).
+may come before or after the name; everything after the command's first word
+belongs to the command. - reads a README's snippet from standard input: JSON for
+another client, or a command line such as claude mcp add. An existing server is
+replaced only with --replace. --env NAME uses the variable's current value.
+Values are kept in mcp.json, which only you can read. Exit codes: 0 added; 1 the
+name is taken, or the file cannot be written; 2 wrong usage, a server that
+cannot be used, a placeholder left in it, or an invalid mcp.json (nothing was
+written).
 """
 _ADD_JSON = """\
 examples:
@@ -158,16 +159,14 @@ def _add_serve(actions: Commands) -> None:
         help="a folder that clients may work in, the first by default; may be repeated"
         " (default: the current folder)",
     )
-    serve.add_argument(
-        "--model", metavar="<provider:name>", help="the model of runs that choose none"
-    )
+    serve.add_argument("--model", metavar="<provider:name>", help="the default model of runs")
     add_mode(serve)
     serve.add_argument(
         "--approvals",
         choices=("ask", "tool", "deny"),
         default="ask",
-        help="ask: the client asks its user, else the settings decide (default); tool: also offer"
-        " tools with which the calling model itself can answer; deny: nobody is asked",
+        help="ask: the client asks its user, otherwise the settings decide (default); tool: also"
+        " offer tools with which the calling model itself can answer; deny: nobody is asked",
     )
     serve.add_argument(
         "--transport",
@@ -182,7 +181,7 @@ def _add_serve(actions: Commands) -> None:
         "--port",
         type=port,
         metavar="<n>",
-        help="for http; default: 8643; 0 is a free one",
+        help="for http; default: 8643; 0 picks a free one",
     )
     token = serve.add_mutually_exclusive_group()
     token.add_argument(
@@ -194,14 +193,16 @@ def _add_serve(actions: Commands) -> None:
 
 
 def _add_options(adding: Parser) -> None:
-    adding.add_argument("words", nargs="*", metavar="word", help="the name, and what it stands for")
+    adding.add_argument(
+        "words", nargs="*", metavar="word", help="the name, then the command or URL"
+    )
     adding.add_argument(
         "-e",
         "--env",
         action="append",
         type=_variable,
         metavar="<name=value>",
-        help="a variable for the server; without =value as it is in your environment",
+        help="a variable for the server; without =value, from your environment",
     )
     adding.add_argument(
         "-H",
@@ -210,7 +211,7 @@ def _add_options(adding: Parser) -> None:
         action="append",
         type=_header,
         metavar="<name: value>",
-        help="a header for a server with an address",
+        help="a header for a server over HTTP",
     )
     adding.add_argument(
         "-t",
@@ -220,7 +221,7 @@ def _add_options(adding: Parser) -> None:
         help="stdio, http or sse (default: stdio for a command, http for an address, sse if"
         " that ends with /sse)",
     )
-    adding.add_argument("--url", metavar="<url>", help="the address, instead of a word")
+    adding.add_argument("--url", metavar="<url>", help="the address, instead of as a word")
     adding.add_argument("--cwd", metavar="<dir>", help="working folder (default: your home)")
     adding.add_argument(
         "--timeout", type=positive, metavar="<ms>", help="for start, handshake and listing"
@@ -233,14 +234,14 @@ def _add_options(adding: Parser) -> None:
         "--bearer-token-env-var",
         dest="token_variable",
         metavar="<name>",
-        help="send the value that this variable has now as bearer token",
+        help="send the current value of this variable as bearer token",
     )
     adding.add_argument(
         "-s",
         "--scope",
         choices=("user", "local", "project"),
         metavar="<scope>",
-        help="as other programs have it; servers are always those of the user",
+        help="accepted for compatibility; servers always belong to the user",
     )
     adding.add_argument("--replace", action="store_true", help="replace a server of this name")
     # Options of other clients without a meaning here, which are left out by name.

@@ -11,9 +11,8 @@ examples:
   soong-agent memory list --tenant acme --json
 
 Each line has the id, the category and the first words of a memory. Memories are
-files in memory/ in the home directory, which you can read and edit. Those of
-each user and each tenant of a program are apart from your own: --scope and
---tenant select them.
+files in memory/ in the home directory, which you can read and edit. Users and
+tenants of a program have separate memories: --scope and --tenant select them.
 Exit codes: 0 listed; 2 wrong usage or configuration.
 """
 _SHOW = """\
@@ -30,11 +29,10 @@ examples:
   soong-agent memory forget mem_18ea7dc4 --yes
   soong-agent memory forget mem_18ea7dc4 --scope user:anna --tenant acme
 
-Words find memories that contain them. If several fit, the command shows them
-and asks which to forget; with --yes, or without an answer, it then forgets
-none. Answers are read from standard input.
-Exit codes: 0 deleted, or kept because the answer was no; 1 no such memory, or
-several; 2 wrong usage or configuration.
+Words find memories that contain them. If several match, the command shows them
+and asks which to forget; with --yes, or without an answer, it forgets none.
+Answers are read from standard input. Exit codes: 0 deleted, or kept because the
+answer was no; 1 no such memory, or several; 2 wrong usage or configuration.
 """
 
 
@@ -47,9 +45,9 @@ def add_parser(commands: Commands) -> None:
     listing.add_argument("--json", action="store_true", help="one JSON object per line")
     show = add_command(actions, "show", "show one memory", epilog=_SHOW)
     forget = add_command(actions, "forget", "delete memories, after asking which", epilog=_FORGET)
-    forget.add_argument("--yes", action="store_true", help="do not ask; one memory must fit")
+    forget.add_argument("--yes", action="store_true", help="do not ask; only one memory may match")
     forget.add_argument("--json", action="store_true", help="one JSON object per memory")
-    forget.add_argument("words", nargs="+", metavar="id or words", help="what it is about")
+    forget.add_argument("words", nargs="+", metavar="id or words", help="an id, or words to find")
     show.add_argument("id", help="the id of the memory, or its beginning")
     for action in (listing, show, forget):
         action.add_argument(
@@ -57,11 +55,9 @@ def add_parser(commands: Commands) -> None:
             type=_scope,
             default="shared",
             metavar="<scope>",
-            help="whose memory: user:<id>, or shared, which is the default",
+            help="the memory: user:<id>, or shared (default)",
         )
-        action.add_argument(
-            "--tenant", metavar="<tenant>", help="the tenant whose memory, or whose user's, it is"
-        )
+        action.add_argument("--tenant", metavar="<tenant>", help="the tenant of this memory")
 
 
 def _scope(text: str) -> str:

@@ -39,11 +39,11 @@ examples:
   soong-agent permissions add ask --host '*.example.org' --agent worker
   soong-agent permissions add allow --path '~/notes/**' --only reads
 
-Adds a rule to config.toml behind the others, comments kept, and says what it
-means. All conditions of a rule have to match; an option that is given twice
-names alternatives. A final '*' of a command stands for any further words.
-Exit codes: 0 added, or there; 1 the file cannot be written; 2 an invalid
-rule or configuration (nothing was written), or wrong usage.
+Appends a rule to config.toml, keeps comments, and says what the rule means. All
+conditions of a rule have to match; repeat an option for alternatives. A final
+'*' of a command matches any further words. Exit codes: 0 added, or already
+there; 1 the file cannot be written; 2 an invalid rule or configuration (nothing
+was written), or wrong usage.
 """
 
 
@@ -92,7 +92,11 @@ def add_parser(commands: Commands) -> None:
         adding.add_argument(
             f"--{name}", dest=f"rule_{name}s", action="append", metavar=metavar, help=what
         )
-    adding.add_argument("--only", choices=("reads", "edits"), help="only what reads, or edits")
+    adding.add_argument(
+        "--only",
+        choices=("reads", "edits"),
+        help="only commands that read, or edits of ordinary files",
+    )
     adding.add_argument("--reason", metavar="<text>", help="why; shown when the rule decides")
     adding.add_argument(
         "words", nargs="*", default=[], metavar="command", help="the words of a command"

@@ -22,8 +22,8 @@ def add_parser(commands: Commands) -> None:
     schema = add_command(commands, "schema", "print the JSON Schema of what commands write")
     actions = add_actions(schema)
     add_command(
-        actions, "events", "print that of one line of run --events", epilog=_EVENTS
+        actions, "events", "print the schema of a line of run --events", epilog=_EVENTS
     ).set_defaults(work="agent_core.cli.schema:print_schema")
     add_command(
-        actions, "session", "print that of one line of sessions export --jsonl", epilog=_SESSION
+        actions, "session", "print the schema of a line of sessions export --jsonl", epilog=_SESSION
     ).set_defaults(work="agent_core.cli.schema:print_schema")

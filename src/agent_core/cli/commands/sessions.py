@@ -33,10 +33,9 @@ examples:
   soong-agent sessions show 18ea7dc4 --last 2 --full
   soong-agent sessions show 18ea7dc4 --run run_18ea7dc5
 
-Includes messages that undo, a failure or a cancellation left outside of the
-active conversation.
-Exit codes: 0 shown; 2 no such session, an ambiguous id, or wrong usage or
-configuration.
+Includes messages that undo, a failure or a cancellation removed from the active
+conversation. Exit codes: 0 shown; 2 no such session, an ambiguous id, or wrong
+usage or configuration.
 """
 _TREE = """\
 example:
@@ -71,13 +70,13 @@ examples:
   soong-agent sessions delete --older-than 2026-06-01 --project ~/shop --yes
 
 Without ids, deletes the sessions that were last used before --older-than, of
-all projects or of one; sessions with a run that works or waits are left.
+all projects or of one; sessions with an active or waiting run are spared.
 Deletes messages, artifacts, questions and snapshots permanently: afterwards no
 file of the home has text that only these sessions had. Memories, plans, Task
-logs in the project, typed lines and saved rules stay. Asks on a terminal, and
-needs --yes elsewhere. All ids are resolved before anything is deleted. The ids
-of a dry run go to standard output. Exit codes: 0 deleted, or nothing was to be;
-1 not all could be deleted; 2 wrong usage.
+logs in the project, the chat's input history and saved rules stay. Asks on a
+terminal, and needs --yes elsewhere. All ids are resolved before anything is
+deleted. The ids of a dry run go to standard output. Exit codes: 0 deleted, or
+nothing to delete; 1 not all could be deleted; 2 wrong usage.
 """
 _DU = """\
 examples:
@@ -86,9 +85,9 @@ examples:
   soong-agent sessions du --json
 
 Shows the text in rows, the artifacts and the snapshots of projects and
-sessions, the largest first. Snapshots share what is the same: those of a
-session are what deleting it frees. Reads the rows of all sessions. --json
-writes one object with all of them. Exit codes: 0 shown; 2 wrong usage or
+sessions, the largest first. Snapshots share identical content: the figure of a
+session is what deleting it frees. Reads the rows of all sessions. --json writes
+one object with all of them. Exit codes: 0 shown; 2 wrong usage or
 configuration.
 """
 _COMPACT = """\
@@ -146,7 +145,7 @@ def add_parser(commands: Commands) -> None:
     listing.add_argument("words", nargs="*", metavar="word", help="words to match")
     search = add_command(actions, "search", "search messages, calls and results", epilog=_SEARCH)
     search.add_argument("words", nargs="+", metavar="word", help="words to search for")
-    use = add_command(actions, "du", "show what takes the space", epilog=_DU)
+    use = add_command(actions, "du", "show what takes up space", epilog=_DU)
     use.add_argument("--limit", type=int, default=20, metavar="<n>", help="default: 20; 0: all")
     use.add_argument("--here", action="store_true", help="only sessions of this project")
     use.add_argument("--json", action="store_true", help="one JSON object")
@@ -194,7 +193,7 @@ def _add_deletion(delete: Parser) -> None:
         "--older-than",
         type=moment,
         metavar="<age>",
-        help="sessions last used so long ago, as 90d, 12h, 4w, or before a date",
+        help="sessions last used longer ago than 90d, 12h or 4w, or before a date",
     )
     delete.add_argument(
         "--path",
@@ -203,7 +202,10 @@ def _add_deletion(delete: Parser) -> None:
         help="only sessions of this project (default: all)",
     )
     delete.add_argument(
-        "--keep-last", type=positive, metavar="<n>", help="keep the last used ones of these"
+        "--keep-last",
+        type=positive,
+        metavar="<n>",
+        help="keep the most recently used ones of these",
     )
     delete.add_argument("--dry-run", action="store_true", help="only list what would be deleted")
     delete.add_argument("--yes", action="store_true", help="do not ask")

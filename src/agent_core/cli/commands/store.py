@@ -33,20 +33,19 @@ examples:
   soong-agent store copy --from env:HERE --to env:THERE --tenant acme --json
 
 Copies whole sessions: messages, events, runs, questions and answers, budgets,
-artifacts with their contents, snapshots of files. The source is not changed.
-Skips a session that the target already has, that has an active run, or whose
-contents are missing or damaged at the source; the others are copied. Run the
-same command again to continue an interrupted copy. --incomplete copies a
-session without missing contents, and names them. --json writes one line per
-session.
+artifacts and snapshots of files. The source is not changed. Skips a session
+that the target already has, that has an active run, or whose contents are
+missing or damaged at the source; the others are copied. Run the same command
+again to continue an interrupted copy. --incomplete copies a session without
+missing contents, and names them. --json writes one line per session.
 
-The contents of sessions in a file are in a home directory: the folder of a file
-named sessions.sqlite, otherwise the home of the settings; --from-home and
---to-home override this.
+Artifacts and snapshots of sessions in a file are in a home directory: the
+folder of a file named sessions.sqlite, otherwise the configured home;
+--from-home and --to-home override this.
 
-With --tenant only sessions of that tenant, or of none, are copied, and belong
-to that tenant at the target.
-Exit codes: 0 all copied; 1 some not copied; 2 wrong usage or configuration.
+With --tenant, only sessions of that tenant and sessions without a tenant are
+copied; at the target they all belong to it. Exit codes: 0 all copied; 1 some
+not copied; 2 wrong usage or configuration.
 """
 
 
@@ -72,7 +71,7 @@ def add_parser(commands: Commands) -> None:
         "--incomplete", action="store_true", help="copy without missing or damaged contents"
     )
     copy.add_argument(
-        "--tenant", metavar="<name>", help="only sessions of this tenant, and of none"
+        "--tenant", metavar="<name>", help="only sessions of this tenant, and sessions without one"
     )
     copy.add_argument(
         "ids",

@@ -24,7 +24,7 @@ A place is where the files of a run are: host:<id> is the machine with that
 host_id, snapshot is any machine. With --metrics-port it serves /metrics, for
 Prometheus, and /healthz (200, or 503 when it cannot take a run).
 
-Needs the extra postgres; without it, the error says how to install it here.
+Needs the extra postgres; if it is missing, the error says how to install it.
 Exit codes: 0 drained; 1 the database failed at the start, or a run could not be
 handed over; 2 wrong usage or configuration; 130, 143 ended by a second signal.
 """
@@ -112,7 +112,7 @@ def add_parser(commands: Commands) -> None:
                 type=positive,
                 default=100,
                 metavar="<n>",
-                help="show the oldest of them; default: 100",
+                help="show the oldest ones; default: 100",
             )
 
 

@@ -12,11 +12,11 @@ from msgspec import Struct
 from agent_core.cli.chat.completion import Values
 from agent_core.cli.chat.conversation import Chat
 from agent_core.cli.chat.editor import edit_command, edit_draft
-from agent_core.cli.chat.own_commands import FOLDER, OwnCommand, OwnCommands
+from agent_core.cli.chat.own_commands import OwnCommand, OwnCommands
 from agent_core.cli.chat.window import show_context
 from agent_core.cli.figures import format_age
 from agent_core.cli.history import output_text
-from agent_core.cli.layout import ASCII_SIGNS, SIGNS, cells, fitted
+from agent_core.cli.layout import ASCII_SIGNS, SIGNS, fitted
 from agent_core.cli.options import COMPLETED, MISUSED
 from agent_core.cli.render import CallLayout
 from agent_core.cli.sessions import fork_session
@@ -205,42 +205,13 @@ async def command_meanings(own: OwnCommands) -> Mapping[str, str]:
 
 
 async def _help(chat: Chat, words: Sequence[str]) -> None:
+    from agent_core.cli.chat.help import show_help  # noqa: PLC0415 - few chats
+
     own = await asyncio.to_thread(chat.commands.own.usable)
     known = {name: (each.usage, each.what) for name, each in (*COMMANDS.items(), *own.items())}
-    for name in [word.removeprefix("/") for word in words] or known:
-        if name not in known:
-            chat.fail(f"there is no command /{name}{nearest(name, known, '/')}")
-            return
-        if name in own and not words and name == next(iter(own)):
-            chat.say(f"your own, in {chat.clean(str(chat.setup.home / FOLDER))}:", Style.DIM)
-        given, what = (visible(chat.clean(text), one_line=True) for text in known[name])
-        usage = f"/{name} {given}".rstrip()
-        is_short = cells(usage) <= _USAGE_WIDTH
-        if words or not is_short or cells(what) >= chat.terminal.width - _USAGE_WIDTH - 1:
-            chat.say(usage)
-            chat.say(f"    {what}", Style.DIM)
-        else:
-            chat.terminal.line(f"{usage}{' ' * (_USAGE_WIDTH - cells(usage))} {what}")
+    show_help(chat, words, known, own)
     if not words:
         await name_unusable(chat)
-        for line in _KEYS if chat.terminal.can_draw else _PLAIN_KEYS:
-            chat.say(line, Style.DIM)
-
-
-_USAGE_WIDTH = 28
-_PREFIXES = "@file attaches a file, !command runs one of yours, /server:prompt one of an MCP server"
-_PLAIN_KEYS = (
-    _PREFIXES,
-    "a run at work reads a message after its next step; /queue sends it after, or lists what waits",
-    "Enter sends, \\ and Enter begins a new line; Ctrl-C cancels, twice leaves; Ctrl-D leaves",
-)
-_KEYS = (
-    _PREFIXES,
-    "Enter sends, Alt-Enter or \\ and Enter begins a new line, Shift-Tab changes the mode",
-    "a run at work reads a message after its next step; Up takes it back, /queue lists what waits",
-    "Escape or Ctrl-C cancels the run; Escape twice goes back to before a message",
-    "Ctrl-C twice leaves; so does Ctrl-D",
-)
 
 
 async def _new(chat: Chat, _: Sequence[str]) -> None:
@@ -529,7 +500,9 @@ async def _quit(chat: Chat, _: Sequence[str]) -> None:
 
 _FORCE = frozenset({"--force"})
 COMMANDS: Mapping[str, SlashCommand] = {
-    "help": SlashCommand("[COMMAND]", "list the commands, or explain one", _help, words=None),
+    "help": SlashCommand(
+        "[COMMAND | keys]", "list the commands, explain one, or list the keys", _help, words=None
+    ),
     "new": SlashCommand("", "start a new session", _new, needs_rest=True),
     "clear": SlashCommand("", "start a new session; the old one is kept", _new, needs_rest=True),
     "resume": SlashCommand(
@@ -674,7 +647,9 @@ def completion_values(chat: Chat) -> Mapping[str, Values]:
         return get
 
     return {
-        "help": fixed(*((name, command.what) for name, command in COMMANDS.items())),
+        "help": fixed(
+            ("keys", "list the keys"), *((name, each.what) for name, each in COMMANDS.items())
+        ),
         "resume": sessions,
         "model": models,
         "mode": fixed(*_MODES.items()),

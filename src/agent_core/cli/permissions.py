@@ -20,6 +20,7 @@ from agent_core.config.rules import PermissionRule
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.runtime.permission_rules import load_rules
 from agent_core.text import visible
+from agent_core.text.shell import command_line
 from agent_core.tools.workspace import PathPolicy
 from agent_core.types import CommandView, CommandViews, PermissionExplanation, PermissionGrant
 
@@ -135,7 +136,7 @@ def _answer_facts(found: PermissionExplanation) -> Iterator[tuple[str, str]]:
 
 def _shown_view(view: CommandView) -> str:
     known = view.argv if view.unknown_from is None else view.argv[: view.unknown_from]
-    words = [*map(shlex.quote, known), *(["…"] if view.unknown_from is not None else [])]
+    words = [command_line(known), *(["…"] if view.unknown_from is not None else [])]
     redirections = [f"< {path}" for path in view.reads] + [f"> {path}" for path in view.writes]
     return " ".join([*words, *redirections, f"({view.program or 'not found'})"])
 

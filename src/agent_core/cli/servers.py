@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
@@ -27,6 +26,7 @@ from agent_core.providers.tool_forms import say_left_out, tool_fault
 from agent_core.redaction import Redactor
 from agent_core.runtime.project import load_sandbox
 from agent_core.text import plural, visible
+from agent_core.text.shell import command_line
 from agent_core.tools.base import Tool
 from agent_core.tools.workspace import PathPolicy
 
@@ -80,7 +80,7 @@ def _facts(server_id: str, server: ServerConfig, setup: Setup) -> dict[str, str]
         has_login = StoredLogin(setup.home, server.url).read().get("tokens")
         login = "logged in" if has_login else ""
     else:
-        place = shlex.join([server.command, *server.args])
+        place = command_line([server.command, *server.args])
     state = "on"
     if server.disabled:
         state = "disabled"

@@ -3,7 +3,6 @@
 import json
 import logging
 import re
-import shlex
 import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from agent_core.permissions.request import WideGrant
 from agent_core.permissions.rules import Named, RuleSet
 from agent_core.redaction.redactor import Redactor
 from agent_core.text import visible
+from agent_core.text.shell import command_line
 from agent_core.types import (
     Access,
     Decision,
@@ -197,7 +197,7 @@ def _subject(
         words = [*view.argv]
         if view.unknown_from is not None or words[-1:] == ["*"]:
             return None
-        if access.target != shlex.join(words):  # a wrapper was looked through
+        if access.target != command_line(words):  # a wrapper was looked through
             return None
         # A link of the project is named by itself: it is no program of the system.
         if view.file is not None and is_writable(Path(view.file)):

@@ -5,7 +5,6 @@ A file that cannot be used is reported and left out; it never keeps the others f
 
 import asyncio
 import os
-import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -24,6 +23,7 @@ from agent_core.errors import ConfigError, ErrorCode, ToolError
 from agent_core.process import Command, CompletedProcess, Launcher, find_program, run
 from agent_core.process.environment import command_environment, configured_names
 from agent_core.process.starts import explain_exit
+from agent_core.text.shell import command_line
 from agent_core.tools.base import Action, CutCallError, Tool, ToolContext, concurrency_of
 from agent_core.tools.json_schema import whole_schema
 from agent_core.tools.registry import check_own_name, plain_access
@@ -216,7 +216,7 @@ def _build_tool(
             plan = await asyncio.to_thread(sandbox.plan, "tool", wants_network=needs_network)
         access = replace(
             plain_access(definition, arguments),
-            target=shlex.join(argv),
+            target=command_line(argv),
             cwd=str(cwd),
             runs=tuple(os.path.join(cwd, word) for word in argv),  # noqa: PTH118
             env_names=tuple(sorted({*configured_names(env), *(["TMPDIR"] if plan else [])})),

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import re
-import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -21,6 +20,7 @@ from agent_core.process import Command, find_program, run
 from agent_core.process.environment import configured_names
 from agent_core.process.starts import explain_exit
 from agent_core.text import shortened
+from agent_core.text.shell import command_line
 from agent_core.tools.base import Action, CutCallError, Tool, ToolContext
 from agent_core.tools.files import disk_errors
 from agent_core.tools.schema import Arguments
@@ -198,7 +198,7 @@ def _prepare(workspace: Workspace, arguments: RunCommand, context: ToolContext) 
         reason = None if is_free else reason
         command = structs.replace(command, reason=reason, opens_outside=True)
     views = replace(read.for_rules, problem=None) if changes_nothing else read.for_rules
-    shown = shlex.join(arguments.argv)
+    shown = command_line(arguments.argv)
     access = Access(
         asks=True,
         scope=session_scope(command),

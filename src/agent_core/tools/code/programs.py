@@ -14,6 +14,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from agent_core.process.environment import changing_names
+from agent_core.text.shell import command_line
 from agent_core.tools.code.languages import split_git
 from agent_core.tools.code.readers import is_known, opened_by
 from agent_core.tools.code.repositories import find_plain_tree
@@ -62,7 +63,7 @@ def session_scope(command: CommandLine) -> str:
     subcommand = _harmless_subcommand(command)
     if subcommand is not None:
         return f"{shown}{subcommand} with options that only read, on paths of the project{where}"
-    return f"{shown} as exactly: {shlex.join(command.argv)}{where}"
+    return f"{shown} as exactly: {command_line(command.argv)}{where}"
 
 
 def _harmless_subcommand(command: CommandLine) -> str | None:

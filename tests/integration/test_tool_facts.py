@@ -44,7 +44,31 @@ async def test_a_read_names_its_file_and_line_and_nothing_else(home: Home, proje
     )
     assert started.payload["kind"] == "read"
     assert started.payload["paths"] == [{"path": str(project / "a.txt"), "line": 4}]
-    assert set(ended.payload) == {"tool_name", "is_error", "duration_ms"}
+    assert set(ended.payload) == {"tool_name", "is_error", "duration_ms", "found"}
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "found"),
+    [
+        ("search", {"query": "one"}, "3 matches"),
+        ("search", {"query": "one", "limit": 2}, "more than 2 matches"),
+        ("search", {"query": "three"}, "0 matches"),
+        ("search", {"query": "two"}, "1 match"),
+        ("list_dir", {"path": "."}, "2 entries"),
+        ("read_file", {"path": "a.txt"}, "4 lines"),
+        ("read_file", {"path": "a.txt", "start_line": 4}, "1 line"),
+        ("read_file", {"path": "a.txt", "max_lines": 2}, None),
+        ("read_file", {"path": "empty"}, None),
+        ("read_file", {"path": "missing"}, None),
+    ],
+)
+async def test_a_look_says_how_much_it_has_found(
+    home: Home, project: Path, name: str, arguments: dict[str, Any], found: str | None
+) -> None:
+    (project / "a.txt").write_text("one\none\none\ntwo", encoding="utf-8")
+    (project / "empty").touch()
+    *_, ended = await facts_of(home, project, calls(f"code.{name}", **arguments))
+    assert ended.payload.get("found") == found
 
 
 async def test_a_command_has_its_exit_code_and_last_lines(home: Home, project: Path) -> None:

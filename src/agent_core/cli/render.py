@@ -24,6 +24,8 @@ _LONGEST_MESSAGE = 2000
 _LONGEST_CHANGE = 400
 """Columns of a changed line; what a window cannot show of it is on further rows."""
 _LEAST_ROOM = 8
+_LONG_LOOK_MS = 2_000
+"""Milliseconds from which on the duration of a read or a search is shown."""
 _LEAST_SUMMARY = 12
 _LEAST_SAID = 8
 _HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@")
@@ -54,7 +56,7 @@ class CallLayout(Struct, frozen=True):
         """Yield the title and the outcome of a call that has ended."""
         words, style = outcome(call)
         words = "" if words == "ok" and is_quiet(call) else words
-        facts = list(filter(None, [words, _took(call.end), _box(call)]))
+        facts = list(filter(None, [words, _took(call), _box(call)]))
         dot = " · " if self.signs is SIGNS else " - "
         said = dot.join(facts)
         sign: Part = (f"{self.signs.call} ", style)
@@ -64,7 +66,8 @@ class CallLayout(Struct, frozen=True):
         fits = name + _LEAST_SUMMARY + taken <= room
         look = Style.DIM if style is Style.GOOD else style
         if whole <= room or (fits and is_quiet(call)):
-            yield [sign, *self._title(call, room - taken), (f"  {said}", look)]
+            end: list[Part] = [(f"  {said}", look)] if said else []
+            yield [sign, *self._title(call, room - taken), *end]
             return
         yield [sign, *self._title(call, room)]
         line = ""
@@ -87,7 +90,7 @@ class CallLayout(Struct, frozen=True):
         has_begun = call.started is not None and not is_quiet(call)
         line = f"  {label_of(call)}" if has_begun else f"> {self._named(call)}"
         line += f" {words or 'ok'}"
-        if took := _took(call.end):
+        if took := _took(call):
             line += f" ({took})"
         if box := _box(call):
             line += f", {box}"
@@ -199,7 +202,7 @@ def outcome(call: Call) -> tuple[str, Style]:
         return f"exit code {ended.exit_code}{killed}", Style.BAD if ended.exit_code else Style.GOOD
     if isinstance(ended, ToolFailed):
         return "failed", Style.BAD
-    return "ok" if ended.diff is None else "", Style.GOOD
+    return ended.found or ("ok" if ended.diff is None else ""), Style.GOOD
 
 
 def _box(call: Call) -> str:
@@ -225,10 +228,13 @@ def _reason(call: Call) -> str:
     return (ended.message or "").removeprefix(f"{outcome(call)[0]}: ")
 
 
-def _took(ended: ToolEnded) -> str:
-    """Return the duration of a call as text, if it has done anything."""
-    has_run = ended.code != "cancelled" and not isinstance(ended, ToolDenied)
-    return format_duration(ended.duration_ms) if has_run and ended.duration_ms is not None else ""
+def _took(call: Call) -> str:
+    """Return the duration of a call as text, if it has done anything; of a look, if it was long."""
+    took = call.end.duration_ms
+    has_run = call.end.code != "cancelled" and not isinstance(call.end, ToolDenied)
+    if took is None or not has_run or (is_quiet(call) and took < _LONG_LOOK_MS):
+        return ""
+    return format_duration(took)
 
 
 def _signal(exit_code: int) -> str:

@@ -119,15 +119,17 @@ class _CallTiming(Struct):
         access = self.access
         if self.began is None and access is not None and access.summary:
             facts["summary"] = access.summary
-        is_command = self.tool is not None and self.tool.kind == "execute"
-        if self.began is None or access is None or not (is_command or access.diff):
+        if self.began is None or access is None:
             return facts
-        from agent_core.tools.facts import command_facts, shown_diff  # noqa: PLC0415 - few have any
+        from agent_core.tools import facts as known  # noqa: PLC0415 - not before the first call
 
-        if is_command:
-            facts |= command_facts(result, journal.clean)
+        kind = self.tool.kind if self.tool is not None else "other"
+        if kind == "execute":
+            facts |= known.command_facts(result, journal.clean)
         elif access.diff and not result.is_error:
-            facts |= shown_diff(access.diff, journal.clean)
+            facts |= known.shown_diff(access.diff, journal.clean)
+        elif kind in {"read", "search"} and not result.is_error:
+            facts |= known.found_facts(result)
         return facts
 
 

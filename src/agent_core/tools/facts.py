@@ -1,10 +1,10 @@
-"""Details for the event that ends a call: the last lines of a command, the diff of a change."""
+"""Details for the event that ends a call: of a command, a change, a search or a read."""
 
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from agent_core.text import printed, shortened
+from agent_core.text import plural, printed, shortened
 from agent_core.types import JsonBlock, TextBlock, ToolResult
 
 OUTPUT_LINES = 20
@@ -54,6 +54,23 @@ def command_facts(result: ToolResult, clean: Clean) -> dict[str, Any]:
     if outcome.get("truncated"):
         facts["output_truncated"] = True
     return facts
+
+
+def found_facts(result: ToolResult) -> dict[str, Any]:
+    """Return how much a search or a listing has found, or a read that came to the end of a file."""
+    data: Mapping[str, Any] = {}
+    for block in result.content:
+        if isinstance(block, JsonBlock) and isinstance(cast("object", block.data), dict):
+            data = cast("dict[str, Any]", block.data)
+            break
+    for key, one, many in (("matches", "match", "matches"), ("entries", "entry", "entries")):
+        if isinstance(found := data.get(key), list):
+            count = plural(len(cast("list[Any]", found)), one, many)
+            return {"found": f"more than {count}" if data.get("truncated") else count}
+    is_end = "total_lines" in data and not data.get("truncated")
+    if is_end and isinstance(content := data.get("content"), str) and content:
+        return {"found": plural(content.removesuffix("\n").count("\n") + 1, "line")}
+    return {}
 
 
 def shown_diff(diff: str, clean: Clean) -> dict[str, Any]:

@@ -322,6 +322,7 @@ class ToolEnded(ToolEvent, frozen=True):
         exit_code: of a command.
         output: its last lines, before which there are `output_hidden_lines`.
         output_truncated: the result of the call is incomplete, too.
+        found: how much a search or a read has found, in words.
         diff: the change of a file, followed by `diff_hidden_lines`.
         diff_is_whole: nothing of the diff was cut or replaced.
         blocked_by_sandbox: what the sandbox has refused.
@@ -334,6 +335,7 @@ class ToolEnded(ToolEvent, frozen=True):
     output: str = ""
     output_hidden_lines: int = 0
     output_truncated: bool = False
+    found: str = ""
     diff: str | None = None
     diff_hidden_lines: int = 0
     diff_is_whole: bool = False

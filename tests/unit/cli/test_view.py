@@ -74,12 +74,12 @@ def test_a_call_of_a_child_does_not_end_the_call_of_its_parent_with_the_same_id(
     view.event(of("run_1", EventType.TOOL_STARTED, started))
     child = {"child_run_id": "run_2", "agent_definition_id": "scout"}
     view.event(of("run_1", EventType.CHILD_AGENT_CREATED, child))
-    inside = {"tool_name": "my.tool", "summary": "my.tool", "kind": "read", "duration_ms": 3}
+    inside = {"tool_name": "my.tool", "summary": "my.tool", "kind": "read", "duration_ms": 3000}
     view.child_event(of("run_2", EventType.TOOL_STARTED, inside))
     view.child_event(of("run_2", EventType.TOOL_COMPLETED, inside))
     view.event(of("run_1", EventType.TOOL_COMPLETED, started))
     assert screen.getvalue().splitlines()[2:] == [
-        "  * scout: my.tool  3 ms",
+        "  * scout: my.tool  3.0 s",
         "  agent.create_sub_agent ok",
     ]
     assert view.last_call is not None

@@ -40,8 +40,8 @@ ENGINE: Mapping[str, tuple[str, str, Mapping[str, tuple[str, ...]]]] = {
         {
             "Runtime": ("AgentRuntime", "Session", "RunHandle", "RunResult", "RunError", "Worker"),
             "Messages and options": (
-                *("UserMessage", "RunOptions", "RunFields", "Budget", "AnyModel", "AnyTool"),
-                *("Config", "ModelConfig", "AgentDefinition"),
+                *("UserMessage", "RunOptions", "RunFields", "Budget", "BudgetPool", "AnyModel"),
+                *("AnyTool", "Config", "ModelConfig", "AgentDefinition"),
             ),
             "Guards": (
                 "on_message",

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from agcore import agent, llm, memory, prompt, tools
     from agcore.agent import Agent, AgentSession
     from agcore.tools import ToolContext, tool
+    from agent_core.budgets.pool import BudgetPool
     from agent_core.types import Budget
 else:
     from importlib import import_module
@@ -24,6 +25,7 @@ _HOMES = {
     "Agent": "agcore.agent",
     "AgentSession": "agcore.agent",
     "Budget": "agent_core.types",
+    "BudgetPool": "agent_core.budgets.pool",
     "ToolContext": "agcore.tools",
     "tool": "agcore.tools",
 }
@@ -32,6 +34,7 @@ __all__ = [
     "Agent",
     "AgentSession",
     "Budget",
+    "BudgetPool",
     "ToolContext",
     "agent",
     "llm",

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from agent_core.api import AgentRuntime, RunError, RunHandle, RunResult, Session
     from agent_core.api.tasks import Tasks
     from agent_core.api.worker import Worker
+    from agent_core.budgets.pool import BudgetPool
     from agent_core.config.models import Config, ModelConfig
     from agent_core.errors import (
         AgentCoreError,
@@ -113,6 +114,7 @@ _HOMES = {
         ("TaskDocument", "TaskStatus", "TaskStep", "TaskStepStatus"), "agent_core.tasks.model"
     ),
     "Worker": "agent_core.api.worker",
+    "BudgetPool": "agent_core.budgets.pool",
     **dict.fromkeys(("AnyModel", "RunOptions"), "agent_core.loop.options"),
     "PermissionCallback": "agent_core.permissions",
     **dict.fromkeys(
@@ -148,6 +150,7 @@ __all__ = [
     "ArtifactRefBlock",
     "AskModel",
     "Budget",
+    "BudgetPool",
     "CancelResult",
     "CitationBlock",
     "CleanupResult",

@@ -22,6 +22,7 @@ STABLE = (
     "RunOptions",
     "Session",
     "Budget",
+    "BudgetPool",
     "GuardContext",
     "GuardStop",
     "Extension",

@@ -70,6 +70,7 @@ from agent_core.types import (
     Usage,
     user_text,
 )
+from agent_core.types.budget import SharedBudget
 
 __all__ = [
     "CostTracker",
@@ -568,7 +569,7 @@ class LlmCycle:
             case _:
                 pass
 
-    def _meter(self, run: RunIdentity, budget: Budget | None) -> Meter | None:
+    def _meter(self, run: RunIdentity, budget: Budget | SharedBudget | None) -> Meter | None:
         payer = None if self._caller is None else self._caller.meter
         if self._budgets is None and (budget is not None or payer is not None):
             self.with_budget(BudgetConfig())

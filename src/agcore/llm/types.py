@@ -26,6 +26,7 @@ from agent_core.types import (
     ToolResultBlock,
     Usage,
 )
+from agent_core.types.budget import SharedBudget
 
 if TYPE_CHECKING:
     from agent_core.extensions import Extension
@@ -206,7 +207,7 @@ class AgentSettings(RequestSettings, total=False):
     disabled_tools: Sequence[str]
     output_mode: OutputMode
     output_retries: int
-    budget: Budget | None
+    budget: Budget | SharedBudget | None
     max_turns: int | None
     guards: "Sequence[RunGuard]"
     extensions: "Sequence[Extension]"

@@ -32,6 +32,7 @@ from agent_core.types import (
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
 
+    from agent_core.budgets.pool import BudgetPool
     from agent_core.extensions import Extension
     from agent_core.loop.guards import RunGuard
     from agent_core.loop.options import AnyModel, JsonSchema, RunOptions
@@ -58,6 +59,9 @@ class RunResult(Generic[OutputT]):
             `cancelled` in the result of a `RunError`.
         usage: tokens of all model calls of the run.
         cost: in US dollars; None if it is unknown.
+        total_usage: tokens of the run with its children and theirs, the summaries of its history,
+            and the choice of its memories. What a session does after its runs is in `costs`.
+        total_cost: the same in US dollars; None if a part of it is unknown.
         session_id: id of the session, for the next message.
         run_id: id of the run, for `replay_run`.
         events: the events of the run, if requested with `events=True`.
@@ -76,6 +80,12 @@ class RunResult(Generic[OutputT]):
     events: list[RuntimeEvent] | None = None
     pending_requests: Sequence[str] = ()
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    total_usage: Usage = field(default_factory=Usage)
+
+    @property
+    def total_cost(self) -> float | None:
+        """The cost of `total_usage`."""
+        return self.total_usage.cost
 
 
 class RunError(AgentCoreError):
@@ -335,10 +345,20 @@ class RunHandle(Generic[OutputT]):
             events=seen,
             pending_requests=self.pending_requests,
             metadata=self._run.outcome.metadata if self._run.outcome else {},
+            total_usage=await self._total_usage(),
         )
         if status not in {RunStatus.COMPLETED, RunStatus.WAITING}:
             raise RunError.of(self.error, result)
         return result
+
+    async def _total_usage(self) -> Usage:
+        """Return the usage with everything below the run; without a read if it is all its own."""
+        run = self._run
+        from agent_core.runtime.run import Run  # noqa: PLC0415 - loaded by now
+
+        if isinstance(run, Run) and not (run.scope.spends_beside or run.is_continued):
+            return self.usage
+        return await self._sessions.total_usage(self.run_id)
 
     async def answer(
         self,
@@ -353,6 +373,7 @@ class RunHandle(Generic[OutputT]):
         guards: "Sequence[RunGuard]" = (),
         extensions: "Sequence[Extension]" = (),
         model: "AnyModel | None" = None,
+        budget: "BudgetPool | None" = None,
         output_type: "TypeForm[Any] | JsonSchema | None" = None,
     ) -> "RunHandle[Any]":
         """Answer a question of this run, like `AgentRuntime.answer`.
@@ -377,6 +398,7 @@ class RunHandle(Generic[OutputT]):
             guards=guards,
             extensions=extensions,
             model=model,
+            budget=budget,
             output_type=output_type,
         )
 

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from agent_core.loop.options import AnyModel, Instructions
     from agent_core.tools.toolsets import AnyTool
     from agent_core.types import Budget, OutputMode, PermissionMode, ReasoningEffort
+    from agent_core.types.budget import SharedBudget
 
 
 def run_keywords(
@@ -21,7 +22,7 @@ def run_keywords(
     output_mode: "OutputMode" = "auto",
     output_retries: int = 2,
     deps: Any = None,
-    budget: "Budget | None" = None,
+    budget: "Budget | SharedBudget | None" = None,
     max_turns: int | None = None,
     provider_tools: Sequence[str] | None = None,
     permission_mode: "PermissionMode | None" = None,

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeForm
 
     from agent_core.api.tasks import Tasks
+    from agent_core.budgets.pool import BudgetPool
     from agent_core.config.models import Config
     from agent_core.extensions import Extension
     from agent_core.loop.guards import RunGuard
@@ -575,6 +576,7 @@ class AgentRuntime:
         guards: "Sequence[RunGuard]" = (),
         extensions: "Sequence[Extension]" = (),
         model: "AnyModel | None" = None,
+        budget: "BudgetPool | None" = None,
         output_type: "TypeForm[Any] | JsonSchema | None" = None,
         decided_by: str = "sdk",
     ) -> RunHandle[Any]:
@@ -600,6 +602,7 @@ class AgentRuntime:
             guards: as for `start`.
             extensions: as for `start`.
             model: as for `start`; needed if it was an adapter.
+            budget: the pool that the run spends from, if it was started with one.
             output_type: as for `start`; without it the answer of the run is a JSON value.
             decided_by: the origin of the answer.
 
@@ -628,6 +631,7 @@ class AgentRuntime:
             guards=guards,
             extensions=extensions,
             model=model,
+            budget=budget,
             output_type=output_type,
         )
 

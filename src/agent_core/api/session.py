@@ -14,6 +14,7 @@ from agent_core.types import Mode, OutputT, UserMessage
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
 
+    from agent_core.budgets.pool import BudgetPool
     from agent_core.extensions import Extension
     from agent_core.loop.guards import RunGuard
     from agent_core.loop.options import (
@@ -184,6 +185,7 @@ class Session:
         guards: "Sequence[RunGuard]" = (),
         extensions: "Sequence[Extension]" = (),
         model: "AnyModel | None" = None,
+        budget: "BudgetPool | None" = None,
         output_type: "TypeForm[Any] | JsonSchema | None" = None,
     ) -> RunHandle[Any]:
         """Answer a question of this session, like `AgentRuntime.answer`; exiting waits for its run.
@@ -202,6 +204,7 @@ class Session:
             guards=guards,
             extensions=extensions,
             model=model,
+            budget=budget,
             output_type=output_type,
         )
         self._handles.append(handle)

@@ -7,10 +7,13 @@ longer than its estimate, an answer longer than its limit) can exceed a budget.
 """
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
+
+from msgspec.structs import replace
 
 from agent_core.aio import TimeLimit, finish_uncancelled
 from agent_core.budgets.prices import Price, Prices
@@ -40,9 +43,10 @@ from agent_core.types import (
     Usage,
     new_id,
 )
-from agent_core.types.budget import limits_of, nanousd, shown
+from agent_core.types.budget import SharedBudget, limits_of, nanousd, shown
 
 if TYPE_CHECKING:
+    from agent_core.budgets.pool import BudgetPool
     from agent_core.storage.budgets import UnstoredBudgets
     from agent_core.storage.store import SessionStore
 
@@ -57,6 +61,7 @@ _CURES = {
     "session": "start another session, or raise [budget] {name} in the configuration",
     "run": "give the run a larger budget ({name})",
     "child": "the run that started this child may give it a larger part of its own budget",
+    "pool": "make the pool of these runs larger ({name}), or start fewer of them",
 }
 
 Scale = Callable[[str], float]
@@ -91,14 +96,15 @@ class Budgets:
         They are charged to the run that waits for them, given by its meter, or else to the session.
         """
         scopes = running.scopes if running else self._session_scopes(session_id)
+        pools = running.pools if running else ()
         run_id = running.run.run_id if running else session_id
         identity = RunIdentity(session_id=session_id, agent_id=purpose, run_id=run_id)
-        return Meter(self, identity, scopes) if scopes else None
+        return Meter(self, identity, scopes, pools=pools) if scopes or pools else None
 
     def of_run(
         self,
         run: RunIdentity,
-        budget: Budget | None = None,
+        budget: Budget | SharedBudget | None = None,
         *,
         parent: "Meter | None" = None,
         payer: "Meter | None" = None,
@@ -107,7 +113,7 @@ class Budgets:
 
         Args:
             run: the run that spends.
-            budget: the run's own budget, or the one a child asks for.
+            budget: the run's own budget, the one a child asks for, or a pool of several runs.
             parent: the meter of the run that started this child; its scopes are charged too.
             payer: the meter of the run inside which this one was started, perhaps in another
               session; its scopes are charged too.
@@ -115,7 +121,12 @@ class Budgets:
         scopes = list(parent.scopes) if parent else self._session_scopes(run.session_id)
         if payer is not None:
             scopes = [*payer.scopes, *scopes]
-        limits = limits_of(budget) if budget is not None else {}
+        pools = [pool for meter in (payer, parent) if meter for pool in meter.pools]
+        if budget is None or isinstance(budget, Budget):
+            limits = limits_of(budget) if budget is not None else {}
+        else:
+            limits = {}
+            pools.append(cast("BudgetPool", budget))
         is_child = run.parent_run_id is not None
         if limits or (is_child and scopes):
             scope = BudgetScope(
@@ -125,13 +136,15 @@ class Budgets:
                 limits=limits,
             )
             scopes.append(scope)
-        if not scopes:
+        if not scopes and not pools:
             return None
-        return Meter(self, run, scopes, parent=parent, payer=payer)
+        return Meter(self, run, scopes, parent=parent, payer=payer, pools=pools)
 
     def of_compaction(self, run: RunIdentity, parent: "Meter | None") -> "Meter | None":
         """Return a meter for a run that serves another one, charged to that one's scopes."""
-        scopes = parent.scopes if parent else self._session_scopes(run.session_id)
+        if parent is not None:
+            return Meter(self, run, parent.scopes, pools=parent.pools)
+        scopes = self._session_scopes(run.session_id)
         return Meter(self, run, scopes) if scopes else None
 
     def estimate(self, request: ModelRequest) -> int:
@@ -164,6 +177,7 @@ class Meter:
 
     Attributes:
         scopes: the charged scopes, from the session down.
+        pools: the pools that are charged too, each once.
         parent: the meter of the run that started this child.
         payer: the meter of the run inside which this one was started.
         clock: the run's time limit, while the run is under way.
@@ -177,10 +191,12 @@ class Meter:
         *,
         parent: "Meter | None" = None,
         payer: "Meter | None" = None,
+        pools: "Sequence[BudgetPool]" = (),
     ) -> None:
         self.budgets = budgets
         self.run = run
         self.scopes = scopes
+        self.pools = list(dict.fromkeys(pools))
         self.parent = parent
         self.payer = payer
         self._stopped: AgentCoreError | None = None
@@ -188,7 +204,9 @@ class Meter:
 
     def limits(self, unit: str) -> bool:
         """Return whether any scope limits this unit."""
-        return any(unit in scope.limits for scope in self.scopes)
+        return any(unit in scope.limits for scope in self.scopes) or any(
+            pool.limits_unit(unit) for pool in self.pools
+        )
 
     async def reserve(
         self, *, fixed: Amounts, per_token: Amounts, most: int, least: int
@@ -205,7 +223,7 @@ class Meter:
         hold = self._hold(fixed, per_token=per_token, most=most, least=least)
         while True:
             try:
-                grant = await finish_uncancelled(self.budgets.store.reserve_budget(hold))
+                grant = await self._reserve(hold)
             except asyncio.CancelledError:
                 await self.settle(hold.hold_id, {})
                 raise
@@ -215,13 +233,42 @@ class Meter:
                 raise _exceeded(grant.refused_by, grant)
             await self.budgets.room()
 
+    async def _reserve(self, hold: BudgetHold, *, at_once: bool = False) -> BudgetGrant:
+        """Reserve a hold in the pools, then in all scopes; in none of them if one refuses."""
+        grant = BudgetGrant(output_tokens=hold.most)
+        held: list[BudgetPool] = []
+        try:
+            for pool in self.pools:
+                grant = pool.reserve(replace(hold, most=grant.output_tokens))
+                if grant.refused_by is not None:
+                    break
+                held.append(pool)
+            else:
+                if self.scopes:
+                    mine = replace(hold, most=grant.output_tokens)
+                    storing = self.budgets.store.reserve_budget(mine, at_once=at_once)
+                    grant = await finish_uncancelled(storing)
+        except BaseException:
+            for pool in held:
+                pool.settle(hold.hold_id, {})
+            raise
+        for pool in held:
+            if grant.refused_by is not None:
+                pool.settle(hold.hold_id, {})
+            elif at_once:
+                pool.settle(hold.hold_id, None)
+        return grant
+
     async def settle(self, hold_id: str, spent: Amounts) -> None:
         """Replace a reservation by what was spent.
 
         Raises:
             asyncio.CancelledError: the caller was cancelled; the reservation is settled first.
         """
-        await finish_uncancelled(self.budgets.store.settle_budget(hold_id, spent))
+        for pool in self.pools:
+            pool.settle(hold_id, spent)
+        if self.scopes:
+            await finish_uncancelled(self.budgets.store.settle_budget(hold_id, spent))
         self.budgets.note_settled()
 
     async def count_tool_call(self) -> None:
@@ -235,7 +282,7 @@ class Meter:
         if not self.limits("tool_calls"):
             return
         hold = self._hold({"tool_calls": 1})
-        grant = await self.budgets.store.reserve_budget(hold, at_once=True)
+        grant = await self._reserve(hold, at_once=True)
         if grant.refused_by is not None:
             self._stopped = _exceeded(grant.refused_by, grant)
             raise self._stopped
@@ -243,7 +290,7 @@ class Meter:
     async def return_tool_call(self) -> None:
         """Undo the count of a call that was not made and will be counted again."""
         if self.limits("tool_calls"):
-            await finish_uncancelled(self._spend(self.scopes, {"tool_calls": -1}))
+            await finish_uncancelled(self._spend(self.scopes, {"tool_calls": -1}, self.pools))
 
     @contextmanager
     def out_of_time(self) -> Generator[None]:
@@ -274,10 +321,16 @@ class Meter:
             AgentCoreError: `budget_exceeded`: the work was cancelled for this reason.
         """
         timed = [scope for scope in self.scopes if "wall_ms" in scope.limits]
-        if not timed:
+        pooled = [(pool, left) for pool in self.pools if (left := pool.begin()) is not None]
+        if not timed and not pooled:
             yield
             return
-        scope, left_ms = await self._least_time(timed)
+        pool, left_ms = min(pooled, key=lambda pair: pair[1], default=(None, math.inf))
+        if timed:
+            scope, scope_ms = await self._least_time(timed)
+            pool, left_ms = (None, scope_ms) if scope_ms < left_ms else (pool, left_ms)
+        else:
+            scope = None
         began, clock = monotonic(), asyncio.timeout(left_ms / 1000)
         self.clock = paused = TimeLimit(clock)
         own = [scope for scope in timed if scope.session_id == self.run.session_id]
@@ -291,7 +344,7 @@ class Meter:
         except TimeoutError as error:
             if not clock.expired():
                 raise
-            use = await self._use_of(scope)
+            use = pool.use() if pool is not None else await self._use_of(cast("Any", scope))
             raise _out_of_time(use) from error
         finally:
             self.clock = None
@@ -306,17 +359,20 @@ class Meter:
         left = [(scope, scope.limits["wall_ms"] - spent.get(scope.scope_id, 0)) for scope in timed]
         return min(left, key=lambda pair: pair[1])
 
-    async def _spend(self, scopes: Sequence[BudgetScope], spent: Amounts) -> None:
-        hold = BudgetHold(
-            hold_id=new_id("hold"),
-            session_id=scopes[0].session_id or self.run.session_id,
-            run_id=self.run.run_id,
-            agent_id=self.run.agent_id,
-            scopes=scopes,
-            fixed={},
-        )
-        await self.budgets.store.reserve_budget(hold)
-        await self.budgets.store.settle_budget(hold.hold_id, spent)
+    async def _spend(
+        self,
+        scopes: Sequence[BudgetScope],
+        spent: Amounts,
+        pools: "Sequence[BudgetPool]" = (),
+    ) -> None:
+        hold = replace(self._hold({}), scopes=scopes)
+        for pool in pools:
+            pool.reserve(hold)
+            pool.settle(hold.hold_id, spent)
+        if scopes:
+            hold = replace(hold, session_id=scopes[0].session_id or self.run.session_id)
+            await self.budgets.store.reserve_budget(hold)
+            await self.budgets.store.settle_budget(hold.hold_id, spent)
 
     async def _use_of(self, scope: BudgetScope) -> BudgetUse:
         uses = await self.budgets.store.budget_uses([scope.scope_id])
@@ -333,9 +389,10 @@ class Meter:
     def _hold(
         self, fixed: Amounts, *, per_token: Amounts | None = None, most: int = 0, least: int = 0
     ) -> BudgetHold:
+        session_id = self.scopes[0].session_id if self.scopes else None
         return BudgetHold(
             hold_id=new_id("hold"),
-            session_id=self.scopes[0].session_id or self.run.session_id,
+            session_id=session_id or self.run.session_id,
             run_id=self.run.run_id,
             agent_id=self.run.agent_id,
             scopes=self.scopes,

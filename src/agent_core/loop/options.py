@@ -26,6 +26,7 @@ from agent_core.types import (
     StoredOptions,
     ToolDefinition,
 )
+from agent_core.types.budget import SharedBudget
 from agent_core.types.lanes import Placement
 
 if TYPE_CHECKING:
@@ -63,7 +64,8 @@ class RunOptions(Generic[OutputT]):
         output_mode: how a typed answer is requested.
         output_retries: how often an answer that does not validate goes back to the model.
         deps: any object; available to tools as `ToolContext.deps`. It is not stored.
-        budget: the spending limit of the run, including its children.
+        budget: the spending limit of the run, including its children; or a `BudgetPool` that any
+            number of runs of this process share, which is not stored.
         max_turns: the maximum number of model turns; not more than the configuration allows.
         provider_tools: tools that the service of the model runs itself, such as `web_search`; None
             leaves the choice to the configuration, `()` is none. They apply to children, too.
@@ -97,7 +99,7 @@ class RunOptions(Generic[OutputT]):
     output_mode: OutputMode = "auto"
     output_retries: int = 2
     deps: Any = None
-    budget: Budget | None = None
+    budget: Budget | SharedBudget | None = None
     max_turns: int | None = None
     provider_tools: Sequence[str] | None = None
     permission_mode: PermissionMode | None = None
@@ -187,7 +189,7 @@ class RunFields(TypedDict, total=False):
     output_mode: OutputMode
     output_retries: int
     deps: Any
-    budget: Budget | None
+    budget: Budget | SharedBudget | None
     max_turns: int | None
     provider_tools: Sequence[str] | None
     permission_mode: PermissionMode | None
@@ -297,7 +299,8 @@ def asked_options(options: object, given: Mapping[str, Any]) -> RunOptions[Any]:
 
         asked = replace(asked, history=cast("Any", read_history(asked.history)))
     stored = stored_options(asked)
-    return replace(asked, budget=stored.budget, memory=stored.memory)
+    budget = asked.budget if "budget" in stored.needs_caller else stored.budget
+    return replace(asked, budget=budget, memory=stored.memory)
 
 
 def stored_options(options: RunOptions[Any]) -> StoredOptions:
@@ -314,7 +317,9 @@ def stored_options(options: RunOptions[Any]) -> StoredOptions:
     own_tools = options.provider_tools
     guards = _guards(options.guards)
     extensions = checked_extensions(_items("extensions", options.extensions))
+    has_pool = isinstance(options.budget, SharedBudget)
     live = {
+        "budget": has_pool,
         "deps": options.deps is not None,
         "guards": bool(guards),
         "extensions": bool(extensions),
@@ -328,7 +333,7 @@ def stored_options(options: RunOptions[Any]) -> StoredOptions:
         "disabled_tools": _items("disabled_tools", options.disabled_tools),
         "output_mode": options.output_mode,
         "output_retries": options.output_retries,
-        "budget": options.budget,
+        "budget": None if has_pool else options.budget,
         "max_turns": options.max_turns,
         "provider_tools": own_tools if own_tools is None else _items("provider_tools", own_tools),
         "permission_mode": options.permission_mode,
@@ -373,6 +378,7 @@ def missing_options(
     tools = [name for name in stored.tools or () if name not in brought and not is_known(name)]
     missing: dict[str, Sequence[str]] = {"tools": tools} if tools else {}
     is_handed_over = {
+        "budget": given.budget is not None,
         "deps": given.deps is not None,
         "guards": bool(given.guards),
         "extensions": bool(given.extensions),
@@ -392,8 +398,8 @@ def restored_options(
     Args:
         stored: the options as that process stored them.
         given: options that only a program can have: `tools`, `deps`, `guards`, `extensions`,
-            `model` and `output_type`. Tools that the run did not have are left out; a run that had
-            all tools has them in addition.
+            `model`, `output_type` and a pool as `budget`. Tools that the run did not have are left
+            out; a run that had all tools has them in addition.
     """
     given = given or NO_OPTIONS
     model: Any = given.model
@@ -419,7 +425,7 @@ def restored_options(
         output_type=cast("Any", expected),
         output_mode=stored.output_mode,
         output_retries=stored.output_retries,
-        budget=stored.budget,
+        budget=given.budget if "budget" in stored.needs_caller else stored.budget,
         max_turns=stored.max_turns,
         provider_tools=stored.provider_tools,
         permission_mode=stored.permission_mode,

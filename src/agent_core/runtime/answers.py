@@ -405,6 +405,7 @@ def _merged(known: RunOptions[Any], given: RunOptions[Any]) -> RunOptions[Any]:
         guards=given.guards or known.guards,
         extensions=given.extensions or known.extensions,
         model=known.model if given.model is None else given.model,
+        budget=known.budget if given.budget is None else given.budget,
         output_type=known.output_type if given.output_type is None else given.output_type,
     )
 

@@ -12,7 +12,19 @@ from msgspec import Struct, field
 from agent_core.compact.cut import is_prefix
 from agent_core.events import Journal, SessionJournal
 from agent_core.storage.store import SessionStore
-from agent_core.types import EventLevel, EventType, Node, SessionRecord, Usage, utc_now
+from agent_core.types import (
+    MEMORY_USAGE,
+    Batch,
+    EventLevel,
+    EventType,
+    Node,
+    RunChange,
+    RunIdentity,
+    RunRecord,
+    SessionRecord,
+    Usage,
+    utc_now,
+)
 
 if TYPE_CHECKING:
     from agent_core.compact.compactor import Compaction
@@ -104,8 +116,12 @@ class UsageLedger:
         self._journal = journal
         self._lock = asyncio.Lock()  # a read followed by a write
 
-    async def add(self, session_id: str, purpose: str, usage: Usage) -> None:
-        """Add the usage of a call; a call without usage is not written.
+    async def add(
+        self, session_id: str, purpose: str, usage: Usage, *, run: RunIdentity | None = None
+    ) -> None:
+        """Add the usage of a call, also to the run that waited for it, if it is given.
+
+        A call without usage is not written.
 
         Raises:
             StorageError: the usage could not be stored.
@@ -120,6 +136,35 @@ class UsageLedger:
             known[purpose] = known.get(purpose, Usage()).plus(usage)
             stored = {name: one.model_dump(exclude={"raw_usage"}) for name, one in known.items()}
             await self._journal.remember(session_id, {_USAGE_KEY: stored})
+            record = None if run is None else await self._store.run(run.run_id)
+            if run is not None and record is not None:
+                spent = read_memory_usage(record).plus(usage).model_dump(exclude={"raw_usage"})
+                batch = Batch(
+                    session_id=session_id,
+                    agent_id=run.agent_id,
+                    run_id=run.run_id,
+                    run=RunChange(metadata={MEMORY_USAGE: spent}),
+                )
+                await self._store.append(batch)
+
+
+def read_memory_usage(run: RunRecord) -> Usage:
+    """Read the tokens that the choice of memories has taken in a run from its metadata."""
+    stored: object = run.metadata.get(MEMORY_USAGE)
+    return Usage.model_validate(stored) if isinstance(stored, dict) else Usage()
+
+
+def total_usage(tree: Sequence[RunRecord], run_id: str) -> Usage:
+    """Return the tokens of a run with everything below it, and of the choice of its memories.
+
+    A run that only summarises reports the tokens of the run that has written the summary.
+    """
+    total = Usage()
+    for run in tree:
+        if run.run_id != run_id or run.turn_count or len(tree) == 1:
+            total = total.plus(run.usage)
+        total = total.plus(read_memory_usage(run))
+    return total
 
 
 def read_background_usage(metadata: Mapping[str, Any]) -> dict[str, Usage]:

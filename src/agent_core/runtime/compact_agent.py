@@ -126,7 +126,7 @@ class CompactAgent:
                     updated_at=now,
                 )
             )
-            self._has_rows = True
+            self._has_rows = self._scope.spends_beside = True
         model = self._deps.model(self._scope).full_name
         await self._deps.store.add_run(
             RunRecord(

@@ -291,7 +291,8 @@ class MemoryService:
         try:
             return await recall.recall(query, tool_call_id, selector=selector)
         finally:
-            await self._usage.add(session_id, RECALL, ask.usage)
+            of_run.spends_beside = True
+            await self._usage.add(session_id, RECALL, ask.usage, run=run)
 
     async def _take_up(self, lock: Path) -> None:
         """Scan the sessions that other processes have left: first those with a wish."""

@@ -42,6 +42,7 @@ from agent_core.types import (
     TextBlock,
     Usage,
 )
+from agent_core.types.budget import SharedBudget
 from agent_core.types.options import provider_tool_names
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ class Models:
     def meter(
         self,
         run: RunIdentity,
-        budget: Budget | None,
+        budget: Budget | SharedBudget | None,
         *,
         parent: Meter | None = None,
         payer: Meter | None = None,

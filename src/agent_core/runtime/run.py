@@ -98,6 +98,7 @@ class RunScope(Struct, eq=False, kw_only=True):
         lease: its lease on the session, where other machines may take that over.
         has_hooks: the user's hooks run for it; they do not if a hook has started it.
         children: the scopes of the children that it has started.
+        spends_beside: it has had children, summaries or memories chosen: calls beside its own.
     """
 
     run_id: str
@@ -109,6 +110,7 @@ class RunScope(Struct, eq=False, kw_only=True):
     lease: "SessionLease | None" = None
     has_hooks: bool = True
     children: "list[RunScope]" = field(default_factory=list["RunScope"])
+    spends_beside: bool = False
 
     def open_child(self, run_id: str) -> "RunScope":
         """Return the scope of a new child, which sees what this run sees.
@@ -124,6 +126,7 @@ class RunScope(Struct, eq=False, kw_only=True):
             has_hooks=self.has_hooks,
         )
         self.children.append(child)
+        self.spends_beside = True
         return child
 
     def meter_of(self, run_id: str) -> "Meter | None":

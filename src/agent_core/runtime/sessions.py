@@ -13,7 +13,7 @@ from agent_core.disk.unfinished import Notes
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.loop.context import STOP_OBJECTION, Outcome, RunStats
 from agent_core.providers.redacting import RequestRedactor
-from agent_core.runtime.background import read_background_usage
+from agent_core.runtime.background import read_background_usage, total_usage
 from agent_core.runtime.compact_agent import PURPOSE
 from agent_core.runtime.ids import Kind, meant, spellings_of
 from agent_core.runtime.moves import NodeMoves
@@ -34,6 +34,7 @@ from agent_core.types import (
     RunRecord,
     RunStatus,
     SessionRecord,
+    Usage,
 )
 
 if TYPE_CHECKING:
@@ -275,6 +276,10 @@ class Sessions:
         """
         history = await self._store.run_history(run_id)
         return history if include_sensitive else self._clean(history)
+
+    async def total_usage(self, run_id: str) -> Usage:
+        """Return the tokens of a run with its children, its summaries and its memory up to now."""
+        return total_usage(await self._store.run_tree(run_id), run_id)
 
     async def progress(self, run_id: str) -> RunProgress:
         """Return the progress of a user's run, of this or another process.

@@ -41,28 +41,30 @@ class _Row(Struct):
 
 
 class UnstoredBudgets:
-    """Budgets of runs that no session store knows, with its operations."""
+    """Budgets of runs that no session store knows, with its operations.
+
+    Attributes:
+        connection: to the database in memory.
+    """
 
     def __init__(self) -> None:
         # Foreign keys are not enforced: the sessions are not stored.
-        self._connection = sqlite3.connect(
-            ":memory:", isolation_level=None, check_same_thread=False
-        )
-        finalize(self, self._connection.close)
+        self.connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        finalize(self, self.connection.close)
         for statement in BUDGETS:
-            self._connection.execute(statement)
+            self.connection.execute(statement)
 
     async def reserve_budget(self, hold: BudgetHold, *, at_once: bool = False) -> BudgetGrant:
         """See `reserve`."""
-        return reserve(self._connection, hold, at_once=at_once)
+        return reserve(self.connection, hold, at_once=at_once)
 
     async def settle_budget(self, hold_id: str, spent: Amounts | None) -> None:
         """See `settle`."""
-        settle(self._connection, hold_id, spent)
+        settle(self.connection, hold_id, spent)
 
     async def budget_uses(self, scope_ids: Collection[str]) -> list[BudgetUse]:
         """See `uses`."""
-        return uses(self._connection, scope_ids)
+        return uses(self.connection, scope_ids)
 
 
 def reserve(connection: Connection, hold: BudgetHold, *, at_once: bool = False) -> BudgetGrant:

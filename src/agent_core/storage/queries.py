@@ -447,6 +447,19 @@ def children(connection: Connection, run_id: str) -> list[RunRecord]:
     return read_all(RunRecord, rows)
 
 
+def run_tree(connection: Connection, run_id: str) -> list[RunRecord]:
+    """Return a run and all runs below it: its children, theirs, and those that summarise."""
+    rows = connection.execute(
+        """WITH RECURSIVE tree (run_id, session_id) AS (
+            SELECT run_id, session_id FROM runs WHERE run_id = ?
+            UNION SELECT r.run_id, r.session_id FROM runs AS r
+            JOIN tree ON r.parent_run_id = tree.run_id AND r.session_id = tree.session_id
+        ) SELECT * FROM runs WHERE run_id IN (SELECT run_id FROM tree) ORDER BY rowid""",
+        (run_id,),
+    )
+    return read_all(RunRecord, rows)
+
+
 def _artifacts_of(
     connection: Connection, events: Sequence[RuntimeEvent], salvage: Salvage
 ) -> list[ArtifactRecord]:

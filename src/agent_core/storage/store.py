@@ -227,6 +227,7 @@ class SessionStore:
     active_run_ids = _read(queries.active_run_ids, is_single=True)
     run_history = _read(queries.run_history)
     waiting_children = _read(claims.waiting_children, is_single=True)
+    run_tree = _read(queries.run_tree, is_single=True)
     children = _read(queries.children, is_single=True)
     memory_terms = _read(queries.memory_terms)
     hand_over = _write(takeovers.hand_over, by="run_id")

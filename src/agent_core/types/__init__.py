@@ -111,6 +111,7 @@ from agent_core.types.options import (
 from agent_core.types.records import (
     BEGAN_GIVEN,
     LAST_TURN,
+    MEMORY_USAGE,
     MODEL_KEY,
     SESSION_INSTRUCTIONS,
     AgentDefinition,
@@ -197,6 +198,7 @@ __all__ = [
     "LAST_TURN",
     "LEASE",
     "LIVE_EVENTS",
+    "MEMORY_USAGE",
     "MODEL_KEY",
     "NO_FLAGS",
     "OPAQUE",

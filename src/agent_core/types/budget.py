@@ -16,7 +16,7 @@ missing unit is not limited, or nothing of it was spent.
 
 NANO = 10**9
 
-ScopeKind = Literal["session", "run", "child"]
+ScopeKind = Literal["session", "run", "child", "pool"]
 
 
 def nanousd(usd: Decimal) -> int:
@@ -44,11 +44,15 @@ def shown(amounts: Amounts) -> dict[str, Any]:
     return named
 
 
+class SharedBudget:
+    """A budget that several runs spend from: a `BudgetPool`."""
+
+
 class BudgetScope(Struct, frozen=True, kw_only=True):
-    """A session, a run with its children, or one child, whose spending is limited.
+    """A session, a run with its children, one child, or a pool of runs, whose spending is limited.
 
     Attributes:
-        scope_id: id of the session or of the run.
+        scope_id: id of the session, the run or the pool.
         limits: its limits; for a child, the amounts it asks for.
         session_id: the session it belongs to; None for the hold's session.
     """

@@ -141,6 +141,9 @@ class RunPrompt(Frozen):
     metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
 
 
+MEMORY_USAGE = "memory_usage"
+"""Metadata key of a run for the tokens that the choice of memories has taken in it."""
+
 LAST_TURN = "cancel_after_turn"
 """Metadata key of a run that is cancelled after the turn in which this was asked for."""
 

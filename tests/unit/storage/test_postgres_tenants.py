@@ -141,6 +141,7 @@ READS: dict[str, Callable[[SessionStore], Awaitable[object]]] = {
     "run_nodes": lambda s: s.run_nodes("run_1"),
     "events_after": lambda s: s.events_after("run_1", 0),
     "last_events": lambda s: s.last_events("s1", "agent_s1", EventType.MODEL_STARTED, limit=5),
+    "run_tree": lambda s: s.run_tree("run_1"),
     "children": lambda s: s.children("run_1"),
     "open_calls": lambda s: s.open_calls("s1", ["call_2"]),
     "artifact": lambda s: s.artifact("art_1"),

@@ -1,0 +1,133 @@
+"""A budget that any number of runs of this process spend from at once."""
+
+import threading
+from collections.abc import Mapping
+from time import monotonic
+from typing import Any
+
+from msgspec.structs import replace
+from pydantic import ValidationError
+
+from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.storage.budgets import UnstoredBudgets, reserve, settle, uses
+from agent_core.types import (
+    Amounts,
+    Budget,
+    BudgetGrant,
+    BudgetHold,
+    BudgetScope,
+    BudgetUse,
+    new_id,
+)
+from agent_core.types.budget import SharedBudget, limits_of, shown
+
+_WALL = "wall_ms"
+
+
+class BudgetPool(SharedBudget):
+    """A budget that any number of runs spend from at once, given to each as `budget=pool`.
+
+    The worst case of every call is reserved before it is made, as for a `Budget`, so that runs
+    never overshoot the limits together. Children spend from the pool of their run.
+
+    It belongs to this process, and may be used by several runtimes and threads. Each process has a
+    pool of its own: a limit for all of them is a budget of the session. `wall_s` is the time from
+    the beginning of the first run.
+
+    Args:
+        limits: as for `Budget`.
+
+    Raises:
+        AgentCoreError: `validation_error`: a limit is unknown or invalid, or there is none.
+    """
+
+    def __init__(self, **limits: Any) -> None:
+        try:
+            self.limits = Budget.model_validate(limits, strict=True)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_context=False)[0]
+            name = ".".join(map(str, first["loc"]))
+            known = ", ".join(Budget.model_fields)
+            message = f"the limit {name} of a BudgetPool: {first['msg']}; there are {known}"
+            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message) from None
+        self._scope = BudgetScope(
+            kind="pool", scope_id=new_id("pool"), limits=limits_of(self.limits)
+        )
+        if not self._scope.limits:
+            message = "a BudgetPool limits something: give it usd, total_tokens, requests or others"
+            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+        self._rows = UnstoredBudgets()
+        self._lock = threading.Lock()
+        self._began: float | None = None
+
+    def __repr__(self) -> str:
+        limits = ", ".join(f"{name}={limit}" for name, limit in self.limits if limit is not None)
+        return f"BudgetPool({limits})"
+
+    @property
+    def spent(self) -> Budget:
+        """The amounts spent so far; None where nothing is counted."""
+        return _as_budget(self.use().spent)
+
+    @property
+    def reserved(self) -> Budget:
+        """The amounts that calls under way may still spend."""
+        return _as_budget(self.use().reserved)
+
+    @property
+    def free(self) -> Budget:
+        """The amounts that are neither spent nor reserved; None where there is no limit."""
+        use = self.use()
+        left = {
+            name: max(limit - use.spent.get(name, 0) - use.reserved.get(name, 0), 0)
+            for name, limit in use.limits.items()
+        }
+        return _as_budget(left)
+
+    def use(self) -> BudgetUse:
+        """Return limits, spending and reservations, also by agent."""
+        with self._lock:
+            found = uses(self._rows.connection, [self._scope.scope_id])
+        use = found[0] if found else _unused(self._scope)
+        none = dict.fromkeys(use.limits, 0)
+        spent = {**none, **use.spent}
+        if self._began is not None:
+            spent["wall_s"] = monotonic() - self._began
+        return use.model_copy(update={"spent": spent, "reserved": {**none, **use.reserved}})
+
+    def limits_unit(self, unit: str) -> bool:
+        """Return whether the pool limits this unit."""
+        return unit in self._scope.limits
+
+    def begin(self) -> float | None:
+        """Note that a run begins; return the milliseconds that it may take, if time is limited."""
+        with self._lock:
+            self._began = began = monotonic() if self._began is None else self._began
+        limit = self._scope.limits.get(_WALL)
+        return None if limit is None else limit - (monotonic() - began) * 1000
+
+    def reserve(self, hold: BudgetHold, *, at_once: bool = False) -> BudgetGrant:
+        """Reserve the worst case of an operation; with `at_once` it is spent."""
+        mine = replace(hold, scopes=[self._scope])
+        with self._lock:
+            return reserve(self._rows.connection, mine, at_once=at_once)
+
+    def settle(self, hold_id: str, spent: Amounts | None) -> None:
+        """Replace a reservation by what was spent; an unknown one is not changed."""
+        with self._lock:
+            settle(self._rows.connection, hold_id, spent)
+
+
+def _unused(scope: BudgetScope) -> BudgetUse:
+    return BudgetUse(
+        kind=scope.kind,
+        scope_id=scope.scope_id,
+        limits=shown(scope.limits),
+        spent={},
+        reserved={},
+        by_agent={},
+    )
+
+
+def _as_budget(amounts: Mapping[str, Any]) -> Budget:
+    return Budget.model_construct(**dict(amounts))

@@ -173,7 +173,7 @@ def test_one_answer_at_an_attached_terminal_settles_what_it_covers(
             assert run.wait(60) == 0
     assert scene.code == 0, scene.text
     assert "all done" in scene.text
-    assert scene.text.count("? help >") == 1
+    assert scene.text.count("allowed for the session") == 1
     assert "already answered" not in scene.text
 
 

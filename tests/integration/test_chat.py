@@ -13,7 +13,7 @@ import pytest
 
 from agent_core.providers.scripted import Hangs, Pauses, calls
 from captures import Key, Shown
-from chats import CTRL_C, CTRL_D, CTRL_U, ENTER, ESCAPE, READY, UP, converse, sent
+from chats import CTRL_C, CTRL_D, CTRL_U, ENTER, ESCAPE, READY, UP, converse, open_chat, sent
 from isolation import Home
 from model_server import ModelServer
 
@@ -21,6 +21,7 @@ pytestmark = pytest.mark.timeout(90)
 
 AT_REST = re.compile(r"The answer\.[\s\S]*\x1b\[J>")
 """The line is empty again, with nothing above it that is under way."""
+AT_LAST = re.compile(rf"Carried on\.[\s\S]*{READY}")
 ERASED = re.compile(r"\x1b\[[JK]")
 """The line has been erased; what stands below it may stay as it is."""
 
@@ -534,7 +535,33 @@ def test_a_fork_says_how_to_go_on_in_it(home: Home, project: Path) -> None:
             Key(f"soong-agent chat --path {project}-fork", CTRL_D),
         ]
         scene = converse(home, project, server, keys, columns=200)
-    assert re.search(r"--path \S+-fork --session-id sess_\w+", scene.text)
+    folder = f"{project}-fork"
+    assert f"another session begins in {folder}; its next message follows the answer: Fine." in (
+        scene.text
+    )
+    found = re.search(rf"--path {folder} --session-id (sess_\w+)", scene.text)
+    assert found
+    assert len(found[1]) < 20
+    with ModelServer.in_thread(["Carried on."]) as server:
+        keys = [Key(READY, f"and now{ENTER}"), Key(AT_LAST, CTRL_D)]
+        scene = converse(home, Path(folder), server, keys, "--session-id", found[1])
+        assert len(server.requests[-1].body["messages"]) == 4
+    assert f"continue: soong-agent chat --session-id {found[1]}\n" in f"{scene.text}\n"
+
+
+def test_a_switch_names_what_the_next_message_follows(home: Home, project: Path) -> None:
+    with open_chat(home, project) as chat:
+        for message in ("first", "second"):
+            chat.send(message)
+            chat.pause()
+        chat.type(f"/tree{ENTER}", shows=Shown(r"\[node_\w+\]  ?first[^\0]*continues here"))
+        chat.pause()
+        node = re.findall(r"\[(node_\w+)\]", chat.screen)[0]
+        chat.type(
+            f"/switch {node}{ENTER}",
+            shows=Shown(rf"the next message follows your message: first\s+> *\n.*{READY}"),
+        )
+        chat.pause()
 
 
 @pytest.mark.parametrize(("other", "meant"), [("continue", "resume"), ("usage", "cost")])

@@ -118,7 +118,7 @@ async def _attend(scene: Scene) -> int:
         if await handle.wait() is RunStatus.WAITING:
             await questions.show_unasked()
         await show_end(runtime, handle, scene, is_typed=False)
-        return exit_code_of_run(handle, shown.view)
+        return await exit_code_of_run(runtime, handle, shown)
 
 
 def _say_left(run_id: str, seen: str, terminal: Terminal) -> None:

@@ -1,18 +1,29 @@
-"""Names the sessions above and below a folder that has none."""
+"""Names sessions to people: one by a short id, and those above and below a folder that has none."""
 
 import asyncio
 import os
 import shlex
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
 from agent_core.api import AgentRuntime
+from agent_core.errors import AgentCoreError
 from agent_core.text import noun, plural, visible
 
 _MOST_FOLDERS = 100
 _MOST_COUNTED = 1000
 _MOST_NAMED = 4
 _MOST_LOOKED_AT = 50
+
+
+async def short_id_of(runtime: AgentRuntime, session_id: str) -> str:
+    """Return the beginning of a session's id that is enough to name it; the id if none is known."""
+    with suppress(AgentCoreError):
+        for summary in await runtime.session_summaries(_MOST_NAMED, query=session_id):
+            if summary.session_id == session_id:
+                return summary.short_id
+    return session_id
 
 
 async def name_nearby(runtime: AgentRuntime, project: str | Path) -> str:

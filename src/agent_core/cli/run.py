@@ -326,15 +326,22 @@ async def _run(scene: Scene) -> int:
         if tasks is not None:
             await tasks.summary()
         await show_end(runtime, handle, scene, is_typed=options.output_schema is not None)
-        return exit_code_of_run(handle, view)
+        return await exit_code_of_run(runtime, handle, shown)
 
 
-def exit_code_of_run(handle: "RunHandle", view: RunView) -> int:
+async def exit_code_of_run(runtime: "AgentRuntime", handle: "RunHandle", shown: Shown) -> int:
     """Return the exit code for the end of a run; after a cancellation, show how to continue."""
     if handle.status in {RunStatus.CANCELLED, RunStatus.ABORTED}:
-        view.resumable(handle.session_id)
+        shown.view.resumable(await _typed_id(runtime, handle.session_id, shown.terminal))
         return INTERRUPTED
     return COMPLETED if handle.status in {RunStatus.COMPLETED, RunStatus.WAITING} else FAILED
+
+
+async def _typed_id(runtime: "AgentRuntime", session_id: str, terminal: Terminal) -> str:
+    """Return an id that a person may type now; of a program, which may use it later, all of it."""
+    from agent_core.cli.nearby import short_id_of  # noqa: PLC0415 - at the end of few runs
+
+    return await short_id_of(runtime, session_id) if terminal.is_watched else session_id
 
 
 async def _detach(scene: Scene) -> int:
@@ -401,7 +408,8 @@ async def show_end(
     shown.view.waiting(await answer_hints(runtime, handle))
     if answer and not is_typed and handle.permission_mode == "plan":
         where = await _path_option(runtime, handle.session_id)
-        command = f'soong-agent run{where} --session-id {handle.session_id} "{CARRY_OUT}"'
+        short = await _typed_id(runtime, handle.session_id, shown.terminal)
+        command = f'soong-agent run{where} --session-id {short} "{CARRY_OUT}"'
         shown.terminal.command("to carry out this plan:", command, Style.DIM)
 
 

@@ -27,6 +27,7 @@ from agent_core.types import (
     SessionRecord,
     SessionSummary,
     StoredBytes,
+    SwitchResult,
 )
 
 _WIDE = 110
@@ -94,8 +95,13 @@ async def _manage(options: Options, setup: Setup, terminal: Terminal, clean: Cle
 
                 return await export_session(runtime, session_id, options, terminal, clean)
             case "fork":
+                from agent_core.cli.undo import show_move  # noqa: PLC0415 - here only
+
                 at, into = options.at, options.into
-                await fork_session(runtime, session_id, terminal, clean, at=at, into=into)
+                forked = await fork_session(runtime, session_id, at=at, into=into)
+                show_move(forked, terminal, clean)
+                folder = visible(clean(forked.session.cwd))
+                terminal.record(f"{forked.session_id}  {folder}")
             case _:
                 return await _compact(runtime, session_id, options, terminal)
     return COMPLETED
@@ -334,33 +340,20 @@ def _report(result: CleanupResult, terminal: Terminal) -> int:
 
 
 async def fork_session(
-    runtime: AgentRuntime,
-    session_id: str,
-    terminal: Terminal,
-    clean: Clean,
-    *,
-    at: str | None,
-    into: str | Path | None,
-) -> SessionRecord:
-    """Begin another session from a message, show it, and return it.
+    runtime: AgentRuntime, session_id: str, *, at: str | None, into: str | Path | None
+) -> SwitchResult:
+    """Begin another session from a message.
 
     Args:
         runtime: of the project.
         session_id: the session.
-        terminal: where to show it.
-        clean: takes secrets out of shown text.
         at: the message, or the beginning of its id.
         into: folder for the copy of the project; a folder beside it by default.
     """
-    from agent_core.cli.undo import show_move  # noqa: PLC0415 - shown here only
-
     node_id = await runtime.resolve_node_id(at, session_id) if at else None
     page = await runtime.replay_session(session_id, from_seq=1, to_seq=0)
     into = into or await asyncio.to_thread(_free_folder, page.session)
-    forked = await runtime.fork(session_id, node_id, into=into)
-    show_move(forked, terminal, clean)
-    terminal.record(f"{forked.session_id}  {visible(clean(forked.session.cwd))}")
-    return forked.session
+    return await runtime.fork(session_id, node_id, into=into)
 
 
 def _free_folder(session: SessionRecord) -> Path:

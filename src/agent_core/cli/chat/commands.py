@@ -17,9 +17,9 @@ from agent_core.cli.chat.window import show_context
 from agent_core.cli.figures import format_age
 from agent_core.cli.history import output_text
 from agent_core.cli.layout import ASCII_SIGNS, SIGNS, fitted
+from agent_core.cli.nearby import short_id_of
 from agent_core.cli.options import COMPLETED, MISUSED
 from agent_core.cli.render import CallLayout
-from agent_core.cli.sessions import fork_session
 from agent_core.cli.sheet import status_of, title_of
 from agent_core.cli.terminal import Style
 from agent_core.config.load import resolve_model
@@ -219,7 +219,8 @@ async def _new(chat: Chat, _: Sequence[str]) -> None:
     chat.open_session(None)
     chat.say("a new session begins with the next message")
     if before is not None:
-        chat.say(f"/resume {before} returns to the last one", Style.DIM)
+        short = await short_id_of(chat.runtime, before)
+        chat.say(f"/resume {short} returns to the last one", Style.DIM)
 
 
 async def _resume(chat: Chat, words: Sequence[str]) -> None:
@@ -292,29 +293,6 @@ async def _export(chat: Chat, words: Sequence[str]) -> None:
     await _on_session(chat, "export", words)
 
 
-async def _fork(chat: Chat, words: Sequence[str]) -> None:
-    named = dict(zip(words[::2], words[1::2], strict=False))
-    if len(words) % 2 or not named.keys() <= {"--into", "--at"}:
-        chat.fail("/fork [--into DIR] [--at NODE]; /tree names the nodes")
-        return
-    if not await chat.require_session():
-        return
-    into = named.get("--into")
-    if into is not None:
-        into = chat.setup.project / await asyncio.to_thread(Path(into).expanduser)
-    forked = await fork_session(
-        chat.runtime,
-        chat.session_id,
-        chat.terminal,
-        chat.clean,
-        at=named.get("--at"),
-        into=into,
-    )
-    there = shlex.quote(visible(chat.clean(forked.cwd), one_line=True))
-    command = f"soong-agent chat --path {there} --session-id {forked.session_id}"
-    chat.terminal.command("to continue there:", command, Style.DIM)
-
-
 async def _undo(chat: Chat, words: Sequence[str]) -> None:
     from agent_core.cli.chat.moves import undo  # noqa: PLC0415 - few chats
 
@@ -337,6 +315,12 @@ async def _switch(chat: Chat, words: Sequence[str]) -> None:
     from agent_core.cli.chat.moves import switch  # noqa: PLC0415 - few chats
 
     await switch(chat, words)
+
+
+async def _fork(chat: Chat, words: Sequence[str]) -> None:
+    from agent_core.cli.chat.moves import fork  # noqa: PLC0415 - few chats
+
+    await fork(chat, words)
 
 
 async def _queue(chat: Chat, words: Sequence[str]) -> None:

@@ -19,6 +19,7 @@ from agent_core.cli.chat.message import Attached, UserCommand, attach_files
 from agent_core.cli.chat.sent import Running, Sent, Start, Waiting
 from agent_core.cli.chat.state import State, fit_state
 from agent_core.cli.chat.steering import Put, Steering, describe_left
+from agent_core.cli.nearby import short_id_of
 from agent_core.cli.run import MCP_PROMPT, with_content
 from agent_core.cli.sheet import title_of
 from agent_core.cli.terminal import Clean, OutputClosedError, Style, Terminal
@@ -220,7 +221,8 @@ class Chat:
                     if not self._leaving.is_set():
                         raise
         if self.has_sent:
-            self.terminal.command("continue:", f"soong-agent chat --session-id {self.session_id}")
+            short = await short_id_of(self.runtime, self.session_id)
+            self.terminal.command("continue:", f"soong-agent chat --session-id {short}")
         return self.exit_code
 
     async def _end_runs(self, tasks: Sequence[asyncio.Task[Any]]) -> None:
@@ -689,19 +691,20 @@ class Chat:
         if report is not None and report.segments:
             self.window = Window(report.used, report.window)
         title = short_line(visible(self.clean(title_of(session))), _TITLE_CHARS)
-        self.terminal.line(f"session {session_id}: {title}", Style.BOLD)
+        short = await short_id_of(self.runtime, session_id)
+        self.terminal.line(f"session {short}: {title}", Style.BOLD)
         if session.cwd != str(self.setup.project):
             where = f"it works in {self.clean(session.cwd)}"
             if session_id == self.moving:
                 self.say(f"{where}, and moves here with the next message", Style.DIM)
             else:
                 there = shlex.quote(visible(self.clean(session.cwd), one_line=True))
-                command = f"soong-agent chat --session-id {session_id}"
+                command = f"soong-agent chat --session-id {short}"
                 self.say(f"{where}, not here", Style.WARN)
                 if await asyncio.to_thread(os.path.isdir, session.cwd):
                     self.terminal.command("to continue it there:", f"{command} --path {there}")
                 self.terminal.command("to move it here:", f"{command} --move-session")
-        RecapWriter(self.terminal, self.clean).write(recap, session_id)
+        RecapWriter(self.terminal, self.clean).write(recap, short)
         if count := sum(run.status is RunStatus.QUEUED for run in runs):
             waiting = "message was" if count == 1 else "messages were"
             self.say(

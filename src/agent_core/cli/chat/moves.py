@@ -1,6 +1,9 @@
-"""The commands that move a session: `/undo`, `/redo`, `/rewind` and `/switch`."""
+"""The commands that move a session: `/undo`, `/redo`, `/rewind`, `/switch` and `/fork`."""
 
+import asyncio
+import shlex
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 
 from msgspec import Struct
 
@@ -8,6 +11,8 @@ from agent_core.cli.chat.conversation import Chat
 from agent_core.cli.chat.picker import Choice, Pages, Picker
 from agent_core.cli.figures import format_age
 from agent_core.cli.history import gist_of
+from agent_core.cli.nearby import short_id_of
+from agent_core.cli.sessions import fork_session
 from agent_core.cli.terminal import Style
 from agent_core.cli.undo import message_of, show_refused, show_restored
 from agent_core.errors import AgentCoreError
@@ -86,10 +91,37 @@ async def switch(chat: Chat, words: Sequence[str]) -> None:
         chat.session_id, node_id, restore_files=FILES in words, force=FORCE in words
     )
     show_restored(moved, chat.terminal, chat.clean)
-    node = (await runtime.get_node_path(node_id))[-1]
-    whose = "your message" if node.role is Role.USER else "the answer"
-    chat.say(f"the next message follows {whose}: {_first_words(chat, gist_of(node))}", Style.DIM)
+    chat.say(f"the next message follows {await _describe(chat, node_id)}", Style.DIM)
     await chat.measure()
+
+
+async def fork(chat: Chat, words: Sequence[str]) -> None:
+    """Begin another session in a copy of the project, and show how to continue there."""
+    named = dict(zip(words[::2], words[1::2], strict=False))
+    if len(words) % 2 or not named.keys() <= {"--into", "--at"}:
+        chat.fail("/fork [--into DIR] [--at NODE]; /tree names the nodes")
+        return
+    if not await chat.require_session():
+        return
+    into = named.get("--into")
+    if into is not None:
+        into = chat.setup.project / await asyncio.to_thread(Path(into).expanduser)
+    forked = await fork_session(chat.runtime, chat.session_id, at=named.get("--at"), into=into)
+    show_restored(forked, chat.terminal, chat.clean)
+    folder = visible(chat.clean(forked.session.cwd), one_line=True)
+    where = await _describe(chat, forked.node_id) if forked.node_id else "nothing"
+    chat.say(f"another session begins in {folder}; its next message follows {where}")
+    short = await short_id_of(chat.runtime, forked.session_id)
+    command = f"soong-agent chat --path {shlex.quote(folder)} --session-id {short}"
+    chat.terminal.command("to continue there:", command, Style.DIM)
+
+
+async def _describe(chat: Chat, node_id: str) -> str:
+    """Return whose message a node is, and its first words."""
+    node = (await chat.runtime.get_node_path(node_id))[-1]
+    whose = "your message" if node.role is Role.USER else "the answer"
+    words = short_line(visible(chat.clean(gist_of(node)), one_line=True), _WORDS)
+    return f"{whose}: {words}"
 
 
 async def _move(
@@ -168,7 +200,3 @@ async def _pages(chat: Chat, exchanges: Sequence[_Exchange]) -> Pages:
         )
         for each in exchanges
     ]
-
-
-def _first_words(chat: Chat, text: str) -> str:
-    return short_line(visible(chat.clean(text), one_line=True), _WORDS)

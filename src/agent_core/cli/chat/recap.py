@@ -134,10 +134,10 @@ class RecapWriter:
         signs = SIGNS if terminal.has_signs else ASCII_SIGNS
         self._layout = CallLayout(terminal.width - 1, signs)
 
-    def write(self, recap: Recap, session_id: str) -> None:
+    def write(self, recap: Recap, short_id: str) -> None:
         """Write the exchanges, and how to see what is above them."""
         if not recap.is_whole:
-            command = f"soong-agent sessions show {session_id}"
+            command = f"soong-agent sessions show {short_id}"
             self._say(f"earlier messages: {command}", Style.DIM)
         for number, exchanged in enumerate(recap.exchanges, 1):
             self._exchange(exchanged, is_last=number == len(recap.exchanges))

@@ -536,8 +536,9 @@ def test_a_fork_says_how_to_go_on_in_it(home: Home, project: Path) -> None:
         ]
         scene = converse(home, project, server, keys, columns=200)
     folder = f"{project}-fork"
-    assert f"another session begins in {folder}; its next message follows the answer: Fine." in (
-        scene.text
+    shown = " ".join(scene.text.split())
+    assert (
+        f"another session begins in {folder}; its next message follows the answer: Fine." in shown
     )
     found = re.search(rf"--path {folder} --session-id (sess_\w+)", scene.text)
     assert found

@@ -77,7 +77,7 @@ def test_all_is_well(home: Home, examine: Examine) -> None:
     asked = ("configuration", *OF_THE_MODEL, "ripgrep", "database", "memory")
     assert states(checks, *asked) == ["ok"] * 8
     assert checks["tools"]["text"] == "the model called one"
-    assert checks["window"]["text"] == "8192 tokens, as the server reports"
+    assert checks["window"]["text"] == "8,192 tokens, as the server reports"
     assert checks["terminal"]["state"] == "remark"
     assert checks["sandbox"]["state"] == "remark"
     assert sorted(home.path.rglob("*")) == before
@@ -130,7 +130,7 @@ def test_the_window_is_asked_for_at_the_address_of_the_model(
         _, checks = examine()
         asked = server.requests[-1].path
     assert asked == path
-    assert checks["window"]["text"] == "8192 tokens, as the server reports"
+    assert checks["window"]["text"] == "8,192 tokens, as the server reports"
 
 
 def test_what_helps_several_checks_is_said_once(
@@ -138,8 +138,10 @@ def test_what_helps_several_checks_is_said_once(
 ) -> None:
     assert execute(["doctor", "--path", str(project)]) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert [line.strip() for line in lines].count("fix the configuration first") == 1
-    assert sum("not checked: the configuration" in line for line in lines) == 4
+    assert [line.strip() for line in lines].count("fix that first") == 1
+    row = "remark  not checked    provider, model, tools, window: the configuration cannot be used"
+    assert row in lines
+    assert sum("not checked" in line for line in lines) == 1
 
 
 @pytest.mark.parametrize(

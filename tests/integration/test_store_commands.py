@@ -107,14 +107,19 @@ def test_a_missing_index_of_words_is_named_and_built(home: Home, database_url: s
 def test_what_keeps_runs_from_a_server_is_found(home: Home, database_url: str) -> None:
     home.write_config(HERE)
     server, _, name = database_url.rpartition("/")
+    execute(database_url, f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
+    assert f"database {name}: it is read-only\n" in store(home, "check", THERE=database_url).stdout
+    admin = f'BEGIN READ WRITE; ALTER DATABASE "{name}" RESET default_transaction_read_only'
+    execute(database_url, f"{admin}; COMMIT")
     execute(database_url, f"CREATE ROLE r_{name} LOGIN PASSWORD 'x1y2z3w4'")
     guest = f"postgresql://r_{name}:x1y2z3w4@{server.rpartition('@')[2]}/{name}"
     found = store(home, "check", "--json", THERE=guest)
     assert found.returncode == 1
     (check,) = json.loads(found.stdout)["checks"]
     assert check["state"] == "broken"
-    assert "the right to read and write" in check["cure"]
-    assert "the right to create" not in check["cure"]
+    assert "no right to read and write agents, approvals, artifacts and " in check["text"]
+    assert "grant them to this user" in check["cure"]
+    assert "right to create" not in check["text"]
     assert "soong-agent store check" in shown_by(home, "workers", THERE=guest)
     wrong = store(home, "check", THERE=guest.replace("x1y2z3w4", "other-word"))
     assert wrong.returncode == 1
@@ -151,7 +156,8 @@ def test_tables_are_made_in_no_other_encoding_than_utf8(
     assert done.returncode == 1
     assert "is in SQL_ASCII, and has to be in UTF8" in done.stderr
     check = store(home, "check", THERE=url)
-    assert "sessions need a database in UTF8" in check.stdout
+    assert "it is in SQL_ASCII, and has to be in UTF8\n" in check.stdout
+    assert "create a database with ENCODING 'UTF8'" in check.stdout
     assert f"database {url.rpartition('/')[2]}" in check.stdout
 
 
@@ -164,7 +170,10 @@ def test_the_rights_that_making_tables_takes_are_named(
     execute(url, f"CREATE ROLE r_{name} LOGIN PASSWORD 'x1y2z3w4'")
     guest = f"postgresql://r_{name}:x1y2z3w4@{server.rpartition('@')[2]}/{name}"
     execute(url, f"GRANT CREATE ON SCHEMA public TO r_{name}")  # and none to make another schema
-    assert "and schemas in the database" in store(home, "check", THERE=guest).stdout
+    assert (
+        "grant this user CREATE on the database and on its schema"
+        in store(home, "check", THERE=guest).stdout
+    )
     done = store(home, "migrate", THERE=guest)
     assert done.returncode == 1
     assert "run soong-agent store migrate once as a user who has it" in done.stderr

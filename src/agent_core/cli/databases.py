@@ -2,9 +2,10 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from agent_core.cli.damage import MOST_NAMED
 from agent_core.cli.figures import format_bytes
@@ -19,6 +20,10 @@ from agent_core.storage.connections import try_to_lock
 from agent_core.storage.health import examine, find_damage
 from agent_core.text import plural
 
+if TYPE_CHECKING:
+    from agent_core.storage.postgres.health import ServerHealth
+
+_MOST_TABLES = 3
 _HELD = ("snapshots", "unfinished")
 """Folders of the home whose files are all the program's own."""
 _LITTLE_SPACE = 200 * 2**20
@@ -35,17 +40,15 @@ def examine_file(path: Path) -> list[Finding]:
     try:
         try_to_lock(path)
     except AgentCoreError as error:
-        text, _, cure = error.message.partition("; ")
-        return [Finding(name, "broken", text, cure)]
+        return [Finding.of_error(name, error.message, "")]
     try:
         health = examine(path)
     except AgentCoreError as error:
-        text, _, cure = error.message.partition("; ")
-        return [Finding(name, "broken", text, cure)]
+        return [Finding.of_error(name, error.message, "")]
     except OSError as error:
         cure = f"make {path} readable and writable for you, or restore it from a backup"
         return [Finding(name, "broken", str(error), cure)]
-    free = f"{health.free_bytes / 2**30:.1f} GiB free"
+    free = f"{format_bytes(health.free_bytes)} free"
     if health.free_bytes < _LITTLE_SPACE:
         return [Finding(name, "broken", f"{path}: only {free}", "free some space on its disk")]
     if health.version is None:
@@ -119,20 +122,11 @@ def examine_server(url: str, setup: Setup) -> list[Finding]:
             from agent_core.storage.postgres import health  # noqa: PLC0415
         found = health.examine(url)
     except AgentCoreError as error:
-        return [Finding(name, "broken", error.message, "fix the named problem")]
+        return [Finding.of_error(name, error.message, "fix the named problem")]
     place = f"PostgreSQL {found.server}, database {found.database}"
-    problems = {
-        f"PostgreSQL {health.OLDEST_SERVER} or newer": found.server < health.OLDEST_SERVER,
-        "a database in UTF8": found.encoding != "UTF8",
-        "the address of the primary server, not of one that is read-only": found.is_read_only,
-        f"the right to read and write {found.closed_tables}": bool(found.closed_tables),
-        "the right to create tables, and schemas in the database": not found.can_create
-        and not found.closed_tables  # if the version may not be read
-        and (found.version < found.newest or not found.is_complete),
-    }
-    if wanted := [what for what, is_missing in problems.items() if is_missing]:
-        return [Finding(name, "broken", place, f"sessions need {'; and '.join(wanted)}")]
-    size = f"{found.size_bytes / 2**20:.1f} MiB"
+    if problems := list(_problems_of(found)):
+        return [Finding(name, "broken", f"{place}: {what}", cure) for what, cure in problems]
+    size = format_bytes(found.size_bytes)
     if not found.version:
         return [Finding(name, "ok", f"{place}: the tables are created by the first run; {size}")]
     text = f"{place}, version {found.version}, {size}"
@@ -160,6 +154,27 @@ def examine_server(url: str, setup: Setup) -> list[Finding]:
         cure = "set both by NTP: whether a process is alive is judged by times"
         findings.append(Finding("clock", "remark", text, cure))
     return findings
+
+
+def _problems_of(found: "ServerHealth") -> Iterator[tuple[str, str]]:
+    """Yield why a database cannot hold sessions, each with the cure."""
+    from agent_core.storage.postgres.health import OLDEST_SERVER  # noqa: PLC0415 - loaded by now
+
+    if found.server < OLDEST_SERVER:
+        yield "the server is too old", f"sessions need PostgreSQL {OLDEST_SERVER} or newer"
+    if found.encoding != "UTF8":
+        cure = "create a database with ENCODING 'UTF8', from template0"
+        yield f"it is in {found.encoding}, and has to be in UTF8", cure
+    if found.is_read_only:
+        yield "it is read-only", "use the address of the primary server, or let this user write"
+    if tables := found.closed_tables.split(", ") if found.closed_tables else []:
+        named = ", ".join(tables[:_MOST_TABLES])
+        more = f" and {len(tables) - _MOST_TABLES} more" if len(tables) > _MOST_TABLES else ""
+        cure = "grant them to this user, or use the user who owns the tables"
+        yield f"no right to read and write {named}{more}", cure
+    elif not found.can_create and (found.version < found.newest or not found.is_complete):
+        cure = "grant this user CREATE on the database and on its schema"
+        yield "no right to create tables and schemas", cure
 
 
 def examine_secrets(secrets: Mapping[str, str]) -> list[Finding]:

@@ -104,13 +104,13 @@ async def _examine(options: Options) -> list[Finding]:
         )
         secrets = config_secrets(setup.config, environ=os.environ) if setup else {}
 
-    def line(text: str) -> str:
-        return visible(opened.redactor.text(text), one_line=True)
+    def clean(text: str) -> str:
+        return visible(opened.redactor.text(text))
 
     findings = [opened.finding, *(finding for each in found for finding in each)]
     findings += examine_secrets(secrets)
     return [
-        Finding(one.name, one.state, line(one.text), one.cure and line(one.cure))
+        Finding(one.name, one.state, clean(one.text), one.cure and clean(one.cure))
         for one in findings
     ]
 
@@ -125,12 +125,17 @@ def _open_project(options: Options, launcher: Launcher) -> _Opened:
         cure = "fix the named problem"
         if setup is None:
             cure += "; the template config_default.toml of the package has every key"
+        is_missing = False
         with suppress(AgentCoreError):
-            if setup is None and not has_config(resolve_home()):
+            is_missing = setup is None and not has_config(resolve_home())
+            if is_missing:
                 cure = cure_of(asyncio.run(find_models(options.path)))
             if options.path is not None and not Path(options.path).exists():
                 cure = "name a folder or file that exists with --path"
-        finding = Finding("configuration", "broken", str(error), cure)
+        text = str(error)
+        if is_missing:  # the cure names what was found on this machine
+            text = text.partition("; ")[0]
+        finding = Finding("configuration", "broken", text, cure)
         opened = _Opened(
             finding=finding, redactor=redactor, setup=setup, has_model=setup is not None
         )
@@ -149,7 +154,7 @@ def _open_project(options: Options, launcher: Launcher) -> _Opened:
 
 
 def _unknown(name: str, because: str = "the configuration cannot be used") -> Finding:
-    return Finding(name, "remark", f"not checked: {because}", "fix the configuration first")
+    return Finding.unknown(name, because, "fix that first")
 
 
 async def _examine_model(setup: Setup | None) -> list[Finding]:
@@ -161,7 +166,7 @@ async def _examine_model(setup: Setup | None) -> list[Finding]:
         patient = model.model_copy(update={"retry": RetryConfig(max_attempts=1)})
         adapter = model.adapter or ProviderRegistry().create(patient)
     except AgentCoreError as error:
-        broken = Finding("provider", "broken", error.message, "fix [model] in the configuration")
+        broken = Finding.of_error("provider", error.message, "fix [model] in the configuration")
         rest = ("model", "tools", "window")
         return [broken, *(_unknown(name, "there is no provider") for name in rest)]
     try:
@@ -237,15 +242,16 @@ def _failed(error: Exception, shown: str, place: str) -> list[Finding]:
     is_reached = isinstance(error, AgentCoreError) and error.details.get("status") is not None
     rest = ("tools", "window")
     if not is_reached:
-        cure = "start the server, or check [model] base_url, api_key_env and the proxy"
-        if isinstance(error, ConfigError):
-            cure = "fix the named problem"
+        fault = Finding.of_error("provider", message, "fix the named problem")
+        if not isinstance(error, ConfigError):
+            cure = "start the server, or check [model] base_url, api_key_env and the proxy"
+            fault = replace(fault, cure=cure)
         unknown = [_unknown(name, "the provider cannot be used") for name in ("model", *rest)]
-        return [Finding("provider", "broken", message, cure), *unknown[:-1]]
+        return [fault, *unknown[:-1]]
     cure = "check [model] name and the key that api_key_env names"
     return [
         Finding("provider", "ok", f"it answers at {place}"),
-        Finding("model", "broken", message, cure),
+        Finding.of_error("model", message, cure),
         _unknown("tools", "the model does not answer"),
     ]
 
@@ -263,20 +269,20 @@ async def _examine_window(
     with suppress(AgentCoreError, TimeoutError):
         async with asyncio.timeout(_LOOK_UP_S):
             found = await find_window(adapter, model)
-    cure = f"set [model] context_window = {found}"
+    cure, shown = f"set [model] context_window = {found}", f"{own:,} tokens"
     if found is None:
         origin = "assumed" if model.is_window_assumed else "as configured"
-        text = f"{own} tokens {origin}; the server reports none"
+        text = f"{shown} {origin}; the server reports none"
         return Finding(name, "ok", text)
     if model.is_window_assumed:
-        return Finding(name, "ok", f"{found} tokens, as the server reports")
+        return Finding(name, "ok", f"{found:,} tokens, as the server reports")
     if found < own:
-        text = f"{own} tokens are configured, and the server reports {found}"
+        text = f"{shown} are configured, and the server reports {found:,}"
         return Finding(name, "broken", text, cure)
     if found > own:
-        text = f"{own} tokens are used of the {found} that the server reports"
+        text = f"{shown} are used of the {found:,} that the server reports"
         return Finding(name, "remark", text, f"{cure}, if memory and price allow it")
-    return Finding(name, "ok", f"{own} tokens, as the server reports")
+    return Finding(name, "ok", f"{shown}, as the server reports")
 
 
 async def _examine_servers(project: Project | None) -> list[Finding]:
@@ -423,8 +429,8 @@ def _examine_sandbox(setup: Setup | None) -> list[Finding]:
     if setup is None:
         holes = missing(Confinement(write=(str(Path.cwd()),)), probe())
         able = "could not confine programs" if _cannot_write(holes) else "can confine programs"
-        text = f"not checked: the configuration cannot be used; this system {able}"
-        return [Finding(name, "remark", text, "fix the configuration first")]
+        text = f"this system {able}; the settings were not checked"
+        return [Finding(name, "remark", text, _unknown(name).cure)]
     config = setup.config.sandbox
     sandbox = Sandbox.of(setup, own=PathPolicy.of(setup).protected)
     plan = sandbox.examine("command")
@@ -464,7 +470,7 @@ def _examine_database(setup: Setup | None) -> list[Finding]:
     try:
         url = find_database_url(setup, os.environ)
     except ConfigError as error:
-        return [Finding("database", "broken", error.message, "fix the named problem")]
+        return [Finding.of_error("database", error.message, "fix the named problem")]
     return examine_file(setup.session_db) if url is None else examine_server(url, setup)
 
 

@@ -1,17 +1,21 @@
 """The findings of checks, as lines or as JSON."""
 
 import json
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
-from typing import Literal
+from typing import Literal, Self
 
 from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from agent_core.cli.options import COMPLETED, FAILED
 from agent_core.cli.terminal import Terminal
 
 State = Literal["ok", "remark", "broken"]
+
+
+NOT_CHECKED = "not checked"
 
 
 class Finding(Struct, frozen=True):
@@ -29,11 +33,39 @@ class Finding(Struct, frozen=True):
     text: str
     cure: str | None = None
 
+    @classmethod
+    def of_error(cls, name: str, message: str, cure: str) -> Self:
+        """Return what an error says: its first line may name a cure behind a semicolon."""
+        first, newline, rest = message.partition("\n")
+        text, _, own = first.partition("; ")
+        return cls(name, "broken", f"{text}{newline}{rest}", own or cure)
+
+    @classmethod
+    def unknown(cls, name: str, because: str, cure: str) -> Self:
+        """Return that a check could not be made."""
+        return cls(name, "remark", f"{NOT_CHECKED}: {because}", cure)
+
+
+def _merged(findings: Sequence[Finding]) -> Iterator[Finding]:
+    """Yield the findings; those that could not be made for one reason are one, with the first."""
+    alike: defaultdict[str, list[str]] = defaultdict(list)
+    for each in findings:
+        if each.text.startswith(NOT_CHECKED):
+            alike[each.text].append(each.name)
+    for each in findings:
+        names = alike.get(each.text, [each.name])
+        if len(names) == 1:
+            yield each
+        elif names[0] == each.name:
+            because = each.text.removeprefix(f"{NOT_CHECKED}: ")
+            yield replace(each, name=NOT_CHECKED, text=f"{', '.join(names)}: {because}")
+
 
 def show_findings(findings: Sequence[Finding], terminal: Terminal, *, as_json: bool) -> int:
     """Show the findings, and return the exit code: 0 if none is broken.
 
-    Lines show a cure of several checks once; in JSON each check has it.
+    Lines show a cure of several checks, and the reason why they were not made, once; in JSON each
+    check has its own.
 
     Raises:
         OutputClosedError: standard output is closed.
@@ -44,7 +76,8 @@ def show_findings(findings: Sequence[Finding], terminal: Terminal, *, as_json: b
         terminal.text(json.dumps({"ok": is_well, "checks": checks}, indent=2) + "\n")
     else:
         said: set[str | None] = {None}
-        for finding, following in zip_longest(findings, findings[1:]):
+        shown = list(_merged(findings))
+        for finding, following in zip_longest(shown, shown[1:]):
             text = finding.text.replace("\n", f"\n{'':<23}")
             terminal.text(f"{finding.state:<7} {finding.name:<14} {text}\n")
             cure = finding.cure

@@ -18,7 +18,8 @@ OLDEST_SERVER = 14
 _ABOUT = """SELECT pg_database_size(current_database()),
     has_schema_privilege(current_schema(), 'CREATE')
         AND has_database_privilege(current_database(), 'CREATE'),
-    pg_is_in_recovery(), clock_timestamp()"""
+    pg_is_in_recovery() OR current_setting('default_transaction_read_only') = 'on',
+    clock_timestamp()"""
 _LOCKED_TABLES = """SELECT coalesce(string_agg(relname, ', ' ORDER BY relname), '')
     FROM pg_class WHERE relnamespace = CAST(current_schema() AS regnamespace) AND relkind = 'r'
     AND NOT (has_table_privilege(oid, 'SELECT') AND has_table_privilege(oid, 'INSERT')
@@ -36,7 +37,7 @@ class ServerHealth(Struct, frozen=True, kw_only=True):
         size_bytes: size of the database.
         can_create: whether tables, and the schema of tenants' views, can be created, as migrations
             do.
-        is_read_only: whether it is a standby server.
+        is_read_only: whether it is a standby server, or set to be only read.
         encoding: encoding of its text.
         closed_tables: names of tables that may not be read or written.
         upgrades: number of Procrastinate's upgrades that its tables lack.

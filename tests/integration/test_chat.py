@@ -272,7 +272,8 @@ def test_escape_at_a_question_cancels_the_run(home: Home, project: Path, key: st
         keys += [Key("cancelled", f"go on{ENTER}"), Key("Answered.", CTRL_D)]
         scene = converse(home, project, server, keys)
     assert not (project / "b.txt").exists()
-    assert "no longer asked" in scene.text
+    assert "code.write_file create b.txt (4 bytes)  not run\ncancelled\n" in scene.text
+    assert "before this call began" not in scene.text
     assert "none of the keys" not in scene.text
     assert sent(server) == "go on"
 

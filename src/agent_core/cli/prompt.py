@@ -189,7 +189,8 @@ class TerminalPrompt:
                     self._end(request)
                     self._terminal.give_back(error.text)
                 except asyncio.CancelledError:  # answered elsewhere, or the run is cancelled
-                    self._end(request, "no longer asked", Style.WARN)
+                    if not self._terminal.end_question():
+                        self._terminal.line("no longer asked", Style.WARN)
                     raise
 
     def _end(self, request: PermissionRequest, said: str = "", style: Style = Style.DIM) -> None:

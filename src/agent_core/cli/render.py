@@ -12,7 +12,7 @@ from agent_core.cli.terminal import Part, Style
 from agent_core.cli.words import denial
 from agent_core.events.projection import Call
 from agent_core.text import lines_of_diff, plural, printed, shortened, visible
-from agent_core.types import EFFECT_UNKNOWN
+from agent_core.types import EFFECT_UNKNOWN, NEVER_BEGAN
 from agent_core.types.event_details import ToolCompleted, ToolDenied, ToolEnded, ToolFailed
 
 LINES_OF_SUCCESS = 5
@@ -195,7 +195,8 @@ def outcome(call: Call) -> tuple[str, Style]:
     if ended.reason == EFFECT_UNKNOWN:
         return "unknown", Style.WARN
     if ended.code == "cancelled":
-        return ("not run" if ended.duration_ms is None else "cancelled"), Style.WARN
+        never_began = ended.duration_ms is None or ended.message == NEVER_BEGAN
+        return ("not run" if never_began else "cancelled"), Style.WARN
     if ended.exit_code is not None:
         name = _signal(ended.exit_code)
         killed = f", killed by {name}" if name else ""
@@ -221,7 +222,7 @@ def _shows_diff(call: Call) -> bool:
 def _reason(call: Call) -> str:
     """Return why a call failed, without the words of its outcome."""
     ended = call.end
-    if isinstance(ended, ToolCompleted):
+    if isinstance(ended, ToolCompleted) or ended.message == NEVER_BEGAN:
         return ""
     if isinstance(ended, ToolDenied):
         return denial(call)[1]

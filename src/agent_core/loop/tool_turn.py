@@ -46,6 +46,7 @@ from agent_core.tools.results import OpenCall, failure_of
 from agent_core.types import (
     CHANGED,
     EFFECT_UNKNOWN,
+    NEVER_BEGAN,
     NO_FLAGS,
     Access,
     Draft,
@@ -70,7 +71,6 @@ _RAN = "the run was cancelled while this call ran; it may have had part of its e
 _FIRST_CHANGE = r"^@@ -\d+(?:,\d+)? \+(\d+)"
 _AFTER_CANCEL_S = 5.0
 """Seconds that extensions have for a call that was cancelled."""
-_NEVER_BEGAN = "the run was cancelled before this call began; it had no effect"
 
 
 class _CallTiming(Struct):
@@ -196,7 +196,7 @@ async def _answer_rest(
         if found is not None and found.cut is not None:
             _answer(journal, call, await _cut_parked(ctx, call, found.cut), flags=_HANDED_OVER)
         elif is_cancelled:
-            _answer(journal, call, _aborted(call, _NEVER_BEGAN), flags=_NOT_MADE)
+            _answer(journal, call, _aborted(call, NEVER_BEGAN), flags=_NOT_MADE)
         else:
             _answer(journal, call, not_run(call, "run_failed"), flags=_RUN_FAILED)
 
@@ -321,7 +321,7 @@ async def run_tool(
             bounded = await ctx.results.limit_failure(failure_of(name, error), ctx.run, course.call)
     except asyncio.CancelledError as cancelled:
         has_begun = course.began is not None
-        result = _aborted(course.call, _RAN if has_begun else _NEVER_BEGAN)
+        result = _aborted(course.call, _RAN if has_begun else NEVER_BEGAN)
         flags = _ABORTED if has_begun else _NOT_MADE
         if isinstance(cancelled, CutCallError) and course.tool is not None:
             limited = ctx.results.limit(cancelled.result, ctx.run, course.call, tool=course.tool)
@@ -481,7 +481,7 @@ def abort_open_calls(
         if (known := cut.get(call.tool_call_id)) is not None:
             _answer(journal, call, _cut(_aborted(call, _RAN), known), flags=_HANDED_OVER)
         else:
-            _answer(journal, call, _aborted(call, _NEVER_BEGAN), flags=_NOT_MADE)
+            _answer(journal, call, _aborted(call, NEVER_BEGAN), flags=_NOT_MADE)
 
 
 def _open_call(ctx: RunContext, call: ToolCall) -> OpenCall:

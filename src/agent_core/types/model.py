@@ -49,6 +49,9 @@ class ModelMessage(Frozen):
 EFFECT_UNKNOWN = "interrupted_effect_unknown"
 """Metadata value of a call's result: its process died before the call ended."""
 
+NEVER_BEGAN = "the run was cancelled before this call began; it had no effect"
+"""Message of a call that was not made because its run was cancelled."""
+
 FINAL_ANSWER = "final_answer"
 """The tool that a model calls with its typed answer, if the service has no mode for that.
 

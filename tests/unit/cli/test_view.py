@@ -8,7 +8,7 @@ import pytest
 from agent_core.cli.terminal import Terminal
 from agent_core.cli.view import RunView
 from agent_core.tools.patch import unified_diff
-from agent_core.types import EventType, RuntimeEvent, Usage, utc_now
+from agent_core.types import NEVER_BEGAN, EventType, RuntimeEvent, Usage, utc_now
 
 
 class Screen(StringIO):
@@ -133,6 +133,7 @@ def test_an_answer_whose_events_have_lost_a_secret_is_written_once() -> None:
         ("tool_failed", {"code": "timeout", "message": "late"}, "timed out: late"),
         ("tool_failed", {"code": "cancelled", "message": "m", "duration_ms": 1}, "cancelled: m"),
         ("tool_failed", {"code": "cancelled", "message": "m"}, "not run: m"),
+        ("tool_failed", {"code": "cancelled", "message": NEVER_BEGAN, "duration_ms": 1}, "not run"),
         (
             "tool_failed",
             {"code": "cancelled", "message": "m", "reason": "interrupted_effect_unknown"},

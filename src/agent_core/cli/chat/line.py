@@ -17,6 +17,7 @@ from prompt_toolkit.application import Application, in_terminal
 from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.completion import Completion
 from prompt_toolkit.data_structures import Size
+from prompt_toolkit.enums import EditingMode
 from prompt_toolkit.filters import Condition, has_completions, is_searching
 from prompt_toolkit.formatted_text import ANSI, StyleAndTextTuples, to_formatted_text
 from prompt_toolkit.input import Input, create_input
@@ -47,8 +48,10 @@ from agent_core.cli.chat.pane import PickerPane
 from agent_core.cli.chat.pastes import Pastes
 from agent_core.cli.chat.picker import Picker
 from agent_core.cli.chat.redraw import WindowRenderer
+from agent_core.cli.chat.vi import ViKeys
 from agent_core.cli.layout import ASCII_SIGNS, SIGNS, window_size
 from agent_core.cli.lines import AT_ONCE_S, REST_S
+from agent_core.config.terminal import LineKeys
 from agent_core.text import plural, short_line, visible
 from agent_core.types import ImageBlock
 
@@ -111,6 +114,7 @@ class EditedLine:
         conversation: provides the status around the line, and the actions of keys.
         completer, history: of the line.
         pastes: the large pasted texts of the line and of its history.
+        keys: those of emacs, or of vi.
 
     Attributes:
         take_drop: returns what to show for a pasted text that names dropped files.
@@ -124,6 +128,7 @@ class EditedLine:
         completer: ChatCompleter,
         history: FileHistory,
         pastes: Pastes,
+        keys: LineKeys = "emacs",
     ) -> None:
         self._out = out
         self._conversation = conversation
@@ -161,15 +166,8 @@ class EditedLine:
         self._pane = PickerPane(SIGNS if is_utf else ASCII_SIGNS, partial(window_size, out))
         self._app: Application[None] = Application(
             layout=self._layout(),
-            key_bindings=merge_key_bindings(
-                [
-                    ConditionalKeyBindings(
-                        merge_key_bindings([character_keys(self._buffer), self._keys()]),
-                        ~is_searching & ~self._pane.is_open,
-                    ),
-                    _search_keys(),
-                ]
-            ),
+            editing_mode=EditingMode.VI if keys == "vi" else EditingMode.EMACS,
+            reverse_vi_search_direction=True,
             style=_STYLE,
             input=_open_input(),
             output=Vt100_Output(
@@ -177,6 +175,17 @@ class EditedLine:
             ),
             erase_when_done=True,
             min_redraw_interval=0.02,
+        )
+        self._vi = ViKeys(self._app, self._buffer)
+        characters = ConditionalKeyBindings(character_keys(self._buffer), self._vi.is_typing)
+        self._app.key_bindings = merge_key_bindings(
+            [
+                ConditionalKeyBindings(
+                    merge_key_bindings([characters, self._keys()]),
+                    ~is_searching & ~self._pane.is_open,
+                ),
+                _search_keys(),
+            ]
         )
         self._app.renderer = WindowRenderer(self._app.renderer.style, self._app.output)
         self._last_key = float("-inf")
@@ -208,6 +217,7 @@ class EditedLine:
 
     async def pick(self, picker: Picker) -> str | None:
         """Let the user choose from a list in place of the line; None: they left it."""
+        self._vi.begin()
         return await self._pane.pick(picker, self._app)
 
     def stop_picking(self) -> bool:
@@ -320,6 +330,7 @@ class EditedLine:
         if self._buffer.text.strip():
             self._history.keep_draft(self._buffer.text, names_command=self._acts)
         self._buffer.reset()
+        self._vi.begin()
         self.bring_back()
         self.refresh()
 
@@ -503,6 +514,7 @@ class EditedLine:
             pasted = sorted((part for part in self._pasted if part in text), key=len, reverse=True)
             self._entered.put_nowait(Entered(text, acts, pasted))
         buffer.reset()  # the buffer would add the text to the history again
+        self._vi.begin()
         return False
 
     @property
@@ -524,7 +536,8 @@ class EditedLine:
         return self._acts and self._buffer.text.startswith("!")
 
     def _prompt(self) -> StyleAndTextTuples:
-        return [("class:shell", SHELL_PROMPT)] if self._is_shell else [("", PROMPT)]
+        style, prompt = ("class:shell", SHELL_PROMPT) if self._is_shell else ("", PROMPT)
+        return [(style, prompt if self._vi.is_typing() else prompt.replace(">", ":"))]
 
     def _paste(self, text: str) -> None:
         """Add a pasted text; the shell's line takes one line of it."""
@@ -619,8 +632,8 @@ class EditedLine:
         def _(event: KeyPressEvent) -> None:
             self._paste(event.data)
 
-        @keys.add("!", filter=is_free)
-        @keys.add("/", filter=is_free)
+        @keys.add("!", filter=is_free & self._vi.is_typing)
+        @keys.add("/", filter=is_free & self._vi.is_typing)
         def _(event: KeyPressEvent) -> None:
             before = event.previous_key_sequence
             is_pasted = self._pause_s <= _PASTE_S and before and before[-1].key in _LINE_ENDS
@@ -635,7 +648,7 @@ class EditedLine:
             lambda: bool(self._pastes.image_before(buffer.document.text_before_cursor))
         )
 
-        @keys.add("backspace", filter=has_image)
+        @keys.add("backspace", filter=has_image & self._vi.is_typing)
         def _(_event: KeyPressEvent) -> None:
             name = self._pastes.image_before(buffer.document.text_before_cursor)
             buffer.delete_before_cursor(len(name))
@@ -661,13 +674,21 @@ class EditedLine:
             self._buffer.insert_text("\n")
 
     def _escape(self, _event: KeyPressEvent) -> None:
-        """Close the open list, else cancel the run; the second time on an idle line, rewind."""
+        """Close the open list, else cancel the run; the second time on an idle line, rewind.
+
+        With vi keys, a text on the line is left to vi first.
+        """
         loop, conversation = asyncio.get_running_loop(), self._conversation
         is_second = loop.time() - self._escaped_at < _TWICE_S
         self._escaped_at = float("-inf")
         if self._buffer.complete_state is not None:
             self._buffer.cancel_completion()
-        elif conversation.cancel() or conversation.is_working or self._buffer.text:
+        elif (
+            self._vi.escape()
+            or conversation.cancel()
+            or conversation.is_working
+            or self._buffer.text
+        ):
             return
         elif not is_second:
             self._escaped_at = loop.time()

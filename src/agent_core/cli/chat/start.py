@@ -176,6 +176,7 @@ def _open_line(
         completer=ChatCompleter(partial(command_meanings, own), values, Files(setup.project)),
         history=FileHistory(setup.home / HISTORY_NAME, conversation.clean, pastes),
         pastes=pastes,
+        keys=setup.config.terminal.keys,
     )
     policy = PathPolicy.of(setup)
     line.take_drop = lambda text: take_drop(text, pastes, policy)

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -16,7 +16,7 @@ from agent_core.agents.assignments import (
     with_budget,
 )
 from agent_core.agents.child_runs import ChildCancelReason, ChildRun, ChildSpec, TaskBinding
-from agent_core.agents.report import build_handle, find_failure, view_stored_worker
+from agent_core.agents.report import WorkerHandle, build_handle, find_failure, view_stored_worker
 from agent_core.agents.roles import does_work
 from agent_core.agents.spawner import (
     CONTEXT_PART,
@@ -113,7 +113,7 @@ class SentWorker(Struct, frozen=True):
     `handle` is that answer; `work` returns the result and raises nothing.
     """
 
-    handle: Mapping[str, Any]
+    handle: WorkerHandle
     work: "asyncio.Task[ToolResult]"
 
 
@@ -196,7 +196,7 @@ class OrchestratorSpawner(ChildSpawner):
         work = self._late_result(child, handle, dispatch)
         task = asyncio.create_task(work, name=f"wait {child.run.run_id}")
         self._sent[child.run.run_id] = SentWorker(handle, task)
-        return handle
+        return {**handle}
 
     async def _plan_dispatch(self, dispatch: WorkerAssignment, context: ToolContext) -> ChildSpec:
         """Choose a worker and claim it; `_start` frees it if its run cannot begin.
@@ -290,7 +290,7 @@ class OrchestratorSpawner(ChildSpawner):
         if self._sent:
             await asyncio.wait([sent.work for sent in self._sent.values()])
 
-    async def _build_answer(self, child: ChildRun, handle: Mapping[str, Any]) -> ToolResult:
+    async def _build_answer(self, child: ChildRun, handle: WorkerHandle) -> ToolResult:
         """Build the result of a worker; the step counts if the text contradicts it.
 
         If the run has lost its claim, changes of the step by another run are not shown.
@@ -312,7 +312,7 @@ class OrchestratorSpawner(ChildSpawner):
         return ToolResult(content=[JsonBlock(data=answer)], is_error=error is not None, error=error)
 
     async def _late_result(
-        self, child: ChildRun, handle: Mapping[str, Any], dispatch: WorkerAssignment
+        self, child: ChildRun, handle: WorkerHandle, dispatch: WorkerAssignment
     ) -> ToolResult:
         """Return the result of a worker sent without waiting; errors become error results."""
         run_id = child.run.run_id

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, cast
+from typing import Any, NotRequired, TypedDict, cast
 
 from agent_core.agents.child_runs import ChildCancelReason, ChildRun
 from agent_core.context.messages import artifact_ids
@@ -31,6 +31,28 @@ from agent_core.types import (
 _LISTS = ("findings", "proposed_actions")
 
 
+class ChildReport(TypedDict):
+    """The report on a child: its answer in fields, and the facts of its run."""
+
+    status: str
+    summary: str
+    findings: list[Any]
+    proposed_actions: list[Any]
+    artifacts: list[str]
+    step_id: NotRequired[str]
+    metadata: dict[str, Any]
+
+
+class WorkerHandle(TypedDict):
+    """The ids of a worker's run, and why this worker was chosen."""
+
+    worker_agent_id: str
+    child_run_id: str
+    stream_id: str
+    selection_reason: str | None
+    status: NotRequired[str]
+
+
 async def build_report(
     store: SessionStore,
     session_id: str,
@@ -41,7 +63,7 @@ async def build_report(
     step_id: str | None = None,
     output: Any = None,
     metadata: Mapping[str, Any],
-) -> dict[str, Any]:
+) -> ChildReport:
     """Build the report of a child.
 
     An answer that is a JSON object is split into the fields of the report; everything that they do
@@ -77,23 +99,23 @@ async def build_report(
     if words and rest and output is None:
         words = f"{words}\n\n{json.dumps(rest, ensure_ascii=False, indent=1)}"
     candidates = (words, answer or "", "\n\n".join(_texts(nodes)))
-    report: dict[str, Any] = {
+    step = {} if step_id is None else {"step_id": step_id}
+    fields: dict[str, Any] = {
         "status": status,
         "summary": next(filter(str.strip, candidates), ""),
         **{name: _as_list(given.get(name)) for name in _LISTS},
         "artifacts": [each for each in wanted if each in known],
-        **({"step_id": step_id} if step_id is not None else {}),
+        **step,
         "metadata": {**metadata} if output is None else {**metadata, "output": output},
     }
+    report = cast("ChildReport", fields)
     if answer is None:
         report["summary"] = _describe_cut(nodes)
         report["metadata"]["cut"] = True
     return report
 
 
-async def report_child(
-    store: SessionStore, child: ChildRun, *, step_id: str | None
-) -> dict[str, Any]:
+async def report_child(store: SessionStore, child: ChildRun, *, step_id: str | None) -> ChildReport:
     """Build the report on a child that has ended here, or did not stop in time."""
     outcome, run = child.outcome, child.run
     facts = _describe_run(run, outcome.end_reason, outcome.turns, outcome.usage)
@@ -153,7 +175,7 @@ async def report_stored_run(store: SessionStore, run: RunRecord) -> ToolResult:
     if status is RunStatus.WAITING:  # it is cancelled with its parent
         status, end_reason = RunStatus.CANCELLED, EndReason.ABORTED_TOOLS
     facts = _describe_run(run, end_reason, run.turn_count, run.usage)
-    data: dict[str, Any] = await build_report(
+    report = await build_report(
         store,
         run.session_id,
         nodes,
@@ -161,9 +183,10 @@ async def report_stored_run(store: SessionStore, run: RunRecord) -> ToolResult:
         status=status.value,
         metadata={**facts, "agent_definition_id": run.metadata.get("agent_definition_id")},
     )
+    data: dict[str, Any] = {**report}
     if "worker_id" in run.metadata:
         handle = build_handle(run, run.metadata)
-        data = {**handle, "status": status.value, "worker_result": data}
+        data = {**handle, "status": status.value, "worker_result": report}
     state = "had completed" if is_complete else "was cut off"
     error = ToolError(
         ErrorCode.CANCELLED,
@@ -174,7 +197,7 @@ async def report_stored_run(store: SessionStore, run: RunRecord) -> ToolResult:
     return ToolResult(content=[JsonBlock(data=data)], is_error=True, error=ErrorPayload.of(error))
 
 
-def build_handle(run: RunIdentity | RunRecord, facts: Mapping[str, Any]) -> dict[str, Any]:
+def build_handle(run: RunIdentity | RunRecord, facts: Mapping[str, Any]) -> WorkerHandle:
     """Return the ids of a worker's run, and why this worker was chosen, from its stored facts."""
     return {
         "worker_agent_id": run.agent_id,

@@ -13,7 +13,7 @@ from msgspec import Struct, field, structs
 from agent_core.agents.boards import TaskBoards
 from agent_core.agents.child_runs import ChildCancelReason, ChildRun, ChildRuns, ChildSpec
 from agent_core.agents.definitions import AgentDefinitions
-from agent_core.agents.report import find_failure, report_child
+from agent_core.agents.report import ChildReport, find_failure, report_child
 from agent_core.agents.roles import does_work, permits
 from agent_core.agents.workers import WorkerPools
 from agent_core.aio import end_uncancelled
@@ -524,7 +524,7 @@ class ChildSpawner:
             raise ParkedError(*child.outcome.requests, cut=partial(_cut, child, build_result))
         return await build_result()
 
-    async def _store_report(self, child: ChildRun, *, step_id: str | None = None) -> dict[str, Any]:
+    async def _store_report(self, child: ChildRun, *, step_id: str | None = None) -> ChildReport:
         """Build the report on a child that has ended, and store it with its agent."""
         report = await report_child(self._deps.store, child, step_id=step_id)
         await self._deps.store.update_agent(child.run.agent_id, result=report)

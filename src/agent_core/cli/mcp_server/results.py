@@ -1,7 +1,7 @@
 """Runs, questions and sessions in the form in which clients get them."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from agent_core.api import AgentRuntime, RunHandle
 from agent_core.cli.history import CallEntry, Exchange, MessageEntry, read_history, spoken
@@ -12,17 +12,54 @@ from agent_core.cli.words import outcome_word
 from agent_core.text import shortened
 from agent_core.types import ApprovalRecord, NodeType, RunStatus, SessionSummary
 
-Facts = dict[str, Any]
+Facts = Mapping[str, Any]
+"""The structured content of a result."""
 _LONGEST_TEXT = 20_000
 _LONGEST_STORY = 200_000
 """Characters of messages that one result shows."""
 
 
-def run_facts(run: ServedRun, handle: RunHandle[Any], approvals: Sequence[ApprovalRecord]) -> Facts:
+class ErrorFacts(TypedDict):
+    """An error in a result."""
+
+    code: str
+    message: str
+
+
+class ApprovalFacts(TypedDict):
+    """An open question in a result."""
+
+    approval_id: str
+    session_id: str
+    run_id: str
+    tool: str
+    question: str
+    decisions: list[str]
+    asked_at: str
+
+
+class RunFacts(TypedDict):
+    """The result of a run; what is empty is left out."""
+
+    session_id: str
+    run_id: str
+    status: str
+    text: str
+    usage: dict[str, int]
+    end_reason: NotRequired[str]
+    cost_usd: NotRequired[float]
+    denied: NotRequired[list[str]]
+    approvals: NotRequired[list[ApprovalFacts]]
+    error: NotRequired[ErrorFacts]
+
+
+def run_facts(
+    run: ServedRun, handle: RunHandle[Any], approvals: Sequence[ApprovalRecord]
+) -> RunFacts:
     """Return the result of a run that has ended, or waits for an answer."""
     waits = handle.status is RunStatus.WAITING
     usage = handle.usage
-    facts: Facts = {
+    facts: RunFacts = {
         "session_id": handle.session_id,
         "run_id": handle.run_id,
         "status": "waiting_permission" if waits else str(handle.status),
@@ -33,21 +70,22 @@ def run_facts(run: ServedRun, handle: RunHandle[Any], approvals: Sequence[Approv
             "total_tokens": usage.total_tokens,
         },
     }
-    optional: Facts = {
-        "end_reason": run.end_reason and str(run.end_reason),
-        "cost_usd": usage.cost,
-        "denied": run.denials,
-        "approvals": [approval_facts(each) for each in approvals],
-    }
-    if handle.error is not None:
-        error = {"code": str(handle.error.code), "message": handle.error.message}
-        optional["error"] = error
-    return {**facts, **{name: value for name, value in optional.items() if value}}
+    if run.end_reason:
+        facts["end_reason"] = str(run.end_reason)
+    if usage.cost:
+        facts["cost_usd"] = usage.cost
+    if run.denials:
+        facts["denied"] = run.denials
+    if approvals:
+        facts["approvals"] = [approval_facts(each) for each in approvals]
+    if (error := handle.error) is not None:
+        facts["error"] = {"code": str(error.code), "message": error.message}
+    return facts
 
 
-def run_text(facts: Mapping[str, Any], *, has_tool: bool) -> list[str]:
+def run_text(facts: RunFacts, *, has_tool: bool) -> list[str]:
     """Return the texts of the result of a run: the answer, then what else is to be known."""
-    texts = [str(facts["text"])] if facts["text"] else []
+    texts = [facts["text"]] if facts["text"] else []
     remarks: list[str] = []
     if (error := facts.get("error")) is not None:
         remarks.append(f"error: {error['code']}: {error['message']}")
@@ -63,7 +101,7 @@ def run_text(facts: Mapping[str, Any], *, has_tool: bool) -> list[str]:
     return [*texts, "\n".join([*remarks, f"session_id: {facts['session_id']}"])]
 
 
-def approval_facts(question: ApprovalRecord) -> Facts:
+def approval_facts(question: ApprovalRecord) -> ApprovalFacts:
     """Return the facts of an open question."""
     return {
         "approval_id": question.request_id,

@@ -378,7 +378,7 @@ def test_what_was_queued_when_the_process_was_killed_is_sent_first(
         killed = converse(home, project, server, keys)
         assert killed.code == -signal.SIGKILL
         keys = [
-            Key("2 messages were queued", f"fourth{ENTER}"),
+            Key("before your next message: third", f"fourth{ENTER}"),
             Key("Three.", CTRL_D),
         ]
         scene = converse(home, project, server, keys, "--continue")
@@ -391,6 +391,34 @@ def test_what_was_queued_when_the_process_was_killed_is_sent_first(
         "third",
         "fourth",
     ]
+
+
+def test_what_a_killed_process_had_queued_is_named_and_can_be_dropped(
+    home: Home, project: Path
+) -> None:
+    with ModelServer.in_thread([Hangs(), "The answer."]) as server:
+        pid = project / "pid"
+        keys = [
+            Key(READY, f"!echo $PPID > pid{ENTER}"),
+            Key("with your next message", f"first{ENTER}"),
+            Key("> first", f"/queue second{ENTER}"),
+            Key("queued: second", lambda: send_signal(pid, signal.SIGKILL)),
+        ]
+        converse(home, project, server, keys)
+        keys = [Key(re.compile(rf"message: second[\s\S]*{READY}"), CTRL_D)]
+        scene = converse(home, project, server, keys, "--continue")
+        (run_id,) = re.findall(r"to drop it: soong-agent cancel (run_\w+)\n", scene.text)
+        subprocess.run(  # noqa: S603 - our own command
+            [sys.executable, "-m", "agent_core.cli", "cancel", run_id],
+            env=home.env(),
+            timeout=60,
+            check=True,
+        )
+        keys = [Key(READY, f"third{ENTER}"), Key(AT_REST, CTRL_D)]
+        scene = converse(home, project, server, keys, "--continue")
+        assert "before your next message" not in scene.text
+        assert sent(server) == "third"
+        assert "second" not in server.requests[-1].text
 
 
 def test_a_message_that_a_killed_process_had_not_delivered_is_on_the_line_again(

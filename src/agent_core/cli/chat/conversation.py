@@ -39,6 +39,7 @@ from agent_core.types import (
     EventType,
     ImageBlock,
     PermissionMode,
+    RunRecord,
     RunStatus,
     Usage,
     UserMessage,
@@ -553,8 +554,7 @@ class Chat:
         """A message that a process had queued when it died."""
         start = partial(self.runtime.attach, run_id)
         (run,) = (await self.runtime.replay_run(run_id)).runs
-        said = own_words(run.prompt.content, run.prompt.metadata).strip() if run.prompt else ""
-        return Sent(said, start), Running(await start())
+        return Sent(_words_of(run), start), Running(await start())
 
     def _offer_plan(self) -> None:
         """Say how the plan is carried out, unless something else follows."""
@@ -705,13 +705,12 @@ class Chat:
                     self.terminal.command("to continue it there:", f"{command} --path {there}")
                 self.terminal.command("to move it here:", f"{command} --move-session")
         RecapWriter(self.terminal, self.clean).write(recap, short)
-        if count := sum(run.status is RunStatus.QUEUED for run in runs):
-            waiting = "message was" if count == 1 else "messages were"
-            self.say(
-                f"{count} {waiting} queued when a process of this session died; the next message"
-                " runs them first",
-                Style.WARN,
-            )
+        for run in runs:
+            if run.status is not RunStatus.QUEUED or run.cancel_requested_at is not None:
+                continue
+            text = visible(self.clean(_words_of(run)), one_line=True)
+            self.say(f"queued, and sent before your next message: {text}", Style.WARN)
+            self.terminal.command("  to drop it:", f"soong-agent cancel {run.run_id}", Style.DIM)
         if count := await self._steering.restore(session_id):
             self.say(describe_left(count), Style.WARN)
 
@@ -780,3 +779,8 @@ class Chat:
         task = asyncio.create_task(work)
         self._cancelling.add(task)
         task.add_done_callback(self._cancelling.discard)
+
+
+def _words_of(run: RunRecord) -> str:
+    """Return the message of a run that is queued."""
+    return own_words(run.prompt.content, run.prompt.metadata).strip() if run.prompt else ""

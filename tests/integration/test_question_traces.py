@@ -168,3 +168,15 @@ def test_escape_at_the_first_step_answers_nothing_and_ends_no_run(
     assert scene.code == 0
     assert rows(scene.text, "MCP server") == ["MCP server shop: What may it be?  not answered"]
     assert "cancelled" not in scene.text
+
+
+def test_the_line_that_says_that_a_question_waits_goes_away(home: Home, project: Path) -> None:
+    with ModelServer.in_thread([Pauses(seconds=1.0), WRITES, "Written."]) as server:
+        keys = [
+            Key("waiting for the model", "typed too early"),
+            Key("which waits", ""),
+            Key("? help > ", "y"),
+        ]
+        scene = converse(home, project, server, keys, command=("run", "write"))
+    assert "which waits" not in scene.text
+    assert rows(scene.text, "Write: ") == ["Write: b.txt  allowed once"]

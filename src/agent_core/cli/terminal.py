@@ -13,7 +13,7 @@ from agent_core.cli.layout import cells, reflows, rows_of, window_size, wrapped
 from agent_core.cli.options import FAILED, MISUSED, OUTPUT_CLOSED
 from agent_core.cli.streams import is_gone
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode, PortableError
-from agent_core.text import visible
+from agent_core.text import short_line, visible
 
 if TYPE_CHECKING:
     from agent_core.cli.lines import InputLines
@@ -34,6 +34,8 @@ class Style(StrEnum):
     WARN = "\x1b[33m"
 
 
+_WAITS = "waits"
+"""The slot of the line that says that a question waits."""
 _RESET = "\x1b[0m"
 _SIGNS = "●⠋…│✓"
 
@@ -417,15 +419,22 @@ class Terminal:
     async def rest(self, lines: "InputLines", about: str) -> None:
         """Wait until the user stops typing, and show that a question waits."""
         is_shown = False
+        text = waiting_question(about)
 
         def show(_: str) -> None:
             nonlocal is_shown
             if not is_shown:
                 self.leave_line()
-                self.line(waiting_question(about), Style.WARN)
+                if self.can_draw:
+                    self.draw(_WAITS, [self.styled(short_line(text, self.width - 1), Style.WARN)])
+                else:
+                    self.line(text, Style.WARN)
             is_shown = True
 
-        await lines.rest(show)
+        try:
+            await lines.rest(show)
+        finally:
+            self.draw(_WAITS, [])
 
     @property
     def keeps_text(self) -> bool:

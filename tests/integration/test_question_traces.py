@@ -84,7 +84,7 @@ def test_a_line_that_is_typed_meanwhile_asks_once(home: Home, project: Path) -> 
         for letter in "yes, rather":
             chat.type(letter)
             chat.pause()
-        chat.type("", shows=Shown(r"which waits[^\0]*> then yes, rather"))
+        chat.type("", shows=Shown(r"Enter, or no key[^\0]*> then yes, rather"))
         chat.type("", shows=KEYS)
         chat.type("n", shows=Shown(rf"Done\.\s+> then yes, rather *\n.*{READY}"))
         assert rows(chat.screen, "Write: ") == ["Write: b.txt  denied"]

@@ -22,7 +22,7 @@ from model_server import ModelServer
 pytestmark = pytest.mark.timeout(90)
 
 READY, ENTER, CTRL_C, CTRL_D = "sandbox off", "\r", "\x03", "\x04"
-WAITS = "has a question, which waits"
+WAITS = "asks; Enter"
 WRITES = [calls("code.write_file", path="b.txt", content="new\n"), "Written.", "Done."]
 PAUSE_S = 0.15
 FAST_S = 0.06

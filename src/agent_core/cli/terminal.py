@@ -491,7 +491,7 @@ class Terminal:
 def waiting_question(about: str) -> str:
     """Return the line which shows that a question waits for the user to stop typing."""
     name = visible(about, one_line=True)
-    return f"{name} has a question, which waits: type nothing for a second, or press Enter"
+    return f"{name} asks; Enter, or no key for a second, opens the question"
 
 
 def _can_write(stream: TextIO, signs: str) -> bool:

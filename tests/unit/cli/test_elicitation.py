@@ -242,7 +242,7 @@ async def test_a_form_waits_until_nobody_types() -> None:
     with on_a_terminal() as (person, descriptor, screen):
         os.write(person, b"half a mess")
         answering = asyncio.create_task(asking(descriptor, screen)(form(cups={"type": "string"})))
-        await until(lambda: "MCP server shop has a question, which waits" in screen.getvalue())
+        await until(lambda: "MCP server shop asks; Enter" in screen.getvalue())
         for letter in b"age":
             os.write(person, bytes([letter]))
             await asyncio.sleep(0.1)

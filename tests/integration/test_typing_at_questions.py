@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from agent_core.providers.scripted import Pauses, calls
-from captures import Session, open_terminal
+from captures import Session, Shown, open_terminal
 from isolation import Home
 from model_server import ModelServer
 
@@ -342,7 +342,7 @@ def test_the_shell_has_a_prompt_and_takes_one_line(home: Home, project: Path) ->
         session.type("\x1b[A")
         session.wait_for("shell> !echo of-the-shell")
         session.type(ENTER)
-        session.wait_for(re.compile(rf"of-the-shell\r?\npasted[\s\S]*{READY}"))
+        session.wait_for(Shown(rf"(of-the-shell\s+pasted[\s\S]*){{2}}> *\n.*{READY}"))
         session.type(CTRL_D)
         session.wait_for_end()
         shown = session.recording().text

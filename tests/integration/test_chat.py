@@ -296,11 +296,14 @@ def test_an_export_without_a_name_is_a_file_of_its_kind(home: Home, project: Pat
             Key(READY, f"hello{ENTER}"),
             Key(re.compile(rf"Answered\.[\s\S]*{READY}"), f"/export{ENTER}"),
             *(Key(written, f"/export{kind}{ENTER}") for kind in kinds if kind),
+            Key(written, f"/export{ENTER}"),
+            Key(written, f"/export{ENTER}"),
             Key(written, CTRL_D),
         ]
         scene = converse(home, project, server, keys, "--session-id", "s1")
     assert scene.code == 0
-    assert {each.name for each in project.iterdir()} == {f"s1.{end}" for end in kinds.values()}
+    names = {f"s1.{end}" for end in kinds.values()} | {"s1-2.html", "s1-3.html"}
+    assert {each.name for each in project.iterdir()} == names
 
 
 @pytest.mark.parametrize("columns", [57, 58, 59, 60])

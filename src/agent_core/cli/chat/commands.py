@@ -1,9 +1,11 @@
 """The commands of a conversation. Commands of the command line are carried out by it."""
 
 import asyncio
+import os
 import shlex
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from itertools import chain, count
 from pathlib import Path
 from typing import cast
 
@@ -289,8 +291,14 @@ async def _tree(chat: Chat, words: Sequence[str]) -> None:
 async def _export(chat: Chat, words: Sequence[str]) -> None:
     kind = words[0] if words else "--html"
     if len(words) < 2 and (export := _EXPORTS.get(kind)):
-        words = [kind, f"{chat.session_id}{export.ending}"]
+        words = [kind, await asyncio.to_thread(_free_name, chat.session_id, export.ending)]
     await _on_session(chat, "export", words)
+
+
+def _free_name(stem: str, ending: str) -> str:
+    """Return the first of `stem.end`, `stem-2.end` and so on that names no file here."""
+    numbered = (f"{stem}-{number}{ending}" for number in count(2))
+    return next(name for name in chain([f"{stem}{ending}"], numbered) if not os.path.lexists(name))
 
 
 async def _undo(chat: Chat, words: Sequence[str]) -> None:

@@ -14,6 +14,7 @@ from agent_core.types import (
     Decision,
     Draft,
     ErrorPayload,
+    Node,
     OutputT,
     PermissionMode,
     ReasoningBlock,
@@ -461,6 +462,16 @@ class RunHandle(Generic[OutputT]):
         result = await self._runs.cancel(self.run_id, after_turn=after_turn)
         await self._look(result.status)
         return result
+
+    async def node(self, node_id: str) -> Node:
+        """Return a node of the session that an event names, without what looks like a secret.
+
+        Raises:
+            StorageError: `node_not_found`.
+            AgentCoreError: `validation_error`: this is not the event loop of the runtime.
+        """
+        self._runs.home.require()
+        return await self._sessions.node(node_id, self.session_id)
 
     def child_events(self, child_run_id: str, debug: bool = False) -> AsyncGenerator[RuntimeEvent]:
         """Yield a child run's stored events, then its live ones, up to its closing event.

@@ -22,7 +22,7 @@ from agent_core.runtime.project import Project
 from agent_core.runtime.run import RunProgress, identity_of
 from agent_core.runtime.runs import Runs
 from agent_core.runtime.workspaces import Workspaces
-from agent_core.storage.rows import session_not_found
+from agent_core.storage.rows import node_not_found, session_not_found
 from agent_core.storage.store import SessionStore
 from agent_core.text import first_words, join_surrogates
 from agent_core.tools.base import OutputMisfitError
@@ -313,6 +313,17 @@ class Sessions:
             outcome=outcome,
             is_for_workers=record.is_for_workers,
         )
+
+    async def node(self, node_id: str, session_id: str) -> Node:
+        """Return a node of a session.
+
+        Raises:
+            StorageError: `node_not_found`.
+        """
+        node = await self._store.node(node_id)
+        if node is None or node.session_id != session_id:
+            raise node_not_found(node_id, session_id)
+        return self._node(node)
 
     async def node_path(self, node_id: str) -> list[Node]:
         """Return the nodes from the root to this node.

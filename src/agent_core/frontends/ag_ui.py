@@ -1,0 +1,300 @@
+"""AG-UI: reads its requests, and writes the events of a run in its protocol.
+
+The extra `ag-ui` installs the package of the protocol, `ag-ui-protocol`.
+"""
+
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing
+from typing import Any
+
+from pydantic import ValidationError
+
+from agent_core.aio import TaskStream
+from agent_core.api.handles import RunHandle
+from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
+from agent_core.frontends import parts
+from agent_core.frontends.parts import Answered, Asked, Part
+from agent_core.installation import extra_command
+from agent_core.providers import jsontext
+from agent_core.types import (
+    ContentBlock,
+    ImageBlock,
+    RunStatus,
+    TextBlock,
+    Usage,
+    UserMessage,
+    new_id,
+)
+
+try:
+    from ag_ui.core import (
+        AssistantMessage,
+        BaseEvent,
+        CustomEvent,
+        Interrupt,
+        ReasoningEndEvent,
+        ReasoningMessageContentEvent,
+        ReasoningMessageEndEvent,
+        ReasoningMessageStartEvent,
+        ReasoningStartEvent,
+        RunAgentInput,
+        RunErrorEvent,
+        RunFinishedCancelledOutcome,
+        RunFinishedEvent,
+        RunFinishedInterruptOutcome,
+        RunFinishedSuccessOutcome,
+        RunStartedEvent,
+        StepFinishedEvent,
+        StepStartedEvent,
+        TextMessageContentEvent,
+        TextMessageEndEvent,
+        TextMessageStartEvent,
+        TokenUsage,
+        ToolCallArgsEvent,
+        ToolCallEndEvent,
+        ToolCallResultEvent,
+        ToolCallStartEvent,
+        ToolMessage,
+        UserMessage as AgUiUserMessage,
+    )
+except ModuleNotFoundError as error:
+    if (error.name or "").partition(".")[0] != "ag_ui":
+        raise
+    what = f"AG-UI needs the extra ag-ui; to install it:\n{extra_command('ag-ui')}"
+    raise ConfigError(ErrorCode.CONFIG_ERROR, what) from None
+
+HEADERS: Mapping[str, str] = {"content-type": "text/event-stream", "cache-control": "no-cache"}
+"""Headers of the response."""
+
+APPROVAL = "tool_approval"
+"""The reason of an interrupt that asks whether a call is allowed."""
+
+_APPROVAL_SCHEMA = {
+    "type": "object",
+    "properties": {"approved": {"type": "boolean"}, "reason": {"type": "string"}},
+    "required": ["approved"],
+}
+
+
+def read_input(body: object) -> Asked:
+    """Read the input that a client of AG-UI posts.
+
+    Messages of the user, of the assistant and of tools are read, and the answers to interrupts;
+    system and developer messages, state, context and tools of the front end are not.
+
+    Raises:
+        AgentCoreError: `validation_error`: it is no such input, or there is no message of the user.
+    """
+    try:
+        asked = RunAgentInput.model_validate(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise _malformed(f"the body is no input of AG-UI: {where}: {first['msg']}") from None
+    answers = [
+        Answered(
+            request_id=entry.interrupt_id,
+            is_allowed=entry.status == "resolved" and _is_allowed(entry.payload),
+            reason=_reason_in(entry.payload),
+        )
+        for entry in asked.resume or ()
+    ]
+    messages = list(asked.messages)
+    last = messages[-1] if messages else None
+    message = None
+    if isinstance(last, AgUiUserMessage) and not answers:
+        message = UserMessage(content=[*_content_of(last)])
+        messages.pop()
+    elif not answers:
+        raise _malformed("the last message is not the user's, and no interrupt is answered")
+    history = [read for each in messages for read in _read_message(each)]
+    return Asked(thread_id=asked.thread_id, message=message, history=history, answers=answers)
+
+
+def events(
+    handle: RunHandle[Any], *, thread_id: str | None = None, run_id: str | None = None
+) -> AsyncGenerator[BaseEvent]:
+    """Yield the events of a run from this call on; it may be left at any point.
+
+    A run that waits for an answer finishes with interrupts; the next input resumes them.
+
+    Args:
+        handle: the run.
+        thread_id: the client's id of the conversation; the id of the session by default.
+        run_id: the client's id of the run; the id of the run by default.
+    """
+    writer = _Writer(thread_id or handle.session_id, run_id or handle.run_id)
+    return TaskStream(_events(parts.read_parts(handle), writer))
+
+
+def stream(
+    handle: RunHandle[Any], *, thread_id: str | None = None, run_id: str | None = None
+) -> AsyncGenerator[str]:
+    """Yield the events as server-sent events, for a response with `HEADERS`."""
+    return TaskStream(_sent(events(handle, thread_id=thread_id, run_id=run_id)))
+
+
+async def _sent(source: AsyncGenerator[BaseEvent]) -> AsyncGenerator[str]:
+    async with aclosing(source) as found:
+        async for event in found:
+            yield f"data: {event.model_dump_json(by_alias=True)}\n\n"
+
+
+async def _events(source: AsyncGenerator[Part], writer: "_Writer") -> AsyncGenerator[BaseEvent]:
+    yield writer.begin()
+    async with aclosing(source) as found:
+        async for part in found:
+            for event in writer.write(part):
+                yield event
+
+
+class _Writer:
+    """Writes the parts of one run as events."""
+
+    def __init__(self, thread_id: str, run_id: str) -> None:
+        self._thread_id, self._run_id = thread_id, run_id
+        self._message_id: str | None = None
+        self._step = 0
+        self._questions: list[parts.Question] = []
+
+    def begin(self) -> BaseEvent:
+        """Return the first event."""
+        return RunStartedEvent(thread_id=self._thread_id, run_id=self._run_id)
+
+    def write(self, part: Part) -> Iterator[BaseEvent]:
+        """Yield the events of a part."""
+        match part:
+            case parts.StepBegins():
+                self._step += 1
+                self._message_id = None
+                yield StepStartedEvent(step_name=f"turn {self._step}")
+            case parts.StepEnds():
+                yield StepFinishedEvent(step_name=f"turn {self._step}")
+            case parts.TextBegins() | parts.TextGrows() | parts.TextEnds():
+                yield from self._write_text(part)
+            case parts.SourceFound(url, title):
+                yield CustomEvent(name="source", value={"url": url, "title": title})
+            case parts.CallMade(call_id, name, arguments):
+                yield ToolCallStartEvent(
+                    tool_call_id=call_id, tool_call_name=name, parent_message_id=self._message_id
+                )
+                written = jsontext.dump_text(dict(arguments))
+                yield ToolCallArgsEvent(tool_call_id=call_id, delta=written)
+                yield ToolCallEndEvent(tool_call_id=call_id)
+            case parts.CallEnded(call_id, text=text):
+                message_id = new_id("msg")
+                yield ToolCallResultEvent(
+                    message_id=message_id, tool_call_id=call_id, content=text, role="tool"
+                )
+            case parts.Question():
+                self._questions.append(part)
+            case parts.Ended():
+                yield self._end(part)
+
+    def _write_text(
+        self, part: parts.TextBegins | parts.TextGrows | parts.TextEnds
+    ) -> Iterator[BaseEvent]:
+        part_id = part.part_id
+        match part:
+            case parts.TextBegins(is_reasoning=True):
+                yield ReasoningStartEvent(message_id=part_id)
+                yield ReasoningMessageStartEvent(message_id=part_id, role="reasoning")
+            case parts.TextBegins():
+                self._message_id = part_id
+                yield TextMessageStartEvent(message_id=part_id, role="assistant")
+            case parts.TextGrows(is_reasoning=True, text=text):
+                yield ReasoningMessageContentEvent(message_id=part_id, delta=text)
+            case parts.TextGrows(text=text):
+                yield TextMessageContentEvent(message_id=part_id, delta=text)
+            case parts.TextEnds(is_reasoning=True):
+                yield ReasoningMessageEndEvent(message_id=part_id)
+                yield ReasoningEndEvent(message_id=part_id)
+            case parts.TextEnds():
+                yield TextMessageEndEvent(message_id=part_id)
+
+    def _end(self, ended: parts.Ended) -> BaseEvent:
+        usage = [_usage(ended.usage)]
+        match ended.status:
+            case RunStatus.FAILED:
+                return RunErrorEvent(message=ended.error, code=ended.code, usage=usage)
+            case RunStatus.CANCELLED:
+                outcome: Any = RunFinishedCancelledOutcome(type="cancelled")
+            case RunStatus.WAITING:
+                asked = [*map(_interrupt, self._questions)]
+                outcome = RunFinishedInterruptOutcome(type="interrupt", interrupts=asked)
+            case _:
+                outcome = RunFinishedSuccessOutcome(type="success")
+        return RunFinishedEvent(
+            thread_id=self._thread_id, run_id=self._run_id, outcome=outcome, usage=usage
+        )
+
+
+def _interrupt(question: parts.Question) -> Interrupt:
+    return Interrupt(
+        id=question.request_id,
+        reason=APPROVAL,
+        message=f"{question.tool_name}: {question.summary}",
+        tool_call_id=question.call_id or None,
+        response_schema=_APPROVAL_SCHEMA,
+    )
+
+
+def _usage(usage: Usage) -> TokenUsage:
+    return TokenUsage(
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
+        total_tokens=usage.total_tokens,
+        reasoning_tokens=usage.reasoning_tokens,
+        cached_input_tokens=usage.cache_read_tokens,
+        cache_write_input_tokens=usage.cache_write_tokens,
+    )
+
+
+def _is_allowed(payload: object) -> bool:
+    match payload:
+        case bool():
+            return payload
+        case {"approved": bool(is_allowed)}:
+            return is_allowed
+        case _:
+            return False
+
+
+def _reason_in(payload: object) -> str | None:
+    match payload:
+        case {"reason": str(reason)}:
+            return reason
+        case _:
+            return None
+
+
+def _read_message(message: object) -> Iterator[Mapping[str, Any]]:
+    """Yield a message of the client as one for the option `history`."""
+    match message:
+        case AgUiUserMessage():
+            yield {"role": "user", "content": [*_content_of(message)]}
+        case AssistantMessage(content=content, tool_calls=calls):
+            made = [call.model_dump(include={"id", "type", "function"}) for call in calls or ()]
+            if content or made:
+                yield {"role": "assistant", "content": content, "tool_calls": made}
+        case ToolMessage(tool_call_id=call_id):
+            yield {"role": "tool", "tool_call_id": call_id, "content": [*_content_of(message)]}
+        case _:
+            pass
+
+
+def _content_of(message: AgUiUserMessage | ToolMessage) -> Iterator[ContentBlock]:
+    if isinstance(message.content, str):
+        yield TextBlock(text=message.content)
+        return
+    for part in message.content:
+        if part.type == "text":
+            yield TextBlock(text=part.text)
+        elif part.type in {"image", "document"} and part.source.type == "data":
+            yield ImageBlock(mime_type=part.source.mime_type, data=part.source.value)
+        else:
+            raise _malformed(f"a part of the type {part.type} is not given as text or as data")
+
+
+def _malformed(message: str) -> AgentCoreError:
+    return AgentCoreError(ErrorCode.VALIDATION_ERROR, message)

@@ -1,5 +1,6 @@
 """What people see in a conversation: commands, lists and a run at work, beside approved screens."""
 
+import asyncio
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from agent_core.providers.scripted import calls
 from captures import Key, Shown, record
 from isolation import Home
 from model_server import ModelServer
+from runtimes import ask, runtime
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -122,3 +124,53 @@ def test_a_question_a_running_command_and_messages_that_wait(
             leave=True,
             seconds=25,
         ).check(f"working-{columns}")
+
+
+TALKED = {
+    "shop": ["Mend the sum in cart.py, please", "小计为什么是负数", "What does total do?"],
+    "yard": ["Sweep the yard, and say what was under the leaves"],
+}
+
+
+@WIDTHS
+@pytest.mark.parametrize(
+    ("name", "typed", "last"),
+    [
+        ("resume", "/resume", r"find:(.|\n)*leaves . 3(?!\+)"),
+        ("sessions", "/sessions --all", r"find:(.|\n)*leaves . 4(?!\+)"),
+        ("found", "/resume", r"find: total(.|\n)*leaves . 1(?!\+)"),
+        ("model", "/model", r"larger(.|\n)*find:(.|\n)*leaves . 3(?!\+)"),
+    ],
+)
+def test_lists_to_choose_from(
+    home: Home, shop: Path, columns: int, name: str, typed: str, last: str
+) -> None:
+    yard = shop.with_name(shop.name.replace("shop-", "yard-"))
+    yard.mkdir()
+
+    async def talk() -> None:
+        for folder in (yard, shop):
+            messages = TALKED[folder.name[:4]]
+            async with runtime(home, folder, ["Done."] * len(messages)) as made:
+                for number, message in enumerate(messages):
+                    await ask(made, message, session_id=f"{folder.name[:4]}-{number}")
+
+    try:
+        asyncio.run(talk())
+        with serving(home, []):
+            keys = [Key(READY, f"{typed}{ENTER}")]
+            if name == "found":
+                keys.append(Key(Shown("find:"), "total"))
+            record(
+                [sys.executable, "-m", "agent_core.cli", "chat"],
+                env=home.env(),
+                cwd=shop,
+                columns=columns,
+                rows=16,
+                keys=[*keys, Key(Shown(last))],
+                replaced={shop.name: "shop-12345678", yard.name: "yard-12345678"},
+                leave=True,
+                seconds=25,
+            ).check(f"{name}-{columns}")
+    finally:
+        shutil.rmtree(yard)

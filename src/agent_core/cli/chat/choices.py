@@ -29,8 +29,8 @@ _LISTS = {
 
 async def choose_session(chat: Chat, *, everywhere: bool) -> str | None:
     """Let the user choose a session of this project, or of all; None: they did not."""
-    of = "all projects" if everywhere else "this project; /resume --all has all"
-    picker = Picker(f"Sessions of {of}", _sessions(chat, everywhere=everywhere))
+    title = "Sessions of all projects" if everywhere else "Sessions of this project (--all: all)"
+    picker = Picker(title, _sessions(chat, everywhere=everywhere))
     return await chat.line.pick(picker)
 
 

@@ -58,7 +58,8 @@ async def show_tree(
     if session.active_node_id is None and roots:
         sheet.line(("* continues from its beginning: every message is undone", Style.WARN))
     for fork in forks:
-        text = f"fork: {fork.short_id}  {status_of(fork)}  {clean(fork.cwd)}"
+        name = fork.short_id if sheet.is_screen else fork.session_id
+        text = f"fork: {name}  {status_of(fork)}  {clean(fork.cwd)}"
         sheet.line((text, Style.DIM), cut=True)
     warn_of_damage(history.damaged, terminal, clean)
 

@@ -437,6 +437,9 @@ def test_a_message_that_a_killed_process_had_not_delivered_is_on_the_line_again(
             Key("waiting: do not lose me", lambda: send_signal(pid, signal.SIGKILL)),
         ]
         assert converse(home, project, server, keys).code == -signal.SIGKILL
+        keys = [Key(re.compile(r"not sent: do not lose me\s[\s\S]*> "), CTRL_D)]
+        scene = converse(home, project, server, keys, "--continue", "--plain")
+        assert "on the line again" not in scene.text, "nothing can be put on it"
         restored = re.compile(r"on the line again[\s\S]*lose me")
         for keys in (  # it stays stored until it is sent
             [Key(restored, CTRL_C + CTRL_D)],
@@ -511,7 +514,7 @@ def test_ctrl_c_ends_a_command_of_the_user(home: Home, project: Path) -> None:
         keys = [
             Key(READY, f"!printf be%s gun; sleep 60{ENTER}"),
             Key("begun", CTRL_C),
-            Key("with your next message", CTRL_D),
+            Key(re.compile(r"\[interrupted\][\s\S]*with your next message"), CTRL_D),
         ]
         scene = converse(home, project, server, keys)
     assert scene.code == 0

@@ -67,7 +67,7 @@ def test_the_draft_is_edited_with_its_pastes_and_comes_back_whole(
     ("script", "said"),
     [
         ("exit 3", "ended with exit code 3; the draft is as it was"),
-        ("kill -9 $$", "ended with signal 9; the draft is as it was"),
+        ("kill -9 $$", "ended with signal SIGKILL; the draft is as it was"),
         ('rm "$1"', "No such file"),
         ('printf "a\\0b" > "$1"', "has left no text; the draft is as it was"),
         (None, "cannot be started; set $VISUAL or $EDITOR"),

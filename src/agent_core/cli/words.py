@@ -1,6 +1,8 @@
 """Sentences about events, messages and calls: the same in every view, story and export."""
 
 from collections.abc import Mapping
+from contextlib import suppress
+from signal import Signals
 
 from msgspec import Struct
 
@@ -244,3 +246,12 @@ def outcome_word(call: Call) -> str:
 def speaker(role: Role) -> str:
     """Return the name of the author of a message."""
     return _SPEAKERS.get(role, str(role))
+
+
+def ending_of(code: int) -> str:
+    """Return how a program ended: its exit code, or the signal, whose number is negative."""
+    if code >= 0:
+        return f"exit code {code}"
+    with suppress(ValueError):
+        return f"signal {Signals(-code).name}"
+    return f"signal {-code}"

@@ -711,7 +711,8 @@ class Chat:
             text = visible(self.clean(_words_of(run)), one_line=True)
             self.say(f"queued, and sent before your next message: {text}", Style.WARN)
             self.terminal.command("  to drop it:", f"soong-agent cancel {run.run_id}", Style.DIM)
-        if count := await self._steering.restore(session_id):
+        count = await self._steering.restore(session_id)
+        if count and self.terminal.can_draw:  # else they were shown, to be typed again
             self.say(describe_left(count), Style.WARN)
 
     def cancel(self, hint: str = "") -> bool:

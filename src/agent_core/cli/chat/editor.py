@@ -14,6 +14,7 @@ from pathlib import Path
 
 from agent_core.cli.chat.conversation import Chat
 from agent_core.cli.terminal import Style
+from agent_core.cli.words import ending_of
 from agent_core.disk.folders import make_private
 from agent_core.disk.locks import closing_lock, try_lock
 from agent_core.errors import AgentCoreError, ErrorCode
@@ -90,8 +91,7 @@ async def _edit(chat: Chat, text: str) -> str:
 
 def _describe_failure(command: str, code: int) -> str:
     shown = visible(command, one_line=True)
-    how = f"signal {-code}" if code < 0 else f"exit code {code}"
-    return f"the editor {shown} ended with {how}"
+    return f"the editor {shown} ended with {ending_of(code)}"
 
 
 def _unusable(message: str) -> AgentCoreError:

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from agent_core.cli.chat.mentions import find_mentions
 from agent_core.cli.images import read_image
+from agent_core.cli.words import ending_of
 from agent_core.errors import AgentCoreError, ToolError
 from agent_core.text import mark_content, plural, shorten_text
 from agent_core.tools.files import disk_errors, open_file
@@ -145,9 +146,9 @@ class UserCommand:
             showing.cancel()
             await asyncio.wait([showing])
         text = shorten_text(self._output.decode(errors="replace").rstrip("\n"), MOST_OUTPUT_BYTES)
-        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        how = ending_of(code)
         if code:
-            self._show(f"[{how}]\n")
+            self._show(f"[{'interrupted' if code == -signal.SIGINT else how}]\n")
         source = f"a command of the user, {self._command}, which ended with {how}"
         return _marked(text, source)
 

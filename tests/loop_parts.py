@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_core.config.models import ContextConfig, ModelConfig
-from agent_core.context.composer import Composer
+from agent_core.context.composer import Composer, SystemBlocks
 from agent_core.errors import ErrorCode, PermissionDeniedError
 from agent_core.events import EventStream, HeldSession, Journal
 from agent_core.extensions import (
@@ -166,7 +166,7 @@ class Session:
                 held=HeldSession(OWNER),
             ),
             provider=self.provider or self.scripted,
-            composer=Composer(model=model, context=ContextConfig(), static=()),
+            composer=Composer(model, ContextConfig(), SystemBlocks()),
             history=SessionHistory(self.store, self.session_id, is_new=not opened.resumed),
             compactor=NoCompaction(),
             toolbox=Toolbox(self.tools),

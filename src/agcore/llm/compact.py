@@ -12,7 +12,7 @@ from agent_core.compact.cut import choose_cut, visible_tokens
 from agent_core.compact.kept import collect_kept, fit_kept, render_kept, rule_statements
 from agent_core.compact.transcript import render_transcript
 from agent_core.config.models import ContextConfig, ModelConfig
-from agent_core.context.composer import Built, Composer
+from agent_core.context.composer import Built, Composer, RequestFields, SystemBlocks
 from agent_core.errors import AgentCoreError
 from agent_core.events import Journal
 from agent_core.providers.estimates import MESSAGE_TOKENS, estimate_blocks, estimate_tools
@@ -196,10 +196,10 @@ class ChatContext:
     def _open_composer(self, window: int) -> None:
         model = ModelConfig(provider="agcore", name="agcore", context_window=max(window, 1))
         self._composer = Composer(
-            model=model,
-            context=ContextConfig(reserve_output_tokens=0),
-            static=self._system,
-            output=self._output,
+            model,
+            ContextConfig(reserve_output_tokens=0),
+            SystemBlocks(self._system),
+            fields=RequestFields(output=self._output),
         )
 
 

@@ -367,77 +367,122 @@ class Built(Struct, frozen=True):
     over_budget: bool
 
 
+class SystemBlocks(Struct, frozen=True):
+    """The blocks of the system part.
+
+    Attributes:
+        static: always kept, in their order.
+        dynamic: kept by priority as long as they fit. Instruction files that the model has read
+            are found in the path and added to them.
+        state: builds the dynamic block on the state of the project, as it was when the last
+            compaction began, which has noted it, or when the session was opened (None).
+        budget: estimated tokens of the dynamic blocks; by default a share of the window.
+        own: instruction files that are in the prompt from the start.
+    """
+
+    static: Sequence[SystemBlock] = ()
+    dynamic: Sequence[SystemBlock] = ()
+    state: Callable[[str | None], SystemBlock] | None = None
+    budget: int | None = None
+    own: Sequence[SystemBlock] = ()
+
+
+class Earlier(Struct, frozen=True):
+    """The state that a composer takes over from the agent's last one.
+
+    Attributes:
+        settled: ids of the instruction file nodes in the system part; None: all those on the path.
+        history: only new nodes of a continued path are processed.
+        report: the last `context_built` payload of the session, for `changed_segment`.
+    """
+
+    settled: Collection[str] | None = None
+    history: MessageHistory | None = None
+    report: Mapping[str, Any] | None = None
+
+
+class Texts(Struct, frozen=True):
+    """The texts that a conversation loads.
+
+    Attributes:
+        view: updated with the texts contained in each request.
+        current: looks up loaded texts on disk; without it, they are shown as they were loaded.
+        memory_scope: the scope of the run; memories recalled from another scope are not shown.
+    """
+
+    view: View | None = None
+    current: CurrentText | None = None
+    memory_scope: str = MEMORY_SHARED
+
+
+class RequestFields(Struct, frozen=True):
+    """Further fields of every request.
+
+    Attributes:
+        metadata: for observers; not sent to a provider.
+        output: the format of the answer.
+        sampling: `seed` and `stop`, if any.
+    """
+
+    metadata: Mapping[str, Any] | None = None
+    output: OutputFormat | None = None
+    sampling: Mapping[str, Any] | None = None
+
+
+_NOTHING_EARLIER, _NO_TEXTS, _NO_FIELDS = Earlier(), Texts(), RequestFields()
+
+
 class Composer:
     """Builds the requests of a run, and keeps the messages built from the path so far.
 
     Args:
         model: its window, name and settings.
         context: reserves and budgets, limited by the window.
-        static: blocks that are always kept, in their order.
-        dynamic: blocks that are kept by priority as long as they fit. Instruction files that the
-            model has read are found in the path and added to them.
-        state: builds the dynamic block on the state of the project, as it was when the last
-            compaction began, which has noted it, or when the session was opened (None).
-        system_budget: estimated tokens of the dynamic blocks; by default a share of the window.
-        own: instruction files that are in the prompt from the start.
-        settled: `settled` of the agent's last composer, if any.
-        history: `history` of that composer: only new nodes of a continued path are processed.
-        view: updated with the texts contained in each request.
+        system: the blocks of the system part.
+        earlier: taken over from the agent's last composer.
+        texts: texts that the conversation loads.
         scale: the observed token counts, shared by all runs.
         board: the task board, shown after the history.
-        previous: the last `context_built` payload of the session, for `changed_segment`.
-        metadata: added to every request for observers; not sent to a provider.
-        output: the format of the answer.
-        memory_scope: the scope of the run; memories recalled from another scope are not shown.
-        current: looks up loaded texts on disk; without it, they are shown as they were loaded.
-        sampling: `seed` and `stop` of the requests, if any.
+        fields: further fields of the requests.
     """
 
     def __init__(
         self,
-        *,
         model: ModelConfig,
         context: ContextConfig,
-        static: Sequence[SystemBlock],
-        dynamic: Sequence[SystemBlock] = (),
-        state: Callable[[str | None], SystemBlock] | None = None,
-        system_budget: int | None = None,
-        own: Sequence[SystemBlock] = (),
-        settled: Collection[str] | None = None,
-        history: MessageHistory | None = None,
-        view: View | None = None,
+        system: SystemBlocks,
+        *,
+        earlier: Earlier = _NOTHING_EARLIER,
+        texts: Texts = _NO_TEXTS,
         scale: TokenScale | None = None,
         board: TaskBoardSource | None = None,
-        previous: Mapping[str, Any] | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        output: OutputFormat | None = None,
-        memory_scope: str = MEMORY_SHARED,
-        current: CurrentText | None = None,
-        sampling: Mapping[str, Any] | None = None,
+        fields: RequestFields = _NO_FIELDS,
     ) -> None:
-        self._output = output
-        self._sampling = dict(sampling or {})
+        self._output = fields.output
+        self._sampling = dict(fields.sampling or {})
         self._model = model
         self._context = context
         self._scale = scale or TokenScale()
         self._board = board
         self._budget = budget = WindowShares.share_out(model, context)
-        if history is None or not history.can_serve(budget.reattached, memory_scope):
+        history, scope = earlier.history, texts.memory_scope
+        if history is None or not history.can_serve(budget.reattached, scope):
             history = MessageHistory(
-                budget.reattached, settled=settled, scope=memory_scope, current=current
+                budget.reattached, settled=earlier.settled, scope=scope, current=texts.current
             )
         self.history = history
-        self._state = state
+        self._state = system.state
         self._noted_by: Node | None = None
-        if state is not None:
-            dynamic = [state(None), *dynamic]
-        most = budget.dynamic if system_budget is None else system_budget
-        self._system = SystemSegment(static, dynamic, own=own, budget=most)
+        dynamic = system.dynamic
+        if system.state is not None:
+            dynamic = [system.state(None), *dynamic]
+        most = budget.dynamic if system.budget is None else system.budget
+        self._system = SystemSegment(system.static, dynamic, own=system.own, budget=most)
         self._tools = ToolSegment()
-        self._reporter = ContextReporter(previous)
-        self._view = view or View()
+        self._reporter = ContextReporter(earlier.report)
+        self._view = texts.view or View()
         self._kept: str | None = None
-        self._metadata = dict(metadata or {})
+        self._metadata = dict(fields.metadata or {})
         self._estimated = 0
         self._largest_answered = 0
         self._last: Built | None = None
@@ -529,14 +574,10 @@ class Composer:
         return max(int(min(budget.window // 4, budget.prompt // 5) / scale), 1)
 
     @property
-    def settled(self) -> Collection[str]:
-        """Return the ids of the instruction files in the system part, for the next composer."""
-        return frozenset(self.history.settled or ())
-
-    @property
-    def last_report(self) -> dict[str, Any] | None:
-        """Return the payload of the last report, for `previous` of the session's next run."""
-        return dict(self._last.report) if self._last else None
+    def handed_on(self) -> Earlier:
+        """Return what the agent's next composer takes over."""
+        report = dict(self._last.report) if self._last else None
+        return Earlier(frozenset(self.history.settled or ()), self.history, report)
 
     def observe(self, usage: Usage) -> None:
         """Learn from the real token count of the last request, cached tokens included."""

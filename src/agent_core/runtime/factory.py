@@ -13,7 +13,7 @@ from agent_core.agents.definitions import load_compact_definition
 from agent_core.agents.spawner import RunSpec
 from agent_core.compact.cut import CompactPolicy
 from agent_core.config.models import ModelConfig
-from agent_core.context.composer import Composer
+from agent_core.context.composer import Composer, Earlier, RequestFields, SystemBlocks, Texts
 from agent_core.context.messages import WindowShares
 from agent_core.context.skills import LOAD_SKILL
 from agent_core.context.system_prompt import (
@@ -342,13 +342,15 @@ class RunFactory:
             "max_output_tokens": min(model.max_output_tokens, 2 * max_tokens),
             "provider_tools": [],
         }
+        blocks = SystemBlocks(
+            static_blocks(run.role, ()), dynamic=[definition_block(load_compact_definition())]
+        )
         composer = Composer(
-            model=model.model_copy(update=answer),
-            context=self._setup.config.context,
-            static=static_blocks(run.role, ()),
-            dynamic=[definition_block(load_compact_definition())],
+            model.model_copy(update=answer),
+            self._setup.config.context,
+            blocks,
             scale=self._scale,
-            metadata={**_ids(run), "purpose": "compact"},
+            fields=RequestFields(metadata={**_ids(run), "purpose": "compact"}),
         )
         null = NoHistory()
         extensions: list[Extension] = [self._project.guard]
@@ -421,31 +423,23 @@ class RunFactory:
         if spec.definition:
             dynamic.append(definition_block(spec.definition))
         before = self._composers.pop(run.agent_id, None)
+        state = partial(
+            runtime_block,
+            run.role,
+            self._setup.project,
+            today=utc_now().date(),
+            repository=opened.repository,
+        )
+        output = toolbox.expected.format if toolbox.expected else None
         composer = Composer(
-            model=model,
-            context=context,
-            static=static,
-            dynamic=dynamic,
-            state=partial(
-                runtime_block,
-                run.role,
-                self._setup.project,
-                today=utc_now().date(),
-                repository=opened.repository,
-            ),
-            system_budget=shares.dynamic,
-            own=own,
-            settled=before.settled if before else (),
-            history=before.history if before else None,
-            view=spec.view,
+            model,
+            context,
+            SystemBlocks(static, dynamic, state, budget=shares.dynamic, own=own),
+            earlier=before.handed_on if before else Earlier(settled=()),
+            texts=Texts(spec.view, found.current_text, spec.scope),
             scale=self._scale,
             board=spec.board,
-            previous=before.last_report if before else None,
-            metadata=_ids(run),
-            output=toolbox.expected.format if toolbox.expected else None,
-            memory_scope=spec.scope,
-            current=found.current_text,
-            sampling=sampling,
+            fields=RequestFields(_ids(run), output, sampling),
         )
         _remember(self._composers, run.agent_id, composer)
         return composer

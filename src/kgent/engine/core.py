@@ -8,7 +8,7 @@ from functools import partial
 from agent_core.budgets.meter import Budgets, CallBudget, MeteredAdapter
 from agent_core.budgets.prices import Prices
 from agent_core.config.models import BudgetConfig, ContextConfig, ModelConfig
-from agent_core.context.composer import Composer
+from agent_core.context.composer import Composer, SystemBlocks
 from agent_core.context.system_prompt import system_block
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.events import Journal
@@ -129,7 +129,7 @@ class CoreAgentEngine(AsyncAgentEngine):
                 meter=meter,
             )
             chain.append((one, metered))
-        composer = Composer(model=model, context=ContextConfig(), static=[system])
+        composer = Composer(model, ContextConfig(), SystemBlocks([system]))
         fallbacks = FallbackProvider(chain, composer.use, _hands_over)
         run = build_run(
             provider=fallbacks if chain[1:] else chain[0][1],

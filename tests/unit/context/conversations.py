@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from agent_core.config.models import ContextConfig, ModelConfig
-from agent_core.context.composer import Composer
+from agent_core.context.composer import Composer, Earlier, SystemBlocks, TaskBoardSource, Texts
 from agent_core.context.messages import TokenScale
 from agent_core.context.system_prompt import static_blocks
+from agent_core.tools.base import View
 from agent_core.types import (
     AgentRole,
     ContentBlock,
@@ -87,18 +88,23 @@ def composer(
     window: int = 8192,
     static: Sequence[SystemBlock] | None = None,
     dynamic: Sequence[SystemBlock] = (),
+    own: Sequence[SystemBlock] = (),
     context: ContextConfig | None = None,
     scale: TokenScale | None = None,
-    **more: Any,
+    board: TaskBoardSource | None = None,
+    view: View | None = None,
+    **earlier: Any,
 ) -> Composer:
-    names = [READ_FILE.name]
+    """Return a composer of a small model; `earlier` has the fields of `Earlier`."""
+    blocks = static_blocks(AgentRole.MAIN, [READ_FILE.name]) if static is None else static
     return Composer(
-        model=ModelConfig(provider="scripted", name="a-model", context_window=window),
-        context=context or ContextConfig(),
-        static=static_blocks(AgentRole.MAIN, names) if static is None else static,
-        dynamic=dynamic,
+        ModelConfig(provider="scripted", name="a-model", context_window=window),
+        context or ContextConfig(),
+        SystemBlocks(blocks, dynamic, own=own),
+        earlier=Earlier(**earlier),
+        texts=Texts(view),
         scale=scale,
-        **more,
+        board=board,
     )
 
 

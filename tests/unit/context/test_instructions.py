@@ -481,7 +481,7 @@ def test_the_next_run_of_an_agent_keeps_the_place_of_a_file() -> None:
     before = first.build(talk.path, ()).request
     talk.says("yes")
     talk.user("on")
-    after = composer(settled=first.settled).build(talk.path, ()).request
+    after = composer(settled=first.handed_on.settled).build(talk.path, ()).request
     assert after.system == before.system
     assert after.messages[: len(before.messages)] == before.messages
 

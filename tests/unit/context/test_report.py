@@ -80,14 +80,14 @@ def test_a_new_run_says_what_has_changed_since_the_last_one() -> None:
     talk.says("two")
     last = composer().build(talk.path, TOOLS).report
     talk.user("three")
-    assert composer(previous=last).build(talk.path, TOOLS).report["changed_segment"] is None
+    assert composer(report=last).build(talk.path, TOOLS).report["changed_segment"] is None
     other = [system_block("system.core", "x", "Other words.")]
-    changed = composer(previous=last, static=other).build(talk.path, TOOLS).report
+    changed = composer(report=last, static=other).build(talk.path, TOOLS).report
     assert changed["changed_segment"] == "static_system"
     branch = Talk()
     branch.user("another beginning")
     branch.says("two")
-    changed = composer(previous=last).build(branch.path, TOOLS).report
+    changed = composer(report=last).build(branch.path, TOOLS).report
     assert changed["changed_segment"] == "history"
 
 
@@ -129,7 +129,7 @@ def test_the_next_run_of_a_path_builds_what_a_first_one_would() -> None:
                 last.build(talk.path, TOOLS, may_drop=True)
                 then(talk)
                 copies = [node.model_copy() for node in talk.path]  # as they are read again
-                settled = last.settled
+                settled = last.handed_on.settled
                 anew = composer(window=window, settled=settled)
                 expected = anew.build(copies, TOOLS, may_drop=True)
                 continued = composer(window=window, settled=settled, history=last.history)

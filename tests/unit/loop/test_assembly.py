@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_core.config.models import ContextConfig, ModelConfig
-from agent_core.context.composer import Composer
+from agent_core.context.composer import Composer, SystemBlocks
 from agent_core.loop import StandaloneRun, build_run
 from agent_core.providers.scripted import Calls, ScriptedCall, ScriptedProvider, calls
 from agent_core.redaction import Redactor
@@ -39,7 +39,7 @@ def tool(name: str, answer: Any, *, writes: bool = False) -> Tool:
 def a_run(script: list[Any], *tools: Tool, path: list[Node] | None = None) -> StandaloneRun:
     return build_run(
         provider=ScriptedProvider(script),
-        composer=Composer(model=MODEL, context=ContextConfig(), static=[]),
+        composer=Composer(MODEL, ContextConfig(), SystemBlocks()),
         tools=tools,
         path=path or [],
         redactor=Redactor({"KEY": "sesame-opens"}),

@@ -9,7 +9,7 @@ import pytest
 
 from agent_core import ConfigError, ErrorCode, ToolContext, ToolRetry, tool
 from agent_core.config.models import ContextConfig, ModelConfig
-from agent_core.context.composer import Composer
+from agent_core.context.composer import Composer, SystemBlocks
 from agent_core.loop import StandaloneRun, build_run
 from agent_core.providers.scripted import Calls, ScriptedCall, ScriptedProvider
 from agent_core.tools import Tool
@@ -65,7 +65,7 @@ def a_run(deps: object, *tools: Tool, calls: list[ScriptedCall] | None = None) -
     script = [Calls(calls=calls), "done"] if calls else ["done"]
     return build_run(
         provider=ScriptedProvider(script),
-        composer=Composer(model=model, context=ContextConfig(), static=()),
+        composer=Composer(model, ContextConfig(), SystemBlocks()),
         tools=tools,
         deps=deps,
     )

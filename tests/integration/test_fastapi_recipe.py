@@ -1,0 +1,206 @@
+"""The recipe with FastAPI, as it stands: two processes, one database, a scripted model service."""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import socket
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import ClientSession, TCPConnector
+
+from agent_core.providers.scripted import Calls, Says, ScriptedCall
+from isolation import Home
+from model_server import ModelServer, Received, Reply
+
+pytestmark = pytest.mark.timeout(180)
+
+RECIPES = Path(__file__).parents[2] / "examples" / "recipes"
+MAIL = ScriptedCall(name="send_mail", arguments={"to": "a@b.org", "text": "Hi"})
+ASKS = Calls(calls=[MAIL], text="I will write. ")
+STARTED = r"Started server process \[(\d+)\]"
+
+
+def say_what_came_of_it(asked: Received) -> Reply:
+    is_sent = "sent 2 characters to a@b.org" in asked.body["messages"][-1]["content"]
+    return Says(text="It is sent." if is_sent else "I did not.")
+
+
+class Service:
+    """The service: its client, its processes, and what it has said."""
+
+    def __init__(self, process: Process, client: ClientSession, said: list[str]) -> None:
+        self.process = process
+        self.client = client
+        self.said = said
+
+    @property
+    def workers(self) -> list[int]:
+        """The ids of the processes that have started, oldest first."""
+        return [int(each) for each in re.findall(STARTED, "".join(self.said))]
+
+    async def started(self, number: int) -> None:
+        """Wait until so many processes have started."""
+        ready = "Application startup complete"
+        while "".join(self.said).count(ready) < number:
+            assert self.process.returncode is None, "".join(self.said)
+            await asyncio.sleep(0.05)
+
+    async def post(self, path: str, user: str = "ann", **body: Any) -> tuple[int, Any]:
+        async with self.client.post(path, json=body, headers={"X-User": user}) as done:
+            return done.status, await done.json()
+
+    async def get(self, path: str, user: str = "ann") -> tuple[int, Any]:
+        async with self.client.get(path, headers={"X-User": user}) as done:
+            return done.status, await done.json()
+
+    async def start(self, chat: str = "c1", user: str = "ann") -> str:
+        status, answer = await self.post("/runs", user, text="Write to Ada", chat=chat)
+        assert status == 200, answer
+        return answer["run_id"]
+
+    async def events(self, run_id: str, after: str = "0") -> AsyncGenerator[tuple[str, str, Any]]:
+        headers = {"X-User": "ann", "Last-Event-ID": after}
+        async with self.client.get(f"/runs/{run_id}/events", headers=headers) as response:
+            assert response.status == 200, await response.text()
+            fields: dict[str, str] = {}
+            async for line in response.content:
+                if line.strip():
+                    name, _, value = line.decode().rstrip("\r\n").partition(": ")
+                    fields |= {name: value} if name else {}  # a line without a name is a ping
+                elif fields:
+                    yield fields.get("id", ""), fields["event"], json.loads(fields["data"])
+                    fields = {}
+
+    async def question(self) -> dict[str, Any]:
+        """Return the question of a user, once there is one."""
+        while not (found := (await self.get("/questions"))[1]):  # noqa: ASYNC110 - in another process
+            await asyncio.sleep(0.05)
+        return found[0]
+
+    async def text_of(self, run_id: str) -> str:
+        """Follow a run to its end, as a browser does: anew whenever the stream ends."""
+        last, text = "0", ""
+        while True:
+            async with aclosing(self.events(run_id, last)) as shown:
+                async for number, kind, payload in shown:
+                    last = number or last
+                    if kind == "model_text_delta":
+                        text = (
+                            payload["text"] if payload.get("from_start") else text + payload["text"]
+                        )
+                    elif kind == "model_started":
+                        text = ""
+                    elif kind == "run_completed":
+                        return text
+            await asyncio.sleep(0.05)
+
+
+@asynccontextmanager
+async def service(
+    home: Home, project: Path, model: ModelServer, url: str
+) -> AsyncGenerator[Service]:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [
+        *("-m", "uvicorn", "--app-dir", str(RECIPES), "--port", str(port), "--workers", "2"),
+        *("--timeout-graceful-shutdown", "5", "fastapi_service:app"),
+    ]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *command,
+        cwd=project,
+        env={
+            **os.environ,
+            "SOONG_AGENT_HOME": str(home.path),
+            "MODEL": f"openai:gpt-5-mini@{model.base_url('openai')}",
+            "DATABASE_URL": url,
+        },
+        stderr=PIPE,
+    )
+    said: list[str] = []
+
+    async def listen() -> None:
+        assert process.stderr is not None
+        async for line in process.stderr:
+            said.append(line.decode())  # noqa: PERF401 - seen while it is collected
+
+    listening = asyncio.create_task(listen())
+    connector = TCPConnector(force_close=True)  # each request may reach either process
+    async with ClientSession(f"http://127.0.0.1:{port}", connector=connector) as client:
+        made = Service(process, client, said)
+        try:
+            await made.started(2)
+            yield made
+        finally:
+            with suppress(ProcessLookupError):
+                process.send_signal(signal.SIGINT)
+            await process.wait()
+            await listening
+    assert "Traceback" not in "".join(said), "".join(said)
+
+
+async def test_any_process_shows_a_run_and_takes_the_answer_to_its_question(
+    home: Home, project: Path, database_url: str
+) -> None:
+    with ModelServer.in_thread([ASKS, say_what_came_of_it] * 3) as model:
+        async with service(home, project, model, database_url) as made:
+            for number in range(3):
+                run_id = await made.start(f"c{number}")
+                question = await made.question()
+                assert question["arguments"] == MAIL.arguments
+                assert (await made.get("/questions", "bob"))[1] == []
+                path = f"/questions/{question['id']}"
+                assert (await made.post(path, "bob", allow=True))[0] == 404
+                assert (await made.post(path, allow=True))[0] == 200
+                assert (await made.post(path, allow=True))[0] == 409
+                assert await made.text_of(run_id) in {"It is sent.", ""}
+    sent = [request.text for request in model.requests if "sent 2 characters" in request.text]
+    assert len(sent) == 3
+
+
+async def test_a_question_outlives_the_process_that_asked_it(
+    home: Home, project: Path, database_url: str
+) -> None:
+    with ModelServer.in_thread([ASKS, say_what_came_of_it]) as model:
+        async with service(home, project, model, database_url) as made:
+            run_id = await made.start()
+            question = await made.question()
+            for pid in made.workers:
+                os.kill(pid, signal.SIGKILL)
+            await made.started(4)  # the supervisor has started others
+            assert (await made.post(f"/questions/{question['id']}", allow=True))[0] == 200
+            await made.text_of(run_id)
+
+
+async def test_a_stream_that_is_open_does_not_keep_the_service_from_ending(
+    home: Home, project: Path, database_url: str
+) -> None:
+    with ModelServer.in_thread([ASKS, say_what_came_of_it]) as model:
+        async with service(home, project, model, database_url) as made:
+            run_id = await made.start()
+            await made.question()
+            async with aclosing(made.events(run_id)) as shown:
+                assert (await anext(shown))[1]
+                made.process.send_signal(signal.SIGINT)
+                assert await asyncio.wait_for(made.process.wait(), 60) in {0, -signal.SIGINT, 130}
+
+
+async def test_the_runs_of_others_cannot_be_seen(
+    home: Home, project: Path, database_url: str
+) -> None:
+    with ModelServer.in_thread(["hello"]) as model:
+        async with service(home, project, model, database_url) as made:
+            run_id = await made.start()
+            await made.text_of(run_id)
+            assert (await made.get(f"/runs/{run_id}/events", "bob"))[0] == 404
+            assert (await made.post(f"/runs/{run_id}/cancel", "bob"))[0] == 404
+            assert (await made.post("/runs/run_x/cancel"))[0] == 404
+            assert (await made.post("/runs", text="", chat="c"))[0] == 400

@@ -42,6 +42,7 @@ ENGINE: Mapping[str, tuple[str, str, Mapping[str, tuple[str, ...]]]] = {
             "Messages and options": (
                 *("UserMessage", "RunOptions", "RunFields", "Budget", "BudgetPool", "AnyModel"),
                 *("AnyTool", "Config", "ModelConfig", "AgentDefinition"),
+                *("Agent", "AnyAgent"),
             ),
             "Guards": (
                 "on_message",

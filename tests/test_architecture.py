@@ -33,7 +33,7 @@ DATACLASSES = {
     "api/handles.py": {"RunResult"},
     "extensions.py": {"ExtensionContext", "JudgedCall"},
     "loop/guards.py": {"RunGuard"},
-    "loop/options.py": {"RunOptions"},
+    "loop/options.py": {"Agent", "RunOptions"},
     "process/jail.py": {"Jail"},
     "process/mounts.py": {"Shared"},
     "process/renames.py": {"_Copy"},

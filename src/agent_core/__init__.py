@@ -39,7 +39,7 @@ if TYPE_CHECKING:
         on_tool_call,
         on_tool_result,
     )
-    from agent_core.loop.options import AnyModel, RunOptions
+    from agent_core.loop.options import Agent, AnyAgent, AnyModel, RunOptions
     from agent_core.mcp.toolsets import McpHttp, McpStdio
     from agent_core.permissions import PermissionCallback
     from agent_core.providers.base import ProviderAdapter, ProviderRegistry
@@ -115,7 +115,7 @@ _HOMES = {
     ),
     "Worker": "agent_core.api.worker",
     "BudgetPool": "agent_core.budgets.pool",
-    **dict.fromkeys(("AnyModel", "RunOptions"), "agent_core.loop.options"),
+    **dict.fromkeys(("Agent", "AnyAgent", "AnyModel", "RunOptions"), "agent_core.loop.options"),
     "PermissionCallback": "agent_core.permissions",
     **dict.fromkeys(
         ("GuardContext", "on_answer", "on_message", "on_tool_call", "on_tool_result"),
@@ -142,9 +142,11 @@ _HOMES = {
 }
 
 __all__ = [
+    "Agent",
     "AgentCoreError",
     "AgentDefinition",
     "AgentRuntime",
+    "AnyAgent",
     "AnyModel",
     "AnyTool",
     "ArtifactRefBlock",

@@ -37,6 +37,8 @@ STABLE = (
     "on_message",
     "on_tool_call",
     "on_tool_result",
+    "Agent",
+    "AnyAgent",
     "OfferContext",
     "Worker",
     "Tasks",

@@ -4,7 +4,14 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Sequence
-from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, nullcontext, suppress
+from contextlib import (
+    AbstractContextManager,
+    AsyncExitStack,
+    ExitStack,
+    asynccontextmanager,
+    nullcontext,
+    suppress,
+)
 from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -49,6 +56,7 @@ from agent_core.types import (
 
 if TYPE_CHECKING:
     from agent_core.agents.assignments import Assignment
+    from agent_core.loop.options import Agent, RunOptions
     from agent_core.telemetry.spans import RunTrace
     from agent_core.tools.output import ExpectedOutput
 
@@ -121,6 +129,8 @@ class ChildSpec(Struct, frozen=True, kw_only=True):
         record: facts for its row and for the events of the parent.
         is_resumed: it continues after waiting for an answer; its rows exist.
         options: the stored form of the shape of its answer.
+        choices: the options of a child of an agent of the program; None: those of its parent.
+        agents: the agents that it may start itself.
         bind: ties the run to a Task, given the journal of the run.
     """
 
@@ -136,6 +146,8 @@ class ChildSpec(Struct, frozen=True, kw_only=True):
     granted: frozenset[str] | None = None
     record: dict[str, Any]
     options: StoredOptions | None = None
+    choices: "RunOptions[Any] | None" = None
+    agents: "Sequence[Agent[Any]]" = ()
     bind: Callable[[Journal], TaskBinding] = lambda _: TaskBinding()
 
 
@@ -149,6 +161,7 @@ class ChildRun:
         stream: the events of the child.
         before_end: called once in any case, before the end is recorded.
         trace: the trace of the run, if it is recorded.
+        opened: what was opened for the run, closed at its end.
 
     Attributes:
         task: the task that carries it out, once it is started.
@@ -167,7 +180,9 @@ class ChildRun:
         stream: EventStream,
         before_end: BeforeEnd | None,
         trace: "RunTrace | None" = None,
+        opened: AsyncExitStack | None = None,
     ) -> None:
+        self._opened = opened
         self.ctx = ctx
         self.spec = spec
         self.run = spec.run
@@ -237,6 +252,8 @@ class ChildRun:
                 raise  # the event loop itself is shutting down
         finally:
             self._working = None
+            if self._opened is not None:
+                await finish_uncancelled(self._opened.aclose())
 
     def note_end(self) -> None:
         """Note in the parent how the run ended and its usage."""
@@ -372,6 +389,9 @@ class ChildRuns:
         self._pausing = pausing
         self._cancel_timeout_s = config.child_cancel_timeout_ms / 1000
         self._places: Counter[tuple[str, str]] = Counter()
+        self._starting: Counter[str] = Counter()
+        self._waiting: Counter[str] = Counter()
+        self._left = asyncio.Event()
         self._running: dict[str, ChildRun] = {}
 
     def __len__(self) -> int:
@@ -387,6 +407,8 @@ class ChildRuns:
     ) -> ChildRun:
         """Take a place and start the child in it. The caller waits for it, or stops it.
 
+        With `when_full = "wait"` it begins once a place is free, unless no child can leave one.
+
         Nothing of the child is stored before it runs. `on_end` is called once: when the child has
         ended for good, or if it could not be started.
 
@@ -398,9 +420,13 @@ class ChildRuns:
         cleanup.callback(on_end)
         with ExitStack() as unless_started:
             unless_started.callback(cleanup.close)
-            taken = self._take_place(parent)
-            cleanup.callback(lambda: self._places.subtract(taken))
-            child = await build()
+            taken = await self._take_place(parent)
+            cleanup.callback(lambda: self._leave_place(taken))
+            self._starting[parent.session_id] += 1
+            try:
+                child = await build()
+            finally:
+                self._starting[parent.session_id] -= 1
             unless_started.pop_all()
         run_id = child.run.run_id
         self._running[run_id] = child
@@ -516,8 +542,40 @@ class ChildRuns:
         if not task.cancelled():
             task.exception()  # marks the exception as retrieved: the caller may be gone
 
-    def _take_place(self, parent: RunIdentity) -> Collection[tuple[str, str]]:
+    async def _take_place(self, parent: RunIdentity) -> Collection[tuple[str, str]]:
         """Take a place among the children of a run and of its session, and return both.
+
+        Raises:
+            ToolError: `child_agent_limit_exceeded`.
+        """
+        while True:
+            try:
+                return self._take_free_place(parent)
+            except ToolError:
+                self._waiting[parent.run_id] += 1
+                try:
+                    if self._config.when_full == "refuse" or self._is_stuck(parent.session_id):
+                        raise
+                    await self._left.wait()
+                finally:
+                    self._waiting[parent.run_id] -= 1
+                    self._waiting = +self._waiting
+
+    def _leave_place(self, taken: Collection[tuple[str, str]]) -> None:
+        self._places.subtract(taken)
+        self._left.set()
+        self._left = asyncio.Event()
+
+    def _is_stuck(self, session_id: str) -> bool:
+        """Return whether all children of a session wait for places that only they could leave."""
+        if self._starting[session_id]:
+            return False
+        running = [each.run for each in self._running.values() if each.run.session_id == session_id]
+        parents = {run.parent_run_id for run in running}
+        return all(run.run_id in self._waiting or run.run_id in parents for run in running)
+
+    def _take_free_place(self, parent: RunIdentity) -> Collection[tuple[str, str]]:
+        """Take a place at once.
 
         Raises:
             ToolError: `child_agent_limit_exceeded`.

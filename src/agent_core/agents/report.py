@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NotRequired, TypedDict, cast
 
+from pydantic_core import to_jsonable_python
+
 from agent_core.agents.child_runs import ChildCancelReason, ChildRun
 from agent_core.context.messages import artifact_ids
 from agent_core.errors import ErrorCode, ToolError
@@ -126,7 +128,7 @@ async def report_child(store: SessionStore, child: ChildRun, *, step_id: str | N
         answer=outcome.text if outcome.status is RunStatus.COMPLETED else None,
         status=outcome.status.value,
         step_id=step_id,
-        output=outcome.output if child.spec.expected is not None else None,
+        output=to_jsonable_python(outcome.output) if child.spec.expected is not None else None,
         metadata={
             **facts,
             "agent_definition_id": child.spec.definition.agent_definition_id,

@@ -66,19 +66,24 @@ def does_work(name: str) -> bool:
 
 
 def select_tools(
-    role: AgentRole, tools: Iterable[Tool], *, granted: Collection[str] | None = None
+    role: AgentRole,
+    tools: Iterable[Tool],
+    *,
+    granted: Collection[str] | None = None,
+    also: Collection[str] = (),
 ) -> list[Tool]:
     """Select the tools that a run of this role has.
 
     `granted` replaces the working tools of the row: a worker's own list, or the tools that a parent
-    leaves its child. A role without working tools gets none this way either.
+    leaves its child. A role without working tools gets none this way either. `also` are tools that
+    this run has beside those of its role.
     """
     row = ROLE_TOOLS[role]
     work = row.work if granted is None or row.work == frozenset() else granted
     chosen: list[Tool] = []
     for tool in tools:
         if tool.name.startswith(_BUILT_IN):
-            is_had = tool.name in row.built_in
+            is_had = tool.name in row.built_in or tool.name in also
         else:
             is_had = work is None or tool.name in work
         if is_had:

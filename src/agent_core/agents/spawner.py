@@ -3,12 +3,13 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct, field, structs
+from pydantic_core import to_jsonable_python
 
 from agent_core.agents.boards import TaskBoards
 from agent_core.agents.child_runs import ChildCancelReason, ChildRun, ChildRuns, ChildSpec
@@ -16,7 +17,7 @@ from agent_core.agents.definitions import AgentDefinitions
 from agent_core.agents.report import ChildReport, find_failure, report_child
 from agent_core.agents.roles import does_work, permits
 from agent_core.agents.workers import WorkerPools
-from agent_core.aio import end_uncancelled
+from agent_core.aio import end_uncancelled, finish_uncancelled
 from agent_core.config.models import ModelConfig
 from agent_core.config.paths import Setup
 from agent_core.context.composer import TaskBoardSource
@@ -29,8 +30,10 @@ from agent_core.permissions.policy import PLAN_MODE
 from agent_core.redaction import Redactor
 from agent_core.redaction.redactor import JournalRedactor
 from agent_core.storage.store import SessionStore
+from agent_core.text import plural
 from agent_core.tools.base import (
     Action,
+    AskAgent,
     Concurrency,
     CutCallError,
     Tool,
@@ -39,6 +42,7 @@ from agent_core.tools.base import (
     View,
 )
 from agent_core.tools.registry import model_definition, model_tool
+from agent_core.tools.toolsets import Toolset
 from agent_core.types import (
     MODEL_KEY,
     WORDS,
@@ -56,6 +60,7 @@ from agent_core.types import (
     RunRecord,
     RunStatus,
     StoredOptions,
+    TextBlock,
     ToolDefinition,
     ToolPermission,
     ToolResult,
@@ -75,6 +80,7 @@ if TYPE_CHECKING:
         SubAssignment,
     )
     from agent_core.loop.guards import RunGuards
+    from agent_core.loop.options import Agent
     from agent_core.telemetry.spans import RunTrace, Telemetry
     from agent_core.tools.output import ExpectedOutput
 
@@ -83,6 +89,7 @@ A = TypeVar("A", bound="AgentArguments")
 CONTEXT_PART = "Context"
 """Name of the part of a child's task that its parent passes on."""
 _TAGS = ("internal",)
+CREATE_SUB_AGENT = "agent.create_sub_agent"
 _STARTING = ("create_sub_agent", "fork_agent", "list_agent_definitions")
 _CHILD_ROLES = {
     RunMode.NORMAL: (AgentRole.SUB, AgentRole.FORK),
@@ -107,6 +114,9 @@ class RunSpec(Struct, frozen=True, kw_only=True):
         trace: the trace of the run, if the runtime records runs.
         memory: the folder of its memories; None for a run without memory, such as a child.
         inbox: the messages that its user sends while it works; a child has none.
+        nest: returns the spawner of a child, which may start agents itself.
+        ask_agent: starts a child for a tool made of an agent.
+        free: names of tools that `tools` of its options does not restrict.
     """
 
     run: RunIdentity
@@ -122,6 +132,9 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     trace: "RunTrace | None" = None
     memory: MemoryFolder | None = None
     inbox: Inbox = field(default_factory=Inbox)
+    nest: "Callable[[BuildContext], ChildSpawner] | None" = None
+    ask_agent: AskAgent | None = None
+    free: frozenset[str] = frozenset()
 
     @property
     def scope(self) -> str:
@@ -150,6 +163,8 @@ class SpawnerDeps(Struct, frozen=True, kw_only=True):
         boards: the Task boards open in this process.
         telemetry: records the runs, if set.
         task_logs: the logs by session if they are kept in memory; None if they are written.
+        check_options: checks the tools of an agent's options.
+        open_tools: opens the toolsets of an agent's options while it works.
     """
 
     setup: Setup
@@ -166,6 +181,8 @@ class SpawnerDeps(Struct, frozen=True, kw_only=True):
     open_journal: OpenJournal
     redactor: Redactor
     boards: TaskBoards
+    check_options: Callable[[RunOptions], None]
+    open_tools: Callable[[RunOptions, Journal], AbstractAsyncContextManager[RunOptions]]
     telemetry: "Telemetry | None" = None
     task_logs: Mapping[str, dict[str, int]] | None = None
 
@@ -183,18 +200,26 @@ class ChildSpawner:
         parent: Journal,
         build_context: BuildContext,
         options: RunOptions = NO_OPTIONS,
+        *,
+        agents: "Sequence[Agent[Any]]" = (),
+        depth: int = 0,
     ) -> None:
         self._deps = deps
         self._parent = parent
         self._build_context = build_context
         self._options = options if options is NO_OPTIONS else options.for_child()
+        self._agents = {agent.name: agent for agent in agents} if agents else {}
+        self._depth = depth
         self._is_limited = deps.are_sessions_limited or options.budget is not None
 
     @property
     def tools(self) -> list[Tool]:
         """Return the tools that start agents, without the tools disabled in the settings."""
         is_off = self._deps.is_disabled
-        wanted = [name for name in _STARTING if not is_off(f"agent.{name}")]
+        starting = _STARTING
+        if self._depth > 0:  # a child starts only agents of its own
+            starting = ("create_sub_agent",) if self._agents else ()
+        wanted = [name for name in starting if not is_off(f"agent.{name}")]
         if not wanted:
             return []
         # Their schemas are loaded only for runs that have these tools.
@@ -211,12 +236,22 @@ class ChildSpawner:
         tools: list[Tool] = []
         for name in wanted:
             if name == "create_sub_agent":
-                tools.append(build_agent_tool(name, sub, self.create, starts))
+                tool = build_agent_tool(name, sub, self.create, starts)
+                if self._agents:
+                    from agent_core.agents.agent_values import with_listed  # noqa: PLC0415
+
+                    tool = with_listed(tool, self._agents.values())
+                tools.append(tool)
             elif name == "fork_agent":
                 tools.append(build_agent_tool(name, fork, self.fork, starts))
             else:
                 tools.append(build_agent_tool(name, ListDefinitions, self.list_definitions, reads))
         return tools
+
+    @property
+    def free(self) -> frozenset[str]:
+        """Return the tools that a run has because it has agents, whatever its `tools` name."""
+        return frozenset({CREATE_SUB_AGENT}) if self._agents else frozenset()
 
     @property
     def board(self) -> TaskBoardSource | None:
@@ -226,6 +261,13 @@ class ChildSpawner:
     async def create(self, assignment: "SubAssignment", context: ToolContext) -> ToolReturn:
         """Run a sub agent: its conversation begins with its task."""
         return await self._run_child(AgentRole.SUB, assignment, context, (), assignment.context)
+
+    async def ask(self, agent: "Agent[Any]", message: str, context: ToolContext) -> ToolReturn:
+        """Run a child of an agent with a message, and return its answer."""
+        from agent_core.agents.agent_values import build_question  # noqa: PLC0415 - few ask any
+
+        question = build_question(message)
+        return await self._run_child(AgentRole.SUB, question, context, (), asked=agent)
 
     async def fork(self, assignment: "ForkAssignment", context: ToolContext) -> ToolReturn:
         """Run a fork: its conversation is the parent's before the message with this call."""
@@ -285,13 +327,27 @@ class ChildSpawner:
         context: ToolContext,
         path: Sequence[Node],
         context_text: str | None = None,
+        *,
+        asked: "Agent[Any] | None" = None,
     ) -> ToolResult:
         config = self._deps.setup.config.agents
+        self._require_depth(config.max_depth)
         default = config.default_sub_agent_definition
         if role is AgentRole.FORK:
             default = config.default_fork_agent_definition
-        definition = self._deps.definitions.get(assignment.agent_definition_id or default)
-        tools = await self._check_assignment(role, assignment)
+        named = assignment.agent_definition_id or default
+        agent, options = asked or self._agents.get(named), self._options
+        if agent is None:
+            definition = self._find_definition(named)
+        else:
+            from agent_core.agents import agent_values  # noqa: PLC0415 - few programs have agents
+
+            definition = agent.definition()
+            options = agent_values.child_options(agent, options)
+            self._deps.check_options(options)
+            budget = agent_values.smaller_budget(assignment.budget, agent.budget)
+            assignment = assignment.model_copy(update={"budget": budget})
+        tools = await self._check_assignment(role, assignment, options)
         parked = await self._find_parked(context)
         run = self._child_identity(
             role, new_id("agent"), definition.agent_definition_id, task=assignment.summary
@@ -299,6 +355,10 @@ class ChildSpawner:
         if parked is not None:
             ids = {"run_id": parked.run_id, "agent_id": parked.agent_id}
             run = run.model_copy(update=ids)
+        if agent is not None:
+            from agent_core.agents.agent_values import told_definition  # noqa: PLC0415
+
+            definition = await told_definition(agent, run, options.deps)
         parts = [("Task", assignment.task), (CONTEXT_PART, context_text or "")]
         spec = ChildSpec(
             run=run,
@@ -310,7 +370,7 @@ class ChildSpawner:
             ),
             definition=definition,
             assignment=assignment,
-            expected=build_expected_output(assignment),
+            expected=build_expected_output(assignment) or options.expected(),
             prompt=self._prompt(parts, assignment, context),
             path=path if parked is None else (),
             history=self._deps.history_of(parked) if parked else NoHistory(),
@@ -320,9 +380,46 @@ class ChildSpawner:
                 "agent_definition_id": definition.agent_definition_id,
                 "tool_call_id": context.tool_call_id,
             },
+            choices=None if agent is None else options,
+            agents=() if agent is None else [each.engine_agent for each in agent.agents],
         )
         child = await self._start(spec)
-        return await self._finish(child, partial(self._build_result, child))
+        build_result = self._build_result if asked is None else self._build_reply
+        return await self._finish(child, partial(build_result, child))
+
+    def _require_depth(self, most: int) -> None:
+        """Refuse a child below as many agents as may start one another.
+
+        Raises:
+            ToolError: `child_agent_limit_exceeded`.
+        """
+        if self._depth >= most:
+            level = plural(self._depth, "level")
+            message = f"this agent is {level} below the run, and may start no other one"
+            details = {"scope": "depth", "running": self._depth, "limit": most}
+            raise ToolError(ErrorCode.CHILD_AGENT_LIMIT_EXCEEDED, message, details=details)
+
+    def _find_definition(self, name: str) -> AgentDefinition:
+        """Return a definition; a child starts only agents of its own.
+
+        Raises:
+            ToolError: `validation_error`: there is no such definition, or it is not the child's.
+        """
+        if self._depth == 0:
+            return self._deps.definitions.get(name)
+        from agent_core.agents.agent_values import no_such_agent  # noqa: PLC0415 - rarely missing
+
+        raise no_such_agent(name, self._agents)
+
+    async def _build_reply(self, child: ChildRun) -> ToolResult:
+        """Build the answer to a question: what the agent says, or why it says nothing."""
+        error, outcome = find_failure(child), child.outcome
+        await self._store_report(child)
+        if error is not None:
+            return ToolResult(is_error=True, error=error)
+        if child.spec.expected is None:
+            return ToolResult(content=[TextBlock(text=outcome.text)])
+        return ToolResult(content=[JsonBlock(data=to_jsonable_python(outcome.output))])
 
     async def _build_result(self, child: ChildRun) -> ToolResult:
         error, report = find_failure(child), await self._store_report(child)
@@ -335,7 +432,7 @@ class ChildSpawner:
         return next(of_call, None)
 
     async def _check_assignment(
-        self, role: AgentRole, assignment: "Assignment"
+        self, role: AgentRole, assignment: "Assignment", options: RunOptions[Any] | None = None
     ) -> tuple[str, ...] | None:
         """Return the working tools named in `allowed_tools`; None if it was omitted.
 
@@ -347,7 +444,7 @@ class ChildSpawner:
         names = assignment.allowed_tools
         if names is None:
             return None
-        work = await self._deps.work_tools(self._options)
+        work = await self._deps.work_tools(options or self._options)
         wrong = [
             name
             for name in names
@@ -388,6 +485,7 @@ class ChildSpawner:
             permission_mode=parent.permission_mode,
             parent_agent_id=parent.agent_id,
             parent_run_id=parent.run_id,
+            root_run_id=parent.root_id,
             task=task,
         )
 
@@ -458,10 +556,26 @@ class ChildSpawner:
             clean = JournalRedactor(deps.redactor).metadata(shape)
             spec = structs.replace(spec, options=StoredOptions.model_validate(clean))
 
+        options = self._options if spec.choices is None else spec.choices
+
         async def build() -> ChildRun:
             journal = deps.open_journal(spec.run, stream, spec.path)
             if not spec.is_resumed:
                 journal.hold()
+            opened, own = None, options
+            if any(isinstance(each, Toolset) for each in options.tools or ()):
+                opened = AsyncExitStack()
+                own = await opened.enter_async_context(deps.open_tools(options, journal))
+            try:
+                return await begin(journal, own, opened)
+            except BaseException:
+                if opened is not None:
+                    await finish_uncancelled(opened.aclose())
+                raise
+
+        async def begin(
+            journal: Journal, own: RunOptions, opened: AsyncExitStack | None
+        ) -> ChildRun:
             binding = spec.bind(journal)
             trace = None
             if deps.telemetry is not None:
@@ -476,18 +590,19 @@ class ChildSpawner:
                     granted=spec.granted,
                     board=binding.board,
                     options=replace(
-                        self._options,
+                        own,
                         output_type=spec.expected,
                         budget=spec.assignment.budget,
                         **(OF_OTHER_MODEL if spec.definition.model_profile else {}),
                     ),
                     trace=trace,
+                    nest=partial(self._nested, journal, own, spec.agents),
                 )
             )
             if binding.extensions:
                 extensions = ctx.extensions.plus(*binding.extensions)
                 ctx = structs.replace(ctx, extensions=extensions)
-            model = deps.model_of(spec.definition, self._options).full_name
+            model = deps.model_of(spec.definition, own).full_name
             stored = structs.replace(spec, record={**spec.record, MODEL_KEY: model})
             binding.begin()  # nothing is awaited from here to its start
             return ChildRun(
@@ -497,9 +612,21 @@ class ChildSpawner:
                 stream=stream,
                 before_end=binding.before_end,
                 trace=trace,
+                opened=opened,
             )
 
         return await deps.children.start(build, self._parent.run, on_end=on_end)
+
+    def _nested(
+        self,
+        journal: Journal,
+        options: RunOptions[Any],
+        agents: "Sequence[Agent[Any]]",
+        build_context: BuildContext,
+    ) -> "ChildSpawner":
+        """Return the spawner of a child, which may start agents of its own."""
+        depth = self._depth + 1
+        return ChildSpawner(self._deps, journal, build_context, options, agents=agents, depth=depth)
 
     async def _finish(
         self, child: ChildRun, build_result: Callable[[], Coroutine[Any, Any, ToolResult]]

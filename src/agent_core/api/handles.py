@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from agent_core.budgets.pool import BudgetPool
     from agent_core.extensions import Extension
     from agent_core.loop.guards import RunGuard
-    from agent_core.loop.options import AnyModel, JsonSchema, RunOptions
+    from agent_core.loop.options import AnyAgent, AnyModel, JsonSchema, RunOptions
     from agent_core.runtime.run import RunProgress
     from agent_core.runtime.runs import Runs
     from agent_core.runtime.sessions import Sessions
@@ -373,6 +373,8 @@ class RunHandle(Generic[OutputT]):
         deps: Any = None,
         guards: "Sequence[RunGuard]" = (),
         extensions: "Sequence[Extension]" = (),
+        agents: "Sequence[AnyAgent[Any]]" = (),
+        handoffs: "Sequence[AnyAgent[Any]]" = (),
         model: "AnyModel | None" = None,
         budget: "BudgetPool | None" = None,
         output_type: "TypeForm[Any] | JsonSchema | None" = None,
@@ -398,6 +400,8 @@ class RunHandle(Generic[OutputT]):
             deps=deps,
             guards=guards,
             extensions=extensions,
+            agents=agents,
+            handoffs=handoffs,
             model=model,
             budget=budget,
             output_type=output_type,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from agent_core.extensions import Extension
     from agent_core.loop.guards import RunGuard
-    from agent_core.loop.options import AnyModel, Instructions
+    from agent_core.loop.options import AnyAgent, AnyModel, Instructions
     from agent_core.tools.toolsets import AnyTool
     from agent_core.types import Budget, OutputMode, PermissionMode, ReasoningEffort
     from agent_core.types.budget import SharedBudget
@@ -35,6 +35,9 @@ def run_keywords(
     guards: "Sequence[RunGuard]" = (),
     extensions: "Sequence[Extension]" = (),
     history: Sequence[Any] = (),
+    agent: "AnyAgent[Any] | str | None" = None,
+    agents: "Sequence[AnyAgent[Any]]" = (),
+    handoffs: "Sequence[AnyAgent[Any]]" = (),
     metadata: Mapping[str, Any] | None = None,
     here: bool | None = None,
     place: str | None = None,

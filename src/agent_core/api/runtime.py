@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from agent_core.extensions import Extension
     from agent_core.loop.guards import RunGuard
     from agent_core.loop.options import (
+        AnyAgent,
         AnyModel,
         JsonSchema,
         RunOptions,
@@ -119,6 +120,8 @@ class AgentRuntime:
             closed with the runtime.
         extensions: add behaviour to every run, inside the engine's own features and outside the
             extensions of a run.
+        agents: agents that the model of every run may start, as children.
+        handoffs: agents that the model of every run may hand the conversation to.
         debug: keep raw provider traffic and tracebacks as (redacted) artifacts.
         elicitation_callback: answers the questions of MCP servers to the user, including log-ins.
             Without it they are refused.
@@ -148,6 +151,8 @@ class AgentRuntime:
         tools: "Sequence[AnyTool]" = (),
         toolsets: "Sequence[Toolset]" = (),
         extensions: "Sequence[Extension]" = (),
+        agents: "Sequence[AnyAgent[Any]]" = (),
+        handoffs: "Sequence[AnyAgent[Any]]" = (),
         default_snapshots: Literal["off", "turn"] = "off",
         telemetry: "Telemetry | Literal[False] | None" = None,
         database_url: str | None = None,
@@ -178,6 +183,8 @@ class AgentRuntime:
         )
         if tools:
             self._options.give(tools)
+        if agents or handoffs:
+            self._options.know(agents, handoffs)
         self._home = RuntimeHome(self._options)
         weakref.finalize(self, self._home.close_later).atexit = False
 
@@ -575,6 +582,8 @@ class AgentRuntime:
         deps: Any = None,
         guards: "Sequence[RunGuard]" = (),
         extensions: "Sequence[Extension]" = (),
+        agents: "Sequence[AnyAgent[Any]]" = (),
+        handoffs: "Sequence[AnyAgent[Any]]" = (),
         model: "AnyModel | None" = None,
         budget: "BudgetPool | None" = None,
         output_type: "TypeForm[Any] | JsonSchema | None" = None,
@@ -601,6 +610,8 @@ class AgentRuntime:
             deps: as for `start`; needed if the run was started with `deps`.
             guards: as for `start`.
             extensions: as for `start`.
+            agents: as for `start`; also those of its runtime, if this one has none.
+            handoffs: likewise.
             model: as for `start`; needed if it was an adapter.
             budget: the pool that the run spends from, if it was started with one.
             output_type: as for `start`; without it the answer of the run is a JSON value.
@@ -630,6 +641,8 @@ class AgentRuntime:
             deps=deps,
             guards=guards,
             extensions=extensions,
+            agents=agents,
+            handoffs=handoffs,
             model=model,
             budget=budget,
             output_type=output_type,

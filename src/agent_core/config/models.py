@@ -594,6 +594,8 @@ class AgentsConfig(Section):
 
     max_children_per_run: Count = 4
     max_concurrent_children_per_session: Count = 8
+    max_depth: Annotated[int, Field(gt=0, le=16)] = 3
+    when_full: Literal["refuse", "wait"] = "refuse"
     default_sub_agent_definition: str = "default_sub_agent"
     default_fork_agent_definition: str = "default_fork_agent"
     default_child_timeout_ms: Milliseconds = 600_000

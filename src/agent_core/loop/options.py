@@ -3,21 +3,33 @@
 import inspect
 import json
 import math
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Generic, TypedDict, Unpack, cast, overload
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Protocol,
+    TypedDict,
+    Unpack,
+    cast,
+    overload,
+    runtime_checkable,
+)
 
 from pydantic import ValidationError
 
 from agent_core.config.models import ModelConfig, as_model
 from agent_core.config.problems import nearest
-from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.errors import AgentCoreError, ErrorCode, ToolError
 from agent_core.extensions import Extension, ExtensionContext, Extensions
 from agent_core.providers.base import ProviderAdapter
-from agent_core.tools.base import Tool
+from agent_core.tools.base import Concurrency, Tool, ToolContext
 from agent_core.tools.registry import Handler, check_own_name, tool_from
 from agent_core.tools.toolsets import AnyTool, Toolset
 from agent_core.types import (
+    AgentDefinition,
     Budget,
     OutputMode,
     OutputT,
@@ -41,10 +53,23 @@ EVERY_TOOL = "(every tool)"
 AnyModel = str | ModelConfig | ProviderAdapter
 """`provider:name`, a `ModelConfig`, or an adapter that the program creates and closes."""
 
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_SHOWN = 200
+
 JsonSchema = Mapping[str, Any]
 
 Instructions = str | Callable[[ExtensionContext], str | Awaitable[str | None] | None]
 """A text, or a function, async or not, that returns one for a run; `context.deps` is its `deps`."""
+
+
+@runtime_checkable
+class AnyAgent(Protocol[OutputT]):
+    """An `Agent`, or an agent of the toolkit."""
+
+    @property
+    def engine_agent(self) -> "Agent[OutputT]":
+        """The agent as a value of the engine."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +110,10 @@ class RunOptions(Generic[OutputT]):
         guards: inspect the message, tool calls and the answer; they are not stored.
         extensions: add behaviour to the run and its children, inside those of the runtime; they
             are not stored.
+        agent: the agent of the run: an `Agent`, or the id of a definition or of an agent of the
+            runtime. What the run does not set itself is the agent's.
+        agents: agents that the model may start; they are not stored.
+        handoffs: agents that the model may hand the conversation to; they are not stored.
         history: the conversation before the message, for a new session: nodes of this package,
             messages of OpenAI's or Anthropic's API, or a mixture. Its system messages come before
             `instructions`.
@@ -111,6 +140,9 @@ class RunOptions(Generic[OutputT]):
     memory: str | bool | None = None
     guards: "Sequence[RunGuard]" = ()
     extensions: Sequence[Extension] = ()
+    agent: "AnyAgent[OutputT] | str | None" = None
+    agents: "Sequence[AnyAgent[Any]]" = ()
+    handoffs: "Sequence[AnyAgent[Any]]" = ()
     history: Sequence[Any] = ()
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
@@ -163,6 +195,7 @@ class RunOptions(Generic[OutputT]):
             tools=self.tools,
             disabled_tools=self.disabled_tools,
             provider_tools=self.provider_tools,
+            max_turns=self.max_turns,
             deps=self.deps,
             memory=self.memory,
             guards=[guard for guard in self.guards if guard.point in _CHILD_GUARDS],
@@ -201,6 +234,8 @@ class RunFields(TypedDict, total=False):
     memory: str | bool | None
     guards: "Sequence[RunGuard]"
     extensions: Sequence[Extension]
+    agents: "Sequence[AnyAgent[Any]]"
+    handoffs: "Sequence[AnyAgent[Any]]"
     history: Sequence[Any]
     metadata: Mapping[str, Any]
 
@@ -209,6 +244,7 @@ class TypedRunFields(RunFields, Generic[OutputT], total=False):
     """The fields of `RunOptions` as keywords of `start` and `run`."""
 
     output_type: "TypeForm[OutputT]"
+    agent: "AnyAgent[OutputT] | str | None"
 
 
 class PlacementFields(TypedDict, total=False):
@@ -246,6 +282,179 @@ OF_OTHER_MODEL: Mapping[str, Any] = {"temperature": None, "seed": None, "reasoni
 _SETTINGS = ("temperature", "reasoning", "max_output_tokens")
 """Options that replace settings of the model."""
 _NAMES = tuple(each.name for each in fields(RunOptions))
+
+
+@dataclass(frozen=True, slots=True)
+class Agent(Generic[OutputT]):
+    """An agent: a name, instructions, a model, tools, an answer type and limits.
+
+    It is a value: the main agent of a run (`run(agent=…)`), an agent that others may start
+    (`agents=[…]`) or hand the conversation to (`handoffs=[…]`), or a tool (`as_tool`).
+
+    Attributes:
+        name: its definition id; letters, digits, `_` and `-`.
+        instructions: its role, for its system prompt: a text, or a function of a context with `run`
+            and `deps`, async or not.
+        description: tells other models what it is for.
+        model: as for a run; by default that of the run that starts it.
+        tools: the only tools it has, as for a run. They need not be among the tools of the run that
+            starts it, whose permissions, `disabled_tools` and budget apply all the same. None:
+            those of that run; `()`: none.
+        disabled_tools: names of tools that it must not have.
+        output_type, output_mode, output_retries: the type of its answer, as for a run.
+        max_turns: the maximum number of its model turns; by default that of the run that starts it.
+        budget: its spending limit; a child gets at most its share of what its parent has left.
+        temperature, seed, stop, reasoning, max_output_tokens: as for a run.
+        provider_tools: as for a run.
+        agents: agents that it may start itself, down to `[agents] max_depth`.
+        handoffs: agents that it may hand its conversation to.
+    """
+
+    name: str
+    instructions: Instructions | None = None
+    _: KW_ONLY
+    description: str = ""
+    model: AnyModel | None = None
+    tools: Sequence[AnyTool] | None = None
+    disabled_tools: Sequence[str] = ()
+    output_type: "TypeForm[OutputT] | JsonSchema | None" = None
+    output_mode: OutputMode = "auto"
+    output_retries: int = 2
+    max_turns: int | None = None
+    budget: Budget | None = None
+    temperature: float | None = None
+    seed: int | None = None
+    stop: Sequence[str] = ()
+    reasoning: ReasoningEffort | None = None
+    max_output_tokens: int | None = None
+    provider_tools: Sequence[str] | None = None
+    agents: Sequence[AnyAgent[Any]] = ()
+    handoffs: Sequence[AnyAgent[Any]] = ()
+
+    def __post_init__(self) -> None:
+        """Check the agent.
+
+        Raises:
+            AgentCoreError: `validation_error`, which names the field.
+        """
+        if not _NAME.fullmatch(self.name):
+            reason = f"of an agent is 1 to 64 letters, digits, _ and -, not {self.name!r}"
+            raise malformed_option("name", reason)
+        options = self.options
+        if options.budget is not self.budget:
+            object.__setattr__(self, "budget", options.budget)
+        checked_agents("agents", self.agents)
+        checked_agents("handoffs", self.handoffs)
+
+    @property
+    def engine_agent(self) -> "Agent[OutputT]":
+        """The agent itself."""
+        return self
+
+    @property
+    def options(self) -> RunOptions[Any]:
+        """The options of a run of this agent, without its instructions.
+
+        Raises:
+            AgentCoreError, ConfigError: as for the options of a run.
+        """
+        given = {name: getattr(self, name) for name in AGENT_OPTIONS}
+        changed = {n: each for n, each in given.items() if each != getattr(NO_OPTIONS, n)}
+        return asked_options(None, changed)
+
+    def as_tool(self, name: str | None = None, description: str | None = None) -> Tool:
+        """Return a tool with which another agent asks this one, by one text: its `message`.
+
+        Each call is a child run of the run that calls. It asks nobody itself; the tools of this
+        agent do.
+
+        Args:
+            name: of the tool; the agent's by default.
+            description: tells the calling model about it; by default the agent's.
+
+        Raises:
+            ConfigError: `validation_error`; a tool cannot have that name.
+        """
+        from agent_core.tools.decorator import tool  # noqa: PLC0415 - few agents are tools
+
+        said = description or self.description
+        about = f"Ask the agent {self.name}. It knows nothing but the message, and answers it."
+
+        @tool(name=name or self.name, description=said or about, readonly=True)
+        async def ask(message: str, context: ToolContext[Any]) -> Any:
+            if context.ask_agent is None:
+                reason = "agents can only be asked in a run of a runtime"
+                raise ToolError(ErrorCode.TOOL_NOT_AVAILABLE, reason)
+            return await context.ask_agent(self, message, context)
+
+        check_own_name(ask.name)
+        return replace(ask, concurrency=Concurrency.AGENT)
+
+    def definition(self, text: str = "") -> AgentDefinition:
+        """Return the agent as a definition, with the text of its instructions."""
+        return AgentDefinition(
+            agent_definition_id=self.name,
+            name=self.name,
+            description=self.description or _first_line(self.instructions),
+            body=text,
+        )
+
+
+AGENT_OPTIONS = frozenset(each.name for each in fields(RunOptions)).intersection(
+    each.name for each in fields(Agent)
+) - {"instructions", "agents", "handoffs"}
+"""Options of a run that an agent has, too."""
+
+
+def _first_line(instructions: Instructions | None) -> str:
+    text = instructions.strip() if isinstance(instructions, str) else ""
+    return text.partition("\n")[0][:_SHOWN]
+
+
+def checked_agents(option: str, given: object) -> list[Agent[Any]]:
+    """Return agents as values of the engine.
+
+    Raises:
+        AgentCoreError: `validation_error`: one is something else, or two have the same name.
+    """
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        raise malformed_option(option, f"is a list of agents, not a {type(given).__name__}")
+    found: dict[str, Agent[Any]] = {}
+    for each in cast("Sequence[object]", given):
+        agent = checked_agent(option, each)
+        if agent.name in found and found[agent.name] is not agent:
+            raise malformed_option(option, f"holds two agents named {agent.name}; rename one")
+        found[agent.name] = agent
+    return list(found.values())
+
+
+def checked_agent(option: str, given: object) -> Agent[Any]:
+    """Return an agent as a value of the engine.
+
+    Raises:
+        AgentCoreError: `validation_error`: it is something else.
+    """
+    if not isinstance(given, type) and isinstance(given, AnyAgent):
+        return cast("AnyAgent[Any]", given).engine_agent
+    what = given.__name__ if isinstance(given, type) else f"a {type(given).__name__}"
+    raise malformed_option(option, f"holds {what}; an agent is an Agent(name, instructions, …)")
+
+
+def with_checked_agents(options: RunOptions[Any]) -> RunOptions[Any]:
+    """Return options with their agents as values of the engine.
+
+    Raises:
+        AgentCoreError: `validation_error`: one is something else.
+    """
+    agent = options.agent
+    if agent is not None and not isinstance(agent, str):
+        agent = checked_agent("agent", agent)
+    return replace(
+        options,
+        agent=agent,
+        agents=checked_agents("agents", options.agents),
+        handoffs=checked_agents("handoffs", options.handoffs),
+    )
 
 
 def asked_placement(given: Mapping[str, Any]) -> Placement:
@@ -298,6 +507,8 @@ def asked_options(options: object, given: Mapping[str, Any]) -> RunOptions[Any]:
         from agent_core.context.given_messages import read_history  # noqa: PLC0415 - few have one
 
         asked = replace(asked, history=cast("Any", read_history(asked.history)))
+    if asked.agent is not None or asked.agents or asked.handoffs:
+        asked = with_checked_agents(asked)
     stored = stored_options(asked)
     budget = asked.budget if "budget" in stored.needs_caller else stored.budget
     return replace(asked, budget=budget, memory=stored.memory)
@@ -325,8 +536,11 @@ def stored_options(options: RunOptions[Any]) -> StoredOptions:
         "extensions": bool(extensions),
         "model": isinstance(model, ModelConfig) and model.adapter is not None,
         "tools": any(not isinstance(tool, str) for tool in tools or ()),
+        "agents": bool(options.agents or options.handoffs),
     }
+    agent = options.agent
     values = {
+        "agent": agent.engine_agent.name if agent and not isinstance(agent, str) else agent,
         "instructions": None if callable(options.instructions) else options.instructions,
         "model": model.model_dump(exclude_unset=True) if isinstance(model, ModelConfig) else model,
         "tools": None if tools is None else [tool_name(tool) for tool in tools],
@@ -358,87 +572,6 @@ def stored_options(options: RunOptions[Any]) -> StoredOptions:
         return stored
     return stored.model_copy(
         update={"output_schema": expected.schema, "output_name": expected.name}
-    )
-
-
-def missing_options(
-    stored: StoredOptions, given: RunOptions[Any], is_known: Callable[[str], bool]
-) -> dict[str, Sequence[str]]:
-    """Return the options that a run needs from its program and that this process lacks.
-
-    Args:
-        stored: the options of the run.
-        given: options that the program has handed over again.
-        is_known: returns whether this process has a tool of that name.
-
-    Returns:
-        The missing options by name; for `tools`, the names of the missing tools.
-    """
-    brought = {tool_name(each) for each in given.tools or () if not isinstance(each, str)}
-    tools = [name for name in stored.tools or () if name not in brought and not is_known(name)]
-    missing: dict[str, Sequence[str]] = {"tools": tools} if tools else {}
-    is_handed_over = {
-        "budget": given.budget is not None,
-        "deps": given.deps is not None,
-        "guards": bool(given.guards),
-        "extensions": bool(given.extensions),
-        "model": given.model is not None,
-    }
-    for name, is_here in is_handed_over.items():
-        if name in stored.needs_caller and not is_here:
-            missing[name] = ()
-    return missing
-
-
-def restored_options(
-    stored: StoredOptions, given: RunOptions[Any] | None = None
-) -> RunOptions[Any]:
-    """Return the options of a run that another process has started.
-
-    Args:
-        stored: the options as that process stored them.
-        given: options that only a program can have: `tools`, `deps`, `guards`, `extensions`,
-            `model`, `output_type` and a pool as `budget`. Tools that the run did not have are left
-            out; a run that had all tools has them in addition.
-    """
-    given = given or NO_OPTIONS
-    model: Any = given.model
-    if model is None:
-        model = stored.model
-        model = ModelConfig.model_validate(model) if isinstance(model, dict) else model
-    expected: object = given.output_type
-    if expected is None and stored.output_schema is not None:
-        from agent_core.tools.output import ExpectedOutput  # noqa: PLC0415 - see `expected`
-
-        expected = ExpectedOutput.stored(stored)
-    brought = {tool_name(each): each for each in given.tools or () if not isinstance(each, str)}
-    tools: Sequence[AnyTool] | None = None
-    if stored.tools is not None:
-        tools = [brought.get(name, name) for name in stored.tools]
-    elif brought:
-        tools = [EVERY_TOOL, *brought.values()]
-    return RunOptions(
-        instructions=stored.instructions,
-        model=model,
-        tools=tools,
-        disabled_tools=stored.disabled_tools,
-        output_type=cast("Any", expected),
-        output_mode=stored.output_mode,
-        output_retries=stored.output_retries,
-        budget=given.budget if "budget" in stored.needs_caller else stored.budget,
-        max_turns=stored.max_turns,
-        provider_tools=stored.provider_tools,
-        permission_mode=stored.permission_mode,
-        temperature=stored.temperature,
-        seed=stored.seed,
-        stop=stored.stop,
-        reasoning=stored.reasoning,
-        max_output_tokens=stored.max_output_tokens,
-        memory=stored.memory,
-        deps=given.deps,
-        guards=given.guards,
-        extensions=given.extensions,
-        metadata=stored.metadata,
     )
 
 

@@ -411,6 +411,7 @@ def _context_of(ctx: RunContext, call: ToolCall, opened: OpenCall) -> ToolContex
         is_cancelled=opened.is_cancelled,
         show_output=partial(ctx.journal.show_output, call),
         deps=ctx.toolbox.deps,
+        ask_agent=ctx.toolbox.ask_agent,
     )
 
 

@@ -359,7 +359,7 @@ class Questions:
         obstacle = self._find_obstacle(call, run)
         may_park = self._unattended == "park" and obstacle is None
         can_ask = self._callback is not None or may_park or self._unattended == "wait"
-        root_id = run.parent_run_id or run.run_id
+        root_id = run.root_id
         # A resumed run may have an answer already.
         if not can_ask and not await store.approval_of(root_id, run.run_id, call.tool_call_id):
             raise _no_way_to_ask(definition, access, obstacle)
@@ -425,7 +425,7 @@ class Questions:
         if self._store is None:
             return
         for call in calls:
-            root_id = run.parent_run_id or run.run_id
+            root_id = run.root_id
             found = await self._store.approval_of(root_id, run.run_id, call.tool_call_id)
             if found is not None and found.state is ApprovalState.OPEN:
                 await self._store.withdraw(found.request_id)
@@ -444,7 +444,7 @@ class Questions:
             request_id=request.request_id,
             session_id=run.session_id,
             run_id=run.run_id,
-            root_run_id=run.parent_run_id or run.run_id,
+            root_run_id=run.root_id,
             agent_id=run.agent_id,
             agent_path=agent_path(run),
             tool_call_id=call.tool_call_id,

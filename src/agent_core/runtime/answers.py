@@ -13,13 +13,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError, ToolError
-from agent_core.loop.options import (
-    NO_OPTIONS,
-    RunOptions,
-    missing_options,
-    restored_options,
-    tool_name,
-)
+from agent_core.loop.options import NO_OPTIONS, RunOptions, tool_name
+from agent_core.loop.restored import missing_options, restored_options
 from agent_core.permissions.questions import current_decider, denied_by_user
 from agent_core.permissions.request import WIDE_DECISIONS, rule_of, wide_of
 from agent_core.runtime.pipeline import RunPipeline
@@ -404,6 +399,8 @@ def _merged(known: RunOptions[Any], given: RunOptions[Any]) -> RunOptions[Any]:
         deps=known.deps if given.deps is None else given.deps,
         guards=given.guards or known.guards,
         extensions=given.extensions or known.extensions,
+        agents=given.agents or known.agents,
+        handoffs=given.handoffs or known.handoffs,
         model=known.model if given.model is None else given.model,
         budget=known.budget if given.budget is None else given.budget,
         output_type=known.output_type if given.output_type is None else given.output_type,

@@ -12,7 +12,8 @@ from agent_core.errors import ConfigError, ErrorCode, LastTurnError, ParkedError
 from agent_core.events import Journal
 from agent_core.loop import NoHistory, conclude, converse
 from agent_core.loop.inside import enter_run
-from agent_core.loop.options import NO_OPTIONS, RunOptions, missing_options, restored_options
+from agent_core.loop.options import NO_OPTIONS, RunOptions
+from agent_core.loop.restored import missing_options, restored_options
 from agent_core.runtime.factory import RunFactory
 from agent_core.runtime.memory_service import MemoryService
 from agent_core.runtime.process import ProcessParts
@@ -124,6 +125,8 @@ class RunExecutor:
                                 guards=guards,
                                 trace=run.trace,
                                 tools=spawner.tools,
+                                ask_agent=spawner.ask,
+                                free=spawner.free,
                                 board=spawner.board,
                                 memory=self._memory.open(scope, run.tenant),
                                 inbox=run.inbox,
@@ -161,7 +164,8 @@ class RunExecutor:
         """
         build_context = partial(self._contexts.child_context, parent=run.scope)
         if run.identity.role is not AgentRole.ORCHESTRATOR:
-            yield ChildSpawner(self._spawning, run.journal, build_context, options)
+            agents = self._project.agents_of(options)
+            yield ChildSpawner(self._spawning, run.journal, build_context, options, agents=agents)
             return
         # Tasks and workers are a third of all code, and most runs have neither.
         from agent_core.agents.orchestrator import open_orchestrator_spawner  # noqa: PLC0415

@@ -158,6 +158,14 @@ class RunFactory:
         scope = parent.open_child(spec.run.run_id)
         budget = spec.options.budget
         scope.meter = self._models.meter(spec.run, budget, parent=parent.meter)
+        if spec.nest is not None:
+            spawner = spec.nest(partial(self.child_context, parent=scope))
+            spec = replace(
+                spec,
+                tools=[*spec.tools, *spawner.tools],
+                ask_agent=spawner.ask,
+                free=spawner.free,
+            )
         return (await self.context_and_source(spec, scope))[0]
 
     async def context_and_source(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from agent_core.config.models import Config, ModelConfig
     from agent_core.config.paths import Setup
     from agent_core.extensions import Extension
+    from agent_core.loop.options import Agent, AnyAgent
     from agent_core.mcp import ElicitationCallback
     from agent_core.permissions import PermissionCallback
     from agent_core.providers.base import ProviderAdapter, ProviderRegistry
@@ -64,6 +65,8 @@ class RuntimeOptions(Struct, kw_only=True, dict=True, weakref=True):
     provider_registry: "ProviderRegistry | None" = None
     tool_registry: "ToolRegistry | None" = None
     own_tools: "Sequence[Tool]" = ()
+    agents: "Sequence[Agent[Any]]" = ()
+    handoffs: "Sequence[Agent[Any]]" = ()
     toolsets: "Sequence[Toolset]" = ()
     extensions: "Sequence[Extension]" = ()
     definitions: list[AgentDefinition] = field(default_factory=list[AgentDefinition])
@@ -106,6 +109,17 @@ class RuntimeOptions(Struct, kw_only=True, dict=True, weakref=True):
 
         self.own_tools, toolsets = runtime_tools(tools)
         self.toolsets = (*self.toolsets, *toolsets)
+
+    def know(self, agents: "Sequence[AnyAgent[Any]]", handoffs: "Sequence[AnyAgent[Any]]") -> None:
+        """Let every run start these agents, or hand its conversation over to them.
+
+        Raises:
+            AgentCoreError: `validation_error`: one is no agent, or two have the same name.
+        """
+        from agent_core.loop.options import checked_agents  # noqa: PLC0415
+
+        self.agents = checked_agents("agents", agents)
+        self.handoffs = checked_agents("handoffs", handoffs)
 
     @property
     def providers(self) -> "ProviderRegistry":

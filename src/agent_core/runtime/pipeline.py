@@ -507,6 +507,11 @@ class RunPipeline:
 
     async def end_children(self, run_id: str) -> None:
         """Cancel the waiting children of a run that has ended, and close its questions."""
+        await self._cancel_waiting(run_id)
+        await self._store.close_waiting(run_id)
+
+    async def _cancel_waiting(self, run_id: str) -> None:
+        """Cancel the waiting children of a run, and theirs before them."""
         for child in await self._store.waiting_children(run_id):
             identity = RunIdentity(
                 session_id=child.session_id,
@@ -516,9 +521,9 @@ class RunPipeline:
                 mode=child.mode,
                 parent_run_id=run_id,
             )
+            await self._cancel_waiting(child.run_id)
             journal = self._table.open_journal(identity, EventStream())
             await settle_parked(journal, self._table.history_of(child))
-        await self._store.close_waiting(run_id)
 
 
 def _still_waits(waiting: RunRecord) -> StorageError:

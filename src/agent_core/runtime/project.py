@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from msgspec import Struct
 
@@ -18,7 +18,7 @@ from agent_core.aio import finish_uncancelled
 from agent_core.config.load import Profile, config_secrets
 from agent_core.config.models import ModelConfig
 from agent_core.config.paths import Setup, expand_path, resolve_project, tasks_folder
-from agent_core.config.problems import unusable
+from agent_core.config.problems import nearest, unusable
 from agent_core.context.instructions import InstructionCatalog, find_instructions
 from agent_core.context.loaded import with_text
 from agent_core.context.skills import SkillCatalog, find_skills
@@ -34,6 +34,7 @@ from agent_core.loop.options import (
     NO_OPTIONS,
     RunOptions,
     checked_extensions,
+    malformed_option,
     with_contributions,
 )
 from agent_core.memory.current import CurrentMemories, find_memories
@@ -58,6 +59,7 @@ from agent_core.types import (
 
 if TYPE_CHECKING:
     from agent_core.hooks import HookRunner
+    from agent_core.loop.options import Agent
     from agent_core.mcp import McpTools, McpToolset
     from agent_core.mcp.config import ServerConfig
     from agent_core.mcp.discovery import Offer
@@ -143,6 +145,7 @@ class Project:
             can_ask=options.permission_callback is not None
             or config.permissions.unattended != "deny",
             own=options.own_tools,
+            agents=[*options.agents, *options.handoffs],
         )
         self.toolboxes.check_names()
         self._check_matchers()
@@ -151,7 +154,9 @@ class Project:
             *checked_extensions(options.extensions),
         ]
         self._settings_home = setup.settings_home
-        self.definitions = AgentDefinitions(self._settings_home, options.definitions)
+        self._agents, self._handoffs = options.agents, options.handoffs
+        of_agents = [each.definition() for each in options.agents]
+        self.definitions = AgentDefinitions(self._settings_home, [*options.definitions, *of_agents])
         check_definitions(self.definitions, config, self.toolboxes.known_names())
         self._learn_secrets(*self.definitions.profiles())
         rules, open_saved = _load_rules(setup, self._paths, redactor)
@@ -178,6 +183,37 @@ class Project:
         check_definition(definition, self.setup.config, self.toolboxes.known_names())
         self.definitions.register(definition)
         self._learn_secrets(definition.model_profile)
+
+    def agents_of(self, options: RunOptions) -> "Sequence[Agent[Any]]":
+        """Return the agents that a run may start: its own, and the runtime's."""
+        if not options.agents:
+            return self._agents
+        from agent_core.loop.agent import together  # noqa: PLC0415 - few runs have any
+
+        return together(options.agents, self._agents)
+
+    def handoffs_of(self, options: RunOptions) -> "Sequence[Agent[Any]]":
+        """Return the agents that a run may hand its conversation to: its own, and the runtime's."""
+        if not options.handoffs:
+            return self._handoffs
+        from agent_core.loop.agent import together  # noqa: PLC0415 - few runs have any
+
+        return together(options.handoffs, self._handoffs)
+
+    def find_agent(self, name: str, options: RunOptions) -> "Agent[Any] | AgentDefinition":
+        """Return the agent, or the definition, that a run names.
+
+        Raises:
+            AgentCoreError: `validation_error`: there is neither.
+        """
+        for agent in (*self.agents_of(options), *self.handoffs_of(options)):
+            if agent.name == name:
+                return agent
+        if found := self.definitions.find(name):
+            return found
+        known = sorted(each.agent_definition_id for each in self.definitions.listed())
+        reason = f"names {name!r}, and there is no such agent{nearest(name, known)}"
+        raise malformed_option("agent", reason)
 
     def _check_matchers(self) -> None:
         """Check that every matcher of the hooks can be met by some tool.

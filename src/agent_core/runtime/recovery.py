@@ -197,8 +197,7 @@ class SessionHistory:
 
     async def _as_allowed(self, call: ToolCall, run: RunIdentity) -> ToolCall:
         """Return the call with the arguments that were allowed, if they differ from its own."""
-        root_run_id = run.parent_run_id or run.run_id
-        found = await self._store.approval_of(root_run_id, run.run_id, call.tool_call_id)
+        found = await self._store.approval_of(run.root_id, run.run_id, call.tool_call_id)
         if found is None or found.changed_arguments is None:
             return call
         change = {"request_id": found.request_id, "arguments": found.changed_arguments}

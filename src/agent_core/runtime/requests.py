@@ -28,6 +28,7 @@ from agent_core.text import first_words
 from agent_core.types import (
     MODEL_KEY,
     WORDS,
+    AgentDefinition,
     Draft,
     ImageBlock,
     NewRun,
@@ -92,8 +93,6 @@ class RunRequests:
         if dispatcher is None and placement is not ANYWHERE:
             placement.require_one_machine()
         is_here = dispatcher is None or placement.here or prompt is None
-        model = self._models.resolve(instead=options.model, provider_tools=options.provider_tools)
-        options = self._with_memory(options)
         begins = RunIdentity(
             session_id=session_id,
             agent_id=new_id("agent"),
@@ -101,6 +100,8 @@ class RunRequests:
             role=ROLES[mode][1],
             mode=mode,
         )
+        options = await self._settled(options, begins)
+        model = self._models.resolve(instead=options.model, provider_tools=options.provider_tools)
         if is_here:
             await self._models.require_ready(model)
             with suppress(AgentCoreError):  # the run itself reports a broken toolset
@@ -111,8 +112,6 @@ class RunRequests:
                 self._project.toolboxes.check_deps(options)
         stored, history = None, list[Node]()
         if options is not NO_OPTIONS:
-            context = ExtensionContext(run=begins, deps=options.deps)
-            options = await with_instructions(options, context)
             if options.history:
                 options, history = await self._take_history(options, begins, model)
             stored = self._store_options(options, model)
@@ -153,6 +152,41 @@ class RunRequests:
         warnings = self._project.start_warnings(options, may_call=may_call)
         return RunRequest(opening=opening, prompt=clean_prompt, caller=caller, warnings=warnings)
 
+    async def _settled(self, options: RunOptions, begins: RunIdentity) -> RunOptions:
+        """Return the options with all that they name: a memory, instructions as a text, an agent.
+
+        Raises:
+            AgentCoreError: `validation_error`: there is no such agent, or a function that writes
+                instructions failed.
+            ConfigError: the model of the agent's definition cannot be used.
+        """
+        scope = self._project.setup.memory_scope
+        if options.memory is None and scope != MEMORY_SHARED:
+            options = replace(options, memory=scope)
+        if options is NO_OPTIONS:
+            return options
+        context = ExtensionContext(run=begins, deps=options.deps)
+        options = await with_instructions(options, context)
+        if options.agent is None:
+            return options
+        from agent_core.loop.agent import together, with_agent  # noqa: PLC0415 - few name one
+
+        asked, given = options.agent, options
+        agent = self._project.find_agent(asked, options) if isinstance(asked, str) else asked
+        if isinstance(agent, AgentDefinition):
+            theirs = NO_OPTIONS
+            if agent.model_profile is not None:
+                theirs = RunOptions(model=self._models.resolve(agent.model_profile))
+            return with_agent(options, theirs, agent.body)
+        own = agent.engine_agent
+        told = RunOptions(instructions=own.instructions)
+        text = (await with_instructions(told, context)).text
+        return replace(
+            with_agent(options, own.options, text),
+            agents=together(given.agents, own.agents),
+            handoffs=together(given.handoffs, own.handoffs),
+        )
+
     async def _take_history(
         self, options: RunOptions, begins: RunIdentity, model: ModelConfig
     ) -> tuple[RunOptions, list[Node]]:
@@ -188,13 +222,6 @@ class RunRequests:
             return None, telemetry.carrier()
         trace = telemetry.begin_run(begins, self._journal_redactor.payload)
         return trace, trace.carrier
-
-    def _with_memory(self, options: RunOptions) -> RunOptions:
-        """Apply the runtime's memory scope to options that name none."""
-        scope = self._project.setup.memory_scope
-        if options.memory is not None or scope == MEMORY_SHARED:
-            return options
-        return replace(options, memory=scope)
 
     async def clean_prompt(self, prompt: Draft, model: ModelConfig) -> RunPrompt:
         """Return the message without secrets, with its images as the model accepts them.

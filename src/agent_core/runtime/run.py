@@ -56,11 +56,13 @@ def identity_of(record: RunRecord) -> RunIdentity:
         agent_id=record.agent_id,
         run_id=record.run_id,
         role=ROLES[record.mode][1],
-        agent_definition_id=None,
+        agent_definition_id=record.options and record.options.agent,
         mode=record.mode,
         permission_mode=(record.options and record.options.permission_mode) or "ask",
         parent_agent_id=None,
         parent_run_id=None,
+        root_run_id=None,
+        task=None,
     )
 
 
@@ -131,8 +133,10 @@ class RunScope(Struct, eq=False, kw_only=True):
 
     def meter_of(self, run_id: str) -> "Meter | None":
         """Return the meter of this run or of one of its children."""
-        scopes = (self, *self.children)
-        return next((scope.meter for scope in scopes if scope.run_id == run_id), None)
+        if self.run_id == run_id:
+            return self.meter
+        found = (child.meter_of(run_id) for child in self.children)
+        return next((meter for meter in found if meter is not None), None)
 
 
 class RunProgress(Struct, eq=False, weakref=True, kw_only=True):

@@ -8,7 +8,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable
 from contextlib import AsyncExitStack, aclosing, contextmanager, suppress
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from agent_core.agents.boards import TaskBoards
@@ -177,6 +177,8 @@ class Runs:
             work_tools=project.toolboxes.work_tools,
             is_disabled=project.toolboxes.is_disabled,
             can_ask=project.toolboxes.can_ask,
+            check_options=partial(project.toolboxes.check_options, is_child=True),
+            open_tools=project.with_toolsets,
             history_of=table.history_of,
             open_journal=table.open_journal,
             redactor=process.redactor,

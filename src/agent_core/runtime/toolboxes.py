@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -41,6 +41,7 @@ from agent_core.tools.workspace import Workspace
 from agent_core.types import AgentRole, EventLevel, EventType, ToolDefinition
 
 if TYPE_CHECKING:
+    from agent_core.loop.options import Agent
     from agent_core.mcp import McpTools, ServerFailure
     from agent_core.process.sandbox import Sandbox
     from agent_core.tools.output import ExpectedOutput
@@ -68,6 +69,7 @@ class Toolboxes:
         sandbox: confines these programs; None for no sandbox.
         can_ask: true if there is a permission callback.
         own: tools that the program gives every run.
+        agents: agents that every run may start, or hand its conversation over to.
 
     Attributes:
         changes: how often tools were added.
@@ -83,7 +85,9 @@ class Toolboxes:
         sandbox: "Sandbox | None" = None,
         can_ask: bool = False,
         own: Iterable[Tool] = (),
+        agents: "Sequence[Agent[Any]]" = (),
     ) -> None:
+        self._agents = agents
         self.can_ask = can_ask
         self._setup = setup
         self._registered = registered
@@ -142,8 +146,10 @@ class Toolboxes:
         self._opened += added
         self.changes += 1
 
-    def check_options(self, options: RunOptions) -> None:
+    def check_options(self, options: RunOptions, *, is_child: bool = False) -> None:
         """Check that a run names only existing tools, and brings none that hides another.
+
+        The tools that a child of an agent must not have are those of its parent.
 
         Raises:
             AgentCoreError: `validation_error`, naming the option and the tool.
@@ -156,9 +162,14 @@ class Toolboxes:
                     raise malformed_option("tools", f"{reason}; give yours another")
                 brought.add(tool.name)
         known |= brought
+        disabled = () if is_child else options.disabled_tools
+        if disabled and (options.agents or options.handoffs or self._agents):
+            from agent_core.loop.agent import tool_names  # noqa: PLC0415 - few runs have agents
+
+            known |= tool_names([*options.agents, *options.handoffs, *self._agents])
         for option, names in (
             ("tools", [tool_name(t) for t in options.tools or () if not isinstance(t, Toolset)]),
-            ("disabled_tools", options.disabled_tools),
+            ("disabled_tools", disabled),
         ):
             for name in names:
                 if name not in known and not name.startswith("mcp.") and name != EVERY_TOOL:
@@ -228,7 +239,10 @@ class Toolboxes:
         async def select() -> list[Tool]:
             served = await self._served(self._mcp, spec.journal, reported) if self._mcp else ()
             chosen = select_tools(
-                spec.run.role, self._wanted([*own, *served]), granted=spec.granted
+                spec.run.role,
+                self._wanted([*own, *served]),
+                granted=spec.granted,
+                also=spec.free,
             )
             if self._mcp is not None:
                 chosen += self._resource_tools(self._mcp, spec, chosen)
@@ -238,7 +252,10 @@ class Toolboxes:
             return [
                 tool
                 for tool in chosen
-                if offers(tool.name, is_free=not is_main and not does_work(tool.name))
+                if offers(
+                    tool.name,
+                    is_free=tool.name in spec.free or not (is_main or does_work(tool.name)),
+                )
             ]
 
         async def renew() -> list[Tool] | None:
@@ -257,7 +274,14 @@ class Toolboxes:
         most = window // _DEFERRED_SHARE if most is None else most
         renewed = None if self._mcp is None else renew
         if not outside or estimate_tools(outside) <= most:
-            return Toolbox(tools, renew=renewed, deps=deps, expected=expected, run=spec.run)
+            return Toolbox(
+                tools,
+                renew=renewed,
+                deps=deps,
+                expected=expected,
+                run=spec.run,
+                ask_agent=spec.ask_agent,
+            )
         from agent_core.tools.deferred import DeferringToolbox  # noqa: PLC0415 - few need it
 
         room = window // _DEFINITIONS_SHARE
@@ -270,6 +294,7 @@ class Toolboxes:
             deps=deps,
             expected=expected,
             run=spec.run,
+            ask_agent=spec.ask_agent,
         )
 
     def _check_settings(self, known: set[str]) -> None:

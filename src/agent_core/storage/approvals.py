@@ -123,12 +123,13 @@ def withdraw(connection: Connection, liveness: Liveness, request_id: str) -> Non
 
 
 def withdraw_all(
-    connection: Connection, root_run_id: str, now: datetime, *, run_id: str | None = None
+    connection: Connection, root_run_id: str | None, now: datetime, *, run_id: str | None = None
 ) -> None:
     """Withdraw all open questions of a user's run and its children, or of one of them."""
     connection.execute(
         """UPDATE approvals SET state = 'withdrawn', decided_at = ?
-        WHERE root_run_id = ? AND run_id = coalesce(?, run_id) AND state = 'open'""",
+        WHERE root_run_id = coalesce(?, root_run_id) AND run_id = coalesce(?, run_id)
+        AND state = 'open'""",
         (iso(now), root_run_id, run_id),
     )
 

@@ -647,6 +647,9 @@ def _settle_open(
             asked = approvals.kept_runs(connection, run.run_id)
             is_kept = run.status is RunStatus.WAITING or run.run_id == taken_id
             kept |= asked or ({run.run_id} if is_kept else set())
+    for run in reversed(runs):  # a child that waits keeps those that wait for it
+        if run.run_id in kept and run.parent_run_id is not None:
+            kept.add(run.parent_run_id)
     for run in runs:
         if run.run_id == taken_id:
             settle_holds(connection, run.run_id)
@@ -774,7 +777,8 @@ def close_run(connection: Connection, run: RunRecord, closing: _Closing) -> RunR
     }
     update(connection, RunRecord, run.run_id, changes)
     settle_lost(connection, run.run_id)
-    approvals.withdraw_all(connection, run.parent_run_id or run.run_id, now, run_id=run.run_id)
+    root_id = None if run.parent_run_id is not None else run.run_id
+    approvals.withdraw_all(connection, root_id, now, run_id=run.run_id)
     agent = {"status": closing.agent_status, "updated_at": now}
     update(connection, AgentRecord, run.agent_id, agent)
     return run.model_copy(update=changes)

@@ -107,6 +107,8 @@ class ToolContext(Generic[Deps]):
         show_output: shows the last output of a program, and how many lines it has finished, while
             the call runs (event `tool_output`); None: no reader would see it.
         deps: the object that the run was started with as `deps`; None without one.
+        ask_agent: starts a child run of an agent, for tools made of agents; None outside of the
+            runs of a runtime.
 
     The three functions may be called from a plain function, which runs in a thread of its own.
     """
@@ -119,6 +121,7 @@ class ToolContext(Generic[Deps]):
     is_cancelled: Callable[[], bool]
     show_output: Callable[[str, int], None] | None = None
     deps: Deps = _NO_DEPS
+    ask_agent: "AskAgent | None" = None
 
     @property
     def session_id(self) -> str:
@@ -144,6 +147,10 @@ class ToolContext(Generic[Deps]):
     def cancelled(self) -> bool:
         """Return whether the run is being cancelled; a long handler checks it now and then."""
         return self.is_cancelled()
+
+
+AskAgent = Callable[[Any, str, ToolContext[Any]], Awaitable[ToolReturn]]
+"""Starts a child run of an agent with a message, for a call, and returns the agent's answer."""
 
 
 class OutputMisfitError(PortableError):

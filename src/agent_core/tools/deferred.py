@@ -17,7 +17,7 @@ from agent_core.errors import ErrorCode, ToolError
 from agent_core.providers.requests import wire_name
 from agent_core.text import content_hash, estimate_text, fit_lines, shortened
 from agent_core.text.folding import fold
-from agent_core.tools.base import Action, LoadedTexts, Tool, ToolContext, ToolOutput, View
+from agent_core.tools.base import Action, AskAgent, LoadedTexts, Tool, ToolContext, ToolOutput, View
 from agent_core.tools.registry import AnyCall, Renew, Toolbox, model_tool
 from agent_core.tools.schema import Arguments
 from agent_core.types import Access, Draft, NodeType, RunIdentity, ToolCall, user_text
@@ -71,7 +71,7 @@ class DeferringToolbox(Toolbox):
         is_deferred: whether the definition of the tool of this name is held back.
         view: the run's own: definitions in it have been asked for.
         room: estimated tokens of the definitions that one search brings in.
-        renew, deps, expected, run: see `Toolbox`.
+        renew, deps, expected, run, ask_agent: see `Toolbox`.
 
     Attributes:
         own: the two tools that lead to those held back.
@@ -88,12 +88,15 @@ class DeferringToolbox(Toolbox):
         deps: Any = None,
         expected: "ExpectedOutput | None" = None,
         run: RunIdentity | None = None,
+        ask_agent: AskAgent | None = None,
     ) -> None:
         self._is_deferred = is_deferred
         self._loaded = LoadedTexts(view, NodeType.TOOL_CONTEXT, "name")
         self._room = room
         self.own = (self._find_tool(), _call_tool())
-        super().__init__(tools, renew=renew, deps=deps, expected=expected, run=run)
+        super().__init__(
+            tools, renew=renew, deps=deps, expected=expected, run=run, ask_agent=ask_agent
+        )
 
     def take(self, tools: Iterable[Tool]) -> None:
         """Use these tools from now on, beside the two of its own."""

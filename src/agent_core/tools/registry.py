@@ -13,6 +13,7 @@ from agent_core.errors import ConfigError, ErrorCode, ToolError
 from agent_core.text import shorten_name, shortened
 from agent_core.tools.base import (
     Action,
+    AskAgent,
     Concurrency,
     Prepare,
     Tool,
@@ -265,6 +266,7 @@ class Toolbox:
         renew: asked before every turn; without it the tools stay as they are.
         deps: what the tools find at `ToolContext.deps`.
         run: the run that has the tools; needed for tools that are not offered to every run.
+        ask_agent: starts children for tools made of agents, if the run can.
         expected: what the answer of the run has to be; None for plain text. The model is offered
             its tool beside the others.
 
@@ -281,8 +283,10 @@ class Toolbox:
         deps: Any = None,
         expected: "ExpectedOutput | None" = None,
         run: RunIdentity | None = None,
+        ask_agent: AskAgent | None = None,
     ) -> None:
         self.deps = deps
+        self.ask_agent = ask_agent
         self.expected = expected
         self._run = run
         self._renew = renew

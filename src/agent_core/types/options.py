@@ -115,6 +115,7 @@ class StoredOptions(Frozen):
         stop: texts at which a reply ends.
         reasoning: amount of reasoning.
         max_output_tokens: largest number of tokens of a reply.
+        agent: the definition id of its agent, if it has one.
         memory: scope of its memory: `off`, `shared` or `user:<id>`; None is `shared` if memory is
             on in the settings.
         needs_caller: names of options that cannot be stored (`deps`, `guards`, callables among
@@ -140,6 +141,7 @@ class StoredOptions(Frozen):
     stop: Annotated[list[StopText], Field(max_length=16)] = []
     reasoning: ReasoningEffort | None = None
     max_output_tokens: OutputTokens | None = None
+    agent: str | None = None
     memory: MemoryScope = None
     needs_caller: list[str] = []
     trace: dict[str, str] = {}

@@ -227,7 +227,13 @@ class RunIdentity(Frozen):
     permission_mode: PermissionMode = "ask"
     parent_agent_id: SafeId | None = None
     parent_run_id: SafeId | None = None
+    root_run_id: SafeId | None = None
     task: str | None = None
+
+    @property
+    def root_id(self) -> str:
+        """Id of the user's run that this run is, or belongs to."""
+        return self.root_run_id or self.parent_run_id or self.run_id
 
 
 class CancelResult(Frozen):

@@ -26,8 +26,9 @@ def parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 
 def test_the_listed_keywords_are_those_of_the_options_and_the_placement() -> None:
-    assert {*parameters(run_keywords)} == {*StartFields.__annotations__, "output_type"}
-    assert {*RunFields.__annotations__, "output_type"} == {each.name for each in fields(RunOptions)}
+    typed = {"output_type", "agent"}
+    assert {*parameters(run_keywords)} == {*StartFields.__annotations__, *typed}
+    assert {*RunFields.__annotations__, *typed} == {each.name for each in fields(RunOptions)}
 
 
 @pytest.mark.parametrize(

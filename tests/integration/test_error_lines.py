@@ -215,6 +215,19 @@ def test_a_refusal_of_the_service_is_short_and_its_words_come_below(
     assert sum(words in line for line in lines) == 1
 
 
+@pytest.mark.parametrize(("seconds", "when"), [("61", "in 2 minutes"), ("9000", "in 3 hours")])
+def test_a_long_wait_that_the_service_asks_for_is_named(
+    home: Home, project: Path, seconds: str, when: str
+) -> None:
+    reply = Status(429, headers={"Retry-After": seconds})
+    with ModelServer.in_thread(lambda _: reply) as server:
+        config = f'{OPENAI}base_url = "{server.base_url("openai")}"\n'
+        trouble = Trouble(RUN, 1, f"try again {when}, as it asks", config, details="status 429")
+        lines = fail(home, project, trouble)
+        assert len(server.requests) == 1
+    check(lines, trouble)
+
+
 def test_a_key_that_was_sent_is_the_one_to_check(home: Home, project: Path) -> None:
     with ModelServer.in_thread(lambda _: Status(401)) as server:
         config = KEYED.replace("[model.", f'base_url = "{server.base_url("openai")}"\n[model.', 1)

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from math import ceil
 from typing import Any, cast
 
 from msgspec import Struct
@@ -18,6 +19,7 @@ from agent_core.text import bounded_line
 from agent_core.types import ErrorPayload
 
 MAX_RETRY_AFTER_S = 60.0
+_LONGEST_NAMED_S = 7 * 24 * 3600.0
 _SHOWN_PROBLEMS = 5
 _SECONDS = r"\d{1,9}(\.\d{1,9})?"
 _random = random.SystemRandom()
@@ -371,6 +373,9 @@ def _cure_of(code: ErrorCode, details: Mapping[str, Any], *, has_url: bool, has_
         if status == HTTP_PROXY_AUTH:
             return "a proxy takes a name and a password from its address"
         return "check the key that [model] api_key_env names" if has_key else NO_KEY_CURE
+    asked_s = float(details.get("retry_after_s") or 0.0)
+    if MAX_RETRY_AFTER_S < asked_s <= _LONGEST_NAMED_S and status in _RETRYABLE:
+        return f"try again {_moment_in(asked_s)}, as it asks, or choose another model"
     if cure := _CURES.get(code):
         return cure
     if status in _RETRYABLE:
@@ -378,6 +383,12 @@ def _cure_of(code: ErrorCode, details: Mapping[str, Any], *, has_url: bool, has_
     # A client error that says nothing about the request: this may be the wrong address.
     is_of_address = has_url and 400 < status < 500 and status != 422
     return "check [model] base_url and [model] name" if is_of_address else _AS_IT_SAYS
+
+
+def _moment_in(seconds: float) -> str:
+    """Return when to come back, rounded up to minutes, or to hours where it is several."""
+    minutes = ceil(seconds / 60)
+    return f"in {minutes} minutes" if minutes < 2 * 60 else f"in {ceil(minutes / 60)} hours"
 
 
 def _unread_call(explanation: str, error: Mapping[str, Any]) -> str | None:

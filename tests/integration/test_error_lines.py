@@ -222,7 +222,7 @@ def test_a_long_wait_that_the_service_asks_for_is_named(
     reply = Status(429, headers={"Retry-After": seconds})
     with ModelServer.in_thread(lambda _: reply) as server:
         config = f'{OPENAI}base_url = "{server.base_url("openai")}"\n'
-        trouble = Trouble(RUN, 1, f"try again {when}, as it asks", config, details="status 429")
+        trouble = Trouble(RUN, 1, f"try again {when}, as it asks", config, details="(error)")
         lines = fail(home, project, trouble)
         assert len(server.requests) == 1
     check(lines, trouble)

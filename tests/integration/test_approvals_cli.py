@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 import time
@@ -19,7 +20,8 @@ from model_server import ModelServer
 
 pytestmark = pytest.mark.timeout(600)
 
-ANSWER = "soong-agent approvals answer {} allow|session|edits|deny [--always] [--reason TEXT]"
+ANSWERS = "ANSWER (allow, session, edits or deny; --always, --reason TEXT)"
+ANSWER = f"soong-agent approvals answer {{}} {ANSWERS}"
 
 
 def soong_agent(home: Home, *arguments: str, answers: str = "") -> subprocess.CompletedProcess[str]:
@@ -89,7 +91,11 @@ def test_a_run_without_anybody_to_ask_waits_and_goes_on_where_it_is_answered(
         assert (closed["state"], closed["decided_by"]) == ("answered", "cli")
         late = soong_agent(home, "approvals", "answer", request_id, "deny", "--path", str(project))
         assert late.returncode == 2
-        assert "already answered: allow_once by cli (" in late.stderr
+        assert re.search(r"already answered: allowed once by .* \(the command line\)", late.stderr)
+        pasted = subprocess.run(  # noqa: S603 - as somebody may paste it
+            ["/bin/sh", "-c", ANSWER.format(request_id)], capture_output=True, check=False
+        )
+        assert b"syntax error" in pasted.stderr.lower()
 
 
 def test_a_denial_with_a_reason_is_what_the_model_reads(home: Home, project: Path) -> None:

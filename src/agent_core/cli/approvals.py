@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -14,9 +15,10 @@ from agent_core.cli.terminal import Clean, Style, Terminal
 from agent_core.cli.view import answer_hint, answers_of
 from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
+from agent_core.permissions.questions import describe_answer
 from agent_core.permissions.request import coverage_of_rule, rule_of, wide_of
 from agent_core.text import lines_of_diff, visible
-from agent_core.types import ApprovalRecord, Decision, RunStatus
+from agent_core.types import ApprovalRecord, Decision, PermissionRequest, RunStatus
 
 _DECISIONS = {
     "allow": Decision.ALLOW_ONCE,
@@ -78,22 +80,28 @@ def _show(question: ApprovalRecord, terminal: Terminal, clean: Clean) -> None:
         line(fact)
     if len(question.agent_path) > 1:
         line(f"  agents: {' > '.join(question.agent_path)}")
-    line(f"  for the session it would cover: {request.target_scope}")
-    if wide := wide_of(request):
-        line(f"  {wide[0].removeprefix('allow_')} would cover: {wide[1]}")
-    for name, decision in _DECISIONS.items():
-        if decision is not Decision.ALLOW_FOR_SESSION and (rule := rule_of(request, decision)):
-            where = "" if wide and decision is wide[0] else f", {coverage_of_rule(rule)}"
-            line(f"  {name} --always would add this rule{where}:")
-            for each in rule.splitlines():
-                line(f"    {each}")
+    if question.state == "open":
+        for each in _coverage(request):
+            line(each)
     for each in lines_of_diff(str(request.metadata.get("diff") or "")):
         line(f"    {each}")
     if question.decision is not None:
-        said = f"  answer: {question.decision} by {question.decided_by} ({question.decider})"
-        line(f"{said}{f': {question.reason}' if question.reason else ''}")
+        who = question.decided_by, question.decider, question.reason
+        line(f"  answer: {describe_answer(question.decision, *who)}")
     elif question.state == "open":
         line(f"  {answer_hint(question)}")
+
+
+def _coverage(request: PermissionRequest) -> Iterator[str]:
+    """Yield what each answer would cover, and the rules that would be added."""
+    yield f"  for the session it would cover: {request.target_scope}"
+    if wide := wide_of(request):
+        yield f"  {wide[0].removeprefix('allow_')} would cover: {wide[1]}"
+    for name, decision in _DECISIONS.items():
+        if decision is not Decision.ALLOW_FOR_SESSION and (rule := rule_of(request, decision)):
+            where = "" if wide and decision is wide[0] else f", {coverage_of_rule(rule)}"
+            yield f"  {name} --always would add this rule{where}:"
+            yield from (f"    {each}" for each in rule.splitlines())
 
 
 async def _prepare(options: Options, setup: Setup, terminal: Terminal) -> Path | None:

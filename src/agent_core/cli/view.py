@@ -529,10 +529,13 @@ def answers_of(request: PermissionRequest) -> list[str]:
 
 
 def answer_hint(question: ApprovalRecord) -> str:
-    """Return the command that answers a question, with the answers that it takes."""
-    answers = "|".join(answers_of(question.request))
-    command = f"soong-agent approvals answer {question.request_id} {answers}"
-    return f"{command} [--always] [--reason TEXT]"
+    """Return the command that answers a question, with the answers that it takes.
+
+    A shell refuses the line as it is: pasted by mistake, it answers nothing.
+    """
+    *answers, last = answers_of(question.request)
+    takes = f"{', '.join(answers)} or {last}; --always, --reason TEXT"
+    return f"soong-agent approvals answer {question.request_id} ANSWER ({takes})"
 
 
 async def answer_hints(runtime: "AgentRuntime", handle: "RunHandle") -> dict[str, str]:

@@ -88,23 +88,6 @@ _MEANINGS: Mapping[EventType, Meaning] = {
     EventType.WORKER_DISPATCHED: Meaning(now="worker started", later="a worker was started"),
 }
 
-_DECISIONS = {
-    "deny": "denied",
-    "allow_once": "allowed once",
-    "allow_for_session": "allowed for session",
-    "allow_reads": "allowed with all that only reads",
-    "allow_edits": "allowed with all edits",
-}
-_PLACES = {
-    "callback": "the program",
-    "cli": "the command line",
-    "editor": "the editor",
-    "mcp": "the MCP client",
-    "sdk": "the program",
-    "session": "another answer",
-    "terminal": "the terminal",
-}
-"""Where questions are answered, by the word that is stored."""
 _ENDS = {
     "aborted_streaming": "while the model answered",
     "aborted_tools": "during a tool call",
@@ -185,14 +168,11 @@ def objection_line(objection: str) -> str:
 
 def verdict(answer: PermissionDecided) -> str:
     """Return who answered a question about a call, the decision and the reason."""
-    from agent_core.permissions.questions import NOBODY  # noqa: PLC0415 - for stories only
+    from agent_core.permissions.questions import (  # noqa: PLC0415 - for stories only
+        describe_answer,
+    )
 
-    if answer.decided_by == NOBODY:
-        return f"denied: {answer.reason or 'nobody could be asked'}"
-    place = _PLACES.get(answer.decided_by or "callback", answer.decided_by)
-    who = f"{answer.decider} ({place})" if answer.decider else place
-    reason = f": {answer.reason}" if answer.reason else ""
-    return f"{_DECISIONS.get(answer.decision, answer.decision)} by {who}{reason}"
+    return describe_answer(answer.decision, answer.decided_by, answer.decider, answer.reason)
 
 
 def denial(call: Call) -> tuple[str, str]:

@@ -59,6 +59,37 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+_DECISIONS: Mapping[str, str] = {
+    Decision.DENY: "denied",
+    Decision.ALLOW_ONCE: "allowed once",
+    Decision.ALLOW_FOR_SESSION: "allowed for session",
+    Decision.ALLOW_READS: "allowed with all that only reads",
+    Decision.ALLOW_EDITS: "allowed with all edits",
+}
+_PLACES = {
+    "callback": "the program",
+    "cli": "the command line",
+    "editor": "the editor",
+    "mcp": "the MCP client",
+    "sdk": "the program",
+    "session": "another answer",
+    "terminal": "the terminal",
+}
+"""Where questions are answered, by the word that is stored."""
+
+
+def describe_answer(
+    decision: str, decided_by: str | None, decider: str | None, reason: str | None
+) -> str:
+    """Return an answer in words: the decision, who has made it and where, and the reason."""
+    if decided_by == NOBODY:
+        return f"denied: {reason or _UNANSWERED}"
+    place = _PLACES.get(decided_by or "callback", decided_by)
+    who = f"{decider} ({place})" if decider else place
+    made = _DECISIONS.get(decision, decision)
+    return f"{made} by {who}{f': {reason}' if reason else ''}"
+
+
 class PermissionCallback(Protocol):
     """Asks the user: it is given a `PermissionRequest`, and returns the answer.
 

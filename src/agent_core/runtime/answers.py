@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError, ToolError
 from agent_core.loop.options import NO_OPTIONS, RunOptions, tool_name
 from agent_core.loop.restored import missing_options, restored_options
-from agent_core.permissions.questions import current_decider, denied_by_user
+from agent_core.permissions.questions import current_decider, denied_by_user, describe_answer
 from agent_core.permissions.request import WIDE_DECISIONS, rule_of, wide_of
 from agent_core.runtime.pipeline import RunPipeline
 from agent_core.runtime.process import ProcessParts
@@ -537,9 +537,9 @@ def _closed_because(question: "ApprovalRecord") -> str:
     match question.state:
         case ApprovalState.ANSWERED:
             when = f"{question.decided_at:%Y-%m-%d %H:%M:%S} UTC"
-            decider = f" ({question.decider})" if question.decider else ""
-            said = f"{question.decision} by {question.decided_by}{decider}, {when}"
-            return f"already answered: {said}"
+            decision = question.decision or Decision.DENY
+            said = describe_answer(decision, question.decided_by, question.decider, None)
+            return f"already answered: {said}, {when}"
         case ApprovalState.SUPERSEDED:
             return "what the call would do has changed; it was asked anew"
         case _:

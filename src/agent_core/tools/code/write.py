@@ -10,7 +10,7 @@ from pydantic import Field
 
 from agent_core.aio import finish_uncancelled
 from agent_core.errors import ErrorCode, ToolError
-from agent_core.text import shortened
+from agent_core.text import plural, shortened
 from agent_core.tools.base import Action, Tool, ToolContext
 from agent_core.tools.files import (
     MAX_LOADED_BYTES,
@@ -103,7 +103,7 @@ def _prepare_write(workspace: Workspace, arguments: WriteFile, context: ToolCont
         place,
         before,
         content,
-        summary=f"{verb} {place.shown} ({len(content)} bytes)",
+        summary=f"{verb} {place.shown} ({plural(len(content), 'byte')})",
         diff=diff,
         create_dirs=arguments.create_dirs,
         answer={

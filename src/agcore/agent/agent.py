@@ -3,6 +3,7 @@
 import re
 from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Generic, Unpack, cast, overload
 
 from pydantic import TypeAdapter, ValidationError
@@ -12,7 +13,16 @@ from agcore.agent.builder import AgentBuilder
 from agcore.agent.error import AgentConfigError, AgentError, raise_as_agent_error
 from agcore.agent.runtime import AgentConfig
 from agcore.agent.session import AgentSession
-from agcore.agent.spec import AgentSpec, DepsT, RunSettings, TurnArgs, Usable, named_tools
+from agcore.agent.spec import (
+    AgentSpec,
+    DepsT,
+    RunSettings,
+    TurnArgs,
+    Usable,
+    named_tools,
+    own_tools,
+    toolsets_of,
+)
 from agcore.agent.streams import AgentStream
 from agcore.llm import (
     AdapterProvider,
@@ -24,8 +34,10 @@ from agcore.llm import (
     StreamEvent,
 )
 from agcore.llm.agent_tools import AgentTool, CallerRun
+from agcore.llm.calls import adapter_of
 from agcore.memory import ConversationMemory
 from agcore.tools import (
+    BaseTool,
     PermissionChecker,
     PermissionConfig,
     Tool,
@@ -38,6 +50,7 @@ from agent_core.api.handles import RunResult
 from agent_core.config.models import NamedModel
 from agent_core.config.problems import nearest
 from agent_core.keywords import lists_keywords
+from agent_core.loop.options import Agent as EngineAgent
 from agent_core.providers.base import ProviderAdapter
 from agent_core.types import OutputT
 
@@ -66,6 +79,9 @@ class AgentParts(AgentSettings, total=False):
     permissions: PermissionConfig | None
     config: AgentConfig | None
 
+
+_OF_ENGINE = {each.name for each in fields(EngineAgent)}
+"""Settings that an agent of the engine has, too."""
 
 _PARTS = {
     "system_prompt": "system_prompt",
@@ -238,6 +254,36 @@ class Agent(AgentSpec[DepsT, OutputT]):
             owned=provider if isinstance(chosen, str | ModelConfig) else None,
             caller=caller,
         )
+
+    @property
+    def engine_agent(self) -> EngineAgent[OutputT]:
+        """The agent as a value of `agent_core`, for runs and runtimes of that package.
+
+        Raises:
+            AgentError: `Config`; it has hooks, or names tools of a bundle.
+        """
+        if self._hooks is not None:
+            message = f"the agent {self.name!r} has hooks, which only run in the toolkit"
+            raise AgentConfigError(message)
+        if named := named_tools(self.tools or ()):
+            message = f"the agent {self.name!r} names the tool {named[0]!r} of a bundle"
+            raise AgentConfigError(f"{message}; give it the tool itself")
+        given: dict[str, Any] = {
+            name: value for name, value in self.settings.items() if name in _OF_ENGINE
+        }
+        if self._permissions is not None:
+            checks = PermissionChecker(self._permissions)
+            given["extensions"] = [*given.get("extensions", ()), checks]
+        tools = [*own_tools(self.tools or ()), *toolsets_of(self.tools or ())]
+        with raise_as_agent_error():
+            return EngineAgent(
+                re.sub(r"[^A-Za-z0-9_-]+", "_", self.name).strip("_")[:64] or "agent",
+                self.system_prompt,
+                model=None if self.model is None else adapter_of(self.model),
+                tools=[each.engine_tool if isinstance(each, BaseTool) else each for each in tools],
+                output_type=self.output_type,
+                **given,
+            )
 
     def as_tool(
         self, name: str | None = None, description: str | None = None, *, max_depth: int = 3

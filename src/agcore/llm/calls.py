@@ -9,7 +9,7 @@ from collections.abc import (
 )
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from agcore.llm.error import (
     AuthenticationError,
@@ -529,3 +529,54 @@ async def join_chunks(
 
 def _texts(events: Iterable[ModelEvent]) -> list[ModelTextDelta]:
     return [event for event in events if isinstance(event, ModelTextDelta)]
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderModel:
+    """A provider of the toolkit as the model of runs of the engine.
+
+    Attributes:
+        provider: answers the requests; it is opened and closed by the caller.
+    """
+
+    provider: LlmProvider
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
+        """See `ProviderAdapter.stream`."""
+        redactor = Redactor({})
+        calls = ModelCalls(
+            provider=self.provider,
+            retry=RetryConfig(max_attempts=1),
+            history=ChatHistory(),
+            redactor=redactor,
+            clean=ChatRedactor(redactor),
+        )
+        settings = ChatRequest(
+            messages=(),
+            model=request.model,
+            temperature=request.temperature,
+            seed=request.seed,
+            reasoning=request.reasoning,
+            max_output_tokens=request.max_output_tokens,
+            tool_choice=request.tool_choice,
+            stop=request.stop,
+            provider_options=request.provider_options,
+        )
+        calls.turn = CallTurn(settings, is_streamed=True)
+        try:
+            async with aclosing(calls.stream(request)) as events:
+                async for event in events:
+                    yield event
+        except LlmError as error:
+            yield ModelFailed(error=ErrorPayload.of(error))
+
+    async def close(self) -> None:
+        """Leave the provider open: it belongs to the application."""
+
+
+def adapter_of(model: str | ModelConfig | ProviderAdapter | LlmProvider) -> Any:
+    """Return a model of the toolkit as a run of the engine takes it."""
+    if isinstance(model, AdapterProvider):
+        return model.adapter
+    is_of_toolkit = callable(getattr(model, "chat", None))
+    return ProviderModel(cast("LlmProvider", model)) if is_of_toolkit else model

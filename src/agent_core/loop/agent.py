@@ -33,9 +33,12 @@ def with_agent(options: RunOptions[Any], agent: RunOptions[Any], text: str = "")
     }
     disabled = dict.fromkeys([*options.disabled_tools, *agent.disabled_tools])
     texts = [part for part in (text, options.text) if part.strip()]
+    changes |= {"disabled_tools": [*disabled], "instructions": "\n\n".join(texts) or None}
     return replace(
         options,
-        **{**changes, "disabled_tools": [*disabled], "instructions": "\n\n".join(texts) or None},
+        **changes,
+        guards=[*options.guards, *agent.guards],
+        extensions=[*options.extensions, *agent.extensions],
     )
 
 

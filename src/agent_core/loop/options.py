@@ -15,7 +15,6 @@ from typing import (
     Unpack,
     cast,
     overload,
-    runtime_checkable,
 )
 
 from pydantic import ValidationError
@@ -62,7 +61,6 @@ Instructions = str | Callable[[ExtensionContext], str | Awaitable[str | None] | 
 """A text, or a function, async or not, that returns one for a run; `context.deps` is its `deps`."""
 
 
-@runtime_checkable
 class AnyAgent(Protocol[OutputT]):
     """An `Agent`, or an agent of the toolkit."""
 
@@ -306,6 +304,7 @@ class Agent(Generic[OutputT]):
         budget: its spending limit; a child gets at most its share of what its parent has left.
         temperature, seed, stop, reasoning, max_output_tokens: as for a run.
         provider_tools: as for a run.
+        guards, extensions: as for a run, beside those of the run that starts it.
         agents: agents that it may start itself, down to `[agents] max_depth`.
         handoffs: agents that it may hand its conversation to.
     """
@@ -328,6 +327,8 @@ class Agent(Generic[OutputT]):
     reasoning: ReasoningEffort | None = None
     max_output_tokens: int | None = None
     provider_tools: Sequence[str] | None = None
+    guards: "Sequence[RunGuard]" = ()
+    extensions: Sequence[Extension] = ()
     agents: Sequence[AnyAgent[Any]] = ()
     handoffs: Sequence[AnyAgent[Any]] = ()
 
@@ -358,7 +359,8 @@ class Agent(Generic[OutputT]):
         Raises:
             AgentCoreError, ConfigError: as for the options of a run.
         """
-        given = {name: getattr(self, name) for name in AGENT_OPTIONS}
+        names = [*AGENT_OPTIONS, "guards", "extensions"]
+        given = {name: getattr(self, name) for name in names}
         changed = {n: each for n, each in given.items() if each != getattr(NO_OPTIONS, n)}
         return asked_options(None, changed)
 
@@ -402,7 +404,7 @@ class Agent(Generic[OutputT]):
 
 AGENT_OPTIONS = frozenset(each.name for each in fields(RunOptions)).intersection(
     each.name for each in fields(Agent)
-) - {"instructions", "agents", "handoffs"}
+) - {"instructions", "guards", "extensions", "agents", "handoffs"}
 """Options of a run that an agent has, too."""
 
 
@@ -434,7 +436,7 @@ def checked_agent(option: str, given: object) -> Agent[Any]:
     Raises:
         AgentCoreError: `validation_error`: it is something else.
     """
-    if not isinstance(given, type) and isinstance(given, AnyAgent):
+    if not isinstance(given, type) and hasattr(type(given), "engine_agent"):
         return cast("AnyAgent[Any]", given).engine_agent
     what = given.__name__ if isinstance(given, type) else f"a {type(given).__name__}"
     raise malformed_option(option, f"holds {what}; an agent is an Agent(name, instructions, …)")

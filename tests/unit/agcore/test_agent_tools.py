@@ -1,6 +1,7 @@
 """Agents that ask one another as tools: one text, one budget, one cancellation, one trace."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from agcore.llm import (
     ChatMessage,
     ChatRequest,
     ChatResponse,
+    HookExecutor,
     LlmCycle,
     LlmError,
     MockProvider,
@@ -25,7 +27,8 @@ from agcore.llm import (
     tool_call_reply,
 )
 from agcore.tools import PermissionConfig, ToolContext, ToolRegistry
-from agent_core import ToolResult, ToolRetry, on_tool_result
+from agent_core import AgentRuntime, ToolResult, ToolRetry, on_tool_result
+from agent_core.testing import ScriptedProvider, calls
 from agent_core.types import (
     Decision,
     JsonBlock,
@@ -332,3 +335,25 @@ async def test_options_of_a_tool_hold_in_the_toolkit() -> None:
     provider = MockProvider(["hi"])
     await agent.run("go", deps="guest", model=provider)
     assert [tool.name for tool in provider.requests[0].tools] == ["end"]
+
+
+async def test_an_agent_of_the_toolkit_is_one_of_the_engine(tmp_path: Path) -> None:
+    @tool(readonly=True)
+    def find(item: str) -> str:
+        """Find."""
+        return f"a {item}"
+
+    theirs = MockProvider([tool_call_reply("find", item="lamp"), '{"lamps": 1}', '{"lamps": 2}'])
+    finder = Agent("The finder", "You find.", model=theirs, tools=[find], output_type=Facts, seed=3)
+    start = {"agent_definition_id": "The_finder", "task": "look"}
+    lead = ScriptedProvider([calls("agent.create_sub_agent", **start), "done"])
+    async with AgentRuntime(tmp_path, model=lead, persist=False) as runtime:
+        assert (await runtime.run("go", agents=[finder])).text == "done"
+        counted: Facts = (await runtime.run("go", agent=finder)).output
+    assert counted == Facts(lamps=2)
+    assert [request.seed for request in theirs.requests] == [3, 3, 3]
+    assert "find" in {each.name for each in theirs.requests[0].tools}
+    assert '"lamps":1' in str(lead.requests[1].messages[-1]).replace("'", '"').replace(": ", ":")
+    hooked = Agent("a", model=theirs, hooks=HookExecutor())
+    with pytest.raises(AgentError, match="has hooks"):
+        _ = hooked.engine_agent

@@ -12,7 +12,7 @@ from agent_core.compact.cut import choose_cut, visible_tokens
 from agent_core.compact.kept import collect_kept, fit_kept, render_kept, rule_statements
 from agent_core.compact.transcript import render_transcript
 from agent_core.config.models import ContextConfig, ModelConfig
-from agent_core.context.composer import Built, Composer, RequestFields, SystemBlocks
+from agent_core.context.composer import BuiltRequest, Composer, RequestFields, SystemBlocks
 from agent_core.errors import AgentCoreError
 from agent_core.events import Journal
 from agent_core.providers.estimates import MESSAGE_TOKENS, estimate_blocks, estimate_tools
@@ -132,7 +132,7 @@ class ChatContext:
         tools: Sequence[ToolDefinition],
         *,
         may_drop: bool = False,
-    ) -> Built:
+    ) -> BuiltRequest:
         """See `ContextSource.build`; the cycle says the order of the definitions."""
         if self._are_called and tools is not self._offered:
             self._offered = tools

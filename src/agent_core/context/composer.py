@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from agent_core.assets import load_asset
 from agent_core.config.models import ContextConfig, ModelConfig
-from agent_core.context.history import MessageHistory, Trimmed, trim
+from agent_core.context.history import MessageHistory, TrimResult, trim
 from agent_core.context.loaded import (
     CurrentText,
     CurrentTexts,
@@ -135,7 +135,7 @@ class ContextReporter:
     def report(
         self,
         history: MessageHistory,
-        trimmed: Trimmed,
+        trimmed: TrimResult,
         *,
         system: SystemSegment,
         tools: ToolSegment,
@@ -354,7 +354,7 @@ TaskBoardSource = Callable[[int], str | None]
 """Returns the current task board within a budget in tokens; None if there is none."""
 
 
-class Built(Struct, frozen=True):
+class BuiltRequest(Struct, frozen=True):
     """A request, its use of the budget, and the report on its construction.
 
     A request that is `over_budget` does not fit: compact the path and build again, or give up.
@@ -387,7 +387,7 @@ class SystemBlocks(Struct, frozen=True):
     own: Sequence[SystemBlock] = ()
 
 
-class Earlier(Struct, frozen=True):
+class ComposerState(Struct, frozen=True):
     """The state that a composer takes over from the agent's last one.
 
     Attributes:
@@ -429,7 +429,7 @@ class RequestFields(Struct, frozen=True):
     sampling: Mapping[str, Any] | None = None
 
 
-_NOTHING_EARLIER, _NO_TEXTS, _NO_FIELDS = Earlier(), Texts(), RequestFields()
+_NOTHING_EARLIER, _NO_TEXTS, _NO_FIELDS = ComposerState(), Texts(), RequestFields()
 
 
 class Composer:
@@ -452,7 +452,7 @@ class Composer:
         context: ContextConfig,
         system: SystemBlocks,
         *,
-        earlier: Earlier = _NOTHING_EARLIER,
+        earlier: ComposerState = _NOTHING_EARLIER,
         texts: Texts = _NO_TEXTS,
         scale: TokenScale | None = None,
         board: TaskBoardSource | None = None,
@@ -485,11 +485,11 @@ class Composer:
         self._metadata = dict(fields.metadata or {})
         self._estimated = 0
         self._largest_answered = 0
-        self._last: Built | None = None
+        self._last: BuiltRequest | None = None
 
     def build(
         self, path: Sequence[Node], tools: Sequence[ToolDefinition], *, may_drop: bool = False
-    ) -> Built:
+    ) -> BuiltRequest:
         """Build the next request from the path, root first.
 
         Older tool results are cut if it does not fit. With `may_drop`, the oldest whole exchanges
@@ -553,7 +553,7 @@ class Composer:
             use=use,
             task_board=board,
         )
-        self._last = Built(request, report, self._budget, use, report["over_budget"])
+        self._last = BuiltRequest(request, report, self._budget, use, report["over_budget"])
         self._view.show(self._loaded_texts)
         return self._last
 
@@ -574,10 +574,10 @@ class Composer:
         return max(int(min(budget.window // 4, budget.prompt // 5) / scale), 1)
 
     @property
-    def handed_on(self) -> Earlier:
+    def handed_on(self) -> ComposerState:
         """Return what the agent's next composer takes over."""
         report = dict(self._last.report) if self._last else None
-        return Earlier(frozenset(self.history.settled or ()), self.history, report)
+        return ComposerState(frozenset(self.history.settled or ()), self.history, report)
 
     def observe(self, usage: Usage) -> None:
         """Learn from the real token count of the last request, cached tokens included."""

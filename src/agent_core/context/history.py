@@ -391,7 +391,7 @@ def _acts_on(node_type: NodeType, arguments: dict[str, Any]) -> bool:
     return True
 
 
-class Trimmed(Struct, frozen=True):
+class TrimResult(Struct, frozen=True):
     """The nodes that requests show only in part, and the nodes they omit, from now on."""
 
     cut: Sequence[Node] = ()
@@ -400,7 +400,7 @@ class Trimmed(Struct, frozen=True):
 
 def trim(
     history: MessageHistory, limit: int, *, may_drop: bool, kept: str | None = None
-) -> Trimmed:
+) -> TrimResult:
     """Reduce a history to `limit` estimated tokens as far as possible and allowed.
 
     Older tool results are shortened first; then, if allowed, whole groups are left out.
@@ -416,7 +416,7 @@ def trim(
         excess = history.builder.picture_bytes - int(MAX_PICTURE_BYTES * _SLACK)
         cut += _cut_older(history, excess, lambda entry: entry.picture_bytes)
     if history.builder.tokens <= limit:
-        return Trimmed(cut)
+        return TrimResult(cut)
     excess = history.builder.tokens - int(limit * _SLACK)
     cut += _cut_older(
         history,
@@ -429,14 +429,14 @@ def trim(
         latest = [e for e in history.builder.entries if e.kind is EntryKind.TOOL][-1:]
         cut += _cut(history, [n for e in latest if e.tokens > share for n in e.nodes], share)
     if not may_drop or history.builder.tokens <= limit:
-        return Trimmed(cut)
+        return TrimResult(cut)
     history.keep(kept or history.kept)
     dropped = _drop(history, int(limit * _SLACK), is_last_resort=False)
     if history.builder.tokens > limit:
         dropped += _drop(history, limit, is_last_resort=True)
     if history.builder.tokens > limit:
         history.keep(None)  # a request without this text is better than no request
-    return Trimmed(cut, dropped)
+    return TrimResult(cut, dropped)
 
 
 def _cut_older(

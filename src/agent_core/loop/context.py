@@ -9,7 +9,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from agent_core.aio import start_uncancelled
-from agent_core.context.composer import Built
+from agent_core.context.composer import BuiltRequest
 from agent_core.context.messages import plain_text
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.events import Journal, JournalEnd, RunChange
@@ -47,7 +47,7 @@ class ContextSource(Protocol):
 
     def build(
         self, path: Sequence[Node], tools: Sequence[ToolDefinition], *, may_drop: bool = False
-    ) -> Built:
+    ) -> BuiltRequest:
         """Turn the path into the next request.
 
         `may_drop` allows leaving out the oldest whole exchanges; without it a path that does not

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 
 from agent_core.aio import stop_if_cancelled
-from agent_core.context.composer import Built
+from agent_core.context.composer import BuiltRequest
 from agent_core.context.messages import plain_text
 from agent_core.errors import AgentCoreError, ErrorCode, ProviderError
 from agent_core.loop.context import PAUSED, Reply, RunContext, RunStats
@@ -146,7 +146,7 @@ def _is_same(request: ModelRequest, refused: ModelRequest) -> bool:
     return has_same_limit and request.messages == refused.messages
 
 
-def _too_long(built: Built) -> ProviderError:
+def _too_long(built: BuiltRequest) -> ProviderError:
     use, room = built.use, built.budget.prompt
     fixed = round((use.static_system + use.tools) * use.scale)
     return ProviderError(
@@ -158,7 +158,7 @@ def _too_long(built: Built) -> ProviderError:
     )
 
 
-async def _ask(ctx: RunContext, built: Built, stats: RunStats) -> ModelCompleted:
+async def _ask(ctx: RunContext, built: BuiltRequest, stats: RunStats) -> ModelCompleted:
     """Stream one reply. If the stream breaks, keep the text the user has already seen."""
     seen = _PartialText()
     journal, request = ctx.journal, built.request

@@ -35,7 +35,7 @@ _PLAIN_LINE = re.compile(r"[\w/.-]+(?: +[\w@%+:,./=-]+)*", re.ASCII)
 """A command line that no shell is needed to read."""
 
 
-class Named(Struct, frozen=True, kw_only=True):
+class RuleSubject(Struct, frozen=True, kw_only=True):
     """The subjects of a call that rules can name.
 
     Attributes:
@@ -132,7 +132,7 @@ class Rule(Struct, frozen=True, dict=True):
         reason = f" ({self.table.reason})" if self.table.reason else ""
         return f"rule {self.name}{reason}"
 
-    def concerns(self, named: Named) -> bool:
+    def concerns(self, named: RuleSubject) -> bool:
         """Return whether a rule that denies or asks applies: the call may mean all its keys."""
         table = self.table
         hosts, command = named.hosts or (), named.command
@@ -147,7 +147,7 @@ class Rule(Struct, frozen=True, dict=True):
             )
         )
 
-    def covers(self, named: Named) -> bool:
+    def covers(self, named: RuleSubject) -> bool:
         """Return whether the rule allows the whole call and its reason, except the command's words.
 
         Only rules that name commands, or the tool for them, decide about a command.
@@ -208,7 +208,7 @@ class Rule(Struct, frozen=True, dict=True):
     def _closed(self) -> PathGlobs:
         return PathGlobs.generous(self.paths, self.around.project)
 
-    def _is_for(self, named: Named) -> bool:
+    def _is_for(self, named: RuleSubject) -> bool:
         tools, agents = self.table.tool, self.table.agent
         is_tool = (
             tools is None
@@ -219,12 +219,12 @@ class Rule(Struct, frozen=True, dict=True):
             agents is None or named.agents is None or not named.agents.isdisjoint(agents)
         )
 
-    def _is_of_kind(self, named: Named) -> bool:
+    def _is_of_kind(self, named: RuleSubject) -> bool:
         """Return whether `only` admits the call."""
         only = self.table.only
         return only is None or named.kinds is None or only in named.kinds
 
-    def _read_paths(self, named: Named) -> set[str]:
+    def _read_paths(self, named: RuleSubject) -> set[str]:
         """Return the paths that a rule with `path` has to cover to allow a call.
 
         A command that only reads may name none: it reads the folder that it runs in.
@@ -232,7 +232,7 @@ class Rule(Struct, frozen=True, dict=True):
         folder = [named.cwd] if self.table.only == "reads" and named.command else []
         return {*named.paths, *named.places, *folder}
 
-    def _entered(self, named: Named) -> Iterator[str]:
+    def _entered(self, named: RuleSubject) -> Iterator[str]:
         """The paths of a call; of a command also the folder and the programs it names by a path."""
         yield from named.paths
         for view in named.command.views if named.command else ():
@@ -242,11 +242,11 @@ class Rule(Struct, frozen=True, dict=True):
         if named.command is not None and named.cwd != str(self.around.project):
             yield named.cwd
 
-    def _touches(self, named: Named) -> bool:
+    def _touches(self, named: RuleSubject) -> bool:
         is_named = any(map(self._closed.touch, self._entered(named)))
         return is_named or self._closed.find_touched(named.met) is not None
 
-    def may_concern_files(self, named: Named) -> bool:
+    def may_concern_files(self, named: RuleSubject) -> bool:
         """Return whether it denies or asks for paths that a call may read without naming them."""
         table = self.table
         is_restriction = table.decision != "allow" and table.path is not None
@@ -369,7 +369,7 @@ def find_misfit(rule: Rule, views_of: Callable[[list[str]], CommandViews]) -> st
 
 def _named_by(
     rule: Rule, example: str | list[str], views_of: Callable[[list[str]], CommandViews]
-) -> Named:
+) -> RuleSubject:
     """Return the subjects of an example: it belongs to the first of the rule's keys but `agent`."""
     from agent_core.permissions.addresses import hosts_in  # noqa: PLC0415 - few rules
 
@@ -383,7 +383,7 @@ def _named_by(
         named = [word for view in views.views for word in view.argv[1:] if word[:1] != "-"]
         redirected = [path for view in views.views for path in (*view.reads, *view.writes)]
         paths = (*named, *redirected)
-        return Named(
+        return RuleSubject(
             hosts=hosts_in({"argv": words}, views.views) if table.host is not None else None,
             paths=[os.path.realpath(rule.around.project / path) for path in paths],
             command=views,
@@ -391,13 +391,15 @@ def _named_by(
         )
     if table.path is not None or table.only is not None:
         path = os.path.realpath(rule.around.project / os.path.expanduser(text))  # noqa: PTH111
-        return Named(paths=[path])
+        return RuleSubject(paths=[path])
     if table.host is not None:
-        return Named(hosts=hosts_in({"host": text}))
-    return Named(tool=text) if table.tool is not None else Named(agents=frozenset({text}))
+        return RuleSubject(hosts=hosts_in({"host": text}))
+    if table.tool is not None:
+        return RuleSubject(tool=text)
+    return RuleSubject(agents=frozenset({text}))
 
 
-def _fits_example(rule: Rule, named: Named) -> bool:
+def _fits_example(rule: Rule, named: RuleSubject) -> bool:
     if rule.table.decision != "allow":
         return rule.concerns(named)
     if not rule.covers(named):
@@ -440,10 +442,10 @@ class RuleSet:
         access: Access,
         run: RunIdentity,
         hosts: Sequence[str] | None,
-    ) -> Named:
+    ) -> RuleSubject:
         """Return the subjects of a call."""
         target = access.target or "(not known)"
-        return Named(
+        return RuleSubject(
             tool=definition.name,
             agents=frozenset(filter(None, (run.role, run.agent_definition_id))),
             hosts=hosts,
@@ -455,12 +457,12 @@ class RuleSet:
             kinds=_kinds(access),
         )
 
-    def find(self, decision: Literal["deny", "ask"], named: Named) -> Rule | None:
+    def find(self, decision: Literal["deny", "ask"], named: RuleSubject) -> Rule | None:
         """The first rule that denies, or asks for, the call."""
         mine = (rule for rule in self.rules if rule.table.decision == decision)
         return next((rule for rule in mine if rule.concerns(named)), None)
 
-    def find_possible(self, named: Named) -> Rule | None:
+    def find_possible(self, named: RuleSubject) -> Rule | None:
         """Return a rule about paths that may be about what a command opens without naming it."""
         if named.command is None or not named.command.unseen:
             return None
@@ -474,7 +476,7 @@ class RuleSet:
             for rule in self.rules
         )
 
-    def find_allowing(self, named: Named) -> list[Rule]:
+    def find_allowing(self, named: RuleSubject) -> list[Rule]:
         """Return the rules that allow the call together; none if a part of it is not covered.
 
         One rule covers a call. A command may run several programs: each needs a rule, and the

@@ -17,7 +17,7 @@ from agent_core.config.section import Section
 from agent_core.disk.replacing import replace_file, writing_alone
 from agent_core.errors import AgentCoreError
 from agent_core.permissions.request import WideGrant
-from agent_core.permissions.rules import Named, RuleSet
+from agent_core.permissions.rules import RuleSet, RuleSubject
 from agent_core.redaction.redactor import Redactor
 from agent_core.text import visible
 from agent_core.text.shell import command_line
@@ -119,7 +119,7 @@ class SavedRules:
         subject = [("path", below), ("only", kind)]
         return self._written(subject, self.rules.named(definition, access, run, None))
 
-    def _written(self, subject: list[tuple[str, Any]], named: Named) -> str | None:
+    def _written(self, subject: list[tuple[str, Any]], named: RuleSubject) -> str | None:
         """Return the text of a rule; None if it cannot be written, or does not allow the call.
 
         Args:

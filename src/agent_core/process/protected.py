@@ -42,7 +42,7 @@ _POINTER = "commondir"
 """A file in a repository that names another repository, whose settings and hooks then count."""
 
 
-class Found(Struct, frozen=True):
+class ProtectedPaths(Struct, frozen=True):
     """The protected paths.
 
     Attributes:
@@ -97,7 +97,7 @@ class ProtectedFiles:
         self._entries_left = _FIRST_ENTRIES
         self._lock = threading.Lock()
 
-    def find(self, *, makes_repository: bool = False) -> Found:
+    def find(self, *, makes_repository: bool = False) -> ProtectedPaths:
         """Search for all protected files; blocks on files.
 
         Args:
@@ -113,7 +113,9 @@ class ProtectedFiles:
             self._known = list(dict.fromkeys(inside))
             self._unwanted = {path for path in self._unwanted if nearest(path, self._folders)}
             unwanted = [path for path in sorted(self._unwanted) if not os.path.lexists(path)]
-            return Found(list(self._known), sorted(self._holes), unwanted, sorted(self._left))
+            return ProtectedPaths(
+                list(self._known), sorted(self._holes), unwanted, sorted(self._left)
+            )
 
     def is_protected(self, path: Path) -> bool:
         """Return whether a path below the project is protected, or in a repository's own folder.

@@ -59,7 +59,7 @@ class _Folder(Struct, frozen=True):
     is_listed: bool = True
 
 
-class Known(Struct):
+class KnownRepositories(Struct):
     """The repositories that existed before a program, and the note to check them afterwards.
 
     Attributes:
@@ -91,7 +91,7 @@ class RepositoryWatch:
         self._user_hooks: list[str] = []
         self._lock = threading.Lock()
         self._left: list[str] = []
-        self._under_way: list[Known] = []
+        self._under_way: list[KnownRepositories] = []
         self._notes_folder: Path | None = None
         if home is not None:
             key = hashlib.sha256("\0".join(self._folders).encode("utf-8", "surrogateescape"))
@@ -130,16 +130,16 @@ class RepositoryWatch:
             )
             disabled += await finish_uncancelled(asyncio.to_thread(end))
 
-    def begin(self) -> Known:
+    def begin(self) -> KnownRepositories:
         """Return the existing repositories, and note that they have to be checked."""
         with self._lock:
             self._recover()
             if self._under_way:  # repositories that a program has made meanwhile are new
                 first = self._under_way[0]
-                known = Known(first.states, unlisted=first.unlisted)
+                known = KnownRepositories(first.states, unlisted=first.unlisted)
             else:
                 self._user_hooks = hook_folders_of_user()
-                known = Known({entry: self._examine(entry) for entry in self._find()})
+                known = KnownRepositories({entry: self._examine(entry) for entry in self._find()})
                 known.unlisted = self._unlisted
             self._under_way.append(known)
             with suppress(OSError):
@@ -148,7 +148,7 @@ class RepositoryWatch:
 
     def end(
         self,
-        known: Known,
+        known: KnownRepositories,
         *,
         restores: bool,
         replaceable: Sequence[str] = (),
@@ -188,9 +188,9 @@ class RepositoryWatch:
                 self._left += done
                 for text in done:
                     logger.warning("%s", text)
-            self._forget(Known({}, note))
+            self._forget(KnownRepositories({}, note))
 
-    def _note(self, known: Known) -> None:
+    def _note(self, known: KnownRepositories) -> None:
         """Write the known repositories to a note. The program starts only if this succeeds.
 
         Raises:
@@ -205,7 +205,7 @@ class RepositoryWatch:
             file.write(_encode(known.states))
         place.with_suffix(".new").rename(place)
 
-    def _forget(self, known: Known) -> None:
+    def _forget(self, known: KnownRepositories) -> None:
         self._under_way = [each for each in self._under_way if each is not known]
         if known.note is not None and self._notes_folder is not None:
             for suffix in (".known", ".new"):

@@ -9,7 +9,7 @@ from typing import Any
 from agent_core.config.models import ModelConfig
 from agent_core.errors import ConfigError, ErrorCode
 from agent_core.providers.failures import CallError
-from agent_core.providers.http_provider import Prepared
+from agent_core.providers.http_provider import PreparedRequest
 from agent_core.text import bounded_line
 
 _REGION = re.compile(r"\bbedrock-runtime(?:-fips)?\.([a-z0-9-]+)\.")
@@ -57,7 +57,7 @@ class AwsSigner:
         self._region = region
         self._credentials: Any = None
 
-    def signed(self, prepared: Prepared) -> dict[str, str]:
+    def signed(self, prepared: PreparedRequest) -> dict[str, str]:
         """Return the headers of a signed POST. Blocks: credentials may come from a service.
 
         Raises:
@@ -81,7 +81,7 @@ class AwsSigner:
         return dict(request.headers.items())
 
 
-def _without_credentials(prepared: Prepared, why: str) -> CallError:
+def _without_credentials(prepared: PreparedRequest, why: str) -> CallError:
     called = prepared.called
     return CallError(
         ErrorCode.PROVIDER_AUTH_FAILED,

@@ -21,7 +21,7 @@ from agent_core.providers.anthropic import holds_claude_to, may_think, thinking_
 from agent_core.providers.aws_signing import AwsSigner, region_of
 from agent_core.providers.decoding import FrameDecoder
 from agent_core.providers.failures import Called
-from agent_core.providers.http_provider import HttpProvider, Prepared
+from agent_core.providers.http_provider import HttpProvider, PreparedRequest
 from agent_core.providers.output_schema import ANTHROPIC
 from agent_core.providers.reply import (
     CallDraft,
@@ -211,7 +211,7 @@ class BedrockProvider(HttpProvider):
         """Return the address for calls of `model`, with the colon of its name escaped."""
         return URL(f"{self._url}{quote(model, safe='')}/converse-stream", encoded=True)
 
-    async def authorized(self, prepared: Prepared, key: str) -> dict[str, str]:
+    async def authorized(self, prepared: PreparedRequest, key: str) -> dict[str, str]:
         """Return the headers of one attempt, with the key or with a new signature.
 
         Raises:

@@ -54,7 +54,7 @@ from agent_core.providers.think_tags import TaggedReply
 from agent_core.providers.token_limits import smaller_output
 from agent_core.providers.tool_forms import (
     FORMS,
-    Fitted,
+    FittedTools,
     ToolFitter,
     ToolForm,
     left_out,
@@ -89,7 +89,7 @@ KEEPALIVE_LIMIT = 10
 _LOST = (TimeoutError, aiohttp.ClientError, OSError)
 
 
-class Prepared(Struct, frozen=True):
+class PreparedRequest(Struct, frozen=True):
     """A request in the service's form, without the key, and the tools by wire name.
 
     `is_native` says that the service's own mode holds it to the schema of a typed answer.
@@ -101,7 +101,7 @@ class Prepared(Struct, frozen=True):
     headers: Mapping[str, str]
     names: ToolNames
     is_native: bool = False
-    fitted: Fitted = Fitted()
+    fitted: FittedTools = FittedTools()
 
 
 class _Session(Struct, frozen=True):
@@ -281,7 +281,7 @@ class HttpProvider(ABC):
         beside_tools = output.mode == "auto" and has_other_tools(request)
         return self.takes_output(request, beside_tools=beside_tools)
 
-    def prepare(self, request: ModelRequest, called: Called) -> Prepared:
+    def prepare(self, request: ModelRequest, called: Called) -> PreparedRequest:
         """Write the request in the service's form.
 
         Raises:
@@ -301,7 +301,7 @@ class HttpProvider(ABC):
         body = self.write_body(request, options, called)
         names = self._names_of(request.tools)
         address = self.address(request.model)
-        return Prepared(called, address, body, headers, names, is_native, fitted)
+        return PreparedRequest(called, address, body, headers, names, is_native, fitted)
 
     def _names_of(self, tools: Sequence[ToolDefinition]) -> ToolNames:
         """Return the names on the wire, reusing the last call's if its tools are the same."""
@@ -320,7 +320,7 @@ class HttpProvider(ABC):
         """Return the address for calls of `model`."""
         return self._url
 
-    async def authorized(self, prepared: Prepared, key: str) -> dict[str, str]:
+    async def authorized(self, prepared: PreparedRequest, key: str) -> dict[str, str]:
         """Return the headers of one attempt: the prepared ones, and the authentication.
 
         Raises:
@@ -467,7 +467,7 @@ class HttpProvider(ABC):
         asked = request.max_output_tokens or self._config.max_output_tokens
         return min(asked, self._most_output.get(request.model, asked))
 
-    def _left_out(self, prepared: Prepared, request: ModelRequest) -> list[ErrorPayload]:
+    def _left_out(self, prepared: PreparedRequest, request: ModelRequest) -> list[ErrorPayload]:
         """Return the report of the tools that are left out, once in a run."""
         faults = prepared.fitted.faults
         unreported = self._unreported(faults, request)
@@ -486,8 +486,8 @@ class HttpProvider(ABC):
         return new
 
     def _adjusted(
-        self, request: ModelRequest, before: Prepared, refusal: ErrorPayload
-    ) -> Prepared | None:
+        self, request: ModelRequest, before: PreparedRequest, refusal: ErrorPayload
+    ) -> PreparedRequest | None:
         """Return the request without the refused field, in another form, or for a shorter answer.
 
         None if the refusal has another reason.
@@ -528,7 +528,7 @@ class HttpProvider(ABC):
         return None
 
     async def _tries(
-        self, request: ModelRequest, prepared: Prepared, route: Route
+        self, request: ModelRequest, prepared: PreparedRequest, route: Route
     ) -> AsyncGenerator[ModelEvent]:
         """Make attempts until one succeeds or no more are allowed.
 
@@ -677,7 +677,7 @@ class HttpProvider(ABC):
 
     @asynccontextmanager
     async def _posted(
-        self, attempt: _Attempt, prepared: Prepared, key: str, route: Route
+        self, attempt: _Attempt, prepared: PreparedRequest, key: str, route: Route
     ) -> AsyncGenerator[aiohttp.ClientResponse]:
         """Yield the response to one POST; closes its connection unless it was read to its end.
 
@@ -770,7 +770,7 @@ class HttpProvider(ABC):
         )
 
 
-def _exchange_of(attempt: _Attempt, prepared: Prepared, key: str) -> RawExchange:
+def _exchange_of(attempt: _Attempt, prepared: PreparedRequest, key: str) -> RawExchange:
     """Return the traffic of an attempt without the key."""
     received = b"".join(attempt.raw or ())[:MAX_TRACED]
     return RawExchange(

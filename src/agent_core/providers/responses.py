@@ -8,7 +8,7 @@ from agent_core.config.models import ModelConfig
 from agent_core.providers.chat_completions import CHAT_ONLY, OpenAIProvider, refuse_options
 from agent_core.providers.compat import without
 from agent_core.providers.failures import Called
-from agent_core.providers.http_provider import Prepared
+from agent_core.providers.http_provider import PreparedRequest
 from agent_core.providers.output_schema import openai_format
 from agent_core.providers.reply import table
 from agent_core.providers.requests import EXTRA_BODY, effort_of, sampling_fields
@@ -98,8 +98,8 @@ class OpenAIResponsesProvider(OpenAIProvider):
         return self._items.body(request, fields, called, self.own_tools(request))
 
     def _adjusted(
-        self, request: ModelRequest, before: Prepared, refusal: ErrorPayload
-    ) -> Prepared | None:
+        self, request: ModelRequest, before: PreparedRequest, refusal: ErrorPayload
+    ) -> PreparedRequest | None:
         """Adjust a request; also drops reasoning that the service can no longer decrypt."""
         if not re.search(_UNREADABLE, refusal.message, re.IGNORECASE):
             return super()._adjusted(request, before, refusal)

@@ -167,7 +167,7 @@ def tool_fault(provider: str, tool: ToolDefinition) -> str:
     return ""
 
 
-class Fitted(Struct, frozen=True):
+class FittedTools(Struct, frozen=True):
     """The tools of a request as the service is offered them.
 
     Attributes:
@@ -234,11 +234,13 @@ class ToolFitter:
     def __init__(self, form: ToolForm) -> None:
         self._form = form
         self._runs: dict[object, _Refusals] = {}
-        self._last: tuple[Sequence[ToolDefinition], Fitted] = ((), Fitted())
+        self._last: tuple[Sequence[ToolDefinition], FittedTools] = ((), FittedTools())
         self._made: dict[int, tuple[ToolDefinition, ToolDefinition | None, str, Mapping[str, str]]]
         self._made = {}
 
-    def fit(self, tools: Sequence[ToolDefinition], request: ModelRequest | None = None) -> Fitted:
+    def fit(
+        self, tools: Sequence[ToolDefinition], request: ModelRequest | None = None
+    ) -> FittedTools:
         """Return the tools in the service's form; the same ones are fitted once.
 
         Args:
@@ -250,7 +252,7 @@ class ToolFitter:
             self._made = {id(tool): self._made.get(id(tool)) or self._fit(tool) for tool in tools}
             made = [self._made[id(tool)] for tool in tools]
             shown = [shown for _, shown, _, _ in made if shown is not None]
-            fitted = Fitted(
+            fitted = FittedTools(
                 shown,
                 {tool.name: fault for tool, _, fault, _ in made if fault},
                 {tool.name: names for tool, _, _, names in made if names},
@@ -329,7 +331,9 @@ class ToolFitter:
         return tool, shown, "", names
 
 
-def _without_refused(fitted: Fitted, refusals: _Refusals, request: ModelRequest) -> Fitted:
+def _without_refused(
+    fitted: FittedTools, refusals: _Refusals, request: ModelRequest
+) -> FittedTools:
     """Return the tools without those that the service refuses in this run."""
     if len(request.messages) != refusals.turn:
         refusals.turn = len(request.messages)
@@ -340,7 +344,7 @@ def _without_refused(fitted: Fitted, refusals: _Refusals, request: ModelRequest)
         for tool in fitted.tools
         if tool.name not in withheld and tool.name not in refusals.faults
     ]
-    return Fitted(shown, {**fitted.faults, **refusals.faults}, fitted.names, is_changed=True)
+    return FittedTools(shown, {**fitted.faults, **refusals.faults}, fitted.names, is_changed=True)
 
 
 def say_left_out(faults: Mapping[str, str]) -> str:

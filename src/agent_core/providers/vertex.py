@@ -15,7 +15,7 @@ from agent_core.providers.anthropic import AnthropicProvider
 from agent_core.providers.failures import Called
 from agent_core.providers.gemini import KNOWN_OPTIONS as GEMINI_OPTIONS, GeminiProvider
 from agent_core.providers.google_credentials import GoogleTokens, project_in_credentials
-from agent_core.providers.http_provider import HttpProvider, Prepared
+from agent_core.providers.http_provider import HttpProvider, PreparedRequest
 from agent_core.providers.keys import HeldKey
 from agent_core.types import ModelRequest
 
@@ -85,7 +85,7 @@ class _VertexProvider(HttpProvider):
         name = quote(model.rpartition("/")[2], safe="@")
         return f"{self._base}{self._place}/publishers/{self.publisher}/models/{name}:{self.method}"
 
-    async def authorized(self, prepared: Prepared, key: str) -> dict[str, str]:
+    async def authorized(self, prepared: PreparedRequest, key: str) -> dict[str, str]:
         """Return the headers of one attempt, with the project that pays if there is another."""
         headers = await super().authorized(prepared, key)
         if self._tokens is not None and (project := self._tokens.billed_project):

@@ -15,7 +15,7 @@ from msgspec import Struct
 from agent_core.artifacts.store import ArtifactStore
 from agent_core.compact.cut import CompactPolicy, Cut, choose_cut, visible_tokens
 from agent_core.config.models import CompactionConfig, ModelConfig
-from agent_core.context.composer import Built, Composer
+from agent_core.context.composer import BuiltRequest, Composer
 from agent_core.context.history import open_instructions
 from agent_core.context.loaded import with_current_texts
 from agent_core.errors import AgentCoreError
@@ -304,7 +304,7 @@ class CompactingContextSource:
 
     def build(
         self, path: Sequence[Node], tools: Sequence[ToolDefinition], *, may_drop: bool = False
-    ) -> Built:
+    ) -> BuiltRequest:
         """Build the request, and start a summary if the history has become long."""
         if self._compactions.pending.take(self._journal):
             self._next_look = 0
@@ -393,7 +393,7 @@ class CompactingContextSource:
             raise attempt.error
         stats.answer.append("The history has been summarised.")
 
-    def _share_room(self, built: Built, path: Sequence[Node]) -> CompactPolicy:
+    def _share_room(self, built: BuiltRequest, path: Sequence[Node]) -> CompactPolicy:
         """Divide the room that requests like this one have."""
         budget, use = built.budget, built.use
         if self._counted > len(path):  # the path has become shorter

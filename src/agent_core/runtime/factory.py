@@ -13,7 +13,7 @@ from agent_core.agents.definitions import load_compact_definition
 from agent_core.agents.spawner import RunSpec
 from agent_core.compact.cut import CompactPolicy
 from agent_core.config.models import ModelConfig
-from agent_core.context.composer import Composer, Earlier, RequestFields, SystemBlocks, Texts
+from agent_core.context.composer import Composer, ComposerState, RequestFields, SystemBlocks, Texts
 from agent_core.context.messages import WindowShares
 from agent_core.context.skills import LOAD_SKILL
 from agent_core.context.system_prompt import (
@@ -443,7 +443,7 @@ class RunFactory:
             model,
             context,
             SystemBlocks(static, dynamic, state, budget=shares.dynamic, own=own),
-            earlier=before.handed_on if before else Earlier(settled=()),
+            earlier=before.handed_on if before else ComposerState(settled=()),
             texts=Texts(spec.view, found.current_text, spec.scope),
             scale=self._scale,
             board=spec.board,

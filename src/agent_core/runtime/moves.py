@@ -33,7 +33,7 @@ from agent_core.text import without_content
 from agent_core.types import EventType, Node, NodeType, Role, SessionRecord, utc_now
 
 if TYPE_CHECKING:
-    from agent_core.snapshots.records import GitState, LeftOut, Refusal, Restored
+    from agent_core.snapshots.records import GitState, LeftOut, Refusal, RestoreResult
     from agent_core.types import FilesMove, NodeMove, SwitchResult, UndoneMessage, WorkspaceState
 
 logger = logging.getLogger(__name__)
@@ -449,7 +449,7 @@ class NodeMoves:
         move: "NodeMove",
         files: "FilesMove",
         alone: FilesAlone,
-        done: "Restored",
+        done: "RestoreResult",
     ) -> "SwitchResult":
         """Move the session to the node its files are at."""
         from agent_core.types import SwitchResult  # noqa: PLC0415 - few runs need it

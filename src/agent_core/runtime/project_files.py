@@ -23,7 +23,13 @@ from agent_core.types.records import snapshot_folder
 
 if TYPE_CHECKING:
     from agent_core.runtime.shared_snapshots import SharedSnapshots
-    from agent_core.snapshots.records import Copied, Restored, Snapshot, SnapshotSettings, Spared
+    from agent_core.snapshots.records import (
+        CopyResult,
+        RestoreResult,
+        Snapshot,
+        SnapshotSettings,
+        SparedFolder,
+    )
     from agent_core.snapshots.store import SnapshotStore
     from agent_core.storage.postgres.blobs import PostgresBlobs
 
@@ -125,7 +131,7 @@ class ProjectFiles:
         async with self._locked(shared=True):
             yield
 
-    async def copy_to(self, place: Path, snapshot_id: str | None) -> "Copied":
+    async def copy_to(self, place: Path, snapshot_id: str | None) -> "CopyResult":
         """Copy the project as it was in a snapshot, plus the current files that no snapshot holds.
 
         Nothing may be restored meanwhile: see `unmoved`.
@@ -151,7 +157,7 @@ class ProjectFiles:
             stop.set()  # a cancelled caller has the copy removed
             await asyncio.wait([copying])
 
-    async def write_to(self, place: Path, snapshot_id: str) -> "Copied":
+    async def write_to(self, place: Path, snapshot_id: str) -> "CopyResult":
         """Write a snapshot that is available on every machine into a folder of the caller.
 
         Raises:
@@ -159,10 +165,10 @@ class ProjectFiles:
         """
         await self.fetch(snapshot_id)
         await finish_uncancelled(asyncio.to_thread(self.materialise, place, snapshot_id))
-        from agent_core.snapshots.records import Copied  # noqa: PLC0415
+        from agent_core.snapshots.records import CopyResult  # noqa: PLC0415
 
         snapshot = await asyncio.to_thread(self.store.get, snapshot_id)
-        return Copied(snapshot.left_out)
+        return CopyResult(snapshot.left_out)
 
     @property
     def is_sweep_due(self) -> bool:
@@ -287,14 +293,14 @@ class ProjectFiles:
             max_file_bytes=asked.max_file_bytes,
         )
 
-    def spared_logs(self, session_id: str) -> "Spared | None":
+    def spared_logs(self, session_id: str) -> "SparedFolder | None":
         """Return the Task logs of all other sessions; None if no logs are in the project."""
-        from agent_core.snapshots.records import Spared  # noqa: PLC0415
+        from agent_core.snapshots.records import SparedFolder  # noqa: PLC0415
 
         logs = self.tasks_dir(self.root)
         is_inside = logs != self.root and logs.is_relative_to(self.root)
         folder = str(logs.relative_to(self.root)) if is_inside else ""
-        return Spared(folder, session_id) if is_inside else None
+        return SparedFolder(folder, session_id) if is_inside else None
 
     def tasks_dir(self, project: Path) -> Path:
         """Return the folder of the Task logs of a project."""
@@ -362,7 +368,7 @@ class FilesAlone:
         await self._send(merged)
         return merged.snapshot_id, conflicts
 
-    async def restore(self, target: str, *, base: str | None, force: bool) -> "Restored":
+    async def restore(self, target: str, *, base: str | None, force: bool) -> "RestoreResult":
         """Restore the files from a snapshot; a file that differs from `base` is refused.
 
         Raises:

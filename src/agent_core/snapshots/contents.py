@@ -27,7 +27,7 @@ _COARSE_TICK_NS = 2_000_000_000
 _ZEROS = bytes(PIECE_BYTES)
 
 
-class Kept(Struct, frozen=True):
+class KeptEntry(Struct, frozen=True):
     """The result of keeping a file or link.
 
     Attributes:
@@ -55,7 +55,7 @@ class FileKeeper:
         self._max_bytes = max_bytes
         self._opener = opener
 
-    def keep(self, folder: int, name: bytes, path: bytes) -> Kept:
+    def keep(self, folder: int, name: bytes, path: bytes) -> KeptEntry:
         """Keep a file or link; it is read again if it changes in the meantime.
 
         Args:
@@ -74,39 +74,39 @@ class FileKeeper:
             if mode is not None:
                 opened = self._keep_readable(folder, name)
                 entry = None if opened.entry is None else replace(opened.entry, mode=mode)
-                return Kept(entry, reason=opened.reason)
+                return KeptEntry(entry, reason=opened.reason)
         return kept
 
-    def _keep_readable(self, folder: int, name: bytes) -> Kept:
-        kept = Kept(None)
+    def _keep_readable(self, folder: int, name: bytes) -> KeptEntry:
+        kept = KeptEntry(None)
         for _ in range(_TRIES):
             try:
                 kept = self._keep(folder, name)
             except OSError as error:
                 if error.errno == errno.ENOENT:
-                    return Kept(None)
+                    return KeptEntry(None)
                 if error.errno in {errno.EMFILE, errno.ENFILE}:
                     raise
-                return Kept(None, reason=LeftOutReason.UNREADABLE)
+                return KeptEntry(None, reason=LeftOutReason.UNREADABLE)
             if kept.reason is not LeftOutReason.CHANGING:
                 break
         return kept
 
-    def _keep(self, folder: int, name: bytes) -> Kept:
+    def _keep(self, folder: int, name: bytes) -> KeptEntry:
         status = os.lstat(name, dir_fd=folder)
         if stat.S_ISLNK(status.st_mode):
             target = os.fsencode(os.readlink(name, dir_fd=folder))
             mode = stat.S_IMODE(status.st_mode)
-            return Kept(TreeEntry(FileType.LINK, mode, len(target), target), settled(status))
+            return KeptEntry(TreeEntry(FileType.LINK, mode, len(target), target), settled(status))
         if not stat.S_ISREG(status.st_mode):
-            return Kept(None)  # it was a file a moment ago
+            return KeptEntry(None)  # it was a file a moment ago
         file = open_descriptor(name, _OPEN, dir_fd=folder)
         try:
             before = os.fstat(file)
             if not stat.S_ISREG(before.st_mode):
-                return Kept(None)
+                return KeptEntry(None)
             if before.st_size > self._max_bytes:
-                return Kept(None, reason=LeftOutReason.TOO_LARGE)
+                return KeptEntry(None, reason=LeftOutReason.TOO_LARGE)
             content, size = self._keep_content(file, before.st_size)
             after = os.fstat(file)
         finally:
@@ -114,9 +114,9 @@ class FileKeeper:
         mode = stat.S_IMODE(after.st_mode)
         entry = TreeEntry(FileType.FILE, mode, size, content, size > PIECE_BYTES)
         if size != before.st_size or version_of(before) != version_of(after):
-            return Kept(entry, reason=LeftOutReason.CHANGING)
+            return KeptEntry(entry, reason=LeftOutReason.CHANGING)
         reason = LeftOutReason.HARD_LINK if after.st_nlink > 1 else None
-        return Kept(entry, settled(after), reason)
+        return KeptEntry(entry, settled(after), reason)
 
     def _keep_content(self, file: int, size: int) -> tuple[bytes, int]:
         """Keep the content of a file, and return its digest and the number of bytes read."""

@@ -14,7 +14,7 @@ from agent_core.opening import open_descriptor
 from agent_core.snapshots.contents import FileKeeper
 from agent_core.snapshots.places import OPEN_FOLDER, ROOT, Places
 from agent_core.snapshots.recorder import Recorder
-from agent_core.snapshots.records import Copied, LeftOut, LeftOutReason, SnapshotSettings
+from agent_core.snapshots.records import CopyResult, LeftOut, LeftOutReason, SnapshotSettings
 from agent_core.snapshots.restoring import Restoration, Staging
 from agent_core.snapshots.trees import Merging, changes_between
 
@@ -32,7 +32,7 @@ _SPECIAL = {
 
 def copy_workspace(
     recorder: Recorder, into: Path, *, snapshot_id: str | None, settings: SnapshotSettings
-) -> Copied:
+) -> CopyResult:
     """Copy the workspace of a recorder; an unfinished copy is removed.
 
     Args:
@@ -63,7 +63,7 @@ def copy_workspace(
 
 def _copy(
     recorder: Recorder, into: Path, snapshot_id: str | None, settings: SnapshotSettings
-) -> Copied:
+) -> CopyResult:
     recording = target = None
     if snapshot_id is not None:
         target = recorder.catalogue.get(snapshot_id)
@@ -79,7 +79,7 @@ def _copy(
             os.close(folder)
         copied.set_mode(ROOT, stat.S_IMODE(os.fstat(source.root).st_mode))
         if recording is None or target is None:
-            return Copied(tuple(copy.left_out))
+            return CopyResult(tuple(copy.left_out))
         changes = list(changes_between(recorder.packs, recording.snapshot, target))
         restoration = Restoration(
             copied,
@@ -94,7 +94,7 @@ def _copy(
         restoration.apply()
         restoration.clean_up()
         restoration.set_modes_of_folders()
-    return Copied(tuple(copy.left_out), restoration.outcome.refused)
+    return CopyResult(tuple(copy.left_out), restoration.outcome.refused)
 
 
 class _TreeCopy:

@@ -41,7 +41,7 @@ class SnapshotSettings(Struct, frozen=True, kw_only=True):
     kept: tuple[str, ...] = ()
 
 
-class Spared(Struct, frozen=True):
+class SparedFolder(Struct, frozen=True):
     """A folder whose entries a merge leaves as they are, except one.
 
     Attributes:
@@ -187,7 +187,7 @@ class Refusal(StrEnum):
     DAMAGED = "its recorded contents are missing or damaged"
 
 
-class Restored(Struct, frozen=True, kw_only=True):
+class RestoreResult(Struct, frozen=True, kw_only=True):
     """The outcome of a restore. If paths were refused before it began, it did nothing.
 
     Attributes:
@@ -208,7 +208,7 @@ class Restored(Struct, frozen=True, kw_only=True):
     settings: SnapshotSettings
 
 
-class Copied(Struct, frozen=True):
+class CopyResult(Struct, frozen=True):
     """The differences between a copy of a workspace and the original.
 
     Attributes:

@@ -22,7 +22,7 @@ from agent_core.snapshots.records import (
     FileType,
     LeftOutReason,
     Refusal,
-    Restored,
+    RestoreResult,
     Snapshot,
     SnapshotSettings,
     TreeChange,
@@ -43,7 +43,7 @@ class Restorer(Struct, frozen=True):
 
     def restore(
         self, snapshot_id: str, *, base: str | None, force: bool, settings: SnapshotSettings
-    ) -> Restored:
+    ) -> RestoreResult:
         """See `SnapshotStore.restore`."""
         self.recover(force=force)
         packs, catalogue = self.recorder.packs, self.recorder.catalogue
@@ -68,7 +68,7 @@ class Restorer(Struct, frozen=True):
             raise
         return _restored(now.snapshot, target, outcome, now.settings)
 
-    def recover(self, *, force: bool = False) -> Restored | None:
+    def recover(self, *, force: bool = False) -> RestoreResult | None:
         """Finish an interrupted restore; None if there is none.
 
         Paths that are in neither their earlier nor their wanted state stay unchanged.
@@ -131,7 +131,7 @@ class Restorer(Struct, frozen=True):
         with Places(self.recorder.root) as places:
             self._restoration(places, intent, (), {}).take_back(swaps)
 
-    def _finish(self, intent: Intent) -> Restored:
+    def _finish(self, intent: Intent) -> RestoreResult:
         target, before = self._span(intent)
         wanted = self._wanted(intent)
         self._take_back(intent, wanted)
@@ -293,9 +293,9 @@ def _is_left(change: TreeChange, wanted: Mapping[str, TreeChange]) -> bool:
 
 def _restored(
     before: Snapshot, target: Snapshot, outcome: RestoredPaths, settings: SnapshotSettings
-) -> Restored:
+) -> RestoreResult:
     left_out = {*before.left_out, *target.left_out}
-    return Restored(
+    return RestoreResult(
         before=before,
         settings=settings,
         restored=tuple(outcome.restored),

@@ -31,12 +31,12 @@ from agent_core.snapshots.intents import read_intent
 from agent_core.snapshots.packs import MissingObjectError, Packs
 from agent_core.snapshots.recorder import Recorder
 from agent_core.snapshots.records import (
-    Copied,
+    CopyResult,
     Damage,
-    Restored,
+    RestoreResult,
     Snapshot,
     SnapshotSettings,
-    Spared,
+    SparedFolder,
     StoppedError,
     TreeChange,
     TreeEntry,
@@ -114,7 +114,7 @@ class SnapshotStore:
         force: bool = False,
         settings: SnapshotSettings = _DEFAULTS,
         stop: Event | None = None,
-    ) -> Restored:
+    ) -> RestoreResult:
         """Bring the workspace to a recorded state; its present state is recorded first.
 
         With `base`, only the paths that differ between it and the snapshot are changed. Without
@@ -140,7 +140,7 @@ class SnapshotStore:
             return restorer.restore(snapshot_id, base=base, force=force, settings=settings)
 
     def merge(
-        self, base: str, target: str, now: str, *, spared: Spared | None = None
+        self, base: str, target: str, now: str, *, spared: SparedFolder | None = None
     ) -> tuple[Snapshot, list[str]]:
         """Apply the difference between the first two snapshots to the third one.
 
@@ -159,7 +159,7 @@ class SnapshotStore:
             packs.commit()
             return self._catalogue.keep(merged), sorted(merging.conflicts)
 
-    def recover(self, root: Path) -> Restored | None:
+    def recover(self, root: Path) -> RestoreResult | None:
         """Finish an interrupted restore of this workspace; None if there is none.
 
         Paths that are in neither their earlier nor their wanted state stay unchanged.
@@ -274,7 +274,7 @@ class SnapshotStore:
         snapshot_id: str | None = None,
         settings: SnapshotSettings = _DEFAULTS,
         stop: Event | None = None,
-    ) -> Copied:
+    ) -> CopyResult:
         """Copy a workspace to another folder, with its repository and the files snapshots exclude.
 
         Args:

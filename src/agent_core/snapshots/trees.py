@@ -14,7 +14,7 @@ from agent_core.snapshots.records import (
     FileType,
     LeftOutReason,
     Snapshot,
-    Spared,
+    SparedFolder,
     TreeChange,
     TreeEntry,
 )
@@ -144,7 +144,7 @@ class Merging:
         base: Snapshot,
         target: Snapshot,
         now: Snapshot,
-        spared: Spared | None = None,
+        spared: SparedFolder | None = None,
     ) -> None:
         self.conflicts: set[str] = set()
         self._spared = spared

@@ -88,7 +88,7 @@ def encode(change: TaskChange, stamp: Stamp, *, wal_seq: int, event_id: str) -> 
     return orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_UTC_Z)
 
 
-class Replayed(Struct, frozen=True):
+class ReplayedLog(Struct, frozen=True):
     """A log that could be read.
 
     Attributes:
@@ -108,7 +108,7 @@ class Replayed(Struct, frozen=True):
     is_terminated: bool
 
 
-def read_log(log: bytes) -> Replayed:
+def read_log(log: bytes) -> ReplayedLog:
     """Replay a log, without a tail that a crash has torn, filled with zeros or repeated.
 
     A complete line counts, with or without its newline.
@@ -143,7 +143,7 @@ def read_log(log: bytes) -> Replayed:
         end += len(raw) if is_terminated else len(raw.rstrip(PADDING))
     session_id = owner[0] if owner else ""
     good = dag if changes else None
-    return Replayed(good, session_id, changes, len(changes), end, is_terminated)
+    return ReplayedLog(good, session_id, changes, len(changes), end, is_terminated)
 
 
 def read_events(log: bytes, after: int = 0) -> list[TaskEvent]:

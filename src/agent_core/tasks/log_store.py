@@ -23,7 +23,7 @@ from agent_core.errors import AgentCoreError, ErrorCode, StorageError, TaskError
 from agent_core.opening import open_descriptor
 from agent_core.tasks.apply import schema_error
 from agent_core.tasks.graph import Dag
-from agent_core.tasks.log_format import PADDING, Replayed, last_line, read_log, was_never_created
+from agent_core.tasks.log_format import PADDING, ReplayedLog, last_line, read_log, was_never_created
 from agent_core.tasks.model import TASK_ENDS, CloseRun, TaskChange, TaskStatus, task_error
 from agent_core.types import SESSION_ID_PATTERN, CleanupFailure, CleanupResult, ErrorPayload
 
@@ -359,7 +359,7 @@ class TaskLogStore:
         recent = deque(replayed.changes, maxlen=_RECENT)
         return OpenTask(dag, log, replayed.lines, recent, len(content) - replayed.end)
 
-    def _require_dag(self, name: str, replayed: Replayed) -> Dag:
+    def _require_dag(self, name: str, replayed: ReplayedLog) -> Dag:
         dag = replayed.dag
         if dag is None:
             message = "line 1: it holds no complete line; its Task was never created"

@@ -5,7 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from agent_core.config.models import ContextConfig, ModelConfig
-from agent_core.context.composer import Composer, Earlier, SystemBlocks, TaskBoardSource, Texts
+from agent_core.context.composer import (
+    Composer,
+    ComposerState,
+    SystemBlocks,
+    TaskBoardSource,
+    Texts,
+)
 from agent_core.context.messages import TokenScale
 from agent_core.context.system_prompt import static_blocks
 from agent_core.tools.base import View
@@ -95,13 +101,13 @@ def composer(
     view: View | None = None,
     **earlier: Any,
 ) -> Composer:
-    """Return a composer of a small model; `earlier` has the fields of `Earlier`."""
+    """Return a composer of a small model; `earlier` has the fields of `ComposerState`."""
     blocks = static_blocks(AgentRole.MAIN, [READ_FILE.name]) if static is None else static
     return Composer(
         ModelConfig(provider="scripted", name="a-model", context_window=window),
         context or ContextConfig(),
         SystemBlocks(blocks, dynamic, own=own),
-        earlier=Earlier(**earlier),
+        earlier=ComposerState(**earlier),
         texts=Texts(view),
         scale=scale,
         board=board,

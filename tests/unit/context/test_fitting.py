@@ -3,7 +3,7 @@ from typing import Any
 
 from hypothesis import given, settings, strategies as st
 
-from agent_core.context.composer import Built, rebuild_requests
+from agent_core.context.composer import BuiltRequest, rebuild_requests
 from agent_core.context.history import open_instructions
 from agent_core.context.messages import TokenScale
 from agent_core.types import (
@@ -31,7 +31,7 @@ def said(request: ModelRequest) -> str:
     return "\n".join(parts)
 
 
-def result_tokens(built: Built) -> int:
+def result_tokens(built: BuiltRequest) -> int:
     return built.use.messages
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from agent_core.errors import SchemaError
-from agent_core.tasks.log_format import Replayed, read_log, was_never_created
+from agent_core.tasks.log_format import ReplayedLog, read_log, was_never_created
 from sweeps import examples, sampled
 from task_boards import created, desk_in, step
 
@@ -65,7 +65,7 @@ def test_r2_a_log_filled_with_zeros_from_any_byte_loads_its_whole_lines(log: byt
             assert read_log(log[:cut] + tail).lines == whole_lines(log, cut)
 
 
-def skeleton(replayed: Replayed) -> Any:
+def skeleton(replayed: ReplayedLog) -> Any:
     """Everything but words and ids, in which a wrong letter cannot be noticed."""
     dag = replayed.dag
     assert dag is not None
@@ -73,17 +73,17 @@ def skeleton(replayed: Replayed) -> Any:
     return replayed.lines, dag.task.status, steps, [each.step_id for each in dag.claims.values()]
 
 
-def is_noticed(whole: Replayed, damaged: bytes, number: int) -> bool:
+def is_noticed(whole: ReplayedLog, damaged: bytes, number: int) -> bool:
     """The damage is refused and named, or the Task is as it was; True if it is refused."""
     found = outcome(damaged)
-    if isinstance(found, Replayed):
+    if isinstance(found, ReplayedLog):
         assert skeleton(found) == skeleton(whole)
         return False
     assert number <= found <= whole.lines + 2
     return True
 
 
-def outcome(log: bytes) -> Replayed | int:
+def outcome(log: bytes) -> ReplayedLog | int:
     """What the log holds, or the line that is named as damaged."""
     try:
         return read_log(log)
@@ -135,7 +135,7 @@ def test_a_wrong_byte_in_a_last_line_without_its_newline_is_found_too(log: bytes
     for place in range(last, len(log) - 2):
         for byte in (log[place] ^ 1, ord(","), ord('"'), ord("x")):
             found = outcome(log[:place] + bytes([byte]) + log[place + 1 : -1])
-            assert (found.lines if isinstance(found, Replayed) else found) == whole.lines
+            assert (found.lines if isinstance(found, ReplayedLog) else found) == whole.lines
 
 
 def test_a_key_that_stands_in_a_line_twice_is_damage(log: bytes) -> None:

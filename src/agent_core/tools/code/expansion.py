@@ -27,7 +27,7 @@ _ESCAPED = re.compile(r"\[([*?\[])\]")
 _PLAIN_BRACKETS = re.compile(r"\[[!^]?[\w-]+\]")
 
 
-class Expanded(Struct):
+class Expansion(Struct):
     """The words that a program gets.
 
     Attributes:
@@ -79,7 +79,7 @@ class Expander:
         self.feeds: list[list[SimpleCommand]] = []
         self.expanded: dict[str, None] = {}
 
-    def take_turns(self, words: Sequence[Word], *, takes_names: bool = True) -> Iterator[Expanded]:
+    def take_turns(self, words: Sequence[Word], *, takes_names: bool = True) -> Iterator[Expansion]:
         """Yield the words as a program gets them, each time that a loop starts it.
 
         Args:
@@ -94,9 +94,9 @@ class Expander:
 
     def expand(
         self, chosen: Sequence[Word], words: Sequence[Word], *, takes_names: bool = True
-    ) -> Expanded:
+    ) -> Expansion:
         """Return the words as a program gets them, with the names that patterns match now."""
-        found = Expanded()
+        found = Expansion()
         for word, written in zip(chosen, words, strict=True):
             texts = [word.text]
             if word.is_glob:
@@ -115,7 +115,7 @@ class Expander:
             found.texts += texts
         return found
 
-    def _add_printed(self, word: Word, found: Expanded) -> None:
+    def _add_printed(self, word: Word, found: Expansion) -> None:
         """Add the places whose names become words of a program."""
         if word.printed != FOUND_BY_FIND:
             printed = self._find_printed(word)
@@ -174,7 +174,7 @@ class Expander:
         return names
 
 
-def takes_given(name: str, opening: Opening | None, turn: Expanded) -> bool:
+def takes_given(name: str, opening: Opening | None, turn: Expansion) -> bool:
     """Return whether a program opens what another one gives it, and nothing below that."""
     if not turn.is_given:
         return True

@@ -19,8 +19,8 @@ from agent_core.process import find_program
 from agent_core.tools.code.expansion import (
     FOUND_BY_FIND,
     GIVEN,
-    Expanded,
     Expander,
+    Expansion,
     takes_given,
 )
 from agent_core.tools.code.languages import paths_from_top
@@ -668,7 +668,7 @@ class _Reader:
         return None, None
 
     def _note_known(
-        self, name: str, openings: Sequence[Opening], turns: Sequence[Expanded]
+        self, name: str, openings: Sequence[Opening], turns: Sequence[Expansion]
     ) -> bool:
         """Note what a program opens, and return whether that is certain for expanded words."""
         is_sure = all(turn.is_sure for turn in turns)

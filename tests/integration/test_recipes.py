@@ -392,6 +392,71 @@ async def test_a_service_without_async_answers_many_at_once(home: Home, project:
     assert b"Traceback" not in complaints, complaints.decode()
 
 
+def test_an_evaluation_is_repeated_from_its_recordings(home: Home, project: Path) -> None:
+    pytest.importorskip("pydantic_evals", reason="the package pydantic-evals is not installed")
+
+    def answer(asked: Received) -> Reply:
+        last = asked.body["messages"][-1]
+        if last["role"] == "tool":
+            return Says(text=f"There are {re.findall(r'[0-9]+', last['content'])[0]} left.")
+        return calls("stock", item="lamp" if "lamps" in last["content"] else "chair")
+
+    with ModelServer.in_thread(answer) as server:
+        done = run(home, server, "evaluation", cwd=project)
+        assert done.returncode == 0, done.stderr
+        asked = len(server.requests)
+        again = run(home, server, "evaluation", cwd=project)
+        assert again.returncode == 0, again.stderr
+        assert (asked, len(server.requests)) == (4, 4)
+    assert "There are 12 left." in done.stdout
+    assert "100.0%" in done.stdout.replace(" ", "")
+    assert len(list((project / "recordings").rglob("*.yaml"))) == 2
+
+
+INSPECT_RUN = """
+import sys
+
+sys.path.insert(0, sys.argv[1])
+from inspect_ai import eval
+from inspect_ai.model import ModelOutput, ModelUsage, get_model
+from inspect_agent import inventory
+
+usage = ModelUsage(input_tokens=100, output_tokens=10, total_tokens=110)
+outputs = []
+for item, said in (("lamp", "There are 12."), ("chair", "There are 5.")):
+    outputs.append(ModelOutput.for_tool_call("mockllm/model", "stock", {"item": item}))
+    outputs.append(ModelOutput.from_content("mockllm/model", said))
+outputs = [each.model_copy(update={"usage": usage}) for each in outputs]
+model = get_model("mockllm/model", custom_outputs=outputs)
+(log,) = eval(inventory(), model=model, display="none", log_dir="logs", max_samples=1)
+print(log.status)
+for sample in log.samples:
+    print(sample.scores["includes"].value, [(each.role, each.text) for each in sample.messages])
+"""
+
+
+def test_inspect_evaluates_an_agent(home: Home, project: Path) -> None:
+    """`INSPECT_TEST_PYTHON` names an interpreter with `inspect_ai`, `openai` and what we need."""
+    python = os.environ.get("INSPECT_TEST_PYTHON", sys.executable)
+    look = [python, "-c", "import inspect_ai, openai"]
+    if subprocess.run(look, capture_output=True, check=False).returncode:  # noqa: S603
+        pytest.skip("the package inspect_ai is not installed, and INSPECT_TEST_PYTHON names none")
+    done = subprocess.run(  # noqa: S603
+        [python, "-c", INSPECT_RUN, str(RECIPES)],
+        cwd=project,
+        env={**os.environ, "SOONG_AGENT_HOME": str(home.path), "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    status, lamps, chairs = done.stdout.splitlines()[-3:]
+    assert status == "success"
+    assert lamps.startswith("C [('user', 'How many lamps are left?'), ('assistant', ")
+    assert lamps.endswith("('tool', '12'), ('assistant', 'There are 12.')]")
+    assert chairs.startswith("I ")
+
+
 @pytest.mark.parametrize("program", sorted(RECIPES.glob("*.py")), ids=lambda file: file.stem)
 def test_the_page_of_a_recipe_shows_the_program_as_it_stands(program: Path) -> None:
     page = ROOT / "docs" / "recipes" / f"{program.stem.replace('_', '-')}.md"

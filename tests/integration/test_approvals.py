@@ -188,7 +188,7 @@ async def test_what_has_changed_meanwhile_is_asked_anew(home: Home, project: Pat
         old, new = await made.approvals(is_open=False)
         assert (old.state, new.state) == (ApprovalState.SUPERSEDED, ApprovalState.OPEN)
         assert handle.pending_requests == [new.request_id]
-        with pytest.raises(AgentCoreError, match="asked anew"):
+        with pytest.raises(AgentCoreError, match="asked again"):
             await made.answer(request_id, "allow_once")
         handle = await made.answer(new.request_id, "allow_once")
         assert await handle.wait() is RunStatus.COMPLETED

@@ -97,7 +97,7 @@ def test_one_key_changes_and_the_rest_of_the_file_stays(
     [
         ("model.naem", "x", "did you mean model.name?"),
         ("nonsense", "1", "is not a known key"),
-        ("a..b", "1", "is no key"),
+        ("a..b", "1", "is not a key"),
         ("memory.enabled", "nope", "memory.enabled must be true or false"),
         ("permissions.readers", "alow", "must be 'ask' or 'allow'"),
         ("model.temperature", "11", "less than or equal to 10"),
@@ -287,7 +287,7 @@ def test_a_kill_in_the_middle_leaves_the_old_or_the_new_file(
     [
         (
             {"decision": "allow", "command": ["git", "log", "*"]},
-            "allows without a question: the command git log, with any words behind it, in every project",  # noqa: E501
+            "allows without a question: the command git log, with any words after it, in every project",  # noqa: E501
         ),
         (
             {"decision": "deny", "path": ["secrets/**"]},

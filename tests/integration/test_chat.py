@@ -274,7 +274,7 @@ def test_escape_at_a_question_cancels_the_run(home: Home, project: Path, key: st
     assert not (project / "b.txt").exists()
     assert "code.write_file create b.txt (4 bytes)  not run\ncancelled\n" in scene.text
     assert "before this call began" not in scene.text
-    assert "none of the keys" not in scene.text
+    assert "not one of the keys" not in scene.text
     assert sent(server) == "go on"
 
 

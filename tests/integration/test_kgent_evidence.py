@@ -254,7 +254,7 @@ NOTICED: dict[str, tuple[Change, str]] = {
     "two files are swapped": (swap, "deliverables/report.md was changed"),
     "a file becomes a link to the same content": (
         replace_by_link,
-        "deliverables/report.md is missing, or is no ordinary file any more",
+        "deliverables/report.md is missing, or no longer an ordinary file",
     ),
     "the prompt is rewritten": (
         lambda root: rewrite(root, "prompt.md", lambda _: "Something else."),

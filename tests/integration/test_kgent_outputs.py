@@ -76,11 +76,11 @@ def test_content_that_fits_its_schema_completes_a_run(
     [
         ("a.json", '{"id": "x"}', {"properties": {"id": {"type": "integer"}}}, "$.id: 'x'"),
         ("a.json", "{'id': 1}", {}, "it is not JSON"),
-        ("a.json", '{"a": NaN}', {}, "NaN is no number"),
+        ("a.json", '{"a": NaN}', {}, "NaN is not a JSON number"),
         ("a.json", '{"a": 1, "a": 2}', {}, "given twice"),
         ("a.json", "[" * 100_000, {}, "nested too deeply"),
         ("a.yaml", "a: [", {}, "it is not YAML"),
-        ("a.yaml", "1: b\n", {"patternProperties": {"a": {}}}, "a key that is no text"),
+        ("a.yaml", "1: b\n", {"patternProperties": {"a": {}}}, "a key that is not text"),
         ("a.yaml", f"a0: &a0 {{b: 1}}\n{MERGED}", {}, "repeats itself"),
         ("a.yaml", "a: &a [*a]\n", {}, "contains itself"),
         ("a.yaml", f"0x{'f' * 9000}", {"type": "string"}, "it cannot be compared"),

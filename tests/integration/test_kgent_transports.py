@@ -465,7 +465,7 @@ def test_what_git_keeps_at_the_top_of_a_clone_is_named_and_not_checked(
     (tmp_path / "way").mkdir()
     clone = clone_of_the_folder(root, tmp_path / "way")
     (remark,) = (one for one in verify(clone).remarks if one.startswith(".git"))
-    assert remark == ".git (folder) belongs to git: what is in it is not checked"
+    assert remark == ".git (folder) belongs to git: its contents are not checked"
     (clone / "more").touch()
     assert "more was added after the run" in said(verify(clone))
 

@@ -64,8 +64,8 @@ async def test_odd_fields_cost_neither_the_tool_nor_the_others(
         ({"name": "x", "inputSchema": {"type": "string"}}, "its inputSchema cannot be read"),
         ({"name": "x", "inputSchema": {**USUAL, "properties": {"a": 7}}}, "'x'"),
         ({"name": "x", "inputSchema": {**USUAL, "properties": {"a": {"type": "x"}}}}, "'x'"),
-        (None, "it is no object"),
-        ("x", "it is no object"),
+        (None, "it is not an object"),
+        ("x", "it is not an object"),
     ],
 )
 async def test_an_unusable_entry_is_left_out_by_name(diary: Path, entry: Any, words: str) -> None:

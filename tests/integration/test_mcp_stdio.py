@@ -308,9 +308,9 @@ async def test_noise_is_kept_from_the_terminal_and_from_the_protocol(
         ('{"jsonrpc":"2.0","id":ID,"error":{"code":-32602,"message":"no"}}', "refused the argum"),
         (
             '{"jsonrpc":"2.0","id":ID,"result":{"content":7}}',
-            "answered with what is no tool result",
+            "its answer is not a tool result",
         ),
-        ('{"jsonrpc":"2.0","id":ID,"result":{"content":[{"type":"virus"}]}}', "no tool result"),
+        ('{"jsonrpc":"2.0","id":ID,"result":{"content":[{"type":"virus"}]}}', "not a tool result"),
     ],
 )
 async def test_a_bad_answer_is_an_error_of_this_call_only(

@@ -50,7 +50,7 @@ def test_looking_at_all_of_a_question_leaves_one_line_too(home: Home, project: P
         keys = [
             Key("? help > ", "?"),
             Key("deny it, with a reason", "x"),
-            Key("none of the keys", "w"),
+            Key("not one of the keys", "w"),
             Key("goes back > ", ESCAPE),
             Key("? help > ", "y"),
         ]
@@ -68,8 +68,8 @@ def test_a_question_that_is_taller_than_the_window_loses_its_keys(
     with ModelServer.in_thread([long, "Written."]) as server:
         keys = [
             Key("? help > ", "v"),
-            Key("any other key goes on > ", " "),
-            Key("any other key goes on > ", " "),
+            Key("any other key continues > ", " "),
+            Key("any other key continues > ", " "),
             Key("? help > ", "y"),
         ]
         scene = converse(home, project, server, keys, command=("run", "write"), rows=24)

@@ -274,7 +274,7 @@ def test_a_setting_takes_the_offer_away(home: Home, files: Path) -> None:
             cwd=files,
             keys=[
                 Key("y once", "w"),
-                Key(re.compile(r"none of the keys.*help.*>", re.DOTALL), "y"),
+                Key(re.compile(r"not one of the keys.*help.*>", re.DOTALL), "y"),
             ],
             seconds=60,
         )

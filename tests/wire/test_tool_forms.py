@@ -118,7 +118,7 @@ async def test_a_tool_without_a_form_is_left_out_and_named() -> None:
     assert b"odd" not in sent[0]
     [told] = [event.error for event in events if isinstance(event, ModelRetry)]
     assert told.details["left_out"] == ["mcp.shop.odd"]
-    assert "its arguments are no object" in told.message
+    assert "its arguments are not an object" in told.message
     assert isinstance(events[-1], ModelCompleted)
 
 

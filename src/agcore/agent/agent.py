@@ -466,9 +466,8 @@ def _open_provider(model: Model) -> LlmProvider:
     if hasattr(model, "chat"):
         return cast("LlmProvider", model)
     if not hasattr(model, "stream"):
-        message = (
-            f"a {type(model).__name__} is no model; give provider:name, or what answers requests"
-        )
+        name = type(model).__name__
+        message = f"a {name} is not a model; give provider:name, or an object that answers requests"
         raise AgentConfigError(message)
     adapter = cast("ProviderAdapter", model)
     return AdapterProvider(adapter, type(adapter).__name__)

@@ -84,14 +84,14 @@ def check_parts(agent: Any, bundle: Any) -> None:
         AgentError: `Config`; one is not, with the cure.
     """
     if not isinstance(bundle, RuntimeBundle):
-        message = f"a {type(bundle).__name__} is no bundle; AgentBuilder().….build() makes one"
+        message = f"a {type(bundle).__name__} is not a bundle; AgentBuilder().….build() makes one"
         raise AgentConfigError(message)
     if isinstance(agent, type):
         raise AgentConfigError(f"{agent.__name__} is a class; pass an agent, {agent.__name__}()")
     kind = type(agent).__name__
     name, prompt = getattr(agent, "name", None), getattr(agent, "system_prompt", None)
     if AgentSpec not in type(agent).__mro__:
-        raise AgentConfigError(f"a {kind} is no agent; derive the class from agcore.Agent")
+        raise AgentConfigError(f"a {kind} is not an agent; derive the class from agcore.Agent")
     if not isinstance(name, str):
         raise AgentConfigError(f"the name of a {kind} is not text; set `name` in its class")
     if not isinstance(prompt, str | None):

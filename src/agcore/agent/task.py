@@ -217,7 +217,7 @@ class PlanningAgent:
         return plan
 
     async def _ask_again(self, prompt: str, goal: str, error: PlanParseError) -> Plan:
-        again = f"{prompt}\n\nYou have answered before, but that is no plan: {error.message}."
+        again = f"{prompt}\n\nYour previous answer is not a plan: {error.message}."
         try:
             reply = await self.session.submit_turn(again)
         except AgentError as failure:

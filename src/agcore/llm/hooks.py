@@ -119,7 +119,7 @@ class HookExecutor:
             raise OtherLlmError(f"there is no event {event!r}; the events are in HookEvent")
         if not callable(getattr(hook, "execute", None)):
             what = type(hook).__name__
-            message = f"a {what} is no hook; give it a method `async def execute(self, context)`"
+            message = f"a {what} is not a hook; give it a method `async def execute(self, context)`"
             raise OtherLlmError(message)
         self._hooks.setdefault(event, []).append((hook, guard))
 

@@ -119,5 +119,5 @@ def _hashed(pages: Iterable[tuple[str, str]]) -> list[tuple[str, str, str]]:
 def _unit_vector(vector: Sequence[float]) -> "array[float]":
     length = math.hypot(*vector)
     if not math.isfinite(length):
-        raise ValueError("a vector has a part that is no finite number")
+        raise ValueError("a vector has a part that is not a finite number")
     return array("f", (part / length if length else 0.0 for part in vector))

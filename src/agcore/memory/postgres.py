@@ -170,7 +170,7 @@ def _create_table(url: str, table: str) -> None:
                 for statement in _CREATE:  # another process may have been faster
                     connection.execute(statement.format(item=table).encode())
             elif version != _VERSION:
-                message = f"the table {table} is no memory store of this version of agcore"
+                message = f"the table {table} is not a memory store of this version of agcore"
                 raise MemoryStorageError(f"{message}; name another table")
     except psycopg.Error as error:
         raise explain(error) from error

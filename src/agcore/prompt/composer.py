@@ -105,7 +105,7 @@ class PromptComposer:
             PromptError: there is no message yet.
         """
         if not self._messages:
-            raise PromptError("there is no message yet that a name could belong to")
+            raise PromptError("there is no message yet to which a name could belong")
         self._messages[-1] = self._messages[-1].model_copy(update={"name": name})
         return self
 
@@ -144,7 +144,9 @@ class PromptComposer:
         if isinstance(template, PromptTemplate):
             return template.render(context, self._templates)
         if self._templates is None:
-            message = f"there are no templates to find {template!r} in; give the composer some"
+            message = (
+                f"there are no templates in which to find {template!r} in; give the composer some"
+            )
             raise PromptError(message, template=template)
         return self._templates.render(template, context)
 

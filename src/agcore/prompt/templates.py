@@ -389,7 +389,7 @@ class _Renderer:
         elif value is None or (isinstance(value, Sequence) and not isinstance(value, str | bytes)):
             pairs = list(enumerate(cast("Sequence[Any]", value or ())))
         else:
-            reason = f"{node.value} is no list to go through"
+            reason = f"{node.value} is not a list"
             raise self._wrong(node.line, reason, variable=node.value)
         if not pairs:
             self.render(node.otherwise or (), scope, depth)

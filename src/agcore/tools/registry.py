@@ -135,7 +135,7 @@ def make_tool(given: object) -> AnyTool:
         case _ if callable(given):
             return function_tool(given)
         case _:
-            message = f"a {type(given).__name__} is no tool; give a function, a tool or a name"
+            message = f"a {type(given).__name__} is not a tool; give a function, a tool or a name"
             raise ConfigError(ErrorCode.VALIDATION_ERROR, message)
 
 

@@ -203,7 +203,7 @@ class _Reader:
                 case yaml.StreamStartEvent() | yaml.DocumentStartEvent(version=None, tags=None):
                     pass
                 case _:
-                    raise _refused("it is no table of keys and values", event)
+                    raise _refused("it is not a table of keys and values", event)
         return {}
 
     def _table(self, depth: int) -> dict[str, Any]:
@@ -212,7 +212,7 @@ class _Reader:
             if isinstance(event, self._ends):
                 break
             if not isinstance(event, self._yaml.ScalarEvent):
-                raise _refused("a key that is no plain text", event)
+                raise _refused("a key that is not plain text", event)
             self._check_plain(event)
             key: str = event.value
             if event.implicit[0] and key == "<<":

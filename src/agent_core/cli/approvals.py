@@ -154,7 +154,7 @@ async def _find(runtime: AgentRuntime, prefix: str) -> ApprovalRecord:
                 f"several questions have ids that begin with {prefix}: {ids}; nothing was answered"
             )
             raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
-    message = f"there is no request {prefix}; soong-agent approvals list shows those there are"
+    message = f"there is no request {prefix}; soong-agent approvals list lists the open ones"
     raise StorageError(ErrorCode.APPROVAL_NOT_FOUND, message)
 
 

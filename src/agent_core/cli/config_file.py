@@ -289,7 +289,7 @@ def _parts(key: str) -> Parts:
     try:
         ((path, _),) = leaves(tomllib.loads(f"{key} = 0"))
     except ValueError:
-        raise _error(f"{key!r} is no key; write one such as model.name") from None
+        raise _error(f"{key!r} is not a key; write one such as model.name") from None
     return path
 
 

@@ -67,7 +67,7 @@ def holds_unread_text() -> bool:
 def _read_content(terminal: Terminal) -> str:
     descriptor = sys.stdin.fileno()
     if os.isatty(descriptor):
-        terminal.line("type the content; Ctrl-D on a line of its own ends it", Style.DIM)
+        terminal.line("type the content; Ctrl-D on a separate line ends it", Style.DIM)
     raw = bytearray()
     try:
         while piece := os.read(descriptor, 65_536):

@@ -101,7 +101,11 @@ def examine_home(home: Path) -> list[Finding]:
     text = f"{home} takes {format_bytes(sum(sizes.values()))}: {shown}"
     if any(home.glob("unfinished/deleted-*/*")):
         text += "; a deletion of sessions has not ended"
-        return [Finding(name, "remark", text, "the next start finishes it, if none is at work")]
+        return [
+            Finding(
+                name, "remark", text, "the next start finishes it, unless a process is doing so"
+            )
+        ]
     return [Finding(name, "ok", text)]
 
 
@@ -188,7 +192,7 @@ def examine_secrets(secrets: Mapping[str, str]) -> list[Finding]:
             continue
         text = f"{name} is short, or an ordinary word: it is removed everywhere, even inside words"
         if len(value.strip()) < SHORTEST_SECRET:
-            text = f"{name} is too short to be removed from what is stored and shown"
+            text = f"{name} is too short to be removed from stored and shown texts"
         cure = "choose a random one of 16 or more letters and digits; if none is needed, set none"
         findings.append(Finding("secret", "remark", text, cure))
     return findings

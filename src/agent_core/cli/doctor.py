@@ -382,7 +382,7 @@ def _examine_terminal() -> list[Finding]:
             "none is needed; questions are then answered by lines of standard input, or on the"
             " controlling terminal if only standard error is elsewhere"
         )
-        return [Finding(name, "remark", "standard input or error is no terminal", cure)]
+        return [Finding(name, "remark", "standard input or error is not a terminal", cure)]
     columns = window_size(sys.stderr).columns
     kind = os.environ.get("TERM") or "unknown"
     encoding = (sys.stdout.encoding or "").lower().replace("-", "")

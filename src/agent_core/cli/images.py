@@ -20,7 +20,7 @@ def read_image(path: str) -> ImageBlock:
     """
     try:
         if not Path(path).is_file():  # a pipe would be waited for
-            raise UnusableImageError("it is no file, or there is none")
+            raise UnusableImageError("it is not a file, or does not exist")
         with open_binary(path) as file:
             content = file.read(MAX_FILE_BYTES + 1)
         if len(content) > MAX_FILE_BYTES:

@@ -196,7 +196,7 @@ def _parsed(line: bytes, longest: int) -> tuple[dict[str, Any] | None, dict[str,
     try:
         message = orjson.loads(line)
     except orjson.JSONDecodeError as error:
-        return None, _refusal(PARSE_ERROR, f"this is no JSON: {error}")
+        return None, _refusal(PARSE_ERROR, f"this is not JSON: {error}")
     if not isinstance(message, dict):
         return None, _refusal(INVALID_REQUEST, "a message is an object, one a line; no batch")
     message = cast("dict[str, Any]", message)

@@ -118,7 +118,7 @@ class _Forgetting:
         numbers = answer.replace(",", " ").split()
         places = [int(one) for one in numbers if one.isdecimal() and 1 <= int(one) <= len(found)]
         if len(places) < len(numbers):
-            self._say("error: the answer is no number of the list; all are kept", Style.BAD)
+            self._say("error: the answer is not a number of the list; all are kept", Style.BAD)
             return FAILED
         if not places:
             self._say("kept")

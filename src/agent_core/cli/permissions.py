@@ -69,7 +69,7 @@ def _named_call(options: Options) -> tuple[str, dict[str, Any]] | str:
             return "give the words of a command, or --tool and --args"
         return "code.run_command", {"argv": options.words}
     if options.tool is None and options.args is None:
-        return "name a command behind --, or a tool with --tool"
+        return "name a command after --, or a tool with --tool"
     try:
         arguments: object = json.loads(options.args or "{}")
     except (ValueError, RecursionError) as error:
@@ -188,9 +188,7 @@ def describe_rule(rule: PermissionRule) -> str:
         if not exact:
             parts.append("every command")
         else:
-            parts.append(
-                f"the command {words}, {'with any words behind it' if rest else 'exactly'}"
-            )
+            parts.append(f"the command {words}, {'with any words after it' if rest else 'exactly'}")
     elif rule.tool is None:
         parts.append("calls of every tool")
     if rule.tool is not None:

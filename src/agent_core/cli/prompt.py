@@ -257,7 +257,7 @@ class TerminalPrompt:
                 told = self._rows(help_lines(request, choices, may_cancel=self._cancel is not None))
                 shown = await self._page([_Line([row]) for row in told])
             else:
-                shown = [_Line(["that is none of the keys:"], Style.WARN)]
+                shown = [_Line(["that is not one of the keys:"], Style.WARN)]
 
     async def _ask_reason(self) -> str | None:
         """Return the reason for a denial; None: the person went back to the question."""
@@ -362,7 +362,7 @@ class TerminalPrompt:
             end = start + _count_fitting(lines[start:], room)
             if (left := _count_hidden(lines, end)) == 0 or end >= len(lines):
                 return lines[start:]
-            menu = [f"{plural(left, 'more line')}:", "q ends,", "any other key goes on"]
+            menu = [f"{plural(left, 'more line')}:", "q ends,", "any other key continues"]
             menu = _folded(menu, self._terminal.width - len(_PROMPT) - 1, " ")
             key = (await self._press(menu, lines[start:end])).strip().casefold()
             self._terminal.leave_line()

@@ -79,7 +79,7 @@ SeeThrough = Callable[["Scene"], Coroutine[Any, Any, int]]
 """Opens a runtime, begins a run there, shows it to its end, and returns the exit code."""
 
 
-_NOT_READ = "standard input holds text that was not read; `-` in the message stands for it"
+_NOT_READ = "standard input holds text that was not read; `-` in the message includes it"
 
 
 def run_message(options: Options) -> int:

@@ -50,7 +50,7 @@ def _problem_of_tool(name: str) -> str | None:
     return (
         None
         if re.fullmatch(_TOOL, name, re.ASCII)
-        else "is no name of a tool; write code.run_command"
+        else "is not the name of a tool; write code.run_command"
     )
 
 
@@ -58,8 +58,8 @@ def _problem_of_host(name: str) -> str | None:
     if re.fullmatch(_HOST, name):
         return None
     return (
-        "is no host; write example.org, or *.example.org for every name below it, without scheme,"
-        " port and path"
+        "is not a host; write example.org, or *.example.org for every name below it, without"
+        " scheme, port and path"
     )
 
 

@@ -161,7 +161,7 @@ def _decorated(
         name = str(getattr(named, "__name__", type(named).__name__))
         is_async = inspect.iscoroutinefunction(function)
         if not (is_async or inspect.iscoroutinefunction(type(function).__call__)):
-            message = f"the guard {name} is no async function; write `async def {name}`"
+            message = f"the guard {name} is not an async function; write `async def {name}`"
             raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
         return RunGuard(point=point, name=name, check=function, look_only=look_only)
 

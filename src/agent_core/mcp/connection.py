@@ -308,7 +308,7 @@ class ServerConnection:
                 status = f" (HTTP status {self._http_status})" if self._http_status else ""
                 return self._with_status(self._error(f"failed the call{status}: {cause}{said}"))
             case ValidationError():
-                reason = "made the call and answered with what is no tool result"
+                reason = "made the call, but its answer is not a tool result"
                 return self._error(reason, retryable=False)
             case _:
                 reason = f"made the call and gave an unusable answer: {cause}"

@@ -53,7 +53,7 @@ def url_request(server_id: str, message: str, url: str, **facts: Any) -> Elicita
     """
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname or len(url) > MAX_URL_CHARS:
-        raise ValueError("it is no http or https address")
+        raise ValueError("it is not an http or https address")
     if not url.isascii() or not url.isprintable():
         raise ValueError("it has characters that no address has")
     text = shortened(message, MAX_MESSAGE_CHARS)

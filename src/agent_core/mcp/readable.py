@@ -213,7 +213,7 @@ def _read_entry(entry: Any, key: str, number: int, note: Note) -> Json | None:
     """Return an entry of a list without the fields that cannot be read; None if it is unusable."""
     method, noun = _LISTS[key]
     if not isinstance(entry, dict):
-        note(f"the {noun} {number} of its list is left out: it is no object")
+        note(f"the {noun} {number} of its list is left out: it is not an object")
         return None
     fields = dict(cast("Json", entry))
     if key == "tools":

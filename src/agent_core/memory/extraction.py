@@ -387,7 +387,7 @@ def check_provenance(
     for number, entry in enumerate(answer.memories):
         place = f"$.memories[{number}]"
         if unknown := [one for one in entry.source_node_ids if one not in range_ids]:
-            raise _refused(f"{place}.source_node_ids: {unknown[0]!r} is no message of the range")
+            raise _refused(f"{place}.source_node_ids: {unknown[0]!r} is not a message of the range")
         is_forget = entry.decision is MemoryDecision.FORGET
         if is_forget or entry.category != "reference":
             takes = entry.decision.value if is_forget else entry.category

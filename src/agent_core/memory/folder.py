@@ -314,7 +314,7 @@ def _split_path(path: str) -> tuple[str, str]:
         return category, name
     shown = str(Path(path))[:200]
     folders = ", ".join(CATEGORIES)
-    raise write_failed(f"{shown!r} is no place for a memory; those are {CATALOG} and {folders}")
+    raise write_failed(f"{shown!r} is not a place for a memory; places are {CATALOG} and {folders}")
 
 
 def _replace(inside: int, name: str, data: bytes, *, temporary: str) -> None:
@@ -395,7 +395,7 @@ def _content(name: str, inside: int, limit: int) -> bytes:
     descriptor = open_descriptor(name, _READ, dir_fd=inside)
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise ValueError("it is no regular file")
+            raise ValueError("it is not a regular file")
         return file.read(limit + 1)
 
 

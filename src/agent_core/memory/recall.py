@@ -169,7 +169,7 @@ def _parse_ids(text: str) -> list[str]:
         value = None
     ids = cast("dict[str, Any]", value).get("memory_ids") if isinstance(value, dict) else None
     if not isinstance(ids, list):
-        raise _unusable("it is no object with memory_ids")
+        raise _unusable("it is not an object with memory_ids")
     return [one for one in cast("list[Any]", ids) if isinstance(one, str)]
 
 
@@ -203,7 +203,7 @@ class Recall:
             known = await asyncio.to_thread(self._folder.read)
             catalog = await asyncio.to_thread(self._folder.list_catalog, known)
         except (AgentCoreError, OSError) as error:
-            message = f"what is remembered cannot be read: {error}"
+            message = f"memories cannot be read: {error}"
             raise ToolError(ErrorCode.MEMORY_RECALL_FAILED, message) from error
         selected = await selector.select(query, catalog, known)
         versions = self._loaded.versions()

@@ -431,7 +431,7 @@ class PermissionGuard(Extension):
             raise denial_of(answer, definition.name, access.refusal)
         if answer.decision in WIDE_DECISIONS:
             if wide is None or wide.decision is not answer.decision:
-                raise denied(f"{answer.decision} is no answer to the question about this call")
+                raise denied(f"{answer.decision} is not an answer to the question about this call")
             grant = wide.grant
         if answer.decision is not Decision.ALLOW_ONCE and grant is not None:
             await self._remember(grant, definition, run)

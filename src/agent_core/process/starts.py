@@ -93,7 +93,7 @@ def check_program_file(place: str, program: str) -> None:
         text = f"there is no program {_shown(program)}: it is a folder; name a file in it"
         raise ToolError(ErrorCode.FILE_NOT_FOUND, text)
     if not stat.S_ISREG(mode):
-        text = f"there is no program {_shown(program)}: it is no regular file"
+        text = f"there is no program {_shown(program)}: it is not a regular file"
         raise ToolError(ErrorCode.FILE_NOT_FOUND, text)
     if not os.access(place, os.X_OK):
         text = f"{_shown(program)} is not executable; chmod +x it, or give it to its interpreter"

@@ -208,8 +208,8 @@ class ProviderRegistry:
         if any(not callable(getattr(adapter, name, None)) for name in ("stream", "close")):
             message = (
                 f"the factory of provider {config.provider!r}{_from(details)} returned a "
-                f"{type(adapter).__name__}, which is no adapter: an adapter has the methods stream "
-                "and close"
+                f"{type(adapter).__name__}, which is not an adapter: an adapter has the methods "
+                "stream and close"
             )
             if inspect.iscoroutine(adapter):
                 adapter.close()

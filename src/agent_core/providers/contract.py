@@ -155,7 +155,7 @@ class ProviderContract(ABC):
         if self.shows_reasoning:
             thought = reply.content[0]
             if not isinstance(thought, ReasoningBlock):
-                raise AssertionError(f"the first block is no thought: {thought!r}")
+                raise AssertionError(f"the first block is not reasoning: {thought!r}")
             _expect(thought.text, "I should look.", "the thought")
             _expect(thought.metadata.get("provider"), self.provider, "whose thought it is")
             shown = [event.text for event in events if isinstance(event, ModelReasoningDelta)]
@@ -335,13 +335,13 @@ def asked(text: str = "hello", *, tools: Sequence[ToolDefinition] = ()) -> Model
 
 def _completed(events: Sequence[ModelEvent]) -> ModelCompleted:
     if not isinstance(events[-1], ModelCompleted):
-        raise AssertionError(f"the last event is no ModelCompleted: {events[-1]!r}")
+        raise AssertionError(f"the last event is not a ModelCompleted: {events[-1]!r}")
     return events[-1]
 
 
 def _failed(events: Sequence[ModelEvent]) -> ModelFailed:
     if not isinstance(events[-1], ModelFailed):
-        raise AssertionError(f"the last event is no ModelFailed: {events[-1]!r}")
+        raise AssertionError(f"the last event is not a ModelFailed: {events[-1]!r}")
     return events[-1]
 
 

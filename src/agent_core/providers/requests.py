@@ -87,7 +87,9 @@ def chosen_tool(request: ModelRequest, called: Called) -> str:
     """
     choice = request.tool_choice or ""
     if all(tool.name != choice for tool in request.tools):
-        raise called.unsupported("tool_choice", f"tool_choice {choice!r} is no tool of the request")
+        raise called.unsupported(
+            "tool_choice", f"tool_choice {choice!r} is not a tool of the request"
+        )
     return wire_name(choice)
 
 

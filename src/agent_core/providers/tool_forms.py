@@ -85,7 +85,7 @@ class ToolForm(Struct, frozen=True):
         kind = root.get("type", "object")
         if kind != "object":
             if not (isinstance(kind, list) and "object" in kind):
-                raise NoFormError("its arguments are no object")
+                raise NoFormError("its arguments are not an object")
             root["type"] = "object"
         root.setdefault("type", "object")
         if self.known_required and (missing := _undescribed(root)):

@@ -473,7 +473,7 @@ def _check_output(stored: StoredOptions, options: RunOptions[Any]) -> None:
     """
     expected = options.expected()
     if (expected.schema if expected is not None else None) != stored.output_schema:
-        message = "output_type is not that with which the run was started"
+        message = "output_type is not the one with which the run was started"
         raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message, details={"option": "output_type"})
 
 
@@ -519,7 +519,7 @@ def _listed(words: Sequence[str]) -> str:
 
 def _not_found(request_id: object) -> StorageError:
     shown = f"{request_id}"[:_SHOWN_CHARS].encode("ascii", "backslashreplace").decode()
-    message = f"there is no request {shown!r}; approvals() lists those there are"
+    message = f"there is no request {shown!r}; approvals() lists the open ones"
     return StorageError(ErrorCode.APPROVAL_NOT_FOUND, message, details={"request_id": shown})
 
 
@@ -541,6 +541,6 @@ def _closed_because(question: "ApprovalRecord") -> str:
             said = describe_answer(decision, question.decided_by, question.decider, None)
             return f"already answered: {said}, {when}"
         case ApprovalState.SUPERSEDED:
-            return "what the call would do has changed; it was asked anew"
+            return "the effect of the call has changed; it was asked again"
         case _:
             return "the run has ended without an answer"

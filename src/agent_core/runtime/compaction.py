@@ -219,7 +219,7 @@ class Compactions:
             kind="compaction",
             filename="kept.md",
             mime_type="text/markdown",
-            summary="what is kept word for word beside a shortened history",
+            summary="the verbatim part of a shortened history",
         )
         return record.artifact_id
 

@@ -33,7 +33,8 @@ def find_mentions(text: str, server_ids: Collection[str]) -> list[tuple[str, str
 
 async def _refuse_file(*_: object, **__: object) -> str:
     raise ToolError(
-        ErrorCode.UNSUPPORTED_CAPABILITY, "it is no text; internal.read_resource keeps it as a file"
+        ErrorCode.UNSUPPORTED_CAPABILITY,
+        "it is not text; internal.read_resource keeps it as a file",
     )
 
 

@@ -158,7 +158,7 @@ class NodeMoves:
                 try:
                     return await self._make(decision, session_id, files, alone, force=force)
                 except MovedMeanwhileError as error:
-                    logger.info("%s; it is decided anew", error)
+                    logger.info("%s; it is decided again", error)
 
     async def _decide_switch(
         self,

@@ -209,7 +209,7 @@ class Workspaces:
             message = f"the files of session {session_id} are in the blobs of a Postgres database"
             raise StorageError(ErrorCode.STORAGE_ERROR, message + ", and this store has none")
         if not _PLAIN_ID(session_id):
-            message = f"the session {session_id[:80]!r} can have no folder of its own"
+            message = f"the session {session_id[:80]!r} cannot have its own folder"
             raise StorageError(ErrorCode.STORAGE_ERROR, message)
         root = self._setup.workspaces_dir / session_id
         return ProjectFiles(self._setup, self._key, root, session_id=session_id, blobs=self._blobs)

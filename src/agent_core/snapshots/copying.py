@@ -52,7 +52,7 @@ def copy_workspace(
         )
     was_there = into.exists()
     if was_there and (not into.is_dir() or any(into.iterdir())):
-        raise StorageError(ErrorCode.PATH_CONFLICT, f"{into} is there, and is no empty folder")
+        raise StorageError(ErrorCode.PATH_CONFLICT, f"{into} exists, and is not an empty folder")
     into.mkdir(parents=True, exist_ok=True)
     try:
         return _copy(recorder, into, snapshot_id, settings)

@@ -272,4 +272,4 @@ def _folder(entry: TreeEntry | None) -> bytes | None:
 
 
 def _no_tree() -> StorageError:
-    return StorageError(ErrorCode.STORAGE_ERROR, "an object of the snapshots is no folder")
+    return StorageError(ErrorCode.STORAGE_ERROR, "an object of the snapshots is not a folder")

@@ -360,7 +360,7 @@ def _read(path: Path) -> tuple[dict[str, Any], list[Plain]]:
     version = recording.get("recording")
     if version != FORMAT:
         message = (
-            f"{path} is no recording of format {FORMAT} (`recording: {version}`); record again"
+            f"{path} is not a recording of format {FORMAT} (`recording: {version}`); record again"
         )
         raise ConfigError(ErrorCode.CONFIG_ERROR, message)
     try:

@@ -218,7 +218,7 @@ def strict_json(
         layout: other arguments of `json.dumps`.
 
     Raises:
-        TypeError: a part of it has no form in JSON.
+        TypeError: a part of JSON cannot express it.
         ValueError: it contains itself.
         RecursionError: it is nested too deeply, or contains itself.
     """

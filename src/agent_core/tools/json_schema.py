@@ -269,7 +269,9 @@ def check_arguments_schema(schema: Mapping[str, Any]) -> None:
         known = cast("dict[str, Any]", properties)
         for name in cast("list[str]", required):
             if name not in known:
-                raise SchemaUnusableError(f"it requires {name!r}, which is no property of it")
+                raise SchemaUnusableError(
+                    f"it requires {name!r}, which is not one of its properties"
+                )
 
 
 def _check_plain(value: object, depth: int) -> None:

@@ -354,7 +354,7 @@ async def _shorten(
     large = [block for n in moved if isinstance(block := content[n], TextBlock | JsonBlock)]
     room = limit - sum(sizes) + sum(sizes[n] for n in moved)
     raw, filename, mime_type = await asyncio.to_thread(_as_file, large)
-    summary = f"{len(raw)} bytes; the beginning and the end stand in the message"
+    summary = f"{len(raw)} bytes; the message has the beginning and the end"
     reference = await files.copy(raw, filename, mime_type, summary=summary)
     text = shorten_text(raw.decode(), max(room, limit // _FEW_BLOCKS))
     gone, place = set(moved), moved[0]
@@ -528,7 +528,7 @@ async def _show_data(
         except UnusableImageError as error:
             reason = f"{known}, {len(content)} bytes: too large to be shown to a model ({error})"
     elif known is None:
-        reason = f"{mime_type}, {len(content)} bytes, is no picture that a model can be shown"
+        reason = f"{mime_type}, {len(content)} bytes, is not an image that a model can see"
         reason += " (PNG, JPEG, GIF or WebP)"
     if room.images > 0 and reason:
         room.images -= 1
@@ -545,7 +545,7 @@ async def _show_data(
         return [image]
     summary = f"the picture above, {len(content)} bytes"
     if fits is not content:
-        summary += f", of which the model is shown a smaller one of {len(fits)} bytes"
+        summary += f"; the model sees a smaller one of {len(fits)} bytes"
     name = filename_for("image", known or shown_as)
     return [image, *await files.copy(content, name, known or shown_as, summary=summary)]
 

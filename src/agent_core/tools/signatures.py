@@ -173,7 +173,7 @@ def require_writable_return(function: Callable[..., Any], signature: inspect.Sig
     if issubclass(misfit, collections.abc.Iterator | collections.abc.AsyncIterable):
         raise UnfitError("it says that it returns a generator or an iterator; return a list")
     raise UnfitError(
-        f"it says that it returns {misfit.__name__}, which has no form in JSON; return text, bytes,"
+        f"it says that it returns {misfit.__name__}, which JSON cannot express; return text, bytes,"
         " a dict, a list, a model or a dataclass"
     )
 
@@ -220,7 +220,7 @@ def _read_parameter(
     if parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD}:
         raise UnfitError(f"{parameter} takes arguments without names; name each of them")
     if parameter.kind is parameter.POSITIONAL_ONLY:
-        raise UnfitError(f"{name} is positional-only; remove the / behind it")
+        raise UnfitError(f"{name} is positional-only; remove the / after it")
     hint: Any = Any
     if parameter.annotation is not parameter.empty:
         try:
@@ -498,7 +498,7 @@ def type_schema(adapter: TypeAdapter[Any]) -> Json:
     """Return the small schema of a type, complete.
 
     Raises:
-        PydanticInvalidForJsonSchema: a part of it has no form in JSON Schema.
+        PydanticInvalidForJsonSchema: a part of JSON cannot express it Schema.
     """
     return small_schema(adapter.json_schema(schema_generator=CompleteJsonSchema))
 
@@ -571,7 +571,7 @@ class CompleteJsonSchema(GenerateJsonSchema):
 
     def is_subclass_schema(self, schema: IsSubclassSchema) -> JsonSchemaValue:  # noqa: ARG002
         """Refuse a class, which no JSON is."""
-        raise PydanticInvalidForJsonSchema("a class has no form in JSON")
+        raise PydanticInvalidForJsonSchema("JSON cannot express a class")
 
     def emit_warning(self, kind: JsonSchemaWarningKind, detail: str) -> None:
         """Refuse a type that would be incomplete; hide a default that JSON cannot express."""

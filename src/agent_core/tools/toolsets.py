@@ -165,7 +165,7 @@ def _tools_of(toolset: Toolset, given: Iterable[Tool | Callable[..., Any]]) -> l
     except AgentCoreError:
         raise
     except _BREAKS as error:
-        raise _unusable(toolset, "has a filter or a prefix that is no use", error) from error
+        raise _unusable(toolset, "has a useless filter or prefix", error) from error
 
 
 def _unusable(toolset: Toolset, what: str, error: BaseException) -> ToolError:

@@ -184,7 +184,7 @@ class ValueWriter:
             return self.write(value.tolist(), depth + 1)
         if isinstance(value, Number):
             return str(value)
-        return self._leave_out(value, "it has no form in JSON")
+        return self._leave_out(value, "JSON cannot express it")
 
     def _text(self, text: str) -> str:
         self._text_left -= len(text)

@@ -369,7 +369,7 @@ def _is_below_same_folder(path: Path, roots: Iterable[Path]) -> bool:
 
 
 def _no_path(given: str, reason: str) -> ToolError:
-    message = f"{shortened(given, 200)!r} is no usable path: {reason}"
+    message = f"{shortened(given, 200)!r} is not a usable path: {reason}"
     return ToolError(ErrorCode.VALIDATION_ERROR, message)
 
 

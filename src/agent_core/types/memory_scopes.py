@@ -63,7 +63,7 @@ def _check_user_id(user_id: str) -> None:
     """Refuse an id that is empty, or that could be mistaken for another one or for a path."""
     shown = repr(user_id)[:80]
     if not user_id:
-        raise ValueError(f"names no user: put an id behind {USER_SCOPE!r}")
+        raise ValueError(f"names no user: put an id after {USER_SCOPE!r}")
     if len(user_id) > LONGEST_USER_ID:
         raise ValueError(
             f"names a user with an id of {len(user_id)} characters: give one of at most"

@@ -250,6 +250,6 @@ def _load_script(config: KgentConfig) -> list[MockStep]:
         content = read_text_file(path, MAX_SCRIPT_BYTES).removeprefix(BOM_UTF8)
         return TypeAdapter(list[MockStep]).validate_json(content)
     except (OSError, ValidationError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no list of mock steps"
+        reason = error.strerror if isinstance(error, OSError) else "it is not a list of mock steps"
         message = f"the script {path}, which model.path names, cannot be used: {reason}"
         raise config_error(message) from error

@@ -65,12 +65,12 @@ def _find_absence(root: Path, deliverable: DeliverableSpec) -> str | None:
     """Return why a deliverable counts as missing; None if it does not."""
     path, parts = root / deliverable.path, Path(deliverable.path).parts
     if any(root.joinpath(*parts[: n + 1]).is_symlink() for n in range(len(parts))):
-        return "it is a link, or behind one"
+        return "it is a link, or below one"
     if path.is_dir():
         has_files = deliverable.allow_empty or any(names for _, _, names in os.walk(path))
         return None if has_files else "the folder has no file in it"
     if not path.is_file():
-        return "it is no ordinary file" if path.exists() else "it does not exist"
+        return "it is not an ordinary file" if path.exists() else "it does not exist"
     if path.stat().st_size == 0 and not deliverable.allow_empty:
         return "it is empty"
     return None

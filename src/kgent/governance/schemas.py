@@ -88,7 +88,7 @@ def find_fault(path: Path, spec: DeliverableSpec, schema: Schema) -> str | None:
     except UnicodeDecodeError:
         return "it is not UTF-8"
     except TypeError:
-        return "it has a key that is no text"
+        return "it has a key that is not text"
     except (OSError, AgentCoreError, _InvalidContentError) as error:
         return str(error)
     except (ArithmeticError, ValueError) as error:  # such as a number with a thousand digits
@@ -120,7 +120,7 @@ def _read_json(path: Path) -> Any:
         return found
 
     def refuse(word: str) -> Any:
-        raise ValueError(f"{word} is no number of JSON")
+        raise ValueError(f"{word} is not a JSON number")
 
     text = _read_text(path, MAX_CHECKED_BYTES)
     try:

@@ -31,7 +31,7 @@ def sign_text(seal: str, key: Path) -> bytes:
         KgentError: category `config`; there is no ssh-keygen, or it cannot sign with the key.
     """
     if not key.is_file():
-        raise config_error(f"{key} is no file; --sign takes an SSH key")
+        raise config_error(f"{key} is not a file; --sign takes an SSH key")
     signed = _ssh_keygen("sign", "-f", str(key), "-n", NAMESPACE, given=_message(seal))
     if signed.returncode != 0 or not signed.stdout:
         raise config_error(f"ssh-keygen cannot sign with {key}: {_complaint(signed)}")
@@ -73,7 +73,7 @@ def find_signer(root: Path, seal: str, *, allowed: Path, signer: str | None = No
           is not signed, or not by an allowed signer.
     """
     if not allowed.is_file():
-        raise config_error(f"{allowed} is no file; --allowed-signers takes a file of ssh-keygen")
+        raise config_error(f"{allowed} is not a file; --allowed-signers takes a file of ssh-keygen")
     try:
         with open_file(root / SIGNATURE_FILE) as file:
             signature = file.read(_MAX_SIGNATURE_BYTES)

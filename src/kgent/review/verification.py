@@ -220,7 +220,7 @@ def _check_layout(root: Path, version: int | None) -> Iterator[str]:
         if name in links or (os.path.lexists(root / name) and not (root / name).is_dir()):
             yield _name_missing_folder(name)
     if (root / SIGNATURE_FILE).is_file() and not has_signature(root):
-        yield f"{SIGNATURE_FILE} is no SSH signature"
+        yield f"{SIGNATURE_FILE} is not an SSH signature"
 
 
 def _missing_folders(root: Path) -> list[str]:
@@ -326,7 +326,7 @@ def _without_git(
     recorded: tuple[Iterable[NamedRecord], ...] = (produced.artifacts, produced.others)
     if any(record.name == _GIT for records in recorded for record in records):
         return entries
-    found.remarks.append(f"{_GIT} ({top.kind}) belongs to git: what is in it is not checked")
+    found.remarks.append(f"{_GIT} ({top.kind}) belongs to git: its contents are not checked")
     return [entry for entry in entries if entry.name.partition("/")[0] != _GIT]
 
 
@@ -351,7 +351,7 @@ def _check_file(root: Path, record: FileRecord) -> Iterator[str]:
         now = describe_file(root, name, limit=record.bytes if record.sha256 else 0)
     except (OSError, ValueError, AgentCoreError):
         kind = " (file)" if record.path.startswith(f"{INPUTS}/") else ""
-        yield f"{record.path}{kind} is missing, or is no ordinary file any more"
+        yield f"{record.path}{kind} is missing, or no longer an ordinary file"
         return
     if (now.bytes, now.sha256) == (record.bytes, record.sha256):
         return
@@ -415,7 +415,7 @@ def _check_entry(entry: FolderEntry, record: InputRecord | OtherRecord | None) -
     """Compare an entry that is no known file with its record."""
     shown, target = readable_name(entry.name), entry.target and readable_name(entry.target)
     if entry.kind == "unreadable":
-        yield f"{shown} (folder) cannot be read: what is in it is not checked"
+        yield f"{shown} (folder) cannot be read: its contents are not checked"
     elif record is not None:
         if (record.kind, record.target) != (entry.kind, target):
             then, now = _describe(record.kind, record.target), _describe(entry.kind, target)

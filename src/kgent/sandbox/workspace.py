@@ -65,7 +65,7 @@ def resolve_run_folder(config: KgentConfig, ids: RunIds) -> Path:
     except (OSError, RuntimeError, ValueError) as error:
         raise _unusable(Path(name), f"it cannot be resolved: {error}") from error
     if root in {Path(root.anchor), Path.home().resolve()}:
-        raise _unusable(root, "a run gets a folder of its own, below this one")
+        raise _unusable(root, "each run gets its own folder below this one")
     return root
 
 
@@ -143,7 +143,7 @@ def create_workspace(
                 raise
     except OSError as error:
         if error.errno in _IN_USE:
-            reason = "it is not empty, and a run never mixes with what is there; name a new folder"
+            reason = "it is not empty, and a run never mixes with existing files; name a new folder"
             raise _unusable(root, reason, code=ErrorCode.PATH_CONFLICT) from error
         raise _unusable(root, f"it cannot be made: {error.strerror or error}") from error
     return SandboxWorkspace(root)

@@ -197,7 +197,7 @@ async def test_a_table_of_something_else_and_a_name_that_is_none_are_refused(
 ) -> None:
     with psycopg.connect(memory_database) as connection:
         connection.execute(SQL("CREATE TABLE {} (id TEXT)").format(Identifier(memory_table)))
-    with pytest.raises(MemoryError.Storage, match=f"{memory_table} is no memory store"):
+    with pytest.raises(MemoryError.Storage, match=f"{memory_table} is not a memory store"):
         await PostgresStore.open(memory_database, table=memory_table)
     for name in ("", "a b", 'a"; DROP TABLE x', "A", "1"):
         with pytest.raises(MemoryError.Invalid, match="lower-case letters"):

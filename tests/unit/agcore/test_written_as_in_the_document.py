@@ -162,7 +162,7 @@ class Prompts(Agent):
 @pytest.mark.parametrize(
     ("agent", "cure"),
     [
-        (Duck(), "a Duck is no agent; derive the class from agcore.Agent"),
+        (Duck(), "a Duck is not an agent; derive the class from agcore.Agent"),
         (Calculator, "Calculator is a class; pass an agent, Calculator()"),
         (WithoutBundle(), "write `def tool_definitions(self, bundle)`"),
         (Awaited(), "write `def tool_definitions(self, bundle)`, without async"),
@@ -337,7 +337,7 @@ async def test_arguments_that_are_no_dict_do_not_fit(arguments: Any) -> None:
 
 @pytest.mark.parametrize("parts", [AgentBuilder(), None, "s1"])
 def test_a_session_is_made_with_a_bundle(parts: Any) -> None:
-    with pytest.raises(AgentError.Config, match="is no bundle"):
+    with pytest.raises(AgentError.Config, match="is not a bundle"):
         AgentSession(Calculator(), "s1", parts)
 
 

@@ -76,7 +76,7 @@ def request(**metadata: Any) -> PermissionRequest:
     [
         ([("the arguments", "n")], "deny"),
         ([("the arguments", "?"), ("tool: x", "n")], "deny"),
-        ([("the arguments", "z"), ("none of the keys", "n")], "deny"),
+        ([("the arguments", "z"), ("not one of the keys", "n")], "deny"),
         ([("the arguments", "w"), ("+++ rules.toml", "y")], "allow_once"),
         ([("the arguments", "w"), ("+++ rules.toml", "n"), ("y once", "n")], "deny"),
         ([("more lines not shown", "v"), ("+line 0", "q"), ("y once", "n")], "deny"),

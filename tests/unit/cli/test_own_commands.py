@@ -127,7 +127,7 @@ def test_links_lead_where_the_user_wants_but_not_in_a_circle(folder: Path, tmp_p
         "up": "a link leads back to a folder above it",
         "self": "Too many levels of symbolic links",
         "gone": "No such file or directory",
-        "pipe": "it is no regular file",
+        "pipe": "it is not a regular file",
     }
 
 

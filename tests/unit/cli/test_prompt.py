@@ -225,7 +225,7 @@ async def test_a_pasted_text_holds_no_answer(text: str, term: str) -> None:
         await screen.see("? help")
         await screen.see("> ")
         await asyncio.to_thread(screen.type, text)
-        await screen.see("none of the keys")
+        await screen.see("not one of the keys")
         await screen.see("> ")
         screen.type("n\n")
         assert (await asking).decision is Decision.DENY
@@ -262,7 +262,7 @@ async def test_the_hidden_lines_of_a_diff_are_counted_truly_and_can_be_paged_thr
     assert shown + int(hidden.replace(",", "")) == 3000
     await screen.see("> ")
     screen.type("v")
-    while await screen.see("goes on > ", "? help") == "goes on > ":
+    while await screen.see("continues > ", "? help") == "continues > ":
         screen.type(" ")
     assert all(line in screen.text for line in lines)
     screen.type("n")
@@ -285,7 +285,7 @@ async def test_what_is_asked_for_stays_on_the_screen_above_a_diff(
         rows = sum(-(-len(line) // columns) or 1 for line in made.plain.splitlines())
         assert 20 <= rows <= 30
         made.type("v")
-        await made.see("goes on > ")
+        await made.see("continues > ")
         page = made.plain.partition("help > ")[2].splitlines()
         assert 20 <= sum(-(-len(line) // columns) or 1 for line in page) <= 31
         made.type("q")
@@ -429,7 +429,7 @@ async def test_a_long_command_shows_its_ends_and_what_was_cut(screen: Screen) ->
     (hidden,) = re.findall(r"… (\d+) lines not shown", screen.plain)
     assert sum(f"| {row}\r\n" in screen.plain for row in rows) + int(hidden) == 60
     screen.type("v")
-    while await screen.see("goes on > ", "? help > ") == "goes on > ":
+    while await screen.see("continues > ", "? help > ") == "continues > ":
         screen.type(" ")
     assert all(f"| {row}\r\n" in screen.plain for row in rows)
     screen.type("n")
@@ -531,7 +531,7 @@ async def test_a_wider_answer_is_told_and_settles_what_waits(
     await screen.see("? help")
     await screen.see("> ")
     screen.type(key)  # is no answer to a question that does not offer it
-    await screen.see("none of the keys")
+    await screen.see("not one of the keys")
     await screen.see("> ")
     screen.type("n")
     assert (await other).decision is Decision.DENY

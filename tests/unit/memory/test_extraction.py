@@ -217,7 +217,7 @@ async def test_a_cancelled_extraction_writes_all_or_nothing(folder: MemoryFolder
     [
         ({"source_node_ids": []}, r"\$\.memories\[1\]\.source_node_ids"),
         ({"source_node_ids": ["node_1"]}, "user takes the user's words only"),
-        ({"source_node_ids": ["node_7"]}, "no message of the range"),
+        ({"source_node_ids": ["node_7"]}, "not a message of the range"),
         ({"category": "project"}, r"\$\.memories\[1\]\.category"),
         ({"decision": "update"}, "memory_id"),
         ({"decision": "forget"}, "is no memory"),
@@ -353,7 +353,7 @@ async def test_an_id_is_read_with_the_label_that_the_model_saw(
     for named in (label.format(memory_id), line):
         change = entry(decision="update", memory_id=named, content="Black tea.")
         assert await remembered(folder, change) == [memory_id]
-    with pytest.raises(SchemaError, match="no message of the range"):
+    with pytest.raises(SchemaError, match="not a message of the range"):
         await remembered(folder, entry(source_node_ids=["[user node_0, node_2]"]))
 
 

@@ -142,5 +142,5 @@ def test_types_of_text_are_read(kind: str) -> None:
     "kind", "application/pdf image/png application/zip video/mp4 font/woff2 nonsense".split()
 )
 def test_other_types_are_refused(kind: str) -> None:
-    with pytest.raises(ToolError, match="no text"):
+    with pytest.raises(ToolError, match="not text"):
         check_type("http://a.test/", kind)

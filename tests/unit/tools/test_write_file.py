@@ -145,7 +145,7 @@ async def test_l2_a_plan_has_a_plain_name_and_is_never_replaced(
         assert odd.code is ErrorCode.VALIDATION_ERROR
     edits = [{"old": "", "new": "x"}]
     odd_path = ".soong-agent/plans/My Plan.txt"
-    with pytest.raises(ToolError, match="no name for a plan"):
+    with pytest.raises(ToolError, match="not a name for a plan"):
         await code("edit_file", path=odd_path, edits=edits, create_if_missing=True)
     edited = await code(
         "edit_file",

@@ -196,7 +196,9 @@ class EditorAgent:
         """Return one page of the sessions, of one project or of all."""
         cursor = asked.cursor or "0"
         if not (cursor.isascii() and cursor.isdecimal() and len(cursor) < 19):
-            raise RequestError(INVALID_PARAMS, "the cursor is none that session/list has returned")
+            raise RequestError(
+                INVALID_PARAMS, "the cursor is not one that session/list has returned"
+            )
         project = None if asked.cwd is None else absolute_path(asked.cwd)
         runtime = await self._any_runtime()
         offset = int(cursor)

@@ -43,7 +43,7 @@ async def show_changes(chat: Chat, words: Sequence[str]) -> None:
     else:
         top = find_top(chat.setup.project)
         if top is None:
-            chat.say("no snapshot holds a change of this session, and this is no git repository")
+            chat.say("no snapshot holds a change of this session, and this is not a git repository")
             return
         changes = await _read_git(chat, chat.setup.project)
         whose = "git's working tree: no snapshot holds a change of this session"

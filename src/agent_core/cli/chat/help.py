@@ -47,7 +47,7 @@ _PLAIN_KEYS = (
     *_PREFIXES,
 )
 _EDITED_KEYS = (
-    ("Enter", "send; a run at work reads it after its next step"),
+    ("Enter", "send; an active run reads it after its next step"),
     ("Alt-Enter, \\ Enter", "new line; also Shift-Enter where the terminal reports it"),
     ("Tab", "take an entry of an open list; below a plan: its command"),
     ("Up, Down", "earlier lines; Up on an empty line takes back what waits"),

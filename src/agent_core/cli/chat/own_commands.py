@@ -194,7 +194,7 @@ class OwnCommands:
         descriptor = open_descriptor(path, _FLAGS)
         with os.fdopen(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                return OwnCommand(name, path, problem="it is no regular file")
+                return OwnCommand(name, path, problem="it is not a regular file")
             content = file.read(MOST_BYTES + 1)
         if len(content) > MOST_BYTES:
             return OwnCommand(name, path, problem=f"it has more than {MOST_BYTES:,} bytes")

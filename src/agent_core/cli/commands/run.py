@@ -185,7 +185,7 @@ def find_misuse(options: Options) -> str | None:
     if not "".join(options.message).strip() and options.content_at is None:
         return "the message is empty"
     if options.continues_last and options.session_id is not None:
-        return "--continue goes on with the last session, and --session-id names one: give one"
+        return "--continue continues the last session, and --session-id names one: give one of them"
     if fault := find_misplaced_move(options):
         return fault
     if options.content_at is not None and options.answers in {"-", "/dev/stdin"}:

@@ -90,7 +90,7 @@ def _free_place(target: str, *, is_forced: bool) -> Path:
     if not place.parent.is_dir():
         raise _refused(place, "there is no such folder; make it first")
     if place.exists() and not place.is_file():
-        raise _refused(place, "it is no ordinary file; write to standard output instead")
+        raise _refused(place, "it is not an ordinary file; write to standard output instead")
     if os.path.lexists(place) and not is_forced:
         raise _refused(place, "it is there already; --force replaces it")
     return place

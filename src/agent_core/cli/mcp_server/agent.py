@@ -330,7 +330,7 @@ class AgentServer:
             if handle is not None:
                 await handle.cancel()
         if handle is None:
-            message = f"no run of session {session_id} is at work through this server"
+            message = f"no run of session {session_id} is active through this server"
             raise StorageError(ErrorCode.RUN_NOT_FOUND, message)
         facts = {"session_id": session_id, "run_id": handle.run_id, "status": str(handle.status)}
         return self._made(facts, f"run {handle.run_id} of session {session_id}: {handle.status}")

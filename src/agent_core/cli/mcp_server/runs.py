@@ -226,12 +226,12 @@ class ActiveRuns:
         if (other := self._active.get(run.session_id)) is not None:
             known = f" (run {other.handle.run_id})" if other.handle else ""
             message = (
-                f"session {run.session_id} is at work on another call{known}: wait for its result,"
+                f"session {run.session_id} is busy with another call{known}: wait for its result,"
                 " or cancel it; nothing was started"
             )
             raise StorageError(ErrorCode.SESSION_ACTIVE, message)
         if len(self._active) >= _MOST_RUNS:
-            message = f"{_MOST_RUNS} runs are at work here, which is the most; nothing was started"
+            message = f"{_MOST_RUNS} runs are active here, which is the limit; nothing was started"
             raise StorageError(ErrorCode.SESSION_ACTIVE, message)
         self._active[run.session_id] = run
         run.begin(begin, lambda: self._active.pop(run.session_id, None))

@@ -257,8 +257,8 @@ def _check_plan_name(workspace: Workspace, place: ResolvedPath) -> bool:
         return False
     if not _is_plan(workspace, place):
         message = (
-            f"{Path(place.shown).name!r} is no name for a plan: up to 80 of a-z 0-9 _ - and .md, "
-            "directly in the plans folder"
+            f"{Path(place.shown).name!r} is not a name for a plan: up to 80 of a-z 0-9 _ - and .md,"
+            " directly in the plans folder"
         )
         raise ToolError(ErrorCode.VALIDATION_ERROR, message, details={"path": "$.path"})
     return True

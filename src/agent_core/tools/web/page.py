@@ -127,5 +127,5 @@ def _codec(named: str) -> str | None:
 
 def _binary(url: str, content_type: str) -> ToolError:
     kind = content_type or "unknown"
-    message = f"{url} has content of type {kind[:100]}, which is no text; it was not read"
+    message = f"{url} has content of type {kind[:100]}, which is not text; it was not read"
     return ToolError(ErrorCode.TOOL_ERROR, message, details={"content_type": kind[:100]})

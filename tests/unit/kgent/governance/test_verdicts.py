@@ -61,7 +61,7 @@ def test_an_empty_deliverable_counts_only_where_it_may_be_empty(root: Path) -> N
 def test_a_link_is_no_deliverable(root: Path) -> None:
     (root / "deliverables" / "report.md").symlink_to("/etc/passwd")
     assert validate_required_deliverables(root, [REPORT]).missing == {
-        REPORT.path: "it is a link, or behind one"
+        REPORT.path: "it is a link, or below one"
     }
 
 

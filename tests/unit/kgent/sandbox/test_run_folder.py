@@ -100,7 +100,7 @@ def test_the_sandbox_is_named_by_ids_and_starts_at_the_profile(tmp_path: Path) -
 @pytest.mark.parametrize("place", ["/", "~"])
 def test_places_to_keep_out_of_are_refused(tmp_path: Path, place: str) -> None:
     config = load_config(profile(tmp_path, workspace={"sandbox": place}))
-    with pytest.raises(KgentError, match="a folder of its own"):
+    with pytest.raises(KgentError, match="its own folder"):
         resolve_run_folder(config, IDS)
 
 

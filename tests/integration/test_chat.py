@@ -675,6 +675,27 @@ def test_a_question_on_a_terminal_without_colours(
     assert re.search(rb"\x1b\[[0-9;]*3[0-9][0-9;]*m", scene.raw) is None
 
 
+def test_the_calls_of_a_child_are_shown_as_in_a_run(home: Home, project: Path) -> None:
+    (project / "a.txt").write_text("one\n")
+    script = [
+        calls("agent.create_sub_agent", task="Look at a.txt."),
+        calls("code.read_file", path="a.txt"),
+        "It says one.",
+        "The answer.",
+    ]
+    with ModelServer.in_thread(script) as server:
+        keys = [Key(READY, f"look{ENTER}"), Key(AT_REST, CTRL_D)]
+        scene = converse(home, project, server, keys)
+    assert scene.code == 0
+    lines = (
+        "started: default_sub_agent, Look",
+        "● default_sub_agent: code.read",
+        "finished",
+    )
+    places = [scene.text.index(line) for line in lines]
+    assert places == sorted(places)
+
+
 def test_the_answers_of_a_chat_are_listed_beside_the_rules(home: Home, project: Path) -> None:
     script = [calls("code.write_file", path="b.txt", content="new\n"), "Written."]
     with ModelServer.in_thread(script) as server:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from agent_core.cli.answers import how_to_allow, open_answers, open_screen
+from agent_core.cli.children import Children
 from agent_core.cli.content import GivenMessage, holds_unread_text, read_message
 from agent_core.cli.elicitation import TerminalElicitation
 from agent_core.cli.first_start import is_first_start, set_up
@@ -503,47 +504,23 @@ MCP_PROMPT = re.compile(r"/([A-Za-z0-9_-]{1,64}):(\S+)(?:\s+(.*))?\Z", re.DOTALL
 
 
 _MOST_DENIED = 1_000
-_CATCH_UP_S = 5.0
-"""Seconds that the end of a child waits until everything before it is shown."""
 
 
 async def watch(handle: "RunHandle", shown: Shown, tasks: "LiveTasks | None") -> None:
     """Show the events of a run, and of its children, to its end."""
-    from agent_core.types.event_details import (  # noqa: PLC0415 - for readers of events only
-        ChildCreated,
-        ChildEnded,
-        ChildEvent,
-        WorkerDispatched,
-    )
-
     drawing = asyncio.create_task(tasks.watch()) if tasks is not None else None
-    children: dict[str, asyncio.Task[None]] = {}
     try:
-        async with aclosing(handle.events()) as events:
-            async for event in events:
-                details = event.details
-                child_id = details.child_run_id if isinstance(details, ChildEvent) else None
-                if child_id is not None:
-                    is_known = child_id in children
-                    if isinstance(details, ChildCreated | WorkerDispatched) and not is_known:
-                        watching = asyncio.create_task(_watch_child(handle, child_id, shown))
-                        children[child_id] = watching
-                    elif isinstance(details, ChildEnded) and is_known:
-                        await asyncio.wait([children[child_id]], timeout=_CATCH_UP_S)
-                await shown.event(event)
-        await handle.wait()
-        if children:
-            await asyncio.wait(children.values())
+        async with Children(handle, partial(shown.event, of_child=True)) as children:
+            async with aclosing(handle.events()) as events:
+                async for event in events:
+                    await children.note(event)
+                    await shown.event(event)
+            await handle.wait()
+            await children.wait()
     finally:
-        for task in filter(None, (drawing, *children.values())):
-            task.cancel()
-            await asyncio.wait([task])
-
-
-async def _watch_child(handle: "RunHandle", child_run_id: str, shown: Shown) -> None:
-    async with aclosing(handle.child_events(child_run_id)) as events:
-        async for event in events:
-            await shown.event(event, of_child=True)
+        if drawing is not None:
+            drawing.cancel()
+            await asyncio.wait([drawing])
 
 
 class _InterruptedError(BaseException):

@@ -361,6 +361,7 @@ class RunView:
             line, style = retry_line(details, self._why_again(details)), Style.WARN
         elif meaning.now:
             line = ": ".join(filter(None, (meaning.now, subject)))
+            line += self._task_of(placed)
         elif isinstance(details, CompactEnded) and details.reason == "request":
             pass  # the end of the run says it
         elif is_trouble(placed) and not meaning.is_implied:
@@ -368,6 +369,15 @@ class RunView:
             line, style = line + _because(details), Style.WARN
         if line:
             self._say(line, style)
+
+    def _task_of(self, placed: PlacedEvent) -> str:
+        """Return the task of a child that a call has started; empty for other events."""
+        details = placed.details
+        if not isinstance(details, ChildCreated) or details.tool_call_id is None:
+            return ""
+        call = self._projection.call(placed.event.agent_id, details.tool_call_id)
+        room = self._terminal.width // 2
+        return f", {fitted(summary_of(call), room, self._signs)}" if call is not None else ""
 
     def _why_again(self, details: ModelRetried) -> str:
         """Return why an attempt failed, once, and without the cure that the end may name."""

@@ -19,6 +19,7 @@ from agent_core.cli.chat.message import Attached, UserCommand, attach_files
 from agent_core.cli.chat.sent import Running, Sent, Start, Waiting
 from agent_core.cli.chat.state import State, fit_state
 from agent_core.cli.chat.steering import Put, Steering, describe_left
+from agent_core.cli.children import Children
 from agent_core.cli.nearby import short_id_of
 from agent_core.cli.run import MCP_PROMPT, with_content
 from agent_core.cli.sheet import title_of
@@ -510,7 +511,7 @@ class Chat:
         view, self._since = RunView(self.terminal), monotonic()
         self.view = view
         is_shown = is_compacted = False
-        async with aclosing(run.events) as events:
+        async with Children(handle, view.child_event) as children, aclosing(run.events) as events:
             async for event in events:
                 details = event.details
                 if isinstance(details, RunQueued):
@@ -524,8 +525,10 @@ class Chat:
                 self._note(details)
                 self._steering.note(event)
                 is_compacted |= event.event_type is EventType.COMPACT_COMPLETED
+                await children.note(event)
                 view.event(event)
                 self.last_call = view.last_call or self.last_call
+            await children.wait()
         await handle.wait()
         if self._is_over:  # they are on the line again when the session is continued
             for each in self._steering.waiting():

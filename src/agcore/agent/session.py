@@ -46,6 +46,7 @@ from agcore.llm import (
     TurnSettings,
 )
 from agcore.llm.agent_tools import CallerRun
+from agcore.llm.history import given_messages
 from agcore.memory import ConversationMemory, InMemoryStore
 from agcore.tools import Tool, ToolError, ToolRegistry, Toolset, open_toolset
 from agent_core.aio import finish_uncancelled
@@ -279,6 +280,7 @@ class AgentSession(Generic[DepsT, OutputT]):
             cost=usage.cost,
             session_id=self.session_id,
             run_id=run_id,
+            total_usage=usage,
         )
 
     def submit_turn_stream(
@@ -370,7 +372,7 @@ class AgentSession(Generic[DepsT, OutputT]):
                     raise HookBlockedError(f"a hook blocked turn {index}: {verdict.reason}")
                 await self._remember(self._notices)
                 self._notices = []
-                self._cycle.with_messages(await self._history())
+                self._cycle.with_messages(await self._history(settings.pop("history", ())))
                 prompt = self.agent.system_prompt or ""
                 if self._layers is not None:
                     more = list(self.notes.values())
@@ -442,8 +444,19 @@ class AgentSession(Generic[DepsT, OutputT]):
             if self._conversation is not None:
                 self._conversation.learn(secrets)
 
-    async def _history(self) -> list[ChatMessage]:
-        return [] if self._conversation is None else await self._conversation.get_history()
+    async def _history(self, given: Sequence[Any] = ()) -> list[ChatMessage]:
+        """Return the kept history, or the given one if none is kept.
+
+        Raises:
+            AgentError: `Config`; both are there.
+            AgentCoreError: a message of the given one cannot be read.
+        """
+        if self._conversation is None:
+            return given_messages(given) if given else []
+        if given:
+            message = "the session keeps a conversation, and history gives another one; keep one"
+            raise AgentConfigError(message)
+        return await self._conversation.get_history()
 
     async def _remember(self, messages: list[ChatMessage]) -> None:
         if self._conversation is not None:

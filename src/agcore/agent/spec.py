@@ -29,10 +29,15 @@ definition with its handler."""
 
 
 class RunSettings(AgentSettings, total=False):
-    """Options of one run of an agent."""
+    """Options of one run of an agent.
+
+    `history` is the conversation before the message, for a session that keeps none: messages of
+    this package, of OpenAI's or Anthropic's interface, or nodes of the engine.
+    """
 
     instructions: "Instructions | None"
     tools: Collection[Usable] | None
+    history: Sequence[Any]
 
 
 class TurnArgs(RunSettings, Generic[DepsT], total=False):
@@ -45,6 +50,7 @@ class SessionSettings(TurnSettings, total=False):
     """Options of one turn of a session."""
 
     tools: Collection[Usable] | None
+    history: Sequence[Any]
 
 
 class AgentSpec(Generic[DepsT, OutputT]):

@@ -39,6 +39,26 @@ class _Summary:
     message: ChatMessage
 
 
+def given_messages(given: object) -> list[ChatMessage]:
+    """Return a conversation that a program gives as messages: see `agent_core`'s `history`.
+
+    Raises:
+        AgentCoreError: `validation_error`: a message cannot be read.
+    """
+    from agent_core.context.given_messages import read_history  # noqa: PLC0415 - few turns
+
+    read = read_history(given)
+    system = [ChatMessage.system_text(read.system)] if read.system else []
+    return system + [
+        ChatMessage(
+            role=ChatRole(message.role.value),
+            content=list(message.content),
+            metadata=dict(message.metadata),
+        )
+        for message in read.messages
+    ]
+
+
 class ChatHistory:
     """The messages of one cycle, and the path of nodes that requests are built from.
 

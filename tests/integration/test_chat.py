@@ -482,6 +482,23 @@ def test_a_signal_ends_the_run_in_order(
     assert '"status": "cancelled"' in listed.stdout or '"cancelled"' in listed.stdout
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=["term", "hup"])
+def test_a_draft_survives_a_closed_terminal(
+    home: Home, project: Path, number: signal.Signals
+) -> None:
+    with ModelServer.in_thread(["The answer."]) as server:
+        pid = project / "pid"
+        keys = [
+            Key(READY, f"!echo $PPID > pid{ENTER}"),
+            Key("with your next message", "half a 草稿"),
+            Key("half a 草稿", lambda: send_signal(pid, number)),
+        ]
+        converse(home, project, server, keys)
+        keys = [Key(READY, UP), Key("half a 草稿", ENTER), Key(AT_REST, CTRL_D)]
+        assert converse(home, project, server, keys).code == 0
+        assert sent(server).endswith("half a 草稿")
+
+
 def test_ctrl_c_cancels_and_twice_leaves_while_a_run_works(home: Home, project: Path) -> None:
     with ModelServer.in_thread([Hangs()]) as server:
         keys = [

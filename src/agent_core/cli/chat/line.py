@@ -199,7 +199,9 @@ class EditedLine:
         await self._app.run_async(handle_sigint=False, set_exception_handler=False)
 
     def close(self) -> None:
-        """Take the line off the screen."""
+        """Take the line off the screen, and keep a text that was not sent in the history."""
+        if (text := self._buffer.text).strip():
+            self._history.add(text, names_command=self._acts)
         if self._app.is_running and not self._app.is_done:
             self._app.exit()
 

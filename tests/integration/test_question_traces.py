@@ -10,7 +10,7 @@ import pytest
 
 from agent_core.providers.scripted import Pauses, calls
 from captures import Key, Shown
-from chats import CTRL_C, CTRL_D, ENTER, ESCAPE, LEFT, READY, converse, open_chat, sent
+from chats import BACKSPACE, CTRL_C, CTRL_D, ENTER, ESCAPE, LEFT, READY, converse, open_chat, sent
 from isolation import Home
 from mcp_bench import SERVERS
 from model_server import ModelServer
@@ -109,9 +109,31 @@ def test_escape_at_the_reason_goes_back_to_the_question(home: Home, project: Pat
         scene = converse(home, project, server, keys, "write")
         assert "not 中文 now" in sent(server)
         assert "half" not in sent(server)
-    assert rows(scene.text, "Write: ") == ["Write: b.txt  denied: not 中文 now"]
+    assert rows(scene.text, "Write: ") == ["Write: b.txt  denied"]
     assert "why not" not in scene.text
     assert "cancel" not in scene.text
+
+
+def test_a_reason_that_wraps_is_erased_across_its_rows(home: Home, project: Path) -> None:
+    with open_chat(home, project, replies=[WRITES, "Understood."], columns=40) as chat:
+        chat.type(f"write{ENTER}", shows="? help > ")
+        chat.pause()
+        chat.type("e", shows="why not? ")
+        chat.pause()
+        chat.type(
+            "a reason that is wider than the window is",
+            shows=Shown(r"wider th?a?n?\s[^>]*window is"),
+        )
+        chat.pause()
+        chat.type(BACKSPACE * 25, shows=Shown(r"why not\? a reason that is *\n *(\n|\Z)"))
+        chat.pause()
+        chat.type(
+            f" short{ENTER}", shows=Shown(r"b.txt  denied *\n[^\0]*a reason that is short *\n")
+        )
+        chat.type("", shows=Shown(r"Understood\.\s+> *\n"))
+        chat.pause()
+    assert "a reason that is short" in sent(chat.server)
+    assert "why not" not in chat.screen
 
 
 FIELDS = {
@@ -174,9 +196,9 @@ def test_the_line_that_says_that_a_question_waits_goes_away(home: Home, project:
     with ModelServer.in_thread([Pauses(seconds=1.0), WRITES, "Written."]) as server:
         keys = [
             Key("waiting for the model", "typed too early"),
-            Key("which waits", ""),
+            Key("for a second, opens", ""),
             Key("? help > ", "y"),
         ]
         scene = converse(home, project, server, keys, command=("run", "write"))
-    assert "which waits" not in scene.text
+    assert "for a second, opens" not in scene.text
     assert rows(scene.text, "Write: ") == ["Write: b.txt  allowed once"]

@@ -237,8 +237,7 @@ class TerminalPrompt:
                 return _answered(decision)
             if key == "e":
                 if (reason := await self._ask_reason()) is not None:
-                    said = ": ".join(filter(None, (_CONFIRMATIONS[Decision.DENY], reason)))
-                    self._end(request, said, _style_of(Decision.DENY))
+                    self._end(request, _CONFIRMATIONS[Decision.DENY], _style_of(Decision.DENY))
                     return _answered(Decision.DENY, reason or None)
                 continue
             if self._terminal.keeps_text and _is_text(pressed, settle_s=self._lines.settle_s):
@@ -265,6 +264,7 @@ class TerminalPrompt:
         ask = partial(terminal.ask, "why not? ")
         if not terminal.can_draw:
             return self._given(await lines.answer(ask)).strip()
+        terminal.leave_line()
         reason = self._given(await lines.edit(ask, terminal.retype))
         if reason != ESCAPE:
             return reason.strip()

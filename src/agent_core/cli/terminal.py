@@ -5,8 +5,6 @@ import select
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from enum import StrEnum
-from itertools import takewhile
-from operator import eq
 from typing import TYPE_CHECKING, TextIO
 
 from agent_core.cli.layout import cells, reflows, rows_of, window_size, wrapped
@@ -342,12 +340,19 @@ class Terminal:
         return True
 
     def retype(self, before: str, after: str) -> None:
-        """Show what was typed behind a question as it is now."""
-        kept = sum(1 for _ in takewhile(bool, map(eq, before, after)))
-        self._put("\b \b" * cells(before[kept:]) + after[kept:])
-        if self._asked:
-            text, is_own = self._asked[-1]
-            self._asked[-1] = f"{text.removesuffix(before)}{after}", is_own
+        """Show what was typed behind the open question as it is now."""
+        if not self._asked:
+            return
+        *above, (text, is_own) = self._asked
+        shown = self._asked_text().rpartition("\n")[2]
+        self._asked = [*above, (f"{text.removesuffix(before)}{after}", is_own)]
+        if after.startswith(before):
+            self._put(after[len(before) :])
+            return
+        up = rows_of(shown, self._size()[0]) - 1
+        start = f"\x1b[{up}A" if up else ""
+        now = self._asked_text().rpartition("\n")[2]
+        self._put(f"{start}\r\x1b[J{now}")
 
     @asynccontextmanager
     async def question(self) -> AsyncGenerator[None]:

@@ -331,7 +331,9 @@ class SessionStore:
                 `validation_error`: it exists, and the opening has a history.
         """
         blocks = opening.prompt.content if opening.prompt else ()
-        is_small = all(isinstance(b, TextBlock) and len(b.text) < LARGE for b in blocks)
+        is_small = not opening.history and all(
+            isinstance(b, TextBlock) and len(b.text) < LARGE for b in blocks
+        )
         asked_at, same_folder = owners.now(), None
         while True:
             try:

@@ -1,16 +1,31 @@
 """A text that returned to the line gives way to a command, and is not lost."""
 
+import os
+import re
+import signal
 from pathlib import Path
 
 import pytest
 
 from agent_core.providers.scripted import Hangs
-from captures import Shown
-from chats import BACKSPACE, CTRL_C, ENTER, ESCAPE, READY, UP, OpenChat, open_chat
+from captures import Key, Shown
+from chats import (
+    BACKSPACE,
+    CTRL_C,
+    CTRL_D,
+    ENTER,
+    ESCAPE,
+    READY,
+    UP,
+    OpenChat,
+    converse,
+    open_chat,
+    sent,
+)
 from isolation import Home
+from model_server import ModelServer
 
 pytestmark = pytest.mark.timeout(120)
-
 
 EMPTY = Shown(rf"> *\n.*{READY}")
 """The line is empty."""
@@ -125,3 +140,27 @@ def test_a_message_that_made_room_for_another_stays_stored(home: Home, project: 
         chat.pause()
         chat.type(CTRL_C, shows=EMPTY)
         chat.pause()
+
+
+def test_a_text_that_made_room_outlives_the_end_of_the_process(home: Home, project: Path) -> None:
+    pid = project / "pid"
+    with ModelServer.in_thread(["Answered.", "Again."]) as server:
+        keys = [
+            Key(READY, f"!echo $PPID > pid{ENTER}"),
+            Key("with your next message", f"hello{ENTER}"),
+            Key(re.compile(rf"Answered\.[\s\S]*{READY}"), f"/undo{ENTER}"),
+            Key(_undone("hello"), "/mode plan x"),
+            Key(
+                Shown(r"> /mode plan x"),
+                lambda: os.kill(int(pid.read_text(encoding="utf-8")), signal.SIGTERM),
+            ),
+        ]
+        assert converse(home, project, server, keys).code == 143
+        keys = [
+            Key(READY, UP),
+            Key(Shown(rf"> /mode plan x *\n.*{READY}"), UP),
+            Key(Shown(rf"> hello *\n.*{READY}"), ENTER),
+            Key(re.compile(rf"Again\.[\s\S]*{READY}"), CTRL_D),
+        ]
+        converse(home, project, server, keys)
+        assert sent(server) == "hello"

@@ -199,7 +199,9 @@ class EditedLine:
         await self._app.run_async(handle_sigint=False, set_exception_handler=False)
 
     def close(self) -> None:
-        """Take the line off the screen, and keep a text that was not sent in the history."""
+        """Take the line off the screen, and keep texts that were not sent in the history."""
+        if self._aside is not None:
+            self._history.store_string(self._aside.text)
         if (text := self._buffer.text).strip():
             self._history.add(text, names_command=self._acts)
         if self._app.is_running and not self._app.is_done:

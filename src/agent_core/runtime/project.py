@@ -45,6 +45,7 @@ from agent_core.process.environment import HOOK, command_environment
 from agent_core.redaction.redactor import Redactor
 from agent_core.runtime.options import RuntimeOptions
 from agent_core.runtime.toolboxes import Toolboxes, note_failure
+from agent_core.tools.registry import RESERVED
 from agent_core.tools.sensitive import user_homes
 from agent_core.tools.toolsets import Toolset, opened
 from agent_core.tools.workspace import PathPolicy
@@ -277,9 +278,10 @@ class Project:
         return [*warnings, *known]
 
     def _call_warnings(self, options: RunOptions) -> list[str]:
-        """Return the warning about tools that can never be called, and log it the first time.
+        """Return the warning about tools that can never be called.
 
-        The tools of servers are not known yet.
+        It is logged the first time if tools of the program are among them: a program that lets the
+        model only read has the others by default. The tools of servers are not known yet.
         """
         mode: PermissionMode = options.permission_mode or "ask"
         offered = self.toolboxes.offered(options)
@@ -287,7 +289,8 @@ class Project:
         warnings = [_NEVER_CALLED.format(", ".join(denied))] if denied else []
         if options is NO_OPTIONS:
             self._plain_warnings = (self.toolboxes.changes, warnings)
-        if warnings and warnings[0] not in self._told:
+        is_news = any(not name.startswith(RESERVED) for name in denied)
+        if is_news and warnings[0] not in self._told:
             self._told.add(warnings[0])
             logger.warning("%s", warnings[0])
         return warnings

@@ -13,6 +13,7 @@ All take the same arguments, so that a custom provider or tool can raise the one
 `raise ToolError(ErrorCode.FILE_NOT_FOUND, "no such file: a.txt")`.
 """
 
+import re
 from collections.abc import Callable, Coroutine, Mapping
 from enum import StrEnum
 from typing import Any
@@ -116,11 +117,18 @@ _UNSPECIFIC = frozenset(
 _SEARCHABLE = frozenset(ErrorCode) - _UNSPECIFIC
 """Codes that name a failure: the documentation can be searched for them."""
 
+_ROOT = re.compile(r"(?<![^\s(])\$(?:: |\.(?=[A-Za-z_]\w*(?:[.\[]\S*)?:)|(?=\[\S*:))")
+"""The beginning of a place that is followed by what is wrong there: `$.a[0].b: …`."""
+
 
 def describe_error(message: str, code: str) -> str:
-    """Return an error for people: a code that names the failure ends the first line."""
+    """Return an error for people: a code that names the failure ends the first line.
+
+    A place in arguments is written without the `$` of its JSON path.
+    """
     if not message:
         return code.replace("_", " ")
+    message = _ROOT.sub("", message)
     first, newline, rest = message.partition("\n")
     return f"{first} ({code}){newline}{rest}" if code in _SEARCHABLE else message
 

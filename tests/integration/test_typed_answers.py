@@ -139,7 +139,7 @@ async def test_an_answer_beside_a_call_that_failed_waits_for_the_model_to_read_t
 @pytest.mark.parametrize(
     ("reply", "said"),
     [
-        (final(LIMA), "shape: people: Field required"),
+        (final(LIMA), "$.people: Field required"),
         (final("{not json"), "it is not JSON"),
         ("Lima, I think.", "it is not JSON"),
         (Says(text=""), "Your last reply was empty."),

@@ -16,7 +16,6 @@ from agent_core.config.load import Profile, resolve_model
 from agent_core.config.models import Config
 from agent_core.errors import ConfigError, ErrorCode, ToolError
 from agent_core.opening import read_text_file
-from agent_core.text import at_place
 from agent_core.tools.schema import json_path
 from agent_core.types import AgentDefinition, AgentSource
 
@@ -195,7 +194,7 @@ def read_definition(path: Path) -> AgentDefinition:
         return _parse_definition(parse_front_matter(raw))
     except ValidationError as error:
         wrong = error.errors(include_url=False, include_input=False)[0]
-        reason = at_place(json_path(wrong["loc"]), wrong["msg"])
+        reason = f"{json_path(wrong['loc']).removeprefix('$.')}: {wrong['msg']}"
     except UnicodeDecodeError:
         reason = "it is not UTF-8"
     except (OSError, ValueError) as error:

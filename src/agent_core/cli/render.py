@@ -10,6 +10,7 @@ from agent_core.cli.figures import format_duration
 from agent_core.cli.layout import SIGNS, Signs, cells, fitted, split_row, wrapped
 from agent_core.cli.terminal import Part, Style
 from agent_core.cli.words import denial
+from agent_core.errors import describe_error
 from agent_core.events.projection import Call
 from agent_core.text import lines_of_diff, plural, printed, shortened, visible
 from agent_core.types import EFFECT_UNKNOWN, NEVER_BEGAN
@@ -226,7 +227,8 @@ def _reason(call: Call) -> str:
         return ""
     if isinstance(ended, ToolDenied):
         return denial(call)[1]
-    return (ended.message or "").removeprefix(f"{outcome(call)[0]}: ")
+    reason = (ended.message or "").removeprefix(f"{outcome(call)[0]}: ")
+    return describe_error(reason, "") if reason else ""
 
 
 def _took(call: Call) -> str:

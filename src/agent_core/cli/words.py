@@ -6,6 +6,7 @@ from signal import Signals
 
 from msgspec import Struct
 
+from agent_core.errors import describe_error
 from agent_core.events.projection import Call, PlacedEvent
 from agent_core.text import visible
 from agent_core.types import EventLevel, EventType, Role
@@ -204,7 +205,7 @@ def remarks(call: Call) -> list[tuple[str, bool]]:
     if call.outcome == "denied" and not is_told:
         said.append((": ".join(filter(None, denial(call))), True))
     elif call.outcome == "failed" and call.end.cause:
-        said.append((call.end.cause, True))
+        said.append((describe_error(call.end.cause, ""), True))
     if call.outcome == "interrupted":
         said.append((EFFECT_UNKNOWN, True))
     return said

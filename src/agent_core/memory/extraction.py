@@ -27,7 +27,7 @@ from agent_core.memory.folder import (
 from agent_core.memory.spans import MessageSpan
 from agent_core.memory.wishes import may_ask_to_forget
 from agent_core.providers.jsontext import unfenced
-from agent_core.text import at_place, fit_lines, one_line
+from agent_core.text import fit_lines, one_line
 from agent_core.tools.schema import json_path, model_schema
 from agent_core.types import new_id, utc_now
 
@@ -343,7 +343,7 @@ def parse_answer(text: str) -> ExtractionAnswer:
         return ExtractionAnswer.model_validate(value, strict=False)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        raise _refused(at_place(json_path(first["loc"]), first["msg"])) from None
+        raise _refused(f"{json_path(first['loc'])}: {first['msg']}") from None
     except (ValueError, RecursionError) as error:
         raise _refused(f"it is no JSON: {str(error)[:200]}") from None
 

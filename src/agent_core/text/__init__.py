@@ -37,12 +37,6 @@ def gist_of_arguments(arguments: Mapping[str, Any]) -> str:
     return short_line(given, _LONGEST_GIST)
 
 
-def at_place(path: str, message: str) -> str:
-    """Return a message behind its place, whose JSON path `$.a[0].b` is shown as `a[0].b`."""
-    place = path.removeprefix("$").removeprefix(".")
-    return f"{place}: {message}" if place else message
-
-
 def first_words(text: str, limit: int = 80) -> str:
     """Return the first words of `text`, at most `limit` characters on one line: a title."""
     line = _printable_line(text, kept=_JOINERS)

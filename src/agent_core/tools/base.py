@@ -13,7 +13,6 @@ from typing import Any, Generic, Protocol
 from typing_extensions import TypeVar
 
 from agent_core.errors import ErrorCode, PortableError, ToolError
-from agent_core.text import at_place
 from agent_core.types import (
     Access,
     ArtifactSource,
@@ -164,7 +163,7 @@ class OutputMisfitError(PortableError):
     def __init__(self, errors: Sequence[Mapping[str, str]], *, is_json: bool = True) -> None:
         self.errors = [dict(error) for error in errors]
         self.is_json = is_json
-        super().__init__("; ".join(at_place(each["path"], each["message"]) for each in errors))
+        super().__init__("; ".join(f"{each['path']}: {each['message']}" for each in errors))
 
 
 class CutCallError(asyncio.CancelledError):

@@ -15,7 +15,6 @@ from typing import Any, Self, cast
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from agent_core.errors import ErrorCode, ToolError
-from agent_core.text import at_place
 from agent_core.tools.json_schema import (
     BoundedValidator,
     CheckTooSlowError,
@@ -317,7 +316,7 @@ def _refusal(tool: str, failures: list[tuple[Iterable[int | str], str]]) -> Tool
         {"path": json_path(place), "message": _shorten(message)}
         for place, message in failures[:_MAX_REPORTED]
     ]
-    lines = "; ".join(at_place(failure["path"], failure["message"]) for failure in reported)
+    lines = "; ".join(f"{failure['path']}: {failure['message']}" for failure in reported)
     left = len(failures) - _MAX_REPORTED
     more = f" (and {left} more)" if left > 0 else ""
     return ToolError(

@@ -124,7 +124,7 @@ def test_naming_a_host_covers_no_other_and_no_metadata_address(host: str, addres
     ],
 )
 def test_what_is_no_plain_address_is_refused(url: str) -> None:
-    with pytest.raises(ToolError, match=r"^url: "):
+    with pytest.raises(ToolError, match=r"\$\.url"):
         read_url(url)
 
 

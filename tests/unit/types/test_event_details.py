@@ -72,9 +72,9 @@ def test_text_and_reasoning_are_told_apart() -> None:
 @pytest.mark.parametrize(
     ("payload", "why"),
     [
-        ({"code": "timeout", "message": "late"}, "timeout: late"),
-        ({"error": {"code": "c", "message": "m"}, "code": "other"}, "c: m"),
-        ({"code": "hook_failed", "error": "broke"}, "hook_failed: broke"),
+        ({"code": "timeout", "message": "late"}, "late"),
+        ({"error": {"code": "c", "message": "m"}, "code": "other"}, "m"),
+        ({"code": "hook_failed", "error": "broke"}, "broke (hook_failed)"),
         ({"reason": "no"}, "no"),
         ({}, ""),
     ],

@@ -26,7 +26,7 @@ from agent_core.cli.sheet import status_of, title_of
 from agent_core.cli.terminal import Style
 from agent_core.config.load import resolve_model
 from agent_core.config.problems import nearest
-from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.errors import AgentCoreError, ErrorCode, describe_error
 from agent_core.text import visible
 from agent_core.types import PermissionMode, SessionSummary
 
@@ -483,7 +483,7 @@ async def _last(chat: Chat, _: Sequence[str]) -> None:
         if text := output_text(result):
             chat.terminal.parts((text, Style.PLAIN))
         if result.error is not None:
-            chat.fail(result.error.message)
+            chat.fail(describe_error(result.error.message, ""))
 
 
 async def _quit(chat: Chat, _: Sequence[str]) -> None:

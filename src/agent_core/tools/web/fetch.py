@@ -104,7 +104,7 @@ def _part(page: Page, offset: int, limit_bytes: int) -> ToolResult:
     """Return the part of a page that begins at a character, marked as text of another author."""
     total = len(page.text)
     if offset and offset >= total:
-        message = f"offset: {offset} is beyond the end; the page has {total} characters"
+        message = f"$.offset: {offset} is beyond the end; the page has {total} characters"
         raise ToolError(ErrorCode.VALIDATION_ERROR, message, details={"path": "$.offset"})
     room = max(limit_bytes - _FACTS_BYTES, _LEAST_BYTES)
     part = page.text[offset : offset + _PART_CHARS].encode()[:room].decode(errors="ignore")

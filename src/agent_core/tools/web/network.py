@@ -108,7 +108,7 @@ def read_url(text: str) -> URL:
         reason = "must name a host"
     if reason is not None:
         details = {"path": "$.url"}
-        message = f"url: {bounded_line(text)!r} {reason}"
+        message = f"$.url: {bounded_line(text)!r} {reason}"
         raise ToolError(ErrorCode.VALIDATION_ERROR, message, details=details)
     return url
 

@@ -700,7 +700,7 @@ def test_a_server_that_does_not_start_is_named(home: Home, project: Path) -> Non
     with ModelServer.in_thread(["without it"]) as server, Editor(configured(home, server)) as it:
         reply = it.prompt(it.open(project, [absent]), "hi")
     assert reply.text == "without it"
-    assert "mcp server failed: absent" in text_of(reply.updates, "agent_thought_chunk")
+    assert "MCP server 'absent' cannot be started" in text_of(reply.updates, "agent_thought_chunk")
 
 
 @pytest.mark.parametrize("cwd", ["here", "/a\0b", ""])

@@ -14,7 +14,7 @@ from agent_core.providers.scripted import calls
 from captures import Key
 from chats import AT_REST, CTRL_D, ENTER, READY, configure, converse
 from isolation import Home
-from model_server import ModelServer
+from model_server import ModelServer, Status
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -110,3 +110,31 @@ def test_a_killed_process_is_told_in_a_sentence(home: Home, project: Path) -> No
     assert "failed: the process that ran this ended before the run did" in story
     assert "> code.run_command sleep 600 unknown: the process running this call died" in after
     assert not CODES.search(story + after)
+
+
+def test_what_has_failed_is_told_once_and_in_a_sentence(home: Home, project: Path) -> None:
+    home.write("mcp.json", '{"mcpServers": {"gone": {"command": "/nonexistent/server"}}}')
+    home.write(
+        "hooks.json",
+        '{"version": 1, "hooks": {"PreToolUse": [{"matcher": "code.list_dir", "hooks":'
+        ' [{"type": "command", "command": "echo never >&2; exit 2"}]}]}}',
+    )
+    refused = Status(401, b'{"error": {"message": "bad key"}}')
+    with ModelServer.in_thread([calls("code.list_dir", path="."), refused]) as server:
+        configure(home, server)
+        run = [sys.executable, "-m", "agent_core.cli", "run", "--session-id", "s1", "go"]
+        shown = subprocess.run(  # noqa: S603 - our own command
+            run,
+            env=home.env(),
+            cwd=project,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+        ).stderr
+    story = soong(home, "sessions", "show", "s1", "--path", str(project)).stdout
+    for text in (shown, story):
+        assert text.count("MCP server 'gone' cannot be started") == 1
+        assert "mcp server failed" not in text
+        assert text.count("never") == 1
+        assert text.count("answered with status 401") == 1
+        assert not CODES.search(text)

@@ -354,6 +354,11 @@ class _HistoryReader:
                     exchange.entries.append(entry)
 
     def _add_note(self, exchange: Exchange, placed: PlacedEvent) -> None:
+        error = exchange.run.error if exchange.run is not None else None
+        if error is not None and placed.details.cause == error.message:
+            return  # the end of the run says it
+        if placed.kind is EventType.HOOK_DENIED and placed.event.tool_call_id is not None:
+            return  # its call says it
         if line := story_line(placed):
             exchange.entries.append(NoteEntry(line, placed.event.level))
 

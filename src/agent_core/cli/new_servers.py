@@ -49,7 +49,7 @@ def add_servers(options: Options) -> int:
             print("soong-agent mcp add --help shows what it can be", file=sys.stderr)
             return MISUSED
         if line:
-            return options.execute([*line, *_options_again(options)])
+            return options.execute([*line, *_options_again(options)], None)
         options.words = [text if word == "-" else word for word in words]
     return run_on_terminal(options.path, partial(_add, options), asks_model=False)
 

@@ -18,6 +18,7 @@ from agent_core.cli.service_tools import source_lines, use_line
 from agent_core.cli.terminal import OutputClosedError, Style, Terminal
 from agent_core.cli.words import (
     SPENDERS,
+    event_line,
     is_trouble,
     kind_in_words,
     meaning_of,
@@ -43,7 +44,6 @@ from agent_core.types.event_details import (
     ChildEnded,
     CompactEnded,
     Delta,
-    EventDetails,
     ModelAsked,
     ModelGaveUp,
     ModelReplied,
@@ -365,8 +365,8 @@ class RunView:
         elif isinstance(details, CompactEnded) and details.reason == "request":
             pass  # the end of the run says it
         elif is_trouble(placed) and not meaning.is_implied:
-            line = ": ".join(filter(None, (kind_in_words(placed.kind), subject)))
-            line, style = line + _because(details), Style.WARN
+            why = _indent(details.why)
+            line, style = event_line(kind_in_words(placed.kind), subject, why), Style.WARN
         if line:
             self._say(line, style)
 
@@ -554,10 +554,6 @@ async def answer_hints(runtime: "AgentRuntime", handle: "RunHandle") -> dict[str
         return {}
     questions = await runtime.approvals(handle.session_id, limit=_MOST_QUESTIONS)
     return {each.request_id: answer_hint(each) for each in questions if each.request_id in pending}
-
-
-def _because(details: EventDetails) -> str:
-    return f": {_indent(details.why)}" if details.why else ""
 
 
 def _indent(message: str) -> str:

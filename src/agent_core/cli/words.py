@@ -124,8 +124,14 @@ def story_line(placed: PlacedEvent) -> str:
     is_silent = isinstance(details, RunQueued) and details.runs_in_front == 0
     if meaning.is_in_story or is_silent or not (meaning.later or is_trouble(placed)):
         return ""
-    words = meaning.later or kind_in_words(placed.kind)
-    return ": ".join(part for part in (words, details.subject, details.why) if part)
+    return event_line(meaning.later or kind_in_words(placed.kind), details.subject, details.why)
+
+
+def event_line(words: str, subject: str, why: str) -> str:
+    """Return a line about an event; a reason that names the subject is a sentence, and enough."""
+    if subject and f"'{subject}'" in why:
+        return why
+    return ": ".join(part for part in (words, subject, why) if part)
 
 
 def queue_line(details: RunQueued) -> str:
@@ -153,8 +159,8 @@ def retry_line(details: ModelRetried, because: str) -> str:
 
 def remark_line(placed: PlacedEvent) -> str:
     """Return the line of an event that an editor shows between the words of the model."""
-    parts = kind_in_words(placed.kind), placed.details.server_id, placed.details.cause
-    return ": ".join(part for part in parts if part)
+    details = placed.details
+    return event_line(kind_in_words(placed.kind), details.server_id or "", details.cause)
 
 
 def sent_line(text: str) -> str:

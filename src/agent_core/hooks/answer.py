@@ -112,7 +112,9 @@ def read_answer(finished: CompletedProcess, timeout_ms: int, point: HookPoint) -
     if finished.exit_code == _DENIAL_EXIT_CODE:
         return HookAnswer(decision="deny", reason=last_part(stderr or printed) or None)
     if finished.exit_code != 0:
-        raise HookError(f"it ended with exit code {finished.exit_code}: {last_part(stderr)}")
+        said = last_part(stderr)
+        because = f": {said}" if said else ""
+        raise HookError(f"it ended with exit code {finished.exit_code}{because}")
     if not printed:
         return HookAnswer()
     if finished.stdout.truncated:

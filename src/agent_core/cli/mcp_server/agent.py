@@ -36,7 +36,7 @@ from agent_core.cli.mcp_server.results import (
     session_facts,
     session_story,
 )
-from agent_core.cli.mcp_server.runs import ActiveRuns, Question, ServedRun
+from agent_core.cli.mcp_server.runs import ActiveRuns, ClientQuestion, ServedRun
 from agent_core.cli.mcp_server.tools import (
     AnswerApproval,
     CancelRun,
@@ -269,7 +269,7 @@ class AgentServer:
             for task in (*asking.values(), *leaving):
                 task.cancel()
 
-    async def _put(self, context: Context, question: Question) -> None:
+    async def _put(self, context: Context, question: ClientQuestion) -> None:
         """Ask the client's user, while the call is open."""
         message, schema = self._form(question)
         try:
@@ -279,7 +279,7 @@ class AgentServer:
         else:
             question.decide(decision_of(question.request, answer.action, answer.content))
 
-    def _form(self, question: Question) -> tuple[str, dict[str, Any]]:
+    def _form(self, question: ClientQuestion) -> tuple[str, dict[str, Any]]:
         message, schema = form_of(question.request)
         return self._redactor.text(message), schema
 

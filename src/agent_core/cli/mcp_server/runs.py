@@ -41,7 +41,7 @@ _COME_BACK_S = 600.0
 _CLOSE_S = 10.0
 
 
-class Question(Struct, eq=False):
+class ClientQuestion(Struct, eq=False):
     """An open question of a run.
 
     Attributes:
@@ -93,7 +93,7 @@ class ServedRun:
         self.rounds = 0
         self.steps = 0
         self._projection = Projection()
-        self._questions: dict[str, Question] = {}
+        self._questions: dict[str, ClientQuestion] = {}
         self._lines: deque[str] = deque(maxlen=_MOST_LINES)
         self._last_line = ""
         self._changed = asyncio.Event()
@@ -148,11 +148,11 @@ class ServedRun:
         return lines
 
     @property
-    def unasked(self) -> list[Question]:
+    def unasked(self) -> list[ClientQuestion]:
         """The open questions that the client does not know yet."""
         return [each for each in self._questions.values() if not each.is_put]
 
-    def question(self, request_id: str) -> Question | None:
+    def question(self, request_id: str) -> ClientQuestion | None:
         """Return an open question."""
         return self._questions.get(request_id)
 
@@ -165,7 +165,7 @@ class ServedRun:
         if not self.can_ask:
             raise UnattendedError
         answer: asyncio.Future[PermissionDecision] = asyncio.get_running_loop().create_future()
-        self._questions[request.request_id] = Question(request, answer)
+        self._questions[request.request_id] = ClientQuestion(request, answer)
         self._changed.set()
         try:
             return await answer

@@ -69,6 +69,8 @@ _NOT_MADE = NodeFlags(reason="interrupted_before_start")
 _RUN_FAILED = NodeFlags(reason="run_failed")
 _RAN = "the run was cancelled while this call ran; it may have had part of its effect"
 _FIRST_CHANGE = r"^@@ -\d+(?:,\d+)? \+(\d+)"
+_WITH_DETAILS = frozenset({"execute", "read", "search"})
+"""Kinds of calls whose end events have details of the result."""
 _AFTER_CANCEL_S = 5.0
 """Seconds that extensions have for a call that was cancelled."""
 
@@ -119,11 +121,12 @@ class _CallTiming(Struct):
         access = self.access
         if self.began is None and access is not None and access.summary:
             facts["summary"] = access.summary
-        if self.began is None or access is None:
+        kind = self.tool.kind if self.tool is not None else "other"
+        has_details = access is not None and (kind in _WITH_DETAILS or access.diff)
+        if self.began is None or access is None or not has_details:
             return facts
         from agent_core.tools import facts as known  # noqa: PLC0415 - not before the first call
 
-        kind = self.tool.kind if self.tool is not None else "other"
         if kind == "execute":
             facts |= known.command_facts(result, journal.clean)
         elif access.diff and not result.is_error:

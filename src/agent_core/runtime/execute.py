@@ -13,7 +13,6 @@ from agent_core.events import Journal
 from agent_core.loop import NoHistory, conclude, converse
 from agent_core.loop.inside import enter_run
 from agent_core.loop.options import NO_OPTIONS, RunOptions
-from agent_core.loop.restored import missing_options, restored_options
 from agent_core.runtime.factory import RunFactory
 from agent_core.runtime.memory_service import MemoryService
 from agent_core.runtime.process import ProcessParts
@@ -187,6 +186,11 @@ class RunExecutor:
         """
         if stored is None:
             return NO_OPTIONS
+        from agent_core.loop.restored import (  # noqa: PLC0415 - for runs of other processes
+            missing_options,
+            restored_options,
+        )
+
         is_known = self._project.toolboxes.is_known
         missing = stored.needs_caller and missing_options(
             stored, NO_OPTIONS, lambda name: name.startswith("mcp.") or is_known(name)

@@ -19,7 +19,7 @@ def test_the_picture_of_a_run_is_made_by_a_real_run(tmp_path: Path) -> None:
     assert text.startswith("<svg")
     for shown in (
         "exit code 1",
-        "y once",
+        "allowed once",
         "exit code 0",
         "Fixed",
         "$ soong-agent run",

@@ -274,9 +274,9 @@ class TerminalPrompt:
     def _question_lines(
         self, request: PermissionRequest, choices: list[Choice]
     ) -> tuple[list[_Line], list[_Line]]:
-        """Return as much of a question as fits, and the rest with the diff, for `v`.
+        """Return as much of a question as fits, and all of what does not fit, for `v`.
 
-        If there is a rest or a diff, the choice to show it is added.
+        If something does not fit, the choice to show it is added.
         """
         terminal, diff = self._terminal, self._diff_lines(request)
         view = Choice("v", "view")
@@ -295,7 +295,8 @@ class TerminalPrompt:
             hidden = plural(_count_hidden(diff, fitting), "more line")
             shown.append(_Line([f"    … {hidden} not shown, v shows the whole"], Style.WARN))
         left_out = chain.from_iterable(parts) if cut != parts else ()
-        if whole := [*(_Line([row]) for row in left_out), *diff]:
+        whole = [*(_Line([row]) for row in left_out), *(diff if len(diff) > fitting else ())]
+        if whole:
             choices.insert(-1, view)
         return shown, whole
 

@@ -51,7 +51,7 @@ _HELP = {
     "y": "allow this call",
     "n": "deny this call",
     "e": "deny it, with a reason that the model reads",
-    "v": "page through what was left out above, and the diff",
+    "v": "page through the whole, of which a part was left out above",
     "w": "show the rules that would allow it in all sessions, and add one to rules.toml",
 }
 

@@ -176,10 +176,13 @@ async def test_a_key_alone_answers_and_any_other_asks_again(
     assert termios.tcgetattr(screen.slave)[3] & termios.ECHO
 
 
+SHORT = "--- a\n+++ a\n@@ -1 +1 @@\n-1\n+2\n"
+
+
 @pytest.mark.parametrize(
     ("metadata", "keys"),
-    [({}, "y n e"), ({"diff": "--- a\n+++ a\n@@ -1 +1 @@\n-1\n+2\n"}, "y n e v")],
-    ids=["command", "file"],
+    [({}, "y n e"), ({"diff": SHORT}, "y n e"), ({"diff": SHORT + "+3\n" * 99}, "y n e v")],
+    ids=["command", "file", "long"],
 )
 async def test_the_help_explains_the_keys_that_the_question_has(
     screen: Screen, metadata: dict[str, str], keys: str

@@ -36,6 +36,7 @@ from agent_core.tools.base import (
     AskAgent,
     Concurrency,
     CutCallError,
+    Handover,
     Tool,
     ToolContext,
     ToolReturn,
@@ -117,6 +118,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
         nest: returns the spawner of a child, which may start agents itself.
         ask_agent: starts a child for a tool made of an agent.
         free: names of tools that `tools` of its options does not restrict.
+        handover: lets the run continue under another agent.
     """
 
     run: RunIdentity
@@ -135,6 +137,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     nest: "Callable[[BuildContext], ChildSpawner] | None" = None
     ask_agent: AskAgent | None = None
     free: frozenset[str] = frozenset()
+    handover: Handover | None = None
 
     @property
     def scope(self) -> str:

@@ -58,6 +58,9 @@ _IMPLIED = Meaning(is_implied=True, is_in_story=True)
 _NOTHING = Meaning()
 
 _MEANINGS: Mapping[EventType, Meaning] = {
+    EventType.AGENT_CHANGED: Meaning(
+        now="another agent continues", later="another agent continued"
+    ),
     EventType.CANCEL_TIMEOUT: Meaning(now="still cleaning up"),
     EventType.CHILD_AGENT_CANCELLED: Meaning(spender=_CHILDREN),
     EventType.CHILD_AGENT_COMPLETED: Meaning(now="child agent finished", spender=_CHILDREN),

@@ -13,9 +13,6 @@ from agent_core.loop.options import (
     tool_name,
 )
 
-HANDOFF = "handoff_to_"
-"""Beginning of the names of the tools that hand a conversation over."""
-
 
 def with_agent(options: RunOptions[Any], agent: RunOptions[Any], text: str = "") -> RunOptions[Any]:
     """Return the options of a run of an agent: what the run does not set itself is the agent's.
@@ -40,6 +37,17 @@ def with_agent(options: RunOptions[Any], agent: RunOptions[Any], text: str = "")
         guards=[*options.guards, *agent.guards],
         extensions=[*options.extensions, *agent.extensions],
     )
+
+
+def without_agent(options: RunOptions[Any], agent: RunOptions[Any], text: str) -> RunOptions[Any]:
+    """Return the options of a run without those that `with_agent` has taken from its agent."""
+    changes: dict[str, Any] = {
+        name: default
+        for name in AGENT_OPTIONS
+        if getattr(options, name) == getattr(agent, name) != (default := getattr(NO_OPTIONS, name))
+    }
+    own = options.text.removeprefix(text).strip() or None
+    return replace(options, **{**changes, "instructions": own})
 
 
 def tool_names(agents: Iterable[AnyAgent[Any]]) -> set[str]:

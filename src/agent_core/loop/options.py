@@ -306,7 +306,7 @@ class Agent(Generic[OutputT]):
         provider_tools: as for a run.
         guards, extensions: as for a run, beside those of the run that starts it.
         agents: agents that it may start itself, down to `[agents] max_depth`.
-        handoffs: agents that it may hand its conversation to.
+        handoffs: agents that it may hand the conversation to, if it leads the run.
     """
 
     name: str

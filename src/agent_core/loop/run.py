@@ -133,11 +133,15 @@ async def settle_parked(
 async def converse(ctx: RunContext, prompt: Draft, stats: RunStats) -> Reply:
     """Ask the model, run the tools it calls, and repeat until it has nothing left to call."""
     async with ctx.extensions.around_run():
-        await begin(ctx, prompt, stats)
+        ctx = await begin(ctx, prompt, stats)
         while stats.turns < ctx.limits.max_turns:
+            if (handover := ctx.toolbox.handover) is not None and handover.taken is not None:
+                ctx = await handover.take_over(ctx)
             reply = await take_turn(ctx, stats)
             if reply.calls:
                 await run_tools(ctx, reply.calls)
+                if handover is not None and handover.taken is not None:
+                    continue
             is_over = await may_stop(ctx, reply, stats)
             if ctx.inbox.has_mail and await hear_user(ctx, reply, stats, is_over=is_over):
                 continue
@@ -157,8 +161,11 @@ async def ask_once(ctx: RunContext, prompt: Draft, stats: RunStats) -> Reply:
     return reply
 
 
-async def begin(ctx: RunContext, prompt: Draft, stats: RunStats) -> None:
+async def begin(ctx: RunContext, prompt: Draft, stats: RunStats) -> RunContext:
     """Resume the path, run the session's first hooks, and add the user's message.
+
+    Returns:
+        The context of the agent that has the conversation.
 
     A run that continues after another process has its message on the path already; calls that had
     not begun are made now, each judged again. A reply without calls at the end of the path becomes
@@ -170,6 +177,8 @@ async def begin(ctx: RunContext, prompt: Draft, stats: RunStats) -> None:
     ctx.journal.note(EventType.LOOP_STARTED, {"mode": ctx.run.mode, "role": ctx.run.role})
     left_off = await ctx.history.resume(ctx.journal)
     stats.call_ids |= call_ids_of(ctx.journal.path)[0]
+    if ctx.toolbox.handover is not None:
+        ctx = await ctx.toolbox.handover.restore(ctx)
     await ctx.extensions.run_started()
     if left_off is None:
         await ctx.extensions.on_message(prompt.text)
@@ -181,6 +190,7 @@ async def begin(ctx: RunContext, prompt: Draft, stats: RunStats) -> None:
             stats.replayed_reply, stats.turns = reply, stats.turns - 1
         elif ctx.inbox.is_last_turn:
             raise LastTurnError
+    return ctx
 
 
 async def may_stop(ctx: RunContext, reply: Reply, stats: RunStats) -> bool:

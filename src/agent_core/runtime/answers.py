@@ -332,7 +332,13 @@ class Answers:
         """
         project = self._project
         missing = missing_options(stored, given, project.toolboxes.is_known)
-        asked = await self._lacking_tools(run, await _names_of(given.tools or (), stack))
+        names = await _names_of(given.tools or (), stack)
+        agents = [*project.agents_of(given), *project.handoffs_of(given)]
+        if agents:
+            from agent_core.loop.agent import tool_names  # noqa: PLC0415 - few programs have any
+
+            names |= tool_names(agents)
+        asked = await self._lacking_tools(run, names)
         if tools := list(dict.fromkeys([*missing.get("tools", ()), *asked])):
             missing["tools"] = tools
         if missing:

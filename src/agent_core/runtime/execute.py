@@ -2,7 +2,7 @@
 
 import weakref
 from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager, nullcontext
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -103,6 +103,8 @@ class RunExecutor:
                         self._memory.take_up_backlog(scope)
                     if scope != (options.memory or MEMORY_SHARED):
                         options = replace(options, memory=scope)
+                    asked_for = options
+                    has_handoffs = bool(options.handoffs or self._project.handoffs)
                     if self._project.mcp is not None:
                         run.inbox.read_mentions = partial(self._read_mentions, run.journal)
                     async with (
@@ -114,24 +116,26 @@ class RunExecutor:
                         ) as options,
                         self._contexts.recording(run.journal, run.scope),
                         self._open_spawner(run, options) as spawner,
+                        AsyncExitStack() if has_handoffs else nullcontext() as opened,
                     ):
-                        ctx, source = await self._contexts.context_and_source(
-                            RunSpec(
-                                run=run.identity,
-                                journal=run.journal,
-                                history=self._project.with_mentions(run.history, prompt),
-                                options=options,
-                                guards=guards,
-                                trace=run.trace,
-                                tools=spawner.tools,
-                                ask_agent=spawner.ask,
-                                free=spawner.free,
-                                board=spawner.board,
-                                memory=self._memory.open(scope, run.tenant),
-                                inbox=run.inbox,
-                            ),
-                            run.scope,
+                        spec = RunSpec(
+                            run=run.identity,
+                            journal=run.journal,
+                            history=self._project.with_mentions(run.history, prompt),
+                            options=options,
+                            guards=guards,
+                            trace=run.trace,
+                            tools=spawner.tools,
+                            ask_agent=spawner.ask,
+                            free=spawner.free,
+                            board=spawner.board,
+                            memory=self._memory.open(scope, run.tenant),
+                            inbox=run.inbox,
                         )
+                        if opened is not None:
+                            spec = self._with_handovers(run, spec, asked_for, opened)
+                        made = self._contexts.context_and_source(spec, run.scope)
+                        ctx, source = await made
                         if prompt is not None or run.is_continued:
                             await converse(ctx, prompt or _NO_MESSAGE, stats)
                         elif self._project.setup.config.compact.enabled:
@@ -173,6 +177,27 @@ class RunExecutor:
             self._spawning, run.journal, build_context, options
         ) as spawner:
             yield spawner
+
+    def _with_handovers(
+        self, run: Run, spec: RunSpec, options: RunOptions, opened: AsyncExitStack
+    ) -> RunSpec:
+        """Return the description of a run that other agents may continue."""
+        from agent_core.runtime.handoffs import RunHandovers  # noqa: PLC0415 - few runs have any
+
+        def open_spawner(options: RunOptions) -> ChildSpawner:
+            build = partial(self._contexts.child_context, parent=run.scope)
+            agents = self._project.agents_of(options)
+            return ChildSpawner(self._spawning, run.journal, build, options, agents=agents)
+
+        handovers = RunHandovers(
+            run,
+            project=self._project,
+            contexts=self._contexts,
+            open_spawner=open_spawner,
+            opened=opened,
+            asked=options,
+        )
+        return handovers.of(spec)
 
     async def _read_mentions(self, journal: Journal, message: Draft) -> None:
         """Add the resources that a message to a run at work names, before the message."""

@@ -206,6 +206,7 @@ class RunFactory:
             window=model.window,
             artifacts=self._artifacts,
         )
+        toolbox.handover = spec.handover
         if self._project.hooks is not None and run.parent_run_id is None:
             self._project.tell_unmet_matchers(options)
         shown = model

@@ -155,7 +155,7 @@ class Project:
             *checked_extensions(options.extensions),
         ]
         self._settings_home = setup.settings_home
-        self._agents, self._handoffs = options.agents, options.handoffs
+        self.agents, self.handoffs = options.agents, options.handoffs
         of_agents = [each.definition() for each in options.agents]
         self.definitions = AgentDefinitions(self._settings_home, [*options.definitions, *of_agents])
         check_definitions(self.definitions, config, self.toolboxes.known_names())
@@ -188,18 +188,18 @@ class Project:
     def agents_of(self, options: RunOptions) -> "Sequence[Agent[Any]]":
         """Return the agents that a run may start: its own, and the runtime's."""
         if not options.agents:
-            return self._agents
+            return self.agents
         from agent_core.loop.agent import together  # noqa: PLC0415 - few runs have any
 
-        return together(options.agents, self._agents)
+        return together(options.agents, self.agents)
 
     def handoffs_of(self, options: RunOptions) -> "Sequence[Agent[Any]]":
         """Return the agents that a run may hand its conversation to: its own, and the runtime's."""
         if not options.handoffs:
-            return self._handoffs
+            return self.handoffs
         from agent_core.loop.agent import together  # noqa: PLC0415 - few runs have any
 
-        return together(options.handoffs, self._handoffs)
+        return together(options.handoffs, self.handoffs)
 
     def find_agent(self, name: str, options: RunOptions) -> "Agent[Any] | AgentDefinition":
         """Return the agent, or the definition, that a run names.

@@ -152,6 +152,20 @@ AskAgent = Callable[[Any, str, ToolContext[Any]], Awaitable[ToolReturn]]
 """Starts a child run of an agent with a message, for a call, and returns the agent's answer."""
 
 
+class Handover(Protocol):
+    """Lets a run continue under another agent; see `agents.handoff`."""
+
+    taken: Any
+
+    async def take_over(self, ctx: Any) -> Any:
+        """Return the context of the agent that was handed the conversation."""
+        ...
+
+    async def restore(self, ctx: Any) -> Any:
+        """Return the context of the agent that had the conversation."""
+        ...
+
+
 class OutputMisfitError(PortableError):
     """An answer does not have the expected shape.
 

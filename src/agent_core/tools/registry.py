@@ -15,6 +15,7 @@ from agent_core.tools.base import (
     Action,
     AskAgent,
     Concurrency,
+    Handover,
     Prepare,
     Tool,
     ToolContext,
@@ -272,6 +273,7 @@ class Toolbox:
 
     Attributes:
         may_end_run: whether the call of a tool may end the run.
+        handover: lets the run continue under another agent, if there are any.
         limits_retries: whether a tool limits how often it may be called again.
     """
 
@@ -291,6 +293,8 @@ class Toolbox:
         self._run = run
         self._renew = renew
         self.take(tools)
+
+    handover: Handover | None = None
 
     def take(self, tools: Iterable[Tool]) -> None:
         """Have these tools from now on."""

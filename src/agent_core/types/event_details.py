@@ -9,7 +9,7 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, cast
 
-from msgspec import Struct, ValidationError, convert
+from msgspec import Struct, ValidationError, convert, field
 from msgspec.structs import fields
 
 from agent_core.errors import describe_error
@@ -402,6 +402,16 @@ class ChildEvent(EventDetails, frozen=True):
         return known or self.child_run_id or ""
 
 
+class AgentChanged(EventDetails, frozen=True):
+    """The conversation was handed over: the agent `to` continues it.
+
+    Attributes:
+        from_agent: the agent that had it (`from` in the payload); `main` for the run's own.
+    """
+
+    from_agent: str = field(name="from", default="")
+
+
 class ChildCreated(ChildEvent, frozen=True):
     """A child was started; for a worker, `worker_dispatched` follows."""
 
@@ -482,6 +492,7 @@ _RECORDS: Mapping[str, type[EventDetails]] = {
     "permission_requested": PermissionRequested,
     "permission_decided": PermissionDecided,
     "permission_failed": ToolEvent,
+    "agent_changed": AgentChanged,
     "child_agent_created": ChildCreated,
     "child_agent_completed": ChildEnded,
     "child_agent_failed": ChildEnded,

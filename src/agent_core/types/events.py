@@ -65,6 +65,7 @@ class EventType(StrEnum):
     HOOK_DENIED = "hook_denied"
     STOP_HOOK_PREVENTED = "stop_hook_prevented"
     GUARD_REPLACED = "guard_replaced"
+    AGENT_CHANGED = "agent_changed"
     CHILD_AGENT_CREATED = "child_agent_created"
     CHILD_AGENT_COMPLETED = "child_agent_completed"
     CHILD_AGENT_FAILED = "child_agent_failed"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from agent_core.providers.scripted import calls
-from captures import Key
+from captures import Key, Shown
 from chats import AT_REST, CTRL_D, ENTER, READY, configure, converse
 from isolation import Home
 from model_server import ModelServer, Status
@@ -72,13 +72,20 @@ def test_each_refusal_names_the_call_and_what_has_refused_it(
 
 def test_the_person_who_refuses_is_addressed(home: Home, project: Path) -> None:
     (project / "cart.py").write_text("a\n", encoding="utf-8")
-    with ModelServer.in_thread([EDIT, MISFIT, "A last answer."]) as server:
+    script: list[Any] = [EDIT, MISFIT, "A last answer.", EDIT, "A plan."]
+    with ModelServer.in_thread(script) as server:
         keys = [
             Key(READY, f"go{ENTER}"),
             Key("y once", "e"),
             Key("why not?", f"not that file{ENTER}"),
             Key(AT_REST, f"/last{ENTER}"),
-            Key(re.compile(rf"do not[\s\S]*{READY}"), CTRL_D),
+            Key(re.compile(rf"do not[\s\S]*{READY}"), f"/mode plan{ENTER}"),
+            Key(re.compile(rf"answers with a plan[\s\S]*{READY}"), f"again{ENTER}"),
+            Key(re.compile(rf"carry out[\s\S]*{READY}"), f"/last{ENTER}"),
+            Key(
+                Shown(r"> /last\s+● code.edit_file edit cart.py .*  denied by plan mode\s+>"),
+                CTRL_D,
+            ),
         ]
         scene = converse(home, project, server, keys)
     assert "● code.edit_file edit cart.py (1 change)  denied by you" in scene.lines

@@ -24,6 +24,7 @@ from agent_core.cli.options import COMPLETED, MISUSED
 from agent_core.cli.render import CallLayout
 from agent_core.cli.sheet import status_of, title_of
 from agent_core.cli.terminal import Style
+from agent_core.cli.words import denial
 from agent_core.config.load import resolve_model
 from agent_core.config.problems import nearest
 from agent_core.errors import AgentCoreError, ErrorCode, describe_error
@@ -483,7 +484,10 @@ async def _last(chat: Chat, _: Sequence[str]) -> None:
         if text := output_text(result):
             chat.terminal.parts((text, Style.PLAIN))
         if result.error is not None:
-            chat.fail(describe_error(result.error.message, ""))
+            is_denied = call.outcome == "denied"  # its line says by whom
+            said = denial(call)[1] if is_denied else describe_error(result.error.message, "")
+            if said:
+                chat.fail(said)
 
 
 async def _quit(chat: Chat, _: Sequence[str]) -> None:

@@ -202,6 +202,20 @@ def test_reports_of_named_files(home: Home, project: Path) -> None:
             assert (found, said.startswith(typed)) == (named, True), says
 
 
+def test_a_plain_line_says_that_a_message_is_queued(home: Home, project: Path) -> None:
+    (project / "lamp.py").write_text("VOLTS = 230\n")
+    read = calls("code.read_file", path="lamp.py")
+    with ModelServer.in_thread([read, Pauses(seconds=1.0), "First.", "The answer."]) as server:
+        keys = [
+            Key("> ", f"look{ENTER}"),
+            Key("code.read_file", f"/queue and then{ENTER}"),
+            Key("queued: this is sent when the run has ended"),
+            Key(re.compile(r"First\.[\s\S]*The answer\."), CTRL_D),
+        ]
+        converse(home, project, server, keys, "--plain")
+        assert sent(server) == "and then"
+
+
 def test_a_message_to_a_run_is_said_to_be_delivered_and_is_in_the_story(
     home: Home, project: Path
 ) -> None:

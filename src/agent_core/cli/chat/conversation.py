@@ -388,6 +388,8 @@ class Chat:
             self.elsewhere.know(run.handle.run_id)
         sent.is_on_screen = is_on_screen and not self._sent
         self._sent.append(sent)
+        if len(self._sent) > 1 and not self.terminal.can_draw:
+            self.say("queued: this is sent when the run has ended", Style.DIM)
         self._arrived.set()
         self._idle.clear()
         self.line.refresh()

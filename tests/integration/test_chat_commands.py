@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 import tomllib
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from agent_core.providers.scripted import calls
 from captures import Key, Shown
-from chats import AT_REST, CTRL_D, ENTER, READY, converse, open_chat, pasted, sent, words
+from chats import AT_REST, CTRL_C, CTRL_D, ENTER, READY, converse, open_chat, pasted, sent, words
 from confined_work import git
 from isolation import Home
 from model_server import ModelServer
@@ -212,3 +213,20 @@ def test_single_arguments_of_an_own_command(home: Home, project: Path) -> None:
         said = chat.send("")
     assert said.startswith(f"Fix the sum in @lamp.py, see:\n{text}")
     assert "\nVOLTS = 230\n" in said
+
+
+def test_ctrl_c_ends_a_command_of_the_command_line(home: Home, project: Path) -> None:
+    program, begun = project / "never-ready", project / "begun"
+    program.write_text(f"#!/bin/sh\necho $$ > {begun}\nexec sleep 1000\n")
+    program.chmod(0o755)
+    with open_chat(home, project) as chat:
+        chat.type(
+            f"/mcp add slow -- {program}" + ENTER, shows=re.compile(rf"to try it[\s\S]*{READY}")
+        )
+        chat.type("/mcp test slow" + ENTER)
+        while not (begun.exists() and begun.read_text().endswith("\n")):
+            time.sleep(0.05)  # the server has not begun
+        chat.type(CTRL_C, shows=re.compile(rf"interrupted[\s\S]*{READY}"))
+        assert "once more leaves" not in chat.screen
+        assert not Path(f"/proc/{begun.read_text().strip()}").exists()
+        chat.type("hello" + ENTER, shows=re.compile(rf"Answer 1\.[\s\S]*{READY}"))

@@ -33,7 +33,7 @@ _MOST = 1_000
 def manage_approvals(options: Options) -> int:
     """List questions or answer one, and return the exit code."""
     if options.action == "list":
-        return run_on_terminal(options.path, partial(_list, options), asks_model=False)
+        return run_on_terminal(options, options.path, partial(_list, options), asks_model=False)
     where: list[Path] = []
 
     async def prepare(setup: Setup, terminal: Terminal, _: Clean) -> int:
@@ -41,7 +41,7 @@ def manage_approvals(options: Options) -> int:
             where.append(project)
         return COMPLETED
 
-    code = run_on_terminal(options.path, prepare, asks_model=False)
+    code = run_on_terminal(options, options.path, prepare, asks_model=False)
     if not where:
         return code
     options.path = str(where[0])

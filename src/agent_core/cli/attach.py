@@ -51,7 +51,7 @@ def attach_run(options: Options) -> int:
 
 def cancel_run(options: Options) -> int:
     """Cancel a run and return the exit code; every error has been shown."""
-    return run_on_terminal(options.path, partial(_cancel, options.id), asks_model=False)
+    return run_on_terminal(options, options.path, partial(_cancel, options.id), asks_model=False)
 
 
 async def _cancel(prefix: str, setup: Setup, terminal: Terminal, _: Clean) -> int:

@@ -43,7 +43,7 @@ def list_catalog(options: Options) -> int:
                 terminal.line(f"there is no skill in {setup.home / 'skills'}", Style.DIM)
         return COMPLETED
 
-    return run_on_terminal(options.path, show, asks_model=False)
+    return run_on_terminal(options, options.path, show, asks_model=False)
 
 
 def _words(value: object) -> str:

@@ -5,8 +5,9 @@ Only the standard library is imported here: help and usage errors answer at once
 
 import sys
 from argparse import SUPPRESS
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from importlib import import_module
+from typing import Any
 
 from agent_core.cli.commands import GROUPS, add_commands
 from agent_core.cli.commands.run import (
@@ -21,16 +22,22 @@ from agent_core.cli.streams import flush_output, open_missing_streams, report_ou
 from agent_core.loading import installed_version, without_collection
 
 
-def execute(argv: Sequence[str] | None = None, project: str | None = None) -> int:
+def execute(
+    argv: Sequence[str] | None = None,
+    project: str | None = None,
+    *,
+    run_loop: Callable[[Coroutine[Any, Any, int]], int] | None = None,
+) -> int:
     """Carry out the arguments and return the exit code; nothing is raised.
 
     Args:
         argv: the arguments; None: those of the process.
         project: in place of the current folder, unless `--path` names another.
+        run_loop: runs the coroutine of a command, in place of `asyncio.run`.
     """
     open_missing_streams()
     try:
-        code = _execute(argv, project)
+        code = _execute(argv, project, run_loop)
     except KeyboardInterrupt:  # before the run had begun to listen for it
         code = INTERRUPTED
     except OSError as error:  # standard output cannot be written
@@ -38,12 +45,16 @@ def execute(argv: Sequence[str] | None = None, project: str | None = None) -> in
     return flush_output(code, "soong-agent")
 
 
-def _execute(argv: Sequence[str] | None, project: str | None) -> int:
+def _execute(
+    argv: Sequence[str] | None,
+    project: str | None,
+    run_loop: Callable[[Coroutine[Any, Any, int]], int] | None,
+) -> int:
     try:
         options = parse(sys.argv[1:] if argv is None else argv)
     except SystemExit as leaving:  # argparse exits: help, version, wrong usage
         return leaving.code if isinstance(leaving.code, int) else MISUSED
-    options.execute = execute
+    options.execute, options.run_loop = execute, run_loop
     options.path = options.path or project
     module, _, name = options.work.partition(":")
     with without_collection():  # help and wrong usage have not waited for it

@@ -24,7 +24,7 @@ _NARROW = 60
 
 def show_costs(options: Options) -> int:
     """Show the costs, and return the exit code."""
-    return run_on_terminal(None, partial(_show, options), asks_model=False)
+    return run_on_terminal(options, None, partial(_show, options), asks_model=False)
 
 
 async def _show(options: Options, setup: Setup, terminal: Terminal, clean: Clean) -> int:

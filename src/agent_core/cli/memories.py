@@ -28,7 +28,7 @@ _MOST_FOUND = 20
 
 def manage_memories(options: Options) -> int:
     """List, show or forget memories, and return the exit code."""
-    return run_on_terminal(None, partial(_manage, options), asks_model=False)
+    return run_on_terminal(options, None, partial(_manage, options), asks_model=False)
 
 
 async def _manage(options: Options, setup: Setup, terminal: Terminal, clean: Clean) -> int:

@@ -49,14 +49,15 @@ def add_servers(options: Options) -> int:
             print("soong-agent mcp add --help shows what it can be", file=sys.stderr)
             return MISUSED
         if line:
-            return options.execute([*line, *_options_again(options)], None)
+            again = [*line, *_options_again(options)]
+            return options.execute(again, None, run_loop=options.run_loop)
         options.words = [text if word == "-" else word for word in words]
-    return run_on_terminal(options.path, partial(_add, options), asks_model=False)
+    return run_on_terminal(options, options.path, partial(_add, options), asks_model=False)
 
 
 def remove_server(options: Options) -> int:
     """Remove a server and its log-in, and return the exit code."""
-    return run_on_terminal(options.path, partial(_remove, options), asks_model=False)
+    return run_on_terminal(options, options.path, partial(_remove, options), asks_model=False)
 
 
 def _add(options: Options, setup: Setup, terminal: Terminal, clean: Clean) -> int:

@@ -3,7 +3,7 @@
 import argparse
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from datetime import datetime, timedelta
 from math import inf
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
@@ -44,11 +44,12 @@ class Options(argparse.Namespace):
 
     `work` names the function of the command, as `module:function`; `execute` carries out another
     command line in a project, for the one command that takes them; `build_parser` makes the parser
-    of all commands.
+    of all commands; `run_loop`, if it is set, runs a coroutine in place of `asyncio.run`.
     """
 
     work: str
-    execute: Callable[[Sequence[str], str | None], int]
+    execute: Callable[..., int]
+    run_loop: Callable[[Coroutine[Any, Any, int]], int] | None = None
     build_parser: "Callable[[], Parser]"
     version: bool = False
     command: str | None = None

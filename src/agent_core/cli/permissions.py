@@ -33,7 +33,7 @@ _IN_MEMORY = (
 def manage_permissions(options: Options) -> int:
     """Explain a call, list, or forget, and return the exit code."""
     act = {"add": _add, "explain": _explain, "list": _list, "forget": _forget}[options.action]
-    return run_on_terminal(options.path, partial(act, options), asks_model=False)
+    return run_on_terminal(options, options.path, partial(act, options), asks_model=False)
 
 
 async def _explain(options: Options, setup: Setup, terminal: Terminal, clean: Clean) -> int:

@@ -57,12 +57,12 @@ def manage_servers(options: Options) -> int:
             terminal.line(f"logged out of {options.id}" if was_there else "there was no log-in")
             return COMPLETED
         try:
-            return asyncio.run(_look_at(options, server, setup, terminal))
+            return (options.run_loop or asyncio.run)(_look_at(options, server, setup, terminal))
         except KeyboardInterrupt:
             terminal.leave_line()
             return INTERRUPTED
 
-    return run_on_terminal(options.path, manage, asks_model=False)
+    return run_on_terminal(options, options.path, manage, asks_model=False)
 
 
 def server_line(server_id: str, server: ServerConfig, setup: Setup) -> str:

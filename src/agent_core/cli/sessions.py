@@ -44,7 +44,7 @@ def manage_sessions(options: Options) -> int:
     asks_model = options.action == "compact"
     # The project of --older-than selects sessions, and need not exist any more.
     path = None if options.action == "delete" and not options.ids else options.path
-    return run_on_terminal(path, partial(_manage, options), asks_model=asks_model)
+    return run_on_terminal(options, path, partial(_manage, options), asks_model=asks_model)
 
 
 async def _manage(options: Options, setup: Setup, terminal: Terminal, clean: Clean) -> int:

@@ -54,7 +54,7 @@ class Setting(Struct, frozen=True):
 def manage_settings(options: Options) -> int:
     """Show or change settings, and return the exit code."""
     act = {"show": _show, "get": _get}.get(options.action, _change)
-    return run_on_terminal(options.path, partial(act, options), asks_model=False)
+    return run_on_terminal(options, options.path, partial(act, options), asks_model=False)
 
 
 def _change(options: Options, setup: Setup, terminal: Terminal, clean: Clean) -> int:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from agent_core.agents.definitions import AgentDefinitions
+from agent_core.cli.options import Options
 from agent_core.cli.terminal import (
     Clean,
     OutputClosedError,
@@ -95,6 +96,7 @@ def open_runtime(
 
 
 def run_on_terminal(
+    options: Options,
     path: str | None,
     work: Callable[[Setup, Terminal, Clean], int | Coroutine[Any, Any, int]],
     *,
@@ -103,6 +105,7 @@ def run_on_terminal(
     """Do a command that looks at the disk, and return its exit code; every error is shown.
 
     Args:
+        options: may hold the way in which a coroutine is run.
         path: the project, as the user has named it.
         work: gets the settings, the terminal, and the function that takes secrets out of a text; a
             coroutine is run to its end.
@@ -120,7 +123,7 @@ def run_on_terminal(
             setup = replace(setup, persist=setup.session_db.exists())
         clean = build_terminal_redactor(os.environ, setup).text
         done = work(setup, terminal, clean)
-        return done if isinstance(done, int) else asyncio.run(done)
+        return done if isinstance(done, int) else (options.run_loop or asyncio.run)(done)
     except OutputClosedError as closed:
         return report_closed_output(closed, terminal)
     except (AgentCoreError, OSError, ValueError) as error:

@@ -43,7 +43,7 @@ def manage_store(options: Options) -> int:
             terminal.line(f"error: {cleaner(error.message)}", Style.BAD)
             return exit_code_of(error)
 
-    return run_on_terminal(None, manage, asks_model=False)
+    return run_on_terminal(options, None, manage, asks_model=False)
 
 
 def _address(text: str, setup: Setup) -> StoreAddress:

@@ -34,7 +34,7 @@ _REFRESH_S = 0.3
 def show_tasks(options: Options) -> int:
     """List the Tasks, print one, or write its picture, and return the exit code."""
     show = _list if options.action == "list" else _show
-    return run_on_terminal(options.path, partial(show, options), asks_model=False)
+    return run_on_terminal(options, options.path, partial(show, options), asks_model=False)
 
 
 def _list(options: Options, setup: Setup, _: Terminal, clean: Clean) -> int:

@@ -22,7 +22,7 @@ _LONGEST_MESSAGE = 200
 
 def move_session(options: Options) -> int:
     """Undo, redo or compare, and return the exit code."""
-    return run_on_terminal(options.path, partial(_move, options), asks_model=False)
+    return run_on_terminal(options, options.path, partial(_move, options), asks_model=False)
 
 
 async def _move(options: Options, setup: Setup, terminal: Terminal, clean: Clean) -> int:

@@ -18,7 +18,7 @@ from agent_core.types.workers import QueuedRun, WorkerRecord
 
 def list_workers(options: Options) -> int:
     """List the workers or the queue, and return the exit code."""
-    return run_on_terminal("/", partial(_list, options), asks_model=False)
+    return run_on_terminal(options, "/", partial(_list, options), asks_model=False)
 
 
 async def _list(options: Options, setup: Setup, terminal: Terminal, clean: Clean) -> int:

@@ -18,9 +18,10 @@ from agent_core.cli.chat.own_commands import OwnCommand, OwnCommands
 from agent_core.cli.chat.window import show_context
 from agent_core.cli.figures import format_age
 from agent_core.cli.history import output_text
+from agent_core.cli.interruption import Interruption
 from agent_core.cli.layout import ASCII_SIGNS, SIGNS, fitted
 from agent_core.cli.nearby import short_id_of
-from agent_core.cli.options import COMPLETED, MISUSED
+from agent_core.cli.options import COMPLETED, INTERRUPTED, MISUSED
 from agent_core.cli.render import CallLayout
 from agent_core.cli.sheet import status_of, title_of
 from agent_core.cli.terminal import Style
@@ -181,8 +182,12 @@ def _terminal_command(
 
 async def _execute(chat: Chat, argv: Sequence[str], *, of_project: bool = True) -> int:
     project = str(chat.setup.project) if of_project else None
+    interruption = Interruption()
     async with chat.line.suspended():
-        code = await asyncio.to_thread(chat.execute, argv, project)
+        with chat.interrupts(interruption):
+            code = await asyncio.to_thread(chat.execute, argv, project, run_loop=interruption.run)
+    if code == INTERRUPTED:
+        chat.say("interrupted", Style.WARN)
     if code == MISUSED:
         chat.say(_AS_MESSAGE, Style.DIM)
     return code

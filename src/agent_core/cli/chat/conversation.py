@@ -4,8 +4,8 @@ import asyncio
 import os
 import shlex
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import Callable, Generator, Sequence
+from contextlib import aclosing, contextmanager, suppress
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, get_args
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from agent_core.cli.chat.base_line import Entered
     from agent_core.cli.chat.own_commands import OwnCommand, OwnCommands
     from agent_core.cli.chat.screen import InputLine
+    from agent_core.cli.interruption import Interruption
 
 _CANCELLING = "cancelling"
 """The slot of the line that says that a run is being cancelled."""
@@ -129,7 +130,7 @@ class Chat:
         setup: Setup,
         *,
         clean: Clean,
-        execute: Callable[[Sequence[str], str | None], int],
+        execute: Callable[..., int],
         abandon: Callable[[int], NoReturn],
         model: str | None = None,
         mode: PermissionMode = "ask",
@@ -164,7 +165,7 @@ class Chat:
         self._idle = asyncio.Event()
         self._idle.set()
         self._extra: list[ContentBlock] = []
-        self._command: UserCommand | None = None
+        self._command: UserCommand | Interruption | None = None
         self._has_told = False
         self._entered: Entered | None = None
         self._shown: RunHandle[Any] | None = None
@@ -459,17 +460,26 @@ class Chat:
             line = f"  {what}: {file.shown}{remark}"
             self.terminal.line(visible(line, one_line=True), style)
 
+    @contextmanager
+    def interrupts(self, command: "UserCommand | Interruption") -> Generator[None]:
+        """Let Ctrl-C end a command, and no run."""
+        self._command = command
+        try:
+            yield
+        finally:
+            self._command = None
+
     async def _run_command(self, command: str) -> None:
         if not command:
             return
         self._echo_typed(f"! {command}")
-        self._command = UserCommand(command, self.setup.project, self.terminal.text)
+        work = UserCommand(command, self.setup.project, self.terminal.text)
         try:
-            self._extra.append(await self._command.run())
+            with self.interrupts(work):
+                self._extra.append(await work.run())
         except OSError as error:
             self.fail(f"the shell cannot be started: {error}")
         finally:
-            self._command = None
             self.terminal.end_text()
         if not self._has_told:
             self._has_told = True

@@ -203,4 +203,6 @@ async def test_the_runs_of_others_cannot_be_seen(
             assert (await made.get(f"/runs/{run_id}/events", "bob"))[0] == 404
             assert (await made.post(f"/runs/{run_id}/cancel", "bob"))[0] == 404
             assert (await made.post("/runs/run_x/cancel"))[0] == 404
+            # "ann" with the chat "b-c1" and "ann-b" with "c1" would share a session.
+            assert (await made.post("/runs", "ann-b", text="Hi", chat="c1"))[0] == 401
             assert (await made.post("/runs", text="", chat="c"))[0] == 400

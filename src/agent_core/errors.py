@@ -221,6 +221,7 @@ class ToolRetry(ToolError):  # noqa: N818 - what a tool raises to ask for anothe
     """
 
     def __init__(self, message: str) -> None:
+        self.reason = message
         asked = f"{message}\nCall the tool again with that in mind."
         super().__init__(ErrorCode.VALIDATION_ERROR, asked, True, {"reason": RETRY})
 

@@ -272,8 +272,11 @@ class AgentSession(Generic[DepsT, OutputT]):
             reply = await self._submit(message, given)
             replies.append(reply)
             run_id, usage = self._cycle.run_id, self._cycle.turn_usage()
+        is_text = (expected is None or expected is str) and not self._with_agents(given).get(
+            "output_validators"
+        )
         return RunResult(
-            output=reply.text if expected is None or expected is str else reply.output,
+            output=reply.text if is_text else reply.output,
             text=reply.text,
             status=RunStatus.COMPLETED,
             usage=usage,

@@ -468,6 +468,11 @@ class LlmCycle:
             within=None if turn.meter is None else turn.meter.in_time(),
             leaves_calls=own is None,
         )
+        if options.output_validators:
+            from agent_core.loop.validators import OutputChecks  # noqa: PLC0415 - few have any
+
+            validators, retries = options.output_validators, options.output_retries
+            made.ctx.toolbox.checks = OutputChecks(validators, context, retries)
         return _Submission(run=made, prompt=draft, turn=turn, start=len(path))
 
     def _fitting_prompt(
@@ -544,7 +549,9 @@ class LlmCycle:
         if outcome.status is not RunStatus.COMPLETED or response is None:
             raise await self._failure(outcome, work.turn)
         message = self._added[-1]
-        is_typed = work.run.ctx.toolbox.expected is not None and not message.tool_calls
+        toolbox = work.run.ctx.toolbox
+        has_value = toolbox.expected is not None or toolbox.checks is not None
+        is_typed = has_value and not message.tool_calls
         return replace(response, message=message, output=outcome.output if is_typed else None)
 
     def _convert_event(self, event: RuntimeEvent, path: Sequence[Node]) -> Iterable[StreamEvent]:

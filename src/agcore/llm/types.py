@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from agent_core.extensions import Extension
     from agent_core.loop.guards import RunGuard
     from agent_core.loop.options import Instructions
+    from agent_core.loop.validators import OutputValidator
 
 
 __all__ = [
@@ -207,6 +208,7 @@ class AgentSettings(RequestSettings, total=False):
     disabled_tools: Sequence[str]
     output_mode: OutputMode
     output_retries: int
+    output_validators: "Sequence[OutputValidator]"
     budget: Budget | SharedBudget | None
     max_turns: int | None
     guards: "Sequence[RunGuard]"

@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from agent_core.extensions import Extension
     from agent_core.loop.guards import RunGuard
     from agent_core.loop.options import AnyAgent, AnyModel, Instructions
+    from agent_core.loop.validators import OutputValidator
     from agent_core.tools.toolsets import AnyTool
     from agent_core.types import Budget, OutputMode, PermissionMode, ReasoningEffort
     from agent_core.types.budget import SharedBudget
@@ -21,6 +22,7 @@ def run_keywords(
     output_type: Any = None,
     output_mode: "OutputMode" = "auto",
     output_retries: int = 2,
+    output_validators: "Sequence[OutputValidator]" = (),
     deps: Any = None,
     budget: "Budget | SharedBudget | None" = None,
     max_turns: int | None = None,

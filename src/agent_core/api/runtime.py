@@ -612,6 +612,7 @@ class AgentRuntime:
             extensions: as for `start`.
             agents: as for `start`; also those of its runtime, if this one has none.
             handoffs: likewise.
+            output_validators: as for `start`.
             model: as for `start`; needed if it was an adapter.
             budget: the pool that the run spends from, if it was started with one.
             output_type: as for `start`; without it the answer of the run is a JSON value.

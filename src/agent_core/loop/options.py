@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeForm
 
     from agent_core.loop.guards import RunGuard
+    from agent_core.loop.validators import OutputValidator
     from agent_core.tools.output import ExpectedOutput
 
 EVERY_TOOL = "(every tool)"
@@ -86,6 +87,9 @@ class RunOptions(Generic[OutputT]):
         output_type: the type of the answer, or its JSON Schema.
         output_mode: how a typed answer is requested.
         output_retries: how often an answer that does not validate goes back to the model.
+        output_validators: functions of the value of the answer, or of it and a context with `run`
+            and `deps`, async or not: they return the value, or another one, or raise `ToolRetry` to
+            send the answer back to the model. They are not stored.
         deps: any object; available to tools as `ToolContext.deps`. It is not stored.
         budget: the spending limit of the run, including its children; or a `BudgetPool` that any
             number of runs of this process share, which is not stored.
@@ -125,6 +129,7 @@ class RunOptions(Generic[OutputT]):
     output_type: "TypeForm[OutputT] | JsonSchema | None" = None
     output_mode: OutputMode = "auto"
     output_retries: int = 2
+    output_validators: "Sequence[OutputValidator]" = ()
     deps: Any = None
     budget: Budget | SharedBudget | None = None
     max_turns: int | None = None
@@ -219,6 +224,7 @@ class RunFields(TypedDict, total=False):
     disabled_tools: Sequence[str]
     output_mode: OutputMode
     output_retries: int
+    output_validators: "Sequence[OutputValidator]"
     deps: Any
     budget: Budget | SharedBudget | None
     max_turns: int | None
@@ -299,7 +305,8 @@ class Agent(Generic[OutputT]):
             starts it, whose permissions, `disabled_tools` and budget apply all the same. None:
             those of that run; `()`: none.
         disabled_tools: names of tools that it must not have.
-        output_type, output_mode, output_retries: the type of its answer, as for a run.
+        output_type, output_mode, output_retries, output_validators: the type of its answer, as for
+            a run.
         max_turns: the maximum number of its model turns; by default that of the run that starts it.
         budget: its spending limit; a child gets at most its share of what its parent has left.
         temperature, seed, stop, reasoning, max_output_tokens: as for a run.
@@ -319,6 +326,7 @@ class Agent(Generic[OutputT]):
     output_type: "TypeForm[OutputT] | JsonSchema | None" = None
     output_mode: OutputMode = "auto"
     output_retries: int = 2
+    output_validators: "Sequence[OutputValidator]" = ()
     max_turns: int | None = None
     budget: Budget | None = None
     temperature: float | None = None
@@ -539,6 +547,9 @@ def stored_options(options: RunOptions[Any]) -> StoredOptions:
         "model": isinstance(model, ModelConfig) and model.adapter is not None,
         "tools": any(not isinstance(tool, str) for tool in tools or ()),
         "agents": bool(options.agents or options.handoffs),
+        "output_validators": bool(
+            options.output_validators and _validators(options.output_validators)
+        ),
     }
     agent = options.agent
     values = {
@@ -669,6 +680,14 @@ def _metadata(given: object) -> dict[str, Any]:
             "metadata", f"is stored as JSON, which cannot hold it: {error}"
         ) from None
     return metadata
+
+
+def _validators(given: object) -> list[Any]:
+    validators = _items("output_validators", given)
+    for each in validators:
+        if not callable(each):
+            raise malformed_option("output_validators", f"holds a {_kind(each)}, no function")
+    return validators
 
 
 def _guards(given: object) -> list[Any]:

@@ -31,6 +31,7 @@ def missing_options(
         "guards": bool(given.guards),
         "extensions": bool(given.extensions),
         "model": given.model is not None,
+        "output_validators": bool(given.output_validators),
         "agents": bool(given.agents or given.handoffs),
     }
     for name, is_here in is_handed_over.items():
@@ -87,6 +88,7 @@ def restored_options(
         deps=given.deps,
         guards=given.guards,
         extensions=given.extensions,
+        output_validators=given.output_validators,
         agent=stored.agent,
         agents=given.agents,
         handoffs=given.handoffs,

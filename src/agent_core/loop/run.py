@@ -7,7 +7,14 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 from agent_core.aio import start_uncancelled
-from agent_core.errors import AgentCoreError, ErrorCode, LastTurnError, ParkedError, StorageError
+from agent_core.errors import (
+    AgentCoreError,
+    ErrorCode,
+    LastTurnError,
+    ParkedError,
+    StorageError,
+    ToolRetry,
+)
 from agent_core.events import Journal
 from agent_core.loop.context import (
     HistorySource,
@@ -37,6 +44,7 @@ from agent_core.types import (
 )
 
 if TYPE_CHECKING:
+    from agent_core.loop.validators import OutputChecks
     from agent_core.tools.output import ExpectedOutput
 
 logger = logging.getLogger(__name__)
@@ -228,8 +236,10 @@ async def may_stop(ctx: RunContext, reply: Reply, stats: RunStats) -> bool:
         note = user_text(objection, NodeType.SYSTEM_NOTE, reason="stop_hook")
         stats.follow(ctx.journal.add(note, EventType.STOP_HOOK_PREVENTED))
         return False
-    expected = ctx.toolbox.expected
-    return expected is None or accept_output(ctx, expected, stats)
+    expected, checks = ctx.toolbox.expected, ctx.toolbox.checks
+    if expected is not None and not accept_output(ctx, expected, stats):
+        return False
+    return checks is None or await accept_checked(ctx, checks, stats)
 
 
 async def hear_user(ctx: RunContext, reply: Reply, stats: RunStats, *, is_over: bool) -> bool:
@@ -267,6 +277,28 @@ def accept_output(ctx: RunContext, expected: "ExpectedOutput", stats: RunStats) 
             raise expected.failure(misfit, "".join(stats.answer)) from None
         objection = expected.objection(misfit)
         note = user_text(objection, NodeType.SYSTEM_NOTE, reason="output_invalid")
+        stats.follow(ctx.journal.add(note, EventType.MESSAGE_CREATED))
+        return False
+    return True
+
+
+async def accept_checked(ctx: RunContext, checks: "OutputChecks", stats: RunStats) -> bool:
+    """Return whether the validators accept the answer; if not, send it back to the model.
+
+    Raises:
+        AgentCoreError: `output_invalid`: it was sent back as often as allowed; or a validator
+            failed.
+    """
+    text = "".join(stats.answer)
+    try:
+        value = stats.output if stats.is_typed else text
+        stats.output, stats.is_typed = await checks.checked(value), True
+    except ToolRetry as refusal:
+        if stats.output_retries >= checks.retries:
+            raise checks.failure(refusal, text) from None
+        objection = f"Your answer was refused: {refusal.reason}\nGive the whole answer again."
+        note = user_text(objection, NodeType.SYSTEM_NOTE, reason="output_invalid")
+        stats.is_typed = False
         stats.follow(ctx.journal.add(note, EventType.MESSAGE_CREATED))
         return False
     return True

@@ -405,6 +405,7 @@ def _merged(known: RunOptions[Any], given: RunOptions[Any]) -> RunOptions[Any]:
         deps=known.deps if given.deps is None else given.deps,
         guards=given.guards or known.guards,
         extensions=given.extensions or known.extensions,
+        output_validators=given.output_validators or known.output_validators,
         agents=given.agents or known.agents,
         handoffs=given.handoffs or known.handoffs,
         model=known.model if given.model is None else given.model,

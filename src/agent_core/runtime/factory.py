@@ -207,6 +207,12 @@ class RunFactory:
             artifacts=self._artifacts,
         )
         toolbox.handover = spec.handover
+        if options.output_validators:
+            from agent_core.loop.validators import OutputChecks  # noqa: PLC0415 - few runs have any
+
+            context = ExtensionContext(run=run, deps=options.deps)
+            validators, retries = options.output_validators, options.output_retries
+            toolbox.checks = OutputChecks(validators, context, retries)
         if self._project.hooks is not None and run.parent_run_id is None:
             self._project.tell_unmet_matchers(options)
         shown = model

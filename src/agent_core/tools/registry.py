@@ -274,6 +274,7 @@ class Toolbox:
     Attributes:
         may_end_run: whether the call of a tool may end the run.
         handover: lets the run continue under another agent, if there are any.
+        checks: the validators of the answer, if there are any.
         limits_retries: whether a tool limits how often it may be called again.
     """
 
@@ -295,6 +296,7 @@ class Toolbox:
         self.take(tools)
 
     handover: Handover | None = None
+    checks: Any = None
 
     def take(self, tools: Iterable[Tool]) -> None:
         """Have these tools from now on."""

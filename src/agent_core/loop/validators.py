@@ -1,0 +1,65 @@
+"""Validators of a program: they check the value of an answer before it ends the run."""
+
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from agent_core.errors import AgentCoreError, ErrorCode, ToolRetry
+from agent_core.extensions import ExtensionContext
+from agent_core.text import plural, shorten_text
+
+_MAX_TEXT = 2_000
+
+OutputValidator = (
+    Callable[[Any], Any | Awaitable[Any]] | Callable[[Any, ExtensionContext], Any | Awaitable[Any]]
+)
+"""Returns the value of an answer, the same or another; raises `ToolRetry` to refuse it."""
+
+
+class OutputChecks(Struct, frozen=True):
+    """The validators of a run.
+
+    Attributes:
+        validators: called in order, each with the value of the one before.
+        context: of the run.
+        retries: how often a refused answer goes back to the model.
+    """
+
+    validators: Sequence[OutputValidator]
+    context: ExtensionContext
+    retries: int
+
+    async def checked(self, value: Any) -> Any:
+        """Return the value as the validators leave it.
+
+        Raises:
+            ToolRetry: one refuses it.
+            AgentCoreError: one failed.
+        """
+        for validate in self.validators:
+            name = getattr(validate, "__name__", type(validate).__name__)
+            takes_context = len(inspect.signature(validate).parameters) > 1
+            given = (value, self.context) if takes_context else (value,)
+            try:
+                found: Any = validate(*given)
+                value = await found if inspect.isawaitable(found) else found
+            except (AgentCoreError, ToolRetry):
+                raise
+            except Exception as error:
+                message = f"the validator {name} failed: {type(error).__name__}: {error}"
+                raise AgentCoreError(ErrorCode.INTERNAL_ERROR, message) from error
+        return value
+
+    def failure(self, refusal: ToolRetry, text: str) -> AgentCoreError:
+        """Return the error of a run whose answer is still refused after all retries."""
+        reason = refusal.reason
+        return AgentCoreError(
+            ErrorCode.OUTPUT_INVALID,
+            f"the answer was refused after {plural(self.retries, 'retry', 'retries')}: {reason}",
+            details={
+                "errors": [{"path": "$", "message": reason}],
+                "text": shorten_text(text, _MAX_TEXT),
+            },
+        )

@@ -30,7 +30,7 @@ def test_status_changes_a_new_session_and_leaving(home: Home, project: Path) -> 
     with ModelServer.in_thread(script) as server:
         keys = [
             Key(READY, "/diff" + ENTER),
-            Key("no git repository", "write" + ENTER),
+            Key("not a git repository", "write" + ENTER),
             Key(AT_REST, "/status" + ENTER),
             Key(re.compile(r"instructions +AGENTS\.md"), "/diff" + ENTER),
             Key("2 files changed, +3 -1", "/diff b.txt" + ENTER),

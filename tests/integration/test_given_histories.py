@@ -18,11 +18,13 @@ from agent_core import (
     JsonBlock,
     ModelRequest,
     Role,
+    RunStatus,
     StorageError,
     TextBlock,
     ToolCallBlock,
     ToolResultBlock,
     UserMessage,
+    Worker,
 )
 from agent_core.cli.export.lines import session_lines
 from agent_core.context.given_messages import read_history
@@ -469,13 +471,24 @@ async def test_a_run_that_waits_for_its_turn_keeps_its_history(home: Home, proje
 async def test_a_worker_has_the_history_of_a_run(
     home: Home, project: Path, database_url: str
 ) -> None:
-    model = ScriptedProvider(["Rome."])
+    model = ScriptedProvider(["Rome.", "Rome, again."])
+    home.write_config(CONFIG)
     async with AgentRuntime(project, model=model, database_url=database_url) as made:
         result = await made.run("Sure?", history=ANTHROPIC, here=True)
         assert len(await made.session(result.session_id).messages("anthropic")) == 6
         record = await made.import_session(OPENAI, session_id="imported")
         assert record.place is not None
-    assert seen(model.requests[0])[-2:] == [(Role.ASSISTANT, "Rome."), (Role.USER, "Sure?")]
+        queued = await made.start("Really?", history=ANTHROPIC)
+        assert queued.is_for_workers
+        with pytest.raises(StorageError, match="its own history"):
+            await made.start("Really?", queued.session_id, history=ANTHROPIC)
+        worker = Worker(model=model, home_dir=home.path, database_url=database_url)
+        working = asyncio.create_task(worker.run())
+        assert await queued.wait() is RunStatus.COMPLETED
+        worker.drain()
+        await working
+    for request, said in zip(model.requests, ("Sure?", "Really?"), strict=True):
+        assert seen(request)[-2:] == [(Role.ASSISTANT, "Rome."), (Role.USER, said)]
 
 
 async def test_an_export_becomes_a_session_again(home: Home, project: Path, tmp_path: Path) -> None:

@@ -154,6 +154,7 @@ def test_ctrl_c_at_the_offer_leaves(home: Home, project: Path) -> None:
         keys=[Key(QUESTION, "\x03")],
     )
     assert scene.code == 130
+    assert scene.raw.endswith(b"\r\n"), "the shell's prompt begins on a line of its own"
     assert [*home.path.iterdir()] == []
 
 

@@ -40,6 +40,8 @@ def execute(
         code = _execute(argv, project, run_loop)
     except KeyboardInterrupt:  # before the run had begun to listen for it
         code = INTERRUPTED
+        if sys.stderr.isatty():  # which has shown `^C` where the line was
+            print(file=sys.stderr)
     except OSError as error:  # standard output cannot be written
         code = report_output_error("soong-agent", error)
     return flush_output(code, "soong-agent")

@@ -129,7 +129,7 @@ def test_after_a_kill_what_was_withdrawn_is_gone_and_the_rest_is_kept(
         ]
         assert converse(home, project, server, keys).code == -signal.SIGKILL
         keys = [
-            Key("1 message was queued", f"fourth{ENTER}"),
+            Key("sent before your next message: second", f"fourth{ENTER}"),
             Key(re.compile(rf"Four\.[\s\S]*{READY}"), UP * 3),
             Key(Shown(rf"> /queue third *\n.*{READY}"), CTRL_C),
             Key(EMPTY, CTRL_D),
@@ -141,10 +141,12 @@ def test_after_a_kill_what_was_withdrawn_is_gone_and_the_rest_is_kept(
 
 def test_without_drawing_the_list_has_numbers(home: Home, project: Path) -> None:
     with open_chat(home, project, "--plain", replies=[Hangs()]) as chat:
+        chat.type(f"first{ENTER}", shows=Shown("> first"))
+        while not chat.server.requests:
+            chat.pause()
         for typed, shown in (
-            ("first", "> first"),
-            ("/queue second", "/queue second"),
-            ("/queue third", "/queue third"),
+            ("/queue second", r"/queue second\s+queued: this is sent when the run has ended"),
+            ("/queue third", r"/queue third\s+queued: this is sent when the run has ended"),
             ("/queue", r"2  queued   second\s+1  queued   third[^\0]+Enter leaves> "),
             ("2", "not sent: second"),
             ("/queue clear", "withdrawn: third"),

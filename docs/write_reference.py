@@ -29,6 +29,7 @@ DECORATORS = {
     "contextmanager",
     "staticmethod",
 }
+ENGINES_OWN = ("agent_core.api.home.", "agent_core.runtime.")
 SHOWN_SPECIALS = {"__aenter__", "__call__"}
 METHODS_OF_A_PAGE = 3
 NAVIGATION = re.compile(r"(?<=# reference: begin\n).*(?= {8}# reference: end)", re.DOTALL)
@@ -372,7 +373,7 @@ def constructor_of(owner: griffe.Class) -> griffe.Function | None:
     for expression in expressions(init):
         for name in names_in(expression):
             own = own_definition(name)
-            if own is not None and own.path.startswith("agent_core.runtime."):
+            if own is not None and own.path.startswith(ENGINES_OWN):
                 return None
     return init
 

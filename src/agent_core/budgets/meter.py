@@ -46,7 +46,7 @@ from agent_core.types import (
 from agent_core.types.budget import SharedBudget, limits_of, nanousd, shown
 
 if TYPE_CHECKING:
-    from agent_core.budgets.pool import BudgetPool
+    from agent_core.budgets.pool import PoolLedger
     from agent_core.storage.budgets import UnstoredBudgets
     from agent_core.storage.store import SessionStore
 
@@ -126,7 +126,9 @@ class Budgets:
             limits = limits_of(budget) if budget is not None else {}
         else:
             limits = {}
-            pools.append(cast("BudgetPool", budget))
+            from agent_core.budgets.pool import ledger_of  # noqa: PLC0415 - few runs have a pool
+
+            pools.append(ledger_of(budget))
         is_child = run.parent_run_id is not None
         if limits or (is_child and scopes):
             scope = BudgetScope(
@@ -191,7 +193,7 @@ class Meter:
         *,
         parent: "Meter | None" = None,
         payer: "Meter | None" = None,
-        pools: "Sequence[BudgetPool]" = (),
+        pools: "Sequence[PoolLedger]" = (),
     ) -> None:
         self.budgets = budgets
         self.run = run
@@ -236,7 +238,7 @@ class Meter:
     async def _reserve(self, hold: BudgetHold, *, at_once: bool = False) -> BudgetGrant:
         """Reserve a hold in the pools, then in all scopes; in none of them if one refuses."""
         grant = BudgetGrant(output_tokens=hold.most)
-        held: list[BudgetPool] = []
+        held: list[PoolLedger] = []
         try:
             for pool in self.pools:
                 grant = pool.reserve(replace(hold, most=grant.output_tokens))
@@ -363,7 +365,7 @@ class Meter:
         self,
         scopes: Sequence[BudgetScope],
         spent: Amounts,
-        pools: "Sequence[BudgetPool]" = (),
+        pools: "Sequence[PoolLedger]" = (),
     ) -> None:
         hold = replace(self._hold({}), scopes=scopes)
         for pool in pools:

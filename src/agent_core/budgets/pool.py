@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Mapping
 from time import monotonic
-from typing import Any
+from typing import Any, cast
 
 from msgspec.structs import replace
 from pydantic import ValidationError
@@ -50,15 +50,7 @@ class BudgetPool(SharedBudget):
             known = ", ".join(Budget.model_fields)
             message = f"the limit {name} of a BudgetPool: {first['msg']}; there are {known}"
             raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message) from None
-        self._scope = BudgetScope(
-            kind="pool", scope_id=new_id("pool"), limits=limits_of(self.limits)
-        )
-        if not self._scope.limits:
-            message = "a BudgetPool limits something: give it usd, total_tokens, requests or others"
-            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
-        self._rows = UnstoredBudgets()
-        self._lock = threading.Lock()
-        self._began: float | None = None
+        self._ledger = PoolLedger(self.limits)
 
     def __repr__(self) -> str:
         limits = ", ".join(f"{name}={limit}" for name, limit in self.limits if limit is not None)
@@ -67,22 +59,44 @@ class BudgetPool(SharedBudget):
     @property
     def spent(self) -> Budget:
         """The amounts spent so far; None where nothing is counted."""
-        return _as_budget(self.use().spent)
+        return _as_budget(self._ledger.use().spent)
 
     @property
     def reserved(self) -> Budget:
         """The amounts that calls under way may still spend."""
-        return _as_budget(self.use().reserved)
+        return _as_budget(self._ledger.use().reserved)
 
     @property
     def free(self) -> Budget:
         """The amounts that are neither spent nor reserved; None where there is no limit."""
-        use = self.use()
+        use = self._ledger.use()
         left = {
             name: max(limit - use.spent.get(name, 0) - use.reserved.get(name, 0), 0)
             for name, limit in use.limits.items()
         }
         return _as_budget(left)
+
+
+def ledger_of(pool: SharedBudget) -> "PoolLedger":
+    """Return the ledger of a pool, for the engine."""
+    return cast("PoolLedger", vars(pool)["_ledger"])
+
+
+class PoolLedger:
+    """The reservations and the spending of the runs of a pool.
+
+    Raises:
+        AgentCoreError: `validation_error`: there is no limit.
+    """
+
+    def __init__(self, limits: Budget) -> None:
+        self._scope = BudgetScope(kind="pool", scope_id=new_id("pool"), limits=limits_of(limits))
+        if not self._scope.limits:
+            message = "a BudgetPool limits something: give it usd, total_tokens, requests or others"
+            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+        self._rows = UnstoredBudgets()
+        self._lock = threading.Lock()
+        self._began: float | None = None
 
     def use(self) -> BudgetUse:
         """Return limits, spending and reservations, also by agent."""

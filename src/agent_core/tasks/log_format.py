@@ -45,20 +45,21 @@ class TaskEvent(Frozen):
     payload: dict[str, Any]
     created_at: UtcDatetime
 
-    def change(self) -> TaskChange:
-        """Return the checked change of the line.
 
-        Raises:
-            SchemaError: there is no such change, or its payload has another shape.
-        """
-        kind = PAYLOADS.get(self.event_type)
-        if kind is None or kind.concerns_step is (self.step_id is None):
-            raise schema_error(f"a line cannot be {self.event_type} with step_id {self.step_id}")
-        try:
-            payload = kind.model_validate(self.payload)
-        except ValidationError as error:
-            raise _shape_error(error) from error
-        return TaskChange(self.created_at, payload, self.step_id)
+def change_of(line: TaskEvent) -> TaskChange:
+    """Return the checked change of the line.
+
+    Raises:
+        SchemaError: there is no such change, or its payload has another shape.
+    """
+    kind = PAYLOADS.get(line.event_type)
+    if kind is None or kind.concerns_step is (line.step_id is None):
+        raise schema_error(f"a line cannot be {line.event_type} with step_id {line.step_id}")
+    try:
+        payload = kind.model_validate(line.payload)
+    except ValidationError as error:
+        raise _shape_error(error) from error
+    return TaskChange(line.created_at, payload, line.step_id)
 
 
 class Stamp(Struct, frozen=True, kw_only=True):
@@ -128,7 +129,7 @@ def read_log(log: bytes) -> ReplayedLog:
             owner = owner or (line.session_id, line.task_id)
             if owner != (line.session_id, line.task_id):
                 raise schema_error("session_id and task_id differ from the first line")
-            change = line.change()
+            change = change_of(line)
             if isinstance(change.payload, TaskCreated) and number > 1:
                 raise schema_error("a Task is created once")
             dag = apply(dag, change)

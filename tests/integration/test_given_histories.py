@@ -31,6 +31,7 @@ from agent_core.context.given_messages import read_history
 from agent_core.testing import Hangs, ScriptedProvider, calls
 from agent_core.types import NodeType, ReasoningBlock
 from isolation import Home
+from memories import WISH, purpose, remembers, split, user_ids
 from runtimes import CONFIG, collect, runtime
 
 KEEP_LITTLE = """
@@ -579,3 +580,19 @@ async def test_messages_of_a_conversation_are_events_of_its_session(
     assert len(created) == len(replay.nodes) - 1 == 6  # the answer has an event of its own
     assert [event.seq for event in replay.events] == [*range(1, len(replay.events) + 1)]
     assert min(event.run_seq for event in shown if event.run_seq) == 1
+
+
+async def test_what_was_given_is_not_searched_for_memories(home: Home, project: Path) -> None:
+    """A client that brings its conversation with each request would have it searched each time."""
+    history = [{"role": "user", "content": WISH}, {"role": "assistant", "content": "Gladly."}]
+    model = split("Yes.", memory_extraction=remembers)
+    async with runtime(home, project, model) as made:
+        await made.run("Did you?", history=history)
+        await made.import_session(history, session_id="imported")
+        await made.run("Did you?", session_id="imported")
+    assert [purpose(request) for request in model.requests] == ["run", "run"]
+    async with runtime(home, project, model) as made:
+        await made.run(WISH, session_id="imported")
+    asked = [request for request in model.requests if purpose(request) == "memory_extraction"]
+    assert len(asked) == 1
+    assert len(user_ids(asked[0])) == 2  # what was said since, not what was given

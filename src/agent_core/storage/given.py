@@ -26,6 +26,7 @@ from agent_core.types import (
     SessionRecord,
     new_id,
 )
+from agent_core.types.memory_scopes import MEMORY_CURSOR
 
 _NODE_ID = re.compile(r"node_[A-Za-z0-9]+")
 
@@ -33,11 +34,14 @@ _NODE_ID = re.compile(r"node_[A-Za-z0-9]+")
 def begin_with(
     connection: Connection, session: SessionRecord, path: Sequence[Node]
 ) -> SessionRecord:
-    """Add a conversation that was given to a session that was just added."""
+    """Add a conversation that was given to a session that was just added.
+
+    It is not searched for memories: a client may bring the same one with every request.
+    """
     add_path(connection, session.session_id, path)
     changes = {
         "active_node_id": path[-1].node_id,
-        "metadata": {**session.metadata, BEGAN_GIVEN: True},
+        "metadata": {**session.metadata, BEGAN_GIVEN: True, MEMORY_CURSOR: len(path)},
     }
     update(connection, SessionRecord, session.session_id, changes)
     return session.model_copy(update=changes)

@@ -57,7 +57,7 @@ from agent_core.types import OutputT
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
 
-    from agent_core.loop.options import JsonSchema
+    from agent_core.loop.options import Instructions, JsonSchema
 
 _threads = SharedLoop("agcore")
 """The event loop of `Agent.run_sync`."""
@@ -114,7 +114,8 @@ class Agent(AgentSpec[DepsT, OutputT]):
     Args:
         name: for people and for notices.
         instructions: describe the role to the model, as its system prompt; None for an agent that
-            only has tools.
+            only has tools. A function of a context with `run` and `deps`, async or not, is called
+            for every turn.
         system_prompt: the older name of `instructions`.
         model: the model of its own runs. A model given by name or configuration is opened and
             closed with each run or session; the caller opens and closes an object.
@@ -142,7 +143,7 @@ class Agent(AgentSpec[DepsT, OutputT]):
     def __init__(
         self: "Agent[_Deps, str]",
         name: str | None = None,
-        instructions: str | None = None,
+        instructions: "Instructions | None" = None,
         *,
         output_type: None = None,
         deps_type: "TypeForm[_Deps] | None" = None,
@@ -153,7 +154,7 @@ class Agent(AgentSpec[DepsT, OutputT]):
     def __init__(
         self: "Agent[_Deps, Any]",
         name: str | None = None,
-        instructions: str | None = None,
+        instructions: "Instructions | None" = None,
         *,
         output_type: "JsonSchema",
         deps_type: "TypeForm[_Deps] | None" = None,
@@ -164,7 +165,7 @@ class Agent(AgentSpec[DepsT, OutputT]):
     def __init__(
         self,
         name: str | None = None,
-        instructions: str | None = None,
+        instructions: "Instructions | None" = None,
         *,
         output_type: "TypeForm[OutputT]",
         deps_type: "TypeForm[DepsT] | None" = None,
@@ -175,7 +176,7 @@ class Agent(AgentSpec[DepsT, OutputT]):
     def __init__(
         self,
         name: str | None = None,
-        instructions: str | None = None,
+        instructions: "Instructions | None" = None,
         *,
         output_type: Any = None,
         deps_type: Any = None,  # noqa: ARG002 - for type checkers
@@ -190,6 +191,8 @@ class Agent(AgentSpec[DepsT, OutputT]):
             raise TypeError(f"Agent() got an unexpected keyword argument {wrong!r}{hint}")
         prompt = own.pop("system_prompt")
         given: dict[str, Any] = {"name": name, "output_type": output_type}
+        if callable(instructions):
+            given["written_instructions"], instructions = instructions, None
         given["system_prompt"] = instructions if prompt is None else prompt
         given["settings"] = settings or None
         given |= {_PARTS[each]: value for each, value in own.items()}
@@ -278,7 +281,7 @@ class Agent(AgentSpec[DepsT, OutputT]):
         with raise_as_agent_error():
             return EngineAgent(
                 re.sub(r"[^A-Za-z0-9_-]+", "_", self.name).strip("_")[:64] or "agent",
-                self.system_prompt,
+                self.written_instructions or self.system_prompt,
                 model=None if self.model is None else adapter_of(self.model),
                 tools=[each.engine_tool if isinstance(each, BaseTool) else each for each in tools],
                 output_type=self.output_type,

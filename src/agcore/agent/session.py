@@ -54,14 +54,16 @@ from agent_core.aio.loops import LoopLock, running_loop
 from agent_core.api.handles import RunResult
 from agent_core.config.models import BudgetConfig
 from agent_core.config.problems import nearest
+from agent_core.extensions import ExtensionContext
 from agent_core.keywords import lists_keywords
+from agent_core.loop.options import RunOptions, with_instructions
 from agent_core.text import plural
 from agent_core.types import OutputT, RunStatus, new_id
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
 
-    from agent_core.loop.options import JsonSchema
+    from agent_core.loop.options import Instructions, JsonSchema
 
 Environment = str | Callable[[], str]
 
@@ -427,6 +429,9 @@ class AgentSession(Generic[DepsT, OutputT]):
             raise TypeError(f"{name!r} is not a setting of a run{nearest(name, known)}")
         given = {name: value for name, value in settings.items() if name != "tools"}
         own = {"output_type": self.agent.output_type, **self.agent.settings}
+        if (write := self.agent.written_instructions) is not None:
+            more: Any = given.get("instructions")
+            given["instructions"] = write if more is None else _both(write, more)
         return cast("TurnSettings", {**own, **given})
 
     def _hook_context(self, event: HookEvent, metadata: Mapping[str, Any]) -> HookContext:
@@ -508,3 +513,16 @@ def _turn_settings(output_type: Any, args: TurnArgs[Any]) -> SessionSettings:
 
 async def _open_all(stack: AsyncExitStack, given: Iterable[Toolset]) -> _Opened:
     return [(each, await stack.enter_async_context(open_toolset(each))) for each in given]
+
+
+def _both(first: "Instructions", second: "Instructions") -> "Instructions":
+    """Return instructions that are two texts, one after the other."""
+
+    async def write(context: ExtensionContext) -> str:
+        texts = [
+            (await with_instructions(RunOptions(instructions=each), context)).text
+            for each in (first, second)
+        ]
+        return "\n\n".join(filter(None, texts))
+
+    return write

@@ -60,6 +60,7 @@ class AgentSpec(Generic[DepsT, OutputT]):
         name: for people and for notices. A subclass may write `def name(self)` instead.
         system_prompt: describes the role to the model; None for an agent that only has tools. A
             subclass may write `def system_prompt(self)` instead; it is called every turn.
+        written_instructions: a function that writes more of the system prompt for every turn.
         tools: functions, tools, toolsets, and names of tools of its bundle; None means all tools
             of the bundle.
         output_type: the type of its answers, or their JSON Schema; None is text.
@@ -68,6 +69,7 @@ class AgentSpec(Generic[DepsT, OutputT]):
 
     name: str = "agent"
     system_prompt: str | None = None
+    written_instructions: "Instructions | None" = None
     tools: Collection[Usable] | None = None
     output_type: Any = None
     settings: AgentSettings = {}

@@ -113,7 +113,21 @@ async def test_instructions_of_a_run_may_be_a_function_of_its_deps() -> None:
     async def write(context: ExtensionContext) -> str:
         return f"You serve {context.deps}."
 
-    agent = Agent("a", "Be brief.", model=provider)
+    agent = Agent("a", "Be brief.", deps_type=str, model=provider)
     await agent.run("1", instructions=write, deps="Ada")
     (request,) = provider.requests
     assert "You serve Ada." in "".join(message.text for message in request.messages)
+
+
+async def test_instructions_of_an_agent_may_be_a_function_called_for_every_turn() -> None:
+    provider = MockProvider(lambda _: "ok")
+
+    def write(context: ExtensionContext) -> str:
+        return f"You serve {context.deps}."
+
+    agent = Agent("a", write, deps_type=str, model=provider)
+    await agent.run("1", deps="Ada")
+    await agent.run("2", deps="Bob", instructions="Be brief.")
+    first, second = ["".join(m.text for m in each.messages) for each in provider.requests]
+    assert "You serve Ada." in first
+    assert "You serve Bob.\n\nBe brief." in second

@@ -428,7 +428,7 @@ def test_a_guard_that_may_not_run_lets_nothing_pass(home: Home, project: Path) -
     guard = {"hooks": [{"type": "command", "command": "true"}]}
     home.write("hooks.json", json.dumps({"version": 1, "hooks": {"PreToolUse": [guard]}}))
     done = on_old_kernel(home, "run", "--path", str(project), "go")
-    assert "code.read_file failed" in done.stderr
+    assert "code.read_file a.txt failed" in done.stderr
 
 
 async def test_a_project_without_a_repository_gets_no_hooks_from_a_command(

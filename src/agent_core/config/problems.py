@@ -5,6 +5,7 @@ number or a truth value: it may be a secret put in the wrong place.
 """
 
 import json
+import os
 import stat
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterable, Iterator
@@ -145,9 +146,11 @@ def read_text(path: Path) -> str | None:
             raise ValueError("it is not a regular file")
         with open_binary(path) as file:
             raw = file.read(MAX_FILE_BYTES + 1)
-    except (FileNotFoundError, NotADirectoryError):
+    except FileNotFoundError:
         return None
     except OSError as error:
+        if path.is_relative_to(os.devnull):  # a home that a program does not have
+            return None
         raise ValueError(f"it cannot be read: {error.strerror or error}") from error
     if len(raw) > MAX_FILE_BYTES:
         raise ValueError(f"it is larger than {MAX_FILE_BYTES:,} bytes")

@@ -156,7 +156,7 @@ async def factory_that_is_async(_: ModelConfig) -> Any:
     ("factory", "message"),
     [
         (factory_that_fails, "OSError: no licence"),
-        (factory_of_nothing, "NoneType.*no adapter"),
+        (factory_of_nothing, "NoneType.*not an adapter"),
         (factory_that_is_async, "coroutine.*not an async one"),
     ],
 )

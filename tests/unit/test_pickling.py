@@ -28,6 +28,7 @@ from agcore.agent import AgentError
 from agcore.agent.task import Plan, Step
 from agcore.llm import CostTracker, LlmError
 from agent_core import (
+    Agent,
     AgentCoreError,
     ErrorCode,
     GuardStop,
@@ -161,6 +162,7 @@ def a_plan() -> Plan:
 
 
 MADE: dict[Kind, Callable[[], Any]] = {
+    Agent: lambda: Agent("a", "Answer.", tools=["code.read_file"], max_turns=3),
     MockContinuation: lambda: MockContinuation(nudged=["again"]),
     OutputMisfitError: lambda: OutputMisfitError([{"path": "$.a", "message": "is missing"}]),
     ParkedError: lambda: ParkedError("req_1", "req_2"),

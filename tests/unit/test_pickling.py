@@ -73,6 +73,7 @@ CONTAINERS = (*SEQUENCES, *SETS, *MAPPINGS, tuple)
 
 PROCESS_BOUND = {
     *("agcore.agent.runtime.RuntimeBundle", "agcore.llm.calls.ModelCalls"),
+    "agcore.llm.calls.ProviderModel",
     *("agent_core.extensions.JudgedCall", "agent_core.loop.guards.RunGuard"),
     *("agcore.llm.agent_tools.AgentTool", "agcore.llm.agent_tools.CallerRun"),
     "agent_core.testing.tools.FakeToolContext",

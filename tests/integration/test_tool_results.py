@@ -464,7 +464,7 @@ async def test_a_picture_that_is_none_is_kept_and_not_shown(home: Home, project:
     assert files == [b"not a picture" * 10, b"<svg xmlns=''/>"]
     assert [each.mime_type for each in artifacts] == ["application/octet-stream", "image/svg+xml"]
     assert not any(isinstance(block, ImageBlock) for block in shown)
-    assert "no picture" in shown[1].summary
+    assert "is not an image" in shown[1].summary
     assert "not base64" in shown[3].text
 
 

@@ -107,7 +107,7 @@ TROUBLES = {
     ),
     "an unknown session to undo": Trouble(("undo", "s9"), 2, "`sessions list`"),
     "no session to continue": Trouble(("run", "--continue", "hi"), 2, "run it without --continue"),
-    "a file without text": Trouble(("run", "--image", "no.png", "hi"), 2, "there is none"),
+    "a file without text": Trouble(("run", "--image", "no.png", "hi"), 2, "does not exist"),
     "unreadable answers": Trouble(("run", "--answers", "no", "hi"), 2, "cannot be read"),
     "no folder": Trouble(("run", "--path", "/no/such", "hi"), 2, "name an existing folder"),
     "a wrong command": Trouble(("rum", "hi"), 2, "did you mean run?"),

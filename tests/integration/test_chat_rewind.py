@@ -10,6 +10,7 @@ from agent_core.providers.scripted import Hangs, calls
 from captures import Shown
 from chats import CTRL_C, ENTER, ESCAPE, READY, UP, OpenChat, open_chat
 from isolation import Home
+from model_server import Reply
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -17,7 +18,7 @@ EMPTY = Shown(rf"> *\n.*{READY}")
 LIST = "Go back to before which message?"
 
 
-def _writes(number: int) -> list[object]:
+def _writes(number: int) -> list[Reply]:
     return [
         calls("code.write_file", path=f"{number}.txt", content=f"{number}\n"),
         f"Wrote {number}.",

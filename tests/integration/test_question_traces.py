@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agent_core.providers.scripted import Pauses, calls
+from agent_core.providers.scripted import Calls, Pauses, calls
 from captures import Key, Shown
 from chats import BACKSPACE, CTRL_C, CTRL_D, ENTER, ESCAPE, LEFT, READY, converse, open_chat, sent
 from isolation import Home
@@ -143,7 +143,7 @@ FIELDS = {
 }
 
 
-def _ask(home: Home, fields: dict[str, Any], required: list[str]) -> object:
+def _ask(home: Home, fields: dict[str, Any], required: list[str]) -> Calls:
     shop = {"command": sys.executable, "args": [str(SERVERS / "plain.py")]}
     (home.path / "mcp.json").write_text(json.dumps({"mcpServers": {"shop": shop}}))
     schema = {"type": "object", "properties": fields, "required": required}

@@ -194,7 +194,7 @@ def _runs_with(
     missing = object()
     runs: list[str] = []
     for run_id, options in found:
-        given = loads(options).get("metadata", {}) if options else {}
+        given: dict[str, Any] = loads(options).get("metadata", {}) if options else {}
         if all(given.get(name, missing) == value for name, value in wanted.items()):
             runs.append(run_id)
     return runs

@@ -22,12 +22,12 @@ from agent_core.config.models import (
     Bytes,
     Count,
     PriceConfig,
-    Temperature,
     Tokens,
     VariableName,
 )
 from agent_core.config.section import Section
 from agent_core.config.services import provider_named, public_service
+from agent_core.types.options import Temperature
 from kgent.errors import LONGEST_NAME, expand_home
 
 DELIVERABLES = "deliverables"

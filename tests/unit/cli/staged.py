@@ -15,6 +15,7 @@ from agent_core.cli import run
 from agent_core.cli.command import execute
 from agent_core.errors import ConfigError, ErrorCode, StorageError
 from agent_core.permissions import PermissionCallback, UnattendedError
+from agent_core.permissions.questions import call_back
 from agent_core.types import (
     ApprovalRecord,
     CancelResult,
@@ -168,7 +169,7 @@ class StagedRun:
         async def ask(scope: str) -> str:
             try:
                 asked = request.model_copy(update={"target_scope": scope})
-                return (await self._callback(asked)).decision
+                return (await call_back(self._callback, asked)).decision
             except UnattendedError:
                 return "unattended"
 

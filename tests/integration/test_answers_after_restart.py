@@ -11,8 +11,10 @@ import pytest
 from pydantic import BaseModel
 
 from agent_core import (
+    Agent,
     AgentCoreError,
     AgentRuntime,
+    Budget,
     ConfigError,
     ErrorCode,
     RunHandle,
@@ -570,6 +572,88 @@ async def test_sessions_and_handles_answer_as_well(home: Home, project: Path, sh
         last = await attached.answer(request_id, "allow_once")
         assert await last.wait() is RunStatus.COMPLETED
         assert shop.done == ["1", "2"]
+
+
+async def test_a_session_answers_only_its_own_questions(
+    home: Home, project: Path, shop: Shop
+) -> None:
+    handle = await park(home, project, call("deploy"), tools=[shop.deploy])
+    async with runtime(home, project, ["done"], config=PARK) as made:
+        with pytest.raises(AgentCoreError, match="there is no request"):
+            await made.session("s2").answer(
+                handle.pending_requests[0], "allow_once", tools=[shop.deploy]
+            )
+        assert await is_untouched(made, handle)
+        assert shop.done == []
+
+
+async def test_a_budget_of_one_run_is_not_given_with_an_answer(
+    home: Home, project: Path, shop: Shop
+) -> None:
+    handle = await park(home, project, call("deploy"), tools=[shop.deploy])
+    async with runtime(home, project, ["done"], config=PARK) as made:
+        with pytest.raises(AgentCoreError, match="budget is a BudgetPool"):
+            await made.answer(
+                handle.pending_requests[0],
+                "allow_once",
+                tools=[shop.deploy],
+                budget=Budget(requests=9),  # type: ignore[arg-type]
+            )
+        assert await is_untouched(made, handle)
+
+
+@pytest.mark.parametrize("by", ["the runtime", "a session", "a handle"])
+async def test_agents_and_validators_are_given_again_with_an_answer(
+    home: Home, project: Path, shop: Shop, by: str
+) -> None:
+    seen: list[int] = []
+
+    def validate(version: Version) -> Version:
+        seen.append(version.number)
+        return version
+
+    options: dict[str, Any] = {
+        "tools": [shop.deploy],
+        "agents": [Agent("writer", "You write.", description="Writes.")],
+        "handoffs": [Agent("refunds", "You handle refunds.", description="Refunds.")],
+        "output_type": Version,
+        "output_validators": [validate],
+    }
+    handle = await park(home, project, call("deploy"), **options)
+    (request_id,) = handle.pending_requests
+    async with runtime(home, project, [calls("final_answer", number=2)], config=PARK) as made:
+        answer = {
+            "the runtime": made.answer,
+            "a session": made.session("s1").answer,
+            "a handle": (await made.attach(handle.run_id)).answer,
+        }[by]
+        for name in ("agents", "handoffs", "output_validators"):
+            without: dict[str, Any] = {**options, name: ()}
+            with pytest.raises(AgentCoreError, match="was started with") as refused:
+                await answer(request_id, "allow_once", **without)
+            assert name in refused.value.details["options"]
+            assert await is_untouched(made, handle)
+        again = await answer(request_id, "allow_once", **options)
+        assert (await again.result()).output == Version(number=2)
+    assert seen == [2]
+
+
+async def test_the_agent_of_a_run_is_given_again_with_all_that_it_has(
+    home: Home, project: Path, shop: Shop
+) -> None:
+    refunds = Agent("refunds", "You handle refunds.", description="Refunds.", tools=())
+    triage = Agent("triage", "You ask.", tools=[shop.deploy], handoffs=[refunds])
+    handle = await park(home, project, call("deploy"), agent=triage)
+    (request_id,) = handle.pending_requests
+    script = [calls("handoff_to_refunds"), "Refunded."]
+    async with runtime(home, project, script, config=PARK) as made:
+        with pytest.raises(AgentCoreError, match="nothing was answered") as refused:
+            await made.answer(request_id, "allow_once", tools=[shop.deploy], handoffs=[refunds])
+        assert refused.value.details["options"] == ["agents"]
+        assert await is_untouched(made, handle)
+        again = await made.answer(request_id, "allow_once", tools=[shop.deploy], agents=[triage])
+        assert (await again.result()).text == "Refunded."
+    assert shop.done == ["1"]
 
 
 async def test_a_run_in_memory_continues_after_its_runtime_was_opened_again(

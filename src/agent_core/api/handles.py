@@ -10,6 +10,7 @@ from agent_core.aio import TaskStream, finish_uncancelled
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.types import (
     CLOSING_EVENTS,
+    Budget,
     CancelResult,
     Decision,
     Draft,
@@ -36,7 +37,13 @@ if TYPE_CHECKING:
     from agent_core.budgets.pool import BudgetPool
     from agent_core.extensions import Extension
     from agent_core.loop.guards import RunGuard
-    from agent_core.loop.options import AnyAgent, AnyModel, JsonSchema, RunOptions
+    from agent_core.loop.options import (
+        AnyAgent,
+        AnyModel,
+        JsonSchema,
+        RunOptions,
+    )
+    from agent_core.loop.validators import OutputValidator
     from agent_core.runtime.run import RunProgress
     from agent_core.runtime.runs import Runs
     from agent_core.runtime.sessions import Sessions
@@ -375,6 +382,7 @@ class RunHandle(Generic[OutputT]):
         extensions: "Sequence[Extension]" = (),
         agents: "Sequence[AnyAgent[Any]]" = (),
         handoffs: "Sequence[AnyAgent[Any]]" = (),
+        output_validators: "Sequence[OutputValidator]" = (),
         model: "AnyModel | None" = None,
         budget: "BudgetPool | None" = None,
         output_type: "TypeForm[Any] | JsonSchema | None" = None,
@@ -402,6 +410,7 @@ class RunHandle(Generic[OutputT]):
             extensions=extensions,
             agents=agents,
             handoffs=handoffs,
+            output_validators=output_validators,
             model=model,
             budget=budget,
             output_type=output_type,
@@ -518,6 +527,7 @@ async def answer_question(
     reason: str | None,
     decided_by: str,
     run_id: str | None = None,
+    session_id: str | None = None,
     **handed: Any,
 ) -> RunHandle[Any]:
     """Answer a question and return the user's run; see `AgentRuntime.answer`."""
@@ -537,6 +547,8 @@ async def answer_question(
         raise malformed_option("reason", f"is a text, not a {type(reason).__name__}")
     fields = {name: value for name, value in handed.items() if value is not None and value != ()}
     given = asked_options(None, fields) if fields else NO_OPTIONS
+    if isinstance(given.budget, Budget):
+        raise malformed_option("budget", "is a BudgetPool: a Budget is stored with its run")
     answered = await runs.answers.answer(
         request_id,
         chosen,
@@ -546,6 +558,7 @@ async def answer_question(
         by=decided_by,
         given=given,
         run_id=run_id,
+        session_id=session_id,
     )
     options = given if given.output_type is not None else None
     return RunHandle(await sessions.progress(answered), runs, sessions, options=options)

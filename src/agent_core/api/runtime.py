@@ -56,6 +56,7 @@ if TYPE_CHECKING:
         StartFields,
         TypedStartFields,
     )
+    from agent_core.loop.validators import OutputValidator
     from agent_core.mcp import ElicitationCallback
     from agent_core.permissions import PermissionCallback
     from agent_core.providers.base import ProviderFactory, ProviderRegistry
@@ -473,7 +474,7 @@ class AgentRuntime:
             chosen,
             self.start,
             memory=_checked_memory(memory),
-            answer=self.answer,
+            answer=self._answer_in,
             run_sync=self.run_sync,
             replay=self.replay_session,
             inspect=self.inspect_run,
@@ -483,6 +484,20 @@ class AgentRuntime:
             messages=self._messages,
             fork=self.fork,
             session=self.session,
+        )
+
+    async def _answer_in(
+        self, session_id: str, request_id: str, decision: AnyDecision, **given: Any
+    ) -> RunHandle[Any]:
+        services = await self._home.services()
+        return await answer_question(
+            services.runs,
+            services.sessions,
+            request_id,
+            decision,
+            decided_by="sdk",
+            session_id=session_id,
+            **given,
         )
 
     async def _messages(self, session_id: str, form: "MessageFormat") -> list[dict[str, Any]]:
@@ -584,6 +599,7 @@ class AgentRuntime:
         extensions: "Sequence[Extension]" = (),
         agents: "Sequence[AnyAgent[Any]]" = (),
         handoffs: "Sequence[AnyAgent[Any]]" = (),
+        output_validators: "Sequence[OutputValidator]" = (),
         model: "AnyModel | None" = None,
         budget: "BudgetPool | None" = None,
         output_type: "TypeForm[Any] | JsonSchema | None" = None,
@@ -644,6 +660,7 @@ class AgentRuntime:
             extensions=extensions,
             agents=agents,
             handoffs=handoffs,
+            output_validators=output_validators,
             model=model,
             budget=budget,
             output_type=output_type,

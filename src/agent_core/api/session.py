@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     from agent_core.extensions import Extension
     from agent_core.loop.guards import RunGuard
     from agent_core.loop.options import (
+        AnyAgent,
         AnyModel,
         JsonSchema,
         RunOptions,
         StartFields,
         TypedStartFields,
     )
+    from agent_core.loop.validators import OutputValidator
     from agent_core.runtime.conversations import MessageFormat
     from agent_core.tools.toolsets import AnyTool
     from agent_core.types import InspectResult, ReplayResult, SwitchResult
@@ -37,7 +39,7 @@ class Session:
     Args:
         session_id: id of the session; it need not exist yet.
         start, run_sync: the methods of `AgentRuntime`.
-        answer: `AgentRuntime.answer`.
+        answer: `AgentRuntime.answer`, for questions of one session.
         memory: the default of the option `memory`.
         replay: `AgentRuntime.replay_session`.
         inspect: `AgentRuntime.inspect_run`.
@@ -184,6 +186,9 @@ class Session:
         deps: Any = None,
         guards: "Sequence[RunGuard]" = (),
         extensions: "Sequence[Extension]" = (),
+        agents: "Sequence[AnyAgent[Any]]" = (),
+        handoffs: "Sequence[AnyAgent[Any]]" = (),
+        output_validators: "Sequence[OutputValidator]" = (),
         model: "AnyModel | None" = None,
         budget: "BudgetPool | None" = None,
         output_type: "TypeForm[Any] | JsonSchema | None" = None,
@@ -191,18 +196,23 @@ class Session:
         """Answer a question of this session, like `AgentRuntime.answer`; exiting waits for its run.
 
         Raises:
-            StorageError, AgentCoreError, ConfigError: as for `AgentRuntime.answer`.
+            StorageError: `approval_not_found`: no run of this session has asked the question.
+            AgentCoreError, ConfigError: as for `AgentRuntime.answer`.
         """
         handle = await self._answer(
+            self._session_id,
             request_id,
             decision,
-            reason,
+            reason=reason,
             arguments=arguments,
             always=always,
             tools=tools,
             deps=deps,
             guards=guards,
             extensions=extensions,
+            agents=agents,
+            handoffs=handoffs,
+            output_validators=output_validators,
             model=model,
             budget=budget,
             output_type=output_type,

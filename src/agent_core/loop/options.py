@@ -546,7 +546,8 @@ def stored_options(options: RunOptions[Any]) -> StoredOptions:
         "extensions": bool(extensions),
         "model": isinstance(model, ModelConfig) and model.adapter is not None,
         "tools": any(not isinstance(tool, str) for tool in tools or ()),
-        "agents": bool(options.agents or options.handoffs),
+        "agents": bool(options.agents),
+        "handoffs": bool(options.handoffs),
         "output_validators": bool(
             options.output_validators and _validators(options.output_validators)
         ),

@@ -32,7 +32,8 @@ def missing_options(
         "extensions": bool(given.extensions),
         "model": given.model is not None,
         "output_validators": bool(given.output_validators),
-        "agents": bool(given.agents or given.handoffs),
+        "agents": bool(given.agents),
+        "handoffs": bool(given.handoffs),
     }
     for name, is_here in is_handed_over.items():
         if name in stored.needs_caller and not is_here:

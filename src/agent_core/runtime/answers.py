@@ -83,6 +83,7 @@ class Answers:
         by: str,
         given: RunOptions[Any] = NO_OPTIONS,
         run_id: str | None = None,
+        session_id: str | None = None,
     ) -> str:
         """Answer a question, have its run continue here if it waits, and return the run's id.
 
@@ -95,6 +96,7 @@ class Answers:
             by: where the answer was given.
             given: the parts of the run's start options that the program hands over again.
             run_id: accept only questions of this run.
+            session_id: accept only questions of this session.
 
         Raises:
             StorageError: `approval_not_found`, or the answer cannot be stored.
@@ -105,7 +107,7 @@ class Answers:
         """
         from agent_core.types import ApprovalState  # noqa: PLC0415 - few runs need it
 
-        question = await self._find(request_id, run_id)
+        question = await self._find(request_id, run_id, session_id)
         async with AsyncExitStack() as stack:
             options = None
             if question.state is not ApprovalState.OPEN:
@@ -143,10 +145,16 @@ class Answers:
                         await self._pipeline.resume(found.root_run_id, options)
         return found.root_run_id
 
-    async def _find(self, request_id: str, run_id: str | None) -> "ApprovalRecord":
+    async def _find(
+        self, request_id: str, run_id: str | None, session_id: str | None
+    ) -> "ApprovalRecord":
         is_id = isinstance(request_id, str) and request_id.isascii() and request_id.isprintable()  # pyright: ignore[reportUnnecessaryIsInstance] - from a request, perhaps
         question = await self._store.approval(request_id) if is_id else None
-        if question is None or run_id not in {None, question.root_run_id}:
+        if (
+            question is None
+            or run_id not in {None, question.root_run_id}
+            or session_id not in {None, question.session_id}
+        ):
             raise _not_found(request_id)
         return question
 
@@ -331,9 +339,28 @@ class Answers:
             AgentCoreError: this process cannot provide them.
         """
         project = self._project
-        missing = missing_options(stored, given, project.toolboxes.is_known)
+        here = replace(given, agents=project.agents_of(given), handoffs=project.handoffs_of(given))
+        lacks_agent = False
+        if stored.agent is not None:
+            from agent_core.types import AgentDefinition  # noqa: PLC0415 - few runs name an agent
+
+            try:
+                named = project.find_agent(stored.agent, given)
+            except AgentCoreError:
+                lacks_agent = True
+            else:
+                if not isinstance(named, AgentDefinition):
+                    own = named.engine_agent
+                    here = replace(
+                        here,
+                        agents=[*here.agents, *own.agents],
+                        handoffs=[*here.handoffs, *own.handoffs],
+                    )
+        missing = missing_options(stored, here, project.toolboxes.is_known)
+        if lacks_agent:
+            missing.setdefault("agents", ())
         names = await _names_of(given.tools or (), stack)
-        agents = [*project.agents_of(given), *project.handoffs_of(given)]
+        agents = [*here.agents, *here.handoffs]
         if agents:
             from agent_core.loop.agent import tool_names  # noqa: PLC0415 - few programs have any
 

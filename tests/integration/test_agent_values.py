@@ -203,6 +203,19 @@ async def test_agents_start_agents_down_to_a_depth(home: Home, project: Path) ->
     assert "this agent is 1 level below the run, and may start no other one" in refused
 
 
+async def test_a_model_that_errs_in_a_name_is_told_the_agents_of_the_run(tmp_path: Path) -> None:
+    provider = ScriptedProvider([start("inmer"), "0"])
+    async with AgentRuntime(tmp_path, model=provider, persist=False) as made:
+        await made.run("go", agents=[Agent("inner", "You are inner.", tools=())])
+    told = str(provider.requests[1].messages[-1])
+    assert "there is no agent definition inmer; there are: inner, default_" in told
+
+
+def test_a_name_is_a_text() -> None:
+    with pytest.raises(AgentCoreError, match="name of an agent is 1 to 64"):
+        Agent(5, "You count.")  # type: ignore[arg-type]
+
+
 async def test_a_nested_agent_starts_only_its_own(tmp_path: Path) -> None:
     inner = Agent("inner", "You are inner.", tools=())
     outer = Agent("outer", "You are outer.", tools=(), agents=[inner])

@@ -435,6 +435,11 @@ async def test_one_message_is_no_conversation(home: Home, project: Path) -> None
         with pytest.raises(AgentCoreError) as caught:
             await made.import_session(project / "missing.jsonl")
         assert caught.value.code == "file_not_found"
+        with pytest.raises(AgentCoreError, match=r"cannot be read: [A-Z][a-z ]+$"):
+            await made.import_session(project)
+        with pytest.raises(AgentCoreError, match="title is a text, not a int"):
+            await made.import_session(OPENAI, title=5)  # type: ignore[arg-type]
+        assert await made.list_sessions() == []
 
 
 async def test_a_conversation_never_replaces_a_session(home: Home, project: Path) -> None:
@@ -547,6 +552,8 @@ async def test_a_conversation_branches_at_a_message(home: Home, project: Path) -
         assert len(await session.messages()) == 4
         with pytest.raises(StorageError, match="no node"):
             await session.fork_at("node_0")
+        with pytest.raises(AgentCoreError, match="node id is missing"):
+            await session.fork_at(None)  # type: ignore[arg-type]
         with pytest.raises(AgentCoreError, match="there are: soong, openai, anthropic"):
             await session.messages("gemini")  # type: ignore[arg-type]
         with pytest.raises(StorageError, match="no session"):

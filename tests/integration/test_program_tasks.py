@@ -210,12 +210,19 @@ async def test_refusals_have_the_codes_of_the_tools(home: Home, project: Path) -
             made.tasks.create("s1", task_id="No such id", title="D", steps=[]),
             made.tasks.create("s1", task_id="d", title="D", steps=[{"id": "x"}]),
             made.tasks.create("not an id", task_id="d", title="D", steps=[]),
+            made.tasks.create("s1", task_id="d", title="D", steps="abc"),  # type: ignore[arg-type]
+            made.tasks.create("s1", task_id="d", title="D", steps=["a"]),  # type: ignore[list-item]
+            made.tasks.create("s1", task_id="d", title="D", steps={"step_id": "a"}),  # type: ignore[arg-type]
             made.tasks.update("s1", "release", [{"op": "fly"}]),
+            made.tasks.update("s1", "release", None),  # type: ignore[arg-type]
+            made.tasks.update("s1", "release", "fly"),  # type: ignore[arg-type]
             made.tasks.update_step("s1", "release", "build", status=TaskStepStatus.READY),
         ):
             with pytest.raises(AgentCoreError) as invalid:
                 await call
             assert invalid.value.code is ErrorCode.VALIDATION_ERROR
+        with pytest.raises(TaskError, match="no Task None"):
+            await made.tasks.get("s1", None)  # type: ignore[arg-type]
         await made.tasks.cancel("s1", "release")
         with pytest.raises(TaskError) as over:
             await made.tasks.update_step("s1", "release", "build", status="running")

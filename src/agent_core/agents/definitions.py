@@ -61,15 +61,20 @@ class AgentDefinitions:
         """
         self._add(definition.model_copy(update={"source": AgentSource.CODE}), None)
 
-    def get(self, definition_id: str) -> AgentDefinition:
+    def get(self, definition_id: str, agents: Iterable[str] = ()) -> AgentDefinition:
         """Return the definition that this id currently means.
+
+        Args:
+            definition_id: the id.
+            agents: names of agents that are no definitions and could have been meant.
 
         Raises:
             ToolError: `validation_error`, naming the existing definitions.
         """
         if found := self.find(definition_id):
             return found
-        known = ", ".join(sorted(each.agent_definition_id for each in self.listed()))
+        ids = sorted(each.agent_definition_id for each in self.listed())
+        known = ", ".join([*agents, *ids])
         message = f"there is no agent definition {definition_id}; there are: {known}"
         details = {"path": "$.agent_definition_id"}
         raise ToolError(ErrorCode.VALIDATION_ERROR, message, details=details)

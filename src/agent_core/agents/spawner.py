@@ -409,7 +409,7 @@ class ChildSpawner:
             ToolError: `validation_error`: there is no such definition, or it is not the child's.
         """
         if self._depth == 0:
-            return self._deps.definitions.get(name)
+            return self._deps.definitions.get(name, self._agents)
         from agent_core.agents.agent_values import no_such_agent  # noqa: PLC0415 - rarely missing
 
         raise no_such_agent(name, self._agents)

@@ -529,6 +529,8 @@ class AgentRuntime:
                 id is malformed; `file_not_found`.
             StorageError: `validation_error`: there is a session with this id.
         """
+        if not isinstance(title, str | None):  # pyright: ignore[reportUnnecessaryIsInstance] - typed by users
+            raise _malformed(f"title is a text, not a {type(title).__name__}")
         chosen = new_id("sess") if session_id is None else checked_session_id(session_id)
         conversations = (await self._changeable()).sessions.conversations
         return await conversations.import_session(source, session_id=chosen, title=title)
@@ -580,6 +582,8 @@ class AgentRuntime:
         """
         _require_text("session id", session_id)
         services = await self._reading(tenant)
+        if not isinstance(metadata, Mapping | None):  # pyright: ignore[reportUnnecessaryIsInstance] - typed by users
+            raise _malformed(f"metadata is a dict, not a {type(metadata).__name__}")
         wanted = {**(metadata or {}), **({} if user is None else {"user": user})}
         return await services.store.approvals(
             session_id=session_id, is_open=is_open, prefix=prefix, metadata=wanted, limit=limit
@@ -1025,6 +1029,9 @@ class AgentRuntime:
                 snapshot no longer exists.
             AgentCoreError: `validation_error`: a node has no snapshot.
         """
+        for what, given in (("id", node_or_snapshot_id), ("path", path)):
+            if not isinstance(given, str):  # pyright: ignore[reportUnnecessaryIsInstance] - typed by users
+                raise _malformed(f"the {what} is a text, not a {type(given).__name__}")
         _require_text("path", path)
         return await (await self._reading(tenant)).sessions.forks.file_at(node_or_snapshot_id, path)
 
@@ -1419,7 +1426,11 @@ def _malformed(message: str) -> AgentCoreError:
 
 
 def _require_text(what: str, name: str | None) -> None:
-    if name is not None and not name.strip():
+    if name is None:
+        return
+    if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] - typed by users
+        raise _malformed(f"the {what} is a text, not a {type(name).__name__}")
+    if not name.strip():
         raise _malformed(f"the {what} is empty; is a variable not set?")
 
 

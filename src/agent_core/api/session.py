@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 from agent_core.aio.loops import running_loop
 from agent_core.api.handles import AnyDecision, RunHandle, RunResult, await_result
 from agent_core.api.keywords import run_keywords
+from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.keywords import lists_keywords
 from agent_core.types import Mode, OutputT, UserMessage
 
@@ -314,6 +315,9 @@ class Session:
             StorageError: `session_not_found`, `node_not_found`.
             AgentCoreError: `validation_error`: the node is not visible to users.
         """
+        if node_id is None:  # pyright: ignore[reportUnnecessaryComparison] - typed by users
+            message = "the node id is missing; is a variable not set?"
+            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
         forked = await self._fork(self._session_id, node_id)
         return self._session(forked.session.session_id, memory=self._memory)
 

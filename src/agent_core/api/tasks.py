@@ -14,7 +14,7 @@ from collections.abc import (
 from contextlib import asynccontextmanager
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from msgspec import structs
 from pydantic import TypeAdapter, ValidationError
@@ -147,7 +147,7 @@ class Tasks:
                     "wal_name": task_id if wal_name is None else wal_name,
                     "title": title,
                     "summary": summary,
-                    "steps": [dict(each) for each in steps],
+                    "steps": _plain(steps),
                 }
             )
         except ValidationError as error:
@@ -194,7 +194,7 @@ class Tasks:
             TaskError: `validation_error`, or the rule that an operation breaks.
         """
         try:
-            checked = _OPERATIONS.validate_python(tuple(operations))
+            checked = _OPERATIONS.validate_python(_plain(operations))
         except ValidationError as error:
             raise misfit("tasks.update", error) from error
         async with self._changing(session_id) as (board, by):
@@ -472,3 +472,13 @@ def _document(dag: Dag) -> TaskDocument:
 def _not_found(task_id: str) -> TaskError:
     message = f"this session has no Task {shorten_name(task_id)}; `tasks.list` returns those it has"
     return task_error(ErrorCode.TASK_NOT_FOUND, message, task_id=task_id)
+
+
+def _plain(items: object) -> object:
+    """Return a list of steps or operations as a model writes it, and anything else unchanged."""
+    if isinstance(items, str | bytes) or not isinstance(items, Sequence):
+        return items
+    return tuple(
+        dict(cast("Any", each)) if isinstance(each, Mapping | NewStep) else each
+        for each in cast("Sequence[object]", items)
+    )

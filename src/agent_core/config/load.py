@@ -235,7 +235,7 @@ def check_tenant(tenant: str) -> None:
     Raises:
         ConfigError: the name is invalid.
     """
-    if not re.fullmatch(NAME_PATTERN, tenant):
+    if not isinstance(tenant, str) or not re.fullmatch(NAME_PATTERN, tenant):  # pyright: ignore[reportUnnecessaryIsInstance] - typed by users
         message = f"the tenant {tenant!r} is not one: use 1 to 40 letters, digits, _, - or ."
         raise ConfigError(ErrorCode.CONFIG_ERROR, message)
 

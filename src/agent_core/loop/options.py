@@ -346,7 +346,7 @@ class Agent(Generic[OutputT]):
         Raises:
             AgentCoreError: `validation_error`, which names the field.
         """
-        if not _NAME.fullmatch(self.name):
+        if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):  # pyright: ignore[reportUnnecessaryIsInstance] - typed by users
             reason = f"of an agent is 1 to 64 letters, digits, _ and -, not {self.name!r}"
             raise malformed_option("name", reason)
         options = self.options

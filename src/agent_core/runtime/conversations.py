@@ -217,7 +217,8 @@ def _read_file(path: Path) -> list[object]:
     except FileNotFoundError:
         raise AgentCoreError(ErrorCode.FILE_NOT_FOUND, f"there is no file {path}") from None
     except (OSError, UnicodeError) as error:
-        message = f"{path} cannot be read: {error}"
+        reason = error.strerror if isinstance(error, OSError) else None
+        message = f"{path} cannot be read: {reason or error}"
         raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message) from None
     with suppress(orjson.JSONDecodeError):
         whole: object = orjson.loads(text)

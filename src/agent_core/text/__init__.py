@@ -129,8 +129,9 @@ def shown_id(name: str) -> str:
     return name if name.strip() else repr(name)
 
 
-def shorten_name(name: str) -> str:
+def shorten_name(name: object) -> str:
     """Return a name of any origin, cut to 200 characters."""
+    name = name if isinstance(name, str) else repr(name)
     return name if len(name) <= 200 else f"{name[:200]}…"
 
 

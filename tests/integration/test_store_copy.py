@@ -98,6 +98,25 @@ async def test_a_copy_in_another_home_has_every_row_and_every_file(
             assert await services.artifacts.read(artifact.artifact_id)
 
 
+@pytest.mark.parametrize(("name", "is_named"), [("sessions", False), ("monday", True)])
+async def test_the_folder_of_the_contents_is_named_if_it_is_not_the_copys(
+    home: Home, zoo: Path, tmp_path: Path, name: str, is_named: bool
+) -> None:
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [SOONG, "store", "copy", "--from", f"sqlite:{zoo}", "--to", f"sqlite:backup/{name}.sqlite"],
+        env={**os.environ, "SOONG_AGENT_HOME": str(home.path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    said_so = f"their artifacts and snapshots are in {home.path}"
+    assert (said_so in done.stderr) == is_named, done.stderr
+    folder = home.path if is_named else tmp_path / "backup"
+    assert [*snapshots_of(folder, tmp_path / "backup" / f"{name}.sqlite")]
+
+
 async def test_a_backup_that_cannot_be_written_is_copied(
     home: Home, project: Path, zoo: Path, tmp_path: Path
 ) -> None:

@@ -79,7 +79,9 @@ async def test_a_worker_without_a_key_says_so_before_its_runs_fail_of_it(
         async with AgentRuntime(project_dir=project, home_dir=home.path) as runtime:
             handle = await runtime.start("go")
             await handle.wait()
-        await asyncio.to_thread(worker.wait_for, f"{handle.run_id} is failed: config_error")
+        await asyncio.to_thread(worker.wait_for, f"{handle.run_id} is failed: config_error: ")
+        assert handle.error is not None
+        assert " ".join(handle.error.message.split()) in worker.text
 
 
 class Stock(BaseModel):

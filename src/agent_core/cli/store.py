@@ -99,6 +99,7 @@ def _copy(options: Options, setup: Setup, terminal: Terminal, clean: Clean) -> i
         tenant=options.tenant,
         allows_missing=options.incomplete,
     ) as copies:
+        home = copies.target_home
         for done in copies.copy(options.ids):
             _show(done, terminal, clean, as_json=options.json)
             copied, refused = copied + (done.error is None), refused + (done.error is not None)
@@ -106,6 +107,8 @@ def _copy(options: Options, setup: Setup, terminal: Terminal, clean: Clean) -> i
     if not options.json:
         what = f"{copied} copied" + (f", {incomplete} of them incomplete" if incomplete else "")
         terminal.line(what + (f", {refused} not" if refused else ""))
+        if copied and sides[1].path is not None and sides[1].path.parent != home:
+            terminal.line(f"their artifacts and snapshots are in {clean(str(home))}")
     return FAILED if refused else COMPLETED
 
 

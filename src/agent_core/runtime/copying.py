@@ -242,6 +242,11 @@ class SessionCopies:
                 allows_missing=allows_missing,
             )
 
+    @property
+    def target_home(self) -> Path:
+        """The folder that gets the contents which the target database does not hold."""
+        return self._target.home
+
     def copy(self, wanted: Sequence[str] = ()) -> Iterator[CopiedSession]:
         """Copy sessions one by one, and yield the result of each.
 

@@ -350,7 +350,8 @@ class QueueWorker:
             if not run.journal.is_abandoned:
                 self.ended[run.status.value] += 1
                 error = run.outcome.error if run.outcome is not None else None
-                why = f": {error.code}" if error is not None else ""
+                why = f": {error.code}: {error.message}" if error is not None else ""
+                why = " ".join(self._redactor.text(why).split())
                 logger.info("%s is %s%s", run_id, run.status, why)
             return None
 

@@ -79,7 +79,9 @@ OwnRun = Annotated[str, Depends(own_run)]
 @app.post("/runs")
 async def start(message: Message, user: User) -> dict[str, str]:
     session = f"{user}-{message.chat}"
-    handle = await runtime.start(message.text, session, metadata={"user": user}, here=True)
+    handle = await runtime.start(
+        message.text, session, tools=["send_mail"], metadata={"user": user}, here=True
+    )
     return {"run_id": handle.run_id}
 
 

@@ -164,6 +164,8 @@ async def test_any_process_shows_a_run_and_takes_the_answer_to_its_question(
                 assert await made.text_of(run_id) in {"It is sent.", ""}
     sent = [request.text for request in model.requests if "sent 2 characters" in request.text]
     assert len(sent) == 3
+    offered = [each["function"]["name"] for r in model.requests for each in r.body["tools"]]
+    assert set(offered) == {"send_mail"}
 
 
 async def test_a_question_outlives_the_process_that_asked_it(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from captures import Key, Shown
+from captures import Key, Shown, record
 from chats import AT_REST, CTRL_D, ENTER, READY, TAB, configure, converse, sent
 from isolation import Home
 from model_server import ModelServer
@@ -35,6 +35,34 @@ def test_tab_writes_the_command_and_enter_sends_it(
         assert sent(server) == "Carry out the plan. Quickly"
         assert len(server.requests) == 2
     assert scene.text.count(OFFER) == 1, "an answer in another mode is no plan"
+
+
+def test_commands_name_the_model_where_no_configuration_does(home: Home, project: Path) -> None:
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(  # noqa: S603 - our own command
+            [sys.executable, "-m", "agent_core.cli", *words],
+            env=home.env(),
+            cwd=project,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+
+    with ModelServer.in_thread(["A plan.", "Done.", "The answer."]) as server:
+        model = f"openai:m@{server.base_url('openai')}"
+        *_, last = run("run", "--model", model, "--mode", "plan", "plan it").stderr.splitlines()
+        assert f" --model {model} " in last
+        assert run(*shlex.split(last.removeprefix(OFFER))[1:]).stdout == "Done.\n"
+        scene = record(
+            [sys.executable, "-m", "agent_core.cli", "--model", model],
+            env=home.env(),
+            cwd=project,
+            keys=[Key(READY, f"hello{ENTER}"), Key(AT_REST, CTRL_D)],
+            columns=200,
+        )
+    continued = rf"continue: soong-agent chat --session-id sess_\w+ --model {model}"
+    assert re.search(continued, scene.text)
 
 
 def test_what_is_typed_instead_is_sent_in_plan_mode(home: Home, project: Path) -> None:

@@ -18,6 +18,7 @@ from chats import (
     ENTER,
     ESCAPE,
     READY,
+    TAB,
     UP,
     configure,
     converse,
@@ -183,6 +184,22 @@ def test_enter_adds_no_word_to_a_command_that_was_not_begun(home: Home, project:
         scene = converse(home, project, server, keys)
         assert scene.code == 0
         assert "--force " not in scene.text.partition("taken back")[2]
+
+
+def test_tab_leaves_room_for_the_words_of_a_command(home: Home, project: Path) -> None:
+    home.write("commands/review.md", "Review $ARGUMENTS.")
+    with ModelServer.in_thread(["The answer.", "A second answer."]) as server:
+        keys = [
+            Key(READY, "/revi"),
+            Key("Review ", TAB + "lamp.py" + ENTER),
+            Key(AT_REST, "/revi"),
+            Key("Review ", TAB + " cart.py" + ENTER),
+            Key("second answer.", CTRL_D),
+        ]
+        scene = converse(home, project, server, keys)
+        assert scene.code == 0
+        assert [sent(server, 0), sent(server, 1)] == ["Review lamp.py.", "Review cart.py."]
+    assert "> /review cart.py\n" in scene.text
 
 
 def test_a_mention_in_a_pasted_text_is_text(home: Home, project: Path) -> None:

@@ -8,7 +8,8 @@ from itertools import islice
 from pathlib import Path
 
 from agent_core.api import AgentRuntime
-from agent_core.errors import AgentCoreError
+from agent_core.cli.setup import read_command_setup
+from agent_core.errors import AgentCoreError, ConfigError
 from agent_core.text import noun, plural, visible
 
 _MOST_FOLDERS = 100
@@ -24,6 +25,17 @@ async def short_id_of(runtime: AgentRuntime, session_id: str) -> str:
             if summary.session_id == session_id:
                 return summary.short_id
     return session_id
+
+
+async def model_option(model: str | None) -> str:
+    """Return the option that names the model in a command; empty if it works without one."""
+    if model is None:
+        return ""
+    try:
+        await asyncio.to_thread(read_command_setup, None, None)
+    except ConfigError:
+        return f" --model {visible(shlex.quote(model), one_line=True)}"
+    return ""
 
 
 async def name_nearby(runtime: AgentRuntime, project: str | Path) -> str:

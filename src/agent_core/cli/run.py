@@ -408,8 +408,11 @@ async def show_end(
     shown.view.end(answer, handle.error, handle.usage)
     shown.view.waiting(await answer_hints(runtime, handle))
     if answer and not is_typed and handle.permission_mode == "plan":
+        from agent_core.cli.nearby import model_option  # noqa: PLC0415 - at the end of few runs
+
         where = await _path_option(runtime, handle.session_id)
         short = await _typed_id(runtime, handle.session_id, shown.terminal)
+        where += await model_option(scene.options.model)
         command = f'soong-agent run{where} --session-id {short} "{CARRY_OUT}"'
         shown.terminal.command("to carry out this plan:", command, Style.DIM)
 

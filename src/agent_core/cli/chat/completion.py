@@ -171,10 +171,11 @@ class ChatCompleter(Completer):
         if not words:
             for known, what in _beginning_with(name, (await self._commands()).items()):
                 meta = short_line(visible(what, one_line=True), 60)
-                yield Completion(known, -len(name), display=f"/{known}", display_meta=meta)
+                text = f"{known} "  # its words follow
+                yield Completion(text, -len(name), display=f"/{known}", display_meta=meta)
             return
         known_values = self._values.get(name)
-        values = await known_values(words[:-1]) if known_values else ()
+        values = await known_values([word for word in words[:-1] if word]) if known_values else ()
         for value, what in _beginning_with(words[-1], values):
             meta = short_line(visible(what), 60)
             yield Completion(value, -len(words[-1]), display_meta=meta)

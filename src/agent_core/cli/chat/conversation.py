@@ -20,7 +20,7 @@ from agent_core.cli.chat.sent import Running, Sent, Start, Waiting
 from agent_core.cli.chat.state import State, fit_state
 from agent_core.cli.chat.steering import Put, Steering, describe_left
 from agent_core.cli.children import Children
-from agent_core.cli.nearby import short_id_of
+from agent_core.cli.nearby import model_option, short_id_of
 from agent_core.cli.run import MCP_PROMPT, with_content
 from agent_core.cli.sheet import title_of
 from agent_core.cli.terminal import Clean, OutputClosedError, Style, Terminal
@@ -225,7 +225,8 @@ class Chat:
                         raise
         if self.has_sent:
             short = await short_id_of(self.runtime, self.session_id)
-            self.terminal.command("continue:", f"soong-agent chat --session-id {short}")
+            command = f"soong-agent chat --session-id {short}{await model_option(self.model)}"
+            self.terminal.command("continue:", command)
         return self.exit_code
 
     async def _end_runs(self, tasks: Sequence[asyncio.Task[Any]]) -> None:
@@ -714,7 +715,7 @@ class Chat:
                 self.say(f"{where}, and moves here with the next message", Style.DIM)
             else:
                 there = shlex.quote(visible(self.clean(session.cwd), one_line=True))
-                command = f"soong-agent chat --session-id {short}"
+                command = f"soong-agent chat --session-id {short}{await model_option(self.model)}"
                 self.say(f"{where}, not here", Style.WARN)
                 if await asyncio.to_thread(os.path.isdir, session.cwd):
                     self.terminal.command("to continue it there:", f"{command} --path {there}")

@@ -135,6 +135,7 @@ class EditedLine:
         self._history = history
         self._entered: asyncio.Queue[Entered | None] = asyncio.Queue()
         self._acts = False
+        self._completed = ""  # the line, as the last entry of a list has left it
         self._escaped_at = float("-inf")
         self._returned = ""
         self._aside: Entered | None = None
@@ -479,8 +480,9 @@ class EditedLine:
             return None
         before = state.original_document.text_before_cursor
         typed = before[len(before) + chosen.start_position :] if chosen.start_position else ""
-        is_whole = typed == chosen.text and not state.original_document.text_after_cursor
-        return None if is_whole else chosen
+        if state.original_document.text_after_cursor:
+            return chosen
+        return None if typed == chosen.text.rstrip(" ") else chosen
 
     @property
     def _can_do_without(self) -> bool:
@@ -704,6 +706,7 @@ class EditedLine:
         state = self._buffer.complete_state
         if state is not None and state.completions:
             self._buffer.apply_completion(self._chosen or state.completions[0])
+            self._completed = self._buffer.text
 
     def _keys(self) -> KeyBindings:
         keys, buffer, conversation = self._text_keys(), self._buffer, self._conversation
@@ -712,6 +715,13 @@ class EditedLine:
         is_empty = Condition(lambda: not buffer.text)
 
         keys.add("enter", filter=is_choosing)(self._take_entry)
+
+        has_room = Condition(lambda: buffer.text == self._completed and buffer.text.endswith(" "))
+
+        @keys.add(" ", filter=has_room)
+        def _(_event: KeyPressEvent) -> None:
+            self._completed = ""  # the blank is there already
+
         is_optional = Condition(lambda: self._can_do_without)
         keys.add("tab", filter=is_choosing | is_optional)(self._take_entry)
 

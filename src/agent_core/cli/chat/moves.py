@@ -11,7 +11,7 @@ from agent_core.cli.chat.conversation import Chat
 from agent_core.cli.chat.picker import Choice, Pages, Picker
 from agent_core.cli.figures import format_age
 from agent_core.cli.history import gist_of
-from agent_core.cli.nearby import short_id_of
+from agent_core.cli.nearby import model_option, short_id_of
 from agent_core.cli.sessions import fork_session
 from agent_core.cli.terminal import Style
 from agent_core.cli.undo import message_of, show_refused, show_restored
@@ -113,6 +113,7 @@ async def fork(chat: Chat, words: Sequence[str]) -> None:
     chat.say(f"another session begins in {folder}; its next message follows {where}")
     short = await short_id_of(chat.runtime, forked.session_id)
     command = f"soong-agent chat --path {shlex.quote(folder)} --session-id {short}"
+    command += await model_option(chat.model)
     chat.terminal.command("to continue there:", command, Style.DIM)
 
 

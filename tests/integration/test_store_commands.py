@@ -208,11 +208,11 @@ def test_an_address_that_leads_nowhere_is_told_from_a_server_that_is_away(
 @pytest.mark.parametrize(
     ("password", "said"),
     [
-        ("soong", "THERE_password is short, or an ordinary word"),
+        ("soong", "the password in THERE is short, or an ordinary word"),
         pytest.param("postgres", "ordinary word", marks=pytest.mark.sweep),
         pytest.param("12345678901", "ordinary word", marks=pytest.mark.sweep),
         ("x1y%40", "ordinary word"),
-        ("abc", "too short"),
+        ("abc", "the password in THERE is too short"),
         ("x8Kw2mPq", ""),
         pytest.param("only-for-trying", "", marks=pytest.mark.sweep),
     ],

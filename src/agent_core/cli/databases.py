@@ -190,9 +190,11 @@ def examine_secrets(secrets: Mapping[str, str]) -> list[Finding]:
     for name, value in secrets.items():
         if "://" in value or name.endswith("_quoted") or not _ORDINARY(value.strip()):
             continue
-        text = f"{name} is short, or an ordinary word: it is removed everywhere, even inside words"
+        address = name.removesuffix("_password")
+        what = f"the password in {address}" if address in secrets and address != name else name
+        text = f"{what} is short, or an ordinary word: it is removed everywhere, even inside words"
         if len(value.strip()) < SHORTEST_SECRET:
-            text = f"{name} is too short to be removed from stored and shown texts"
+            text = f"{what} is too short to be removed from stored and shown texts"
         cure = "choose a random one of 16 or more letters and digits; if none is needed, set none"
         findings.append(Finding("secret", "remark", text, cure))
     return findings

@@ -11,7 +11,7 @@ from agent_core.errors import ErrorCode
 from agent_core.providers.scripted import Calls, Fails, Hangs, Says, ScriptedCall, calls
 from agent_core.types import StopReason, Usage
 from isolation import Home
-from runtimes import collect, runtime
+from runtimes import CONFIG, collect, runtime
 
 
 def numbers(events: list[RuntimeEvent]) -> list[int]:
@@ -38,6 +38,23 @@ async def test_readers_who_were_cut_off_go_on_where_they_were(home: Home, projec
             assert numbers(seen) + numbers(rest) == numbers(stored)
             assert rest[-1].event_type is EventType.RUN_CANCELLED
     assert [each.status for each in again] == [RunStatus.CANCELLED] * 2
+
+
+async def test_who_attaches_to_a_run_that_waits_sees_it_to_its_end(
+    home: Home, project: Path
+) -> None:
+    park = f'{CONFIG}\n[permissions]\nunattended = "park"\n'
+    script = [calls("code.write_file", path="a.txt", content="new\n"), "done"]
+    async with runtime(home, project, script, config=park) as made:
+        handle = await made.start("go")
+        assert await handle.wait() is RunStatus.WAITING
+        seen: list[EventType] = []
+        async for event in (await made.attach(handle.run_id)).events():
+            seen.append(EventType(event.event_type))
+            if seen[-1] is EventType.PERMISSION_REQUESTED:
+                (question,) = await made.approvals()
+                await made.answer(question.request_id, "allow_once")
+        assert seen[-1] is EventType.RUN_COMPLETED
 
 
 CUT = Says(text="first half, ", stop_reason=StopReason.MAX_TOKENS)

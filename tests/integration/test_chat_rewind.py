@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,7 +48,7 @@ def _clear(chat: OpenChat) -> None:
 
 
 def test_escape_twice_goes_back_to_before_the_chosen_message(home: Home, project: Path) -> None:
-    replies = [*_writes(1), *_writes(2), *_writes(3), "Answer."]
+    replies: list[Any] = [*_writes(1), *_writes(2), *_writes(3), "Answer."]
     with open_chat(home, project, replies=replies) as chat:
         _write_three(chat)
         chat.type(ESCAPE)
@@ -91,7 +92,7 @@ def test_the_conversation_continues_from_there(home: Home, project: Path) -> Non
 
 
 def test_what_others_have_changed_stops_it_where_undo_would(home: Home, project: Path) -> None:
-    replies = [*_writes(1), *_writes(2), *_writes(3)]
+    replies: list[Any] = [*_writes(1), *_writes(2), *_writes(3)]
     with open_chat(home, project, replies=replies) as chat:
         _write_three(chat)
         (project / "2.txt").write_text("mine\n")

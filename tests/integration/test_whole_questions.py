@@ -69,7 +69,7 @@ def seen(home: Home, project: Path, number: int, *options: str, rows: int) -> tu
             first = session.recording().text
             before = len(session.recording().raw)
             session.type(f"v{enter}")
-            goes_on = re.compile(r"goes on |\? help")
+            goes_on = re.compile(r"continues |\? help")
             session.wait_for(goes_on)
             while b"? help" not in session.recording().raw[before:]:
                 session.type(f" {enter}")
@@ -89,7 +89,7 @@ def test_a_long_command_shows_its_end_and_the_whole_of_it(
     assert "cat > b.txt" in first
     assert re.search(r"… \d+ lines not shown, v shows the whole", first)
     assert r"| in: /harmless \u202e\x1b[2J" in first
-    assert "| END'" in first
+    assert '| END"' in first
     assert "\n  in: /harmless" not in first
     assert all(f"| {row}" in whole for row in ROWS)
 
@@ -121,7 +121,7 @@ def test_the_questions_of_other_processes_are_whole(home: Home, project: Path) -
         listed = soong("approvals", "list")
     for shown in (said, listed):
         assert all(f"    | {row}\n" in shown for row in ROWS)
-        assert "    | END'\n" in shown
+        assert '    | END"\n' in shown
 
 
 def test_an_editor_is_asked_with_the_whole_command(home: Home, project: Path) -> None:
@@ -132,5 +132,5 @@ def test_an_editor_is_asked_with_the_whole_command(home: Home, project: Path) ->
             (asked,) = editor.asked
     text = asked["params"]["toolCall"]["content"][0]["content"]["text"]
     assert all(f"\n  | {row}\n" in text for row in ROWS)
-    assert "\n  | END'\n" in text
+    assert '\n  | END"\n' in text
     assert r"  | in: /harmless \u202e\x1b[2J" in text

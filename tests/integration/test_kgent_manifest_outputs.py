@@ -76,7 +76,7 @@ def test_an_untouched_folder_is_sound(root: Path) -> None:
         ("artifact-manifest.json", b'{"artifacts": [], "updated_at": "x"}', "changed after"),
         ("artifact-manifest.json", b"{", "artifact-manifest.json is damaged"),
         ("config.yaml", b"kgent: {", "cannot be read as a profile"),
-        ("workspace/deep/notes.md", Path("/etc/passwd"), "no ordinary file any more"),
+        ("workspace/deep/notes.md", Path("/etc/passwd"), "no longer an ordinary file"),
     ],
 )
 def test_every_change_is_noticed(

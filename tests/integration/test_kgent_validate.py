@@ -133,7 +133,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"skills": {"paths": ["~no-such-user/x"]}},
         "no home for",
     ),
-    "the root folder": ({"workspace": {"sandbox": "/"}}, "a run gets a folder of its own"),
+    "the root folder": ({"workspace": {"sandbox": "/"}}, "each run gets its own folder"),
     "a default that leads out of its folder": (
         {
             "parameters": {"name": {"default": "../x"}},

@@ -22,9 +22,7 @@ from agent_core.config.rules import Rules
 from agent_core.config.section import Section
 from agent_core.config.servers import is_public, ollama_address
 from agent_core.config.services import (
-    COMPATIBLE,
     SERVICES,
-    SPELLINGS,
     provider_named,
     public_service,
 )
@@ -261,8 +259,7 @@ class ModelConfig(Section):
             case {"provider": str() as provider} if not (
                 given.get("api_key_command") or given.get("api_key_env") is not None
             ):
-                name = SPELLINGS.get(provider, provider)
-                service = name in COMPATIBLE and public_service(name, given.get("base_url"))
+                service = public_service(provider_named(provider), given.get("base_url"))
                 return {**given, "api_key_env": service.key} if service else given
             case _:
                 return given

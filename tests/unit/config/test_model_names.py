@@ -118,6 +118,30 @@ def test_a_key_is_found_for_the_public_service_only(text: str, variable: str | N
     assert resolve_model(config, "b").api_key_env == variable
 
 
+@pytest.mark.parametrize(
+    ("table", "variable"),
+    [
+        ({"provider": "openai"}, "OPENAI_API_KEY"),
+        ({"provider": "anthropic", "api_key_env": None}, "ANTHROPIC_API_KEY"),
+        ({"provider": "gemini"}, "GEMINI_API_KEY"),
+        ({"provider": "openai", "base_url": "https://api.openai.com/v1"}, "OPENAI_API_KEY"),
+        ({"provider": "openai", "base_url": "http://127.0.0.1:8000/v1"}, None),
+        ({"provider": "openai", "api_key_env": ""}, ""),
+        ({"provider": "openai", "api_key_env": "MINE"}, "MINE"),
+        ({"provider": "openai", "api_key_command": ["pass"]}, None),
+        ({"provider": "vertex"}, None),
+        ({"provider": "ollama"}, None),
+    ],
+)
+def test_a_table_finds_the_key_of_a_public_service_too(
+    table: dict[str, Any], variable: str | None
+) -> None:
+    table = {"name": "m", **table}
+    assert build_config({"model": table}).model.api_key_env == variable
+    config = build_config({"model": "ollama:a", "model_overrides": {"b": table}})
+    assert resolve_model(config, "b").api_key_env == variable
+
+
 def test_the_key_of_a_public_service_stays_away_from_a_configured_server() -> None:
     proxy: dict[str, Any] = {
         "provider": "openai",

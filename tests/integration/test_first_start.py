@@ -98,6 +98,7 @@ def test_nothing_that_is_there_is_said_too(home: Home, project: Path) -> None:
     shown = screen(home, project, "chat")
     assert "no Ollama" in shown
     assert "no GGUF file" in shown
+    assert "own server is named openai:my-model@http://" in shown
     assert sections(shown) == [{"provider": "openai", "name": "gpt-5-mini"}]
 
 

@@ -79,6 +79,7 @@ class FoundModel(Struct, frozen=True):
 
 
 _EXAMPLE = FoundModel("", {"provider": "openai", "name": _MODELS["openai"]})
+_OWN_SERVER = "openai:my-model@http://127.0.0.1:8000/v1"
 
 
 def is_first_start(options: Options) -> bool:
@@ -176,6 +177,8 @@ def describe(found: Sequence[FoundModel], config: Path, *, command: str) -> Iter
     words = ["soong-agent", command, "--model", found[0].name]
     words += ["what to do"] * (command == "run")
     yield f"or name a model for once: {shlex.join(words)}"
+    if found == [_EXAMPLE]:
+        yield f"a model of your own server is named {_OWN_SERVER}"
 
 
 def cure_of(found: Sequence[FoundModel]) -> str:

@@ -64,6 +64,8 @@ async def test_an_empty_id_is_refused_everywhere(home: Home, project: Path) -> N
             "message": "go",
             "name": "a",
             "node_id": node,
+            "node_or_snapshot_id": node,
+            "path": "a",
             "prefix": "s1",
             "server_id": "a",
             "session_id": "s1",

@@ -11,6 +11,7 @@ import pytest
 from agent_core import (
     AgentCoreError,
     AgentRuntime,
+    PermissionDecision,
     PermissionRequest,
     RunHandle,
     StorageError,
@@ -845,6 +846,27 @@ async def test_a_call_that_is_not_made_after_a_denial_asks_nothing_any_more(
         assert late.state is ApprovalState.WITHDRAWN
         said = await results(made)
     assert said == {"call_1": "permission_denied", "call_2": "cancelled"}
+
+
+async def test_a_question_about_a_dropped_call_is_gone_before_the_next_reply(
+    home: Home, project: Path
+) -> None:
+    async def ask(_: PermissionRequest) -> PermissionDecision:
+        raise UnattendedError
+
+    third = writes("c.txt", call_id="call_3")
+    callbacks: list[Any] = [None, ask]
+    for callback in callbacks:
+        replies = [Calls(calls=list(TWO)), Calls(calls=[third]), "done"]
+        made = runtime(home, project, replies, config=PARK, permission_callback=callback)
+        async with made:
+            session_id = "s1" if callback is None else "s2"
+            await parked(made, session_id)
+            first, _ = await made.approvals(session_id)
+            again = await made.answer(first.request_id, "deny")
+            assert await again.wait() is RunStatus.WAITING, again.error
+            (left,) = await made.approvals(session_id)
+            assert left.tool_call_id == "call_3"
 
 
 async def test_a_call_that_an_earlier_one_changes_is_asked_about_again(

@@ -464,8 +464,7 @@ class PermissionGuard(Extension):
 
     async def calls_dropped(self, context: ExtensionContext, calls: Sequence[ToolCall]) -> None:
         """Withdraw the questions about calls that are not made."""
-        if not self.questions.has_callback:
-            await self.questions.withdraw(calls, context.run)
+        await self.questions.withdraw(calls, context.run)
 
     def _request(
         self,

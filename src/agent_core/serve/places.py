@@ -1,0 +1,57 @@
+"""The runtimes that requests use."""
+
+from typing import Protocol
+
+from agent_core.api import AgentRuntime
+from agent_core.serve.problems import Problem
+
+
+class Places(Protocol):
+    """Finds the runtime that acts in a folder or for a session.
+
+    Attributes:
+        reader: reads every session that the console shows.
+    """
+
+    reader: AgentRuntime
+
+    async def of_session(self, session_id: str, cwd: str) -> AgentRuntime:
+        """Return the runtime that acts for a session.
+
+        Raises:
+            AgentCoreError: `session_elsewhere`: its folder is gone.
+        """
+        ...
+
+    async def of_project(self, project: str | None) -> AgentRuntime:
+        """Return the runtime of a folder; None is where new sessions work.
+
+        Raises:
+            Problem: 403: the console does not serve the folder.
+        """
+        ...
+
+    def shows(self, cwd: str) -> bool:
+        """Return whether sessions that work in this folder are shown."""
+        ...
+
+
+class OnePlace:
+    """The runtime of a program, which serves its own project."""
+
+    def __init__(self, runtime: AgentRuntime) -> None:
+        self.reader = runtime
+
+    async def of_session(self, session_id: str, cwd: str) -> AgentRuntime:  # noqa: ARG002
+        """Return the runtime."""
+        return self.reader
+
+    async def of_project(self, project: str | None) -> AgentRuntime:
+        """Return the runtime; requests may not choose its folder."""
+        if project is not None:
+            raise Problem(403, "runs of this application work in one project; leave project out")
+        return self.reader
+
+    def shows(self, cwd: str) -> bool:  # noqa: ARG002
+        """Return that every session of the runtime is shown."""
+        return True

@@ -1,0 +1,79 @@
+"""Errors as `application/problem+json` (RFC 9457)."""
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from starlette.responses import Response
+
+from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.providers import jsontext
+
+_STATUS: Mapping[ErrorCode, int] = {
+    ErrorCode.VALIDATION_ERROR: 400,
+    ErrorCode.PERMISSION_DENIED: 403,
+    ErrorCode.SESSION_NOT_FOUND: 404,
+    ErrorCode.RUN_NOT_FOUND: 404,
+    ErrorCode.NODE_NOT_FOUND: 404,
+    ErrorCode.ARTIFACT_NOT_FOUND: 404,
+    ErrorCode.APPROVAL_NOT_FOUND: 404,
+    ErrorCode.FILE_NOT_FOUND: 404,
+    ErrorCode.TASK_NOT_FOUND: 404,
+    ErrorCode.ALREADY_ANSWERED: 409,
+    ErrorCode.SESSION_ACTIVE: 409,
+    ErrorCode.SESSION_ELSEWHERE: 409,
+    ErrorCode.PATH_CONFLICT: 409,
+}
+
+
+class Problem(Exception):  # noqa: N818 - the noun of RFC 9457
+    """The refusal of a request.
+
+    Args:
+        status: the HTTP status.
+        detail: what is wrong, for people.
+        code: the error code, if there is one.
+        details: more about it, as JSON data.
+        headers: further headers of the response.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        detail: str,
+        *,
+        code: str | None = None,
+        details: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+        self.code = code
+        self.details = details
+        self.headers = headers
+
+    @classmethod
+    def of(cls, error: AgentCoreError) -> "Problem":
+        """Return the refusal that an error of the runtime means."""
+        status = _STATUS.get(error.code, 500)
+        return cls(status, error.message, code=str(error.code), details=error.details or None)
+
+    def response(self) -> Response:
+        """Return the response."""
+        body: dict[str, Any] = {
+            "type": "about:blank",
+            "title": HTTPStatus(self.status).phrase,
+            "status": self.status,
+            "detail": self.detail,
+        }
+        if self.code is not None:
+            body["code"] = self.code
+        if self.details:
+            body["details"] = dict(self.details)
+        return Response(
+            jsontext.dump_text(body),
+            self.status,
+            headers=self.headers,
+            media_type="application/problem+json",
+        )

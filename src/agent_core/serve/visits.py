@@ -1,0 +1,79 @@
+"""One request: its sender, and the runtimes it may reach."""
+
+from msgspec import Struct
+from starlette.requests import Request
+
+from agent_core.api import AgentRuntime
+from agent_core.serve.places import Places
+from agent_core.serve.principals import Principal, Right
+from agent_core.serve.problems import Problem
+from agent_core.storage.rows import session_not_found
+from agent_core.types import SessionRecord
+
+
+class Console(Struct):
+    """The state that the handlers of one application share.
+
+    Attributes:
+        places: the runtimes.
+        read_only: nothing can be changed.
+        is_stopping: no new requests are taken, and streams end.
+    """
+
+    places: Places
+    read_only: bool = False
+    is_stopping: bool = False
+
+
+class Visit(Struct, frozen=True):
+    """A request of a principal, for the handlers: `visit_of(request)`."""
+
+    console: Console
+    principal: Principal
+
+    @property
+    def runtime(self) -> AgentRuntime:
+        """The runtime that reads; its methods that read get `tenant=visit.tenant`."""
+        return self.console.places.reader
+
+    @property
+    def tenant(self) -> str | None:
+        """The tenant whose sessions exist for the principal; None: as the runtime is bound."""
+        return self.principal.tenant
+
+    def require(self, right: Right) -> None:
+        """Raise a 403 if the principal may not do this, or nothing may be changed.
+
+        Raises:
+            Problem: 403.
+        """
+        if right not in self.principal.may:
+            raise Problem(403, f"{self.principal.name} may not {right}")
+        if right in {"run", "answer"} and self.console.read_only:
+            raise Problem(403, "this console is read-only")
+
+    async def session(self, session_id: str) -> SessionRecord:
+        """Return a session that the principal may see.
+
+        Raises:
+            StorageError: `session_not_found`: there is none, or it is not theirs.
+        """
+        page = await self.runtime.replay_session(session_id, 1, 0, tenant=self.tenant)
+        if not self.console.places.shows(page.session.cwd):
+            raise session_not_found(session_id)
+        return page.session
+
+    async def acting(self, session_id: str) -> AgentRuntime:
+        """Return the runtime that acts for a session that the principal may see.
+
+        Raises:
+            StorageError: `session_not_found`, `session_elsewhere`.
+        """
+        session = await self.session(session_id)
+        return await self.console.places.of_session(session_id, session.cwd)
+
+
+def visit_of(request: Request) -> Visit:
+    """Return the visit that the guard at the door has let in."""
+    visit: Visit = request.scope["agent_core.visit"]
+    return visit

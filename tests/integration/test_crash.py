@@ -12,7 +12,7 @@ import pytest
 
 from agent_core import RunStatus
 from agent_core.cli.export.markdown import session_markdown
-from agent_core.cli.history import read_history
+from agent_core.history.reading import read_history
 from agent_core.providers.scripted import ScriptedProvider
 from agent_core.types import ModelMessage
 from isolation import Home

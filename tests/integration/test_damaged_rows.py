@@ -14,8 +14,8 @@ import pytest
 
 from agent_core.cli.chat.recap import Recap, read_recap
 from agent_core.cli.command import execute
-from agent_core.cli.history import MessageEntry
 from agent_core.errors import AgentCoreError
+from agent_core.history.reading import MessageEntry
 from isolation import Home
 from runtimes import CONFIG, runtime
 from sweeps import sampled

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agent_core import AgentRuntime, PermissionDecision, PermissionRequest, RunOptions
-from agent_core.cli.words import verdict
+from agent_core.history.words import verdict
 from agent_core.permissions.questions import UnattendedError
 from agent_core.providers.scripted import ScriptedProvider, calls
 from agent_core.types import Decision, EventType

@@ -14,8 +14,8 @@ import pytest
 from aiohttp import web
 
 from agent_core import AgentDefinition, AgentRuntime, RunOptions
-from agent_core.cli.words import retry_line
 from agent_core.errors import AgentCoreError, ConfigError
+from agent_core.history.words import retry_line
 from agent_core.providers.scripted import ScriptedProvider
 from agent_core.types import (
     CitationBlock,

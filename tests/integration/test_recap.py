@@ -7,9 +7,9 @@ import pytest
 
 from agent_core import AgentRuntime
 from agent_core.cli.chat.recap import RecapWriter, read_recap
-from agent_core.cli.history import read_recent
 from agent_core.cli.terminal import Terminal
 from agent_core.errors import StorageError
+from agent_core.history.reading import read_recent
 from agent_core.providers.scripted import Fails, calls
 from isolation import Home
 from runtimes import ask, runtime

@@ -14,8 +14,8 @@ from msgspec.structs import fields
 
 from agent_core import AgentRuntime
 from agent_core.cli.export.markdown import session_markdown
-from agent_core.cli.export.page import session_page
-from agent_core.cli.history import History, read_history
+from agent_core.history.page import session_page
+from agent_core.history.reading import History, read_history
 from agent_core.providers.scripted import Calls, Fails, Says, ScriptedCall, calls
 from agent_core.testing import replay
 from agent_core.types.event_details import read_details, read_field

@@ -11,13 +11,13 @@ from agent_core.cli.options import COMPLETED, Options
 from agent_core.cli.question import fact_lines
 from agent_core.cli.run import CONTINUES_LATER, carry_out
 from agent_core.cli.setup import open_runtime, run_on_terminal
-from agent_core.cli.terminal import Clean, Style, Terminal
+from agent_core.cli.terminal import Style, Terminal
 from agent_core.cli.view import answer_hint, answers_of
 from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.permissions.questions import describe_answer
 from agent_core.permissions.request import coverage_of_rule, rule_of, wide_of
-from agent_core.text import lines_of_diff, visible
+from agent_core.text import Clean, lines_of_diff, visible
 from agent_core.types import ApprovalRecord, Decision, PermissionRequest, RunStatus
 
 _DECISIONS = {

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from agent_core.agents.definitions import AgentDefinitions
 from agent_core.cli.options import COMPLETED, Options
 from agent_core.cli.setup import run_on_terminal
-from agent_core.cli.terminal import Clean, Style, Terminal
+from agent_core.cli.terminal import Style, Terminal
 from agent_core.config.paths import Setup
 from agent_core.context.messages import WindowShares
 from agent_core.context.skills import find_skills
-from agent_core.text import plural, visible
+from agent_core.text import Clean, plural, visible
 from agent_core.types import AgentSource
 
 _NAME = 22

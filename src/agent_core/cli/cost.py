@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from agent_core.cli.figures import format_dollars, format_tokens
 from agent_core.cli.layout import cells, fitted, window_size
 from agent_core.cli.options import COMPLETED, Options
 from agent_core.cli.setup import open_runtime, run_on_terminal
-from agent_core.cli.terminal import Clean, Style, Terminal
+from agent_core.cli.terminal import Style, Terminal
 from agent_core.config.paths import Setup
-from agent_core.text import plural, visible
+from agent_core.history.figures import format_dollars, format_tokens
+from agent_core.text import Clean, plural, visible
 from agent_core.types import CostSummary, CostUnit
 
 _TABLES: Sequence[CostUnit] = ("day", "model", "project", "session")

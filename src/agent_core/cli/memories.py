@@ -9,7 +9,7 @@ from agent_core.cli.lines import InputLines
 from agent_core.cli.options import COMPLETED, FAILED, Options
 from agent_core.cli.setup import run_on_terminal
 from agent_core.cli.sheet import write_output
-from agent_core.cli.terminal import Clean, Style, Terminal
+from agent_core.cli.terminal import Style, Terminal
 from agent_core.config.load import check_tenant
 from agent_core.config.paths import Setup
 from agent_core.disk.unfinished import UnfinishedWrites
@@ -17,7 +17,7 @@ from agent_core.errors import AgentCoreError
 from agent_core.memory.entry import Memory
 from agent_core.memory.folder import MemoryFolder, MemoryList, MemoryWriter
 from agent_core.memory.scopes import find_tenants, find_users, memory_folder
-from agent_core.text import visible
+from agent_core.text import Clean, visible
 from agent_core.text.folding import fold
 from agent_core.types.memory_scopes import MEMORY_SHARED
 

@@ -16,7 +16,7 @@ from agent_core.cli.options import COMPLETED, FAILED, MISUSED, Options
 from agent_core.cli.server_file import ServerFile
 from agent_core.cli.servers import server_line
 from agent_core.cli.setup import build_terminal_redactor, run_on_terminal
-from agent_core.cli.terminal import Clean, Style, Terminal
+from agent_core.cli.terminal import Style, Terminal
 from agent_core.config.paths import Setup
 from agent_core.config.problems import MAX_FILE_BYTES
 from agent_core.errors import ConfigError, ErrorCode, ToolError
@@ -24,7 +24,7 @@ from agent_core.mcp import ServerConfig, StoredLogin, read_servers, secret_value
 from agent_core.mcp.config import HttpServer, StdioServer, read_server
 from agent_core.mcp.snippets import Fields, Snippet, divide_command, find_gaps, read_snippet
 from agent_core.process.child import find_program
-from agent_core.text import visible
+from agent_core.text import Clean, visible
 
 _MOST_NAMED = 4
 _PIECE = re.compile(

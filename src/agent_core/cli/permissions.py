@@ -13,13 +13,13 @@ from agent_core.cli.config_file import ConfigFile
 from agent_core.cli.options import COMPLETED, FAILED, MISUSED, Options
 from agent_core.cli.settings import check_rules
 from agent_core.cli.setup import build_terminal_redactor, open_runtime, run_on_terminal
-from agent_core.cli.terminal import Clean, Style, Terminal
+from agent_core.cli.terminal import Style, Terminal
 from agent_core.config.load import CONFIG_NAME
 from agent_core.config.paths import Setup
 from agent_core.config.rules import PermissionRule
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.runtime.permission_rules import load_rules
-from agent_core.text import visible
+from agent_core.text import Clean, visible
 from agent_core.text.shell import command_line
 from agent_core.tools.workspace import PathPolicy
 from agent_core.types import CommandView, CommandViews, PermissionExplanation, PermissionGrant

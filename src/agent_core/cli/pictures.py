@@ -5,10 +5,9 @@ from io import StringIO
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from agent_core.cli.terminal import Clean
 from agent_core.tasks.graph import Dag
 from agent_core.tasks.model import TaskStep, TaskStepStatus, shown_time
-from agent_core.text import plural, shortened, visible
+from agent_core.text import Clean, plural, shortened, visible
 from agent_core.types import utc_now
 
 if TYPE_CHECKING:

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from agent_core.cli.figures import format_duration
 from agent_core.cli.layout import SIGNS, Signs, cells, fitted, split_row, wrapped
 from agent_core.cli.terminal import Part, Style
-from agent_core.cli.words import denial
 from agent_core.errors import describe_error
 from agent_core.events.projection import Call
+from agent_core.history.figures import format_duration
+from agent_core.history.words import denial
 from agent_core.text import lines_of_diff, plural, printed, shortened, visible
 from agent_core.types import EFFECT_UNKNOWN, NEVER_BEGAN
 from agent_core.types.event_details import ToolCompleted, ToolDenied, ToolEnded, ToolFailed

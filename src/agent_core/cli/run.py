@@ -40,10 +40,10 @@ from agent_core.cli.streams import catch_signals, is_output_closed
 from agent_core.cli.terminal import OutputClosedError, Style, Terminal, exit_code_of
 from agent_core.cli.view import RunView, answer_hints
 from agent_core.cli.wishes import finish_wishes
-from agent_core.cli.words import CARRY_OUT
 from agent_core.config.databases import find_database_url
 from agent_core.config.load import resolve_model
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
+from agent_core.history.words import CARRY_OUT
 from agent_core.permissions.questions import NOBODY
 from agent_core.text import visible
 from agent_core.types import (

@@ -6,11 +6,11 @@ from time import monotonic
 
 from msgspec import Struct, field
 
-from agent_core.cli.figures import format_elapsed
 from agent_core.cli.layout import Signs, fitted
 from agent_core.cli.render import label_of, summary_of
 from agent_core.cli.terminal import Style, Terminal
 from agent_core.events.projection import Call
+from agent_core.history.figures import format_elapsed
 from agent_core.text import plural
 from agent_core.types.event_details import ToolOutput
 

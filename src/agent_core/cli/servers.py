@@ -12,20 +12,20 @@ from msgspec import Struct
 
 from agent_core.cli.answers import open_screen
 from agent_core.cli.elicitation import TerminalElicitation
-from agent_core.cli.figures import format_duration
 from agent_core.cli.lines import InputLines
 from agent_core.cli.options import COMPLETED, FAILED, INTERRUPTED, Options
 from agent_core.cli.setup import build_terminal_redactor, run_on_terminal
-from agent_core.cli.terminal import Clean, Style, Terminal
+from agent_core.cli.terminal import Style, Terminal
 from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError
+from agent_core.history.figures import format_duration
 from agent_core.mcp import Host, McpTools, ServerFailure, StoredLogin, read_servers
 from agent_core.mcp.config import HttpServer, ServerConfig
 from agent_core.process import Launcher
 from agent_core.providers.tool_forms import say_left_out, tool_fault
 from agent_core.redaction import Redactor
 from agent_core.runtime.project import load_sandbox
-from agent_core.text import plural, visible
+from agent_core.text import Clean, plural, visible
 from agent_core.text.shell import command_line
 from agent_core.tools.base import Tool
 from agent_core.tools.workspace import PathPolicy

@@ -9,17 +9,17 @@ from pathlib import Path
 
 from agent_core.api import AgentRuntime
 from agent_core.cli.damage import warn_of_damage
-from agent_core.cli.figures import format_age, format_bytes, format_cost, format_tokens
 from agent_core.cli.layout import fitted
 from agent_core.cli.lines import InputLines
 from agent_core.cli.nearby import name_nearby
 from agent_core.cli.options import COMPLETED, FAILED, MISUSED, Options
 from agent_core.cli.setup import open_runtime, run_on_terminal
 from agent_core.cli.sheet import Sheet, status_of, style_of, title_of, write_output
-from agent_core.cli.terminal import Clean, Style, Terminal
+from agent_core.cli.terminal import Style, Terminal
 from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError, ErrorCode
-from agent_core.text import plural, visible
+from agent_core.history.figures import format_age, format_bytes, format_cost, format_tokens
+from agent_core.text import Clean, plural, visible
 from agent_core.types import (
     CleanupResult,
     RunStatus,

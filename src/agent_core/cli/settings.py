@@ -17,7 +17,7 @@ from agent_core.cli.setup import (
     read_command_setup,
     run_on_terminal,
 )
-from agent_core.cli.terminal import Clean, Style, Terminal
+from agent_core.cli.terminal import Style, Terminal
 from agent_core.config.load import CONFIG_NAME, MODEL_VARIABLE, load_config
 from agent_core.config.models import Config, ModelConfig
 from agent_core.config.paths import HOME_VARIABLE, Setup
@@ -25,7 +25,7 @@ from agent_core.config.positions import dotted_key, find_line, find_lines, leave
 from agent_core.config.problems import nearest, read_text
 from agent_core.errors import AgentCoreError
 from agent_core.redaction.shapes import kind_of_name
-from agent_core.text import visible
+from agent_core.text import Clean, visible
 
 _OF_MODEL = ("model.provider", "model.name")
 _UNNAMED = ModelConfig.model_construct(provider="", name="")

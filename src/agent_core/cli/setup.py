@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from agent_core.agents.definitions import AgentDefinitions
 from agent_core.cli.options import Options
 from agent_core.cli.terminal import (
-    Clean,
     OutputClosedError,
     Style,
     Terminal,
@@ -31,6 +30,7 @@ from agent_core.config.paths import Setup, resolve_home
 from agent_core.errors import AgentCoreError
 from agent_core.redaction import Redactor
 from agent_core.redaction.shapes import kind_of_name
+from agent_core.text import Clean
 
 if TYPE_CHECKING:
     from pathlib import Path

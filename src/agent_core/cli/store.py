@@ -10,14 +10,14 @@ from agent_core.cli.databases import examine_file, examine_secrets, examine_serv
 from agent_core.cli.findings import show_findings
 from agent_core.cli.options import COMPLETED, FAILED, Options
 from agent_core.cli.setup import run_on_terminal
-from agent_core.cli.terminal import Clean, Style, Terminal, exit_code_of
+from agent_core.cli.terminal import Style, Terminal, exit_code_of
 from agent_core.config.databases import find_database_url, url_secrets
 from agent_core.config.load import check_tenant
 from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError
 from agent_core.redaction import Redactor
 from agent_core.runtime.copying import CopiedSession, SessionCopies, StoreAddress, migrate_store
-from agent_core.text import visible
+from agent_core.text import Clean, visible
 
 
 def manage_store(options: Options) -> int:

@@ -4,8 +4,14 @@ from msgspec.structs import replace
 
 from agent_core.api import AgentRuntime
 from agent_core.cli.damage import warn_of_damage
-from agent_core.cli.figures import format_cost, format_duration, format_tokens, format_usage
-from agent_core.cli.history import (
+from agent_core.cli.layout import fitted
+from agent_core.cli.render import LINES_OF_DIFF, CallLayout
+from agent_core.cli.sheet import Sheet, style_of, title_of
+from agent_core.cli.terminal import Style, Terminal
+from agent_core.cli.view import answer_hint
+from agent_core.events.projection import Call
+from agent_core.history.figures import format_cost, format_duration, format_tokens, format_usage
+from agent_core.history.reading import (
     Exchange,
     History,
     HistoryWriter,
@@ -15,15 +21,9 @@ from agent_core.cli.history import (
     result_text,
     spoken,
 )
-from agent_core.cli.layout import fitted
-from agent_core.cli.render import LINES_OF_DIFF, CallLayout
-from agent_core.cli.sheet import Sheet, style_of, title_of
-from agent_core.cli.terminal import Clean, Style, Terminal
-from agent_core.cli.view import answer_hint
-from agent_core.cli.words import NOT_ACTIVE, SUMMARY, end_in_words, outcome_word, remarks
-from agent_core.events.projection import Call
+from agent_core.history.words import NOT_ACTIVE, SUMMARY, end_in_words, outcome_word, remarks
 from agent_core.runtime.background import read_background_usage
-from agent_core.text import plural, short_line, shortened, shown_json, visible
+from agent_core.text import Clean, plural, short_line, shortened, shown_json, visible
 from agent_core.types import EventLevel, NodeType, Role, RunStatus, Usage
 
 _LONGEST_MESSAGE = 400

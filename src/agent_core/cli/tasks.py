@@ -14,13 +14,13 @@ from agent_core.cli.options import COMPLETED, FAILED, MISUSED, Options
 from agent_core.cli.pictures import build_tree, render_svg, render_tree, summary_lines
 from agent_core.cli.setup import build_terminal_redactor, read_command_setup, run_on_terminal
 from agent_core.cli.sheet import write_output
-from agent_core.cli.terminal import Clean, Style, Terminal
+from agent_core.cli.terminal import Style, Terminal
 from agent_core.config.paths import Setup
 from agent_core.errors import ConfigError, ErrorCode, StorageError
 from agent_core.opening import write_text
 from agent_core.tasks.log_store import StoredTask, read_stored_tasks
 from agent_core.tasks.model import TaskStepStatus
-from agent_core.text import visible
+from agent_core.text import Clean, visible
 from agent_core.types import utc_now
 
 if TYPE_CHECKING:

@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from agent_core.cli.lines import InputLines
     from agent_core.cli.notify import Notifier
 
-Clean = Callable[[str], str]
-"""Takes out of a text whatever is, or looks like, a secret."""
-
 
 class Style(StrEnum):
     """Style of a piece of text where colours are welcome, with colours every terminal has."""

@@ -1,38 +1,19 @@
 """`soong-agent sessions tree`: shows the branches of a session, and marks the active one."""
 
 import sys
-from collections.abc import Iterable
-
-from msgspec import Struct, field
 
 from agent_core.api import AgentRuntime
 from agent_core.cli.damage import warn_of_damage
-from agent_core.cli.history import Exchange, History, MessageEntry, gist_of, read_history, spoken
 from agent_core.cli.sheet import Sheet, status_of, style_of, title_of
-from agent_core.cli.terminal import Clean, Style, Terminal
-from agent_core.cli.words import SUMMARY
-from agent_core.text import short_line
-from agent_core.types import Node, NodeType, Role
+from agent_core.cli.terminal import Style, Terminal
+from agent_core.history.reading import History, gist_of, read_history
+from agent_core.history.tree import Branch, grow_tree, short_ids
+from agent_core.history.words import SUMMARY
+from agent_core.text import Clean, short_line
+from agent_core.types import NodeType
 
 _GIST = 300
-_LEAST = len("node_") + 8
 _MOST_FORKS = 100
-
-
-class Branch(Struct):
-    """A message of the user, with its answer and the later messages.
-
-    Attributes:
-        node: the message, or the summary.
-        exchange: the run it belongs to.
-        answer: the last words of the agent.
-        children: the messages that followed it; several are branches.
-    """
-
-    node: Node
-    exchange: Exchange
-    answer: str = ""
-    children: "list[Branch]" = field(default_factory=list["Branch"])
 
 
 async def show_tree(
@@ -62,55 +43,6 @@ async def show_tree(
         text = f"fork: {name}  {status_of(fork)}  {clean(fork.cwd)}"
         sheet.line((text, Style.DIM), cut=True)
     warn_of_damage(history.damaged, terminal, clean)
-
-
-def grow_tree(history: History) -> list[Branch]:
-    """Return the first messages of the user, each with the messages that followed it."""
-    branches: dict[str, Branch] = {}
-    holder: dict[str, str | None] = {}  # the message that a node belongs to
-    roots: list[Branch] = []
-    for exchange in history.exchanges:
-        for entry in exchange.entries:
-            if not isinstance(entry, MessageEntry):
-                continue
-            node = entry.node
-            above = _holder_of(node.parent_id, history, holder)
-            is_message = node.role is Role.USER and node.node_type is NodeType.MESSAGE
-            if is_message or node.node_type is NodeType.COMPACTION:
-                branch = branches[node.node_id] = Branch(node, exchange)
-                holder[node.node_id] = node.node_id
-                parent = branches.get(above or "")
-                (roots if parent is None else parent.children).append(branch)
-                continue
-            holder[node.node_id] = above
-            if node.role is Role.ASSISTANT and above in branches and (text := spoken(node)):
-                branches[above].answer = text
-    return roots
-
-
-def _holder_of(node_id: str | None, history: History, holder: dict[str, str | None]) -> str | None:
-    """Return the message of the user above a node; results of tools between are not listed."""
-    passed: list[str] = []
-    while node_id is not None and node_id not in holder:
-        passed.append(node_id)
-        node = history.nodes.get(node_id)
-        node_id = node.parent_id if node is not None else None
-    found = holder[node_id] if node_id is not None else None
-    holder.update(dict.fromkeys(passed, found))
-    return found
-
-
-def short_ids(ids: Iterable[str]) -> dict[str, str]:
-    """The shortest beginning of each id that no other one has."""
-    ordered = sorted(ids)
-    found: dict[str, str] = {}
-    for place, each in enumerate(ordered):
-        length = _LEAST
-        for other in (*ordered[max(place - 1, 0) : place], *ordered[place + 1 : place + 2]):
-            while each[:length] == other[:length] and length < len(each):
-                length += 1
-        found[each] = each[:length]
-    return found
 
 
 class _Drawing:

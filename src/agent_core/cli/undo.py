@@ -8,10 +8,10 @@ from agent_core.api import AgentRuntime
 from agent_core.cli.nearby import name_nearby
 from agent_core.cli.options import COMPLETED, FAILED, Options
 from agent_core.cli.setup import open_runtime, run_on_terminal
-from agent_core.cli.terminal import Clean, Style, Terminal, exit_code_of
+from agent_core.cli.terminal import Style, Terminal, exit_code_of
 from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError, ErrorCode
-from agent_core.text import plural, shortened, visible
+from agent_core.text import Clean, plural, shortened, visible
 from agent_core.types import SwitchResult, WorkspaceDiff
 
 _MOST_PATHS = 50

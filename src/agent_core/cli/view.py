@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from agent_core.cli.figures import format_dollars, format_duration, format_elapsed, format_usage
 from agent_core.cli.layout import ASCII_SIGNS, SIGNS, Signs, fitted
 from agent_core.cli.render import CallLayout, Line, is_quiet, label_of, summary_of
 from agent_core.cli.running import RunningCall, draw_calls
-from agent_core.cli.service_tools import source_lines, use_line
 from agent_core.cli.terminal import OutputClosedError, Style, Terminal
-from agent_core.cli.words import (
+from agent_core.errors import describe_error
+from agent_core.events.projection import Call, PlacedEvent, Projection
+from agent_core.history.figures import format_dollars, format_duration, format_elapsed, format_usage
+from agent_core.history.service_tools import source_lines, use_line
+from agent_core.history.words import (
     SPENDERS,
     event_line,
     is_trouble,
@@ -26,8 +28,6 @@ from agent_core.cli.words import (
     queue_line,
     retry_line,
 )
-from agent_core.errors import describe_error
-from agent_core.events.projection import Call, PlacedEvent, Projection
 from agent_core.text import shortened, visible
 from agent_core.types import (
     CLOSING_EVENTS,

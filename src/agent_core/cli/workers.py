@@ -5,13 +5,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from agent_core.cli.figures import format_age
 from agent_core.cli.options import COMPLETED, Options
 from agent_core.cli.setup import open_runtime, run_on_terminal
 from agent_core.cli.sheet import Piece, Sheet
-from agent_core.cli.terminal import Clean, Style, Terminal
+from agent_core.cli.terminal import Style, Terminal
 from agent_core.config.paths import Setup
-from agent_core.text import plural
+from agent_core.history.figures import format_age
+from agent_core.text import Clean, plural
 from agent_core.types.lanes import Lane
 from agent_core.types.workers import QueuedRun, WorkerRecord
 

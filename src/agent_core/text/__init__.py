@@ -7,6 +7,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
+Clean = Callable[[str], str]
+"""Takes out of a text whatever is, or looks like, a secret."""
+
 BYTES_PER_TOKEN = 4
 _JOINERS = "\u200c\u200d"
 """Characters that some scripts and emoji need between others."""

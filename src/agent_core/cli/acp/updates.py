@@ -24,8 +24,8 @@ from acp.schema import (
 )
 from msgspec import Struct, field
 
-from agent_core.cli.words import meaning_of, objection_line, remark_line
 from agent_core.events.projection import Call, PlacedEvent, Projection
+from agent_core.history.words import meaning_of, objection_line, remark_line
 from agent_core.text import lines_of_diff, plural, shortened, shown_json
 from agent_core.tools.patch import changes_of
 from agent_core.types import (

@@ -8,12 +8,12 @@ from typing import Any, cast
 
 from agent_core.cli.chat.conversation import Chat
 from agent_core.cli.chat.picker import Choice, Pages, Picker
-from agent_core.cli.figures import format_age
 from agent_core.cli.sheet import status_of, title_of
 from agent_core.config.load import resolve_model
 from agent_core.config.models import ModelConfig
 from agent_core.config.services import COMPATIBLE, public_service
 from agent_core.errors import AgentCoreError
+from agent_core.history.figures import format_age
 from agent_core.text import visible
 from agent_core.types import SessionSummary
 

@@ -16,8 +16,6 @@ from agent_core.cli.chat.conversation import Chat
 from agent_core.cli.chat.editor import edit_command, edit_draft
 from agent_core.cli.chat.own_commands import OwnCommand, OwnCommands
 from agent_core.cli.chat.window import show_context
-from agent_core.cli.figures import format_age
-from agent_core.cli.history import output_text
 from agent_core.cli.interruption import Interruption
 from agent_core.cli.layout import ASCII_SIGNS, SIGNS, fitted
 from agent_core.cli.nearby import short_id_of
@@ -25,10 +23,12 @@ from agent_core.cli.options import COMPLETED, INTERRUPTED, MISUSED
 from agent_core.cli.render import CallLayout
 from agent_core.cli.sheet import status_of, title_of
 from agent_core.cli.terminal import Style
-from agent_core.cli.words import denial
 from agent_core.config.load import resolve_model
 from agent_core.config.problems import nearest
 from agent_core.errors import AgentCoreError, ErrorCode, describe_error
+from agent_core.history.figures import format_age
+from agent_core.history.reading import output_text
+from agent_core.history.words import denial
 from agent_core.text import visible
 from agent_core.types import PermissionMode, SessionSummary
 

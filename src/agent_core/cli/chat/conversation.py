@@ -23,16 +23,16 @@ from agent_core.cli.children import Children
 from agent_core.cli.nearby import model_option, short_id_of
 from agent_core.cli.run import MCP_PROMPT, with_content
 from agent_core.cli.sheet import title_of
-from agent_core.cli.terminal import Clean, OutputClosedError, Style, Terminal
+from agent_core.cli.terminal import OutputClosedError, Style, Terminal
 from agent_core.cli.view import RunView, answer_hints
 from agent_core.cli.wishes import show_wishes
-from agent_core.cli.words import CARRY_OUT
 from agent_core.config.load import resolve_model
 from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.events.projection import Call
+from agent_core.history.words import CARRY_OUT
 from agent_core.loop.options import RunOptions
-from agent_core.text import short_line, visible
+from agent_core.text import Clean, short_line, visible
 from agent_core.tools.workspace import PathPolicy
 from agent_core.types import (
     WORDS,

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from agent_core.cli.chat.conversation import Chat
 from agent_core.cli.terminal import Style
-from agent_core.cli.words import ending_of
 from agent_core.disk.folders import make_private
 from agent_core.disk.locks import closing_lock, try_lock
 from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.history.words import ending_of
 from agent_core.opening import open_descriptor
 from agent_core.text import visible
 from agent_core.tools.text import DecodedText

@@ -5,7 +5,8 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from agent_core.api import AgentRuntime
-from agent_core.cli.terminal import Clean, Style, Terminal
+from agent_core.cli.terminal import Style, Terminal
+from agent_core.text import Clean
 
 
 class Elsewhere:

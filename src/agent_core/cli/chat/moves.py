@@ -9,13 +9,13 @@ from msgspec import Struct
 
 from agent_core.cli.chat.conversation import Chat
 from agent_core.cli.chat.picker import Choice, Pages, Picker
-from agent_core.cli.figures import format_age
-from agent_core.cli.history import gist_of
 from agent_core.cli.nearby import model_option, short_id_of
 from agent_core.cli.sessions import fork_session
 from agent_core.cli.terminal import Style
 from agent_core.cli.undo import message_of, show_refused, show_restored
 from agent_core.errors import AgentCoreError
+from agent_core.history.figures import format_age
+from agent_core.history.reading import gist_of
 from agent_core.text import plural, short_line, visible
 from agent_core.types import Node, NodeType, Role, SwitchResult
 

@@ -6,7 +6,12 @@ from msgspec import Struct, field
 
 from agent_core.api import AgentRuntime
 from agent_core.cli.damage import warn_of_damage
-from agent_core.cli.history import (
+from agent_core.cli.layout import ASCII_SIGNS, SIGNS
+from agent_core.cli.render import CallLayout, label_of, summary_of
+from agent_core.cli.terminal import Style, Terminal
+from agent_core.errors import ErrorCode, StorageError, describe_error
+from agent_core.events.projection import Call
+from agent_core.history.reading import (
     CallEntry,
     Entry,
     History,
@@ -15,12 +20,7 @@ from agent_core.cli.history import (
     read_recent,
     spoken,
 )
-from agent_core.cli.layout import ASCII_SIGNS, SIGNS
-from agent_core.cli.render import CallLayout, label_of, summary_of
-from agent_core.cli.terminal import Clean, Style, Terminal
-from agent_core.errors import ErrorCode, StorageError, describe_error
-from agent_core.events.projection import Call
-from agent_core.text import plural, shortened, visible
+from agent_core.text import Clean, plural, shortened, visible
 from agent_core.types import (
     ContextReport,
     DamagedRow,

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from agent_core.cli.figures import format_dollars, format_elapsed, format_tokens
 from agent_core.cli.layout import cells, fitted
+from agent_core.history.figures import format_dollars, format_elapsed, format_tokens
 from agent_core.types import Usage
 
 _LEAST_MODEL = 8

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Iterator
 
 from agent_core.cli.chat.conversation import Chat
-from agent_core.cli.figures import format_cost, format_tokens
 from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError
+from agent_core.history.figures import format_cost, format_tokens
 from agent_core.loading import installed_version
 from agent_core.text import short_line, visible
 from agent_core.types import Node, NodeType, Usage

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import RootModel
 
 from agent_core.api import AgentRuntime
-from agent_core.cli.history import read_timeline
+from agent_core.history.reading import read_timeline
 from agent_core.redaction.redactor import walk
 from agent_core.types import (
     AgentRecord,

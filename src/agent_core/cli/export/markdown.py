@@ -5,9 +5,10 @@ from typing import Any
 
 from markdown_it import MarkdownIt
 
-from agent_core.cli.damage import damage_lines
-from agent_core.cli.figures import format_cost, format_duration
-from agent_core.cli.history import (
+from agent_core.events.projection import Call
+from agent_core.history.damage import damage_lines
+from agent_core.history.figures import format_cost, format_duration
+from agent_core.history.reading import (
     Exchange,
     History,
     HistoryWriter,
@@ -16,10 +17,8 @@ from agent_core.cli.history import (
     result_text,
     spoken,
 )
-from agent_core.cli.terminal import Clean
-from agent_core.cli.words import NOT_ACTIVE, SUMMARY, UNSEEN, outcome_word, remarks, speaker
-from agent_core.events.projection import Call
-from agent_core.text import plural, short_line, shortened, shown_json, visible
+from agent_core.history.words import NOT_ACTIVE, SUMMARY, UNSEEN, outcome_word, remarks, speaker
+from agent_core.text import Clean, plural, short_line, shortened, shown_json, visible
 from agent_core.types import NodeType, Role
 
 _LONGEST_RESULT = 20_000

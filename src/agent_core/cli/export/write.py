@@ -10,13 +10,13 @@ from pathlib import Path
 
 from agent_core.api import AgentRuntime
 from agent_core.cli.damage import warn_of_damage
-from agent_core.cli.history import read_history
 from agent_core.cli.options import COMPLETED, FAILED, Options
 from agent_core.cli.streams import is_gone
-from agent_core.cli.terminal import Clean, OutputClosedError, Terminal
+from agent_core.cli.terminal import OutputClosedError, Terminal
 from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.history.reading import read_history
 from agent_core.opening import read_text, refuse_database
-from agent_core.text import visible
+from agent_core.text import Clean, visible
 from agent_core.types import DamagedRow
 
 _STDOUT = "-"
@@ -58,7 +58,7 @@ async def export_session(
         history = await read_history(runtime, session_id)
         damaged = history.damaged
         if options.html:
-            from agent_core.cli.export.page import session_page  # noqa: PLC0415 - one is made
+            from agent_core.history.page import session_page  # noqa: PLC0415 - one is made
 
             content = session_page(history, clean)
         else:

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NotRequired, TypedDict
 
 from agent_core.api import AgentRuntime, RunHandle
-from agent_core.cli.history import CallEntry, Exchange, MessageEntry, read_history, spoken
 from agent_core.cli.mcp_server.questions import decisions_of, words_of_question
 from agent_core.cli.mcp_server.runs import ServedRun
 from agent_core.cli.sheet import status_of, title_of
-from agent_core.cli.words import outcome_word
+from agent_core.history.reading import CallEntry, Exchange, MessageEntry, read_history, spoken
+from agent_core.history.words import outcome_word
 from agent_core.text import shortened
 from agent_core.types import ApprovalRecord, NodeType, RunStatus, SessionSummary
 

@@ -11,9 +11,9 @@ from msgspec import Struct
 
 from agent_core.api import AgentRuntime, RunHandle
 from agent_core.cli.render import label_of, outcome, summary_of
-from agent_core.cli.words import denial, is_trouble, meaning_of, remark_line
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.events.projection import PlacedEvent, Projection
+from agent_core.history.words import denial, is_trouble, meaning_of, remark_line
 from agent_core.permissions.questions import UnattendedError
 from agent_core.text import shortened, visible
 from agent_core.types import (

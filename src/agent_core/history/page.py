@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from agent_core.cli.damage import damage_lines
-from agent_core.cli.figures import format_cost, format_duration, format_tokens
-from agent_core.cli.history import (
+from agent_core.events.projection import Call
+from agent_core.history.damage import damage_lines
+from agent_core.history.figures import format_cost, format_duration, format_tokens
+from agent_core.history.reading import (
     SOURCES,
     Exchange,
     History,
@@ -14,12 +15,10 @@ from agent_core.cli.history import (
     gist_of,
     result_text,
 )
-from agent_core.cli.service_tools import source_lines, use_line
-from agent_core.cli.terminal import Clean
-from agent_core.cli.tree import Branch, grow_tree
-from agent_core.cli.words import NOT_ACTIVE, SUMMARY, UNSEEN, outcome_word, remarks, speaker
-from agent_core.events.projection import Call
-from agent_core.text import lines_of_diff, plural, short_line, shortened, shown_json
+from agent_core.history.service_tools import source_lines, use_line
+from agent_core.history.tree import Branch, grow_tree
+from agent_core.history.words import NOT_ACTIVE, SUMMARY, UNSEEN, outcome_word, remarks, speaker
+from agent_core.text import Clean, lines_of_diff, plural, short_line, shortened, shown_json
 from agent_core.text.pages import (
     facts_list,
     fold,

@@ -1,7 +1,7 @@
 """What the story of a session says of a call."""
 
-from agent_core.cli.words import outcome_word
 from agent_core.events.projection import Call
+from agent_core.history.words import outcome_word
 from agent_core.types import ToolCallBlock
 from agent_core.types.event_details import PermissionRequested, ToolFailed
 

@@ -7,10 +7,10 @@ from typing import Any, cast
 from msgspec import Struct, field
 
 from agent_core.api import AgentRuntime
-from agent_core.cli.service_tools import source_lines, use_line
-from agent_core.cli.words import SENT, TAKEN_BACK, sent_line, story_line
 from agent_core.errors import ErrorCode, StorageError, describe_error
 from agent_core.events.projection import Call, PlacedEvent, Projection
+from agent_core.history.service_tools import source_lines, use_line
+from agent_core.history.words import SENT, TAKEN_BACK, sent_line, story_line
 from agent_core.text import shown_json
 from agent_core.types import (
     AgentRecord,

@@ -11,8 +11,8 @@ from msgspec.structs import fields
 from agent_core.cli.acp.updates import Translation
 from agent_core.cli.terminal import Terminal
 from agent_core.cli.view import RunView
-from agent_core.cli.words import outcome_word, remarks, story_line
 from agent_core.events.projection import Projection
+from agent_core.history.words import outcome_word, remarks, story_line
 from agent_core.types import EventLevel, EventType, RuntimeEvent, utc_now
 from agent_core.types.event_details import read_details
 

@@ -1,0 +1,1 @@
+"""Stored sessions as people read them: runs, sentences, figures, the tree, and the page."""

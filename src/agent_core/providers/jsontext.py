@@ -34,6 +34,19 @@ def parse(raw: bytes | str) -> Any:
         return _parse_leniently(raw)
 
 
+def parse_strictly(raw: bytes) -> Any:
+    """Read JSON as its standard defines it, from senders that can be told what is wrong.
+
+    Raises:
+        ValueError: it is not JSON, is deeper than `MAX_DEPTH`, or has half a surrogate or a number
+            outside the range of a double.
+    """
+    value = orjson.loads(raw)
+    if raw.count(b"{") + raw.count(b"[") > MAX_DEPTH and _too_deep(value):
+        raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
+    return value
+
+
 def parse_object(raw: str) -> dict[str, Any]:
     """Read a JSON object that is safe to keep, to check and to send again.
 

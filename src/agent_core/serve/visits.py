@@ -1,12 +1,13 @@
 """One request: its sender, and the runtimes it may reach."""
 
-from msgspec import Struct
+from msgspec import Struct, field
 from starlette.requests import Request
 
 from agent_core.api import AgentRuntime
 from agent_core.serve.places import Places
 from agent_core.serve.principals import Principal, Right
 from agent_core.serve.problems import Problem
+from agent_core.serve.streams import Streams
 from agent_core.storage.rows import session_not_found
 from agent_core.types import SessionRecord
 
@@ -17,12 +18,14 @@ class Console(Struct):
     Attributes:
         places: the runtimes.
         read_only: nothing can be changed.
-        is_stopping: no new requests are taken, and streams end.
+        is_stopping: no new requests are taken.
+        streams: the open streams.
     """
 
     places: Places
     read_only: bool = False
     is_stopping: bool = False
+    streams: Streams = field(default_factory=Streams)
 
 
 class Visit(Struct, frozen=True):

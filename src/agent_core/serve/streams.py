@@ -1,0 +1,215 @@
+"""Streams of server-sent events."""
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
+from contextlib import aclosing, contextmanager
+from typing import Any, NamedTuple
+
+from starlette.types import Receive, Scope, Send
+
+from agent_core.aio import TaskStream
+from agent_core.serve.problems import Problem
+
+MOST = 100
+"""Streams that one principal may have open."""
+
+RETRY_MS = 2000
+"""Milliseconds after which a client whose stream was cut comes back."""
+
+COMMENT_S = 15.0
+"""Seconds between two comments, which keep the connection open."""
+
+SEND_S = 30.0
+"""Seconds that a reader may take for one part of a stream, until it is cut."""
+
+END_S = 5.0
+"""Seconds that streams have to end once the server stops."""
+
+_QUIET_S = 0.5
+"""Seconds without an event after which a stream of a stopping server has shown what is stored."""
+
+_LINE_ENDS = re.compile(r"\r\n|\r|\n")
+
+
+class ServerEvent(NamedTuple):
+    """One event of a stream.
+
+    Attributes:
+        data: its text; each line becomes a `data:` line.
+        event: its type; None for none.
+        id: what a client sends as `Last-Event-ID` when it comes back; None for none.
+    """
+
+    data: str
+    event: str | None = None
+    id: str | None = None
+
+    def encode(self) -> bytes:
+        """Return the event as it is sent."""
+        lines = [f"data: {line}" for line in _LINE_ENDS.split(self.data)]
+        if self.event is not None:
+            lines.insert(0, f"event: {self.event}")
+        if self.id is not None:
+            lines.insert(0, f"id: {self.id}")
+        return "".join(f"{line}\n" for line in (*lines, "")).encode()
+
+
+class Streams:
+    """The open streams of an application, counted by principal.
+
+    Attributes:
+        stopping: set once streams have to end.
+    """
+
+    def __init__(self) -> None:
+        self.stopping = asyncio.Event()
+        self._open = Counter[str]()
+
+    @contextmanager
+    def opened(self, principal: str) -> Generator[None]:
+        """Count a stream of a principal within the block.
+
+        Raises:
+            Problem: 429: the principal has too many.
+        """
+        if self._open[principal] >= MOST:
+            detail = f"{principal} has {MOST} streams open, which is the most; close some of them"
+            raise Problem(429, detail, headers={"Retry-After": str(round(COMMENT_S))})
+        self._open[principal] += 1
+        try:
+            yield
+        finally:
+            self._open[principal] -= 1
+            if not self._open[principal]:
+                del self._open[principal]
+
+    def end(self) -> None:
+        """Let streams end with what is stored, in `END_S` seconds at most."""
+        self.stopping.set()
+
+
+class EventStream:
+    """A response that streams events until they end, the client leaves, or the server stops.
+
+    Args:
+        streams: the open streams of the application.
+        principal: the name of the sender of the request.
+        begin: called once the stream counts as open; returns the events. What it raises is the
+            answer to the request.
+        headers: further headers.
+        retry_ms: told to the client at the head of the stream; None: not.
+        comments: send a comment every 15 seconds.
+    """
+
+    def __init__(
+        self,
+        streams: Streams,
+        principal: str,
+        begin: Callable[[], Awaitable[AsyncGenerator[ServerEvent]]],
+        *,
+        headers: Mapping[str, str] | None = None,
+        retry_ms: int | None = RETRY_MS,
+        comments: bool = True,
+    ) -> None:
+        self._streams = streams
+        self._principal = principal
+        self._begin = begin
+        self._retry_ms = retry_ms
+        self._comments = comments
+        self._headers = {
+            "content-type": "text/event-stream; charset=utf-8",
+            "cache-control": "no-store",
+            "x-accel-buffering": "no",
+            **(headers or {}),
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the response.
+
+        Raises:
+            Problem: 429: the principal has too many streams; or an error of `begin`.
+        """
+        with self._streams.opened(self._principal):
+            events = TaskStream(await self._begin())
+            async with aclosing(events):
+                await self._send_all(events, scope, receive, send)
+
+    async def _send_all(
+        self, events: AsyncGenerator[ServerEvent], scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        headers = [(name.encode(), value.encode()) for name, value in self._headers.items()]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        if scope["method"] != "HEAD":
+            left = asyncio.create_task(_gone(receive))
+            try:
+                await self._send_parts(events, left, send)
+            finally:
+                left.cancel()
+            if left.done() and not left.cancelled():
+                return
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _send_parts(
+        self, events: AsyncGenerator[ServerEvent], left: asyncio.Task[None], send: Send
+    ) -> None:
+        async def send_part(body: bytes) -> None:
+            try:
+                async with asyncio.timeout(SEND_S):
+                    await send({"type": "http.response.body", "body": body, "more_body": True})
+            except TimeoutError:
+                raise Problem(408, "the reader of a stream is too slow") from None
+
+        await send_part(b"" if self._retry_ms is None else f"retry: {self._retry_ms}\n\n".encode())
+        async with aclosing(self._parts(events, left)) as parts:
+            async for part in parts:
+                await send_part(part)
+
+    async def _parts(
+        self, events: AsyncGenerator[ServerEvent], left: asyncio.Task[None]
+    ) -> AsyncGenerator[bytes]:
+        """Yield events and comments, until the client has left or the server stops."""
+        clock = asyncio.get_running_loop().time
+        comment_at = clock() + COMMENT_S
+        stopping = asyncio.create_task(self._streams.stopping.wait())
+        ends_at: float | None = None
+        upcoming = asyncio.create_task(_next(events))
+        try:
+            while not left.done():
+                if ends_at is None:
+                    waited: set[asyncio.Task[Any]] = {upcoming, left, stopping}
+                    timeout = max(comment_at - clock(), 0.0) if self._comments else None
+                else:
+                    waited, timeout = {upcoming, left}, min(_QUIET_S, ends_at - clock())
+                    if timeout <= 0:
+                        return
+                await asyncio.wait(waited, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+                if upcoming.done():
+                    if (event := upcoming.result()) is None:
+                        return
+                    yield event.encode()
+                    upcoming = asyncio.create_task(_next(events))
+                elif ends_at is not None:
+                    return
+                if ends_at is None and stopping.done():
+                    ends_at = clock() + END_S
+                if self._comments and clock() >= comment_at:
+                    comment_at = clock() + COMMENT_S
+                    yield b":\n\n"
+        finally:
+            stopping.cancel()
+            upcoming.cancel()
+            await asyncio.wait([upcoming])
+            if not upcoming.cancelled():
+                upcoming.exception()  # mark it as retrieved: nobody is left to be told
+
+
+async def _next(events: AsyncGenerator[ServerEvent]) -> ServerEvent | None:
+    return await anext(events, None)
+
+
+async def _gone(receive: Receive) -> None:
+    """Return once the client has left."""
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,12 +1,13 @@
-"""The same four programs in this SDK and in others: lines, time on the clock, CPU.
+"""The same programs in this SDK and in others: lines, time on the clock, CPU.
 
     python programs.py                       # ours, and every peer that is installed
     python programs.py --install             # make the peers' environments first
     python programs.py -r 7 -p extract ours pydantic_ai
-    python programs.py --page                # and write the table of docs/recipes/README.md
+    python programs.py --lines               # only count lines
+    python programs.py --page                # and write the tables of docs/recipes/README.md
 
-Ours are the recipes of examples/recipes, the peers' stand in programs/<peer>, written as their own
-documents write them and formatted by the same formatter. All talk to one scripted model server
+Ours are the recipes of examples/recipes and what is in programs/ours, the peers' are in
+programs/<peer>, written as their own documents write them and formatted by the same formatter. All talk to one scripted model server
 (programs/model.py), which takes 20 ms for each answer. Every sample is a fresh process of the
 program, and what it prints or serves is checked. Lines are those that are neither blank nor
 comments nor the docstring on top; the page of the web service is the same file for all and is not
@@ -19,12 +20,14 @@ import json
 import os
 import platform
 import re
+import signal
 import socket
 import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
 import urllib.request
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,18 +37,30 @@ from statistics import median
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 RECIPES = ROOT / "examples" / "recipes"
+FOLDERS = [RECIPES, HERE / "programs" / "ours", ROOT / "examples" / "agcore"]
 PAGE = ROOT / "docs" / "recipes" / "README.md"
-BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 PROGRAMS = {  # name: what it is
-    "web_service": "a web service: words as they come, approvals, cancelling",
-    "extract": "100 files into typed rows, ten at once, with a budget",
     "database_tool": "a tool with dependencies and a database",
-    "multi_agent": "a writer with a researcher and a critic",
+    "multi_agent": "a writer with a researcher and a critic, one budget",
+    "handoffs": "a desk: triage hands over to two specialists",
+    "extract": "100 files into typed rows, ten at once, with a budget",
+    "typed_agent": "a typed agent with a tool, and its test without a model",
+    "web_service": "a web service: words as they come, approvals, cancelling",
+    "stopping_service": "a service that ends cleanly with open streams",
 }
 OURS = "ours"
 FILES, WEB_RUNS = 100, 20
+DESK = """\
+(triage -> rentals)
+The tandem is yours for 5 days.
+(rentals -> triage)
+(triage -> workshop)
+See you on Monday at 9:00.
+Customer(rentals={'tandem': 5}, appointment='Monday at 9:00')
+""".splitlines()
 BEES = "Bees dance to tell where food is. Say how far the food is, too."
 PEERS = {  # name: packages, how it names the model
+    "claude_agent": (["claude-agent-sdk"], "claude-sonnet-4-5"),
     "pydantic_ai": (["pydantic-ai-slim[openai]"], "openai-chat:gpt-5-mini"),
     "openai_agents": (["openai-agents"], "gpt-5-mini"),
     "langgraph": (["langchain", "langgraph", "langchain-openai"], "openai:gpt-5-mini"),
@@ -57,6 +72,7 @@ QUIET = {
     "OPENAI_AGENTS_DISABLE_TRACING": "1",
     "LANGSMITH_TRACING": "false",
     "NO_PROXY": "127.0.0.1",
+    "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     "PYTHONWARNINGS": "ignore",
 }
 # OpenAI Agents speaks Responses unless it is told otherwise; the server speaks Chat Completions.
@@ -75,9 +91,14 @@ class Side:
     """One SDK: its programs and the interpreter that has it."""
 
     name: str
-    folder: Path
+    folders: list[Path]
     python: Path
     model: str
+
+    def file(self, program):
+        """The program, or None."""
+        files = [folder / f"{program}.py" for folder in self.folders]
+        return next((file for file in files if file.exists()), None)
 
     def command(self, code, *arguments):
         return [str(self.python), "-c", PRELUDE.get(self.name, "") + code, *map(str, arguments)]
@@ -86,16 +107,17 @@ class Side:
         url = f"http://127.0.0.1:{port}/{program}/v1"
         model = f"{self.model}@{url}" if self.name == OURS else self.model
         own = {"MODEL": model, "OPENAI_BASE_URL": url, "OPENAI_API_KEY": "sk-fake"}
+        own |= {"ANTHROPIC_BASE_URL": url.removesuffix("/v1"), "ANTHROPIC_API_KEY": "sk-fake"}
         own |= {"SOONG_AGENT_HOME": str(scratch / "home"), "HOME": str(scratch)}
         own |= {"PAGE": str(RECIPES / "web_service.html")}
         return os.environ | QUIET | own
 
 
 def sides(venvs):
-    found = [Side(OURS, RECIPES, Path(sys.executable), "openai:gpt-5-mini")]
+    found = [Side(OURS, FOLDERS, Path(sys.executable), "openai:gpt-5-mini")]
     for name, (_, model) in PEERS.items():
         python = venvs / name / "bin" / "python"
-        found.append(Side(name, HERE / "programs" / name, python, model))
+        found.append(Side(name, [HERE / "programs" / name], python, model))
     return found
 
 
@@ -173,21 +195,27 @@ def check_multi_agent(printed):
     assert printed.strip() == BEES, printed
 
 
-SCRIPTS = {  # name: arguments, how what it prints is checked
-    "extract": (["invoices"], check_extract),
-    "database_tool": (["shop.db", "What did Ada order?"], check_database_tool),
-    "multi_agent": (["bees"], check_multi_agent),
+def check_handoffs(printed):
+    assert printed.splitlines() == DESK, printed
+
+
+SCRIPTS = {  # name: arguments, what it reads, how what it prints is checked
+    "extract": (["invoices"], "", check_extract),
+    "database_tool": (["shop.db", "What did Ada order?"], "", check_database_tool),
+    "multi_agent": (["bees"], "", check_multi_agent),
+    "handoffs": ([], "Keep the tandem for 3 more days.\nAnd repair it.\n", check_handoffs),
 }
 
 
 def run_script(side, program, port, scratch):
-    arguments, check = SCRIPTS[program]
-    command = side.command(SCRIPT, side.folder / f"{program}.py", *arguments)
+    arguments, read, check = SCRIPTS[program]
+    command = side.command(SCRIPT, side.file(program), *arguments)
     environment = side.environment(port, program.split("_")[0], scratch)
     began = time.perf_counter()
-    child = subprocess.Popen(
-        command, cwd=scratch, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    child = subprocess.Popen(command, cwd=scratch, env=environment, **pipes)
+    child.stdin.write(read.encode())
+    child.stdin.close()
     printed, complained = child.stdout.read(), child.stderr.read()
     _, status, usage = os.wait4(child.pid, 0)
     wall = time.perf_counter() - began
@@ -209,8 +237,8 @@ class Service:
         with urllib.request.urlopen(request, timeout=30) as response:
             return response.read()
 
-    def start(self, session):
-        asked = {"message": "Write to Ada", "session": session}
+    def start(self, session, message="Write to Ada"):
+        asked = {"message": message, "session": session}
         return json.loads(self.post("/runs", asked))["run_id"]
 
     def events(self, run_id, last_id=None):
@@ -261,22 +289,61 @@ def check_service(service):
     assert kind == "run_cancelled", kind
 
 
-def run_service(side, _, port, scratch):
+def free_port():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        own = free.getsockname()[1]
-    environment = side.environment(port, "web", scratch)
-    command = side.command(SERVICE, side.folder, own)
+        return free.getsockname()[1]
+
+
+def started(command, own, scratch, environment):
+    """A server that answers, and its client."""
     server = subprocess.Popen(command, cwd=scratch, env=environment)
+    url = f"http://127.0.0.1:{own}"
+    while True:
+        try:
+            urllib.request.urlopen(url, timeout=5).close()
+            break
+        except urllib.error.HTTPError:
+            break
+        except OSError:
+            assert server.poll() is None, "the service has ended"
+            time.sleep(0.05)
+    return server, Service(url)
+
+
+def run_stopping(side, program, port, scratch):
+    """A service is stopped while it streams; the next one continues the conversation."""
+    cpu = 0.0
+    began = time.perf_counter()
+    for signal_, message in ((signal.SIGTERM, "Tell a story."), (signal.SIGINT, "How often?")):
+        environment = side.environment(port, "stopping", scratch) | {"PORT": str(free_port())}
+        command = side.command(SCRIPT, side.file(program))
+        server, service = started(command, int(environment["PORT"]), scratch, environment)
+        kinds, texts = [], []
+        for _, kind, payload in service.events(service.start("told", message)):
+            if kind == "model_text_delta" and not texts and "story" in message:
+                server.send_signal(signal_)
+            kinds.append(kind)
+            texts += [payload["text"]] if kind == "model_text_delta" else []
+        expected = "run_cancelled" if "story" in message else "run_completed"
+        assert kinds[-1] == expected, kinds
+        if "story" not in message:
+            server.send_signal(signal_)
+        _, status, usage = os.wait4(server.pid, 0)
+        server.returncode = os.waitstatus_to_exitcode(status)
+        assert server.returncode == 0, server.returncode
+        cpu += usage.ru_utime + usage.ru_stime
+    # A framework that does not store what it asks before the answer has forgotten the first one.
+    assert "".join(texts) in ("You have asked 2 times.", "You have asked 1 times."), texts
+    return time.perf_counter() - began, cpu
+
+
+def run_service(side, _, port, scratch):
+    own = free_port()
+    environment = side.environment(port, "web", scratch)
+    command = side.command(SERVICE, side.file("web_service").parent, own)
+    server, service = started(command, own, scratch, environment)
     try:
-        service = Service(f"http://127.0.0.1:{own}")
-        while True:
-            try:
-                urllib.request.urlopen(service.url, timeout=5).close()
-                break
-            except OSError:
-                assert server.poll() is None, "the service has ended"
-                time.sleep(0.05)
         check_service(service)
         began = time.perf_counter()
         for number in range(WEB_RUNS):
@@ -289,9 +356,13 @@ def run_service(side, _, port, scratch):
     return wall, usage.ru_utime + usage.ru_stime
 
 
+RUNNERS = {"web_service": run_service, "stopping_service": run_stopping}
+MEASURED = [*SCRIPTS, *RUNNERS]
+
+
 def measure(chosen, program, repeats):
     """Medians by side; the sides take turns, so that what else the machine does meets all of them."""
-    run = run_service if program == "web_service" else run_script
+    run = RUNNERS.get(program, run_script)
     samples = {side.name: [] for side in chosen}
     with model_server() as port:
         for _ in range(repeats):
@@ -307,23 +378,38 @@ def measure(chosen, program, repeats):
     return found
 
 
-# ---- the table -----------------------------------------------------------------
+# ---- the tables ----------------------------------------------------------------
 
 
-def table(results, programs):
-    head = "| program | |" + "".join(f" {name} |" for name in results)
-    rows = [head, "|---" * (len(results) + 2) + "|"]
-    figures = (
-        ("lines", "lines", "{:.0f}"),
-        ("seconds", "wall_s", "{:.2f}"),
-        ("CPU seconds", "cpu_s", "{:.2f}"),
-    )
-    for program in programs:
-        for shown, key, form in figures:
-            cells = [form.format(side[program][key]) for side in results.values()]
-            name = f"{program}: {PROGRAMS[program]}" if key == "lines" else ""
+def table_of_lines(chosen):
+    """How long each program is; a side without it has a dash."""
+    rows = ["| program |" + "".join(f" {side.name} |" for side in chosen)]
+    rows.append("|---" * (len(chosen) + 1) + "|")
+    for program, what in PROGRAMS.items():
+        files = [side.file(program) for side in chosen]
+        cells = [str(lines_of(file)) if file else "–" for file in files]
+        rows.append(f"| `{program}`: {what} | " + " | ".join(cells) + " |")
+    return "\n".join(rows)
+
+
+def table_of_figures(results):
+    rows = ["| program | |" + "".join(f" {name} |" for name in results)]
+    rows.append("|---" * (len(results) + 2) + "|")
+    for program in MEASURED:
+        for shown, key in (("seconds", "wall_s"), ("CPU seconds", "cpu_s")):
+            found = [side.get(program) for side in results.values()]
+            cells = [f"{each[key]:.2f}" if each else "–" for each in found]
+            name = f"`{program}`" if key == "wall_s" else ""
             rows.append(f"| {name} | {shown} | " + " | ".join(cells) + " |")
     return "\n".join(rows)
+
+
+def write(name, shown):
+    """Put a table between its marks on the page."""
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    text = PAGE.read_text(encoding="utf-8")
+    before, after = text.split(begin)[0], text.split(end)[1]
+    PAGE.write_text(f"{before}{begin}\n\n{shown}\n\n{end}{after}", encoding="utf-8")
 
 
 def main():
@@ -332,39 +418,40 @@ def main():
     )
     parser.add_argument("sides", nargs="*", help="default: ours and every peer that is installed")
     parser.add_argument("-r", "--repeats", type=int, default=5)
-    parser.add_argument("-p", "--programs", default=",".join(PROGRAMS))
+    parser.add_argument("-p", "--programs", default=",".join(MEASURED))
     parser.add_argument("--venvs", type=Path, default=HERE / "venvs" / "programs")
     parser.add_argument("--install", action="store_true", help="make the peers' environments")
-    parser.add_argument("--page", action="store_true", help="write the page's table")
+    parser.add_argument("--lines", action="store_true", help="count only, and run nothing")
+    parser.add_argument("--page", action="store_true", help="write the page's tables")
     options = parser.parse_args()
     if options.install:
         install(options.venvs)
-    programs = options.programs.split(",")
+    everyone = sides(options.venvs)
+    print(shown := table_of_lines(everyone))
+    if options.page:
+        write("lines", shown)
+    if options.lines:
+        return
     load = os.getloadavg()[0]
     chosen = [
         side
-        for side in sides(options.venvs)
+        for side in everyone
         if side.name in (options.sides or [side.name]) and side.python.exists()
     ]
     results = {side.name: {} for side in chosen}
-    for program in programs:
-        for name, found in measure(chosen, program, options.repeats).items():
+    for program in options.programs.split(","):
+        having = [side for side in chosen if side.file(program)]
+        for name, found in measure(having, program, options.repeats).items():
             results[name][program] = found
-    for side in chosen:
-        for program in programs:
-            file = side.folder / f"{program}.py"
-            results[side.name][program]["lines"] = lines_of(file)
-    shown = table(results, programs)
     where = f"CPython {platform.python_version()}, {os.cpu_count()} cores"
     loads = f"load average {load:.1f} before and {os.getloadavg()[0]:.1f} after"
+    shown = table_of_figures(results)
     shown += (
         f"\n\nMedians of {options.repeats} on {where}, {loads}: {'; '.join(map(versions, chosen))}."
     )
     print(shown)
     if options.page:
-        text = PAGE.read_text(encoding="utf-8")
-        before, after = text.split(BEGIN)[0], text.split(END)[1]
-        PAGE.write_text(f"{before}{BEGIN}\n\n{shown}\n\n{END}{after}", encoding="utf-8")
+        write("figures", shown)
 
 
 if __name__ == "__main__":

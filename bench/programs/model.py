@@ -13,6 +13,7 @@ import re
 import sys
 
 DELAY = 0.02
+LONG = 100_000  # bytes; a longer answer comes in pieces
 serial = 0
 
 
@@ -89,7 +90,44 @@ def multi(messages, tools):
     ]
 
 
-PROGRAMS = {"web": web, "extract": extract, "database": database, "multi": multi}
+def handoffs(messages, tools):
+    """Hands over to the agent for the last message, by way of triage, which then does the work."""
+    asked = max(i for i, m in enumerate(messages) if m["role"] == "user")
+    done = " ".join(results(messages[asked:]))
+    names = [t["function"]["name"] for t in tools]
+    wanted = "rentals" if "tandem" in text_of(messages[asked]) else "workshop"
+    if wanted == "rentals" and "extend_rental" in names:
+        if "is rented for" in done:
+            return "The tandem is yours for 5 days.", []
+        return "", [("extend_rental", {"bicycle": "tandem", "days": 3})]
+    if wanted == "workshop" and "book_slot" in names:
+        if "booked" in done:
+            return "See you on Monday at 9:00.", []
+        if "9:00" in done:
+            return "", [("book_slot", {"day": "Monday", "time": "9:00"})]
+        return "", [("free_slots", {"day": "Monday"})]
+    to = "triage" if {"extend_rental", "book_slot"} & {*names} else wanted
+    if found := [name for name in names if name.endswith(f"_to_{to}")]:
+        return "", [(found[0], {})]
+    return "", [(named(tools, "final_result")["name"], {"to": to})]
+
+
+def stopping(messages, tools):
+    """Tells a story of many words, slowly, and short ones when it is asked again."""
+    asked = [text_of(m) for m in messages if m["role"] == "user"]
+    if "story" in asked[-1]:
+        return "word " * 1000, []
+    return f"You have asked {len(asked)} times.", []
+
+
+PROGRAMS = {
+    "stopping": stopping,
+    "web": web,
+    "extract": extract,
+    "database": database,
+    "multi": multi,
+    "handoffs": handoffs,
+}
 
 
 def chat_answer(program, request):
@@ -133,17 +171,28 @@ def body(program, request):
     return b"".join([*lines, b"data: [DONE]\n\n"]), "text/event-stream"
 
 
+def parts(answer):
+    size = 1000 if len(answer) > LONG else len(answer)
+    return (answer[start : start + size] for start in range(0, len(answer), size))
+
+
 async def serve(reader, writer):
     try:
         while True:
             head = (await reader.readuntil(b"\r\n\r\n")).lower()
+            if not head.startswith(b"post"):  # which models there are, and the like
+                writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+                continue
             length = int(head.split(b"content-length:")[1].split(b"\r\n")[0])
             request = json.loads(await reader.readexactly(length))
             await asyncio.sleep(DELAY)
             answer, kind = body(head.split(b"/")[1].decode(), request)
             start = f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: {len(answer)}"
-            writer.write(start.encode() + b"\r\n\r\n" + answer)
-            await writer.drain()
+            writer.write(start.encode() + b"\r\n\r\n")
+            for part in parts(answer):
+                writer.write(part)
+                await writer.drain()
+                await asyncio.sleep(DELAY if len(answer) > LONG else 0)
     except (asyncio.IncompleteReadError, ConnectionError):
         pass
     finally:

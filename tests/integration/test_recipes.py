@@ -8,7 +8,7 @@ import sqlite3
 import subprocess
 import sys
 from asyncio.subprocess import PIPE
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -20,30 +20,11 @@ from agent_core.providers.scripted import Calls, Fails, Hangs, Says, ScriptedCal
 from browser import CHROMIUM, tab
 from isolation import Home
 from model_server import ModelServer, Received, Reply
+from recipe_programs import RECIPES, ROOT, environment, run
 
 pytestmark = pytest.mark.timeout(120)  # whole programs, one after the other; and a browser
 
-ROOT = Path(__file__).parents[2]
-RECIPES = ROOT / "examples" / "recipes"
 INVOICE = re.compile(r"Invoice (\S+) for (.+)\. Total: ([\d.]+) (\w+)")
-
-
-def environment(home: Home, server: ModelServer) -> Mapping[str, str]:
-    model = f"openai:gpt-5-mini@{server.base_url('openai')}"
-    return {**os.environ, "SOONG_AGENT_HOME": str(home.path), "MODEL": model}
-
-
-def run(
-    home: Home, server: ModelServer, program: str, *arguments: str, cwd: Path
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(  # noqa: S603 - our own script, in our own interpreter
-        [sys.executable, str(RECIPES / f"{program}.py"), *arguments],
-        cwd=cwd,
-        env={**environment(home, server), "PYTHONWARNINGS": "error"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 def read_invoice(asked: Received) -> Reply:
@@ -477,3 +458,10 @@ def test_the_fragments_of_the_comparison_stand_in_programs() -> None:
 def without_space(code: str) -> str:
     """The formatter sets fragments to the left, where more fits into a line."""
     return re.sub(r"\s|,(?=\s*\))", "", code)
+
+
+def test_the_table_of_lines_counts_right() -> None:
+    program = [sys.executable, str(ROOT / "bench" / "programs.py"), "--lines"]
+    done = subprocess.run(program, capture_output=True, text=True, check=True)  # noqa: S603
+    page = (ROOT / "docs" / "recipes" / "README.md").read_text(encoding="utf-8")
+    assert done.stdout.strip() in page

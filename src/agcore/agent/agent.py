@@ -57,7 +57,7 @@ from agent_core.types import OutputT
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
 
-    from agent_core.loop.options import Instructions, JsonSchema
+    from agent_core.loop.options import Instructions, JsonSchema, OutputType
 
 _threads = SharedLoop("agcore")
 """The event loop of `Agent.run_sync`."""
@@ -167,7 +167,7 @@ class Agent(AgentSpec[DepsT, OutputT]):
         name: str | None = None,
         instructions: "Instructions | None" = None,
         *,
-        output_type: "TypeForm[OutputT]",
+        output_type: "OutputType[OutputT]",
         deps_type: "TypeForm[DepsT] | None" = None,
         **parts: Unpack[AgentParts],
     ) -> None: ...
@@ -341,7 +341,7 @@ class Agent(AgentSpec[DepsT, OutputT]):
 
     @overload
     async def run(
-        self, message: Prompt, *, output_type: "TypeForm[_Asked]", **args: Unpack[RunArgs[DepsT]]
+        self, message: Prompt, *, output_type: "OutputType[_Asked]", **args: Unpack[RunArgs[DepsT]]
     ) -> RunResult[_Asked]: ...
 
     @lists_keywords(RunArgs)
@@ -379,7 +379,7 @@ class Agent(AgentSpec[DepsT, OutputT]):
 
     @overload
     def run_sync(
-        self, message: Prompt, *, output_type: "TypeForm[_Asked]", **args: Unpack[RunArgs[DepsT]]
+        self, message: Prompt, *, output_type: "OutputType[_Asked]", **args: Unpack[RunArgs[DepsT]]
     ) -> RunResult[_Asked]: ...
 
     @lists_keywords(RunArgs)
@@ -410,7 +410,7 @@ class Agent(AgentSpec[DepsT, OutputT]):
 
     @overload
     def stream(
-        self, message: Prompt, *, output_type: "TypeForm[_Asked]", **args: Unpack[RunArgs[DepsT]]
+        self, message: Prompt, *, output_type: "OutputType[_Asked]", **args: Unpack[RunArgs[DepsT]]
     ) -> AgentStream[_Asked]: ...
 
     @lists_keywords(RunArgs)

@@ -61,9 +61,7 @@ from agent_core.text import plural
 from agent_core.types import OutputT, RunStatus, new_id
 
 if TYPE_CHECKING:
-    from typing_extensions import TypeForm
-
-    from agent_core.loop.options import Instructions, JsonSchema
+    from agent_core.loop.options import Instructions, JsonSchema, OutputType
 
 Environment = str | Callable[[], str]
 
@@ -250,7 +248,7 @@ class AgentSession(Generic[DepsT, OutputT]):
 
     @overload
     async def run(
-        self, message: Prompt, *, output_type: "TypeForm[_Asked]", **args: Unpack[TurnArgs[DepsT]]
+        self, message: Prompt, *, output_type: "OutputType[_Asked]", **args: Unpack[TurnArgs[DepsT]]
     ) -> RunResult[_Asked]: ...
 
     @lists_keywords(TurnArgs)
@@ -313,7 +311,7 @@ class AgentSession(Generic[DepsT, OutputT]):
 
     @overload
     def stream(
-        self, message: Prompt, *, output_type: "TypeForm[_Asked]", **args: Unpack[TurnArgs[DepsT]]
+        self, message: Prompt, *, output_type: "OutputType[_Asked]", **args: Unpack[TurnArgs[DepsT]]
     ) -> AgentStream[_Asked]: ...
 
     @lists_keywords(TurnArgs)

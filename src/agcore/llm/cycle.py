@@ -468,11 +468,12 @@ class LlmCycle:
             within=None if turn.meter is None else turn.meter.in_time(),
             leaves_calls=own is None,
         )
-        if options.output_validators:
+        if options.output_validators or (expected is not None and expected.functions):
             from agent_core.loop.validators import OutputChecks  # noqa: PLC0415 - few have any
 
-            validators, retries = options.output_validators, options.output_retries
-            made.ctx.toolbox.checks = OutputChecks(validators, context, retries)
+            made.ctx.toolbox.checks = OutputChecks(
+                options.output_validators, options.output_retries
+            )
         return _Submission(run=made, prompt=draft, turn=turn, start=len(path))
 
     def _fitting_prompt(

@@ -128,7 +128,9 @@ async def report_child(store: SessionStore, child: ChildRun, *, step_id: str | N
         answer=outcome.text if outcome.status is RunStatus.COMPLETED else None,
         status=outcome.status.value,
         step_id=step_id,
-        output=to_jsonable_python(outcome.output) if child.spec.expected is not None else None,
+        output=to_jsonable_python(outcome.output, fallback=str)
+        if child.spec.expected is not None
+        else None,
         metadata={
             **facts,
             "agent_definition_id": child.spec.definition.agent_definition_id,

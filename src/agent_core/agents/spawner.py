@@ -422,7 +422,9 @@ class ChildSpawner:
             return ToolResult(is_error=True, error=error)
         if child.spec.expected is None:
             return ToolResult(content=[TextBlock(text=outcome.text)])
-        return ToolResult(content=[JsonBlock(data=to_jsonable_python(outcome.output))])
+        return ToolResult(
+            content=[JsonBlock(data=to_jsonable_python(outcome.output, fallback=str))]
+        )
 
     async def _build_result(self, child: ChildRun) -> ToolResult:
         error, report = find_failure(child), await self._store_report(child)

@@ -32,8 +32,6 @@ from agent_core.types import (
 )
 
 if TYPE_CHECKING:
-    from typing_extensions import TypeForm
-
     from agent_core.budgets.pool import BudgetPool
     from agent_core.extensions import Extension
     from agent_core.loop.guards import RunGuard
@@ -41,6 +39,7 @@ if TYPE_CHECKING:
         AnyAgent,
         AnyModel,
         JsonSchema,
+        OutputType,
         RunOptions,
     )
     from agent_core.loop.validators import OutputValidator
@@ -321,7 +320,8 @@ class RunHandle(Generic[OutputT]):
 
         if isinstance(self._run, Run):
             return output
-        if (expected := self._options.expected()) is None:
+        expected = self._options.expected()
+        if expected is None or expected.functions:  # what a function returned is not stored
             return output
         from agent_core.tools.base import OutputMisfitError  # noqa: PLC0415 - loaded by now
 
@@ -385,7 +385,7 @@ class RunHandle(Generic[OutputT]):
         output_validators: "Sequence[OutputValidator]" = (),
         model: "AnyModel | None" = None,
         budget: "BudgetPool | None" = None,
-        output_type: "TypeForm[Any] | JsonSchema | None" = None,
+        output_type: "OutputType[Any] | JsonSchema | None" = None,
     ) -> "RunHandle[Any]":
         """Answer a question of this run, like `AgentRuntime.answer`.
 

@@ -41,8 +41,6 @@ from agent_core.types.lanes import ANYWHERE, PLACED, Placement
 from agent_core.types.memory_scopes import checked_scope
 
 if TYPE_CHECKING:
-    from typing_extensions import TypeForm
-
     from agent_core.api.tasks import Tasks
     from agent_core.budgets.pool import BudgetPool
     from agent_core.config.models import Config
@@ -52,6 +50,7 @@ if TYPE_CHECKING:
         AnyAgent,
         AnyModel,
         JsonSchema,
+        OutputType,
         RunOptions,
         StartFields,
         TypedStartFields,
@@ -606,7 +605,7 @@ class AgentRuntime:
         output_validators: "Sequence[OutputValidator]" = (),
         model: "AnyModel | None" = None,
         budget: "BudgetPool | None" = None,
-        output_type: "TypeForm[Any] | JsonSchema | None" = None,
+        output_type: "OutputType[Any] | JsonSchema | None" = None,
         decided_by: str = "sdk",
     ) -> RunHandle[Any]:
         """Answer a question of this or another process; the first answer counts.

@@ -13,8 +13,6 @@ from agent_core.keywords import lists_keywords
 from agent_core.types import Mode, OutputT, UserMessage
 
 if TYPE_CHECKING:
-    from typing_extensions import TypeForm
-
     from agent_core.budgets.pool import BudgetPool
     from agent_core.extensions import Extension
     from agent_core.loop.guards import RunGuard
@@ -22,6 +20,7 @@ if TYPE_CHECKING:
         AnyAgent,
         AnyModel,
         JsonSchema,
+        OutputType,
         RunOptions,
         StartFields,
         TypedStartFields,
@@ -192,7 +191,7 @@ class Session:
         output_validators: "Sequence[OutputValidator]" = (),
         model: "AnyModel | None" = None,
         budget: "BudgetPool | None" = None,
-        output_type: "TypeForm[Any] | JsonSchema | None" = None,
+        output_type: "OutputType[Any] | JsonSchema | None" = None,
     ) -> RunHandle[Any]:
         """Answer a question of this session, like `AgentRuntime.answer`; exiting waits for its run.
 

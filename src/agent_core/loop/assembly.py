@@ -150,7 +150,7 @@ def build_run(
         ConfigError: `validation_error`; a tool takes other `deps`.
     """
     tools = list(tools)
-    check_deps(tools, deps)
+    check_deps([*tools, *(expected.functions if expected else ())], deps)
     null = NoHistory()
     identity = run or RunIdentity(
         session_id=new_id("session"), agent_id=new_id("agent"), run_id=new_id("run")

@@ -18,6 +18,7 @@ from typing import (
 )
 
 from pydantic import ValidationError
+from typing_extensions import TypeAliasType, TypeVar
 
 from agent_core.config.models import ModelConfig, as_model
 from agent_core.config.problems import nearest
@@ -58,6 +59,17 @@ _SHOWN = 200
 
 JsonSchema = Mapping[str, Any]
 
+_OutputT = TypeVar("_OutputT")
+_OneOutput = TypeAliasType(
+    "_OneOutput",
+    "TypeForm[_OutputT] | Callable[..., Awaitable[_OutputT] | _OutputT]",
+    type_params=(_OutputT,),
+)
+OutputType = TypeAliasType(
+    "OutputType", "_OneOutput[_OutputT] | Sequence[_OneOutput[_OutputT]]", type_params=(_OutputT,)
+)
+"""A type, or a function that returns the output, or a list of them."""
+
 Instructions = str | Callable[[ExtensionContext], str | Awaitable[str | None] | None]
 """A text, or a function, async or not, that returns one for a run; `context.deps` is its `deps`."""
 
@@ -84,7 +96,9 @@ class RunOptions(Generic[OutputT]):
             `@tool`. None leaves the choice to the configuration; `()` means no tools. Children, and
             an orchestrator's workers, get no other working tools either.
         disabled_tools: names of tools that the run and its children must not have.
-        output_type: the type of the answer, or its JSON Schema.
+        output_type: the type of the answer, or its JSON Schema; or a function, async or not, whose
+            parameters are the answer and whose return value is the output; or a list of types and
+            functions, of which the model chooses one. Functions are not stored.
         output_mode: how a typed answer is requested.
         output_retries: how often an answer that does not validate goes back to the model.
         output_validators: functions of the value of the answer, or of it and a context with `run`
@@ -126,7 +140,7 @@ class RunOptions(Generic[OutputT]):
     model: AnyModel | None = None
     tools: Sequence[AnyTool] | None = None
     disabled_tools: Sequence[str] = ()
-    output_type: "TypeForm[OutputT] | JsonSchema | None" = None
+    output_type: "OutputType[OutputT] | JsonSchema | None" = None
     output_mode: OutputMode = "auto"
     output_retries: int = 2
     output_validators: "Sequence[OutputValidator]" = ()
@@ -247,7 +261,7 @@ class RunFields(TypedDict, total=False):
 class TypedRunFields(RunFields, Generic[OutputT], total=False):
     """The fields of `RunOptions` as keywords of `start` and `run`."""
 
-    output_type: "TypeForm[OutputT]"
+    output_type: "OutputType[OutputT]"
     agent: "AnyAgent[OutputT] | str | None"
 
 
@@ -323,7 +337,7 @@ class Agent(Generic[OutputT]):
     model: AnyModel | None = None
     tools: Sequence[AnyTool] | None = None
     disabled_tools: Sequence[str] = ()
-    output_type: "TypeForm[OutputT] | JsonSchema | None" = None
+    output_type: "OutputType[OutputT] | JsonSchema | None" = None
     output_mode: OutputMode = "auto"
     output_retries: int = 2
     output_validators: "Sequence[OutputValidator]" = ()
@@ -584,8 +598,13 @@ def stored_options(options: RunOptions[Any]) -> StoredOptions:
         raise malformed_option(name, f"{reason}{where}") from None
     if (expected := options.expected()) is None:
         return stored
+    needs_caller = [*stored.needs_caller, *(["output_type"] if expected.functions else [])]
     return stored.model_copy(
-        update={"output_schema": expected.schema, "output_name": expected.name}
+        update={
+            "output_schema": expected.schema,
+            "output_name": expected.name,
+            "needs_caller": needs_caller,
+        }
     )
 
 

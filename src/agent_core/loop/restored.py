@@ -31,6 +31,7 @@ def missing_options(
         "guards": bool(given.guards),
         "extensions": bool(given.extensions),
         "model": given.model is not None,
+        "output_type": given.output_type is not None,
         "output_validators": bool(given.output_validators),
         "agents": bool(given.agents),
         "handoffs": bool(given.handoffs),

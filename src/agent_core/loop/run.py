@@ -283,16 +283,16 @@ def accept_output(ctx: RunContext, expected: "ExpectedOutput", stats: RunStats) 
 
 
 async def accept_checked(ctx: RunContext, checks: "OutputChecks", stats: RunStats) -> bool:
-    """Return whether the validators accept the answer; if not, send it back to the model.
+    """Return whether the program's functions accept the answer; if not, send it to the model again.
 
     Raises:
-        AgentCoreError: `output_invalid`: it was sent back as often as allowed; or a validator
+        AgentCoreError: `output_invalid`: it was sent back as often as allowed; or a function
             failed.
     """
     text = "".join(stats.answer)
     try:
         value = stats.output if stats.is_typed else text
-        stats.output, stats.is_typed = await checks.checked(value), True
+        stats.output, stats.is_typed = await checks.checked(ctx, value), True
     except ToolRetry as refusal:
         if stats.output_retries >= checks.retries:
             raise checks.failure(refusal, text) from None

@@ -4,8 +4,8 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
@@ -58,6 +58,7 @@ from agent_core.types import (
     ToolCall,
     ToolResult,
     ToolResultBlock,
+    new_id,
 )
 
 logger = logging.getLogger(__name__)
@@ -495,6 +496,14 @@ def _open_call(ctx: RunContext, call: ToolCall) -> OpenCall:
 
     task = asyncio.current_task()
     return OpenCall(show, ctx.results.writer(ctx.run, call), lambda: is_cancelled(task))
+
+
+@contextmanager
+def open_answer(ctx: RunContext, name: str) -> Generator[ToolContext]:
+    """Yield the context of an output function, which is called like a tool, but is no call."""
+    call = ToolCall(tool_call_id=new_id("call"), name=name)
+    with _open_call(ctx, call) as opened:
+        yield _context_of(ctx, call, opened)
 
 
 def _answer(

@@ -1,4 +1,4 @@
-"""Validators of a program: they check the value of an answer before it ends the run."""
+"""Functions of a program for the value of an answer: they make it, and check it, at the end."""
 
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
@@ -8,6 +8,8 @@ from msgspec import Struct
 
 from agent_core.errors import AgentCoreError, ErrorCode, ToolRetry
 from agent_core.extensions import ExtensionContext
+from agent_core.loop.context import RunContext
+from agent_core.loop.tool_turn import open_answer
 from agent_core.text import plural, shorten_text
 
 _MAX_TEXT = 2_000
@@ -19,29 +21,29 @@ OutputValidator = (
 
 
 class OutputChecks(Struct, frozen=True):
-    """The validators of a run.
+    """The output functions and the validators of a run.
 
     Attributes:
         validators: called in order, each with the value of the one before.
-        context: of the run.
         retries: how often a refused answer goes back to the model.
     """
 
     validators: Sequence[OutputValidator]
-    context: ExtensionContext
     retries: int
 
-    async def checked(self, value: Any) -> Any:
-        """Return the value as the validators leave it.
+    async def checked(self, ctx: RunContext, value: Any) -> Any:
+        """Return the value as the output function and the validators leave it.
 
         Raises:
             ToolRetry: one refuses it.
             AgentCoreError: one failed.
         """
+        if ctx.toolbox.expected is not None and ctx.toolbox.expected.functions:
+            value = await _made(ctx, value)
         for validate in self.validators:
             name = getattr(validate, "__name__", type(validate).__name__)
             takes_context = len(inspect.signature(validate).parameters) > 1
-            given = (value, self.context) if takes_context else (value,)
+            given = (value, ctx.extensions.context) if takes_context else (value,)
             try:
                 found: Any = validate(*given)
                 value = await found if inspect.isawaitable(found) else found
@@ -63,3 +65,25 @@ class OutputChecks(Struct, frozen=True):
                 "text": shorten_text(text, _MAX_TEXT),
             },
         )
+
+
+async def _made(ctx: RunContext, value: Any) -> Any:
+    """Return what an output function makes of a value, if the value is a call of one.
+
+    Raises:
+        ToolRetry: it refuses the answer.
+        AgentCoreError: it failed.
+    """
+    from agent_core.tools.output_functions import FunctionCall  # noqa: PLC0415 - loaded by now
+
+    if not isinstance(value, FunctionCall):
+        return value
+    name = value.function.name
+    try:
+        with open_answer(ctx, name) as context:
+            return await value.run(context)
+    except (AgentCoreError, ToolRetry):
+        raise
+    except Exception as error:
+        message = f"the output function {name} failed: {type(error).__name__}: {error}"
+        raise AgentCoreError(ErrorCode.INTERNAL_ERROR, message) from error

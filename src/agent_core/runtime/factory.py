@@ -44,6 +44,7 @@ from agent_core.runtime.session_prompts import SessionPrompt, SessionPrompts
 from agent_core.runtime.table import RunTable
 from agent_core.runtime.toolboxes import servers_of
 from agent_core.text import fit_lines
+from agent_core.tools.deps import check_deps
 from agent_core.tools.registry import Toolbox
 from agent_core.types import (
     Node,
@@ -207,12 +208,11 @@ class RunFactory:
             artifacts=self._artifacts,
         )
         toolbox.handover = spec.handover
-        if options.output_validators:
+        if options.output_validators or (expected is not None and expected.functions):
             from agent_core.loop.validators import OutputChecks  # noqa: PLC0415 - few runs have any
 
-            context = ExtensionContext(run=run, deps=options.deps)
-            validators, retries = options.output_validators, options.output_retries
-            toolbox.checks = OutputChecks(validators, context, retries)
+            check_deps(expected.functions if expected else (), options.deps)
+            toolbox.checks = OutputChecks(options.output_validators, options.output_retries)
         if self._project.hooks is not None and run.parent_run_id is None:
             self._project.tell_unmet_matchers(options)
         shown = model

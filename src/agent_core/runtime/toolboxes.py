@@ -183,11 +183,13 @@ class Toolboxes:
         return any(each is tool for each in self._opened)
 
     def check_deps(self, options: RunOptions) -> None:
-        """Check that the program's tools get the dependencies they are annotated with.
+        """Check that the program's functions get the dependencies they are annotated with.
 
         Raises:
-            ConfigError: `validation_error`, naming the tool.
+            ConfigError: `validation_error`, naming the tool or the output function.
         """
+        if options.output_type is not None and (expected := options.expected()) is not None:
+            check_deps(expected.functions, options.deps)
         if own := self._of_programs(options):
             wanted = self._wanted(own)
             check_deps([tool for tool in wanted if options.offers(tool.name)], options.deps)

@@ -19,7 +19,8 @@ from agent_core.tools.base import (
     concurrency_of,
 )
 from agent_core.tools.callables import plain_function
-from agent_core.tools.registry import call, plain_access
+from agent_core.tools.registry import plain_access
+from agent_core.tools.results import call
 from agent_core.tools.schema import Json
 from agent_core.tools.signatures import (
     Parameter,

@@ -1,8 +1,8 @@
-"""Checks that the dependencies given to a run are those its tools are annotated with."""
+"""Checks that a run's dependencies are those its functions are annotated with."""
 
 from collections.abc import Iterable
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, NewType, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NewType, Protocol, TypeVar, Union, get_args, get_origin
 
 from typing_extensions import get_protocol_members, is_protocol, is_typeddict
 
@@ -10,22 +10,34 @@ from agent_core.errors import ConfigError, ErrorCode
 from agent_core.tools.base import Tool
 
 
-def check_deps(tools: Iterable[Tool], deps: object) -> None:
-    """Check that `deps` fits the annotation of every tool.
+class _Taker(Protocol):
+    """A tool or an output function."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def deps_types(self) -> tuple[Any, ...]: ...
+
+
+def check_deps(takers: Iterable[_Taker], deps: object) -> None:
+    """Check that `deps` fits the annotation of every tool and output function.
 
     Raises:
-        ConfigError: `validation_error`, naming the tool, the class it takes and what was given.
+        ConfigError: `validation_error`, naming it, the class it takes and what was given.
     """
-    for tool in tools:
-        for hint in tool.deps_types:
+    for each in takers:
+        for hint in each.deps_types:
             if not _fits(deps, hint):
                 wanted = _name(hint)
                 given = "none" if deps is None else f"of type {_name(type(deps))}"
+                is_tool = isinstance(each, Tool)
                 raise ConfigError(
                     ErrorCode.VALIDATION_ERROR,
-                    f"the tool {tool.name} takes ToolContext[{wanted}], and the run's deps are"
-                    f" {given}; start the run with deps= of type {wanted}, or leave the tool out",
-                    details={"tool_name": tool.name, "deps": wanted},
+                    f"the {'tool' if is_tool else 'output function'} {each.name} takes"
+                    f" ToolContext[{wanted}], and the run's deps are {given}; start the run with"
+                    f" deps= of type {wanted}{', or leave the tool out' if is_tool else ''}",
+                    details={"tool_name": each.name, "deps": wanted},
                 )
 
 

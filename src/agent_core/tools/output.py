@@ -1,6 +1,5 @@
 """Typed answers: the expected shape of a run's answer, how to ask for it, and how to read it."""
 
-import inspect
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +14,12 @@ from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
 from agent_core.text import plural, shorten_text
 from agent_core.tools.base import OutputMisfitError
 from agent_core.tools.json_schema import BoundedValidator, CheckTooSlowError, SchemaUnusableError
+from agent_core.tools.output_functions import (
+    OutputFunction,
+    is_choice_of,
+    is_function,
+    read_functions,
+)
 from agent_core.tools.results import parse_answer
 from agent_core.tools.schema import Json, json_path
 from agent_core.tools.signatures import type_schema, with_readable_typed_dicts
@@ -47,7 +52,8 @@ class ExpectedOutput:
     """The expected answer of a run.
 
     Args:
-        output_type: whatever pydantic can read as a type, or a JSON Schema.
+        output_type: whatever pydantic can read as a type, or a JSON Schema; or a function, or a
+            list of types and functions. The value of an answer is then a `FunctionCall`.
         mode: how it is asked for.
         retries: how often an answer that does not fit goes back to the model.
         name: name of a JSON Schema; by default its title.
@@ -58,6 +64,7 @@ class ExpectedOutput:
         format: its form in a request.
         tool: the tool a model calls to answer; None in the service's schema mode.
         check: validates an answer.
+        functions: of the program, one of which makes the output from the answer.
 
     Raises:
         ConfigError: `validation_error`; the type has no form in JSON Schema, or the schema is none
@@ -73,8 +80,7 @@ class ExpectedOutput:
         name: str | None = None,
     ) -> None:
         self.retries = retries
-        if inspect.isroutine(output_type):
-            raise _unusable("it is a function, not a type")
+        self.functions: Sequence[OutputFunction] = ()
         self.check: TypeAdapter[Any] | BoundedValidator
         try:
             if isinstance(output_type, Mapping):
@@ -82,9 +88,11 @@ class ExpectedOutput:
                 self.name = name or str(self.schema.get("title") or _WRAPPED)
                 self.check = BoundedValidator(self.schema)
             else:
+                self.name = name or str(getattr(output_type, "__name__", _WRAPPED))
+                if is_choice_of(output_type) or is_function(output_type):
+                    output_type, self.functions = read_functions(output_type)
                 self.check = adapter = TypeAdapter[Any](with_readable_typed_dicts(output_type))
                 self.schema = type_schema(adapter)
-                self.name = str(getattr(output_type, "__name__", _WRAPPED))
         except SchemaUnusableError as error:
             raise _unusable(str(error)) from error
         except Exception as error:  # pydantic and foreign types raise anything

@@ -17,6 +17,7 @@ from pydantic import BaseModel, TypeAdapter
 from pydantic_core import PydanticUndefined, SchemaValidator
 
 from agent_core.tools.base import OutputMisfitError
+from agent_core.tools.output_functions import FunctionCall
 from agent_core.tools.results import parse_answer
 from agent_core.tools.schema import Json
 from agent_core.tools.values import storable_text
@@ -224,7 +225,9 @@ class PartialValues:
             return []
 
     def end(self, value: Any) -> list[Any]:
-        """Return the value, if it is another one than the last."""
+        """Return the value, if it is another one than the last, and no function is to be called."""
+        if isinstance(value, FunctionCall):
+            return []
         try:
             is_same = self._shown is not _NOTHING and bool(value == self._shown)
         except Exception:  # noqa: BLE001 - classes of a program compare as they like
@@ -470,6 +473,8 @@ def _makes_another_type(node: Json) -> bool:
     if isinstance(owner, type) and not (
         issubclass(owner, BaseModel) or is_dataclass(cast("Any", owner))
     ):
+        return True
+    if getattr(function, "__module__", None) == FunctionCall.__module__:
         return True
     return _ESCAPES in getattr(function, "__qualname__", "")
 

@@ -22,9 +22,9 @@ from agent_core.tools.base import (
     ToolReturn,
     concurrency_of,
 )
-from agent_core.tools.callables import is_async, is_generator
+from agent_core.tools.callables import is_generator
 from agent_core.tools.json_schema import whole_schema
-from agent_core.tools.results import in_own_thread
+from agent_core.tools.results import call
 from agent_core.tools.schema import Arguments, SchemaCheck, read_arguments, shown_schema
 from agent_core.tools.values import storable_facts
 from agent_core.types import (
@@ -162,15 +162,6 @@ def plain_access(definition: ToolDefinition, arguments: Mapping[str, Any]) -> Ac
         summary=shortened(line, _MAX_SUMMARY),
         dangerous="dangerous" in definition.tags,
     )
-
-
-async def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call an async or a plain function; a plain one does not hold up the event loop."""
-    if is_async(function):
-        result = await function(*args, **kwargs)
-    else:
-        result = await in_own_thread(partial(function, *args, **kwargs))
-    return await result if inspect.isawaitable(result) else result
 
 
 _MAX_NAMED = 40

@@ -8,12 +8,14 @@ import asyncio
 import base64
 import concurrent.futures
 import contextvars
+import inspect
 import json
 import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from functools import partial
 from typing import Any, Self, cast
 
 from msgspec import Struct
@@ -22,6 +24,7 @@ from agent_core.errors import AgentCoreError, ErrorCode, ToolError
 from agent_core.providers.jsontext import unfenced
 from agent_core.text import plural, shorten_text
 from agent_core.tools.base import ArtifactWriter
+from agent_core.tools.callables import is_async
 from agent_core.tools.values import (
     MAX_VALUES,
     KeptFile,
@@ -385,3 +388,12 @@ class OpenCall:
 
 def _call_ended() -> ToolError:
     return ToolError(ErrorCode.CANCELLED, "the call has ended; its artifact was not kept")
+
+
+async def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call an async or a plain function; a plain one does not hold up the event loop."""
+    if is_async(function):
+        result = await function(*args, **kwargs)
+    else:
+        result = await in_own_thread(partial(function, *args, **kwargs))
+    return await result if inspect.isawaitable(result) else result

@@ -118,11 +118,12 @@ class Parameter:
 
 
 def read_parameters(
-    function: Callable[..., Any], descriptions: Mapping[str, str]
+    function: Callable[..., Any], descriptions: Mapping[str, str], *, returns_json: bool = True
 ) -> list[Parameter]:
     """Read the parameters that a model or the context fills, in order.
 
-    Parameters that a `partial` fills by name are left out.
+    Parameters that a `partial` fills by name are left out. What the function returns has to have a
+    form in JSON, if `returns_json`.
 
     Raises:
         UnfitError: the function cannot be a tool, or one of them cannot be filled by name, or its
@@ -137,7 +138,8 @@ def read_parameters(
         signature = inspect.signature(function)
     except (TypeError, ValueError) as error:
         raise UnfitError(f"its signature cannot be read ({error})") from error
-    require_writable_return(function, signature)
+    if returns_json:
+        require_writable_return(function, signature)
     scope = _scope_of(function)
     inner, bound = function, set[str]()
     while isinstance(inner, partial):
@@ -466,7 +468,8 @@ def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
 
 
-def _compile_anew(name: str, parameters: tuple[Parameter, ...]) -> Signature:
+def signature_type(name: str, parameters: Sequence[Parameter]) -> Any:
+    """Return the arguments that a model gives as a type: a dict with no other keys."""
     fields: dict[str, Any] = {}
     for parameter in parameters:
         hint, metadata = parameter.hint, getattr(parameter.hint, "__metadata__", ())
@@ -479,6 +482,11 @@ def _compile_anew(name: str, parameters: tuple[Parameter, ...]) -> Signature:
         fields[parameter.name] = hint if parameter.required else NotRequired[hint]
     shape = cast("Any", TypedDict)(name, fields)
     shape.__pydantic_config__ = ConfigDict(extra="forbid")
+    return shape
+
+
+def _compile_anew(name: str, parameters: tuple[Parameter, ...]) -> Signature:
+    shape = signature_type(name, parameters)
     adapter = cast("TypeAdapter[Json]", TypeAdapter(shape))
     schema = type_schema(adapter)
     schema.setdefault("properties", {})

@@ -158,7 +158,7 @@ def test_an_answer_that_was_cut_off_is_read_whole_or_as_begun_anew() -> None:
     assert expected.read(['{"name": "R', '{"name": "Rom"}']) == City(name="Rom")
 
 
-@pytest.mark.parametrize("kind", [object(), lambda: 1, type[int], {"type": "nonsense"}, open, 3])
+@pytest.mark.parametrize("kind", [object(), print, type[int], {"type": "nonsense"}, [], 3])
 def test_what_is_no_type_is_refused_with_the_name_of_the_option(kind: Any) -> None:
     with pytest.raises(ConfigError, match="output_type cannot be used") as caught:
         ExpectedOutput(kind)

@@ -3,21 +3,32 @@
 The extra `ag-ui` installs the package of the protocol, `ag-ui-protocol`.
 """
 
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import aclosing
-from typing import Any
+from typing import Any, cast
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from agent_core.aio import TaskStream
 from agent_core.api.handles import RunHandle
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
 from agent_core.frontends import parts
+from agent_core.frontends.json_patch import json_patch
 from agent_core.frontends.parts import Answered, Asked, Part
 from agent_core.installation import extra_command
 from agent_core.providers import jsontext
+from agent_core.tasks import TaskStatus
 from agent_core.types import (
     ContentBlock,
+    Decision,
     ImageBlock,
     RunStatus,
     TextBlock,
@@ -37,6 +48,7 @@ try:
         ReasoningMessageEndEvent,
         ReasoningMessageStartEvent,
         ReasoningStartEvent,
+        ResumeEntry,
         RunAgentInput,
         RunErrorEvent,
         RunFinishedCancelledOutcome,
@@ -44,6 +56,8 @@ try:
         RunFinishedInterruptOutcome,
         RunFinishedSuccessOutcome,
         RunStartedEvent,
+        StateDeltaEvent,
+        StateSnapshotEvent,
         StepFinishedEvent,
         StepStartedEvent,
         TextMessageContentEvent,
@@ -71,8 +85,13 @@ APPROVAL = "tool_approval"
 
 _APPROVAL_SCHEMA = {
     "type": "object",
-    "properties": {"approved": {"type": "boolean"}, "reason": {"type": "string"}},
-    "required": ["approved"],
+    "properties": {
+        "decision": {"enum": [each.value for each in Decision]},
+        "approved": {"type": "boolean"},
+        "reason": {"type": "string"},
+        "arguments": {"type": "object"},
+    },
+    "anyOf": [{"required": ["decision"]}, {"required": ["approved"]}],
 }
 
 
@@ -91,14 +110,7 @@ def read_input(body: object) -> Asked:
         first = error.errors(include_url=False, include_context=False)[0]
         where = ".".join(map(str, first["loc"]))
         raise _malformed(f"the body is no input of AG-UI: {where}: {first['msg']}") from None
-    answers = [
-        Answered(
-            request_id=entry.interrupt_id,
-            is_allowed=entry.status == "resolved" and _is_allowed(entry.payload),
-            reason=_reason_in(entry.payload),
-        )
-        for entry in asked.resume or ()
-    ]
+    answers = [_read_answer(entry) for entry in asked.resume or ()]
     messages = list(asked.messages)
     last = messages[-1] if messages else None
     message = None
@@ -111,8 +123,18 @@ def read_input(body: object) -> Asked:
     return Asked(thread_id=asked.thread_id, message=message, history=history, answers=answers)
 
 
+FindTasks = Callable[[], Awaitable[Sequence[BaseModel]]]
+"""Returns the Tasks of the session, those that have ended too."""
+
+
 def events(
-    handle: RunHandle[Any], *, thread_id: str | None = None, run_id: str | None = None
+    handle: RunHandle[Any],
+    *,
+    thread_id: str | None = None,
+    run_id: str | None = None,
+    tasks: FindTasks | None = None,
+    questions: parts.FindQuestions | None = None,
+    has_results: Collection[str] = (),
 ) -> AsyncGenerator[BaseEvent]:
     """Yield the events of a run from this call on; it may be left at any point.
 
@@ -122,9 +144,15 @@ def events(
         handle: the run.
         thread_id: the client's id of the conversation; the id of the session by default.
         run_id: the client's id of the run; the id of the run by default.
+        tasks: shows the Tasks of the session as the state `{"tasks": […]}`, oldest first: those
+            that are active now, and those that begin later.
+        questions: finishes with interrupts also where the run waits for an answer and does not
+            stop for it, with `[permissions] unattended = "wait"`.
+        has_results: ids of calls whose results the client has already.
     """
-    writer = _Writer(thread_id or handle.session_id, run_id or handle.run_id)
-    return TaskStream(_events(parts.read_parts(handle), writer))
+    writer = _Writer(thread_id or handle.session_id, run_id or handle.run_id, has_results)
+    source = parts.read_parts(handle, questions=questions)
+    return TaskStream(_events(source, writer, _TaskState(tasks) if tasks else None))
 
 
 def stream(
@@ -140,19 +168,61 @@ async def _sent(source: AsyncGenerator[BaseEvent]) -> AsyncGenerator[str]:
             yield f"data: {event.model_dump_json(by_alias=True)}\n\n"
 
 
-async def _events(source: AsyncGenerator[Part], writer: "_Writer") -> AsyncGenerator[BaseEvent]:
+async def _events(
+    source: AsyncGenerator[Part], writer: "_Writer", state: "_TaskState | None"
+) -> AsyncGenerator[BaseEvent]:
     yield writer.begin()
+    if state is not None and (event := await state.begin()) is not None:
+        yield event
     async with aclosing(source) as found:
         async for part in found:
-            for event in writer.write(part):
+            if not isinstance(part, parts.TasksChanged):
+                for event in writer.write(part):
+                    yield event
+            elif state is not None and (event := await state.update()) is not None:
                 yield event
+
+
+class _TaskState:
+    """The Tasks of a session as the state that front ends and agents share."""
+
+    def __init__(self, find: FindTasks) -> None:
+        self._find = find
+        self._past = set[str]()
+        self._known: dict[str, Any] | None = None
+
+    async def begin(self) -> BaseEvent | None:
+        """Return the event with the active Tasks, if there are any."""
+        every = await self._read()
+        self._past = {each["task_id"] for each in every if TaskStatus(each["status"]).is_terminal}
+        return self._show(every)
+
+    async def update(self) -> BaseEvent | None:
+        """Return the event with what has changed, if anything has."""
+        return self._show(await self._read())
+
+    async def _read(self) -> list[dict[str, Any]]:
+        found = [each.model_dump(mode="json") for each in await self._find()]
+        return sorted(found, key=lambda each: (each["created_at"], each["task_id"]))
+
+    def _show(self, every: list[dict[str, Any]]) -> BaseEvent | None:
+        shown = [each for each in every if each["task_id"] not in self._past]
+        before, state = self._known, {"tasks": shown}
+        if before is None and not shown:
+            return None
+        self._known = state
+        if before is None:
+            return StateSnapshotEvent(snapshot=state)
+        delta = [*json_patch(before, state)]
+        return StateDeltaEvent.model_validate({"delta": delta}) if delta else None
 
 
 class _Writer:
     """Writes the parts of one run as events."""
 
-    def __init__(self, thread_id: str, run_id: str) -> None:
+    def __init__(self, thread_id: str, run_id: str, has_results: Collection[str]) -> None:
         self._thread_id, self._run_id = thread_id, run_id
+        self._has_results = has_results
         self._message_id: str | None = None
         self._step = 0
         self._questions: list[parts.Question] = []
@@ -181,7 +251,7 @@ class _Writer:
                 written = jsontext.dump_text(dict(arguments))
                 yield ToolCallArgsEvent(tool_call_id=call_id, delta=written)
                 yield ToolCallEndEvent(tool_call_id=call_id)
-            case parts.CallEnded(call_id, text=text):
+            case parts.CallEnded(call_id, text=text) if call_id not in self._has_results:
                 message_id = new_id("msg")
                 yield ToolCallResultEvent(
                     message_id=message_id, tool_call_id=call_id, content=text, role="tool"
@@ -190,6 +260,8 @@ class _Writer:
                 self._questions.append(part)
             case parts.Ended():
                 yield self._end(part)
+            case _:
+                pass
 
     def _write_text(
         self, part: parts.TextBegins | parts.TextGrows | parts.TextEnds
@@ -250,22 +322,38 @@ def _usage(usage: Usage) -> TokenUsage:
     )
 
 
-def _is_allowed(payload: object) -> bool:
-    match payload:
-        case bool():
-            return payload
-        case {"approved": bool(is_allowed)}:
-            return is_allowed
-        case _:
-            return False
+def _read_answer(entry: ResumeEntry) -> Answered:
+    """Read the answer to an interrupt: a decision, or whether the call is allowed.
 
-
-def _reason_in(payload: object) -> str | None:
-    match payload:
-        case {"reason": str(reason)}:
-            return reason
+    Raises:
+        AgentCoreError: `validation_error`: it is neither.
+    """
+    request_id, payload = entry.interrupt_id, cast("object", entry.payload)
+    fields = cast("Mapping[str, object]", payload) if isinstance(payload, Mapping) else {}
+    reason, arguments = fields.get("reason"), fields.get("arguments")
+    reason = reason if isinstance(reason, str) else None
+    if entry.status == "cancelled":
+        return Answered.of(request_id, reason, is_allowed=False)
+    match fields.get("decision", fields.get("approved", payload)):
+        case str(decision) if fields:
+            pass
+        case bool(is_allowed):
+            decision = Answered.of(request_id, None, is_allowed=is_allowed).decision
+        case None:
+            return Answered.of(request_id, reason, is_allowed=False)
         case _:
-            return None
+            raise _malformed(
+                f"the payload for {request_id} is no answer; give decision, and perhaps reason and"
+                " arguments"
+            )
+    if not isinstance(arguments, Mapping | None):
+        raise _malformed(f"the arguments in the payload for {request_id} are no object")
+    return Answered(
+        request_id=request_id,
+        decision=decision,
+        reason=reason,
+        arguments=cast("Mapping[str, Any] | None", arguments),
+    )
 
 
 def _read_message(message: object) -> Iterator[Mapping[str, Any]]:

@@ -13,6 +13,7 @@ from agent_core.api.handles import RunHandle
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.frontends import parts
 from agent_core.frontends.parts import Answered, Asked, Part
+from agent_core.providers.requests import wire_name
 from agent_core.types import ContentBlock, ImageBlock, RunStatus, TextBlock, UserMessage, new_id
 
 HEADERS: Mapping[str, str] = {
@@ -117,7 +118,7 @@ def _written(part: Part) -> Iterator[Chunk]:  # noqa: C901 - one case for each p
         case parts.SourceFound(url, title):
             yield {"type": "source-url", "sourceId": url, "url": url, "title": title or url}
         case parts.CallMade(call_id, name, arguments):
-            call = {"toolCallId": call_id, "toolName": name, "dynamic": True}
+            call = {"toolCallId": call_id, "toolName": wire_name(name), "dynamic": True}
             yield {"type": "tool-input-start", **call}
             yield {"type": "tool-input-available", **call, "input": dict(arguments)}
         case parts.CallEnded(call_id, is_denied=True):
@@ -147,6 +148,8 @@ def _written(part: Part) -> Iterator[Chunk]:  # noqa: C901 - one case for each p
             facts = {"usage": usage.model_dump(exclude={"raw_usage"})}
             reason = _FINISHED.get(status, "other")
             yield {"type": "finish", "finishReason": reason, "messageMetadata": facts}
+        case parts.TasksChanged():
+            pass
 
 
 def _kind(is_reasoning: bool) -> str:
@@ -221,11 +224,8 @@ def _answers_in(message: Mapping[str, Any]) -> Iterator[Answered]:
         match part.get("approval"):
             case {"id": str(request_id), "approved": bool(is_allowed), **rest}:
                 reason = rest.get("reason")
-                yield Answered(
-                    request_id=request_id,
-                    is_allowed=is_allowed,
-                    reason=reason if isinstance(reason, str) else None,
-                )
+                reason = reason if isinstance(reason, str) else None
+                yield Answered.of(request_id, reason, is_allowed=is_allowed)
             case _:
                 pass
 

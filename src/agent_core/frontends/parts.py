@@ -1,6 +1,7 @@
 """The parts of a run that a front end shows, in order; each adapter writes them in its protocol."""
 
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -9,11 +10,12 @@ from msgspec import Struct, field
 from agent_core.aio import TaskStream
 from agent_core.api.handles import RunHandle
 from agent_core.context.messages import plain_text
-from agent_core.providers.requests import wire_name
 from agent_core.types import (
+    Decision,
     EventType,
     JsonBlock,
     Node,
+    ReasoningBlock,
     Role,
     RunStatus,
     RuntimeEvent,
@@ -52,11 +54,30 @@ class Asked(Struct, frozen=True, kw_only=True):
 
 
 class Answered(Struct, frozen=True, kw_only=True):
-    """The user's answer to a question: whether the call is allowed, and the reason."""
+    """The user's answer to a question.
+
+    Attributes:
+        request_id: the question.
+        decision: as for `AgentRuntime.answer`.
+        reason: for the model, if the call is denied.
+        arguments: replace the arguments of the call.
+    """
 
     request_id: str
-    is_allowed: bool
+    decision: str
     reason: str | None = None
+    arguments: Mapping[str, Any] | None = None
+
+    @classmethod
+    def of(cls, request_id: str, reason: str | None, *, is_allowed: bool) -> "Answered":
+        """Return the answer of a front end that only knows yes and no."""
+        decision = Decision.ALLOW_ONCE if is_allowed else Decision.DENY
+        return cls(request_id=request_id, decision=decision.value, reason=reason)
+
+    @property
+    def is_allowed(self) -> bool:
+        """Return whether the call is allowed."""
+        return self.decision != Decision.DENY
 
 
 class TextBegins(Struct, frozen=True):
@@ -97,7 +118,7 @@ class SourceFound(Struct, frozen=True):
 
 
 class CallMade(Struct, frozen=True):
-    """A whole call of a tool."""
+    """A whole call of a tool, by its canonical name."""
 
     call_id: str
     name: str
@@ -123,6 +144,10 @@ class Question(Struct, frozen=True):
     summary: str
 
 
+class TasksChanged(Struct, frozen=True):
+    """A Task of the session has changed."""
+
+
 class Ended(Struct, frozen=True):
     """The end of the stream; `error` is the reason of a failed run."""
 
@@ -143,24 +168,40 @@ Part = (
     | CallMade
     | CallEnded
     | Question
+    | TasksChanged
     | Ended
 )
 
+FindQuestions = Callable[[], Awaitable[Sequence[Question]]]
+"""Returns the open questions of a run."""
 
-def read_parts(handle: RunHandle[Any]) -> AsyncGenerator[Part]:
+
+def read_parts(
+    handle: RunHandle[Any], *, questions: FindQuestions | None = None
+) -> AsyncGenerator[Part]:
     """Yield the parts of a run from this call on; the last one is its end, or its wait.
 
     It reads `handle.events()`, and may be left at any point.
+
+    Args:
+        handle: the run.
+        questions: ends the parts also where the run waits for an answer and does not stop for it.
     """
-    return TaskStream(_parts(handle, handle.events()))
+    return TaskStream(_parts(handle, handle.events(), questions))
 
 
 async def _parts(
-    handle: RunHandle[Any], source: AsyncGenerator[RuntimeEvent]
+    handle: RunHandle[Any],
+    source: AsyncGenerator[RuntimeEvent],
+    questions: FindQuestions | None,
 ) -> AsyncGenerator[Part]:
     reader = _Reader()
-    async with aclosing(source) as events:
+    asked: Sequence[Question] = ()
+    async with aclosing(_with_questions(source, questions) if questions else source) as events:
         async for event in events:
+            if not isinstance(event, RuntimeEvent):
+                asked = event
+                break
             node = None
             if event.node_id is not None and event.event_type in _WITH_NODES:
                 node = await handle.node(event.node_id)
@@ -168,6 +209,11 @@ async def _parts(
                 yield part
     for part in reader.end_step():
         yield part
+    if asked:
+        for question in asked:
+            yield question
+        yield Ended(RunStatus.WAITING)
+        return
     status = await handle.wait()
     for request_id in handle.pending_requests:
         if (question := reader.questions.get(request_id)) is not None:
@@ -183,6 +229,42 @@ async def _parts(
         handle.usage,
     )
 
+
+async def _with_questions(
+    source: AsyncGenerator[RuntimeEvent], questions: FindQuestions
+) -> AsyncGenerator[RuntimeEvent | Sequence[Question]]:
+    """Yield events, and as the last item the questions that a quiet run waits for, if it does."""
+    upcoming = asyncio.create_task(_next(source))
+    pause = _QUIET_S
+    try:
+        while True:
+            await asyncio.wait([upcoming], timeout=pause)
+            if upcoming.done():
+                if (event := upcoming.result()) is None:
+                    return
+                yield event
+                upcoming, pause = asyncio.create_task(_next(source)), _QUIET_S
+            elif found := await questions():
+                yield found
+                return
+            else:
+                pause = min(pause * 2, _MAX_PAUSE_S)
+    finally:
+        upcoming.cancel()
+        await asyncio.wait([upcoming])
+        if not upcoming.cancelled():
+            upcoming.exception()  # retrieved here: nobody reads on
+        await source.aclose()
+
+
+async def _next(source: AsyncGenerator[RuntimeEvent]) -> RuntimeEvent | None:
+    return await anext(source, None)
+
+
+_OF_TASKS = frozenset(each for each in EventType if each.startswith("task_"))
+
+_QUIET_S, _MAX_PAUSE_S = 0.3, 2.0
+"""Seconds between looks at the questions of a run that does nothing visible."""
 
 _WITH_NODES = frozenset(
     {
@@ -204,8 +286,7 @@ class _Reader:
     def __init__(self) -> None:
         self.questions: dict[str, Question] = {}
         self._open: tuple[str, bool] | None = None
-        self._shown = ""
-        self._has_text = False
+        self._seen = _nothing_seen()
         self._in_step = False
 
     def read(self, event: RuntimeEvent, node: Node | None) -> Iterator[Part]:
@@ -220,17 +301,17 @@ class _Reader:
                     yield SourceFound(source.url, source.title)
             case PermissionRequested(request_id=request_id) as asked:
                 summary = asked.args_summary or asked.summary
-                self.questions[request_id] = Question(
-                    request_id, call_id, wire_name(asked.tool_name), summary
-                )
+                self.questions[request_id] = Question(request_id, call_id, asked.tool_name, summary)
             case ToolEnded() as ended if node is not None:
                 yield _ended(call_id, node, ended)
             case _ if event.event_type is EventType.MODEL_STARTED:
                 yield from self.end_step()
                 yield StepBegins()
-                self._in_step, self._has_text = True, False
+                self._in_step, self._seen = True, _nothing_seen()
             case _ if node is not None and node.role is Role.ASSISTANT:
                 yield from self._take_reply(node)
+            case _ if event.event_type in _OF_TASKS:
+                yield TasksChanged()
             case _:
                 pass
 
@@ -242,39 +323,54 @@ class _Reader:
         self._in_step = False
 
     def _grow(self, delta: Delta) -> Iterator[Part]:
-        is_reasoning = isinstance(delta, ReasoningDelta)
-        text = delta.text
-        if self._open is not None and self._open[1] is not is_reasoning:
-            yield from self._end_text()
-        if delta.from_start and self._open is not None:  # replaces what was shown
-            if text.startswith(self._shown):
-                text = text.removeprefix(self._shown)
+        is_reasoning, text = isinstance(delta, ReasoningDelta), delta.text
+        if delta.from_start:  # the whole text of its kind so far
+            if text.startswith(self._seen[is_reasoning]):
+                text = text.removeprefix(self._seen[is_reasoning])
             else:
                 yield from self._end_text()
+                self._seen[is_reasoning] = ""
+        if not text:
+            return
+        if self._open is not None and self._open[1] is not is_reasoning:
+            yield from self._end_text()
         if self._open is None:
             self._open = new_id("part"), is_reasoning
             yield TextBegins(*self._open)
-        self._has_text |= not is_reasoning
-        self._shown += text
-        if text:
-            yield TextGrows(*self._open, text)
+        self._seen[is_reasoning] += text
+        yield TextGrows(*self._open, text)
 
     def _end_text(self) -> Iterator[Part]:
         if self._open is not None:
             yield TextEnds(*self._open)
-        self._open, self._shown = None, ""
+        self._open = None
 
     def _take_reply(self, node: Node) -> Iterator[Part]:
-        """Yield the calls of a reply, and its text if none of it was seen as it came."""
+        """Yield the calls of a reply, and what was not seen of it as it came."""
         yield from self._end_text()
-        if not self._has_text and node.text:
-            part_id = new_id("part")
-            yield TextBegins(part_id, False)
-            yield TextGrows(part_id, False, node.text)
-            yield TextEnds(part_id, False)
-        self._has_text = False
+        thought = "\n\n".join(
+            block.text for block in node.content if isinstance(block, ReasoningBlock) and block.text
+        )
+        if thought and not any(self._seen.values()):
+            yield from _whole(thought, is_reasoning=True)
+        seen = self._seen[False]
+        if node.text != seen and node.text.startswith(seen):
+            yield from _whole(node.text.removeprefix(seen), is_reasoning=False)
+        self._seen = _nothing_seen()
         for call in node.calls:
-            yield CallMade(call.tool_call_id, wire_name(call.name), call.arguments)
+            yield CallMade(call.tool_call_id, call.name, call.arguments)
+
+
+def _nothing_seen() -> dict[bool, str]:
+    """Return the text of a message seen so far, by whether it is reasoning."""
+    return {True: "", False: ""}
+
+
+def _whole(text: str, *, is_reasoning: bool) -> Iterator[Part]:
+    part_id = new_id("part")
+    yield TextBegins(part_id, is_reasoning)
+    yield TextGrows(part_id, is_reasoning, text)
+    yield TextEnds(part_id, is_reasoning)
 
 
 def _ended(call_id: str, node: Node, ended: ToolEnded) -> CallEnded:

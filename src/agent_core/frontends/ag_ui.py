@@ -329,7 +329,7 @@ def _read_answer(entry: ResumeEntry) -> Answered:
         AgentCoreError: `validation_error`: it is neither.
     """
     request_id, payload = entry.interrupt_id, cast("object", entry.payload)
-    fields = cast("Mapping[str, object]", payload) if isinstance(payload, Mapping) else {}
+    fields = _table(payload)
     reason, arguments = fields.get("reason"), fields.get("arguments")
     reason = reason if isinstance(reason, str) else None
     if entry.status == "cancelled":
@@ -354,6 +354,10 @@ def _read_answer(entry: ResumeEntry) -> Answered:
         reason=reason,
         arguments=cast("Mapping[str, Any] | None", arguments),
     )
+
+
+def _table(value: object) -> Mapping[str, object]:
+    return cast("Mapping[str, object]", value) if isinstance(value, Mapping) else {}
 
 
 def _read_message(message: object) -> Iterator[Mapping[str, Any]]:

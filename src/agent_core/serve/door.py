@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from agent_core.errors import AgentCoreError
 from agent_core.serve.principals import Auth, Principal
 from agent_core.serve.problems import Problem
+from agent_core.serve.refusals import refuse
 from agent_core.serve.visits import Console, Visit
 
 logger = logging.getLogger(__name__)
@@ -76,11 +77,12 @@ class Door:
                 scope["agent_core.visit"] = Visit(self._console, principal)
             await self._inside(scope, receive, sent)
         except Problem as problem:
-            response = problem.response()
+            response = refuse(problem, scope)
         except AgentCoreError as error:
-            response = Problem.of(error).response()
+            response = refuse(Problem.of(error), scope)
         except HTTPException as error:
-            response = Problem(error.status_code, error.detail, headers=error.headers).response()
+            problem = Problem(error.status_code, error.detail, headers=error.headers)
+            response = refuse(problem, scope)
         else:
             return
         if is_begun:  # the status has been sent: the stream just ends

@@ -142,7 +142,7 @@ class EventStream:
         headers = [(name.encode(), value.encode()) for name, value in self._headers.items()]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         if scope["method"] != "HEAD":
-            left = asyncio.create_task(_gone(receive))
+            left = asyncio.create_task(client_gone(receive))
             try:
                 await self._send_parts(events, left, send)
             finally:
@@ -209,7 +209,7 @@ async def _next(events: AsyncGenerator[ServerEvent]) -> ServerEvent | None:
     return await anext(events, None)
 
 
-async def _gone(receive: Receive) -> None:
+async def client_gone(receive: Receive) -> None:
     """Return once the client has left."""
     while (await receive())["type"] != "http.disconnect":
         pass

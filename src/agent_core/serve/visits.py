@@ -1,15 +1,19 @@
 """One request: its sender, and the runtimes it may reach."""
 
+from dataclasses import replace
+from typing import Any
+
 from msgspec import Struct, field
 from starlette.requests import Request
 
-from agent_core.api import AgentRuntime
+from agent_core.api import AgentRuntime, RunHandle
+from agent_core.loop.options import NO_OPTIONS, RunOptions
 from agent_core.serve.places import Places
 from agent_core.serve.principals import Principal, Right
 from agent_core.serve.problems import Problem
 from agent_core.serve.streams import Streams
 from agent_core.storage.rows import session_not_found
-from agent_core.types import SessionRecord
+from agent_core.types import Mode, SessionRecord, UserMessage
 
 
 class Console(Struct):
@@ -74,6 +78,48 @@ class Visit(Struct, frozen=True):
         """
         session = await self.session(session_id)
         return await self.console.places.of_session(session_id, session.cwd)
+
+    async def start(
+        self,
+        message: UserMessage,
+        session_id: str | None = None,
+        mode: Mode = "normal",
+        *,
+        options: RunOptions[Any] = NO_OPTIONS,
+        project: str | None = None,
+        is_new: bool = False,
+        **placement: Any,
+    ) -> RunHandle[Any]:
+        """Start a run, and return a handle that any number of readers may use.
+
+        The name of the principal is stored as `user` in the metadata of the run, unless the options
+        name another one.
+
+        Args:
+            message: the message of the user.
+            session_id: the session to continue; None begins a new one.
+            mode: as for `AgentRuntime.start`.
+            options: the options of the run.
+            project: the folder of a new session; None: where new sessions work.
+            is_new: the session with this id is to be a new one.
+            placement: keywords of a Postgres database, as for `AgentRuntime.start`.
+
+        Raises:
+            Problem: 403: the principal may start no runs, or none there.
+            StorageError: `session_not_found`, `session_elsewhere`, `session_active`.
+            AgentCoreError, ConfigError: as for `AgentRuntime.start`.
+        """
+        self.require("run")
+        if session_id is None or is_new:
+            runtime = await self.console.places.of_project(project)
+        else:
+            runtime = await self.acting(session_id)
+        if self.tenant is not None:
+            placement["tenant"] = self.tenant
+        named = {"user": self.principal.name, **options.metadata}
+        options = replace(options, metadata=named)
+        handle = await runtime.start(message, session_id, mode, options=options, **placement)
+        return await runtime.attach(handle.run_id)
 
 
 def visit_of(request: Request) -> Visit:

@@ -127,7 +127,7 @@ async def test_the_tools_of_a_runtime_are_those_of_every_run(tmp_path: Path) -> 
     async with AgentRuntime(tmp_path, model=provider, persist=False, tools=given) as made:
         await made.run("hi", "s1")
         await made.run("hi", "s2", tools=[ping, "hello"])
-        with pytest.raises(AgentCoreError, match="there is one of that name"):
+        with pytest.raises(AgentCoreError, match="already a tool named"):
             await made.run("hi", "s3", tools=[tool(name="ping")(hello)])
         with pytest.raises(ConfigError, match="already a tool named ping"):
             made.register_tool(ping)

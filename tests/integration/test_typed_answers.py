@@ -11,6 +11,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from agent_core import (
+    AgentCoreError,
     AgentRuntime,
     ConfigError,
     ErrorCode,
@@ -235,8 +236,9 @@ async def test_a_tool_of_the_name_of_the_answer_is_refused(home: Home, project: 
 
     async with runtime(home, project, ["words"]) as made:
         made.register_tool(mine)
-        with pytest.raises(RunError, match="final_answer"):
+        with pytest.raises(AgentCoreError, match="final_answer") as caught:
             await made.run("which city?", output_type=City)
+        assert caught.value.code is ErrorCode.VALIDATION_ERROR
         assert (await made.run("which city?")).output == "words"
 
 

@@ -34,7 +34,7 @@ from agent_core.tools.base import Concurrency, run_in_time
 from agent_core.tools.decorator import FunctionTool, tool as function_tool
 from agent_core.tools.deps import check_deps
 from agent_core.tools.limits import ResultLimiter
-from agent_core.tools.registry import Handler, check_own_name
+from agent_core.tools.registry import Handler, TakenNames, check_own_name, taken_message
 from agent_core.tools.results import OpenCall
 from agent_core.tools.values import text_of
 from agent_core.types import (
@@ -226,9 +226,8 @@ class ToolRegistry:
                 check_own_name(made.name)
             except ConfigError as error:
                 raise ToolExecutionError(made.name, error.message) from error
-        if made.name in self._tools:
-            message = f"there is already a tool named {made.name}; give one of them another name"
-            raise ToolExecutionError(made.name, message)
+        if (other := TakenNames(self._tools).find(made.name)) is not None:
+            raise ToolExecutionError(made.name, taken_message(made.name, other))
         self._tools[made.name] = made
         self._registered[made.name] = tool
 

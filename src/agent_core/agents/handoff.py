@@ -7,14 +7,12 @@ from typing import Any
 
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.loop import RunContext
+from agent_core.loop.agent import HANDOFF
 from agent_core.loop.options import Agent
 from agent_core.tools.base import Action, Concurrency, Tool, ToolContext, ToolReturn
 from agent_core.tools.registry import model_tool
 from agent_core.tools.schema import Arguments
 from agent_core.types import Access, EventType
-
-HANDOFF = "handoff_to_"
-"""Beginning of the names of the tools that hand a conversation over."""
 
 MAIN = "main"
 """Name of a run's own agent, if it is no agent of the program."""

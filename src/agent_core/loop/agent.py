@@ -1,8 +1,8 @@
 """The parts of a run that come from its agent, a value of the program."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from agent_core.loop.options import (
     AGENT_OPTIONS,
@@ -10,8 +10,14 @@ from agent_core.loop.options import (
     Agent,
     AnyAgent,
     RunOptions,
+    malformed_option,
     tool_name,
 )
+from agent_core.tools.base import Tool
+from agent_core.tools.callables import plain_function
+from agent_core.tools.registry import TakenNames
+from agent_core.tools.toolsets import Toolset
+from agent_core.types import FINAL_ANSWER, ToolDefinition
 
 
 def with_agent(options: RunOptions[Any], agent: RunOptions[Any], text: str = "") -> RunOptions[Any]:
@@ -50,16 +56,81 @@ def without_agent(options: RunOptions[Any], agent: RunOptions[Any], text: str) -
     return replace(options, **{**changes, "instructions": own})
 
 
-def tool_names(agents: Iterable[AnyAgent[Any]]) -> set[str]:
-    """Return the names of the tools that agents, and the agents below them, bring along."""
-    names, seen, waiting = set[str](), set[int](), [*agents]
+HANDOFF = "handoff_to_"
+"""Beginning of the names of the tools that hand a conversation over."""
+
+
+def check_generated_names(
+    options: RunOptions[Any],
+    names: Iterable[str],
+    agents: Sequence[Agent[Any]],
+    handoffs: Sequence[Agent[Any]],
+) -> None:
+    """Refuse tools with the name of one that the engine makes: for a handoff, or for an answer.
+
+    Args:
+        options: of the run.
+        names: of the program's tools that the run may have.
+        agents: that the run may start.
+        handoffs: agents that the run may hand its conversation to.
+
+    Raises:
+        AgentCoreError: `validation_error`, naming the tool and what has its name; or two agents
+            whose handoffs have the same name.
+    """
+    names = [*names]
+    _check_seat("this run", options.output_type, names, handoffs)
+    for agent in all_agents([*agents, *handoffs]):
+        own = names if agent.tools is None else [*map(_name_of, agent.tools)]
+        targets = together(agent.handoffs, handoffs)
+        _check_seat(f"the agent {agent.name}", agent.output_type, own, targets)
+
+
+def _check_seat(
+    who: str, output_type: object, names: Iterable[str], handoffs: Iterable[Agent[Any]]
+) -> None:
+    taken = TakenNames()
+    for agent in handoffs:
+        owner = f"the handoff to the agent {agent.name}"
+        if (other := taken.take(HANDOFF + agent.name, owner)) is not None:
+            reason = f"of {who} name {agent.name}, and a model may confuse it with {other}"
+            raise malformed_option("handoffs", f"{reason}; rename one of the agents")
+    if output_type is not None and output_type is not str:
+        taken.take(FINAL_ANSWER, "the tool that gives a typed answer")
+    for name in names:
+        if (other := taken.find(name)) is not None:
+            reason = f"of {who} include {name}, which is the name of {other}"
+            raise malformed_option("tools", f"{reason}; rename the tool")
+
+
+def _name_of(tool: object) -> str:
+    """Return the name of a tool before functions are made into tools."""
+    match tool:
+        case (ToolDefinition() as definition, *_):  # pyright: ignore[reportUnknownVariableType]
+            return definition.name
+        case Toolset():
+            return ""
+        case str() | Tool() | ToolDefinition():
+            return tool if isinstance(tool, str) else tool.name
+        case _:
+            return str(getattr(plain_function(cast("Any", tool)), "__name__", ""))
+
+
+def all_agents(agents: Iterable[AnyAgent[Any]]) -> list[Agent[Any]]:
+    """Return agents, and the agents below them, each once."""
+    found: dict[int, Agent[Any]] = {}
+    waiting = [*agents]
     while waiting:
         agent = waiting.pop().engine_agent
-        if id(agent) not in seen:
-            seen.add(id(agent))
-            names |= {tool_name(each) for each in agent.options.tools or ()}
+        if id(agent) not in found:
+            found[id(agent)] = agent
             waiting += [*agent.agents, *agent.handoffs]
-    return names
+    return [*found.values()]
+
+
+def tool_names(agents: Iterable[AnyAgent[Any]]) -> set[str]:
+    """Return the names of the tools that agents, and the agents below them, bring along."""
+    return {tool_name(each) for agent in all_agents(agents) for each in agent.options.tools or ()}
 
 
 def together(*groups: Iterable[AnyAgent[Any]]) -> list[Agent[Any]]:

@@ -146,7 +146,7 @@ class Project:
             can_ask=options.permission_callback is not None
             or config.permissions.unattended != "deny",
             own=options.own_tools,
-            agents=[*options.agents, *options.handoffs],
+            agents=(options.agents, options.handoffs),
         )
         self.toolboxes.check_names()
         self._check_matchers()

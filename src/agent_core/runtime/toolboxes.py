@@ -20,7 +20,7 @@ from agent_core.context.skills import (
     load_skill_tool,
     plan_template_tool,
 )
-from agent_core.errors import ConfigError, ErrorCode, ToolError
+from agent_core.errors import AgentCoreError, ConfigError, ErrorCode, ToolError
 from agent_core.events import Journal
 from agent_core.loop.options import (
     EVERY_TOOL,
@@ -35,7 +35,13 @@ from agent_core.text import shorten_name, shown_id
 from agent_core.tools.base import Tool
 from agent_core.tools.code import CODE_TOOLS, code_tools, maker_of
 from agent_core.tools.deps import check_deps
-from agent_core.tools.registry import Toolbox, ToolRegistry, apply_override
+from agent_core.tools.registry import (
+    TakenNames,
+    Toolbox,
+    ToolRegistry,
+    apply_override,
+    taken_message,
+)
 from agent_core.tools.toolsets import Toolset
 from agent_core.tools.workspace import Workspace
 from agent_core.types import AgentRole, EventLevel, EventType, ToolDefinition
@@ -69,7 +75,7 @@ class Toolboxes:
         sandbox: confines these programs; None for no sandbox.
         can_ask: true if there is a permission callback.
         own: tools that the program gives every run.
-        agents: agents that every run may start, or hand its conversation over to.
+        agents: agents that every run may start, and agents that it may hand its conversation to.
 
     Attributes:
         changes: how often tools were added.
@@ -85,9 +91,9 @@ class Toolboxes:
         sandbox: "Sandbox | None" = None,
         can_ask: bool = False,
         own: Iterable[Tool] = (),
-        agents: "Sequence[Agent[Any]]" = (),
+        agents: "tuple[Sequence[Agent[Any]], Sequence[Agent[Any]]]" = ((), ()),
     ) -> None:
-        self._agents = agents
+        self._agents, self._handoffs = agents
         self.can_ask = can_ask
         self._setup = setup
         self._registered = registered
@@ -122,12 +128,29 @@ class Toolboxes:
             ConfigError: `validation_error`, naming the tool.
         """
         self.changes += 1
-        taken = {*BUILT_IN_TOOLS, *CODE_TOOLS, *self._code}
-        for tool in (*self._declared, *self._registered, *self._opened):
-            if tool.name in taken:
-                message = f"there is already a tool named {tool.name}; give yours another name"
-                raise ConfigError(ErrorCode.VALIDATION_ERROR, message)
-            taken.add(tool.name)
+        own = [*self._declared, *self._registered, *self._opened]
+        if own:
+            taken = TakenNames([*BUILT_IN_TOOLS, *CODE_TOOLS, *self._code])
+            for tool in own:
+                if (other := taken.take(tool.name)) is not None:
+                    message = taken_message(tool.name, other)
+                    raise ConfigError(ErrorCode.VALIDATION_ERROR, message)
+        self._check_generated_names(NO_OPTIONS)
+
+    def _check_generated_names(self, options: RunOptions) -> None:
+        """Check that no tool of a run has the name of one that the engine makes for it."""
+        agents = [*options.agents, *self._agents]
+        handoffs = [*options.handoffs, *self._handoffs]
+        if not (agents or handoffs or options.output_type is not None):
+            return
+        from agent_core.loop.agent import (  # noqa: PLC0415 - few runs have agents
+            check_generated_names,
+            together,
+        )
+
+        tools = self.tools_of_user(options)
+        names = [each.name for each in tools if options.offers(each.name)]
+        check_generated_names(options, names, together(agents), together(handoffs))
 
     def add(self, tools: Iterable[Tool]) -> None:
         """Add the tools of one of the runtime's toolsets.
@@ -136,14 +159,18 @@ class Toolboxes:
             ConfigError: `validation_error`: there is a tool of the same name; none of them is
                 added.
         """
-        known, added = self.known_names(), list[Tool]()
-        for tool in tools:
-            if tool.name in known:
-                message = f"there is already a tool named {tool.name}; give the toolset a prefix"
+        taken, before = TakenNames(self.known_names()), self._opened
+        added = [*tools]
+        for tool in added:
+            if (other := taken.take(tool.name)) is not None:
+                message = f"{taken_message(tool.name, other)}, or give the toolset a prefix"
                 raise ConfigError(ErrorCode.VALIDATION_ERROR, message)
-            known.add(tool.name)
-            added.append(tool)
-        self._opened += added
+        self._opened = [*before, *added]
+        try:
+            self._check_generated_names(NO_OPTIONS)
+        except AgentCoreError:
+            self._opened = before
+            raise
         self.changes += 1
 
     def check_options(self, options: RunOptions, *, is_child: bool = False) -> None:
@@ -154,14 +181,17 @@ class Toolboxes:
         Raises:
             AgentCoreError: `validation_error`, naming the option and the tool.
         """
-        known, brought = self.known_names(), set[str]()
-        for tool in options.tools or ():
-            if isinstance(tool, Tool) and not self._has(tool):
-                if tool.name in known | brought:
-                    reason = f"holds a tool named {tool.name}, and there is one of that name"
-                    raise malformed_option("tools", f"{reason}; give yours another")
-                brought.add(tool.name)
-        known |= brought
+        known = self.known_names()
+        given = [each for each in options.tools or () if isinstance(each, Tool)]
+        if brought := [each for each in given if not self._has(each)]:
+            taken = TakenNames(known)
+            for tool in brought:
+                if (other := taken.take(tool.name)) is not None:
+                    raise malformed_option(
+                        "tools", f"cannot be used: {taken_message(tool.name, other)}"
+                    )
+                known.add(tool.name)
+        self._check_generated_names(options)
         disabled = () if is_child else options.disabled_tools
         if disabled and (options.agents or options.handoffs or self._agents):
             from agent_core.loop.agent import tool_names  # noqa: PLC0415 - few runs have agents

@@ -170,6 +170,32 @@ RESERVED = ("mcp.", "code.", "agent.", "internal.")
 """Prefixes of the program's own tools and of servers' tools."""
 
 
+def spelling(name: str) -> str:
+    """Return a name as it is the same for all that a model or a provider may confuse with it."""
+    return name.casefold().replace("__", ".")
+
+
+class TakenNames:
+    """The names of tools that are taken, whatever their spelling.
+
+    Args:
+        names: of tools.
+    """
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        self._owners = {spelling(each): f"the tool {each}" for each in names}
+
+    def find(self, name: str) -> str | None:
+        """Return what has the name, such as `the tool search`; None if nothing does."""
+        return self._owners.get(spelling(name))
+
+    def take(self, name: str, owner: str | None = None) -> str | None:
+        """Take a name, for a tool or for `owner`; return what has it already, if anything does."""
+        if (other := self.find(name)) is None:
+            self._owners[spelling(name)] = owner or f"the tool {name}"
+        return other
+
+
 def check_own_name(name: str) -> None:
     """Refuse a name for a tool of the caller or of the user that the program would use itself.
 
@@ -178,14 +204,20 @@ def check_own_name(name: str) -> None:
     Raises:
         ConfigError: `validation_error`, naming the tool.
     """
-    spelt = name.casefold().replace(".", "__").replace("__", ".")
-    if spelt.startswith(RESERVED):
+    if spelling(name).startswith(RESERVED):
         raise ConfigError(
             ErrorCode.VALIDATION_ERROR,
             f"{name} cannot be the name of a tool: names that begin with {', '.join(RESERVED)} are"
             " the program's; choose another one",
             details={"tool_name": name},
         )
+
+
+def taken_message(name: str, other: str) -> str:
+    """Return the message for a tool whose name something else has already."""
+    if other == f"the tool {name}":
+        return f"there is already a tool named {name}; give one of them another name"
+    return f"the tool {name} has the name of {other}; rename one of them"
 
 
 class ToolRegistry:
@@ -218,10 +250,10 @@ class ToolRegistry:
                 raise ConfigError(ErrorCode.VALIDATION_ERROR, message)
             tool = tool_from(tool, handler)
         check_own_name(tool.name)
-        if tool.name in self._tools:
+        if (other := TakenNames(self._tools).find(tool.name)) is not None:
             raise ConfigError(
                 ErrorCode.VALIDATION_ERROR,
-                f"there is already a tool named {tool.name}; give one of them another name",
+                taken_message(tool.name, other),
                 details={"tool_name": tool.name},
             )
         self._tools[tool.name] = tool

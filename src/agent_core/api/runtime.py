@@ -2,13 +2,14 @@
 
 import asyncio
 import weakref
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self, Unpack, overload
 
+from agent_core.aio import TaskStream
 from agent_core.api.handles import (
     AnyDecision,
     RunHandle,
@@ -22,7 +23,7 @@ from agent_core.api.keywords import run_keywords
 from agent_core.api.session import Session
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
 from agent_core.keywords import lists_keywords
-from agent_core.runtime.options import RuntimeOptions, checked_session_id
+from agent_core.runtime.options import RuntimeOptions, checked_session_id, project_folder
 from agent_core.types import (
     AgentDefinition,
     AgentSource,
@@ -32,6 +33,7 @@ from agent_core.types import (
     PermissionMode,
     RunMode,
     RunRecord,
+    RuntimeEvent,
     SessionRecord,
     ToolDefinition,
     UserMessage,
@@ -41,6 +43,7 @@ from agent_core.types.lanes import ANYWHERE, PLACED, Placement
 from agent_core.types.memory_scopes import checked_scope
 
 if TYPE_CHECKING:
+    from agent_core.api.pages import Pages
     from agent_core.api.tasks import Tasks
     from agent_core.budgets.pool import BudgetPool
     from agent_core.config.models import Config
@@ -67,6 +70,7 @@ if TYPE_CHECKING:
     from agent_core.tools.toolsets import AnyTool, Toolset
     from agent_core.types import (
         ApprovalRecord,
+        ArtifactRecord,
         CleanupResult,
         ContextReport,
         CostSummary,
@@ -77,6 +81,7 @@ if TYPE_CHECKING:
         PermissionExplanation,
         PermissionGrant,
         ReplayResult,
+        RunReport,
         SessionMatch,
         SessionSummary,
         StoredBytes,
@@ -551,11 +556,33 @@ class AgentRuntime:
             StorageError: `run_not_found`: no such run, or it is a child.
             AgentCoreError: `validation_error`: `after` is not an event number.
         """
-        if not isinstance(after, int) or isinstance(after, bool) or after < 0:  # pyright: ignore[reportUnnecessaryIsInstance] - from a request, perhaps
-            raise _malformed(f"after is the run_seq of an event, not {after!r}")
+        _require_event_number(after)
         services = await self._home.services()
         run = await services.sessions.progress(run_id)
         return RunHandle(run, services.runs, services.sessions, after=after)
+
+    async def run_events(
+        self, run_id: str, after: int = 0, *, debug: bool = False, tenant: str | None = None
+    ) -> AsyncGenerator[RuntimeEvent]:
+        """Return the events of a run, also of a child, from the stored ones to its closing event.
+
+        They are those of `attach`, but do not end while the run waits for an answer: they continue
+        wherever it does. With `debug` no stored event is left out, so that `run_seq` has no gaps.
+
+        Args:
+            run_id: id of the run.
+            after: only events with a higher `run_seq`; 0 starts with the first event.
+            debug: also events of level `debug`.
+            tenant: only sessions of this tenant, for a runtime that is bound to none.
+
+        Raises:
+            StorageError: `run_not_found`.
+            AgentCoreError: `validation_error`: `after` is not an event number.
+        """
+        _require_event_number(after)
+        await (await self._reading(tenant)).sessions.stored_run(run_id)
+        runs = (await self._home.services()).runs
+        return TaskStream(runs.follow(run_id, after, debug=debug))
 
     async def approvals(
         self,
@@ -588,6 +615,20 @@ class AgentRuntime:
             session_id=session_id, is_open=is_open, prefix=prefix, metadata=wanted, limit=limit
         )
 
+    async def approval(self, request_id: str, *, tenant: str | None = None) -> "ApprovalRecord":
+        """Return a question about a call, of this or another process, open or closed.
+
+        Args:
+            request_id: id of the question.
+            tenant: only sessions of this tenant, for a runtime that is bound to none.
+
+        Raises:
+            StorageError: `approval_not_found`.
+        """
+        from agent_core.runtime.answers import find_question  # noqa: PLC0415 - loaded by now
+
+        return await find_question((await self._reading(tenant)).store, request_id)
+
     async def answer(
         self,
         request_id: str,
@@ -607,6 +648,7 @@ class AgentRuntime:
         budget: "BudgetPool | None" = None,
         output_type: "OutputType[Any] | JsonSchema | None" = None,
         decided_by: str = "sdk",
+        decider: str | None = None,
     ) -> RunHandle[Any]:
         """Answer a question of this or another process; the first answer counts.
 
@@ -636,6 +678,7 @@ class AgentRuntime:
             budget: the pool that the run spends from, if it was started with one.
             output_type: as for `start`; without it the answer of the run is a JSON value.
             decided_by: the origin of the answer.
+            decider: the name of the person who answers; by default the user of this process.
 
         Returns:
             The user's run that the question belongs to.
@@ -657,6 +700,7 @@ class AgentRuntime:
             always=always,
             reason=reason,
             decided_by=decided_by,
+            decider=decider,
             tools=tools,
             deps=deps,
             guards=guards,
@@ -797,6 +841,13 @@ class AgentRuntime:
 
         return Tasks(self._home)
 
+    @cached_property
+    def pages(self) -> "Pages":
+        """Lists of sessions, messages, questions and costs, for readers that show them in pages."""
+        from agent_core.api.pages import Pages  # noqa: PLC0415 - for few programs
+
+        return Pages(self._reading)
+
     def register_provider(self, key: str, factory: "ProviderFactory") -> None:
         """Add a provider for `[model] provider = "<key>"`, before the first run that needs it.
 
@@ -889,6 +940,18 @@ class AgentRuntime:
         """
         services = await self._home.services()
         return await services.runs.waiting_messages(checked_session_id(session_id))
+
+    async def run_report(self, run_id: str, *, tenant: str | None = None) -> "RunReport":
+        """Return the state of a run, also of a child, as it is stored: its status, text and usage.
+
+        Args:
+            run_id: id of the run.
+            tenant: only sessions of this tenant, for a runtime that is bound to none.
+
+        Raises:
+            StorageError: `run_not_found`.
+        """
+        return await (await self._reading(tenant)).sessions.report(run_id)
 
     async def replay_run(
         self, run_id: str, include_sensitive: bool = False, *, tenant: str | None = None
@@ -1048,21 +1111,28 @@ class AgentRuntime:
         """
         return await (await self._reading(tenant)).sessions.forks.diff_session(session_id)
 
-    async def workers(self) -> "list[WorkerRecord]":
+    async def workers(self, *, tenant: str | None = None) -> "list[WorkerRecord]":
         """Return the workers of the Postgres database, as of their last heartbeats.
 
+        Args:
+            tenant: only workers that serve this tenant, for a runtime that is bound to none.
+
         Raises:
             ConfigError: sessions are not stored in a Postgres database.
         """
-        return await (await self._home.services()).worker_table.listed()
+        return await (await self._reading(tenant)).worker_table.listed()
 
-    async def queue(self, limit: int = 100) -> "list[QueuedRun]":
+    async def queue(self, limit: int = 100, *, tenant: str | None = None) -> "list[QueuedRun]":
         """Return runs that wait for a worker, and runs that workers execute, oldest first.
 
+        Args:
+            limit: the maximum number.
+            tenant: only runs of this tenant, for a runtime that is bound to none.
+
         Raises:
             ConfigError: sessions are not stored in a Postgres database.
         """
-        return await (await self._home.services()).worker_table.queued(limit)
+        return await (await self._reading(tenant)).worker_table.queued(limit)
 
     async def list_sessions(
         self, limit: int = 50, offset: int = 0, *, tenant: str | None = None
@@ -1095,7 +1165,7 @@ class AgentRuntime:
         return await services.sessions.summaries(
             limit=limit,
             offset=offset,
-            project=await asyncio.to_thread(_folder, project),
+            project=await asyncio.to_thread(project_folder, project),
             query=query,
             forked_from=forked_from,
         )
@@ -1128,7 +1198,7 @@ class AgentRuntime:
             message = "since needs a time zone, as in datetime.now(UTC)"
             raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
         store = (await self._reading(tenant)).store
-        folder = await asyncio.to_thread(_folder, project)
+        folder = await asyncio.to_thread(project_folder, project)
         return await store.costs(by, since=since, project=folder, limit=limit)
 
     async def search_sessions(
@@ -1155,8 +1225,9 @@ class AgentRuntime:
             AgentCoreError: `validation_error`: the query has no words, or too many.
         """
         sessions = (await self._reading(tenant)).sessions
-        folder = await asyncio.to_thread(_folder, project)
-        return await sessions.search(query, limit=limit, project=folder)
+        folder = await asyncio.to_thread(project_folder, project)
+        found = await sessions.search(query, limit=limit, project=folder)
+        return [match for _, match in found]
 
     async def rename_session(self, session_id: str, title: str) -> SessionRecord:
         """Change the title of a session to one line of at most 200 characters.
@@ -1175,7 +1246,7 @@ class AgentRuntime:
         A session in which no model has completed a reply, and no message waits to be sent, is
         skipped, because there is nothing to continue.
         """
-        folder = await asyncio.to_thread(_folder, project)
+        folder = await asyncio.to_thread(project_folder, project)
         return await (await self._reading(tenant)).store.last_session(folder)
 
     async def sessions_nearby(
@@ -1191,7 +1262,7 @@ class AgentRuntime:
             limit: the maximum number of folders.
             tenant: only sessions of this tenant, for a runtime that is bound to none.
         """
-        folder = await asyncio.to_thread(_folder, project) or ""
+        folder = await asyncio.to_thread(project_folder, project) or ""
         return await (await self._reading(tenant)).store.sessions_nearby(folder, limit=limit)
 
     async def resolve_session_id(self, prefix: str, *, tenant: str | None = None) -> str:
@@ -1247,7 +1318,7 @@ class AgentRuntime:
             project: only sessions that work in this folder.
         """
         sessions = (await self._home.services()).sessions
-        folder = await asyncio.to_thread(_folder, project)
+        folder = await asyncio.to_thread(project_folder, project)
         return await sessions.measure(folder)
 
     async def delete_sessions(
@@ -1287,11 +1358,38 @@ class AgentRuntime:
             raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
         if keep_last < 0:
             raise AgentCoreError(ErrorCode.VALIDATION_ERROR, "keep_last is negative")
-        folder = await asyncio.to_thread(_folder, project)
+        folder = await asyncio.to_thread(project_folder, project)
         before = read_age(older_than)
         return await retention.delete_unused(
             before, project=folder, keep_last=keep_last, dry_run=dry_run
         )
+
+    async def artifact(self, artifact_id: str, *, tenant: str | None = None) -> "ArtifactRecord":
+        """Return the record of an artifact.
+
+        Args:
+            artifact_id: id of the artifact.
+            tenant: only sessions of this tenant, for a runtime that is bound to none.
+
+        Raises:
+            StorageError: `artifact_not_found`.
+        """
+        services = await self._reading(tenant)
+        return await services.artifacts.find(artifact_id, services.store)
+
+    async def open_artifact(self, artifact_id: str, *, tenant: str | None = None) -> "BinaryIO":
+        """Open the content of an artifact for reading, without secrets; close it when done.
+
+        Args:
+            artifact_id: id of the artifact.
+            tenant: only sessions of this tenant, for a runtime that is bound to none.
+
+        Raises:
+            StorageError: `artifact_not_found`; `file_not_found`: only its record is left.
+        """
+        services = await self._reading(tenant)
+        record = await services.artifacts.find(artifact_id, services.store)
+        return await services.artifacts.open(artifact_id, session_id=record.session_id)
 
     async def delete_artifact(self, artifact_id: str) -> None:
         """Delete one artifact, file and row.
@@ -1412,16 +1510,13 @@ def _asked_placement(fields: dict[str, Any]) -> Placement:
     return asked_placement(given)
 
 
-def _folder(project: str | Path | None) -> str | None:
-    """Return the path under which sessions store a project."""
-    if project is None:
-        return None
-    folder = Path(project).expanduser().resolve()
-    return str(folder.parent if folder.is_file() else folder)
-
-
 def _malformed(message: str) -> AgentCoreError:
     return AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+
+
+def _require_event_number(after: int) -> None:
+    if not isinstance(after, int) or isinstance(after, bool) or after < 0:  # pyright: ignore[reportUnnecessaryIsInstance] - from a request, perhaps
+        raise _malformed(f"after is the run_seq of an event, not {after!r}")
 
 
 def _require_text(what: str, name: str | None) -> None:

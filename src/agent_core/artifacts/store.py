@@ -131,6 +131,18 @@ class ArtifactStore:
             finally:
                 note.close()
 
+    async def find(self, artifact_id: str, rows: ArtifactRows) -> ArtifactRecord:
+        """Return the record of an artifact, as these rows have it.
+
+        Raises:
+            StorageError: `artifact_not_found`.
+        """
+        is_id = artifact_id.isascii() and artifact_id.isprintable()
+        record = await rows.artifact(artifact_id) if is_id else None
+        if record is None:
+            raise _unknown(artifact_id)
+        return record
+
     async def read(self, artifact_id: str) -> bytes:
         """Read an artifact's content as it was stored, without secrets.
 
@@ -270,8 +282,7 @@ class ArtifactStore:
     async def _known(self, artifact_id: str) -> ArtifactRecord:
         record = await self._rows.artifact(artifact_id)
         if record is None:
-            message = f"there is no artifact {shown_id(artifact_id)}"
-            raise StorageError(ErrorCode.ARTIFACT_NOT_FOUND, message)
+            raise _unknown(artifact_id)
         return record
 
     def _place(self, record: ArtifactRecord) -> Path:
@@ -346,3 +357,8 @@ class InMemoryArtifactStore(ArtifactStore):
     async def _delete(self, record: ArtifactRecord) -> None:
         self._content.pop(record.artifact_id, None)
         await self._rows.delete_artifact_row(record.artifact_id)
+
+
+def _unknown(artifact_id: str) -> StorageError:
+    message = f"there is no artifact {shown_id(artifact_id)}"
+    return StorageError(ErrorCode.ARTIFACT_NOT_FOUND, message)

@@ -22,6 +22,7 @@ from agent_core.runtime.process import ProcessParts
 from agent_core.runtime.project import Project, is_server
 from agent_core.runtime.reading import RunReader
 from agent_core.runtime.table import RunTable
+from agent_core.storage.store import SessionStore
 from agent_core.tools.base import Action, Tool, ToolContext, concurrency_of
 from agent_core.tools.toolsets import Toolset, opened
 from agent_core.types import (
@@ -81,6 +82,7 @@ class Answers:
         always: bool = False,
         reason: str | None,
         by: str,
+        decider: str | None = None,
         given: RunOptions[Any] = NO_OPTIONS,
         run_id: str | None = None,
         session_id: str | None = None,
@@ -94,6 +96,7 @@ class Answers:
             always: also save the rule that the question offers for this decision.
             reason: for the model, if the call is denied.
             by: where the answer was given.
+            decider: who gave it; by default the user of this process.
             given: the parts of the run's start options that the program hands over again.
             run_id: accept only questions of this run.
             session_id: accept only questions of this session.
@@ -127,7 +130,7 @@ class Answers:
                 decision,
                 reason=self._questions.clean_reason(reason),
                 by=by,
-                decider=current_decider(),
+                decider=decider or current_decider(),
                 arguments=arguments,
             )
             if found is None:
@@ -148,13 +151,9 @@ class Answers:
     async def _find(
         self, request_id: str, run_id: str | None, session_id: str | None
     ) -> "ApprovalRecord":
-        is_id = isinstance(request_id, str) and request_id.isascii() and request_id.isprintable()  # pyright: ignore[reportUnnecessaryIsInstance] - from a request, perhaps
-        question = await self._store.approval(request_id) if is_id else None
-        if (
-            question is None
-            or run_id not in {None, question.root_run_id}
-            or session_id not in {None, question.session_id}
-        ):
+        question = await find_question(self._store, request_id)
+        is_of_run = run_id in {None, question.root_run_id}
+        if not is_of_run or session_id not in {None, question.session_id}:
             raise _not_found(request_id)
         return question
 
@@ -422,6 +421,19 @@ class Answers:
         )
         details = {"run_id": run.run_id, "cwd": cwd}
         return StorageError(ErrorCode.SESSION_ELSEWHERE, message, details=details)
+
+
+async def find_question(store: SessionStore, request_id: str) -> "ApprovalRecord":
+    """Return a question.
+
+    Raises:
+        StorageError: `approval_not_found`.
+    """
+    is_id = isinstance(request_id, str) and request_id.isascii() and request_id.isprintable()  # pyright: ignore[reportUnnecessaryIsInstance] - from a request, perhaps
+    question = await store.approval(request_id) if is_id else None
+    if question is None:
+        raise _not_found(request_id)
+    return question
 
 
 def _merged(known: RunOptions[Any], given: RunOptions[Any]) -> RunOptions[Any]:

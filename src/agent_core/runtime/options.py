@@ -161,6 +161,22 @@ def checked_session_id(session_id: object) -> str:
     raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
 
 
+def project_folder(project: str | Path | None) -> str | None:
+    """Return the path under which sessions store a project; it blocks.
+
+    Raises:
+        AgentCoreError: `validation_error`: it cannot be a path.
+    """
+    if project is None:
+        return None
+    try:
+        folder = Path(project).expanduser().resolve()
+        return str(folder.parent if folder.is_file() else folder)
+    except (ValueError, RuntimeError, OSError) as error:  # a NUL, an unknown user, a loop of links
+        message = f"the project is not the path of a folder: {error}"
+        raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message) from None
+
+
 def _close_all(task_logs: Mapping[str, dict[str, int]]) -> None:
     for logs in task_logs.values():
         for descriptor in logs.values():

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import contextmanager
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -209,9 +209,16 @@ class RunReader:
             await asyncio.sleep(_POLL_S)
 
     async def events(
-        self, run_id: str, after: int, *, follow: bool = True
+        self,
+        run_id: str,
+        after: int,
+        *,
+        follow: bool = True,
+        until: Callable[[], bool] = bool,
     ) -> AsyncGenerator[RuntimeEvent]:
         """Yield the stored events after a number; with `follow`, also those until the run ends.
+
+        Following stops early, between two events, once `until` returns True.
 
         Text of a message under way is yielded as it arrives; any missing text comes just before the
         event that completes the message.
@@ -234,7 +241,7 @@ class RunReader:
                     yield event
                     if event.event_type in CLOSING_EVENTS:
                         return
-                if was_over:
+                if was_over or until():
                     return
                 if progress.seen == before:  # its end may be among the events the reader has
                     is_over = (await self.record(run_id)).status.is_terminal

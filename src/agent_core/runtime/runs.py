@@ -66,6 +66,9 @@ if TYPE_CHECKING:
     from agent_core.tools.output import ExpectedOutput
     from agent_core.types import MemoryWish, WaitingMessage
 
+_PAUSE_S = 0.05
+"""Seconds before a run is looked at again whose end is being stored."""
+
 
 class Runs:
     """The runs of this process, and a view of other processes' runs.
@@ -623,6 +626,50 @@ class Runs:
             async with aclosing(rest if debug else _hide_debug(rest)) as events:
                 async for event in events:
                     yield event
+
+    async def follow(
+        self, run_id: str, after: int, *, debug: bool = False
+    ) -> AsyncGenerator[RuntimeEvent]:
+        """Yield the stored events after a number, then the following ones, to the closing event.
+
+        It may be a child. While the run waits for an answer, the next event is waited for, wherever
+        it then continues. For any number of readers, for which the run does not wait.
+
+        Raises:
+            StorageError: `run_not_found`.
+        """
+        events = self._followed(run_id, after)
+        async with aclosing(events if debug else _hide_debug(events)) as shown:
+            async for event in shown:
+                yield event
+
+    async def _followed(self, run_id: str, seen: int) -> AsyncGenerator[RuntimeEvent]:
+        while True:
+            stream, before = self._stream_here(run_id), seen
+            if stream is not None:
+                source = self._read_stored_first(run_id, seen, stream)
+            else:
+                source = self._reader.events(
+                    run_id, seen, until=lambda: self._stream_here(run_id) is not None
+                )
+            async with aclosing(source):
+                async for event in source:
+                    seen = event.run_seq or seen
+                    yield event
+                    if event.event_type in CLOSING_EVENTS:
+                        return
+            if stream is None and self._stream_here(run_id) is None:
+                if (await self._reader.record(run_id)).status.is_terminal:
+                    return
+            elif stream is not None and seen == before:
+                await asyncio.sleep(_PAUSE_S)  # its end is being stored
+
+    def _stream_here(self, run_id: str) -> EventStream | None:
+        """Return the live events of a run or child that this process executes."""
+        run = self.table.get(run_id)
+        if run is not None:
+            return None if run.ended.is_set() else run.stream
+        return self.children.stream(run_id)
 
     async def _watch_after(
         self, run_id: str, seen: int, run: Run | None

@@ -47,19 +47,19 @@ async def search(
     *,
     limit: int,
     project: str | None,
+    before: int | None = None,
     clean: Callable[[Node], Node],
     clean_text: Callable[[str], str],
-) -> list[SessionMatch]:
-    """Return the newest messages, calls and results that contain every word.
+) -> list[tuple[int, SessionMatch]]:
+    """Return the newest messages, calls and results that contain every word, with their numbers.
 
-    Text removed by cleaning is not found.
+    Text removed by cleaning is not found. With `before`, only those with a smaller number.
     """
-    found: list[SessionMatch] = []
+    found: list[tuple[int, SessionMatch]] = []
     sessions: dict[str, SessionRecord | None] = {}
-    before: int | None = None
     while len(found) < limit:
         rows = await store.nodes_with(words, before=before, limit=_AT_ONCE, project=project)
-        for before, node in rows:  # noqa: B007 - the next batch begins there
+        for before, node in rows:
             if node is None:
                 continue
             text = "\n".join(_texts(clean(node).content))
@@ -71,19 +71,18 @@ async def search(
             if session is not None:  # deleted just now
                 tools = [block.name for block in node.calls]
                 tools += [str(result.metadata.get("tool_name", "")) for result in node.results]
-                found.append(
-                    SessionMatch(
-                        session_id=node.session_id,
-                        title=session.title and clean_text(session.title),
-                        cwd=session.cwd,
-                        node_id=node.node_id,
-                        run_id=node.run_id,
-                        role=node.role,
-                        tools=list(filter(None, tools)),
-                        snippet=snippet,
-                        created_at=node.created_at,
-                    )
+                match = SessionMatch(
+                    session_id=node.session_id,
+                    title=session.title and clean_text(session.title),
+                    cwd=session.cwd,
+                    node_id=node.node_id,
+                    run_id=node.run_id,
+                    role=node.role,
+                    tools=list(filter(None, tools)),
+                    snippet=snippet,
+                    created_at=node.created_at,
                 )
+                found.append((before, match))
         if len(rows) < _AT_ONCE:
             break
     return found

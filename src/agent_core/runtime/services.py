@@ -67,7 +67,9 @@ class Services(Struct, frozen=True, kw_only=True):
         """
         check_tenant(tenant)
         store = self.store.of_tenant(tenant)
-        return replace(self, store=store, sessions=self.sessions.of_tenant(tenant, store))
+        workers = None if self.workers is None else self.workers.of_tenant(tenant, store.reader)
+        sessions = self.sessions.of_tenant(tenant, store)
+        return replace(self, store=store, sessions=sessions, workers=workers)
 
     @property
     def worker_table(self) -> "WorkerTable":

@@ -22,7 +22,7 @@ from agent_core.runtime.project import Project
 from agent_core.runtime.run import RunProgress, identity_of
 from agent_core.runtime.runs import Runs
 from agent_core.runtime.workspaces import Workspaces
-from agent_core.storage.rows import node_not_found, session_not_found
+from agent_core.storage.rows import node_not_found, run_not_found, session_not_found, storable
 from agent_core.storage.store import SessionStore
 from agent_core.text import first_words, join_surrogates
 from agent_core.tools.base import OutputMisfitError
@@ -47,7 +47,9 @@ if TYPE_CHECKING:
         DeleteSessionResult,
         InspectResult,
         ReplayResult,
+        RunReport,
         SessionMatch,
+        SessionPage,
         SessionSummary,
         StoredBytes,
     )
@@ -168,13 +170,7 @@ class Sessions:
         forked_from: str | None,
     ) -> "list[SessionSummary]":
         """Return sessions as shown in lists, the most recently used first."""
-        titles: dict[str, str] = {}
-        most = sys.maxsize if self._store.is_read_only else _TITLES_AT_ONCE
-        while begun := await self._store.untitled(most):  # by an earlier version
-            titles = {key: first_words(self._redactor.text(each)) for key, each in begun.items()}
-            if self._store.is_read_only:
-                break
-            await self._store.add_titles(titles)
+        titles = await self._missing_titles()
         found = await self._store.session_summaries(
             limit=limit, offset=offset, project=project, query=query, forked_from=forked_from
         )
@@ -182,6 +178,109 @@ class Sessions:
             self._summary(summary, metadata, titles.get(summary.session_id))
             for summary, metadata in found
         ]
+
+    async def _missing_titles(self) -> dict[str, str]:
+        """Store the titles that an earlier version has not, or return them if nothing is stored."""
+        titles: dict[str, str] = {}
+        most = sys.maxsize if self._store.is_read_only else _TITLES_AT_ONCE
+        while begun := await self._store.untitled(most):
+            titles = {key: first_words(self._redactor.text(each)) for key, each in begun.items()}
+            if self._store.is_read_only:
+                break
+            await self._store.add_titles(titles)
+        return titles
+
+    async def page_of_summaries(
+        self,
+        *,
+        before: int | None,
+        limit: int,
+        project: str | None,
+        query: str | None,
+        status: RunStatus | None,
+    ) -> "list[tuple[int, SessionSummary]]":
+        """Return sessions with their numbers, the most recently used first, below a number."""
+        from agent_core.storage.pages import page_sessions  # noqa: PLC0415 - for few programs
+
+        titles = await self._missing_titles()
+        folder = None if project is None else storable(project)
+        found = await self._store.reader.read(
+            lambda c: page_sessions(
+                c, before=before, limit=limit, project=folder, query=query, status=status
+            )
+        )
+        return [
+            (number, self._summary(summary, metadata, titles.get(summary.session_id)))
+            for number, summary, metadata in found
+        ]
+
+    async def page_of_history(
+        self, session_id: str, *, before: Mapping[str, int], limit: int
+    ) -> "tuple[SessionPage, Mapping[str, int]]":
+        """Return the newest rows of a session below these numbers, and where older ones begin.
+
+        Raises:
+            StorageError: `session_not_found`.
+        """
+        from agent_core.storage.pages import page_history  # noqa: PLC0415 - for few programs
+        from agent_core.types import SessionPage  # noqa: PLC0415
+
+        found = await self._store.reader.read(
+            lambda c: page_history(c, session_id, before=before, limit=limit)
+        )
+        usage = self._summary(*found.summary, None).usage
+        page = SessionPage(
+            session=self._record(found.session, "metadata", "title"),
+            nodes=[self._node(node) for node in found.nodes],
+            runs=list(map(self._run, found.runs)),
+            artifacts=list(found.artifacts),
+            usage=usage,
+            cost=usage.cost,
+            damaged=list(found.damaged),
+        )
+        return page, found.below
+
+    async def stored_run(self, run_id: str) -> RunRecord:
+        """Return the row of a run, also of a child's, as it is.
+
+        Raises:
+            StorageError: `run_not_found`.
+        """
+        is_id = run_id.isascii() and run_id.isprintable()
+        run = await self._store.run(run_id) if is_id else None
+        if run is None:
+            raise run_not_found(run_id)
+        return run
+
+    async def report(self, run_id: str) -> "RunReport":
+        """Return a run as it is stored, also a child's.
+
+        Raises:
+            StorageError: `run_not_found`.
+        """
+        from agent_core.types import RunReport  # noqa: PLC0415 - for few programs
+
+        run = self._run(await self.stored_run(run_id))
+        text, pending = None, list[str]()
+        if run.status.is_terminal:
+            answer = RunStats.of_stored(run, await self._store.run_nodes(run_id)).answer
+            text = self._redactor.text("".join(answer))
+        elif run.status is RunStatus.WAITING or run.status is RunStatus.RUNNING:
+            asked = await self._store.approvals(session_id=run.session_id)
+            pending = [e.request_id for e in asked if run_id in {e.root_run_id, e.run_id}]
+        given = run.options.metadata if run.options is not None else {}
+        return RunReport(
+            run_id=run.run_id,
+            session_id=run.session_id,
+            status=run.status,
+            end_reason=run.end_reason,
+            text=text,
+            error=run.error,
+            usage=run.usage,
+            cost=run.usage.cost,
+            metadata={**given, **run.metadata},
+            pending_requests=pending,
+        )
 
     def _summary(
         self, summary: "SessionSummary", metadata: Mapping[str, Any], words: str | None
@@ -193,8 +292,10 @@ class Sessions:
         title = (summary.title and self._redactor.text(summary.title)) or words or None
         return summary.model_copy(update={"usage": usage, "title": title})
 
-    async def search(self, query: str, *, limit: int, project: str | None) -> "list[SessionMatch]":
-        """Return the newest messages, calls and results that contain every word of the query.
+    async def search(
+        self, query: str, *, limit: int, project: str | None, before: int | None = None
+    ) -> "list[tuple[int, SessionMatch]]":
+        """Return the newest messages, calls and results with every word, each with its number.
 
         Raises:
             AgentCoreError: `validation_error`: the query has no words, or too many.
@@ -206,6 +307,7 @@ class Sessions:
             read_query(query),
             limit=limit,
             project=project,
+            before=before,
             clean=self._node,
             clean_text=self._redactor.text,
         )

@@ -232,7 +232,7 @@ def page(
     first = 1 if from_seq is None else clamp(from_seq, -MAX_SEQ)
     last = MAX_SEQ if to_seq is None else clamp(to_seq, 0)
     salvage = Salvage()
-    found = _show_session(connection, session_id, salvage)
+    found = show_session(connection, session_id, salvage)
     limit = clamp(limit, 1)
     roots = salvage.read_all(
         AgentRecord,
@@ -272,7 +272,7 @@ def page(
     )
 
 
-def _show_session(connection: Connection, session_id: str, salvage: Salvage) -> SessionRecord:
+def show_session(connection: Connection, session_id: str, salvage: Salvage) -> SessionRecord:
     """Return a session for readers that show it: what can be read of its row.
 
     Raises:
@@ -332,7 +332,7 @@ def run_history(connection: Connection, run_id: str) -> "ReplayResult":
         connection, "artifacts", _RUN_ARTIFACTS, of_run, (_RUN_ARTIFACTS, lambda: [of_run])
     )
     return ReplayResult(
-        session=_show_session(connection, found.session_id, salvage),
+        session=show_session(connection, found.session_id, salvage),
         agents=salvage.find_all(connection, AgentRecord, [found.agent_id]),
         runs=[found],
         budgets=salvage.attempt(

@@ -23,8 +23,9 @@ _SPENT = f"""SELECT coalesce(sum(turns), 0),
     count(*) FILTER (WHERE {UNPRICED}), count(*) FILTER (WHERE is_estimated)
 FROM spending WHERE session_id = :id AND begun_at IS NOT NULL"""  # noqa: S608 - our own names
 
-_LAST_STATUS = """SELECT status FROM runs WHERE session_id = :id AND parent_run_id IS NULL
+LAST_STATUS = """SELECT status FROM runs WHERE session_id = :id AND parent_run_id IS NULL
     ORDER BY rowid DESC LIMIT 1"""
+"""The status of a session's last run."""
 
 _WAITS = f"""SELECT EXISTS (SELECT 1 FROM runs WHERE session_id = :id AND {OPEN_RUN}
     AND status = 'waiting')"""  # noqa: S608 - a constant
@@ -35,7 +36,7 @@ _NEIGHBOURS = """SELECT (SELECT max(session_id) FROM sessions WHERE session_id <
 _OF_SESSION = (
     "SELECT * FROM sessions WHERE session_id = :id",
     _SPENT,
-    _LAST_STATUS,
+    LAST_STATUS,
     _WAITS,
     _NEIGHBOURS,
 )
@@ -74,7 +75,7 @@ def summaries(
         _LISTED.format(where=where), {**values, "limit": most, "offset": first}
     )
     if words:
-        fitting = (row for row in rows if _fits(words, row))
+        fitting = (row for row in rows if fits(words, row))
         rows = islice(islice(fitting, offset, None), limit)
     ids = [session_id for session_id, *_ in rows]
     found: list[tuple[SessionSummary, Mapping[str, Any]]] = []
@@ -85,9 +86,15 @@ def summaries(
     return found
 
 
-def _fits(words: Sequence[str], texts: Iterable[str | None]) -> bool:
+def fits(words: Sequence[str], texts: Iterable[str | None]) -> bool:
+    """Return whether these texts have all folded words."""
     text = fold("\n".join(text for text in texts if text))
     return all(word in text for word in words)
+
+
+def summary_of(connection: Connection, session_id: str) -> tuple[SessionSummary, Mapping[str, Any]]:
+    """Return a session, which exists, with its metadata."""
+    return _summary(_ask(connection, session_id))
 
 
 def _ask(connection: Connection, session_id: str) -> list[Cursor]:

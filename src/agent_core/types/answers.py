@@ -1,11 +1,12 @@
 """Results of questions to a runtime about its sessions, its runs and its files."""
 
-from typing import Literal
+from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import Field
 
 from agent_core.types.budget import BudgetUse
 from agent_core.types.content import (
+    EndReason,
     ErrorPayload,
     Frozen,
     Node,
@@ -18,6 +19,18 @@ from agent_core.types.content import (
 from agent_core.types.events import RuntimeEvent
 from agent_core.types.model import ModelRequest
 from agent_core.types.records import AgentRecord, ArtifactRecord, RunRecord, SessionRecord
+
+Item = TypeVar("Item")
+
+
+class Page(Frozen, Generic[Item]):
+    """A part of a list, the newest items first.
+
+    `next_cursor` is where the next page begins; None at the end of the list.
+    """
+
+    items: list[Item] = []
+    next_cursor: str | None = None
 
 
 class DamagedRow(Frozen):
@@ -134,6 +147,52 @@ class ReplayResult(Frozen):
     artifacts: list[ArtifactRecord] = []
     next_seq: int | None = None
     damaged: list[DamagedRow] = []
+
+
+class SessionPage(Frozen):
+    """The newest part of a session's history: of all its agents, each kind oldest first.
+
+    Attributes:
+        nodes: of the session's tree; `session.active_node_id` is where it continues.
+        runs, artifacts: of all agents, too.
+        usage: usage of the whole session, with its children and background work.
+        cost: the same in US dollars; None if a part of it is unknown.
+        next_cursor: where older nodes, runs and artifacts begin; None if there are none.
+        damaged: rows that are not here, or not whole.
+    """
+
+    session: SessionRecord
+    nodes: list[Node] = []
+    runs: list[RunRecord] = []
+    artifacts: list[ArtifactRecord] = []
+    usage: Usage = Field(default_factory=Usage)
+    cost: float | None = None
+    next_cursor: str | None = None
+    damaged: list[DamagedRow] = []
+
+
+class RunReport(Frozen):
+    """A run as it is stored now.
+
+    Attributes:
+        text: the answer, or the last complete reply of a run that did not complete; None until the
+            run has ended.
+        usage: usage of its model calls, as far as stored.
+        cost: the same in US dollars; None if it is unknown.
+        metadata: what its caller has stored with it, and what the runtime knows about it.
+        pending_requests: ids of the questions that it, or a child, waits for.
+    """
+
+    run_id: SafeId
+    session_id: SafeId
+    status: RunStatus
+    end_reason: EndReason | None = None
+    text: str | None = None
+    error: ErrorPayload | None = None
+    usage: Usage = Field(default_factory=Usage)
+    cost: float | None = None
+    metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
+    pending_requests: list[str] = []
 
 
 class InspectResult(Frozen):

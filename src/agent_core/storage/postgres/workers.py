@@ -11,7 +11,7 @@ from typing import Any
 from agent_core.storage.liveness import OwnerIsDead, by_lease
 from agent_core.storage.postgres.queue import read_lane
 from agent_core.storage.postgres.statements import read_clock
-from agent_core.storage.rows import OPEN_RUN, skip_unreadable
+from agent_core.storage.rows import MAX_SEQ, OPEN_RUN, skip_unreadable
 from agent_core.storage.sql import Connection, JobReader
 from agent_core.types import RunStatus
 from agent_core.types.lanes import PROTOCOL, Lane
@@ -32,12 +32,12 @@ _PRUNE = f"""DELETE FROM workers WHERE worker_id IN (SELECT worker_id FROM worke
     WHERE {_AGE_S} > 20 * lease_s FOR UPDATE SKIP LOCKED)"""  # noqa: S608 - constants
 _QUEUED = f"""
 SELECT runs.run_id, runs.session_id, runs.takeovers, runs.created_at, jobs.queue_name AS lane,
-    jobs.status = 'doing' AS is_taken, sessions.owner
+    jobs.status = 'doing' AS is_taken, sessions.owner, jobs.id AS number
 FROM procrastinate_jobs AS jobs
 JOIN runs ON runs.run_id = jobs.args ->> 'run_id'
 JOIN sessions ON sessions.session_id = runs.session_id
-WHERE jobs.status IN ('todo', 'doing') AND runs.{OPEN_RUN}
-ORDER BY jobs.id LIMIT :most
+WHERE jobs.status IN ('todo', 'doing') AND runs.{OPEN_RUN} AND jobs.id < :before
+ORDER BY jobs.id {{order}} LIMIT :most
 """  # noqa: S608 - a constant
 _QUEUED_OF_SOME = f"""
 WITH open_runs AS MATERIALIZED (
@@ -45,7 +45,7 @@ WITH open_runs AS MATERIALIZED (
         (SELECT owner FROM sessions WHERE sessions.session_id = runs.session_id) AS owner
     FROM runs WHERE {OPEN_RUN} {{only}}
 )
-SELECT open_runs.*, jobs.queue_name AS lane, jobs.is_taken
+SELECT open_runs.*, jobs.queue_name AS lane, jobs.is_taken, jobs.id AS number
 FROM open_runs CROSS JOIN LATERAL (
     SELECT id, queue_name, args, FALSE AS is_taken FROM procrastinate_jobs
     WHERE status = 'todo' AND lock = open_runs.lock
@@ -53,7 +53,8 @@ FROM open_runs CROSS JOIN LATERAL (
     SELECT id, queue_name, args, TRUE FROM procrastinate_jobs
     WHERE status = 'doing' AND lock = open_runs.lock
 ) AS jobs
-WHERE jobs.args ->> 'run_id' = open_runs.run_id ORDER BY jobs.id LIMIT :most
+WHERE jobs.args ->> 'run_id' = open_runs.run_id AND jobs.id < :before
+ORDER BY jobs.id {{order}} LIMIT :most
 """  # noqa: S608 - a constant
 """The same, but for a tenant or one session: no other job is read."""
 _DEPTHS = """
@@ -88,6 +89,10 @@ class WorkerTable:
         self._keep = keep
         self._is_dead = is_dead
         self._tenant = tenant
+
+    def of_tenant(self, tenant: str, reader: JobReader) -> "WorkerTable":
+        """Return the table as one tenant sees it, read through its own reader."""
+        return WorkerTable(reader, keep=self._keep, is_dead=self._is_dead, tenant=tenant)
 
     async def beat(self, worker: WorkerRecord, lease_s: float) -> dict[str, float]:
         """Record that a worker is alive for this long; rows of workers long dead are removed.
@@ -139,16 +144,27 @@ class WorkerTable:
 
     async def queued(self, limit: int, session_id: str | None = None) -> list[QueuedRun]:
         """Return queued runs and runs in progress, in the order of the queue."""
-        values = {"most": limit, "session_id": session_id}
-        sql = _QUEUED if self._tenant is None else _QUEUED_OF_SOME.format(only="")
-        if session_id is not None:
-            sql = _QUEUED_OF_SOME.format(only="AND session_id = :session_id")
+        found = await self._queued("", MAX_SEQ, limit, session_id)
+        return [run for _, run in found]
+
+    async def newest(self, before: int | None, limit: int) -> list[tuple[int, QueuedRun]]:
+        """Return queued runs and runs in progress below a number, the last queued first."""
+        return await self._queued("DESC", MAX_SEQ if before is None else before, limit, None)
+
+    async def _queued(
+        self, order: str, before: int, limit: int, session_id: str | None
+    ) -> list[tuple[int, QueuedRun]]:
+        values = {"most": limit, "before": before, "session_id": session_id}
+        sql = _QUEUED.format(order=order)
+        if self._tenant is not None or session_id is not None:
+            only = "" if session_id is None else "AND session_id = :session_id"
+            sql = _QUEUED_OF_SOME.format(only=only, order=order)
         rows = await self._reader.read(lambda c: c.execute(sql, values).fetchall())
         alive = [worker for worker in await self.listed() if worker.is_alive]
-        queued: list[QueuedRun] = []
+        queued: list[tuple[int, QueuedRun]] = []
         for row in rows:
             with skip_unreadable(f"run {row['run_id']}"):
-                queued.append(_queued_run(row, alive))
+                queued.append((row["number"], _queued_run(row, alive)))
         return queued
 
     async def depths(self) -> list[QueueDepth]:

@@ -1,8 +1,12 @@
 // Plays the client of AG-UI: says each text, and answers what is asked.
-// Usage: node ag_ui.mjs URL THREAD_ID ANSWER TEXT...; prints messages and events as JSON.
+// Usage: node ag_ui.mjs URL THREAD_ID ANSWER TEXT...; prints messages, events and state as JSON.
+// ANSWER is yes, no, cancelled, or a payload as JSON.
 import { HttpAgent } from "@ag-ui/client";
 
 const [url, threadId, answer, ...texts] = process.argv.slice(2);
+const payload = answer.startsWith("{")
+  ? JSON.parse(answer)
+  : { approved: answer === "yes", reason: answer };
 const events = [];
 const failures = [];
 const agent = new HttpAgent({ url, threadId });
@@ -23,10 +27,9 @@ for (const [number, text] of texts.entries()) {
     input = {
       resume: asked.map((each) => ({
         interruptId: each.id,
-        status: "resolved",
-        payload: { approved: answer === "yes", reason: answer },
+        ...(answer === "cancelled" ? { status: "cancelled" } : { status: "resolved", payload }),
       })),
     };
   }
 }
-console.log(JSON.stringify({ messages: agent.messages, events, failures }));
+console.log(JSON.stringify({ messages: agent.messages, events, failures, state: agent.state }));

@@ -1,16 +1,8 @@
-"""Streams for front ends, read by the clients that pages use, over HTTP.
-
-The clients are not installed with the package. Their tests look for the folder of an npm
-installation, which `FRONTENDS_TEST_NPM` names, and are skipped without it:
-
-    npm install --prefix /tmp/frontends ai@6 @ag-ui/client@1
-"""
+"""Streams for front ends, read by the clients that pages use, over HTTP."""
 
 import asyncio
 import importlib
 import json
-import os
-import shutil
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -35,11 +27,10 @@ from agent_core.providers.scripted import (
     ScriptedProvider,
     calls,
 )
+from front_ends import play
 from isolation import Home
 from runtimes import CONFIG, runtime
 
-CLIENTS = Path(__file__).parents[1] / "frontends"
-NPM = "FRONTENDS_TEST_NPM"
 PARK = f'{CONFIG}\n[permissions]\nunattended = "park"\n[memory]\nenabled = false\n'
 
 
@@ -101,20 +92,6 @@ async def served(made: AgentRuntime, adapter: Any, *, keeps: bool = True) -> Asy
     finally:
         server.should_exit = True
         await serving
-
-
-async def play(script: str, *arguments: str) -> dict[str, Any]:
-    """What a client has seen, as it says itself."""
-    node, folder = shutil.which("node"), os.environ.get(NPM)
-    if node is None or not folder or not (Path(folder) / "node_modules" / "ai").is_dir():
-        pytest.skip(f"{NPM} names no npm folder, or there is no Node: see this file")
-    program = shutil.copy(CLIENTS / script, Path(folder) / script)  # beside what it imports
-    process = await asyncio.create_subprocess_exec(
-        node, program, *arguments, stdout=asyncio.subprocess.PIPE
-    )
-    stdout, _ = await process.communicate()
-    assert process.returncode == 0
-    return json.loads(stdout)
 
 
 def ag_ui() -> Any:

@@ -183,6 +183,9 @@ async def _events(
                 yield event
 
 
+_NOT_SHOWN = {"wal_path"}
+
+
 class _TaskState:
     """The Tasks of a session as the state that front ends and agents share."""
 
@@ -202,7 +205,7 @@ class _TaskState:
         return self._show(await self._read())
 
     async def _read(self) -> list[dict[str, Any]]:
-        found = [each.model_dump(mode="json") for each in await self._find()]
+        found = [each.model_dump(mode="json", exclude=_NOT_SHOWN) for each in await self._find()]
         return sorted(found, key=lambda each: (each["created_at"], each["task_id"]))
 
     def _show(self, every: list[dict[str, Any]]) -> BaseEvent | None:

@@ -145,7 +145,7 @@ class Question(Struct, frozen=True):
 
 
 class TasksChanged(Struct, frozen=True):
-    """A Task of the session has changed."""
+    """A Task of the session may have changed."""
 
 
 class Ended(Struct, frozen=True):
@@ -187,7 +187,7 @@ def read_parts(
         handle: the run.
         questions: ends the parts also where the run waits for an answer and does not stop for it.
     """
-    return TaskStream(_parts(handle, handle.events(), questions))
+    return TaskStream(_parts(handle, handle.events(debug=True), questions))
 
 
 async def _parts(
@@ -215,6 +215,8 @@ async def _parts(
         yield Ended(RunStatus.WAITING)
         return
     status = await handle.wait()
+    if status is RunStatus.WAITING and questions:
+        reader.questions |= {each.request_id: each for each in await questions()}
     for request_id in handle.pending_requests:
         if (question := reader.questions.get(request_id)) is not None:
             yield question
@@ -261,7 +263,9 @@ async def _next(source: AsyncGenerator[RuntimeEvent]) -> RuntimeEvent | None:
     return await anext(source, None)
 
 
-_OF_TASKS = frozenset(each for each in EventType if each.startswith("task_"))
+_OF_TASKS = frozenset(
+    each for each in EventType if each.startswith(("task_", "worker_", "child_agent_"))
+)
 
 _QUIET_S, _MAX_PAUSE_S = 0.3, 2.0
 """Seconds between looks at the questions of a run that does nothing visible."""
@@ -288,15 +292,18 @@ class _Reader:
         self._open: tuple[str, bool] | None = None
         self._seen = _nothing_seen()
         self._in_step = False
+        self._has_replied = False
 
     def read(self, event: RuntimeEvent, node: Node | None) -> Iterator[Part]:
         """Yield the parts of an event; `node` is the one that it announces."""
         call_id = event.tool_call_id or ""
         match event.details:
             case TextDelta() | ReasoningDelta() as delta:
-                yield from self._grow(delta)
+                if not self._has_replied:  # otherwise the node brings what was not seen
+                    yield from self._grow(delta)
             case ModelReplied(citations=citations):
                 yield from self._end_text()
+                self._has_replied = True
                 for source in citations:
                     yield SourceFound(source.url, source.title)
             case PermissionRequested(request_id=request_id) as asked:
@@ -307,7 +314,8 @@ class _Reader:
             case _ if event.event_type is EventType.MODEL_STARTED:
                 yield from self.end_step()
                 yield StepBegins()
-                self._in_step, self._seen = True, _nothing_seen()
+                self._in_step, self._has_replied = True, False
+                self._seen = _nothing_seen()
             case _ if node is not None and node.role is Role.ASSISTANT:
                 yield from self._take_reply(node)
             case _ if event.event_type in _OF_TASKS:

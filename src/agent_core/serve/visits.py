@@ -1,12 +1,14 @@
 """One request: its sender, and the runtimes it may reach."""
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from msgspec import Struct, field
 from starlette.requests import Request
 
 from agent_core.api import AgentRuntime, RunHandle
+from agent_core.api.handles import AnyDecision
 from agent_core.loop.options import NO_OPTIONS, RunOptions
 from agent_core.serve.places import Places
 from agent_core.serve.principals import Principal, Right
@@ -120,6 +122,33 @@ class Visit(Struct, frozen=True):
         options = replace(options, metadata=named)
         handle = await runtime.start(message, session_id, mode, options=options, **placement)
         return await runtime.attach(handle.run_id)
+
+    async def answer(
+        self,
+        runtime: AgentRuntime,
+        request_id: str,
+        decision: str,
+        reason: str | None = None,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> RunHandle[Any]:
+        """Answer a question in the name of the principal, and return the run that asked it.
+
+        Args:
+            runtime: acts for the session of the question, which the principal may see.
+            request_id: the question.
+            decision: as for `AgentRuntime.answer`.
+            reason: likewise.
+            arguments: likewise.
+
+        Raises:
+            Problem: 403: the principal may answer nothing.
+            StorageError, AgentCoreError, ConfigError: as for `AgentRuntime.answer`.
+        """
+        self.require("answer")
+        given = cast("AnyDecision", decision)
+        return await runtime.answer(
+            request_id, given, reason, arguments=arguments, decided_by="console"
+        )
 
 
 def visit_of(request: Request) -> Visit:

@@ -117,6 +117,11 @@ class SideTasks:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    @property
+    def is_idle(self) -> bool:
+        """Return whether no task is left."""
+        return not self._tasks
+
     async def end(self, timeout_s: float) -> None:
         """Wait up to `timeout_s` seconds for the tasks, then cancel the remaining ones."""
         if self._tasks:

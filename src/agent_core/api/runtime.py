@@ -216,6 +216,21 @@ class AgentRuntime:
         """
         await self._home.close()
 
+    @property
+    def is_idle(self) -> bool:
+        """Tell whether no run is queued or under way here, and no background job."""
+        return self._home.opened is None or self._home.opened.runs.is_idle
+
+    async def stop_runs(self) -> None:
+        """Take no more runs and end those under way, before the runtime is closed.
+
+        Runs are cancelled, queued ones first. With `[permissions] unattended = "park"`, a run whose
+        callback has not answered a question waits for the answer as if there were no callback: any
+        process can give it, and continue the run. Events of all runs can still be read.
+        """
+        if (services := self._home.opened) is not None:
+            await services.runs.stop()
+
     def __enter__(self) -> Self:
         """Open the runtime for threads without an event loop, as `async with` does for a loop.
 

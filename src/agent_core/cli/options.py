@@ -145,6 +145,9 @@ class Options(argparse.Namespace):
     port: int | None = None
     token_env: str | None = None
     token_file: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    read_only: bool = False
     approvals: "Literal['ask', 'tool', 'deny']" = "ask"
 
 
@@ -339,4 +342,15 @@ def add_path(parser: Parser) -> None:
     """Add the option that names the project."""
     parser.add_argument(
         "--path", metavar="<dir-or-file>", help="the project (default: the current folder)"
+    )
+
+
+def add_token(parser: Parser) -> None:
+    """Add the options that name a token."""
+    token = parser.add_mutually_exclusive_group()
+    token.add_argument(
+        "--token-env", metavar="<name>", help="the environment variable that holds the token"
+    )
+    token.add_argument(
+        "--token-file", metavar="<file>", help="the file whose first line is the token"
     )

@@ -215,6 +215,17 @@ class Questions:
         self._asked_here: dict[str, _Asked] = {}
         self._runs: Counter[str] = Counter()
         self._limits: dict[str, list[TimeLimit]] = {}
+        self._parking = asyncio.Event()
+        self._parkable: Counter[str] = Counter()
+
+    def park(self) -> Collection[str]:
+        """Have every question wait without its run from now on, where that is possible.
+
+        Returns:
+            The ids of the users' runs with such a question, which end as waiting.
+        """
+        self._parking.set()
+        return +self._parkable
 
     @property
     def has_callback(self) -> bool:
@@ -567,12 +578,17 @@ class Questions:
         request_id = record.request_id
         elsewhere = asyncio.create_task(self._elsewhere(store, request_id))
         asking = self._start(self._callback, record.request) if self._callback else None
-        waiting = {each for each in (asking, elsewhere) if each is not None}
+        parking = asyncio.create_task(self._parking.wait()) if may_park else None
+        waiting = {each for each in (asking, elsewhere, parking) if each is not None}
+        self._parkable[record.root_run_id] += may_park
         answer: PermissionDecision | UnattendedError | str = UnattendedError()
         try:
             async with asyncio.timeout(self._timeout_s):
                 if asking is not None:
                     await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                    is_parked = self._parking.is_set() and not asking.done()
+                    if may_park and is_parked and not elsewhere.done():
+                        raise ParkedError(request_id)
                     answer = _outcome(asking) if asking.done() else _WITHDRAWN
                 if isinstance(answer, UnattendedError) and not elsewhere.done():
                     if may_park:
@@ -587,9 +603,9 @@ class Questions:
             await finish_uncancelled(store.withdraw(request_id))
             raise
         finally:
-            elsewhere.cancel()
-            if asking is not None:
-                asking.cancel()
+            self._parkable[record.root_run_id] -= may_park
+            for each in waiting:
+                each.cancel()
         decision = answer if isinstance(answer, PermissionDecision) else _denial(answer)
         found, is_first = await finish_uncancelled(
             store.answer(

@@ -68,6 +68,11 @@ class Jobs:
         self._tasks[session_id].add(task)
         task.add_done_callback(lambda done: self._forget(session_id, done, then))
 
+    @property
+    def is_idle(self) -> bool:
+        """Return whether no job is under way."""
+        return not self._tasks
+
     def stop(self, session_id: str, *, name: str) -> None:
         """Cancel the jobs with this name without waiting for them."""
         for task in self._tasks.get(session_id, ()):

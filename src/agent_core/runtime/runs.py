@@ -540,6 +540,15 @@ class Runs:
             await self.jobs.cancel(session_id)
         await self.leases.store_ends()
 
+    @property
+    def is_idle(self) -> bool:
+        """Return whether no run or job is under way here."""
+        return self._scheduler.is_idle and self._aside.is_idle and self.jobs.is_idle
+
+    async def stop(self) -> None:
+        """Take no more runs, park those with an open question, and cancel the others."""
+        await self._scheduler.close(self._project.guard.questions.park)
+
     async def close(self) -> None:
         """Cancel every run, then their children, then wait a while for the background work.
 

@@ -4,7 +4,7 @@ import asyncio
 import heapq
 import logging
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Collection, Generator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -230,17 +230,35 @@ class Scheduler:
             return
         await settle_parked(run.journal, run.history, run.finish)
 
-    async def close(self) -> None:
+    @property
+    def is_idle(self) -> bool:
+        """Return whether no run is queued, running or being opened."""
+        return self._idle.is_set()
+
+    async def close(self, park: Callable[[], Collection[str]] = tuple) -> None:
         """Cancel every run, queued ones first, and wait as long as a cancellation may take.
 
         Runs that are being opened are refused, and waited for too.
+
+        Args:
+            park: called after the queued runs; returns the ids of runs that park instead.
         """
         self.is_closed = True
         runs = [run for lane in self._lanes.values() for run in lane]
-        runs.sort(key=lambda run: run.phase is not Phase.QUEUED)
-        await asyncio.gather(*(self.cancel(run) for run in runs))
+        await asyncio.gather(*(self.cancel(run) for run in runs if run.phase is Phase.QUEUED))
+        parking = park()
+        runs = [run for lane in self._lanes.values() for run in lane]
+        ends = (self._end(run, run.identity.run_id in parking) for run in runs)
+        await asyncio.gather(*ends)
         with suppress(TimeoutError):
             await asyncio.wait_for(self._idle.wait(), self._cancel_timeout_s)
+
+    async def _end(self, run: Run, parks: bool) -> None:
+        """Cancel a run; one that parks only if that takes too long."""
+        if parks:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(run.ended.wait(), self._cancel_timeout_s)
+        await self.cancel(run)
 
     def _advance(self) -> None:
         while self._ready and self._running < self._max_running:

@@ -9,7 +9,8 @@ from starlette.routing import BaseRoute, Route, Router
 from starlette.types import ASGIApp
 
 from agent_core.api import AgentRuntime
-from agent_core.serve.door import Access, AuthAccess, Door
+from agent_core.serve.access import Access, AuthAccess
+from agent_core.serve.door import Door
 from agent_core.serve.places import OnePlace
 from agent_core.serve.principals import Auth
 from agent_core.serve.visits import Console
@@ -33,7 +34,8 @@ def app(runtime: AgentRuntime, *, auth: Auth | None = None, read_only: bool = Fa
 
 def build(console: Console, access: Access) -> ASGIApp:
     """Return an application with this access."""
-    routes = [Route("/healthz", _health, methods=["GET"]), *_routes(_PARTS)]
+    health = Route("/healthz", _health, methods=["GET"])
+    routes = [health, *access.routes, *_routes(_PARTS)]
     inside = Router(routes, redirect_slashes=False)
     return Door(inside, console, access)
 

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, TypeVar
+from urllib.parse import parse_qsl
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from starlette.requests import ClientDisconnect, Request
@@ -27,6 +28,10 @@ _READ_S = 60.0
 _ASIDE = 2**17
 """Bytes from which a body is read in another thread."""
 
+_FORM = 2**14
+"""Bytes of a form."""
+
+_FIELDS = 100
 _SHOWN = 20
 
 
@@ -65,6 +70,22 @@ async def read_json(
     return body
 
 
+async def read_form(request: Request) -> dict[str, str]:
+    """Return the fields of a form without files; the last one of each name.
+
+    Raises:
+        Problem: 400: it is no form; 413: it is too large; 415: it is of another type.
+    """
+    raw = await _read(request, _FORM)
+    if _kind(request)[0] != "application/x-www-form-urlencoded":
+        raise Problem(415, "send the form as application/x-www-form-urlencoded")
+    try:
+        fields = parse_qsl(raw.decode(), keep_blank_values=True, max_num_fields=_FIELDS)
+    except ValueError:
+        raise _invalid("the body is no form") from None
+    return dict(fields)
+
+
 def parse_body(raw: bytes, model: type[T]) -> T:
     """Read JSON as a value of this type; nothing is converted.
 
@@ -97,10 +118,16 @@ def _adapter(model: type[Any]) -> TypeAdapter[Any]:
     return TypeAdapter(model)
 
 
-def _require_json(request: Request) -> None:
+def _kind(request: Request) -> tuple[str, str]:
+    """Return the type of a body, and its parameters."""
     kind, _, parameters = request.headers.get("content-type", "").partition(";")
-    charset = parameters.strip().lower().removeprefix("charset=").strip('"')
-    if kind.strip().lower() != "application/json" or charset not in {"", "utf-8"}:
+    return kind.strip().lower(), parameters.strip().lower()
+
+
+def _require_json(request: Request) -> None:
+    kind, parameters = _kind(request)
+    charset = parameters.removeprefix("charset=").strip('"')
+    if kind != "application/json" or charset not in {"", "utf-8"}:
         raise Problem(415, "send the body as Content-Type: application/json")
     if request.headers.get("content-encoding", "identity") != "identity":
         raise Problem(415, "send the body without Content-Encoding")
@@ -130,8 +157,6 @@ def _announced(request: Request) -> int:
 
 
 def _too_large(limit: int) -> Problem:
-    return Problem(
-        413,
-        f"a body may have {limit // SMALL} MB here, and {LARGE // SMALL} MB only with an image",
-        headers={"Connection": "close"},
-    )
+    most = f"{limit // SMALL} MB" if limit >= SMALL else f"{limit} bytes"
+    detail = f"a body may have {most} here, and {LARGE // SMALL} MB only with an image"
+    return Problem(413, detail, headers={"Connection": "close"})

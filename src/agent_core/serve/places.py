@@ -9,6 +9,8 @@ from agent_core.serve.problems import Problem
 class Places(Protocol):
     """Finds the runtime that acts in a folder or for a session.
 
+    A runtime that was found stays open until it is released.
+
     Attributes:
         reader: reads every session that the console shows.
     """
@@ -31,6 +33,10 @@ class Places(Protocol):
         """
         ...
 
+    def release(self, runtime: AgentRuntime) -> None:
+        """Let go of a runtime that was found."""
+        ...
+
     def shows(self, cwd: str) -> bool:
         """Return whether sessions that work in this folder are shown."""
         ...
@@ -51,6 +57,9 @@ class OnePlace:
         if project is not None:
             raise Problem(403, "runs of this application work in one project; leave project out")
         return self.reader
+
+    def release(self, runtime: AgentRuntime) -> None:
+        """Do nothing: the program closes the runtime."""
 
     def shows(self, cwd: str) -> bool:  # noqa: ARG002
         """Return that every session of the runtime is shown."""

@@ -35,10 +35,17 @@ class Console(Struct):
 
 
 class Visit(Struct, frozen=True):
-    """A request of a principal, for the handlers: `visit_of(request)`."""
+    """A request of a principal, for the handlers: `visit_of(request)`.
+
+    Attributes:
+        console: the state of the application.
+        principal: the sender.
+        used: the runtimes that act for the request; they stay open until it is answered.
+    """
 
     console: Console
     principal: Principal
+    used: list[AgentRuntime] = []
 
     @property
     def runtime(self) -> AgentRuntime:
@@ -79,7 +86,24 @@ class Visit(Struct, frozen=True):
             StorageError: `session_not_found`, `session_elsewhere`.
         """
         session = await self.session(session_id)
-        return await self.console.places.of_session(session_id, session.cwd)
+        return self._use(await self.console.places.of_session(session_id, session.cwd))
+
+    async def acting_in(self, project: str | None) -> AgentRuntime:
+        """Return the runtime of a folder; None is where new sessions work.
+
+        Raises:
+            Problem: 403: the console does not serve the folder.
+        """
+        return self._use(await self.console.places.of_project(project))
+
+    def _use(self, runtime: AgentRuntime) -> AgentRuntime:
+        self.used.append(runtime)
+        return runtime
+
+    def leave(self) -> None:
+        """Let go of the runtimes that the request has used."""
+        for runtime in self.used:
+            self.console.places.release(runtime)
 
     async def start(
         self,
@@ -113,7 +137,7 @@ class Visit(Struct, frozen=True):
         """
         self.require("run")
         if session_id is None or is_new:
-            runtime = await self.console.places.of_project(project)
+            runtime = await self.acting_in(project)
         else:
             runtime = await self.acting(session_id)
         if self.tenant is not None:

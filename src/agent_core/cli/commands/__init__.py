@@ -9,7 +9,7 @@ from importlib import import_module
 from agent_core.cli.options import Commands
 
 GROUPS = {
-    "work": ("run", "attach", "cancel", "chat", "acp"),
+    "work": ("run", "attach", "cancel", "chat", "serve", "acp"),
     "sessions": ("sessions", "undo", "redo", "workspace", "tasks", "approvals", "memory", "cost"),
     "several machines": ("worker", "workers", "queue", "store"),
     "settings": ("config", "permissions", "agents", "skills", "mcp"),

@@ -12,6 +12,7 @@ from agent_core.cli.options import (
     add_command,
     add_mode,
     add_path,
+    add_token,
     port,
     positive,
 )
@@ -183,13 +184,7 @@ def _add_serve(actions: Commands) -> None:
         metavar="<n>",
         help="for http; default: 8643; 0 picks a free one",
     )
-    token = serve.add_mutually_exclusive_group()
-    token.add_argument(
-        "--token-env", metavar="<name>", help="the environment variable that holds the token"
-    )
-    token.add_argument(
-        "--token-file", metavar="<file>", help="the file whose first line is the token"
-    )
+    add_token(serve)
 
 
 def _add_options(adding: Parser) -> None:

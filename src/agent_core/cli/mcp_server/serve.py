@@ -19,9 +19,9 @@ from agent_core.cli.json_lines import Lines, private_streams
 from agent_core.cli.options import COMPLETED, MISUSED, OUTPUT_CLOSED, Options
 from agent_core.cli.setup import build_terminal_redactor, read_command_setup, show_warnings
 from agent_core.cli.streams import catch_signals, is_gone, is_output_closed, report_output_error
+from agent_core.cli.tokens import read_token, require_token
 from agent_core.config.paths import Setup, resolve_project
 from agent_core.errors import AgentCoreError
-from agent_core.opening import read_beginning
 from agent_core.redaction import Redactor
 from agent_core.text import visible
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _BY_HAND = "an MCP client starts this, and speaks its protocol here; Ctrl-D ends it"
-_LONGEST_TOKEN = 4096
 _TOKENS = ("token_env", "token_file")
 _HOST, _PORT = "127.0.0.1", 8643
 
@@ -96,22 +95,11 @@ def _token(options: Options) -> tuple[str, bool]:
         OSError: the named file cannot be read.
         ValueError: there is no token.
     """
-    token, where = "", ""
-    if options.token_file is not None:
-        where = f"the first line of {options.token_file}"
-        lines = read_beginning(options.token_file, _LONGEST_TOKEN).decode(errors="replace")
-        token = next(iter(lines.splitlines()), "").strip()
-    elif options.token_env is not None:
-        where = f"the environment variable {options.token_env}"
-        token = os.environ.get(options.token_env, "").strip()
-    elif (host := options.host or _HOST) in LOOPBACK:
-        return secrets.token_urlsafe(32), True
-    else:
-        cure = "name one with --token-env or --token-file"
-        raise ValueError(f"{host} can be reached by others, which takes a token; {cure}")
-    if not token or not token.isascii() or not token.isprintable():
-        raise ValueError(f"{where} holds no token")
-    return token, False
+    if (token := read_token(options)) is not None:
+        return token, False
+    if (host := options.host or _HOST) not in LOOPBACK:
+        raise require_token(host)
+    return secrets.token_urlsafe(32), True
 
 
 def _say(text: str) -> None:

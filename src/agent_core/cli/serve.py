@@ -1,0 +1,148 @@
+"""`soong-agent serve`: starts and ends the console."""
+
+import asyncio
+import os
+import secrets
+import socket
+import sys
+from contextlib import closing, suppress
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from agent_core.cli.options import COMPLETED, MISUSED, OUTPUT_CLOSED, Options
+from agent_core.cli.setup import NO_MODEL, build_terminal_redactor, open_runtime, show_warnings
+from agent_core.cli.streams import catch_signals, is_output_closed
+from agent_core.cli.terminal import exit_code_of
+from agent_core.cli.tokens import is_loopback, read_token, require_token
+from agent_core.config.databases import find_database_url
+from agent_core.config.load import MODEL_VARIABLE, has_config, read_setup
+from agent_core.config.paths import Setup, resolve_home, resolve_project
+from agent_core.disk.replacing import replace_file
+from agent_core.errors import AgentCoreError
+from agent_core.opening import read_beginning
+from agent_core.text import visible
+
+if TYPE_CHECKING:
+    from agent_core.api import AgentRuntime
+    from agent_core.serve.own_server import Start
+    from agent_core.types import PermissionDecision, PermissionRequest
+
+_KEY_FILE, _KEY_BYTES = "console.key", 32
+
+
+def serve_console(options: Options) -> int:
+    """Serve until a signal arrives, and return the exit code; every error has been shown."""
+    if is_output_closed():
+        return OUTPUT_CLOSED
+    redactor = build_terminal_redactor(os.environ)
+    try:
+        if (options.tls_cert is None) != (options.tls_key is None):
+            raise ValueError("--tls-cert and --tls-key are given together")
+        import_module("agent_core.serve")  # says which extra it needs, if that is missing
+        token = read_token(options)
+        first, *more = options.projects or [None]
+        setup = _read_setup(first)
+        redactor = build_terminal_redactor(os.environ, setup)
+        if token is not None:
+            redactor.learn({"console_token": token})
+        show_warnings(_say, redactor)
+        folders = [setup.project, *map(resolve_project, more)]
+        return _listen(options, setup, folders, token)
+    except (AgentCoreError, OSError, ValueError) as error:
+        _say(f"error: {redactor.text(str(error))}")
+        return exit_code_of(error) if isinstance(error, AgentCoreError) else MISUSED
+
+
+def _say(text: str) -> None:
+    for line in text.splitlines():
+        print(visible(line, one_line=True), file=sys.stderr, flush=True)
+
+
+def _read_setup(path: "str | Path | None") -> Setup:
+    """Return the settings of a folder; without a configured model, sessions are still shown."""
+    home = resolve_home()
+    is_configured = os.environ.get(MODEL_VARIABLE) or has_config(home)
+    model = None if is_configured else NO_MODEL
+    return read_setup(path, home_dir=home, model=model, default_snapshots="turn")
+
+
+def _read_key(home: Path) -> bytes:
+    """Return the secret of a home, which is made at the first start.
+
+    Raises:
+        OSError: it cannot be read or written.
+    """
+    path = home / _KEY_FILE
+    with suppress(FileNotFoundError):
+        key = read_beginning(path, _KEY_BYTES)
+        if len(key) == _KEY_BYTES:
+            return key
+        path.unlink()
+    home.mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError):  # another process has just made it
+        replace_file(path, secrets.token_bytes(_KEY_BYTES), home=home, may_exist=False)
+    return read_beginning(path, _KEY_BYTES)
+
+
+def _listen(options: Options, setup: Setup, folders: list[Path], token: str | None) -> int:
+    from agent_core.serve.own_server import Start  # noqa: PLC0415 - slow to load
+    from agent_core.serve.server import Tls, listen  # noqa: PLC0415
+
+    host, port = options.host or "127.0.0.1", options.port or 0
+    try:
+        listening = listen(host, port)
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise ValueError(f"cannot listen on {host} port {port}: {why}") from None
+    with closing(listening):
+        is_local = is_loopback(listening.getsockname()[0])
+        if token is None and not is_local:
+            raise require_token(host)
+        cert, key = options.tls_cert, options.tls_key
+        start = Start(
+            folders=folders,
+            open_runtime=partial(_open_runtime, options.read_only),
+            key=_read_key(setup.home),
+            host=host,
+            is_local=is_local,
+            token=token,
+            tls=Tls(cert, key) if cert is not None and key is not None else None,
+            is_shared=find_database_url(setup, os.environ) is not None,
+            is_read_only=options.read_only,
+        )
+        return asyncio.run(_serve(start, listening))
+
+
+async def _serve(start: "Start", listening: socket.socket) -> int:
+    from agent_core.serve.own_server import serve  # noqa: PLC0415 - loaded by now
+
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+
+    def show(link: str) -> None:
+        print(link, flush=True)
+
+    with catch_signals(lambda _: loop.call_soon_threadsafe(stop.set)):
+        await serve(start, listening, show=show, stop=stop)
+    return COMPLETED
+
+
+def _open_runtime(is_read_only: bool, folder: Path) -> "AgentRuntime":
+    """Return the runtime of a folder, whose questions wait until they are answered.
+
+    They park when the server stops: then they wait without it.
+    """
+    setup = _read_setup(folder)
+    permissions = setup.config.permissions.model_copy(update={"unattended": "park"})
+    config = setup.config.model_copy(update={"permissions": permissions})
+    return open_runtime(
+        replace(setup, config=config), permission_callback=_wait, read_only=is_read_only
+    )
+
+
+async def _wait(_: "PermissionRequest") -> "PermissionDecision":
+    """Leave a question to the others that can answer it, for as long as it takes."""
+    return await asyncio.get_running_loop().create_future()

@@ -1,0 +1,41 @@
+"""The tokens that clients of a server send, as its command line names them."""
+
+import ipaddress
+import os
+
+from agent_core.cli.options import Options
+from agent_core.opening import read_beginning
+
+_LONGEST = 4096
+
+
+def read_token(options: Options) -> str | None:
+    """Return the token that the command line names; None if it names none.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: there is no token in it, or in the variable.
+    """
+    if options.token_file is not None:
+        where = f"the first line of {options.token_file}"
+        lines = read_beginning(options.token_file, _LONGEST).decode(errors="replace")
+        token = next(iter(lines.splitlines()), "").strip()
+    elif options.token_env is not None:
+        where = f"the environment variable {options.token_env}"
+        token = os.environ.get(options.token_env, "").strip()
+    else:
+        return None
+    if not token or not token.isascii() or not token.isprintable():
+        raise ValueError(f"{where} holds no token")
+    return token
+
+
+def require_token(host: str) -> ValueError:
+    """Return the error for a server without a token that others can reach."""
+    cure = "name one with --token-env or --token-file"
+    return ValueError(f"{host} can be reached by others, which takes a token; {cure}")
+
+
+def is_loopback(address: str) -> bool:
+    """Return whether only this machine reaches an address."""
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback

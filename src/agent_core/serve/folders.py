@@ -1,0 +1,155 @@
+"""The folders of `soong-agent serve`: one runtime for each that is used, over one home."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from time import monotonic
+
+from msgspec import Struct, field
+
+from agent_core.api import AgentRuntime
+from agent_core.errors import ErrorCode, StorageError
+from agent_core.serve.problems import Problem
+
+_MOST_IDLE = 8
+_IDLE_S = 300.0
+"""Seconds after its last use from which an idle runtime may be closed."""
+
+
+class _Opened(Struct):
+    """The runtime of a folder.
+
+    Attributes:
+        runtime: the runtime.
+        users: requests that use it.
+        used_at: when the last one has let go of it.
+    """
+
+    runtime: AgentRuntime
+    users: int = 0
+    used_at: float = field(default_factory=monotonic)
+
+
+class Folders:
+    """Finds the runtimes of a server that works in several folders.
+
+    Args:
+        named: the folders of the command line; new sessions work in the first.
+        reader: the runtime of the first folder.
+        open_runtime: returns the runtime of a folder; it reads settings, in a thread.
+        is_shared: other machines use the database, too.
+    """
+
+    def __init__(
+        self,
+        named: Sequence[Path],
+        *,
+        reader: AgentRuntime,
+        open_runtime: Callable[[Path], AgentRuntime],
+        is_shared: bool = False,
+    ) -> None:
+        self.reader = reader
+        self._first = named[0]
+        self._named = set(named)
+        self._open_runtime = open_runtime
+        self._is_shared = is_shared
+        self._opened = {self._first: _Opened(reader)}
+        self._opening = asyncio.Lock()
+
+    async def of_session(self, session_id: str, cwd: str) -> AgentRuntime:
+        """Return the runtime of the folder in which a session works.
+
+        Raises:
+            StorageError: `session_elsewhere`: the folder is gone.
+            ConfigError: the settings cannot be used there.
+        """
+        folder = Path(cwd)
+        is_here = await asyncio.to_thread(_is_folder, folder)
+        if not is_here and self._is_shared:
+            return await self._use(self._first)  # its runs go to where its files are
+        if not is_here:
+            message = f"session {session_id} works in {cwd}, which is not on this machine"
+            details = {"session_id": session_id, "cwd": cwd}
+            raise StorageError(ErrorCode.SESSION_ELSEWHERE, message, details=details)
+        return await self._use(folder)
+
+    async def of_project(self, project: str | None) -> AgentRuntime:
+        """Return the runtime of a folder; None is where new sessions work.
+
+        Raises:
+            Problem: 403: the server does not work in that folder.
+            ConfigError: the settings cannot be used there.
+        """
+        if project is None:
+            return await self._use(self._first)
+        folder = await asyncio.to_thread(_resolve, self._first, project)
+        if folder is None or not await self._is_served(folder):
+            detail = "this server does not work in that folder; name it with --project at the start"
+            raise Problem(403, detail)
+        return await self._use(folder)
+
+    async def _is_served(self, folder: Path) -> bool:
+        if folder in self._named:
+            return True
+        return bool(await self.reader.session_summaries(limit=1, project=folder))
+
+    async def _use(self, folder: Path) -> AgentRuntime:
+        async with self._opening:
+            if (opened := self._opened.get(folder)) is None:
+                await self._close_idle()
+                runtime = await asyncio.to_thread(self._open_runtime, folder)
+                await runtime.__aenter__()
+                opened = self._opened[folder] = _Opened(runtime)
+            opened.users += 1
+            return opened.runtime
+
+    def release(self, runtime: AgentRuntime) -> None:
+        """Let go of a runtime; it may be closed once nothing works in it."""
+        for opened in self._opened.values():
+            if opened.runtime is runtime:
+                opened.users -= 1
+                opened.used_at = monotonic()
+
+    async def _close_idle(self) -> None:
+        """Close the runtimes that were used least recently, but for some."""
+        oldest = monotonic() - _IDLE_S
+        idle = [
+            (opened.used_at, folder)
+            for folder, opened in self._opened.items()
+            if folder != self._first and not opened.users and opened.runtime.is_idle
+        ]
+        idle.sort()
+        unused = sum(used_at < oldest for used_at, _ in idle)
+        for _, folder in idle[: max(unused, len(idle) - _MOST_IDLE + 1)]:
+            await self._opened.pop(folder).runtime.close()
+
+    def shows(self, cwd: str) -> bool:  # noqa: ARG002
+        """Return that every session of the home is shown."""
+        return True
+
+    async def stop(self) -> None:
+        """Take no more runs, cancel those under way, and park those with an open question."""
+        stopping = (opened.runtime.stop_runs() for opened in self._opened.values())
+        await asyncio.gather(*stopping, return_exceptions=True)
+
+    async def close(self) -> None:
+        """Close all runtimes; the reader last."""
+        others = [each.runtime for each in self._opened.values() if each.runtime is not self.reader]
+        await asyncio.gather(*(each.close() for each in others), return_exceptions=True)
+        await self.reader.close()
+
+
+def _is_folder(folder: Path) -> bool:
+    try:
+        return folder.is_dir()
+    except (OSError, ValueError):
+        return False
+
+
+def _resolve(first: Path, project: str) -> Path | None:
+    """Return the folder that a request names; None if there is none."""
+    try:
+        folder = (first / project).resolve(strict=True)
+    except (OSError, RuntimeError, ValueError):
+        return None
+    return folder if folder.is_dir() else None

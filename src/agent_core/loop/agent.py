@@ -17,7 +17,7 @@ from agent_core.tools.base import Tool
 from agent_core.tools.callables import plain_function
 from agent_core.tools.registry import TakenNames
 from agent_core.tools.toolsets import Toolset
-from agent_core.types import FINAL_ANSWER, ToolDefinition
+from agent_core.types import FINAL_ANSWER, StoredOptions, ToolDefinition
 
 
 def with_agent(options: RunOptions[Any], agent: RunOptions[Any], text: str = "") -> RunOptions[Any]:
@@ -50,10 +50,68 @@ def without_agent(options: RunOptions[Any], agent: RunOptions[Any], text: str) -
     changes: dict[str, Any] = {
         name: default
         for name in AGENT_OPTIONS
-        if getattr(options, name) == getattr(agent, name) != (default := getattr(NO_OPTIONS, name))
+        if getattr(agent, name) != (default := getattr(NO_OPTIONS, name))
+        and _is_the_same(name, options, agent)
     }
     own = options.text.removeprefix(text).strip() or None
     return replace(options, **{**changes, "instructions": own})
+
+
+def _is_the_same(name: str, one: RunOptions[Any], other: RunOptions[Any]) -> bool:
+    """Return whether an option is the same in two options, one of which may have been restored."""
+    mine, theirs = getattr(one, name), getattr(other, name)
+    if mine is None or theirs is None or mine == theirs:
+        return mine == theirs
+    if name == "output_type":
+        first, second = one.expected(), other.expected()
+        return (first and first.schema) == (second and second.schema)
+    if name == "tools":
+        return [*map(tool_name, mine)] == [*map(tool_name, theirs)]
+    return isinstance(mine, Sequence) and not isinstance(mine, str) and [*mine] == [*theirs]
+
+
+def given_by_agent(name: str, given: RunOptions[Any]) -> bool:
+    """Return whether an option of a run is its agent's alone.
+
+    Args:
+        name: of the option.
+        given: the options of the run without those of its agent.
+    """
+    return getattr(given, name) == getattr(NO_OPTIONS, name)
+
+
+def with_parts_of(
+    agent: AnyAgent[Any], given: RunOptions[Any], stored: StoredOptions
+) -> RunOptions[Any]:
+    """Return what a program hands over to a run, with what the run has from its agent.
+
+    Args:
+        agent: of the run.
+        given: by the program.
+        stored: the options of the run.
+    """
+    own = agent.engine_agent
+    theirs = own.options
+    changes: dict[str, Any] = {
+        "agents": together(given.agents, own.agents),
+        "handoffs": together(given.handoffs, own.handoffs),
+    }
+    for name in ("guards", "extensions"):  # those of the run and those of its agent
+        mine = getattr(given, name)
+        if mine or name in stored.of_agent:
+            changes[name] = [*mine, *(each for each in getattr(theirs, name) if each not in mine)]
+    for name in stored.of_agent:
+        mine, other = getattr(given, name), getattr(theirs, name, None)
+        if name == "tools":
+            brought = {tool_name(each) for each in mine or ()}
+            lacking = [each for each in other or () if tool_name(each) not in brought]
+            changes[name] = [*(mine or ()), *lacking]
+        elif name in AGENT_OPTIONS and mine == getattr(NO_OPTIONS, name):
+            changes[name] = other
+    if given.output_type is None and (expected := theirs.expected()) is not None:
+        is_same = expected.schema == stored.output_schema
+        changes["output_type"] = theirs.output_type if is_same else None
+    return replace(given, **changes)
 
 
 HANDOFF = "handoff_to_"

@@ -7,13 +7,13 @@ and cannot, the question stays open.
 import asyncio
 import json
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError, ToolError
-from agent_core.loop.options import NO_OPTIONS, RunOptions, tool_name
+from agent_core.loop.options import NO_OPTIONS, Agent, AnyAgent, RunOptions, tool_name
 from agent_core.loop.restored import missing_options, restored_options
 from agent_core.permissions.questions import current_decider, denied_by_user, describe_answer
 from agent_core.permissions.request import WIDE_DECISIONS, rule_of, wide_of
@@ -201,9 +201,7 @@ class Answers:
                 "hold a secret, or stand for one that was removed: no secret is stored. It can stay"
                 " in the environment or in a file"
             )
-        known = self._table.options_of(question.root_run_id)
-        tools = [*(given.tools or ()), *((known and known.tools) or ())]
-        tool = await self._find_tool(name, tools, stack)
+        tool = await self._find_tool(question, given, stack)
         if tool is None:
             raise _unfit(
                 f"of {name} can be changed where the tool is known: hand it over with tools=, or"
@@ -228,7 +226,7 @@ class Answers:
         name, asked = question.tool_name, question.arguments
         if asked is None or self._questions.holds_secret(asked):
             return  # the arguments of the call itself are not stored
-        tool = await self._find_tool(name, given.tools or (), stack)
+        tool = await self._find_tool(question, given, stack)
         if tool is None:
             return
         try:
@@ -242,9 +240,11 @@ class Answers:
             raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message, details=details) from error
 
     async def _find_tool(
-        self, name: str, tools: Sequence[object], stack: AsyncExitStack
+        self, question: "ApprovalRecord", given: RunOptions[Any], stack: AsyncExitStack
     ) -> Tool | None:
-        for each in tools:
+        """Return the tool of a question: of the run, of an agent, or of the runtime."""
+        name = question.tool_name
+        for each in self._tools_of(question, given):
             served = [each] if isinstance(each, Tool) else []
             if isinstance(each, Toolset) and not is_server(each):
                 served = await stack.enter_async_context(opened(each))
@@ -254,6 +254,16 @@ class Answers:
         with suppress(ToolError):
             return await self._project.toolboxes.find(name)
         return None
+
+    def _tools_of(self, question: "ApprovalRecord", given: RunOptions[Any]) -> Iterator[object]:
+        """Yield the tools of a run, as far as this process has them, and those of its agents."""
+        every = [given, self._table.options_of(question.root_run_id) or NO_OPTIONS]
+        for options in every:
+            yield from options.tools or ()
+        for options in every:
+            agents = [*self._project.agents_of(options), *self._project.handoffs_of(options)]
+            for agent in _agents_below(agents):
+                yield from agent.options.tools or ()
 
     async def _continue_late(
         self, question: "ApprovalRecord", given: RunOptions[Any], stack: AsyncExitStack
@@ -298,6 +308,7 @@ class Answers:
             given = _merged(known, given)
         try:
             await self._project.open_toolsets()
+            given = self._with_agent(stored, given)
             if decision is Decision.DENY:
                 given = await self._without_denied(question, reason, given)
             return await self._options_of(run, stored, question, decision, given, stack)
@@ -339,38 +350,22 @@ class Answers:
         """
         project = self._project
         here = replace(given, agents=project.agents_of(given), handoffs=project.handoffs_of(given))
-        lacks_agent = False
-        if stored.agent is not None:
-            from agent_core.types import AgentDefinition  # noqa: PLC0415 - few runs name an agent
-
-            try:
-                named = project.find_agent(stored.agent, given)
-            except AgentCoreError:
-                lacks_agent = True
-            else:
-                if not isinstance(named, AgentDefinition):
-                    own = named.engine_agent
-                    here = replace(
-                        here,
-                        agents=[*here.agents, *own.agents],
-                        handoffs=[*here.handoffs, *own.handoffs],
-                    )
         missing = missing_options(stored, here, project.toolboxes.is_known)
-        if lacks_agent:
+        if stored.agent is not None and not self._knows(stored.agent, given):
             missing.setdefault("agents", ())
         names = await _names_of(given.tools or (), stack)
-        agents = [*here.agents, *here.handoffs]
-        if agents:
-            from agent_core.loop.agent import tool_names  # noqa: PLC0415 - few programs have any
-
-            names |= tool_names(agents)
+        agents = _agents_below([*here.agents, *here.handoffs])
+        names |= {tool_name(each) for agent in agents for each in agent.options.tools or ()}
         asked = await self._lacking_tools(run, names)
         if tools := list(dict.fromkeys([*missing.get("tools", ()), *asked])):
             missing["tools"] = tools
         if missing:
             raise _missing(run, question, decision, missing)
+        known = {agent.name for agent in agents}
         for child in await self._store.waiting_children(run.run_id):
-            project.definitions.get(str(child.metadata.get("agent_definition_id")))
+            name = str(child.metadata.get("agent_definition_id"))
+            if name not in known:
+                project.definitions.get(name, known)
         options = restored_options(stored, given)
         _check_output(stored, options)
         model = self._models.resolve(instead=options.model, provider_tools=options.provider_tools)
@@ -380,6 +375,21 @@ class Answers:
         project.toolboxes.check_options(options)
         project.toolboxes.check_deps(options)
         return options
+
+    def _with_agent(self, stored: StoredOptions, given: RunOptions[Any]) -> RunOptions[Any]:
+        """Return handed-over options with what the run has from its agent, if it is known here."""
+        agent = self._project.agent_of(stored, given)
+        if agent is None:
+            return given
+        from agent_core.loop.agent import with_parts_of  # noqa: PLC0415 - few runs have one
+
+        return with_parts_of(agent, given, stored)
+
+    def _knows(self, agent: str, given: RunOptions[Any]) -> bool:
+        with suppress(AgentCoreError):
+            self._project.find_agent(agent, given)
+            return True
+        return False
 
     async def _without_denied(
         self, question: "ApprovalRecord", reason: str | None, given: RunOptions[Any]
@@ -434,6 +444,15 @@ async def find_question(store: SessionStore, request_id: str) -> "ApprovalRecord
     if question is None:
         raise _not_found(request_id)
     return question
+
+
+def _agents_below(agents: Sequence[AnyAgent[Any]]) -> list[Agent[Any]]:
+    """Return agents, and those that they may start or hand the conversation to."""
+    if not agents:
+        return []
+    from agent_core.loop.agent import all_agents  # noqa: PLC0415 - few programs have any
+
+    return all_agents(agents)
 
 
 def _merged(known: RunOptions[Any], given: RunOptions[Any]) -> RunOptions[Any]:

@@ -216,9 +216,13 @@ class RunExecutor:
             restored_options,
         )
 
-        is_known = self._project.toolboxes.is_known
+        given, is_known = NO_OPTIONS, self._project.toolboxes.is_known
+        if (agent := self._project.agent_of(stored, given)) is not None:
+            from agent_core.loop.agent import with_parts_of  # noqa: PLC0415 - few runs have one
+
+            given = with_parts_of(agent, given, stored)
         missing = stored.needs_caller and missing_options(
-            stored, NO_OPTIONS, lambda name: name.startswith("mcp.") or is_known(name)
+            stored, given, lambda name: name.startswith("mcp.") or is_known(name)
         )
         if missing:
             message = (
@@ -227,7 +231,7 @@ class RunExecutor:
             )
             details = {"options": [*missing]}
             raise ConfigError(ErrorCode.CONFIG_ERROR, message, details=details)
-        options = restored_options(stored)
+        options = restored_options(stored, given)
         self._project.toolboxes.check_options(options)
         if options.model is not None:
             self._project.learn_secrets(self._models.resolve(instead=options.model))

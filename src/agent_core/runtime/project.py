@@ -56,6 +56,7 @@ from agent_core.types import (
     NodeType,
     PermissionMode,
     RunIdentity,
+    StoredOptions,
 )
 
 if TYPE_CHECKING:
@@ -215,6 +216,21 @@ class Project:
         known = sorted(each.agent_definition_id for each in self.definitions.listed())
         reason = f"names {name!r}, and there is no such agent{nearest(name, known)}"
         raise malformed_option("agent", reason)
+
+    def agent_of(self, stored: StoredOptions, given: RunOptions) -> "Agent[Any] | None":
+        """Return the agent of a run that another process has started.
+
+        Args:
+            stored: the options of the run.
+            given: options that the program has handed over again.
+
+        Returns:
+            The agent; None if the run has none, or only a definition, or it is not known here.
+        """
+        for agent in (*self.agents_of(given), *self.handoffs_of(given)):
+            if agent.name == stored.agent:
+                return agent
+        return None
 
     def _check_matchers(self) -> None:
         """Check that every matcher of the hooks can be met by some tool.

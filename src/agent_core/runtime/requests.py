@@ -100,7 +100,7 @@ class RunRequests:
             role=ROLES[mode][1],
             mode=mode,
         )
-        options = await self._settled(options, begins)
+        given, options = options, await self._settled(options, begins)
         model = self._models.resolve(instead=options.model, provider_tools=options.provider_tools)
         if is_here:
             await self._models.require_ready(model)
@@ -114,7 +114,7 @@ class RunRequests:
         if options is not NO_OPTIONS:
             if options.history:
                 options, history = await self._take_history(options, begins, model)
-            stored = self._store_options(options, model)
+            stored = self._store_options(options, model, given)
         if dispatcher is not None:
             has_message = prompt is not None
             dispatch = await dispatcher.dispatch_of(placement, stored, has_message=has_message)
@@ -255,8 +255,15 @@ class RunRequests:
         words = words_of(prompt.content, prompt.metadata)
         return prompt, first_words(self._redactor.text(words))
 
-    def _store_options(self, options: RunOptions, model: ModelConfig) -> StoredOptions:
+    def _store_options(
+        self, options: RunOptions, model: ModelConfig, given: RunOptions
+    ) -> StoredOptions:
         """Return the options to store: without secrets, in the model too.
+
+        Args:
+            options: of the run.
+            model: its model.
+            given: the options without those of the run's agent.
 
         Raises:
             AgentCoreError: `validation_error`: the memory scope cannot be stored.
@@ -272,4 +279,8 @@ class RunRequests:
                 "names a user by a secret of this runtime, which is never stored; use another id"
             )
             raise malformed_option("memory", reason)
+        if options.agent is not None and (needed := clean.get("needs_caller")):
+            from agent_core.loop.agent import given_by_agent  # noqa: PLC0415 - few runs name one
+
+            clean["of_agent"] = [name for name in needed if given_by_agent(name, given)]
         return StoredOptions.model_validate(clean)

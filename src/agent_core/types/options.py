@@ -120,6 +120,8 @@ class StoredOptions(Frozen):
             on in the settings.
         needs_caller: names of options that cannot be stored (`deps`, `guards`, callables among
             `tools`): a run with such options can be executed only by the process that started it.
+        of_agent: those of `needs_caller` that are its agent's alone: whoever has the agent has
+            them.
         trace: identifies the span that the run's spans belong to, if it is traced.
         metadata: the caller's own metadata.
     """
@@ -144,5 +146,6 @@ class StoredOptions(Frozen):
     agent: str | None = None
     memory: MemoryScope = None
     needs_caller: list[str] = []
+    of_agent: list[str] = []
     trace: dict[str, str] = {}
     metadata: dict[str, Any] = Field(default_factory=dict[str, Any])

@@ -113,6 +113,51 @@ async def test_a_tool_is_called_again_only_so_often(most: int | None, made: int)
         assert error.details["max_retries"] == most
 
 
+@pytest.mark.parametrize("way", ["retry", "arguments"])
+@pytest.mark.parametrize("readonly", [True, False])
+@pytest.mark.parametrize(("most", "made"), [(0, 1), (2, 3), (9, 5)])
+async def test_calls_of_one_reply_count_too(most: int, made: int, readonly: bool, way: str) -> None:
+    seen: list[int] = []
+
+    @tool(readonly=readonly, max_retries=most)
+    async def find(item: int) -> str:
+        """Find."""
+        seen.append(item)
+        await asyncio.sleep(0)
+        raise ToolRetry("there is no such item")
+
+    given = range(5) if way == "retry" else "abcde"
+    asked = [ScriptedCall(name="find", arguments={"item": each}) for each in given]
+    _, results, _ = await play([Calls(calls=asked), "done"], tools=[find])
+    codes = [each.error.code for each in results if each.error]
+    assert len(codes) == 5
+    if readonly:  # after a change that failed, no other one is made
+        assert codes.count(ErrorCode.TOOL_NOT_AVAILABLE) == 5 - made
+        assert len(seen) == (made if way == "retry" else 0)
+    else:
+        assert len(seen) <= made
+
+
+async def test_calls_that_succeed_run_side_by_side() -> None:
+    inside, most = 0, 0
+
+    @tool(readonly=True, max_retries=2)
+    async def look(item: int) -> int:
+        """Look."""
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        inside -= 1
+        return item
+
+    asked = [ScriptedCall(name="look", arguments={"item": each}) for each in range(7)]
+    _, results, _ = await play([Calls(calls=asked), "done"], tools=[look])
+    assert [each.is_error for each in results] == [False] * 7
+    assert most == 3
+
+
 async def test_arguments_that_do_not_fit_count_as_well_and_others_do_not() -> None:
     seen: list[int] = []
 

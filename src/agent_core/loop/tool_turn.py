@@ -4,8 +4,8 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from agent_core.aio import end_uncancelled, is_cancelled, stop_if_cancelled
+from agent_core.aio import end_uncancelled, finish_uncancelled, is_cancelled, stop_if_cancelled
 from agent_core.errors import (
     REFUSALS,
     RETRY,
@@ -267,6 +267,9 @@ async def _run_all(
 
     async def run(call: ToolCall) -> BoundedResult:
         try:
+            if ctx.toolbox.limits_retries:
+                async with _within_retries(ctx, call):
+                    return await run_tool(ctx, call, later)
             return await run_tool(ctx, call, later)
         except ParkedError as error:
             parked[call.tool_call_id] = error
@@ -419,6 +422,35 @@ def _context_of(ctx: RunContext, call: ToolCall, opened: OpenCall) -> ToolContex
     )
 
 
+@asynccontextmanager
+async def _within_retries(ctx: RunContext, call: ToolCall) -> AsyncGenerator[None]:
+    """Hold a call back while it and those at work could fail more often than its tool allows."""
+    tool = ctx.toolbox.get(ctx.toolbox.unwrap(call).name)
+    if tool is None or tool.max_retries is None:
+        yield
+        return
+    name, most, at_work = tool.name, tool.max_retries, ctx.toolbox.at_work
+    changed = ctx.toolbox.work_changed
+
+    def may_begin() -> bool:
+        failed = _failed_calls(ctx, name)
+        return failed > most or not at_work[name] or failed + at_work[name] <= most
+
+    async with changed:
+        await changed.wait_for(may_begin)
+        at_work[name] += 1
+    try:
+        yield
+    finally:
+        at_work[name] -= 1
+        await finish_uncancelled(_notify(changed))
+
+
+async def _notify(changed: asyncio.Condition) -> None:
+    async with changed:
+        changed.notify_all()
+
+
 def _require_retries_left(ctx: RunContext, call: ToolCall) -> None:
     """Refuse a call of a tool that this run has called too often in a way it could not use.
 
@@ -428,12 +460,7 @@ def _require_retries_left(ctx: RunContext, call: ToolCall) -> None:
     tool = ctx.toolbox.get(call.name)
     if tool is None or tool.max_retries is None:
         return
-    failed = sum(
-        _is_retry(result, tool.name)
-        for node in ctx.journal.path
-        if node.run_id == ctx.run.run_id
-        for result in node.results
-    )
+    failed = _failed_calls(ctx, tool.name)
     if failed > tool.max_retries:
         message = (
             f"{tool.name} was called {plural(failed, 'time')} in a way that it could not use, and"
@@ -441,6 +468,16 @@ def _require_retries_left(ctx: RunContext, call: ToolCall) -> None:
         )
         details = {"tool_name": tool.name, "max_retries": tool.max_retries}
         raise ToolError(ErrorCode.TOOL_NOT_AVAILABLE, message, details=details)
+
+
+def _failed_calls(ctx: RunContext, name: str) -> int:
+    """Return how often this run has called a tool in a way it could not use."""
+    return sum(
+        _is_retry(result, name)
+        for node in ctx.journal.path
+        if node.run_id == ctx.run.run_id
+        for result in node.results
+    )
 
 
 def _is_retry(result: ToolResultBlock, tool_name: str) -> bool:

@@ -1,6 +1,8 @@
 """Makes tools of definitions and handlers, and knows which there are and which a run may use."""
 
+import asyncio
 import inspect
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache, cached_property, partial
@@ -320,6 +322,16 @@ class Toolbox:
 
     handover: Handover | None = None
     checks: Any = None
+
+    @cached_property
+    def at_work(self) -> Counter[str]:
+        """The number of calls of each tool with a limit of retries that are being made."""
+        return Counter()
+
+    @cached_property
+    def work_changed(self) -> asyncio.Condition:
+        """Notified after each of these calls."""
+        return asyncio.Condition()
 
     def take(self, tools: Iterable[Tool]) -> None:
         """Have these tools from now on."""

@@ -2099,3 +2099,34 @@ async def test_snapshots_that_every_machine_can_have_go_with_their_session(
             await store.delete_session("s1")
             assert blobs.last_shared("s1") is None
             assert blobs.last_shared("s2") == ("snap_1", "{}")
+
+
+async def test_a_request_is_held_until_it_is_answered_or_its_process_is_gone(
+    store: SessionStore, clock: Clock
+) -> None:
+    minute, day = timedelta(minutes=1), timedelta(hours=24)
+
+    async def begin(holder: str, digest: str = "d") -> tuple[str, str | None] | None:
+        found = await store.begin_request("k", digest, holder=holder, lease=minute)
+        return None if found is None else (found.digest, found.answer)
+
+    assert await begin("one") is None
+    assert await begin("two", "other") == ("d", None)
+    clock.ahead = timedelta(seconds=50)
+    await store.hold_requests(["k"], holder="two", lease=day)  # it does not hold it
+    await store.hold_requests(["k"], holder="one", lease=minute)
+    clock.ahead = timedelta(seconds=100)
+    assert await begin("two") == ("d", None)
+    clock.ahead = timedelta(seconds=111)  # one has died
+    assert await begin("two", "other") is None
+    await store.keep_answer("k", "late", holder="one", lasts=day)
+    await store.drop_request("k", holder="one")
+    assert await begin("three") == ("other", None)
+    await store.keep_answer("k", "first", holder="two", lasts=day)
+    await store.drop_request("k", holder="two")
+    clock.ahead += timedelta(hours=23)
+    assert await begin("three", "other") == ("other", "first")
+    clock.ahead += timedelta(hours=2)
+    assert await begin("three") is None
+    await store.drop_request("k", holder="three")
+    assert await begin("four") is None

@@ -44,6 +44,7 @@ from agent_core.types.memory_scopes import checked_scope
 
 if TYPE_CHECKING:
     from agent_core.api.pages import Pages
+    from agent_core.api.repeats import RepeatedRequests
     from agent_core.api.tasks import Tasks
     from agent_core.budgets.pool import BudgetPool
     from agent_core.config.models import Config
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from agent_core.providers.base import ProviderFactory, ProviderRegistry
     from agent_core.runtime.conversations import MessageFormat
     from agent_core.runtime.services import Services
+    from agent_core.storage.store import SessionStore
     from agent_core.telemetry.spans import Telemetry
     from agent_core.tools.base import Tool
     from agent_core.tools.registry import Handler, ToolRegistry
@@ -862,6 +864,16 @@ class AgentRuntime:
         from agent_core.api.pages import Pages  # noqa: PLC0415 - for few programs
 
         return Pages(self._reading)
+
+    @cached_property
+    def repeats(self) -> "RepeatedRequests":
+        """Requests that clients may send twice, for servers; see `RepeatedRequests`."""
+        from agent_core.api.repeats import RepeatedRequests  # noqa: PLC0415 - for servers
+
+        async def open_store() -> "SessionStore":
+            return (await self._home.services()).store
+
+        return RepeatedRequests(open_store)
 
     def register_provider(self, key: str, factory: "ProviderFactory") -> None:
         """Add a provider for `[model] provider = "<key>"`, before the first run that needs it.

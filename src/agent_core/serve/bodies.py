@@ -58,7 +58,7 @@ async def read_json(
         Problem: 400: it is not such an object; 413: it is too large; 415: it is not
             `application/json`; 408: it does not arrive.
     """
-    raw = await _read(request, SMALL if holds_image is None else LARGE)
+    raw = await read_raw(request, SMALL if holds_image is None else LARGE)
     if raw:
         _require_json(request)
     if len(raw) < _ASIDE:
@@ -76,7 +76,7 @@ async def read_form(request: Request) -> dict[str, str]:
     Raises:
         Problem: 400: it is no form; 413: it is too large; 415: it is of another type.
     """
-    raw = await _read(request, _FORM)
+    raw = await read_raw(request, _FORM)
     if _kind(request)[0] != "application/x-www-form-urlencoded":
         raise Problem(415, "send the form as application/x-www-form-urlencoded")
     try:
@@ -133,7 +133,12 @@ def _require_json(request: Request) -> None:
         raise Problem(415, "send the body without Content-Encoding")
 
 
-async def _read(request: Request, limit: int) -> bytes:
+async def read_raw(request: Request, limit: int) -> bytes:
+    """Return the body of a request as it is.
+
+    Raises:
+        Problem: 408: it does not arrive; 413: it is longer than the limit, in bytes.
+    """
     if _announced(request) > limit:
         raise _too_large(limit)
     parts, size = list[bytes](), 0

@@ -1,10 +1,10 @@
 """The door: lets requests in, and turns errors into responses."""
 
 import logging
+from functools import partial
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agent_core.errors import AgentCoreError
@@ -12,6 +12,7 @@ from agent_core.serve.access import Access
 from agent_core.serve.headers import with_headers
 from agent_core.serve.problems import Problem
 from agent_core.serve.refusals import refuse
+from agent_core.serve.repeating import handle_once
 from agent_core.serve.visits import Console, Visit
 
 logger = logging.getLogger(__name__)
@@ -38,55 +39,30 @@ class Door:
         scope = {**scope, "app": self}  # so that the router raises for what it does not know
         path = _path_of(scope)
         send = with_headers(send, is_asset=path.startswith(_ASSETS))
-        is_begun = False
+        await _answer(self._let_in, scope, receive, send)
 
-        async def sent(message: Message) -> None:
-            nonlocal is_begun
-            is_begun = True
-            await send(message)
+    async def _let_in(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Have a request handled, if its sender may send it.
 
-        response = await self._handle(path, scope, receive, sent)
-        if response is None:
-            return
-        if is_begun:  # the status has been sent: the stream just ends
-            logger.warning("a response was cut: its handler failed")
-            return
-        await response(scope, receive, send)
-
-    async def _handle(
-        self, path: str, scope: Scope, receive: Receive, send: Send
-    ) -> Response | None:
-        """Have a request answered, and return the response in place of one that was refused."""
-        request = Request(scope, receive)
-        visit: Visit | None = None
-        try:
-            await self._admit(path, request)
-            if not _is_open(path):
-                visit = Visit(self._console, await self._access.principal_of(request))
-                scope["agent_core.visit"] = visit
-                if self._console.read_only and request.method == "POST":
-                    raise Problem(403, "this console is read-only")
+        Raises:
+            Problem: it is refused.
+        """
+        request, path = Request(scope, receive), _path_of(scope)
+        self._admit(path, request)
+        if _is_open(path):
             await self._inside(scope, receive, send)
-        except Problem as problem:
-            return refuse(problem, scope)
-        except AgentCoreError as error:
-            return refuse(Problem.of(error), scope)
-        except HTTPException as error:
-            detail = _NOT_FOUND if error.status_code == _MISSING else error.detail
-            return refuse(Problem(error.status_code, detail, headers=error.headers), scope)
-        except ClientDisconnect:
-            return refuse(Problem(400, "the sender has left"), scope)
-        except Exception as error:  # logged and answered: one request ends no server
-            kind = type(error).__name__
-            logger.exception("%s of %s hit a bug: %s", request.method, _route_of(scope), kind)
-            detail = f"internal error ({kind}); the log has the details"
-            return refuse(Problem(500, detail), scope)
+            return
+        principal = await self._access.principal_of(request)
+        if self._console.read_only and request.method == "POST":
+            raise Problem(403, "this console is read-only")
+        visit = scope["agent_core.visit"] = Visit(self._console, principal)
+        handle = partial(_answer, self._inside)
+        try:
+            await handle_once(handle, visit.runtime.repeats, request, principal, send)
         finally:
-            if visit is not None:
-                visit.leave()
-        return None
+            visit.leave()
 
-    async def _admit(self, path: str, request: Request) -> None:
+    def _admit(self, path: str, request: Request) -> None:
         """Refuse a request that nobody may send.
 
         Raises:
@@ -101,6 +77,45 @@ class Door:
             raise Problem(_MISSING, _NOT_FOUND)
         if b"%00" in request.scope["query_string"]:
             raise Problem(400, "a query holds no NUL")
+
+
+async def _answer(handle: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """Have a request handled; what is raised becomes the response, unless that has begun."""
+    is_begun = False
+
+    async def sent(message: Message) -> None:
+        nonlocal is_begun
+        is_begun = True
+        await send(message)
+
+    try:
+        await handle(scope, receive, sent)
+    except Exception as error:  # noqa: BLE001 - logged and answered: one request ends no server
+        problem = _problem_of(error, scope)
+    else:
+        return
+    if is_begun:  # the status has been sent: the stream just ends
+        logger.warning("a response was cut: %s", problem.detail)
+        return
+    await refuse(problem, scope)(scope, receive, send)
+
+
+def _problem_of(error: Exception, scope: Scope) -> Problem:
+    """Return the refusal that an error of a handler means."""
+    match error:
+        case Problem():
+            return error
+        case AgentCoreError():
+            return Problem.of(error)
+        case HTTPException():
+            detail = _NOT_FOUND if error.status_code == _MISSING else error.detail
+            return Problem(error.status_code, detail, headers=error.headers)
+        case ClientDisconnect():
+            return Problem(400, "the sender has left")
+        case _:
+            kind, method = type(error).__name__, scope["method"]
+            logger.error("%s of %s hit a bug: %s", method, _route_of(scope), kind, exc_info=error)
+            return Problem(500, f"internal error ({kind}); the log has the details")
 
 
 def _path_of(scope: Scope) -> str:

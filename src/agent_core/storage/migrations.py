@@ -304,6 +304,18 @@ _WAITING_MESSAGES = (
     "CREATE INDEX waiting_messages_by_run ON waiting_messages (run_id)",
 )
 
+_REPEATS = (
+    """CREATE TABLE repeats (
+        request_key TEXT PRIMARY KEY NOT NULL,
+        tenant TEXT,
+        digest TEXT NOT NULL,
+        holder TEXT NOT NULL,
+        answer TEXT,
+        expires_at TEXT NOT NULL
+    )""",
+    "CREATE INDEX repeats_by_end ON repeats (expires_at)",
+)
+
 MIGRATIONS: tuple[Migration, ...] = (
     Migration(1, "sessions, history and artifacts", _INITIAL),
     Migration(2, "messages of runs that have not begun", _PROMPTS),
@@ -322,6 +334,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration(15, "spending of runs, in numbers", spending.SCHEMA),
     Migration(16, "spending of earlier runs", (), is_filled=True),
     Migration(17, "messages sent to runs while they work", _WAITING_MESSAGES),
+    Migration(18, "requests that may be sent twice, and their answers", _REPEATS),
 )
 
 LEDGER = """CREATE TABLE schema_migrations (

@@ -30,6 +30,7 @@ from agent_core.storage import (
     messages,
     owners,
     queries,
+    repeats,
     takeovers,
     workspaces,
 )
@@ -267,6 +268,13 @@ class SessionStore:
     take_messages = _write(messages.take_messages, by="run_id")
     take_back_message = _write(messages.take_back_message)
     waiting_messages = _read(messages.waiting_messages, is_single=True)
+
+    # requests that may be sent twice
+
+    begin_request = _judged_write(repeats.begin_request, by=None)
+    hold_requests = _judged_write(repeats.hold_requests, by=None)
+    keep_answer = _judged_write(repeats.keep_answer, by=None)
+    drop_request = _write(repeats.drop_request, by=None)
 
     # budgets
 

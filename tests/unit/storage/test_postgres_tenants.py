@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -75,6 +76,7 @@ async def fill(store: PostgresSessionStore) -> None:
     await store.name_snapshot(SnapshotNote(snapshot_id="snap_1", run_id="run_1", **snapshot))
     await store.add_to_memory_backlog(["s1"])
     await store.send_message(a_waiting_message("msg_1"))
+    await store.begin_request("key_1", "digest", holder="me", lease=timedelta(hours=1))
 
 
 @dataclass
@@ -221,6 +223,12 @@ WRITES: dict[str, Callable[[SessionStore], Awaitable[object]]] = {
     "send_message": lambda s: s.send_message(a_waiting_message("msg_9")),
     "take_messages": lambda s: s.take_messages("run_1"),
     "take_back_message": lambda s: s.take_back_message("s1", "msg_1"),
+    "begin_request": lambda s: s.begin_request(
+        "key_1", "digest", holder="you", lease=timedelta(hours=1)
+    ),
+    "hold_requests": lambda s: s.hold_requests(["key_1"], holder="me", lease=timedelta(hours=2)),
+    "keep_answer": lambda s: s.keep_answer("key_1", "{}", holder="me", lasts=timedelta(hours=2)),
+    "drop_request": lambda s: s.drop_request("key_1", holder="me"),
     "withdraw": lambda s: s.withdraw("req_1"),
     "resume_run": lambda s: after_deaths(s).resume_run("run_1", Claim("you"), cwd="/project"),
     "close_waiting": lambda s: s.close_waiting("run_1"),

@@ -352,7 +352,7 @@ _OF_SESSION = (
     *("node_snapshots", "workspaces", "grants", "memory_backlog", "waiting_messages"),
 )
 _SEEN: Mapping[str, str] = {
-    **dict.fromkeys(("sessions", "approvals", "spending"), f"tenant = {_TENANT}"),
+    **dict.fromkeys(("sessions", "approvals", "spending", "repeats"), f"tenant = {_TENANT}"),
     **{table: f"EXISTS (SELECT 1 FROM {_SESSION} = {table}.session_id)" for table in _OF_SESSION},  # noqa: S608
     "budget_agents": f"""EXISTS (SELECT 1 FROM budgets AS one, {_SESSION} = one.session_id
         AND one.scope_id = budget_agents.scope_id)""",  # noqa: S608 - our own names
@@ -562,9 +562,13 @@ def _make_views(connection: Connection[PostgresRow]) -> None:
         for name, select in _VIEWS.items()
         if name == NAMED_NODES or is_there(connection, name)
     ]
-    default = f"ALTER VIEW {schema}.sessions ALTER COLUMN tenant SET DEFAULT {_TENANT}"
+    defaults = [
+        f"ALTER VIEW {schema}.{name} ALTER COLUMN tenant SET DEFAULT {_TENANT}"
+        for name in ("sessions", "repeats")
+        if is_there(connection, name)
+    ]
     begin = f"DROP SCHEMA IF EXISTS {schema} CASCADE; CREATE SCHEMA {schema}"
-    connection.execute(";\n".join([begin, *views, default]).encode(), prepare=False)
+    connection.execute(";\n".join([begin, *views, *defaults]).encode(), prepare=False)
 
 
 def views_of(connection: Connection[PostgresRow]) -> str:

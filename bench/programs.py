@@ -40,12 +40,18 @@ RECIPES = ROOT / "examples" / "recipes"
 FOLDERS = [RECIPES, HERE / "programs" / "ours", ROOT / "examples" / "agcore"]
 PAGE = ROOT / "docs" / "recipes" / "README.md"
 PROGRAMS = {  # name: what it is
+    "typed_answer": "a typed answer from a text",
     "database_tool": "a tool with dependencies and a database",
+    "terminal_chat": "a chat in the terminal, words as they come",
+    "remote_approval": "a call that is approved in another process",
     "multi_agent": "a writer with a researcher and a critic, one budget",
     "handoffs": "a desk: triage hands over to two specialists",
     "extract": "100 files into typed rows, ten at once, with a budget",
+    "resume": "a job that goes on after its process was killed",
     "typed_agent": "a typed agent with a tool, and its test without a model",
     "web_service": "a web service: words as they come, approvals, cancelling",
+    "coding_agent": "a coding agent: allowed tools, questions, a hook, an own tool",
+    "chat_bot": "a chat bot: many users, long chats, memory, old chats",
     "stopping_service": "a service that ends cleanly with open streams",
 }
 OURS = "ours"
@@ -156,6 +162,9 @@ def lay_out(scratch):
     for number in range(FILES):
         text = f"Invoice INV-{number:04} for Customer {number} Ltd.\n\nTotal: {number}.50 EUR\n"
         (scratch / "invoices" / f"{number:03}.txt").write_text(text, encoding="utf-8")
+    (scratch / "failures.txt").write_text("test_total: 3 + 4 is not -1\n", encoding="utf-8")
+    (scratch / "total.py").write_text("def total(a, b):\n    return a - b\n", encoding="utf-8")
+    (scratch / "uv.lock").write_text("1\n", encoding="utf-8")
     with sqlite3.connect(scratch / "shop.db") as database:
         database.execute("CREATE TABLE orders (customer, item, price)")
         rows = [("Ada Lovelace", "lamp", 49.0), ("Ada Lovelace", "desk", 120.5)]
@@ -176,6 +185,11 @@ def model_server():
 
 
 # ---- the programs, run and checked -------------------------------------------
+
+
+def check_typed(printed):
+    found = {"title": "Lunch", "day": "2026-12-24", "people": ["Ada", "Alan"]}
+    assert json.loads(printed) == found, printed
 
 
 def check_extract(printed):
@@ -199,30 +213,105 @@ def check_handoffs(printed):
     assert printed.splitlines() == DESK, printed
 
 
+def check_coding(printed):
+    assert "I look at the failures. " in printed, printed
+    assert "It adds now. The lock file stays." in printed, printed
+
+
 SCRIPTS = {  # name: arguments, what it reads, how what it prints is checked
+    "typed_answer": ([], "Lunch with Ada and Alan on Christmas Eve.", check_typed),
     "extract": (["invoices"], "", check_extract),
     "database_tool": (["shop.db", "What did Ada order?"], "", check_database_tool),
     "multi_agent": (["bees"], "", check_multi_agent),
+    "coding_agent": (["Fix the failing test in {}."], "y\n", check_coding),
     "handoffs": ([], "Keep the tandem for 3 more days.\nAnd repair it.\n", check_handoffs),
 }
 
 
 def run_script(side, program, port, scratch):
     arguments, read, check = SCRIPTS[program]
+    arguments = [argument.format(scratch) for argument in arguments]
     command = side.command(SCRIPT, side.file(program), *arguments)
     environment = side.environment(port, program.split("_")[0], scratch)
+    printed, wall, cpu = run_process(command, scratch, environment, read)
+    check(printed)
+    return wall, cpu
+
+
+def run_process(command, scratch, environment, read=""):
+    """What a process prints, its seconds and its CPU seconds."""
     began = time.perf_counter()
-    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    child = subprocess.Popen(command, cwd=scratch, env=environment, **pipes)
-    child.stdin.write(read.encode())
-    child.stdin.close()
+    with tempfile.TemporaryFile() as typed:
+        typed.write(read.encode())
+        typed.seek(0)
+        pipes = {"stdin": typed, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        child = subprocess.Popen(command, cwd=scratch, env=environment, **pipes)
     printed, complained = child.stdout.read(), child.stderr.read()
     _, status, usage = os.wait4(child.pid, 0)
     wall = time.perf_counter() - began
     child.returncode = os.waitstatus_to_exitcode(status)
     assert child.returncode == 0, complained.decode()[-2000:]
-    check(printed.decode())
-    return wall, usage.ru_utime + usage.ru_stime
+    return printed.decode(), wall, usage.ru_utime + usage.ru_stime
+
+
+def run_terminal(side, program, port, scratch):
+    """A chat goes on in a second process."""
+    environment = side.environment(port, "terminal", scratch)
+    command = side.command(SCRIPT, side.file(program), "chat")
+    printed, *first = run_process(command, scratch, environment, "Hello.\nAgain.\n")
+    assert printed.splitlines() == ["You said 1 things.", "You said 2 things."], printed
+    printed, *second = run_process(command, scratch, environment, "And now?\n")
+    assert printed.splitlines() == ["You said 3 things."], printed
+    return tuple(map(sum, zip(first, second, strict=True)))
+
+
+def run_remote(side, program, port, scratch):
+    """A process asks, another one answers."""
+    environment = side.environment(port, "remote", scratch)
+    took = []
+    for decision, expected in (("yes", "Order 7 is refunded."), ("no", "I may not.")):
+        ask = side.command(SCRIPT, side.file(program), "ask", "Refund order 7.")
+        request, *used = run_process(ask, scratch, environment)
+        answer = side.command(SCRIPT, side.file(program), "answer", request.strip(), decision)
+        printed, *also = run_process(answer, scratch, environment)
+        assert printed.strip() == expected, printed
+        took += [used, also]
+    return tuple(map(sum, zip(*took, strict=True)))
+
+
+def run_resume(side, program, port, scratch):
+    """A job is killed in its second step; what was measured is not measured again."""
+    environment = side.environment(port, "resume", scratch) | {"PYTHONUNBUFFERED": "1"}
+    command = side.command(SCRIPT, side.file(program))
+    slow = environment | {"SECONDS": "0.3"}
+    child = subprocess.Popen(command, cwd=scratch, env=slow, stdout=subprocess.PIPE)
+    while b"2" not in (line := child.stdout.readline()):
+        assert line, "it has not come to its second step"
+    child.kill()
+    child.wait()
+    printed, *used = run_process(command, scratch, environment | {"SECONDS": "0"})
+    assert printed.splitlines()[:2] == ["measuring 2", "measuring 3"], printed
+    assert all(value in printed for value in ("1.5", "3.0", "4.5")), printed
+    return tuple(used)
+
+
+def run_chats(side, program, port, scratch):
+    """A bot is told much, and started anew; it remembers, has forgotten nothing, and deletes."""
+    environment = side.environment(port, "chat", scratch)
+    command = side.command(SCRIPT, side.file(program))
+    told = ["ada c1 Remember that I like short answers."]
+    told += [f"ada long {number} {'word ' * 2000}" for number in range(14)]
+    _, *first = run_process(command, scratch, environment, "\n".join(told))
+    asked = ["ada c2 What do I like?", "bob c1 What do I like?", "ada long How long is it?"]
+    asked += ["ada c1 /chats", "ada c1 /delete", "ada c1 /chats"]
+    printed, *second = run_process(command, scratch, environment, "\n".join(asked))
+    likes, nothing, length, chats, deleted, left = printed.splitlines()
+    assert (likes, nothing) == ("ada c2: Short answers.", "bob c1: I do not know."), printed
+    assert int(re.search(r"(\d+) kB", length)[1]) < 120, length
+    assert all(chat in chats for chat in ("c1", "c2", "long")), chats
+    assert deleted == "ada c1: deleted", deleted
+    assert "c1" not in left.partition(":")[2], left
+    return tuple(map(sum, zip(first, second, strict=True)))
 
 
 class Service:
@@ -356,7 +445,14 @@ def run_service(side, _, port, scratch):
     return wall, usage.ru_utime + usage.ru_stime
 
 
-RUNNERS = {"web_service": run_service, "stopping_service": run_stopping}
+RUNNERS = {
+    "terminal_chat": run_terminal,
+    "remote_approval": run_remote,
+    "resume": run_resume,
+    "chat_bot": run_chats,
+    "web_service": run_service,
+    "stopping_service": run_stopping,
+}
 MEASURED = [*SCRIPTS, *RUNNERS]
 
 

@@ -1,4 +1,4 @@
-"""The model of the programs: a scripted Chat Completions server, standard library only.
+"""The model of the programs: Chat Completions and Messages, scripted, standard library only.
 
 What it answers depends on the request alone: the address says which program asks
 (`http://127.0.0.1:PORT/extract/v1`), the messages how far it is. It streams or not, as asked, and
@@ -120,7 +120,97 @@ def stopping(messages, tools):
     return f"You have asked {len(asked)} times.", []
 
 
+def coding(messages, tools):
+    """Looks at the failures, reads, edits, tries the lock file too, and says so."""
+    done, names = results(messages), [t["function"]["name"] for t in tools]
+    if not names:
+        return "Repairs", []  # somebody wants a title
+    failures, read, edit = (
+        next(name for name in names if part in name.lower())
+        for part in ("failures", "read", "edit")
+    )
+    prompt = " ".join(text_of(m) for m in messages if m["role"] == "user")
+    folder = re.search(r"in (/\S+)\.", prompt).group(1)
+
+    def change(file, before, after):
+        if edit == "Edit":
+            replaced = {"old_string": before, "new_string": after}
+            return edit, {"file_path": f"{folder}/{file}", **replaced}
+        return edit, {"path": file, "edits": [{"old": before, "new": after}]}
+
+    match len(done):
+        case 0:
+            return "I look at the failures. ", [(failures, {})]
+        case 1:
+            name = "file_path" if read == "Read" else "path"
+            files = ("total.py", "uv.lock")
+            return "", [(read, {name: f"{folder}/{file}"}) for file in files]
+        case 3:
+            return "", [change("total.py", "a - b", "a + b")]
+        case 4:
+            return "", [change("uv.lock", "1", "2")]
+    return "It adds now. " + ("The lock file stays." if "generated" in done[-1] else "?"), []
+
+
+def chat(messages, tools):
+    """Remembers when it is told to, summarises, and says what it sees."""
+    system = " ".join(text_of(m) for m in messages if m["role"] in ("system", "developer"))
+    last, done = text_of(messages[-1]), results(messages[-1:])
+    whole = " ".join(map(text_of, messages))
+    if "worth remembering" in system:
+        told = re.search(r"\[user (node_\w+)\]\nRemember that I like ([^.]+)", whole)
+        found = {"decision": "new", "category": "user", "filename": "likes", "tags": []}
+        if told:
+            found |= {"summary": f"Likes {told[2]}", "content": f"The user likes {told[2]}."}
+            found |= {"source_node_ids": [told[1]]}
+        return json.dumps({"explicit": bool(told), "memories": [found] if told else []}), []
+    if "ummarise" in system:
+        summary = "They spoke of words."
+        return json.dumps({"summary": summary}) if "JSON" in system else summary, []
+    if last.startswith("Remember") and any("remember" in t["function"]["name"] for t in tools):
+        return "", [("remember", {"note": "Likes short answers"})]
+    if last.startswith("What do I like"):
+        return "Short answers." if "short answers" in whole else "I do not know.", []
+    if last.startswith("How long"):
+        return f"I see {len(whole) // 1000} kB.", []
+    return "Noted." if done or last else "", []
+
+
+def typed(messages, tools):
+    """Finds the meeting; answers in the schema mode or with the tool that it is offered."""
+    found = {"title": "Lunch", "day": "2026-12-24", "people": ["Ada", "Alan"]}
+    if results(messages):
+        return "Done.", []
+    return ("", [(tools[0]["function"]["name"], found)]) if tools else (json.dumps(found), [])
+
+
+def terminal(messages, tools):
+    """Counts what was said; a program may add messages of its own."""
+    said = [text_of(m).strip() for m in messages if m["role"] == "user"]
+    return f"You said {sum(text in ('Hello.', 'Again.', 'And now?') for text in said)} things.", []
+
+
+def remote(messages, tools):
+    """Asks for a refund, and says what became of it."""
+    if not (done := results(messages)):
+        return "", [("refund", {"order": 7})]
+    return "Order 7 is refunded." if "refunded order" in done[-1] else "I may not.", []
+
+
+def resume(messages, tools):
+    """Measures step by step what has no result yet."""
+    done = results(messages)
+    left = [step for step in (1, 2, 3) if str(step * 1.5) not in done]
+    return ("", [("measure", {"step": left[0]})]) if left else (" ".join(sorted({*done})), [])
+
+
 PROGRAMS = {
+    "remote": remote,
+    "resume": resume,
+    "terminal": terminal,
+    "typed": typed,
+    "chat": chat,
+    "coding": coding,
     "stopping": stopping,
     "web": web,
     "extract": extract,
@@ -145,9 +235,16 @@ def chat_answer(program, request):
     return text, made, usage | {"total_tokens": prompt + produced}
 
 
-def body(program, request):
+def body(program, path, request):
     """The bytes of the answer and their type."""
-    text, calls, usage = chat_answer(program, request)
+    if path.endswith("/count_tokens"):
+        return json.dumps({"input_tokens": 100}).encode(), "application/json"
+    if path.endswith("/messages"):
+        return message_body(*chat_answer(program, chat_request(request)), request)
+    return completion_body(*chat_answer(program, request), request)
+
+
+def completion_body(text, calls, usage, request):
     finish = "tool_calls" if calls else "stop"
     base = {"id": "chatcmpl-1", "created": 1700000000, "model": request["model"]}
     if not request.get("stream"):
@@ -171,6 +268,56 @@ def body(program, request):
     return b"".join([*lines, b"data: [DONE]\n\n"]), "text/event-stream"
 
 
+def chat_request(request):
+    """A request of Anthropic's Messages as one of Chat Completions."""
+    messages = []
+    for message in request["messages"]:
+        content = message["content"]
+        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        for block in blocks:
+            if block["type"] == "tool_result":
+                messages.append({"role": "tool", "content": block.get("content")})
+            elif block["type"] == "text":
+                messages.append({"role": message["role"], "content": block["text"]})
+    tools = [
+        {"function": {"name": each["name"], "parameters": each.get("input_schema", {})}}
+        for each in request.get("tools", [])
+    ]
+    return {"messages": messages, "tools": tools}
+
+
+def message_body(text, calls, usage, request):
+    """The answer as Anthropic's Messages write it."""
+    blocks = [{"type": "text", "text": text}] if text else []
+    for call in calls:
+        made = call["function"]
+        given = {"name": made["name"], "input": json.loads(made["arguments"])}
+        blocks.append({"type": "tool_use", "id": call["id"].replace("call", "toolu"), **given})
+    counted = {"input_tokens": usage["prompt_tokens"], "output_tokens": usage["completion_tokens"]}
+    whole = {"id": "msg_1", "type": "message", "role": "assistant", "model": request["model"]}
+    ending = {"stop_reason": "tool_use" if calls else "end_turn", "stop_sequence": None}
+    if not request.get("stream"):
+        whole |= {"content": blocks, **ending, "usage": counted}
+        return json.dumps(whole).encode(), "application/json"
+    whole |= {"content": [], "stop_reason": None, "stop_sequence": None, "usage": counted}
+    events = [("message_start", {"message": whole})]
+    for index, block in enumerate(blocks):
+        if block["type"] == "text":
+            empty, deltas = {**block, "text": ""}, re.findall(r"\S+\s*", block["text"])
+            deltas = [{"type": "text_delta", "text": word} for word in deltas]
+        else:
+            given = json.dumps(block["input"])
+            empty, deltas = {**block, "input": {}}, [{"type": "input_json_delta"}]
+            deltas[0]["partial_json"] = given
+        events.append(("content_block_start", {"index": index, "content_block": empty}))
+        events += [("content_block_delta", {"index": index, "delta": each}) for each in deltas]
+        events.append(("content_block_stop", {"index": index}))
+    events.append(("message_delta", {"delta": ending, "usage": counted}))
+    events.append(("message_stop", {}))
+    lines = [f"event: {k}\ndata: {json.dumps({'type': k, **data})}\n\n" for k, data in events]
+    return "".join(lines).encode(), "text/event-stream"
+
+
 def parts(answer):
     size = 1000 if len(answer) > LONG else len(answer)
     return (answer[start : start + size] for start in range(0, len(answer), size))
@@ -186,7 +333,8 @@ async def serve(reader, writer):
             length = int(head.split(b"content-length:")[1].split(b"\r\n")[0])
             request = json.loads(await reader.readexactly(length))
             await asyncio.sleep(DELAY)
-            answer, kind = body(head.split(b"/")[1].decode(), request)
+            path = head.split()[1].decode().partition("?")[0]
+            answer, kind = body(path.split("/")[1], path, request)
             start = f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: {len(answer)}"
             writer.write(start.encode() + b"\r\n\r\n")
             for part in parts(answer):

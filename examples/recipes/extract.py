@@ -12,7 +12,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from agent_core import AgentRuntime, Budget, RunError, RunOptions
+from agent_core import AgentRuntime, BudgetPool, RunError, RunOptions
 
 MODEL = os.environ.get("MODEL", "openai:gpt-5-mini")
 
@@ -28,9 +28,8 @@ class Invoice(BaseModel):
 
 async def main(folder: str) -> None:
     files = sorted(Path(folder).glob("*.txt"))
-    share = Budget(usd=1.00 / len(files))
     options = RunOptions(
-        instructions="Read the invoice.", output_type=Invoice, tools=(), budget=share
+        instructions="Read the invoice.", output_type=Invoice, tools=(), budget=BudgetPool(usd=1.00)
     )
     config = {"runtime": {"max_concurrent_runs": 10}}
     async with AgentRuntime(model=MODEL, config=config, persist=False) as runtime:

@@ -70,7 +70,7 @@ async def main() -> None:
     config, agents = {"permissions": {"rules": UNASKED}}, [triage, rentals, workshop]
     async with AgentRuntime(model=MODEL, config=config, handoffs=agents, persist=False) as runtime:
         agent: Agent | None = triage  # later messages go to the agent that answered last
-        for line in sys.stdin:
+        while line := await asyncio.to_thread(sys.stdin.readline):
             result = await runtime.run(line, "desk", agent=agent, deps=customer, events=True)
             for event in result.events or []:
                 if event.event_type is EventType.AGENT_CHANGED:

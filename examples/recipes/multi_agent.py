@@ -7,28 +7,25 @@ import asyncio
 import os
 import sys
 
-from agent_core import AgentDefinition, AgentRuntime, Budget
+from agent_core import Agent, AgentRuntime, Budget
 
 MODEL = os.environ.get("MODEL", "openai:gpt-5-mini")
-SPECIALISTS = {
-    "researcher": "You research. Answer in one paragraph of facts.",
-    "critic": "You criticise. Name the weakest point of a text.",
-}
-WRITER = f"Write about what you are asked. Sub agents to ask, by definition: {list(SPECIALISTS)}."
 LIMIT = Budget(total_tokens=100_000)
+researcher = Agent("researcher", "You research. Answer in one paragraph of facts.", tools=())
+critic = Agent("critic", "You criticise. Name the weakest point of a text.", tools=())
+writer = Agent(
+    "writer",
+    "Write about what you are asked, with research and critique.",
+    agents=[researcher, critic],
+    tools=(),
+)
 
 
 async def main(subject: str) -> None:
-    runtime = AgentRuntime(model=MODEL)
-    for name, body in SPECIALISTS.items():
-        agent = AgentDefinition(agent_definition_id=name, name=name, description=body, body=body)
-        runtime.register_agent_definition(agent)
-    async with runtime:
-        result = await runtime.run(
-            subject, instructions=WRITER, tools=["agent.create_sub_agent"], budget=LIMIT
-        )
+    async with AgentRuntime(model=MODEL) as runtime:
+        result = await runtime.run(subject, agent=writer, budget=LIMIT)
     print(result.output)
-    print(f"{result.usage.total_tokens} tokens of the writer", file=sys.stderr)
+    print(f"{result.total_usage.total_tokens} tokens", file=sys.stderr)
 
 
 asyncio.run(main(sys.argv[1]))

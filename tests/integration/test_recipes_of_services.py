@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession
 
-from agent_core.providers.scripted import Hangs, calls
+from agent_core.providers.scripted import Calls, Hangs, Says, ScriptedCall, calls
 from isolation import Home
-from model_server import ModelServer
+from model_server import ModelServer, Received, Reply
 from recipe_programs import RECIPES, environment, run
 
 pytestmark = pytest.mark.timeout(120)
@@ -126,3 +126,77 @@ async def test_a_service_that_is_stopped_ends_its_streams_and_the_next_one_conti
     assert rest[-1] == "run_completed"
     said = [m["content"] for m in model.requests[1].body["messages"] if m["role"] == "user"]
     assert said == ["Tell a story.", "Go on."]
+
+
+def test_a_coding_agent_asks_before_an_edit_and_never_edits_a_lock_file(
+    home: Home, project: Path
+) -> None:
+    (project / "failures.txt").write_text("3 + 4 is not -1\n", encoding="utf-8")
+    (project / "total.py").write_text("return a - b\n", encoding="utf-8")
+    (project / "uv.lock").write_text("1\n", encoding="utf-8")
+    script = [
+        Calls(calls=[ScriptedCall(name="failures", arguments={})], text="I look. "),
+        calls("code.edit_file", path="total.py", edits=[{"old": "a - b", "new": "a + b"}]),
+        calls("code.edit_file", path="total.py", edits=[{"old": "return", "new": "print"}]),
+        calls("code.edit_file", path="uv.lock", edits=[{"old": "1", "new": "2"}]),
+        "It adds now.",
+    ]
+    with ModelServer.in_thread(script) as server:
+        done = run(home, server, "coding_agent", "Repair it.", cwd=project, typed="y\nn\n")
+        server.assert_complete()
+    assert done.returncode == 0, done.stderr
+    assert (project / "total.py").read_text(encoding="utf-8") == "return a + b\n"
+    assert (project / "uv.lock").read_text(encoding="utf-8") == "1\n"
+    assert done.stdout.count("[y/n]") == 2
+    assert "+return a + b" in done.stdout
+    assert "I look. " in done.stdout
+    assert "It adds now." in done.stdout
+    seen = [request.body["messages"][-1]["content"] for request in server.requests]
+    assert "3 + 4 is not -1" in seen[1]
+    assert "lock files are generated" in seen[4]
+
+
+def answer_as_bot(asked: Received) -> Reply:
+    said = "\n".join(str(message["content"]) for message in asked.body["messages"])
+    last = asked.body["messages"][-1]["content"]
+    if "worth remembering" in said:
+        if (told := re.search(r"\[user (node_\w+)\]\nRemember that I like short", said)) is None:
+            return Says(text='{"explicit": false, "memories": []}')
+        wish = {"decision": "new", "category": "user", "filename": "short", "tags": []}
+        wish |= {"summary": "Likes short answers", "content": "The user likes short answers."}
+        memory = {**wish, "source_node_ids": [told[1]]}
+        return Says(text=json.dumps({"explicit": True, "memories": [memory]}))
+    if "You summarise a conversation" in said:
+        return Says(text='{"summary": "They spoke of words."}')
+    if "What do I like?" in last:
+        return Says(text="Short answers." if "Likes short answers" in said else "I do not know.")
+    return Says(text="Yes.")
+
+
+def test_a_bot_continues_its_chats_and_remembers_each_user(home: Home, project: Path) -> None:
+    long = [f"ada long {number} {'word ' * 2000}" for number in range(14)]
+    first = ["ada c1 Remember that I like short answers.", *long]
+    second = [
+        "ada c2 What do I like?",
+        "bob c1 What do I like?",
+        "ada long The last one?",
+        "ada c1 /chats",
+        "ada c1 /delete",
+        "ada c1 /delete",
+        "ada c1 /chats",
+    ]
+    with ModelServer.in_thread(answer_as_bot) as server:
+        done = run(home, server, "chat_bot", cwd=project, typed="\n".join(first))
+        assert done.returncode == 0, done.stderr
+        again = run(home, server, "chat_bot", cwd=project, typed="\n".join(second))
+        assert again.returncode == 0, again.stderr
+        (last,) = [each for each in server.requests if "The last one?" in each.text]
+    for m in last.body["messages"]: print(m["role"], len(str(m["content"])), str(m["content"])[:1500] if m is not last.body["messages"][0] else "")
+    likes, nothing, _, chats, deleted, unknown, left = again.stdout.splitlines()
+    assert (likes, nothing) == ("ada c2: Short answers.", "bob c1: I do not know.")
+    assert set(re.findall(r"(\w+) \(", chats)) == {"c1", "c2", "long"}
+    assert deleted == "ada c1: deleted"
+    assert unknown.startswith("ada c1: there is no session ada-c1")
+    assert set(re.findall(r"(\w+) \(", left)) == {"c2", "long"}
+    assert "They spoke of words." in last.text
+    assert len(last.text) < 120_000 < sum(map(len, long))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from msgspec import Struct, field
 
 from agent_core.compact.cut import is_prefix
+from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.events import Journal, SessionJournal
 from agent_core.storage.store import SessionStore
 from agent_core.types import (
@@ -96,9 +97,14 @@ class Jobs:
         tasks.discard(task)
         if not tasks:
             del self._tasks[session_id]
-        if not task.cancelled() and (error := task.exception()):
+        if not task.cancelled() and (error := task.exception()) and not _is_deletion(error):
             logger.error("the background job %s broke", task.get_name(), exc_info=error)
         then()
+
+
+def _is_deletion(error: BaseException) -> bool:
+    """Return whether a job failed because its session was deleted in the meantime."""
+    return isinstance(error, AgentCoreError) and error.code is ErrorCode.SESSION_NOT_FOUND
 
 
 def _title(session_id: str, name: str) -> str:

@@ -3,6 +3,7 @@ import logging
 
 import pytest
 
+from agent_core.errors import ErrorCode, StorageError
 from agent_core.runtime.background import Jobs
 
 
@@ -64,3 +65,18 @@ async def test_a_job_that_breaks_is_logged_and_harms_nobody(
         await jobs.close()
     assert ended.count == 1
     assert "a of s1 broke" in caplog.text
+
+
+async def test_a_job_whose_session_is_deleted_ends_quietly(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    jobs, ended = Jobs(grace_s=5), Ended()
+
+    async def late() -> None:
+        raise StorageError(ErrorCode.SESSION_NOT_FOUND, "there is no session s1")
+
+    with caplog.at_level(logging.DEBUG):
+        jobs.start("s1", late(), name="a", then=ended)
+        await jobs.close()
+    assert ended.count == 1
+    assert caplog.text == ""

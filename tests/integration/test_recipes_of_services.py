@@ -191,7 +191,6 @@ def test_a_bot_continues_its_chats_and_remembers_each_user(home: Home, project: 
         again = run(home, server, "chat_bot", cwd=project, typed="\n".join(second))
         assert again.returncode == 0, again.stderr
         (last,) = [each for each in server.requests if "The last one?" in each.text]
-    for m in last.body["messages"]: print(m["role"], len(str(m["content"])), str(m["content"])[:1500] if m is not last.body["messages"][0] else "")
     likes, nothing, _, chats, deleted, unknown, left = again.stdout.splitlines()
     assert (likes, nothing) == ("ada c2: Short answers.", "bob c1: I do not know.")
     assert set(re.findall(r"(\w+) \(", chats)) == {"c1", "c2", "long"}

@@ -165,7 +165,7 @@ def chat(messages, tools):
             found |= {"source_node_ids": [told[1]]}
         return json.dumps({"explicit": bool(told), "memories": [found] if told else []}), []
     if "ummarise" in system:
-        summary = "They spoke of words."
+        summary = "They spoke at length of one word, which came many times."
         return json.dumps({"summary": summary}) if "JSON" in system else summary, []
     if last.startswith("Remember") and any("remember" in t["function"]["name"] for t in tools):
         return "", [("remember", {"note": "Likes short answers"})]

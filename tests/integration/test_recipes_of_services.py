@@ -167,7 +167,7 @@ def answer_as_bot(asked: Received) -> Reply:
         memory = {**wish, "source_node_ids": [told[1]]}
         return Says(text=json.dumps({"explicit": True, "memories": [memory]}))
     if "You summarise a conversation" in said:
-        return Says(text='{"summary": "They spoke of words."}')
+        return Says(text='{"summary": "They spoke at length of one word, many times."}')
     if "What do I like?" in last:
         return Says(text="Short answers." if "Likes short answers" in said else "I do not know.")
     return Says(text="Yes.")
@@ -197,5 +197,5 @@ def test_a_bot_continues_its_chats_and_remembers_each_user(home: Home, project: 
     assert deleted == "ada c1: deleted"
     assert unknown.startswith("ada c1: there is no session ada-c1")
     assert set(re.findall(r"(\w+) \(", left)) == {"c2", "long"}
-    assert "They spoke of words." in last.text
+    assert "They spoke at length of one word" in last.text
     assert len(last.text) < 120_000 < sum(map(len, long))

@@ -22,7 +22,7 @@ from agent_core.types import (
     SessionPage,
     SessionSummary,
 )
-from agent_core.types.workers import QueuedRun
+from agent_core.types.workers import QueuedRun, WorkerRecord
 
 if TYPE_CHECKING:
     from agent_core.runtime.services import Services
@@ -33,6 +33,8 @@ MOST = 200
 """Largest number of items of a page."""
 
 _LARGEST = 2**62
+_BY_TEXT = {"costs by day", "workers"}
+"""Lists whose places are texts."""
 _PARTS = ("nodes", "runs", "artifacts")
 
 
@@ -216,6 +218,28 @@ class Pages:
             return Page[QueuedRun]()
         return _page("queue", await services.workers.newest(before, most + 1), most)
 
+    async def workers(
+        self, limit: int = 50, cursor: str | None = None, *, tenant: str | None = None
+    ) -> Page[WorkerRecord]:
+        """Return the workers of the database, as of their last heartbeats, the last begun first.
+
+        Without a Postgres database there are none.
+        """
+        most, before = _checked(limit), _place("workers", cursor)
+        services = await self._reading(tenant)
+        if services.workers is None:
+            return Page[WorkerRecord]()
+        placed = {
+            f"{w.started_at:%Y-%m-%dT%H:%M:%S.%f} {w.worker_id}": w
+            for w in await services.workers.listed()
+        }
+        found = [
+            (place, placed[place])
+            for place in sorted(placed, reverse=True)
+            if before is None or place < str(before)
+        ]
+        return _page("workers", found, most)
+
 
 def _page(name: str, found: Sequence[tuple[CostPlace, Item]], most: int) -> Page[Item]:
     """Return a page of numbered items, of which one more was read than the page has."""
@@ -260,9 +284,9 @@ def _place(name: str, cursor: str | None) -> CostPlace:
     if cursor is None:
         return None
     match _places(name, cursor):
-        case [str() as place] if name == "costs by day":
+        case [str() as place] if name in _BY_TEXT:
             return place
-        case [int() as place] if name != "costs by day" and abs(place) <= _LARGEST:
+        case [int() as place] if name not in _BY_TEXT and abs(place) <= _LARGEST:
             return place
         case _:
             raise _unknown_cursor()

@@ -1418,6 +1418,10 @@ class AgentRuntime:
         record = await services.artifacts.find(artifact_id, services.store)
         return await services.artifacts.open(artifact_id, session_id=record.session_id)
 
+    async def redacted(self, value: Any) -> Any:
+        """Return JSON data without configured secrets and strings that look like secrets."""
+        return (await self._home.services()).redactor.payload(value)
+
     async def delete_artifact(self, artifact_id: str) -> None:
         """Delete one artifact, file and row.
 

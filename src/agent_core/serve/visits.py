@@ -171,7 +171,12 @@ class Visit(Struct, frozen=True):
         self.require("answer")
         given = cast("AnyDecision", decision)
         return await runtime.answer(
-            request_id, given, reason, arguments=arguments, decided_by="console"
+            request_id,
+            given,
+            reason,
+            arguments=arguments,
+            decided_by="console",
+            decider=self.principal.name,
         )
 
 

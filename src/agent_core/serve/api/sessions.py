@@ -1,0 +1,83 @@
+"""Sessions: lists, searches and histories."""
+
+from agent_core.serve.operations import Call, Operation, Paging
+from agent_core.types import Page, RunStatus, SessionMatch, SessionPage, SessionSummary
+
+
+class SessionsQuery(Paging):
+    """Selects sessions of a list."""
+
+    query: str | None = None
+    project: str | None = None
+    status: RunStatus | None = None
+
+
+class SearchQuery(Paging):
+    """Selects messages by their words."""
+
+    query: str = ""
+    project: str | None = None
+
+
+async def _sessions(call: Call[SessionsQuery, None]) -> Page[SessionSummary]:
+    visit, asked = call.visit, call.query
+    page = await visit.runtime.pages.sessions(
+        asked.limit,
+        asked.cursor,
+        project=asked.project,
+        query=asked.query,
+        status=asked.status,
+        tenant=visit.tenant,
+    )
+    shows = visit.console.places.shows
+    return Page(
+        items=[each for each in page.items if shows(each.cwd)], next_cursor=page.next_cursor
+    )
+
+
+async def _search(call: Call[SearchQuery, None]) -> Page[SessionMatch]:
+    visit, asked = call.visit, call.query
+    page = await visit.runtime.pages.matches(
+        asked.query, asked.limit, asked.cursor, project=asked.project, tenant=visit.tenant
+    )
+    shows = visit.console.places.shows
+    return Page(
+        items=[each for each in page.items if shows(each.cwd)], next_cursor=page.next_cursor
+    )
+
+
+async def _session(call: Call[Paging, None]) -> SessionPage:
+    visit, session_id = call.visit, call.path("session_id")
+    await visit.session(session_id)
+    return await visit.runtime.pages.session(
+        session_id, call.query.limit, call.query.cursor, tenant=visit.tenant
+    )
+
+
+OPERATIONS = [
+    Operation(
+        method="GET",
+        path="/api/sessions",
+        summary="List sessions, the last used first",
+        handler=_sessions,
+        answer=Page[SessionSummary],
+        query=SessionsQuery,
+    ),
+    Operation(
+        method="GET",
+        path="/api/search",
+        summary="Find messages, tool calls and results with every word",
+        handler=_search,
+        answer=Page[SessionMatch],
+        query=SearchQuery,
+    ),
+    Operation(
+        method="GET",
+        path="/api/sessions/{session_id}",
+        summary="Read the history of a session, from its newest part",
+        handler=_session,
+        answer=SessionPage,
+        query=Paging,
+        refusals=[404],
+    ),
+]

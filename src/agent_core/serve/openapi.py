@@ -1,0 +1,254 @@
+"""The description of the API: OpenAPI 3.1 at `/openapi.json`, made from the operations."""
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any, cast
+
+from pydantic import BaseModel, TypeAdapter
+from starlette.responses import Response
+from starlette.routing import Route
+
+from agent_core.loading import installed_version
+from agent_core.serve.api import OPERATIONS
+from agent_core.serve.operations import (
+    EVENTS,
+    FILE,
+    JSON,
+    Call,
+    Operation,
+    Query,
+    path_names,
+    routes,
+)
+from agent_core.types import RuntimeEvent
+
+_REF = "#/components/schemas/{model}"
+_PROBLEM = "application/problem+json"
+
+_TITLES: Mapping[int, str] = {
+    400: "The request is not valid",
+    401: "The sender is not known",
+    403: "The sender may not do this",
+    404: "It is unknown",
+    409: "It conflicts with the present state",
+    413: "The body is too large",
+    415: "The body is not JSON",
+    422: "The idempotency key was used with another body",
+    429: "There are too many; Retry-After says when to try again",
+}
+
+_DONE: Mapping[int, str] = {200: "The answer", 201: "It was made; Location is its address"}
+
+
+class ProblemBody(BaseModel):
+    """A refusal, as RFC 9457 has it; `code` is an error code of the runtime."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str | None = None
+    details: dict[str, Any] | None = None
+
+
+class Health(BaseModel):
+    """The state of the server."""
+
+    status: str
+
+
+class OpenApi(BaseModel):
+    """A description of an API."""
+
+    openapi: str
+    info: dict[str, Any]
+    servers: list[dict[str, Any]]
+    security: list[dict[str, Any]]
+    paths: dict[str, Any]
+    components: dict[str, Any]
+
+
+async def _described(call: Call[Query, None]) -> OpenApi:
+    scope = call.request.scope
+    port = (scope.get("server") or ("", None))[1]
+    return describe(call.address("") or "/", f"soong-agent-{port}")
+
+
+async def _elsewhere(_: Call[Query, None]) -> Response:
+    raise NotImplementedError
+
+
+_OWN = [
+    Operation(
+        method="GET",
+        path="/openapi.json",
+        summary="Describe this API",
+        handler=_described,
+        answer=OpenApi,
+    )
+]
+
+_OTHERS = [
+    Operation(
+        method="GET",
+        path="/healthz",
+        summary="Tell whether requests are answered",
+        handler=_elsewhere,
+        answer=Health,
+        right=None,
+        refusals=[503],
+    ),
+    Operation(
+        method="POST",
+        path="/ag-ui",
+        summary="Run an agent for a client of AG-UI",
+        handler=_elsewhere,
+        body=dict[str, Any],
+        right="run",
+        media=EVENTS,
+        refusals=[404, 409, 413, 415, 429],
+    ),
+]
+"""Operations that other modules serve."""
+
+ROUTES: list[Route] = routes(_OWN)
+
+
+def described_operations() -> list[Operation]:
+    """Return every operation that the description has."""
+    return [*OPERATIONS, *_OWN, *_OTHERS]
+
+
+def describe(server: str, cookie: str) -> OpenApi:
+    """Return the description.
+
+    Args:
+        server: the address at which the application is mounted.
+        cookie: the name of the cookie that signs a browser in.
+    """
+    schemes = {
+        "token": {"type": "http", "scheme": "bearer"},
+        "cookie": {"type": "apiKey", "in": "cookie", "name": cookie},
+    }
+    paths, schemas = _contents()
+    return OpenApi(
+        openapi="3.1.0",
+        info={"title": "soong-agent", "version": installed_version() or "0"},
+        servers=[{"url": server}],
+        security=[{name: []} for name in schemes],
+        paths=paths,
+        components={"schemas": schemas, "securitySchemes": schemes},
+    )
+
+
+@cache
+def _contents() -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the paths, and the schemas that they refer to."""
+    operations = described_operations()
+    kinds = [(("answer", each.answer), "serialization") for each in operations if each.answer]
+    kinds += [(("body", each.body), "validation") for each in operations if each.body is not None]
+    kinds += [(("query", each.query), "validation") for each in operations]
+    kinds += [(("answer", kind), "serialization") for kind in (ProblemBody, RuntimeEvent)]
+    inputs = [(key, mode, TypeAdapter(key[1])) for key, mode in dict(kinds).items()]
+    found, definitions = TypeAdapter.json_schemas(cast("Any", inputs), ref_template=_REF)
+    schemas: dict[str, Any] = definitions.get("$defs", {})
+    known = {key: schema for (key, _), schema in found.items()}
+    paths: dict[str, Any] = {}
+    for operation in operations:
+        paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(
+            operation, cast("Any", known), schemas
+        )
+    for query in {each.query for each in operations}:
+        schemas.pop(query.__name__, None)
+    return paths, schemas
+
+
+def _operation(
+    operation: Operation, known: Mapping[tuple[str, Any], Any], schemas: Mapping[str, Any]
+) -> dict[str, Any]:
+    described: dict[str, Any] = {
+        "summary": operation.summary,
+        "operationId": _id_of(operation),
+        "parameters": [
+            *_path_parameters(operation),
+            *_query_parameters(_resolved(known["query", operation.query], schemas)),
+            *_headers(operation),
+        ],
+        "responses": _responses(operation, known),
+    }
+    if operation.right is None:
+        described["security"] = []
+    else:
+        described["x-right"] = operation.right
+    if operation.body is not None:
+        schema = known["body", operation.body]
+        described["requestBody"] = {
+            "required": bool(_resolved(schema, schemas).get("required")),
+            "content": {JSON: {"schema": schema}},
+        }
+    return described
+
+
+def _responses(operation: Operation, known: Mapping[tuple[str, Any], Any]) -> dict[str, Any]:
+    responses = {str(operation.status): _done(operation, known)}
+    if operation.media == EVENTS and operation.method == "GET":
+        responses["204"] = {"description": "The run has ended, and no event is left"}
+    refusals = {400, *operation.refusals}
+    if operation.right is not None:
+        refusals |= {401, 403}
+    if operation.method == "POST":
+        refusals |= {409, 422}
+    problem = {"schema": known["answer", ProblemBody]}
+    for status in sorted(refusals):
+        title = _TITLES.get(status, "It cannot be answered now")
+        responses[str(status)] = {"description": title, "content": {_PROBLEM: problem}}
+    return responses
+
+
+def _done(operation: Operation, known: Mapping[tuple[str, Any], Any]) -> dict[str, Any]:
+    content: dict[str, Any] = {JSON: {}}
+    if operation.answer is not None:
+        content = {JSON: {"schema": known["answer", operation.answer]}}
+    elif operation.media == EVENTS:
+        content = {EVENTS: {"schema": {"type": "string"}}}
+    elif operation.media == FILE:
+        kinds = (FILE, "image/gif", "image/jpeg", "image/png", "image/webp")
+        content = {kind: {"schema": {"type": "string", "format": "binary"}} for kind in kinds}
+    done: dict[str, Any] = {"description": _DONE[operation.status], "content": content}
+    if operation.status == 201:
+        done["headers"] = {"Location": {"required": True, "schema": {"type": "string"}}}
+    return done
+
+
+def _path_parameters(operation: Operation) -> Iterable[dict[str, Any]]:
+    for name in path_names(operation.path):
+        schema = {"type": "string", "minLength": 1}
+        yield {"name": name, "in": "path", "required": True, "schema": schema}
+
+
+def _query_parameters(schema: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
+    required = schema.get("required", ())
+    for name, each in schema.get("properties", {}).items():
+        choices = [one for one in each.get("anyOf", [each]) if one.get("type") != "null"]
+        plain = {key: value for key, value in choices[0].items() if key != "title"}
+        if each.get("default") is not None:
+            plain["default"] = each["default"]
+        yield {"name": name, "in": "query", "required": name in required, "schema": plain}
+
+
+def _headers(operation: Operation) -> Iterable[dict[str, Any]]:
+    if operation.method == "POST":
+        schema: dict[str, Any] = {"type": "string", "minLength": 1, "maxLength": 255}
+        yield {"name": "Idempotency-Key", "in": "header", "required": False, "schema": schema}
+    elif operation.media == EVENTS:
+        schema = {"type": "string", "pattern": "^[0-9]{1,18}$"}
+        yield {"name": "Last-Event-ID", "in": "header", "required": False, "schema": schema}
+
+
+def _resolved(schema: Mapping[str, Any], schemas: Mapping[str, Any]) -> Mapping[str, Any]:
+    return schemas[schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
+
+
+def _id_of(operation: Operation) -> str:
+    words = [part.strip("{}") for part in operation.path.split("/") if part]
+    return "_".join([operation.method.lower(), *words]).replace(".", "_").replace("-", "_")

@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 
 _OPEN = {"/healthz", "/login"}
 _ASSETS = "/assets/"
+_MOST_HEADERS, _LONGEST_HEADERS = 200, 2**16
 _MISSING, _NOT_FOUND = 404, "there is nothing at this address"
 _CLOSE = {"Connection": "close"}
 
@@ -66,10 +67,13 @@ class Door:
         """Refuse a request that nobody may send.
 
         Raises:
-            Problem: 400, 403, 404; 503: the server stops.
+            Problem: 400, 403, 404, 431; 503: the server stops.
         """
         if "content-length" in request.headers and "transfer-encoding" in request.headers:
             raise Problem(400, "a request has one length", headers=_CLOSE)
+        headers = request.scope["headers"]
+        if len(headers) > _MOST_HEADERS or sum(map(_size_of, headers)) > _LONGEST_HEADERS:
+            raise Problem(431, "these are too many headers", headers=_CLOSE)
         self._access.check(request)
         if self._console.is_stopping:
             raise Problem(503, "the server stops", headers={"Retry-After": "5", **_CLOSE})
@@ -123,6 +127,11 @@ def _path_of(scope: Scope) -> str:
     path: str = scope["path"]
     root: str = scope.get("root_path", "")
     return path[len(root) :] if root and path.startswith(root) else path
+
+
+def _size_of(header: tuple[bytes, bytes]) -> int:
+    name, value = header
+    return len(name) + len(value)
 
 
 def _is_open(path: str) -> bool:

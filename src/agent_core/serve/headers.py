@@ -21,6 +21,7 @@ EVERYWHERE: Sequence[tuple[bytes, bytes]] = (
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-resource-policy", b"same-origin"),
 )
+_FOUND = {200, 206, 304}
 NO_STORE = (b"cache-control", b"no-store")
 
 
@@ -29,13 +30,14 @@ def with_headers(send: Send, *, is_asset: bool) -> Send:
 
     Args:
         send: sends the response.
-        is_asset: it may be kept by the browser, as it says itself.
+        is_asset: it may be kept by the browser, as it says itself, unless it is refused.
     """
-    added = [*EVERYWHERE] if is_asset else [*EVERYWHERE, NO_STORE]
-    names = {name for name, _ in added}
 
     async def sent(message: Message) -> None:
         if message["type"] == "http.response.start":
+            is_kept = is_asset and message["status"] in _FOUND
+            added = [*EVERYWHERE] if is_kept else [*EVERYWHERE, NO_STORE]
+            names = {name for name, _ in added}
             own = [(name, value) for name, value in message["headers"] if name.lower() not in names]
             message = {**message, "headers": [*own, *added]}
         await send(message)

@@ -31,6 +31,7 @@ import urllib.error
 import urllib.request
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from statistics import median
 
@@ -68,6 +69,10 @@ BEES = "Bees dance to tell where food is. Say how far the food is, too."
 PEERS = {  # name: packages, how it names the model
     "claude_agent": (["claude-agent-sdk"], "claude-sonnet-4-5"),
     "pydantic_ai": (["pydantic-ai-slim[openai]"], "openai-chat:gpt-5-mini"),
+    "pydantic_harness": (
+        ["pydantic-ai-harness", "pydantic-ai-slim[openai]"],
+        "openai-chat:gpt-5-mini",
+    ),
     "openai_agents": (["openai-agents"], "gpt-5-mini"),
     "langgraph": (["langchain", "langgraph", "langchain-openai"], "openai:gpt-5-mini"),
     "agno": (["agno", "openai", "sqlalchemy[asyncio]"], "gpt-5-mini"),
@@ -209,6 +214,10 @@ def check_multi_agent(printed):
     assert printed.strip() == BEES, printed
 
 
+def check_nothing(printed):
+    """The program asserts its answer itself."""
+
+
 def check_handoffs(printed):
     assert printed.splitlines() == DESK, printed
 
@@ -223,6 +232,7 @@ SCRIPTS = {  # name: arguments, what it reads, how what it prints is checked
     "extract": (["invoices"], "", check_extract),
     "database_tool": (["shop.db", "What did Ada order?"], "", check_database_tool),
     "multi_agent": (["bees"], "", check_multi_agent),
+    "typed_agent": ([], "", check_nothing),
     "coding_agent": (["Fix the failing test in {}."], "y\n", check_coding),
     "handoffs": ([], "Keep the tandem for 3 more days.\nAnd repair it.\n", check_handoffs),
 }
@@ -494,6 +504,8 @@ def table_of_figures(results):
     for program in MEASURED:
         for shown, key in (("seconds", "wall_s"), ("CPU seconds", "cpu_s")):
             found = [side.get(program) for side in results.values()]
+            if not any(found):
+                continue
             cells = [f"{each[key]:.2f}" if each else "–" for each in found]
             name = f"`{program}`" if key == "wall_s" else ""
             rows.append(f"| {name} | {shown} | " + " | ".join(cells) + " |")
@@ -543,7 +555,8 @@ def main():
     loads = f"load average {load:.1f} before and {os.getloadavg()[0]:.1f} after"
     shown = table_of_figures(results)
     shown += (
-        f"\n\nMedians of {options.repeats} on {where}, {loads}: {'; '.join(map(versions, chosen))}."
+        f"\n\nMedians of {options.repeats} on {date.today()}, {where}, {loads}:"
+        f" {'; '.join(map(versions, chosen))}."
     )
     print(shown)
     if options.page:

@@ -79,6 +79,9 @@ def multi(messages, tools):
         child = named(tools, "create_sub_agent")["name"]
         tasks = ("researcher", "What do bees tell?"), ("critic", "Bees dance.")
         return "", [(child, {"agent_definition_id": who, "task": what}) for who, what in tasks]
+    if any(t["function"]["name"] == "delegate_task" for t in tools):
+        tasks = ("researcher", "What do bees tell?"), ("critic", "Bees dance.")
+        return "", [("delegate_task", {"agent_name": who, "task": what}) for who, what in tasks]
     if any("delegate_task_to_member" in t["function"]["name"] for t in tools):
         child = named(tools, "delegate_task_to_member")["name"]
         tasks = ("researcher", "What do bees tell?"), ("critic", "Bees dance.")
@@ -152,10 +155,15 @@ def coding(messages, tools):
     return "It adds now. " + ("The lock file stays." if "generated" in done[-1] else "?"), []
 
 
+REMEMBER = {"remember": "note", "write_memory": "content"}
+
+
 def chat(messages, tools):
     """Remembers when it is told to, summarises, and says what it sees."""
     system = " ".join(text_of(m) for m in messages if m["role"] in ("system", "developer"))
     last, done = text_of(messages[-1]), results(messages[-1:])
+    if last.startswith("<memory>") and not done:  # what a program adds to what the user has said
+        last = text_of(messages[-2])
     whole = " ".join(map(text_of, messages))
     if "worth remembering" in system:
         told = re.search(r"\[user (node_\w+)\]\nRemember that I like ([^.]+)", whole)
@@ -164,11 +172,12 @@ def chat(messages, tools):
             found |= {"summary": f"Likes {told[2]}", "content": f"The user likes {told[2]}."}
             found |= {"source_node_ids": [told[1]]}
         return json.dumps({"explicit": bool(told), "memories": [found] if told else []}), []
-    if "ummarise" in system:
+    if "ummari" in system:
         summary = "They spoke at length of one word, which came many times."
         return json.dumps({"summary": summary}) if "JSON" in system else summary, []
-    if last.startswith("Remember") and any("remember" in t["function"]["name"] for t in tools):
-        return "", [("remember", {"note": "Likes short answers"})]
+    names = [t["function"]["name"] for t in tools]
+    if last.startswith("Remember") and (name := next(iter({*names} & REMEMBER.keys()), None)):
+        return "", [(name, {REMEMBER[name]: "Likes short answers"})]
     if last.startswith("What do I like"):
         return "Short answers." if "short answers" in whole else "I do not know.", []
     if last.startswith("How long"):

@@ -23,8 +23,8 @@ async def main(command: str, subject: str, decision: str = "") -> None:
         if command == "ask":
             result = await runtime.run(subject, tools=["refund"])
         else:
-            answer = "allow_once" if decision == "yes" else "deny"
-            result = await (await runtime.answer(subject, answer)).result()
+            handle = await runtime.answer(subject, "allow_once" if decision == "yes" else "deny")
+            result = await handle.result()
         print(*result.pending_requests or [result.output])
 
 

@@ -309,6 +309,8 @@ async def test_workers_and_the_queue_are_empty_without_a_server(project: Path, h
         ("/api/sessions?limit=0", 400),
         ("/api/sessions?limit=201", 400),
         ("/api/sessions?limit=ten", 400),
+        ("/api/sessions?limit=", 400),
+        ("/api/sessions?colour=", 400),
         ("/api/sessions?limit=5&limit=6", 400),
         ("/api/sessions?colour=red", 400),
         ("/api/sessions?cursor=AAAA", 400),

@@ -210,7 +210,7 @@ def _done(operation: Operation, known: Mapping[tuple[str, Any], Any]) -> dict[st
     if operation.answer is not None:
         content = {JSON: {"schema": known["answer", operation.answer]}}
     elif operation.media == EVENTS:
-        content = {EVENTS: {"schema": {"type": "string"}}}
+        content = {EVENTS: {"schema": _event(operation, known)}}
     elif operation.media == FILE:
         kinds = (FILE, "image/gif", "image/jpeg", "image/png", "image/webp")
         content = {kind: {"schema": {"type": "string", "format": "binary"}} for kind in kinds}
@@ -218,6 +218,16 @@ def _done(operation: Operation, known: Mapping[tuple[str, Any], Any]) -> dict[st
     if operation.status == 201:
         done["headers"] = {"Location": {"required": True, "schema": {"type": "string"}}}
     return done
+
+
+def _event(operation: Operation, known: Mapping[tuple[str, Any], Any]) -> dict[str, Any]:
+    """Return the schema of each event of a stream."""
+    data: dict[str, Any] = {"type": "string", "contentMediaType": JSON}
+    if operation.method != "GET":
+        return {"type": "object", "properties": {"data": data}, "required": ["data"]}
+    data["contentSchema"] = known["answer", RuntimeEvent]
+    fields = {"id": {"type": "string"}, "event": {"type": "string"}, "data": data}
+    return {"type": "object", "properties": fields, "required": ["event", "data"]}
 
 
 def _path_parameters(operation: Operation) -> Iterable[dict[str, Any]]:
@@ -231,6 +241,8 @@ def _query_parameters(schema: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
     for name, each in schema.get("properties", {}).items():
         choices = [one for one in each.get("anyOf", [each]) if one.get("type") != "null"]
         plain = {key: value for key, value in choices[0].items() if key != "title"}
+        if plain.keys() & {"enum", "$ref"}:  # an empty one counts as left out
+            plain = {"anyOf": [plain, {"const": ""}]}
         if each.get("default") is not None:
             plain["default"] = each["default"]
         yield {"name": name, "in": "query", "required": name in required, "schema": plain}

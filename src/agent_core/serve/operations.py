@@ -25,6 +25,9 @@ EVENTS = "text/event-stream"
 FILE = "application/octet-stream"
 JSON = "application/json"
 
+_NEVER_EMPTY = {"limit", "after", "since"}
+"""Parameters that an address gives with a value, or not at all."""
+
 _IGNORED = {"access_token", "token"}
 """Parameters of addresses that mean nothing: no address signs anybody in."""
 
@@ -35,7 +38,7 @@ def _number(given: object) -> object:
     return int(given) if isinstance(given, str) else given
 
 
-Number = Annotated[int, BeforeValidator(_number), Field(ge=0, lt=10**18)]
+Number = Annotated[int, Field(ge=0, lt=10**18), BeforeValidator(_number)]
 """A number in an address."""
 
 
@@ -46,7 +49,7 @@ class Query(Body):
 class Paging(Query):
     """The parameters of a list."""
 
-    limit: Annotated[int, BeforeValidator(_number), Field(ge=1, le=200)] = 50
+    limit: Annotated[int, Field(ge=1, le=200), BeforeValidator(_number)] = 50
     cursor: str | None = None
 
 
@@ -146,20 +149,23 @@ def json_bytes(value: Any, kind: Any) -> bytes:
 
 
 def read_query(request: Request, model: type[Q]) -> Q:
-    """Return the parameters of an address; an empty one counts as left out.
+    """Return the parameters of an address; an empty one, but a number or time, is left out.
 
     Raises:
         Problem: 400: one is unknown, given twice, or wrong.
     """
     given: dict[str, str] = {}
+    seen = set[str]()
     for name, value in request.query_params.multi_items():
         if name in _IGNORED and name not in model.model_fields:
             continue
-        if name in given:
+        if name in seen:
             raise Problem(400, f"{name} is given twice", code=ErrorCode.VALIDATION_ERROR)
-        given[name] = value
+        seen.add(name)
+        if value or name in _NEVER_EMPTY or name not in model.model_fields:
+            given[name] = value
     try:
-        return model.model_validate({name: value for name, value in given.items() if value})
+        return model.model_validate(given)
     except ValidationError as error:
         raise misfit(error) from None
 

@@ -1,7 +1,7 @@
 """A POST with an `Idempotency-Key` is carried out once, however often it is sent."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from agent_core.serve.visits import Console
 from consoles import served
 from isolation import Home
 
-Handler = Callable[[Request], Awaitable[Response]]
+Post = Callable[..., Coroutine[Any, Any, tuple[int, Any, Any]]]
 
 
 class Work:
@@ -66,9 +66,7 @@ def _auth(request: Request) -> Principal:
 
 
 @asynccontextmanager
-async def doing(
-    work: Work, runtime: AgentRuntime
-) -> AsyncGenerator[Callable[..., Awaitable[tuple[int, Any, Any]]]]:
+async def doing(work: Work, runtime: AgentRuntime) -> AsyncGenerator[Post]:
     """Serve the handlers, and yield a function that posts to them."""
     routes = [
         Route("/make", work.make, methods=["POST"]),

@@ -95,7 +95,7 @@ def _has_ipv6() -> bool:
         (("--no-such-option",), "--no-such-option"),
         ((*TOKEN_OPTION, "--token-file", "x"), "--token-file"),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+    ids=str,
 )
 def test_a_start_that_cannot_be_is_refused_with_its_cause(
     ready: Home, project: Path, options: tuple[str, ...], said: str
@@ -218,6 +218,7 @@ async def test_after_ten_wrong_tokens_further_ones_wait_and_who_is_signed_in_doe
         url = f"{console.address}/api/nothing"
         async with signed_in(console) as inside, browser() as client:
             statuses: list[int] = []
+            retry_after: str | None = None
             for number in range(6):
                 wrong = {"Authorization": f"Bearer wrong-{number}"}
                 async with client.get(url, headers=wrong) as response:

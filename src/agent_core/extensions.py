@@ -40,6 +40,7 @@ from agent_core.errors import (
 )
 from agent_core.providers.adapter_faults import ask_adapter
 from agent_core.providers.base import ProviderAdapter
+from agent_core.text import kind_of
 from agent_core.tools.base import ToolOutput, ToolReturn
 from agent_core.types import (
     Access,
@@ -532,7 +533,7 @@ def _installed(name: str, points: "EntryPoints") -> Extension:
         raise ConfigError(ErrorCode.CONFIG_ERROR, message, details=details) from error
     if not isinstance(extension, Extension):
         message = (
-            f"[runtime] extensions: {name!r} of {distribution} is a {type(extension).__name__}, "
+            f"[runtime] extensions: {name!r} of {distribution} is {kind_of(extension)}, "
             "not an Extension"
         )
         raise ConfigError(ErrorCode.CONFIG_ERROR, message, details=details)

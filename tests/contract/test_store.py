@@ -854,7 +854,7 @@ async def test_a_run_continues_once_the_question_at_which_it_stops_is_answered(
 
 
 async def test_questions_are_found_by_the_metadata_of_the_users_run(session: SessionStore) -> None:
-    metadata = {"user": "ann", "deep": {"a": [1, None]}, "odd": "\ud800"}
+    metadata = {"user": "ann", "deep": {"a": [1, None]}, "odd": "\ud800", "yes": True, "one": 1}
     await session.open_run(
         an_opening(run_id="run_2", options=StoredOptions(metadata=metadata), owner="me")
     )
@@ -869,6 +869,11 @@ async def test_questions_are_found_by_the_metadata_of_the_users_run(session: Ses
     assert await found(user="ann", deep={"a": [1, None]}) == ["req_2"]
     assert await found(user="bob") == []
     assert await found(missing=None) == []
+    assert await found(yes=True, one=1) == ["req_2"]
+    assert await found(one=1.0) == ["req_2"], "JSON has one kind of number"
+    assert await found(yes=1) == []
+    assert await found(one=True) == []
+    assert await found(deep={"a": [True, None]}) == []
 
 
 @pytest.mark.parametrize("keeps_run", [True, False])

@@ -322,8 +322,8 @@ async def test_toolsets_of_an_agent_are_open_while_it_works(tmp_path: Path) -> N
     [
         ({"agents": [Agent]}, "agents holds Agent"),
         ({"agents": "writer"}, "agents is a list of agents, not a str"),
-        ({"handoffs": [7]}, "handoffs holds a int"),
-        ({"agent": 7}, "agent holds a int"),
+        ({"handoffs": [7]}, "handoffs holds an int"),
+        ({"agent": 7}, "agent holds an int"),
         ({"agents": [Agent("a", "1"), Agent("a", "2")]}, "two agents named a"),
     ],
 )

@@ -104,7 +104,7 @@ WRONG: list[tuple[Any, str]] = [
     ({"model": "custom:x", 1: 2}, '"1" Keys should be strings'),
     ({"model": ScriptedProvider}, "model must be a table, not a "),
     ("config.toml", "not a str; a file is named by config_path"),
-    (7, "must be a Config or a mapping, not a int"),
+    (7, "must be a Config or a mapping, not an int"),
 ]
 
 

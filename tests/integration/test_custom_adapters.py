@@ -80,7 +80,7 @@ MISTAKES: dict[str, tuple[Any, str]] = {
     "list": (Listed(), "returned a list from stream"),
     "dict": (Playing(STARTED, {"type": "model_completed"}), "yielded a dict"),
     "text": (Playing(STARTED, "hi"), "yielded a str"),
-    "nothing": (Playing(STARTED, None), "yielded a NoneType"),
+    "nothing": (Playing(STARTED, None), "yielded None"),
     "no end": (Playing(STARTED), "the stream ended without a reply"),
     "empty": (Playing(STARTED, ModelCompleted()), "without content, calls, usage"),
     "deltas alone": (
@@ -207,7 +207,7 @@ def test_a_provider_of_an_installed_distribution_answers(
     [
         ("broken_adapter:Echo", "No module named 'no_such_module_here'"),
         ("echo_adapter:Missing", "has no attribute 'Missing'"),
-        ("echo_adapter:not_callable", "is a int"),
+        ("echo_adapter:not_callable", "is an int"),
         ("echo_adapter:failing", "ValueError: no such model here"),
     ],
 )

@@ -69,6 +69,7 @@ async def test_an_empty_id_is_refused_everywhere(home: Home, project: Path) -> N
             "prefix": "s1",
             "server_id": "a",
             "session_id": "s1",
+            "source": [],
             "title": "a",
             "tool_name": "code.read_file",
         }

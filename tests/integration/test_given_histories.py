@@ -398,6 +398,23 @@ WRONG: dict[str, tuple[Any, int, str]] = {
         2,
         "another result",
     ),
+    "two calls of one id": (
+        [
+            {"role": "user", "content": "hi"},
+            {"role": "assistant", "tool_calls": [call("c", "f"), call("c", "g")]},
+            {"role": "tool", "tool_call_id": "c", "content": "x"},
+        ],
+        1,
+        "the second call with the id 'c'",
+    ),
+    "two calls of one id in items": (
+        [
+            {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+            {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+        ],
+        1,
+        "the second call with the id 'c'",
+    ),
     "another tool": (
         [{"role": "assistant", "tool_calls": [{"id": "c", "type": "custom", "custom": {}}]}],
         0,
@@ -430,14 +447,14 @@ async def test_one_message_is_no_conversation(home: Home, project: Path) -> None
     async with runtime(home, project) as made:
         with pytest.raises(AgentCoreError, match="history is a list of messages, not a str"):
             await made.run("hi", history="hello")
-        with pytest.raises(AgentCoreError, match="history is a list of messages, not a dict"):
+        with pytest.raises(AgentCoreError, match="source is a text, a path or a list, not a dict"):
             await made.import_session({"role": "user", "content": "hi"})  # type: ignore[arg-type]
         with pytest.raises(AgentCoreError) as caught:
             await made.import_session(project / "missing.jsonl")
         assert caught.value.code == "file_not_found"
         with pytest.raises(AgentCoreError, match=r"cannot be read: [A-Z][a-z ]+$"):
             await made.import_session(project)
-        with pytest.raises(AgentCoreError, match="title is a text, not a int"):
+        with pytest.raises(AgentCoreError, match="title is a text or None, not an int"):
             await made.import_session(OPENAI, title=5)  # type: ignore[arg-type]
         assert await made.list_sessions() == []
 
@@ -552,7 +569,7 @@ async def test_a_conversation_branches_at_a_message(home: Home, project: Path) -
         assert len(await session.messages()) == 4
         with pytest.raises(StorageError, match="no node"):
             await session.fork_at("node_0")
-        with pytest.raises(AgentCoreError, match="node id is missing"):
+        with pytest.raises(AgentCoreError, match="node_id is a text, not None"):
             await session.fork_at(None)  # type: ignore[arg-type]
         with pytest.raises(AgentCoreError, match="there are: soong, openai, anthropic"):
             await session.messages("gemini")  # type: ignore[arg-type]

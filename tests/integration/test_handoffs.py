@@ -1,6 +1,8 @@
 """Handoffs: the conversation continues under another agent, in the same run and session."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import BaseModel
@@ -167,3 +169,25 @@ async def test_a_handoff_to_nobody_changes_nothing(tmp_path: Path) -> None:
         result = await made.run("go", handoffs=[refunds])
     assert result.text == "still here"
     assert "You refund." not in system_of(provider.requests[1])
+
+
+@pytest.mark.parametrize("is_typed", [True, False])
+async def test_the_answer_is_of_the_type_of_the_agent_that_gives_it(
+    home: Home, project: Path, is_typed: bool
+) -> None:
+    typed: Agent[Any] = Agent("typed", "You refund.", tools=(), output_type=Refund)
+    plain: Agent[Any] = Agent("plain", "You write.", tools=())
+    first, second = (plain, typed) if is_typed else (typed, plain)
+    first = replace(first, handoffs=[second])
+    script = [calls(f"handoff_to_{second.name}"), '{"cents": 5}' if is_typed else "In words."]
+    output: Any = Refund(cents=5) if is_typed else "In words."
+    provider = ScriptedProvider(script)
+    async with runtime(home, project, provider) as made:
+        handle = await made.start("go", "s1", agent=first)
+        seen = [each async for each in handle.partial_output()]
+        assert (await handle.result()).output == output
+    assert seen[-1] == output
+    assert [each.output is None for each in provider.requests] == [is_typed, not is_typed]
+    async with runtime(home, project) as made:
+        stored = await (await made.attach(handle.run_id)).result()
+    assert stored.output == ({"cents": 5} if is_typed else "In words.")

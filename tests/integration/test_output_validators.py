@@ -73,7 +73,7 @@ async def test_a_validator_that_breaks_is_named(tmp_path: Path) -> None:
         with pytest.raises(RunError, match="validator broken failed: ValueError: no database"):
             await made.run("go", output_validators=[broken])
         wrong: Any = {"output_validators": [7]}
-        with pytest.raises(AgentCoreError, match="output_validators holds a int"):
+        with pytest.raises(AgentCoreError, match="output_validators holds an int"):
             await made.start("go", **wrong)
 
 

@@ -694,7 +694,7 @@ async def test_an_installed_extension_is_used_where_the_configuration_names_it()
     [
         ("notory", "'notory' is not installed; installed: broken, missing, notary, other, outer."),
         ("broken", "'broken' of notary cannot be made (notary_package:broken): OSError: no seal"),
-        ("other", "'other' of notary is a int, not an Extension"),
+        ("other", "'other' of notary is an int, not an Extension"),
         ("outer", "'outer' of notary is placed among the engine's own extensions"),
         ("missing", "'missing' of notary cannot be made"),
     ],

@@ -162,7 +162,7 @@ MALFORMED: list[tuple[dict[str, Any], str, str]] = [
     ({"instructions": 7}, "instructions", "valid string"),
     ({"model": 7}, "model", "provider:name"),
     ({"tools": "code.read_file"}, "tools", "is a list"),
-    ({"tools": [7]}, "tools", "holds a int"),
+    ({"tools": [7]}, "tools", "holds an int"),
     ({"disabled_tools": "code.read_file"}, "disabled_tools", "is a list"),
     ({"disabled_tools": [7]}, "disabled_tools", "valid string"),
     ({"output_retries": -1}, "output_retries", "greater than or equal to 0"),

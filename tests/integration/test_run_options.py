@@ -181,7 +181,7 @@ WRONG_TOOLS: list[tuple[dict[str, Any], str]] = [
         {"tools": [tool(name="code.read_file")(lambda: 1)]},
         "code.read_file cannot be the name of a tool",
     ),
-    ({"tools": [stock, tool(name="stock")(lambda: 1)]}, "tools holds a tool named stock"),
+    ({"tools": [stock, tool(name="stock")(lambda: 1)]}, "already a tool named stock"),
     ({"tools": [iter]}, "cannot be a tool"),
 ]
 
@@ -410,7 +410,7 @@ async def test_instructions_may_be_a_function_of_the_deps(home: Home, project: P
 
 
 @pytest.mark.parametrize(
-    ("result", "reason"), [(7, "returned a int"), (ValueError("no such user"), "no such user")]
+    ("result", "reason"), [(7, "returned an int"), (ValueError("no such user"), "no such user")]
 )
 async def test_a_function_that_writes_no_instructions_is_refused(
     home: Home, project: Path, result: Any, reason: str

@@ -52,6 +52,7 @@ from agent_core.config.problems import nearest
 from agent_core.keywords import lists_keywords
 from agent_core.loop.options import Agent as EngineAgent
 from agent_core.providers.base import ProviderAdapter
+from agent_core.text import kind_of
 from agent_core.types import OutputT
 
 if TYPE_CHECKING:
@@ -469,8 +470,8 @@ def _open_provider(model: Model) -> LlmProvider:
     if hasattr(model, "chat"):
         return cast("LlmProvider", model)
     if not hasattr(model, "stream"):
-        name = type(model).__name__
-        message = f"a {name} is not a model; give provider:name, or an object that answers requests"
+        name = kind_of(model)
+        message = f"{name} is not a model; give provider:name, or an object that answers requests"
         raise AgentConfigError(message)
     adapter = cast("ProviderAdapter", model)
     return AdapterProvider(adapter, type(adapter).__name__)

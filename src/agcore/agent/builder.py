@@ -8,6 +8,7 @@ from agcore.agent.runtime import BUILDER, AgentConfig, RuntimeBundle
 from agcore.llm import HookExecutor, LlmProvider
 from agcore.memory import MemoryRetriever, MemoryStore
 from agcore.tools import Tool, ToolError, ToolRegistry, tool
+from agent_core.text import kind_of
 from agent_core.types import ToolPermission
 
 
@@ -98,11 +99,11 @@ class AgentBuilder:
                 raise AgentConfigError(f"missing {name}")
         if not callable(getattr(parts["provider"], "chat", None)):
             given = type(parts["provider"]).__name__
-            raise AgentConfigError(f"provider is a {given}, which has no method `chat`")
+            raise AgentConfigError(f"provider is {given}, which has no method `chat`")
         for name, kind in _KINDS.items():
             if not isinstance(parts[name], kind):
-                given = type(parts[name]).__name__
-                raise AgentConfigError(f"{name} is a {given}; its class must be {kind.__name__}")
+                given = kind_of(parts[name])
+                raise AgentConfigError(f"{name} is {given}; its class must be {kind.__name__}")
         retriever = parts["retriever"]
         try:  # copied even if nothing is added, so that later registrations do not count
             more = [] if retriever is None else [_retrieve_tool(retriever)]

@@ -11,6 +11,7 @@ from agcore.agent.runtime import RuntimeBundle
 from agcore.declarations import read_as_attributes
 from agcore.llm import AgentSettings, TurnSettings
 from agcore.tools import AnyTool, Toolset, make_tool
+from agent_core.text import kind_of, with_article
 from agent_core.tools.registry import Handler
 from agent_core.types import OutputT, ToolDefinition
 
@@ -92,19 +93,23 @@ def check_parts(agent: Any, bundle: Any) -> None:
         AgentError: `Config`; one is not, with the cure.
     """
     if not isinstance(bundle, RuntimeBundle):
-        message = f"a {type(bundle).__name__} is not a bundle; AgentBuilder().….build() makes one"
+        message = f"{kind_of(bundle)} is not a bundle; AgentBuilder().….build() makes one"
         raise AgentConfigError(message)
     if isinstance(agent, type):
         raise AgentConfigError(f"{agent.__name__} is a class; pass an agent, {agent.__name__}()")
     kind = type(agent).__name__
     name, prompt = getattr(agent, "name", None), getattr(agent, "system_prompt", None)
     if AgentSpec not in type(agent).__mro__:
-        raise AgentConfigError(f"a {kind} is not an agent; derive the class from agcore.Agent")
+        raise AgentConfigError(
+            f"{with_article(kind)} is not an agent; derive the class from agcore.Agent"
+        )
     if not isinstance(name, str):
-        raise AgentConfigError(f"the name of a {kind} is not text; set `name` in its class")
+        raise AgentConfigError(
+            f"the name of {with_article(kind)} is not text; set `name` in its class"
+        )
     if not isinstance(prompt, str | None):
-        message = f"the system prompt of a {kind} is neither text nor None; set `system_prompt`"
-        raise AgentConfigError(f"{message} in its class")
+        message = f"the system prompt of {with_article(kind)} is neither text nor None"
+        raise AgentConfigError(f"{message}; set `system_prompt` in its class")
     own = getattr(agent.tool_definitions, "__func__", None)
     if own is AgentSpec[Any, Any].tool_definitions:
         return

@@ -13,6 +13,7 @@ from agcore.agent.plan_text import read_steps
 from agcore.agent.session import AgentSession
 from agcore.llm import ChatResponse, HookContext, HookEvent
 from agcore.prompt import PromptTemplate
+from agent_core.text import kind_of
 from agent_core.types import new_id
 
 PLAN_PROMPT = PromptTemplate(
@@ -230,7 +231,7 @@ class PlanningAgent:
         if isinstance(plan, Plan):
             return plan
         what = type(self._parser).__name__
-        raise AgentConfigError(f"{what}.parse returned a {type(plan).__name__}; return a Plan")
+        raise AgentConfigError(f"{what}.parse returned {kind_of(plan)}; return a Plan")
 
     async def execute_plan(self, plan: Plan) -> None:
         """See `TaskAgent.execute_plan`. Steps that have already ended are skipped.

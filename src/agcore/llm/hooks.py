@@ -10,6 +10,7 @@ from typing import Any, Protocol, Self
 from agcore.llm.error import LlmError, OtherLlmError
 from agcore.llm.types import ChatRequest, ChatResponse
 from agent_core.redaction import Redactor, log_failure
+from agent_core.text import kind_of
 from agent_core.types import ToolCall, ToolResult, Usage
 
 logger = logging.getLogger(__name__)
@@ -118,8 +119,8 @@ class HookExecutor:
         if event not in frozenset(HookEvent):
             raise OtherLlmError(f"there is no event {event!r}; the events are in HookEvent")
         if not callable(getattr(hook, "execute", None)):
-            what = type(hook).__name__
-            message = f"a {what} is not a hook; give it a method `async def execute(self, context)`"
+            what = kind_of(hook)
+            message = f"{what} is not a hook; give it a method `async def execute(self, context)`"
             raise OtherLlmError(message)
         self._hooks.setdefault(event, []).append((hook, guard))
 
@@ -157,5 +158,5 @@ def _verdict(returned: object) -> HookResult:
     """
     if isinstance(returned, HookResult):
         return returned
-    what = type(returned).__name__
-    raise TypeError(f"it returned a {what}; return HookResult.allow() or HookResult.block(reason)")
+    what = kind_of(returned)
+    raise TypeError(f"it returned {what}; return HookResult.allow() or HookResult.block(reason)")

@@ -29,6 +29,7 @@ from agent_core.errors import (
     PermissionDeniedError,
     ToolError as CoreToolError,
 )
+from agent_core.text import kind_of
 from agent_core.tools import Tool, Toolbox, ToolContext, ToolReturn, tool_from
 from agent_core.tools.base import Concurrency, run_in_time
 from agent_core.tools.decorator import FunctionTool, tool as function_tool
@@ -135,7 +136,7 @@ def make_tool(given: object) -> AnyTool:
         case _ if callable(given):
             return function_tool(given)
         case _:
-            message = f"a {type(given).__name__} is not a tool; give a function, a tool or a name"
+            message = f"{kind_of(given)} is not a tool; give a function, a tool or a name"
             raise ConfigError(ErrorCode.VALIDATION_ERROR, message)
 
 
@@ -313,8 +314,8 @@ class ToolRegistry:
             ToolError: of the kind that fits; a tool that answers with an error has failed.
         """
         if not isinstance(cast("object", arguments), Mapping):
-            what = type(arguments).__name__
-            raise InvalidArgumentsError(name, f"the arguments of {name} are a {what}; pass a dict")
+            what = kind_of(arguments)
+            raise InvalidArgumentsError(name, f"the arguments of {name} are {what}; pass a dict")
         call = ToolCall(tool_call_id=new_id("call"), name=name, arguments=dict(arguments))
         run = RunIdentity(session_id=self._session_id, agent_id="agcore", run_id=new_id("run"))
         task = asyncio.current_task()

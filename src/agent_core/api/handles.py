@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self
 
 from agent_core.aio import TaskStream, finish_uncancelled
+from agent_core.api.arguments import checks_arguments, not_a_flag
 from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.text import kind_of
 from agent_core.types import (
     CLOSING_EVENTS,
     Budget,
@@ -128,6 +130,7 @@ class RunError(AgentCoreError):
         return cls(error.code, error.message, result, retryable=retryable, details=details)
 
 
+@checks_arguments(but=("events", "result"))
 class RunHandle(Generic[OutputT]):
     """One run. It continues whether or not it is watched."""
 
@@ -231,6 +234,8 @@ class RunHandle(Generic[OutputT]):
         from agent_core.events.stream import Subscription  # noqa: PLC0415 - loaded by now
 
         self._runs.home.require()
+        if not isinstance(debug, bool):  # pyright: ignore[reportUnnecessaryIsInstance] - typed by users
+            raise not_a_flag("debug", debug)
         events = self._runs.watch(self.run_id, after=self._after, debug=debug)
         is_here = self._runs.table.get(self.run_id) is not None
         if isinstance(events, Subscription):
@@ -263,20 +268,29 @@ class RunHandle(Generic[OutputT]):
     async def _partial_output(self) -> AsyncGenerator[OutputT]:
         from agent_core.tools.prefixes import AnswerReader, PartialValues  # noqa: PLC0415
         from agent_core.types.event_details import (  # noqa: PLC0415 - for readers only
+            AgentChanged,
             ModelAsked,
             ModelReplied,
             TextDelta,
         )
 
         expected = self._runs.expected_output(self.run_id)
-        if expected is None and self._options is not None:
+        if expected is None and self._options is not None and not self._runs.table.get(self.run_id):
             expected = self._options.expected()
         values = PartialValues(AnswerReader(expected))
-        is_cut_off = False
+        is_cut_off = is_handed_over = False
         async with aclosing(self.events()) as events:
             async for event in events:
                 match event.details:
+                    case AgentChanged():
+                        is_handed_over = True
                     case ModelAsked():
+                        if is_handed_over:
+                            expected, is_handed_over = (
+                                self._runs.expected_output(self.run_id),
+                                False,
+                            )
+                            values = PartialValues(AnswerReader(expected))
                         values.begin(continues=is_cut_off)
                     case ModelReplied(stop_reason=stop_reason):
                         is_cut_off = stop_reason == StopReason.MAX_TOKENS
@@ -314,7 +328,7 @@ class RunHandle(Generic[OutputT]):
         """Return the answer; if only its text is stored, parsed as the type given to `start`."""
         outcome = self._run.outcome
         output = None if outcome is None else outcome.output
-        if outcome is None or output is None or self._options is None:
+        if outcome is None or output is None or self._options is None or outcome.is_handed_over:
             return output
         from agent_core.runtime.run import Run  # noqa: PLC0415 - loaded by now
 
@@ -340,6 +354,8 @@ class RunHandle(Generic[OutputT]):
             RunError: the run failed or was cancelled.
             AgentCoreError: `validation_error`: `events` is set, and the events have a reader.
         """
+        if not isinstance(events, bool):  # pyright: ignore[reportUnnecessaryIsInstance] - typed by users
+            raise not_a_flag("events", events)
         seen = [event async for event in self.events()] if events else None
         status = await self.wait()
         result: RunResult[Any] = RunResult(
@@ -545,7 +561,7 @@ async def answer_question(
         message = f"there is no decision {decision!r}; there are: {', '.join(Decision)}"
         raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message) from None
     if not isinstance(reason, str | None):  # pyright: ignore[reportUnnecessaryIsInstance] - typed by users
-        raise malformed_option("reason", f"is a text, not a {type(reason).__name__}")
+        raise malformed_option("reason", f"is a text, not {kind_of(reason)}")
     fields = {name: value for name, value in handed.items() if value is not None and value != ()}
     given = asked_options(None, fields) if fields else NO_OPTIONS
     if isinstance(given.budget, Budget):
@@ -578,7 +594,7 @@ def user_draft(message: object) -> Draft:
         case UserMessage():
             content, metadata = message.content, message.metadata
         case _:
-            raise _malformed(f"a message is a str or a UserMessage, not a {type(message).__name__}")
+            raise _malformed(f"a message is a str or a UserMessage, not {kind_of(message)}")
     blocks = [TextBlock(text=content)] if isinstance(content, str) else content
     says_something = False
     for block in blocks:

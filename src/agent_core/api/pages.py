@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from agent_core.api.arguments import checks_arguments
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.runtime.options import project_folder
 from agent_core.storage.costs import CostPlace
@@ -38,6 +39,7 @@ _BY_TEXT = {"costs by day", "workers"}
 _PARTS = ("nodes", "runs", "artifacts")
 
 
+@checks_arguments()
 class Pages:
     """Lists of a runtime, page by page, the newest items first.
 

@@ -1,15 +1,17 @@
 """`AgentRuntime`, the entry point for callers."""
 
 import asyncio
+import json
 import weakref
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self, Unpack, overload
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self, Unpack, get_args, overload
 
 from agent_core.aio import TaskStream
+from agent_core.api.arguments import checks_arguments, not_a_flag
 from agent_core.api.handles import (
     AnyDecision,
     RunHandle,
@@ -24,6 +26,7 @@ from agent_core.api.session import Session
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
 from agent_core.keywords import lists_keywords
 from agent_core.runtime.options import RuntimeOptions, checked_session_id, project_folder
+from agent_core.text import kind_of
 from agent_core.types import (
     AgentDefinition,
     AgentSource,
@@ -94,6 +97,7 @@ if TYPE_CHECKING:
     from agent_core.types.workers import QueuedRun, WorkerRecord
 
 
+@checks_arguments(but=("start", "run", "run_sync"))
 class AgentRuntime:
     """A runtime for one project: sessions, tools, permissions, history.
 
@@ -351,6 +355,8 @@ class AgentRuntime:
         """
         draft = user_draft(message)
         chosen = new_id("sess") if session_id is None else checked_session_id(session_id)
+        if not isinstance(move_session, bool):  # pyright: ignore[reportUnnecessaryIsInstance] - typed by users
+            raise not_a_flag("move_session", move_session)
         placement = _asked_placement(fields)
         services = await self._home.services()
         asked = _asked_options(options, fields)
@@ -420,6 +426,8 @@ class AgentRuntime:
             RunError: the run failed or was cancelled; `result` is its partial result.
             AgentCoreError: as for `start`.
         """
+        if not isinstance(events, bool):  # pyright: ignore[reportUnnecessaryIsInstance] - typed by users
+            raise not_a_flag("events", events)
         handle = await self.start(
             message, session_id, mode, move_session=move_session, options=options, **fields
         )
@@ -527,7 +535,7 @@ class AgentRuntime:
 
     async def import_session(
         self,
-        source: "str | Path | Sequence[Any]",
+        source: str | Path | Sequence[Any],
         *,
         session_id: str | None = None,
         title: str | None = None,
@@ -551,7 +559,7 @@ class AgentRuntime:
             StorageError: `validation_error`: there is a session with this id.
         """
         if not isinstance(title, str | None):  # pyright: ignore[reportUnnecessaryIsInstance] - typed by users
-            raise _malformed(f"title is a text, not a {type(title).__name__}")
+            raise _malformed(f"title is a text, not {kind_of(title)}")
         chosen = new_id("sess") if session_id is None else checked_session_id(session_id)
         conversations = (await self._changeable()).sessions.conversations
         return await conversations.import_session(source, session_id=chosen, title=title)
@@ -625,9 +633,12 @@ class AgentRuntime:
         """
         _require_text("session id", session_id)
         services = await self._reading(tenant)
-        if not isinstance(metadata, Mapping | None):  # pyright: ignore[reportUnnecessaryIsInstance] - typed by users
-            raise _malformed(f"metadata is a dict, not a {type(metadata).__name__}")
-        wanted = {**(metadata or {}), **({} if user is None else {"user": user})}
+        try:
+            given = json.loads(json.dumps(dict(metadata or {}), allow_nan=False))
+        except (TypeError, ValueError, RecursionError) as error:
+            reason = f"metadata is stored as JSON, which cannot hold it: {error}"
+            raise _malformed(reason) from None
+        wanted = {**given, **({} if user is None else {"user": user})}
         return await services.store.approvals(
             session_id=session_id, is_open=is_open, prefix=prefix, metadata=wanted, limit=limit
         )
@@ -896,6 +907,10 @@ class AgentRuntime:
         Raises:
             ConfigError: `validation_error`: the name is taken, or there is no handler.
         """
+        from agent_core.tools.base import Tool  # noqa: PLC0415 - loaded by now
+
+        if not isinstance(definition, Tool | ToolDefinition):  # pyright: ignore[reportUnnecessaryIsInstance] - typed by users
+            raise _malformed(f"definition is a tool or its definition, not {kind_of(definition)}")
         if not isinstance(definition, ToolDefinition):
             self._options.tools.register(definition)
         elif handler is None:
@@ -1120,7 +1135,7 @@ class AgentRuntime:
         """
         for what, given in (("id", node_or_snapshot_id), ("path", path)):
             if not isinstance(given, str):  # pyright: ignore[reportUnnecessaryIsInstance] - typed by users
-                raise _malformed(f"the {what} is a text, not a {type(given).__name__}")
+                raise _malformed(f"the {what} is a text, not {kind_of(given)}")
         _require_text("path", path)
         return await (await self._reading(tenant)).sessions.forks.file_at(node_or_snapshot_id, path)
 
@@ -1221,6 +1236,10 @@ class AgentRuntime:
         Raises:
             AgentCoreError: `validation_error`: `since` has no time zone.
         """
+        from agent_core.types import CostUnit  # noqa: PLC0415 - for few programs
+
+        if by not in get_args(CostUnit):
+            raise _malformed(f"by is one of {', '.join(get_args(CostUnit))}, not {by!r}")
         if since is not None and since.tzinfo is None:
             message = "since needs a time zone, as in datetime.now(UTC)"
             raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
@@ -1554,7 +1573,7 @@ def _require_text(what: str, name: str | None) -> None:
     if name is None:
         return
     if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] - typed by users
-        raise _malformed(f"the {what} is a text, not a {type(name).__name__}")
+        raise _malformed(f"the {what} is a text, not {kind_of(name)}")
     if not name.strip():
         raise _malformed(f"the {what} is empty; is a variable not set?")
 

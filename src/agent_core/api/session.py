@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
 from agent_core.aio.loops import running_loop
+from agent_core.api.arguments import checks_arguments, not_a_flag
 from agent_core.api.handles import AnyDecision, RunHandle, RunResult, await_result
 from agent_core.api.keywords import run_keywords
 from agent_core.errors import AgentCoreError, ErrorCode
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from agent_core.types import InspectResult, ReplayResult, SwitchResult
 
 
+@checks_arguments(but=("start", "run", "run_sync"))
 class Session:
     """One conversation. Exiting the context waits for its runs; exiting with an error cancels them.
 
@@ -171,6 +173,8 @@ class Session:
         **fields: Any,
     ) -> RunResult[Any]:
         """Run in this session, like `AgentRuntime.run`."""
+        if not isinstance(events, bool):  # pyright: ignore[reportUnnecessaryIsInstance] - typed by users
+            raise not_a_flag("events", events)
         handle = await self.start(message, mode=mode, options=options, **fields)
         return await await_result(handle, events=events)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import builtins
+import re
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
@@ -11,7 +12,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -20,6 +21,7 @@ from msgspec import structs
 from pydantic import TypeAdapter, ValidationError
 
 from agent_core.aio import finish_uncancelled
+from agent_core.api.arguments import checks_arguments
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError, TaskError
 from agent_core.events.journal import pending
 from agent_core.redaction.redactor import JournalRedactor
@@ -69,6 +71,7 @@ ReportedStatus = Literal["running", "blocked", "completed", "failed", "cancelled
 """The states that can be reported of a step."""
 
 _POLL_S = 0.25
+_MODEL_TOOLS = re.compile(r"\bagent\.task_(\w+)")
 _OPERATIONS: TypeAdapter[tuple[Operation, ...]] = TypeAdapter(tuple[Operation, ...])
 
 
@@ -95,10 +98,12 @@ class TaskEvents:
 
     async def _read(self, after: int) -> list[TaskEvent]:
         services = await self._home.services()
-        reading = await _Reading.begin(services, self._session_id)
-        return await asyncio.to_thread(reading.events, self._task_id, after)
+        with _naming_methods():
+            reading = await _Reading.begin(services, self._session_id)
+            return await asyncio.to_thread(reading.events, self._task_id, after)
 
 
+@checks_arguments()
 class Tasks:
     """The Tasks of sessions, for programs: read and changed without a model.
 
@@ -158,8 +163,9 @@ class Tasks:
     async def get(self, session_id: str, task_id: str) -> TaskDocument:
         """Return a Task with its steps. A step whose lease has expired is shown as ready again."""
         services = await self._home.services()
-        reading = await _Reading.begin(services, session_id)
-        return _document(await asyncio.to_thread(reading.find, task_id))
+        with _naming_methods():
+            reading = await _Reading.begin(services, session_id)
+            return _document(await asyncio.to_thread(reading.find, task_id))
 
     async def list(
         self, session_id: str, include_terminal: bool = False
@@ -287,8 +293,21 @@ class Tasks:
             session = await _opened_session(services, session_id)
         else:
             session = await _session(services, session_id)
-        async with _board_of(services, session) as opened:
-            yield opened
+        with _naming_methods():
+            async with _board_of(services, session) as opened:
+                yield opened
+
+
+@contextmanager
+def _naming_methods() -> Generator[None]:
+    """Name the methods of `Tasks` in errors, where models are told the names of their tools."""
+    try:
+        yield
+    except TaskError as error:
+        message = _MODEL_TOOLS.sub(r"tasks.\1", error.message)
+        if message == error.message:
+            raise
+        raise TaskError(error.code, message, error.retryable, error.details) from error
 
 
 class _Reading:

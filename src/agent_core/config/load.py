@@ -38,6 +38,7 @@ from agent_core.config.proxies import proxy_secrets
 from agent_core.config.section import Section
 from agent_core.config.services import public_service
 from agent_core.errors import ConfigError, ErrorCode
+from agent_core.text import kind_of
 from agent_core.types.lanes import NAME_PATTERN
 from agent_core.types.memory_scopes import MEMORY_OFF, MEMORY_SHARED, checked_scope
 
@@ -312,16 +313,16 @@ def build_config(config: Config | Mapping[str, Any] | None, model: Any = None) -
     """
     model = as_model(model)
     if not isinstance(cast("object", model), str | ModelConfig | None):
-        kind = type(model).__name__
-        reason = f"model must be 'provider:name', a ModelConfig or an adapter, not a {kind}"
+        kind = kind_of(model)
+        reason = f"model must be 'provider:name', a ModelConfig or an adapter, not {kind}"
         raise _unusable(_IN_CODE, reason)
     if isinstance(config, Config):
         if problems := list(_find_problems(config)):
             raise _invalid(_IN_CODE, problems)
         return _with_model(config, model) if model is not None else config
     if not isinstance(cast("object", config), Mapping | None):
-        kind = type(config).__name__
-        reason = f"it must be a Config or a mapping, not a {kind}; a file is named by config_path"
+        kind = kind_of(config)
+        reason = f"it must be a Config or a mapping, not {kind}; a file is named by config_path"
         raise _unusable(_IN_CODE, reason)
     sections = dict(config or {})
     if model is not None and "model" not in sections:

@@ -18,6 +18,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from agent_core.errors import AgentCoreError, ErrorCode, ToolError
 from agent_core.providers import jsontext
 from agent_core.providers.requests import MAX_CANONICAL_NAME, plain, safe_id
+from agent_core.text import with_article
 from agent_core.types import (
     EFFECT_UNKNOWN,
     CitationBlock,
@@ -98,7 +99,7 @@ def read_history(given: object) -> GivenHistory:
     is_one = isinstance(given, str | bytes | Mapping | BaseModel)
     if is_one or not isinstance(given, Iterable):
         kind = type(cast("object", given)).__name__
-        message = f"history is a list of messages, not a {kind}"
+        message = f"history is a list of messages, not {with_article(kind)}"
         raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message, details={"option": "history"})
     reader = _Reader()
     for index, each in enumerate(cast("Iterable[object]", given)):
@@ -129,6 +130,7 @@ class _Reader:
         self._ids: dict[str, str] = {}
         self._names: dict[str, str] = {}
         self._answered: set[str] = set()
+        self._of_reply: set[str] = set()
         self._joins = False
 
     def read(self, fields: Fields) -> None:
@@ -243,8 +245,17 @@ class _Reader:
         """Return the call with an id that no other one of the conversation has.
 
         Some servers begin their numbers again in every reply.
+
+        Raises:
+            _UnreadError: another call of the same reply has its id.
         """
         raw, number = call.tool_call_id, 2
+        if raw in self._of_reply:
+            raise _UnreadError(
+                f"is the second call with the id {raw!r} in one reply, so its result is not known"
+                " from the other's; give each call an id of its own"
+            )
+        self._of_reply.add(raw)
         own = raw
         while own in self._names:
             own = f"{raw[:120]}-{number}"
@@ -273,6 +284,8 @@ class _Reader:
     ) -> None:
         if not content:
             return
+        if role is not Role.ASSISTANT:
+            self._of_reply.clear()
         metadata = fields.get("metadata")
         known = {**cast("Fields", metadata)} if isinstance(metadata, Mapping) else {}
         if role is Role.USER and isinstance(name := fields.get("name"), str):

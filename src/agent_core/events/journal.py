@@ -176,6 +176,11 @@ class Journal:
         stored = RunPrompt(content=content, metadata=self._redactor.metadata(prompt.metadata))
         self._change = replace(self._change or RunChange(), prompt=stored)
 
+    def add_metadata(self, metadata: Mapping[str, Any]) -> None:
+        """Merge these values into the metadata of the run's row, with the next write."""
+        change = self._change or RunChange()
+        self._change = replace(change, metadata={**(change.metadata or {}), **metadata})
+
     def queue(self, payload: Mapping[str, Any]) -> None:
         """Record that the run has to wait, and mark it as queued with the same write."""
         self._change = RunChange(status=RunStatus.QUEUED)
@@ -383,7 +388,10 @@ class Journal:
         active = nodes[-1].node_id if nodes and not nodes[-1].is_partial else None
         if end is not None:
             events += [pending(draft, json_text(draft.payload)) for draft in end.events]
+            added = change.metadata if change is not None else None
             change, agent_status = end.change, end.agent_status
+            if added is not None:
+                change = replace(change, metadata={**added, **(change.metadata or {})})
             active = end.active_node_id or active
         return Batch(
             session_id=self._session_id,

@@ -179,7 +179,8 @@ class Outcome(Struct, frozen=True):
     """End of a run; `output` is the value of its answer, in the requested type.
 
     A run without an `end_reason` has not ended: it waits for the answers to `requests`. One with a
-    `stop_objection` has completed against it, after as many objections as are allowed.
+    `stop_objection` has completed against it, after as many objections as are allowed. One that
+    `is_handed_over` was answered by another agent than its first, in the form of that agent.
     """
 
     end_reason: EndReason | None
@@ -190,6 +191,7 @@ class Outcome(Struct, frozen=True):
     output: Any = None
     requests: Sequence[str] = ()
     stop_objection: str | None = None
+    is_handed_over: bool = False
 
     @property
     def status(self) -> RunStatus:

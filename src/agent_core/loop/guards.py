@@ -31,6 +31,7 @@ from agent_core.extensions import (
     Place,
     RunTool,
 )
+from agent_core.text import kind_of
 from agent_core.tools.base import ToolOutput
 from agent_core.tools.registry import Toolbox
 from agent_core.tools.results import failure_of, wrap
@@ -387,7 +388,9 @@ class RunGuards:
             raise self._stop(guard, f"{type(error).__name__}: {error}") from error
         kind = type(text)
         if text is not None and not issubclass(kind, str):  # whatever its signature says
-            raise self._stop(guard, f"it returned a {kind.__name__}, neither a text nor None")
+            raise self._stop(
+                guard, f"it returned {kind_of(kind.__name__)}, neither a text nor None"
+            )
         return text
 
     def _stop(self, guard: RunGuard, fault: str | None, *, reason: str = "") -> AgentCoreError:

@@ -25,6 +25,7 @@ from agent_core.config.problems import nearest
 from agent_core.errors import AgentCoreError, ErrorCode, ToolError
 from agent_core.extensions import Extension, ExtensionContext, Extensions
 from agent_core.providers.base import ProviderAdapter
+from agent_core.text import kind_of
 from agent_core.tools.base import Concurrency, Tool, ToolContext
 from agent_core.tools.registry import Handler, check_own_name, tool_from
 from agent_core.tools.toolsets import AnyTool, Toolset
@@ -442,7 +443,7 @@ def checked_agents(option: str, given: object) -> list[Agent[Any]]:
         AgentCoreError: `validation_error`: one is something else, or two have the same name.
     """
     if isinstance(given, str) or not isinstance(given, Sequence):
-        raise malformed_option(option, f"is a list of agents, not a {type(given).__name__}")
+        raise malformed_option(option, f"is a list of agents, not {kind_of(given)}")
     found: dict[str, Agent[Any]] = {}
     for each in cast("Sequence[object]", given):
         agent = checked_agent(option, each)
@@ -460,7 +461,7 @@ def checked_agent(option: str, given: object) -> Agent[Any]:
     """
     if not isinstance(given, type) and hasattr(type(given), "engine_agent"):
         return cast("AnyAgent[Any]", given).engine_agent
-    what = given.__name__ if isinstance(given, type) else f"a {type(given).__name__}"
+    what = given.__name__ if isinstance(given, type) else f"{kind_of(given)}"
     raise malformed_option(option, f"holds {what}; an agent is an Agent(name, instructions, …)")
 
 
@@ -509,7 +510,7 @@ def asked_options(options: object, given: Mapping[str, Any]) -> RunOptions[Any]:
     if options is None:
         options = NO_OPTIONS
     elif not isinstance(options, RunOptions):
-        raise malformed_option("options", f"is a RunOptions, not a {type(options).__name__}")
+        raise malformed_option("options", f"is a RunOptions, not {kind_of(options)}")
     asked = cast("RunOptions[Any]", options)
     given = {  # None stands for the default
         name: value
@@ -547,7 +548,7 @@ def stored_options(options: RunOptions[Any]) -> StoredOptions:
     tools = None if options.tools is None else _items("tools", options.tools)
     model: object = as_model(options.model)
     if not (model is None or isinstance(model, str | ModelConfig)):
-        reason = f"is 'provider:name', a ModelConfig or an adapter, not a {_kind(model)}"
+        reason = f"is 'provider:name', a ModelConfig or an adapter, not {kind_of(model)}"
         raise malformed_option("model", reason)
     own_tools = options.provider_tools
     guards = _guards(options.guards)
@@ -628,7 +629,7 @@ async def with_instructions(options: RunOptions[Any], context: ExtensionContext)
             "instructions", f"failed: {type(error).__name__}: {error}"
         ) from error
     if not isinstance(text, str | None):  # pyright: ignore[reportUnnecessaryIsInstance] - a program's
-        raise malformed_option("instructions", f"returned a {_kind(text)}, not a text")
+        raise malformed_option("instructions", f"returned {kind_of(text)}, not a text")
     return replace(options, instructions=text)
 
 
@@ -679,19 +680,19 @@ def _made_tool(given: object) -> str | Tool | Toolset:
 
             return tool(given)
         case _:
-            reason = f"holds a {_kind(given)}, which is neither a name, a function nor a tool"
+            reason = f"holds {kind_of(given)}, which is neither a name, a function nor a tool"
             raise malformed_option("tools", reason)
 
 
 def _items(name: str, given: object) -> list[Any]:
     if isinstance(given, str | bytes) or not isinstance(given, Sequence):
-        raise malformed_option(name, f"is a list, not a {_kind(given)}")
+        raise malformed_option(name, f"is a list, not {kind_of(given)}")
     return list(cast("Sequence[Any]", given))
 
 
 def _metadata(given: object) -> dict[str, Any]:
     if not isinstance(given, Mapping):
-        raise malformed_option("metadata", f"is a dict, not a {_kind(given)}")
+        raise malformed_option("metadata", f"is a dict, not {kind_of(given)}")
     metadata = dict(cast("Mapping[str, Any]", given))
     try:
         json.dumps(metadata, allow_nan=False)
@@ -706,7 +707,7 @@ def _validators(given: object) -> list[Any]:
     validators = _items("output_validators", given)
     for each in validators:
         if not callable(each):
-            raise malformed_option("output_validators", f"holds a {_kind(each)}, no function")
+            raise malformed_option("output_validators", f"holds {kind_of(each)}, no function")
     return validators
 
 
@@ -718,7 +719,7 @@ def _guards(given: object) -> list[Any]:
         for guard in guards:
             if not isinstance(guard, RunGuard):
                 made = "an async function under @on_message, @on_tool_call or @on_answer"
-                raise malformed_option("guards", f"holds a {_kind(guard)}; a guard is {made}")
+                raise malformed_option("guards", f"holds {kind_of(guard)}; a guard is {made}")
     return guards
 
 
@@ -731,7 +732,7 @@ def checked_extensions(given: Sequence[object]) -> list[Extension]:
     for each in given:
         if not isinstance(each, Extension):
             made = "an instance of a subclass of Extension"
-            what = each.__name__ if isinstance(each, type) else f"a {_kind(each)}"
+            what = each.__name__ if isinstance(each, type) else f"{kind_of(each)}"
             raise malformed_option("extensions", f"holds {what}; an extension is {made}")
     return [each for each in given if isinstance(each, Extension)]
 
@@ -751,10 +752,6 @@ def with_contributions(options: RunOptions[Any], extensions: Extensions) -> RunO
         made = [_made_tool(each) for each in tools]
         options = replace(options, tools=[*known, *made])
     return options
-
-
-def _kind(value: object) -> str:
-    return type(value).__name__
 
 
 def malformed_option(name: str, reason: str) -> AgentCoreError:

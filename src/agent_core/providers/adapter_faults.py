@@ -9,6 +9,7 @@ from typing import Any, cast, get_args
 from agent_core.errors import ErrorCode, ProviderError
 from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.tally import CallTally, size_of
+from agent_core.text import kind_of
 from agent_core.types import (
     ModelCompleted,
     ModelEvent,
@@ -54,12 +55,12 @@ class AdapterCheck:
             return
         if kind not in _KINDS and not isinstance(event, _EVENTS):
             raise self._mistake(
-                f"yielded a {type(event).__name__}; yield ModelStarted, deltas and one "
+                f"yielded {kind_of(event)}; yield ModelStarted, deltas and one "
                 "ModelCompleted or ModelFailed, from agent_core"
             )
         if self._is_over:
             raise self._mistake(
-                f"yielded a {type(event).__name__} after its ModelCompleted, which must be the last"
+                f"yielded {kind_of(event)} after its ModelCompleted, which must be the last"
             )
         self._tally.take(event)
         if kind is ToolCallDelta:
@@ -137,7 +138,7 @@ def open_stream(
     if hasattr(events, "close"):
         events.close()  # a coroutine that nothing will await
     what = (
-        f"returned a {type(events).__name__} from stream; write it as "
+        f"returned {kind_of(events)} from stream; write it as "
         "`async def stream(self, request)` with `yield` for every event"
     )
     raise _mistake(_name_of(request), what)

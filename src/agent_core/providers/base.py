@@ -13,6 +13,7 @@ from agent_core.config.models import ModelConfig
 from agent_core.config.services import COMPATIBLE, provider_named
 from agent_core.errors import ConfigError, ErrorCode
 from agent_core.loading import without_collection
+from agent_core.text import kind_of
 from agent_core.types import ModelEvent, ModelRequest
 
 
@@ -169,7 +170,7 @@ class ProviderRegistry:
         if not callable(factory):
             raise ConfigError(
                 ErrorCode.CONFIG_ERROR,
-                f"the factory of provider {key!r} is a {type(factory).__name__}, which cannot "
+                f"the factory of provider {key!r} is {kind_of(factory)}, which cannot "
                 "be called; register a function or a class that takes a ModelConfig and returns an "
                 "adapter",
                 details={"provider": key},
@@ -264,7 +265,7 @@ class ProviderRegistry:
         if not callable(factory):
             raise ConfigError(
                 ErrorCode.CONFIG_ERROR,
-                f"provider {key!r}{_from(details)} is a {type(factory).__name__} ({point.value}); "
+                f"provider {key!r}{_from(details)} is {kind_of(factory)} ({point.value}); "
                 "an entry point names a function or a class that takes a ModelConfig",
                 details=details,
             )

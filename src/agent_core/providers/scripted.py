@@ -34,7 +34,7 @@ from agent_core.providers import jsontext
 from agent_core.providers.estimates import PromptEstimates, estimate_blocks
 from agent_core.providers.failures import WITHOUT_TOOLS, Called
 from agent_core.providers.reply import ReplyAccumulator
-from agent_core.text import plural
+from agent_core.text import kind_of, plural
 from agent_core.types import (
     ErrorPayload,
     Frozen,
@@ -417,7 +417,7 @@ class _Draft:
                     pass
                 case _:
                     raise AssertionError(
-                        f"a scripted reply was a {type(part).__name__}; it may be text, tool "
+                        f"a scripted reply was {kind_of(part)}; it may be text, tool "
                         "calls, events of a model, an error, or a list of these"
                     )
             yield from self._reply.deltas()

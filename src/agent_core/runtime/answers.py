@@ -23,6 +23,7 @@ from agent_core.runtime.project import Project, is_server
 from agent_core.runtime.reading import RunReader
 from agent_core.runtime.table import RunTable
 from agent_core.storage.store import SessionStore
+from agent_core.text import kind_of
 from agent_core.tools.base import Action, Tool, ToolContext, concurrency_of
 from agent_core.tools.toolsets import Toolset, opened
 from agent_core.types import (
@@ -194,7 +195,7 @@ class Answers:
         except (TypeError, ValueError, RecursionError) as error:
             raise _unfit(f"are stored as JSON, which cannot hold them: {error}") from None
         if not isinstance(changed, dict):
-            raise _unfit(f"are a dict, not a {type(arguments).__name__}")
+            raise _unfit(f"are a dict, not {kind_of(arguments)}")
         changed = cast("dict[str, Any]", changed)
         if self._questions.holds_secret(changed):
             raise _unfit(

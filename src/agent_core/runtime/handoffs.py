@@ -15,7 +15,7 @@ from agent_core.loop.agent import together, with_agent, without_agent
 from agent_core.loop.options import NO_OPTIONS, Agent, RunOptions, with_instructions
 from agent_core.runtime.factory import RunFactory
 from agent_core.runtime.project import Project
-from agent_core.runtime.run import Run
+from agent_core.runtime.run import ANSWER_FORM, Run
 from agent_core.types import AgentDefinition
 
 OpenSpawner = Callable[[RunOptions[Any]], ChildSpawner]
@@ -92,6 +92,11 @@ class RunHandovers:
         made, _ = await self._contexts.context_and_source(
             self._with(spec, handovers), self._run.scope
         )
+        expected, scope = made.toolbox.expected, self._run.scope
+        scope.has_handed_over, scope.expected = True, expected
+        form = None if expected is None else expected.schema
+        name = None if expected is None else expected.name
+        self._run.journal.add_metadata({ANSWER_FORM: {"output_schema": form, "output_name": name}})
         return made
 
     async def _without_first(self) -> RunOptions[Any]:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from agent_core.runtime.project import ProjectContext
     from agent_core.runtime.recording import RunRecorder
     from agent_core.telemetry.spans import RunTrace
+    from agent_core.tools.output import ExpectedOutput
 
 ROLES = {
     RunMode.NORMAL: (AgentType.MAIN, AgentRole.MAIN),
@@ -82,6 +83,9 @@ class Phase(Enum):
     """It belongs to another process, or to the one that takes it next."""
 
 
+ANSWER_FORM = "answer_form"
+"""Key in the metadata of a run that another agent has ended: the form of that agent's answers."""
+
 STARTED_BY_HOOK = "started_by_hook"
 """Key in the metadata of a run that a hook has started: the event of the hook."""
 
@@ -101,6 +105,8 @@ class RunScope(Struct, eq=False, kw_only=True):
         has_hooks: the user's hooks run for it; they do not if a hook has started it.
         children: the scopes of the children that it has started.
         spends_beside: it has had children, summaries or memories chosen: calls beside its own.
+        has_handed_over: another agent than its first has the conversation.
+        expected: what that agent has to answer; None for plain text.
     """
 
     run_id: str
@@ -113,6 +119,8 @@ class RunScope(Struct, eq=False, kw_only=True):
     has_hooks: bool = True
     children: "list[RunScope]" = field(default_factory=list["RunScope"])
     spends_beside: bool = False
+    has_handed_over: bool = False
+    expected: "ExpectedOutput | None" = None
 
     def open_child(self, run_id: str) -> "RunScope":
         """Return the scope of a new child, which sees what this run sees.

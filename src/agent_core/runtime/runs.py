@@ -310,6 +310,8 @@ class Runs:
     def expected_output(self, run_id: str) -> "ExpectedOutput | None":
         """Return the expected form of the answer of a run of this process; None for plain text."""
         run = self.table.get(run_id)
+        if run is not None and run.scope.has_handed_over:
+            return run.scope.expected
         return run.options.expected() if run is not None and run.options is not None else None
 
     def watch(

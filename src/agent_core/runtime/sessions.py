@@ -19,7 +19,7 @@ from agent_core.runtime.ids import Kind, meant, spellings_of
 from agent_core.runtime.moves import NodeMoves
 from agent_core.runtime.process import ProcessParts
 from agent_core.runtime.project import Project
-from agent_core.runtime.run import RunProgress, identity_of
+from agent_core.runtime.run import ANSWER_FORM, RunProgress, identity_of
 from agent_core.runtime.runs import Runs
 from agent_core.runtime.workspaces import Workspaces
 from agent_core.storage.rows import node_not_found, run_not_found, session_not_found, storable
@@ -34,6 +34,7 @@ from agent_core.types import (
     RunRecord,
     RunStatus,
     SessionRecord,
+    StoredOptions,
     Usage,
 )
 
@@ -404,6 +405,7 @@ class Sessions:
                 record.error,
                 output=_output(record, answer),
                 stop_objection=record.metadata.get(STOP_OBJECTION),
+                is_handed_over=ANSWER_FORM in record.metadata,
             )
         elif record.status is RunStatus.WAITING:
             asked = await self._store.approvals(session_id=record.session_id)
@@ -519,8 +521,11 @@ def _output(record: RunRecord, answer: Sequence[str]) -> Any:
 
 def _expected(record: RunRecord) -> "ExpectedOutput | None":
     """Return the required form of a run's answer; None for plain text."""
-    if record.options is None or record.options.output_schema is None:
+    options, form = record.options, record.metadata.get(ANSWER_FORM)
+    if form is not None:
+        options = (options or StoredOptions()).model_copy(update=form)
+    if options is None or options.output_schema is None:
         return None
     from agent_core.tools.output import ExpectedOutput  # noqa: PLC0415 - few runs have one
 
-    return ExpectedOutput.stored(record.options)
+    return ExpectedOutput.stored(options)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from agent_core.storage.liveness import Liveness
 from agent_core.storage.rows import (
@@ -195,6 +195,17 @@ def _runs_with(
     runs: list[str] = []
     for run_id, options in found:
         given: dict[str, Any] = loads(options).get("metadata", {}) if options else {}
-        if all(given.get(name, missing) == value for name, value in wanted.items()):
+        if all(_is_same(given.get(name, missing), value) for name, value in wanted.items()):
             runs.append(run_id)
     return runs
+
+
+def _is_same(one: object, other: object) -> bool:
+    """Return whether two JSON values are the same; True is no number."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        mine, theirs = cast("dict[str, object]", one), cast("dict[str, object]", other)
+        return mine.keys() == theirs.keys() and all(_is_same(mine[k], theirs[k]) for k in mine)
+    if isinstance(one, list) and isinstance(other, list):
+        items, others = cast("list[object]", one), cast("list[object]", other)
+        return len(items) == len(others) and all(map(_is_same, items, others))
+    return isinstance(one, bool) is isinstance(other, bool) and one == other

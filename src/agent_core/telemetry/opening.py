@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from agent_core.errors import ConfigError, ErrorCode
+from agent_core.text import kind_of
 
 if TYPE_CHECKING:
     from agent_core.telemetry.spans import Telemetry
@@ -31,7 +32,7 @@ def open_telemetry(
         from agent_core.telemetry.spans import Telemetry  # noqa: PLC0415 - few programs trace
 
         if not isinstance(given, Telemetry):  # pyright: ignore[reportUnnecessaryIsInstance]
-            message = f"telemetry is a Telemetry, False or None, not a {type(given).__name__}"
+            message = f"telemetry is a Telemetry, False or None, not {kind_of(given)}"
             raise ConfigError(ErrorCode.CONFIG_ERROR, message)
         return given
     if (telemetry := telemetry_of_program(environ)) is not None:

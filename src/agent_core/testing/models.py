@@ -8,6 +8,7 @@ from agent_core.config.models import RetryConfig
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.providers.base import ALLOW_REAL_MODELS
 from agent_core.providers.scripted import Answer, ScriptedProvider
+from agent_core.text import kind_of
 
 
 def function_model(
@@ -27,7 +28,7 @@ def function_model(
     """
     problem = None
     if not callable(answer):
-        problem = f"it is a {type(answer).__name__}, which cannot be called"
+        problem = f"it is {kind_of(answer)}, which cannot be called"
     else:
         try:
             inspect.signature(answer).bind(None)

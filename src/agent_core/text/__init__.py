@@ -111,6 +111,20 @@ def noun(count: int, one: str, many: str = "") -> str:
     return one if count == 1 else many or f"{one}s"
 
 
+_SOUNDS_OPEN = re.compile(r"[AEFHILMNORSX](?![a-z])|(?!uni|use|eu|one)[aeiou]", re.IGNORECASE)
+"""Beginnings of words that are spoken with a vowel: letters that are spelled, and vowels."""
+
+
+def with_article(word: str) -> str:
+    """Return a word, such as the name of a type, with its indefinite article."""
+    return f"{'an' if _SOUNDS_OPEN.match(word) else 'a'} {word}"
+
+
+def kind_of(value: object) -> str:
+    """Return the type of a value with its article, such as `an int`."""
+    return "None" if value is None else with_article(type(value).__name__)
+
+
 def utf8_size(text: str) -> int:
     """Return the bytes of the text in UTF-8."""
     return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))

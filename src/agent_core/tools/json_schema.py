@@ -16,6 +16,7 @@ from typing import Any, cast
 import orjson
 
 from agent_core.errors import PortableError
+from agent_core.text import with_article
 
 MAX_SCHEMA_BYTES = 256 * 1024
 MAX_SCHEMA_DEPTH = 64
@@ -292,7 +293,7 @@ def _check_plain(value: object, depth: int) -> None:
             return
         case _:
             kind = type(value).__name__
-            raise SchemaUnusableError(f"it is not plain JSON: it has a {kind} in it")
+            raise SchemaUnusableError(f"it is not plain JSON: it has {with_article(kind)} in it")
     for part in parts:
         _check_plain(part, depth + 1)
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.text import kind_of
 from agent_core.tools.base import OfferContext, Tool
 from agent_core.tools.schema import SchemaCheck
 from agent_core.types import RunIdentity, ToolDefinition
@@ -47,8 +48,8 @@ async def _offered_form(
     if said is None:
         return None
     if not isinstance(said, ToolDefinition):
-        kind = type(said).__name__
-        raise _broken(tool, "prepare", f"it returned a {kind}, neither a ToolDefinition nor None")
+        kind = kind_of(said)
+        raise _broken(tool, "prepare", f"it returned {kind}, neither a ToolDefinition nor None")
     changes = {"description": said.description, "input_schema": said.input_schema}
     definition = tool.definition.model_copy(update=changes)
     if definition == tool.definition:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import orjson
 
 from agent_core.errors import ConfigError, ErrorCode, ToolError
-from agent_core.text import shorten_name, shortened
+from agent_core.text import kind_of, shorten_name, shortened
 from agent_core.tools.base import (
     Action,
     AskAgent,
@@ -63,7 +63,7 @@ def tool_from(definition: ToolDefinition, handler: Handler) -> Tool:
     """
     problem = None
     if not callable(handler):
-        problem = f"it is a {type(handler).__name__}, which cannot be called"
+        problem = f"it is {kind_of(handler)}, which cannot be called"
     elif is_generator(handler):
         problem = "it is a generator; return a list of what it gives"
     else:

@@ -45,6 +45,7 @@ from pydantic_core.core_schema import (
 # typing.TypedDict of Python 3.11 keeps too little for pydantic to read.
 from typing_extensions import TypedDict
 
+from agent_core.text import kind_of
 from agent_core.tools.base import ToolContext
 from agent_core.tools.callables import is_generator, plain_function
 from agent_core.tools.schema import Json, misfit, small_schema, without_nulls
@@ -130,8 +131,8 @@ def read_parameters(
             annotation cannot be read.
     """
     if not callable(function):
-        kind = type(cast("object", function)).__name__
-        raise UnfitError(f"it is a {kind}; decorate a function, or make it of a bound method")
+        kind = kind_of(function)
+        raise UnfitError(f"it is {kind}; decorate a function, or make it of a bound method")
     if is_generator(function):
         raise UnfitError("it is a generator; return a list of what it gives")
     try:

@@ -223,7 +223,7 @@ async def test_what_is_no_tool_is_refused_by_its_kind() -> None:
     def endless() -> Any:
         yield 1
 
-    for wrong, reason in ((7, "a int is not a tool"), (endless, "generator")):
+    for wrong, reason in ((7, "an int is not a tool"), (endless, "generator")):
         tools: Any = [wrong]
         with pytest.raises(AgentError.Config, match=reason):
             await Agent("a", model=MockProvider(["ok"]), tools=tools).run("go")
@@ -374,7 +374,7 @@ async def test_a_tool_that_a_run_has_not_asked_for_cannot_be_called() -> None:
     [
         (["plian"], r"no tool named 'plian' \(did you mean plain\?\)"),
         (["nothing_like_it"], "no tool named 'nothing_like_it'"),
-        ([7], "a int is not a tool"),
+        ([7], "an int is not a tool"),
         ("plain", r"write \['plain'\]"),
         ([tool(name="plain")(shout)], "already a tool named plain"),
     ],

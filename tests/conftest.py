@@ -12,6 +12,7 @@ import pytest
 from hypothesis import settings
 
 import sweeps
+import tables
 import warm
 from databases import Databases
 from isolation import (
@@ -80,6 +81,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--whole",
         action="store_true",
         help="try every combination and every point of the fault suite, not a sample",
+    )
+    parser.addoption(
+        "--apart",
+        action="store_true",
+        help="make a test of each case of a table that one test goes through",
     )
 
 
@@ -156,6 +162,8 @@ def _name(request: pytest.FixtureRequest) -> str:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("whole"):
         sweeps.try_all()
+    if config.getoption("apart"):
+        tables.set_apart()
     # Slowness is no finding: the machine may be busy.
     settings.register_profile("suite", deadline=None, max_examples=sweeps.examples(100))
     settings.load_profile("suite")

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tables import together
+
 SOURCES = Path(__file__).parents[1] / "src"
 ENGINE = SOURCES / "agent_core"
 MODULES = sorted(SOURCES.rglob("*.py"))
@@ -190,7 +192,7 @@ def test_the_records_of_the_engine_are_structs() -> None:
     assert {path: names for path, names in found.items() if names} == DATACLASSES
 
 
-@pytest.mark.parametrize("package", ["agcore", "agent_core", "kgent"])
+@together("package", ["agcore", "agent_core", "kgent"])
 def test_importing_a_package_loads_nothing_that_only_some_programs_need(package: str) -> None:
     program = f"import {package}, json, sys; print(json.dumps(sorted(sys.modules)))"
     done = subprocess.run(  # noqa: S603 — our own interpreter and text

@@ -15,6 +15,7 @@ from agent_core.providers.scripted import Piece, Reply, ScriptedProvider
 from agent_core.testing import function_model
 from agent_core.types import ModelCompleted, ModelEvent, ModelFailed, ModelRequest, Usage
 from model_server import ModelServer
+from tables import together
 
 Script = Sequence[str | Reply]
 
@@ -135,7 +136,7 @@ class OfBrokenWithoutTools(OfBroken):
     takes_tools = False
 
 
-@pytest.mark.parametrize(
+@together(
     "name",
     [
         "test_text_streams_between_started_and_completed",

@@ -27,6 +27,7 @@ from agent_core.types import ImageBlock, TextBlock
 from agent_parts import Watches, bundle
 from isolation import program_file
 from model_server import ModelServer, Silence, Status
+from tables import together
 
 QUICK = CycleConfig(retry=RetryConfig(initial_backoff_ms=0, max_backoff_ms=1))
 services = pytest.mark.parametrize(
@@ -79,7 +80,7 @@ async def test_the_cycle_retries_and_its_hooks_hear_of_each_attempt(service: str
     assert getattr(watches.seen[1].error, "retry_after_s", None) == 0.1
 
 
-@pytest.mark.parametrize(
+@together(
     ("reply", "kind"),
     [
         (Status(401), LlmError.Authentication),

@@ -25,6 +25,7 @@ from agent_core.providers.scripted import Calls, ScriptedCall, ScriptedProvider,
 from agent_core.types import JsonBlock, ToolResultBlock
 from isolation import Home
 from runtimes import CONFIG, Asked, runtime
+from tables import together
 
 
 @tool(readonly=True)
@@ -333,7 +334,7 @@ async def test_what_is_no_agent_is_named(tmp_path: Path, given: Any, reason: str
             await made.start("go", **given)
 
 
-@pytest.mark.parametrize(
+@together(
     ("fields", "reason"),
     [
         ({"name": "two words"}, "name of an agent"),

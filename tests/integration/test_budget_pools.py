@@ -25,6 +25,7 @@ from agent_core.providers.scripted import Calls, Says, ScriptedCall, ScriptedPro
 from casts import Cast
 from isolation import Home
 from runtimes import CONFIG, runtime
+from tables import together
 
 PRICED = CONFIG + "[model.price]\ninput = 1.0\noutput = 10.0\n"
 
@@ -197,7 +198,7 @@ async def test_an_agent_of_the_toolkit_draws_from_a_pool() -> None:
     assert pool.spent.requests == 3
 
 
-@pytest.mark.parametrize(
+@together(
     ("limits", "words"),
     [
         ({}, "limits something"),

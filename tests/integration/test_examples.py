@@ -12,6 +12,7 @@ import pytest
 from agent_core.context.skills import find_skills
 from agent_core.process.confinement import probe
 from agent_core.storage.sqlite import SqliteSessionStore
+from tables import together
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = {
@@ -53,7 +54,7 @@ def test_an_example_prints_what_its_page_shows(topic: str) -> None:
     assert done.stdout in blocks(topic, "text")
 
 
-@pytest.mark.parametrize("topic", SCRIPTS)
+@together("topic", SCRIPTS)
 def test_the_code_on_a_page_stands_in_its_example(topic: str) -> None:
     files = (ROOT / "examples" / topic).rglob("*.py")
     code = "\n".join(file.read_text(encoding="utf-8") for file in files)

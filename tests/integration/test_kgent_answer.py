@@ -16,6 +16,7 @@ from kgent.runtime.runner import run
 from kgent_forgery import edit_state
 from kgent_runs import a_run, calls, profile
 from model_server import ModelServer, Reply
+from tables import together
 
 FIRST_RELEASE = Path(__file__).parent / "kgent_first_release"
 REPORT = """# Report
@@ -173,7 +174,7 @@ def test_an_answer_that_acts_on_a_terminal_is_shown_inert(
     assert ":smile: [red]c[/red]" in out
 
 
-@pytest.mark.parametrize(
+@together(
     ("transcript", "answer"),
     [
         ("", None),

@@ -19,6 +19,7 @@ from kgent.review.verification import verify
 from kgent_forgery import edit_state
 from kgent_pages import a_full_run, picture
 from kgent_runs import a_run, calls
+from tables import together
 
 BASELINES = Path(__file__).parent / "kgent_page"
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -111,7 +112,7 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@together("name", HOSTILE)
 def test_a_hostile_document_is_inert(name: str) -> None:
     for path in ("a.md", "a.csv", "a.json", "a.txt", "a"):
         shown = render_document(path, HOSTILE[name].encode())
@@ -126,10 +127,8 @@ def test_a_hostile_document_is_inert(name: str) -> None:
         assert "\u202e" not in shown
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"\xff\xfe\x00", b"{" * 5000, b'"' * 999, b"a,b\n" * 9999]
-)
-@pytest.mark.parametrize("path", ["a.md", "a.csv", "a.json", "a.txt", "a.tsv"])
+@together("content", [b"", b"\xff\xfe\x00", b"{" * 5000, b'"' * 999, b"a,b\n" * 9999])
+@together("path", ["a.md", "a.csv", "a.json", "a.txt", "a.tsv"])
 def test_any_content_can_be_shown(path: str, content: bytes) -> None:
     assert render_document(path, content)
 

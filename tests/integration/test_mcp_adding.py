@@ -20,6 +20,7 @@ from agent_core.mcp.snippets import find_gaps, read_snippet
 from command_lines import make_program
 from isolation import Home
 from runtimes import CONFIG, runtime
+from tables import together
 
 LIBRARY = str(Path(__file__).parents[1] / "mcp_servers" / "library.py")
 NPX = {"command": "npx", "args": ["-y", "x-mcp"]}
@@ -192,13 +193,13 @@ def test_a_text_without_one_server_is_refused_with_the_reason(
     assert servers(home) == {}
 
 
-@pytest.mark.parametrize("text", ["\n", " ", "```\n", "'", "\\\n", " #", "{,", "/*", "<"])
+@together("text", ["\n", " ", "```\n", "'", "\\\n", " #", "{,", "/*", "<"])
 def test_a_snippet_is_read_in_a_time_that_grows_with_its_length(text: str) -> None:
     with pytest.raises(ValueError, match=r"it is|not JSON"):
         read_snippet(text * 300_000)
 
 
-@pytest.mark.parametrize(
+@together(
     ("command", "words"),
     [
         ("npx -y x-mcp", ["npx", "-y", "x-mcp"]),
@@ -215,7 +216,7 @@ def test_a_command_with_spaces_is_a_path_or_a_command_line(command: str, words: 
     assert [found["command"], *found.get("args", [])] == words
 
 
-@pytest.mark.parametrize(
+@together(
     "entry",
     [
         {"command": "a", "env": ["A=b"]},
@@ -242,7 +243,7 @@ def test_an_entry_of_the_wrong_form_is_an_error_that_repeats_none_of_it(
     assert "\u001b" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
+@together(
     ("snippet", "expected"),
     [
         ('"x": {"command": "npx", "args": ["-y", "x-mcp"]},', NPX),
@@ -294,7 +295,7 @@ def test_several_servers_come_together_and_keys_without_a_meaning_are_named(
     assert servers(home)["other"] == FAR
 
 
-@pytest.mark.parametrize(
+@together(
     ("fields", "places"),
     [
         ({"env": {"API_KEY": "YOUR_API_KEY"}}, ["env.API_KEY"]),

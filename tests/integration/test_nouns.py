@@ -9,6 +9,7 @@ import pytest
 from agent_core.cli.command import parse
 from isolation import Home
 from session_stories import SOONG
+from tables import together
 
 NOTHING = {
     "sessions": "there are no sessions",
@@ -56,7 +57,7 @@ def test_a_home_that_cannot_be_looked_into_is_named(home: Home, project: Path, n
     assert said in " ".join((done.stdout + done.stderr).split())
 
 
-@pytest.mark.parametrize("noun", [*NOTHING, "agents", "permissions", "config"])
+@together("noun", [*NOTHING, "agents", "permissions", "config"])
 def test_options_alone_belong_to_the_list(noun: str) -> None:
     action = "show" if noun == "config" else "list"
     assert parse([noun]).action == action

@@ -41,6 +41,7 @@ from agent_core.extensions import Admit, JudgedCall
 from agent_core.providers.scripted import Calls, Hangs, Says, ScriptedCall, ScriptedProvider, calls
 from agent_core.testing import ScriptedRuntime
 from isolation import Home
+from tables import together
 
 
 @tool(permission="readonly")
@@ -243,7 +244,7 @@ async def test_an_objection_to_the_end_goes_back_to_the_model() -> None:
         assert "Say that the tests pass." in str(runtime.script.requests[1].messages[-1])
 
 
-@pytest.mark.parametrize("given", [None, (), (look,)], ids=["all", "none", "one"])
+@together("given", [None, (), (look,)], ids=["all", "none", "one"])
 async def test_instructions_tools_and_toolsets_are_contributed(given: Any) -> None:
     opened: list[str] = []
 
@@ -455,7 +456,7 @@ PAY = ScriptedCall(name="pay", arguments={})
 AT_CALLS = ("before_tool_call", "admit_tool_call", "wrap_tool_call")
 
 
-@pytest.mark.parametrize("point", [*POINTS, *AT_CALLS])
+@together("point", [*POINTS, *AT_CALLS])
 async def test_an_extension_can_stop_the_run_at_every_point(point: str) -> None:
     extension = Raises(point, GuardStop("enough"))
     async with ScriptedRuntime([calls("look", place="x"), "done"]) as runtime:
@@ -466,7 +467,7 @@ async def test_an_extension_can_stop_the_run_at_every_point(point: str) -> None:
     assert failed.value.details["reason"] == "enough"
 
 
-@pytest.mark.parametrize("point", AT_CALLS)
+@together("point", AT_CALLS)
 async def test_no_later_call_of_a_reply_is_made_once_an_extension_has_stopped_the_run(
     point: str,
 ) -> None:
@@ -538,7 +539,7 @@ async def test_every_call_is_answered_when_an_extension_breaks_after_one() -> No
     assert "saw x" in str(runtime.script.requests[-1].messages)
 
 
-@pytest.mark.parametrize("point", POINTS)
+@together("point", POINTS)
 async def test_an_extension_that_breaks_ends_the_run_and_is_named(point: str) -> None:
     extension = Raises(point, ZeroDivisionError("nothing to divide"))
     async with ScriptedRuntime([calls("look", place="x"), "done"]) as runtime:
@@ -550,7 +551,7 @@ async def test_an_extension_that_breaks_ends_the_run_and_is_named(point: str) ->
     assert failed.value.details == {"extension": "Raises"}
 
 
-@pytest.mark.parametrize("point", AT_CALLS)
+@together("point", AT_CALLS)
 async def test_an_extension_that_breaks_at_a_call_fails_the_call(point: str) -> None:
     extension = Raises(point, ZeroDivisionError("nothing to divide"))
     async with ScriptedRuntime([calls("look", place="x"), "done"]) as runtime:
@@ -707,7 +708,7 @@ async def test_an_installed_extension_that_cannot_be_had_is_an_error(name: str, 
     assert refused.value.message.startswith("[runtime] extensions: ")
 
 
-@pytest.mark.parametrize("given", [Recorder, 3, "notary"])
+@together("given", [Recorder, 3, "notary"])
 async def test_anything_else_is_refused(given: Any) -> None:
     async with ScriptedRuntime(["done"]) as runtime:
         with pytest.raises(AgentCoreError) as refused:

@@ -13,6 +13,7 @@ import pytest
 
 from agent_core.config.positions import find_lines
 from isolation import Home
+from tables import together
 
 CONFIG = """\
 # mine
@@ -152,7 +153,7 @@ def test_config_show_of_what_there_is_not_is_wrong_usage(home: Home, project: Pa
     assert command(home, project, "config", "show").returncode == 2
 
 
-@pytest.mark.parametrize(
+@together(
     ("text", "lines"),
     [
         ("a = 1\nb.c = 2\n", {"a": 1, "b.c": 2}),

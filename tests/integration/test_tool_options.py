@@ -31,6 +31,7 @@ from agent_core import (
 )
 from agent_core.providers.scripted import Calls, ScriptedCall, ScriptedProvider, calls
 from agent_core.types import Node, Role, ToolResultBlock
+from tables import together
 
 
 async def play(
@@ -93,7 +94,7 @@ async def test_a_timeout_of_the_tools_own_stays_its_own() -> None:
     assert "the server is slow" in result.error.message
 
 
-@pytest.mark.parametrize(("most", "made"), [(0, 1), (1, 2), (None, 4)])
+@together(("most", "made"), [(0, 1), (1, 2), (None, 4)])
 async def test_a_tool_is_called_again_only_so_often(most: int | None, made: int) -> None:
     seen: list[str] = []
 
@@ -372,7 +373,7 @@ async def test_a_plain_function_that_says_that_it_reads_asks_nobody() -> None:
     assert result.error.code is ErrorCode.PERMISSION_DENIED
 
 
-@pytest.mark.parametrize(
+@together(
     ("options", "reason"),
     [
         ({"readonly": True, "permission": "write"}, "its permission is write, and readonly is Tr"),

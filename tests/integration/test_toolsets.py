@@ -26,6 +26,7 @@ from agent_core import (
 from agent_core.providers.scripted import Calls, ScriptedCall, ScriptedProvider
 from agent_core.tools import Tool, toolsets
 from mcp_bench import SERVERS
+from tables import together
 
 
 @tool(permission="readonly")
@@ -136,7 +137,7 @@ async def test_the_tools_of_a_runtime_are_those_of_every_run(tmp_path: Path) -> 
     assert database.opened == database.closed == 1
 
 
-@pytest.mark.parametrize(
+@together(
     ("given", "reason"),
     [
         (["ping"], "of a runtime names ping"),
@@ -418,7 +419,7 @@ async def test_values_of_env_and_headers_are_secrets(tmp_path: Path) -> None:
     assert "hunter2-hunter2" not in written
 
 
-@pytest.mark.parametrize(
+@together(
     ("make", "said"),
     [
         (lambda: McpStdio("a b", "x"), "name"),

@@ -20,6 +20,7 @@ from agent_core.providers.windows import ServerWindows
 from isolation import Home
 from model_server import ModelServer, Received, Reply, Status
 from runtimes import ask
+from tables import together
 
 CONFIG = """
 [model]
@@ -206,7 +207,7 @@ async def test_the_first_refusal_that_names_a_window_corrects_it_for_the_session
             assert await used(made, "another") == 32_768
 
 
-@pytest.mark.parametrize(
+@together(
     ("text", "window"),
     [
         (REFUSED, 9000),

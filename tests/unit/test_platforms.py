@@ -8,6 +8,7 @@ import pytest
 
 from agent_core.errors import ToolError
 from agent_core.process import Command, Launcher, run
+from tables import together
 
 # A Python whose standard library has what it has on Windows, as far as our modules ask for it.
 WINDOWS = """
@@ -40,10 +41,8 @@ def run_python(system: str, code: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
 
 
-@pytest.mark.parametrize(
-    ("program", "module"), [("soong-agent", "agent_core.cli"), ("kgent", "kgent.cli")]
-)
-@pytest.mark.parametrize("arguments", [["--version"], ["run", "hello"], []], ids=" ".join)
+@together(("program", "module"), [("soong-agent", "agent_core.cli"), ("kgent", "kgent.cli")])
+@together("arguments", [["--version"], ["run", "hello"], []], ids=" ".join)
 def test_a_command_says_in_one_line_that_windows_is_not_supported(
     program: str, module: str, arguments: list[str]
 ) -> None:
@@ -54,7 +53,7 @@ def test_a_command_says_in_one_line_that_windows_is_not_supported(
     assert done.returncode == 2
 
 
-@pytest.mark.parametrize(
+@together(
     "wanted",
     [
         "agent_core import AgentRuntime",

@@ -13,6 +13,7 @@ import agent_core
 from agent_core import ErrorCode
 from agent_core.types import Frozen
 from isolation import Home
+from tables import together
 
 STABLE = (
     "AgentRuntime",
@@ -215,14 +216,14 @@ def boundary_types() -> list[type[BaseModel]]:
     return [each for each in found if isinstance(each, type) and issubclass(each, BaseModel)]
 
 
-@pytest.mark.parametrize("kind", boundary_types(), ids=lambda kind: kind.__name__)
+@together("kind", boundary_types(), ids=lambda kind: kind.__name__)
 def test_a3_an_unknown_field_is_refused(kind: type[BaseModel]) -> None:
     with pytest.raises(ValidationError) as caught:
         kind.model_validate({"no_such_field": 1})
     assert "no_such_field" in {str(error["loc"][0]) for error in caught.value.errors()}
 
 
-@pytest.mark.parametrize("kind", Frozen.__subclasses__(), ids=lambda kind: kind.__name__)
+@together("kind", Frozen.__subclasses__(), ids=lambda kind: kind.__name__)
 def test_shared_types_are_strict_about_fields_and_do_not_change(kind: type[BaseModel]) -> None:
     assert kind.model_config.get("extra") == "forbid"
     assert kind.model_config.get("frozen") is True
@@ -232,7 +233,7 @@ def test_a4_the_error_codes_are_complete() -> None:
     assert sorted(ErrorCode) == sorted(CODES)
 
 
-@pytest.mark.parametrize(
+@together(
     "kind",
     [
         agent_core.AgentCoreError,

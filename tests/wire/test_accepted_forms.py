@@ -32,6 +32,7 @@ from agent_core.types import (
 from isolation import Home
 from model_server import Answer, ModelServer, Received, Reply, Sends, Status, sse
 from model_server_wire import Protocol
+from tables import together
 
 JINJA = (
     "\n------------\nWhile executing CallExpression at line 189, column 32 in source:\n"
@@ -225,7 +226,7 @@ def refusing(fits: Callable[[Messages], bool], status: int, body: Any) -> Answer
     return answer
 
 
-@pytest.mark.parametrize(("status", "body"), ORDERS.values(), ids=ORDERS)
+@together(("status", "body"), ORDERS.values(), ids=ORDERS)
 async def test_an_order_of_roles_is_learnt_from_its_refusal(status: int, body: Any) -> None:
     fits = fits_mistral if "user' after" in orjson.dumps(body).decode() else fits_gemma
     found, server = await played(refusing(fits, status, body), request(), request())
@@ -256,14 +257,14 @@ IN_OTHER_WORDS = [
 """Not quoted from any service."""
 
 
-@pytest.mark.parametrize("words", IN_OTHER_WORDS)
+@together("words", IN_OTHER_WORDS)
 async def test_an_order_is_learnt_from_words_that_nobody_has_reported(words: str) -> None:
     found, server = await played(refusing(fits_gemma, 400, vllm(words)), *[request()] * 2)
     assert isinstance(found[0][-1], ModelCompleted), found[0][-1]
     assert len(server.requests) <= 4, "at most one refusal for each form"
 
 
-@pytest.mark.parametrize(
+@together(
     ("status", "words"),
     [
         (500, "The first message of the queue was lost, and the tool role is down."),
@@ -279,8 +280,8 @@ async def test_other_words_are_not_about_an_order(status: int, words: str) -> No
     assert len({each.raw for each in server.requests}) == 1
 
 
-@pytest.mark.parametrize("protocol", ["openai", "anthropic", "responses", "ollama"])
-@pytest.mark.parametrize("rule", RULES)
+@together("protocol", ["openai", "anthropic", "responses", "ollama"])
+@together("rule", RULES)
 async def test_every_protocol_keeps_an_order(protocol: str, rule: str) -> None:
     if protocol != "openai" and rule == "template":
         pytest.skip("that rule needs the fields of Chat Completions")
@@ -374,7 +375,7 @@ async def test_images_do_not_part_results_that_came_in_messages_of_their_own() -
     assert roles == ["user", "assistant", "tool", "tool", "assistant", "user"]
 
 
-@pytest.mark.parametrize(
+@together(
     "words",
     [
         "System role not supported",
@@ -408,7 +409,7 @@ def after(answer: ModelMessage) -> Sequence[ModelMessage]:
     return [user("look"), answer, ModelMessage(role=Role.TOOL, content=[result("a")])]
 
 
-@pytest.mark.parametrize(("field", "body"), REFUSED_REASONING.values(), ids=REFUSED_REASONING)
+@together(("field", "body"), REFUSED_REASONING.values(), ids=REFUSED_REASONING)
 async def test_refused_reasoning_is_left_out(field: str, body: Any) -> None:
     def answer(received: Received) -> Reply:
         has_it = any(field in each for each in received.body["messages"])

@@ -35,6 +35,7 @@ from agent_core.types import (
 )
 from model_server import ModelServer, Reply, Sends, Status
 from model_server_wire import Protocol, events as wire_events, frame
+from tables import together
 
 CLAUDE = "anthropic.claude-sonnet-4-20250514-v1:0"
 TOOLS = [ToolDefinition(name="run", description="")]
@@ -117,7 +118,7 @@ def test_the_frames_of_these_tests_are_frames_of_amazons_own_reader() -> None:
     assert ours == [(kind, orjson.loads(payload)) for kind, payload in theirs]
 
 
-@pytest.mark.parametrize("at", [0, 3, 5, 9, 15, 40, -1])
+@together("at", [0, 3, 5, 9, 15, 40, -1])
 def test_a_changed_byte_is_found(at: int) -> None:
     whole = frame("contentBlockDelta", {"delta": {"text": "hi"}})
     broken = bytearray(whole)
@@ -136,7 +137,7 @@ def test_a_frame_without_end_is_not_collected() -> None:
         FrameDecoder().feed(prelude + struct.pack(">I", zlib.crc32(prelude)))
 
 
-@pytest.mark.parametrize(
+@together(
     "raw", [b"\x05ab", b"\x01a\x07\xff\xff", b"\x01a\x63", b"\x01a", b"\x01\xff\x07\x00\x01a"]
 )
 def test_headers_that_lie_are_an_error(raw: bytes) -> None:
@@ -184,7 +185,7 @@ async def test_hidden_and_signed_thoughts_go_back_as_they_came() -> None:
     assert other["messages"][1]["content"] == [{"text": "Hello."}]
 
 
-@pytest.mark.parametrize(
+@together(
     ("reason", "found"),
     [
         ("end_turn", StopReason.END_TURN),
@@ -240,7 +241,7 @@ async def test_usage_counts_the_cached_part_of_the_prompt() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@together(
     ("kind", "message", "code", "retryable"),
     [
         ("throttlingException", "Too many requests", ErrorCode.PROVIDER_RATE_LIMITED, True),
@@ -285,7 +286,7 @@ async def test_an_error_of_the_transport_is_a_failure() -> None:
     assert "it broke" in (await failed(Sends([broken]))).error.message
 
 
-@pytest.mark.parametrize(
+@together(
     ("status", "message", "code", "retryable"),
     [
         (403, "The security token is expired", ErrorCode.PROVIDER_AUTH_FAILED, False),
@@ -346,7 +347,7 @@ def test_the_calls_of_a_history_are_declared_although_no_tool_is_offered() -> No
     assert "toolConfig" not in sent([HELLO], request={"tools": []})
 
 
-@pytest.mark.parametrize("name", ["", "no such tool!", "ä", "x" * 300])
+@together("name", ["", "no such tool!", "ä", "x" * 300])
 def test_a_call_of_no_tool_is_declared_by_a_name_that_is_one(name: str) -> None:
     wrong = ToolCallBlock(tool_call_id="a", name=name)
     call = ModelMessage(role=Role.ASSISTANT, content=[wrong])
@@ -379,7 +380,7 @@ def test_a_picture_of_a_type_that_the_service_does_not_know_is_refused() -> None
     assert caught.value.details["capability"] == "images"
 
 
-@pytest.mark.parametrize(
+@together(
     ("model", "fields"),
     [
         (CLAUDE, {"thinking": {"type": "enabled", "budget_tokens": 3072}}),

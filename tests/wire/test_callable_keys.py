@@ -30,6 +30,7 @@ from agent_core.types import (
 )
 from isolation import Home
 from model_server import Answer, ModelServer, Received, Reply, Status
+from tables import together
 
 REFUSED = Status(401, orjson.dumps({"error": {"message": "expired"}}))
 
@@ -88,7 +89,7 @@ async def test_a_key_without_an_expiry_is_asked_for_each_time() -> None:
     assert sent(server) == ["token-1", "token-2"]
 
 
-@pytest.mark.parametrize(
+@together(
     "expiry",
     [
         lambda: time.time() + 3600,
@@ -167,7 +168,7 @@ def fails() -> str:
     raise OSError("the directory is down")
 
 
-@pytest.mark.parametrize(
+@together(
     ("source", "words"),
     [
         (fails, "the directory is down"),
@@ -249,7 +250,7 @@ def printing(text: str) -> list[str]:
     return [sys.executable, "-S", "-c", f"print({text!r})"]
 
 
-@pytest.mark.parametrize(
+@together(
     "printed",
     [
         "token-1",
@@ -275,7 +276,7 @@ async def test_a_command_prints_the_key_and_is_run_again_when_it_expires(printed
     assert isinstance(found[-1], ModelCompleted)
 
 
-@pytest.mark.parametrize(
+@together(
     ("argv", "words"),
     [
         ([sys.executable, "-S", "-c", "raise SystemExit('not signed in')"], "not signed in"),

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import orjson
-import pytest
 
 from agent_core.config.models import ModelConfig, RetryConfig
 from agent_core.errors import ErrorCode
@@ -26,6 +25,7 @@ from agent_core.types import (
     Usage,
 )
 from model_server import ModelServer, Sends, Status
+from tables import together
 
 TOOLS = [ToolDefinition(name="run", description="")]
 HELLO = ModelMessage(role=Role.USER, content=[TextBlock(text="hello")])
@@ -126,7 +126,7 @@ async def test_the_text_and_the_thoughts_of_a_stream_are_joined() -> None:
     assert reply.stop_reason is StopReason.END_TURN
 
 
-@pytest.mark.parametrize(
+@together(
     ("reason", "stop"),
     [
         ("STOP", StopReason.END_TURN),
@@ -160,7 +160,7 @@ async def test_a_call_makes_a_stop_a_use_of_tools() -> None:
     assert [call.arguments for call in reply.tool_calls] == [{}]
 
 
-@pytest.mark.parametrize("reason", ["SAFETY", "OTHER", "PROHIBITED_CONTENT", "A_NEW_ONE"])
+@together("reason", ["SAFETY", "OTHER", "PROHIBITED_CONTENT", "A_NEW_ONE"])
 async def test_a_prompt_that_is_blocked_is_filtered(reason: str) -> None:
     reply = await completed(
         {"promptFeedback": {"blockReason": reason}, "usageMetadata": {"promptTokenCount": 4}}
@@ -220,7 +220,7 @@ KEY = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "API_KEY_I
 DELAY = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "34s"}
 
 
-@pytest.mark.parametrize(
+@together(
     ("reply", "code", "retryable"),
     [
         (
@@ -289,7 +289,7 @@ async def test_an_error_inside_the_stream_is_a_failure() -> None:
     assert (await failed(Sends(sse(response({"text": "so"}), error)))).error.retryable
 
 
-@pytest.mark.parametrize(
+@together(
     ("model", "effort", "thinking"),
     [
         ("gemini-3-pro", "low", {"includeThoughts": True, "thinkingLevel": "low"}),

@@ -41,6 +41,7 @@ from agent_core.types import (
 )
 from model_server import Answer, Ending, ModelServer, Reply, Sends, Silence, Status
 from model_server_wire import Protocol, events as wire_events, frame
+from tables import together
 
 PROTOCOLS = ["openai", "anthropic", "ollama", "gemini", "bedrock"]
 QUICK = RetryConfig(max_attempts=3, initial_backoff_ms=1, max_backoff_ms=2)
@@ -585,7 +586,7 @@ async def test_a_web_page_instead_of_an_answer_is_named(protocol: str) -> None:
 # Meaning of refusals
 
 
-@pytest.mark.parametrize(
+@together(
     "text",
     [
         "This model's maximum context length is 4096 tokens. However, you requested 5000 tokens.",
@@ -595,7 +596,7 @@ async def test_a_web_page_instead_of_an_answer_is_named(protocol: str) -> None:
         "input length and `max_tokens` exceed context limit: 1 + 2 > 2",
     ],
 )
-@pytest.mark.parametrize("status", [400, 500])
+@together("status", [400, 500])
 async def test_a_prompt_that_is_too_long_is_recognised(status: int, text: str) -> None:
     body = b'{"error": {"message": "%b"}}' % text.encode()
 
@@ -605,7 +606,7 @@ async def test_a_prompt_that_is_too_long_is_recognised(status: int, text: str) -
     assert len(found) == 2
 
 
-@pytest.mark.parametrize(
+@together(
     ("text", "capability"),
     [
         ("registry.ollama.ai/library/gemma:2b does not support tools", "tools"),

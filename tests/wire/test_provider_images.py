@@ -25,6 +25,7 @@ from agent_core.types import (
     ToolResultBlock,
 )
 from model_server import ModelServer, Reply, Status
+from tables import together
 
 PNG = ImageBlock(mime_type="image/png", data="iVBORw0KGgo=")
 PDF = ImageBlock(mime_type="application/pdf", data="JVBERi0=")
@@ -167,7 +168,7 @@ DOCUMENTS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("protocol", DOCUMENTS)
+@together("protocol", DOCUMENTS)
 async def test_a_document_is_sent_in_the_form_of_the_service(protocol: str) -> None:
     async with talk(protocol, ["read"]) as it:
         await it.say(said(TextBlock(text="Read."), PDF))

@@ -3,7 +3,6 @@
 from typing import Any
 
 import orjson
-import pytest
 
 from agent_core.config.models import ModelConfig, RetryConfig
 from agent_core.errors import ErrorCode
@@ -19,6 +18,7 @@ from agent_core.types import (
     TextBlock,
 )
 from model_server import ModelServer, Reply, Sends, Status
+from tables import together
 
 QUICK = RetryConfig(max_attempts=3, initial_backoff_ms=1, max_backoff_ms=2)
 
@@ -89,7 +89,7 @@ USED_UP: dict[str, tuple[str, int, Any]] = {
 }
 
 
-@pytest.mark.parametrize(("protocol", "status", "body"), USED_UP.values(), ids=USED_UP)
+@together(("protocol", "status", "body"), USED_UP.values(), ids=USED_UP)
 async def test_a_quota_that_is_used_up_is_said_and_not_asked_for_again(
     protocol: str, status: int, body: Any
 ) -> None:
@@ -114,7 +114,7 @@ async def test_a_quota_of_a_minute_comes_back() -> None:
     assert isinstance(found[-1], ModelCompleted)
 
 
-@pytest.mark.parametrize(
+@together(
     "message",
     [
         "Rate limit reached for m on tokens per min (TPM): Limit 30000. Visit account/rate-limits",
@@ -192,7 +192,7 @@ SHAPES: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize(("body", "words"), SHAPES.values(), ids=SHAPES)
+@together(("body", "words"), SHAPES.values(), ids=SHAPES)
 async def test_a_refusal_is_readable_whoever_wrote_it(body: Any, words: str) -> None:
     error = (await refused("openai", 400, body)).error
 
@@ -218,7 +218,7 @@ OVERLOADED: dict[str, Reply] = {
 }
 
 
-@pytest.mark.parametrize("reply", OVERLOADED.values(), ids=OVERLOADED)
+@together("reply", OVERLOADED.values(), ids=OVERLOADED)
 async def test_what_breaks_before_the_first_words_is_tried_again(reply: Reply) -> None:
     found = await played("openai", reply, "done")
 
@@ -226,7 +226,7 @@ async def test_what_breaks_before_the_first_words_is_tried_again(reply: Reply) -
     assert isinstance(found[-1], ModelCompleted)
 
 
-@pytest.mark.parametrize(
+@together(
     "body",
     [
         {"object": "error", "message": "bad", "type": "BadRequestError", "code": 400},

@@ -23,6 +23,7 @@ from agent_core.types import (
     Usage,
 )
 from model_server import ModelServer, Sends, sse
+from tables import together
 
 TOOLS = [
     ToolDefinition(name="code.list_dir", description=""),
@@ -116,7 +117,7 @@ async def test_openai_a_done_after_no_answer_is_no_end(parts: list[Any]) -> None
     assert last.error.code is ErrorCode.PROVIDER_ERROR
 
 
-@pytest.mark.parametrize(
+@together(
     ("raw", "stop"),
     [
         ("model_length", StopReason.MAX_TOKENS),
@@ -135,7 +136,7 @@ async def test_openai_a_stop_reason_is_in_the_table_or_an_error(raw: str, stop: 
     assert (reply.stop_reason, reply.raw_stop_reason) == (stop, raw)
 
 
-@pytest.mark.parametrize("raw", ["content_filter", "length", "brand_new"])
+@together("raw", ["content_filter", "length", "brand_new"])
 async def test_openai_a_call_that_was_kept_back_is_not_one_without_arguments(raw: str) -> None:
     body = sse(call(0, "a", name="run", arguments=""), chunk({}, raw)) + DONE
 
@@ -173,7 +174,7 @@ async def test_openai_usage_has_what_was_cached_and_what_was_thought() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@together(
     "end",
     [
         {**chunk({}, "stop"), "x_groq": {"id": "r", "usage": COUNTED}},
@@ -188,7 +189,7 @@ async def test_openai_usage_is_read_wherever_a_service_puts_it(end: dict[str, An
     assert (usage.input_tokens, usage.output_tokens, usage.cache_read_tokens) == (10, 3, 2)
 
 
-@pytest.mark.parametrize(
+@together(
     "failure",
     [
         {**chunk({}), "x_groq": {"id": "r", "error": "no room left"}},
@@ -298,7 +299,7 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("parts", CALLS.values(), ids=CALLS.keys())
+@together("parts", CALLS.values(), ids=CALLS.keys())
 async def test_c3_openai_calls_are_put_together_again(parts: list[dict[str, Any]]) -> None:
     reply = await completed("openai", sse(*parts, chunk({}, "tool_calls")) + DONE)
 
@@ -340,7 +341,7 @@ async def test_openai_content_in_parts_and_refusals_are_text() -> None:
     assert reply.stop_reason is StopReason.CONTENT_FILTER
 
 
-@pytest.mark.parametrize("reason", ["error", "abort", "insufficient_system_resource"])
+@together("reason", ["error", "abort", "insufficient_system_resource"])
 async def test_openai_a_stop_that_means_failure_is_one(reason: str) -> None:
     last = (await played("openai", sse(chunk({"content": "so"}), chunk({}, reason)) + DONE))[-1]
 
@@ -348,7 +349,7 @@ async def test_openai_a_stop_that_means_failure_is_one(reason: str) -> None:
     assert reason in last.error.message
 
 
-@pytest.mark.parametrize(
+@together(
     ("halves", "text"),
     [
         ([b'"\\ud83d"', b'"\\ude00 ok"'], "\U0001f600 ok"),
@@ -372,7 +373,7 @@ async def test_openai_half_characters_are_joined_or_replaced(
         assert "".join(event.text for event in events if isinstance(event, ModelTextDelta)) == text
 
 
-@pytest.mark.parametrize(
+@together(
     "chunks",
     [
         [{"choices": "x"}, {"choices": {"a": 1}}, {"choices": [1, None, "x"]}],
@@ -479,7 +480,7 @@ async def test_anthropic_unknown_events_blocks_and_deltas_are_passed_over() -> N
     assert (await completed("anthropic", body)).content == [TextBlock(text="a")]
 
 
-@pytest.mark.parametrize("pieces", [[], [""], ['{"path"', ': "a"}']])
+@together("pieces", [[], [""], ['{"path"', ': "a"}']])
 async def test_c4_anthropic_input_may_stand_in_the_start_of_its_block(pieces: list[str]) -> None:
     tool = {"type": "tool_use", "id": "t", "name": "code__list_dir", "input": {"path": "a"}}
     deltas = [{"type": "input_json_delta", "partial_json": piece} for piece in pieces]
@@ -494,7 +495,7 @@ async def test_c4_anthropic_input_may_stand_in_the_start_of_its_block(pieces: li
     )
 
 
-@pytest.mark.parametrize(
+@together(
     ("raw", "stop"),
     [
         ("max_tokens", StopReason.MAX_TOKENS),
@@ -513,7 +514,7 @@ async def test_anthropic_stop_reasons(raw: str, stop: StopReason) -> None:
     assert (reply.stop_reason, reply.raw_stop_reason) == (stop, raw)
 
 
-@pytest.mark.parametrize(
+@together(
     ("kind", "code"),
     [
         ("invalid_request_error", ErrorCode.PROVIDER_ERROR),

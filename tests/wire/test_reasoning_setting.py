@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 import orjson
-import pytest
 
 from agent_core.config.models import ModelConfig
 from agent_core.providers.base import ProviderRegistry
@@ -20,6 +19,7 @@ from agent_core.types import (
     ToolResultBlock,
 )
 from model_server import ModelServer
+from tables import together
 
 HELLO = ModelMessage(role=Role.USER, content=[TextBlock(text="hello")])
 TOOLS = [ToolDefinition(name="run", description="")]
@@ -49,12 +49,12 @@ def said(body: dict[str, Any]) -> dict[str, Any]:
     return {key: body[key] for key in FIELDS if key in body}
 
 
-@pytest.mark.parametrize("provider", ["openai", "anthropic", "ollama"])
+@together("provider", ["openai", "anthropic", "ollama"])
 async def test_nothing_is_said_without_the_setting(provider: str) -> None:
     assert said(await body_of(provider)) == {}
 
 
-@pytest.mark.parametrize(
+@together(
     ("provider", "level", "expected"),
     [
         *(("openai", each, {"reasoning_effort": each}) for each in ("none", "low", "high")),
@@ -72,7 +72,7 @@ async def test_each_service_is_asked_in_its_own_words(
     assert said(await body_of(provider, reasoning=level)) == expected
 
 
-@pytest.mark.parametrize(
+@together(
     ("name", "kind"),
     [
         ("claude-3-7-sonnet-20250219", "enabled"),
@@ -131,7 +131,7 @@ CLEANED = ReasoningBlock(text="hm", metadata=OWN)
 FOREIGN = ReasoningBlock(text="hm", signature="c2ln", metadata={**OWN, "model": "another"})
 
 
-@pytest.mark.parametrize(
+@together(
     ("messages", "thinks"),
     [
         (turn(SIGNED), True),
@@ -174,7 +174,7 @@ async def test_the_engine_in_the_process_is_told_in_what_its_templates_know() ->
         assert bodies[0]["chat_template_kwargs"] == expected
 
 
-@pytest.mark.parametrize(
+@together(
     ("provider", "option"),
     [
         ("openai", {"reasoning_effort": "minimal"}),

@@ -40,6 +40,7 @@ from responses_events import (
     response,
     sse,
 )
+from tables import together
 
 TOOLS = [
     ToolDefinition(name="run", description=""),
@@ -187,7 +188,7 @@ VARIANTS: dict[str, list[Event]] = {
 }
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@together("name", VARIANTS)
 async def test_servers_that_leave_events_out_or_add_some_mean_the_same(name: str) -> None:
     reply = await completed(*sse_of(VARIANTS[name]))
 
@@ -234,7 +235,7 @@ async def test_several_messages_and_parts_keep_their_order() -> None:
         assert text_of(await completed(*sse(events))) == "abcd"
 
 
-@pytest.mark.parametrize(
+@together(
     "item",
     [
         {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"query": "x"}},
@@ -282,7 +283,7 @@ async def test_a_refusal_is_words_and_a_filtered_end() -> None:
         )
 
 
-@pytest.mark.parametrize(
+@together(
     ("reason", "stop"),
     [
         ("max_output_tokens", StopReason.MAX_TOKENS),
@@ -336,7 +337,7 @@ FAILURES = [
 ]
 
 
-@pytest.mark.parametrize(("code", "expected", "retryable"), FAILURES)
+@together(("code", "expected", "retryable"), FAILURES)
 async def test_errors_in_the_stream_are_what_they_would_be_as_a_status(
     code: str, expected: ErrorCode, *, retryable: bool
 ) -> None:
@@ -354,7 +355,7 @@ async def test_errors_in_the_stream_are_what_they_would_be_as_a_status(
         assert failure.error.retryable is retryable
 
 
-@pytest.mark.parametrize(
+@together(
     "last",
     [
         {"type": "response.failed", "response": response("failed")},

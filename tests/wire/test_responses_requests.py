@@ -28,6 +28,7 @@ from agent_core.types import (
 )
 from model_server import ModelServer, Received, Reply, Sends, Status
 from responses_events import Event, body, call, message, reasoning
+from tables import together
 from wire_conversation import HISTORY, PICTURED, SYSTEM, TOOLS
 
 HELLO = ModelMessage(role=Role.USER, content=[TextBlock(text="hello")])
@@ -293,7 +294,7 @@ async def test_thoughts_in_the_open_go_back_too() -> None:
     }
 
 
-@pytest.mark.parametrize(
+@together(
     "item",
     [
         {"type": "web_search_call", "status": "completed", "action": {"q": "x"}},
@@ -417,7 +418,7 @@ async def test_strict_tools_are_those_whose_schema_is() -> None:
     assert [tool["strict"] for tool in found["tools"]] == [True, False]
 
 
-@pytest.mark.parametrize(
+@together(
     ("choice", "expected"),
     [
         ("auto", "auto"),
@@ -438,7 +439,7 @@ async def test_there_are_no_instructions_without_a_system_prompt() -> None:
     assert "instructions" not in await Service().body(system=[empty])
 
 
-@pytest.mark.parametrize(
+@together(
     ("settings", "expected"),
     [
         ({}, None),
@@ -467,7 +468,7 @@ async def test_reasoning_is_asked_for_as_it_is_set(
     assert ("temperature" in found) is not is_on
 
 
-@pytest.mark.parametrize("model", ["gpt-4o", "gpt-4.1-mini", "gpt-4-turbo", "gpt-3.5-turbo"])
+@together("model", ["gpt-4o", "gpt-4.1-mini", "gpt-4-turbo", "gpt-3.5-turbo"])
 async def test_models_that_do_not_reason_are_not_asked_for_their_reasoning(model: str) -> None:
     assert "include" not in await Service(model=model).body()
 
@@ -490,7 +491,7 @@ async def test_options_have_one_name_for_both_protocols() -> None:
     assert received.headers["x-team"] == "red"
 
 
-@pytest.mark.parametrize(
+@together(
     ("api", "options", "cure"),
     [
         ("responses", {"seed": 7}, 'api = "chat"'),
@@ -522,7 +523,7 @@ def refused(message: str, param: str) -> Status:
     return Status(400, orjson.dumps({"error": error}))
 
 
-@pytest.mark.parametrize(
+@together(
     ("refusal", "left", "kept"),
     [
         (
@@ -573,7 +574,7 @@ async def test_a_field_that_a_model_refuses_is_left_out_from_then_on(
     assert [type(event) for event in service.events].count(ModelRetry) == 1
 
 
-@pytest.mark.parametrize(
+@together(
     ("api", "base_url", "kind"),
     [
         ("auto", None, OpenAIResponsesProvider),
@@ -601,7 +602,7 @@ def test_openai_itself_is_spoken_to_in_responses(
     assert type(adapter) is kind
 
 
-@pytest.mark.parametrize(
+@together(
     ("base_url", "expected"),
     [
         ("https://x.openai.azure.com", "https://x.openai.azure.com/openai/v1/responses"),

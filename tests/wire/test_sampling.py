@@ -9,6 +9,7 @@ from agent_core import ErrorCode, ModelConfig, ProviderError
 from agent_core.providers.base import ProviderRegistry
 from agent_core.types import ModelFailed, ModelMessage, ModelRequest, Role, TextBlock
 from model_server import ModelServer, Received, Status
+from tables import together
 
 HELLO = ModelMessage(role=Role.USER, content=[TextBlock(text="hello")])
 ASKED: dict[str, Any] = {
@@ -38,7 +39,7 @@ async def body_of(provider: str, **settings: Any) -> dict[str, Any]:
     return flat(orjson.loads(server.requests[0].raw))
 
 
-@pytest.mark.parametrize(
+@together(
     ("provider", "expected"),
     [
         (

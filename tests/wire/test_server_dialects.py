@@ -41,6 +41,7 @@ from agent_core.types import (
 )
 from isolation import Home
 from model_server import Answer, Ending, ModelServer, Received, Reply, Sends, Status
+from tables import together
 
 STRICT = {
     "type": "object",
@@ -379,7 +380,7 @@ FAKES: dict[ServerName, Fake] = {
 }
 
 
-@pytest.mark.parametrize("server", get_args(ServerName))
+@together("server", get_args(ServerName))
 async def test_a_known_server_is_sent_only_what_it_takes(server: ServerName) -> None:
     fake = FAKES[server]
     options = {"openai": {"parallel_tool_calls": True}}
@@ -504,7 +505,7 @@ async def test_a_model_with_a_fixed_temperature_is_called_without_one() -> None:
     assert "temperature" not in service.requests[-1].body
 
 
-@pytest.mark.parametrize(
+@together(
     ("name", "effort", "field", "value"),
     [
         ("zhipu", "none", "thinking", {"type": "disabled"}),
@@ -522,7 +523,7 @@ async def test_a_service_gets_the_amount_of_reasoning_in_its_own_field(
     assert service.requests[0].body[field] == value
 
 
-@pytest.mark.parametrize("server", get_args(ServerName))
+@together("server", get_args(ServerName))
 async def test_a_server_at_an_unknown_address_teaches_what_it_takes(server: ServerName) -> None:
     fake = FAKES[server]
     options = {"openai": {"parallel_tool_calls": True}}
@@ -539,7 +540,7 @@ async def test_a_server_at_an_unknown_address_teaches_what_it_takes(server: Serv
     assert service.requests[-1].body.keys() <= fake.takes
 
 
-@pytest.mark.parametrize("server", get_args(ServerName))
+@together("server", get_args(ServerName))
 async def test_a_dialect_is_read_however_its_bytes_are_split(server: ServerName) -> None:
     stream = FAKES[server].streams
     sizes = [1, 2, 3, 7, 64]
@@ -556,7 +557,7 @@ async def test_a_dialect_is_read_however_its_bytes_are_split(server: ServerName)
     assert all(other == first for other in others)
 
 
-@pytest.mark.parametrize("server", get_args(ServerName))
+@together("server", get_args(ServerName))
 async def test_a_dialect_that_is_cut_off_is_never_a_finished_reply(server: ServerName) -> None:
     stream = FAKES[server].streams
     end = stream.find(b'"finish_reason":"')
@@ -573,7 +574,7 @@ async def test_a_dialect_that_is_cut_off_is_never_a_finished_reply(server: Serve
         assert events[-1].error.code is ErrorCode.PROVIDER_ERROR
 
 
-@pytest.mark.parametrize(
+@together(
     ("host", "server"),
     [
         ("api.openai.com", "openai"),
@@ -643,7 +644,7 @@ REFUSALS: dict[str, tuple[str, Status]] = {
 }
 
 
-@pytest.mark.parametrize(("field", "refusal"), REFUSALS.values(), ids=REFUSALS)
+@together(("field", "refusal"), REFUSALS.values(), ids=REFUSALS)
 async def test_a_field_that_is_refused_by_name_is_left_out_once_and_for_all(
     field: str, refusal: Status
 ) -> None:
@@ -672,7 +673,7 @@ NOT_ABOUT_A_FIELD = {
 }
 
 
-@pytest.mark.parametrize("refusal", NOT_ABOUT_A_FIELD.values(), ids=NOT_ABOUT_A_FIELD)
+@together("refusal", NOT_ABOUT_A_FIELD.values(), ids=NOT_ABOUT_A_FIELD)
 async def test_a_refusal_of_something_else_is_the_users_to_read(refusal: Status) -> None:
     [found], server = await played(refusal, "never", requests=[asked(temperature=0.5)])
 
@@ -758,7 +759,7 @@ async def test_only_tools_that_say_all_they_take_are_strict() -> None:
     assert [tool["function"].get("strict") for tool in tools] == [True, None]
 
 
-@pytest.mark.parametrize(
+@together(
     ("place", "roles"),
     [("user", ["tool", "user"]), ("parts", ["tool"]), ("none", ["tool"])],
 )

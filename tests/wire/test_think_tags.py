@@ -24,6 +24,7 @@ from agent_core.types import (
     ToolResultBlock,
 )
 from model_server import ModelServer, Received, Reply, Sends, sse
+from tables import together
 
 HELLO = ModelMessage(role=Role.USER, content=[TextBlock(text="hello")])
 QUICK = RetryConfig(max_attempts=1)
@@ -73,9 +74,9 @@ REPLIES: dict[str, tuple[str, tuple[str, str]]] = {
 }
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 5, 1000])
-@pytest.mark.parametrize("protocol", ["openai", "ollama"])
-@pytest.mark.parametrize(("said", "wanted"), REPLIES.values(), ids=REPLIES)
+@together("size", [1, 2, 3, 5, 1000])
+@together("protocol", ["openai", "ollama"])
+@together(("said", "wanted"), REPLIES.values(), ids=REPLIES)
 async def test_tags_become_reasoning_however_the_reply_is_split(
     said: str, wanted: tuple[str, str], protocol: str, size: int
 ) -> None:
@@ -101,7 +102,7 @@ async def test_a_thought_that_is_cut_off_is_shown_as_one(protocol: str) -> None:
     assert not [each for each in found if isinstance(each, ModelTextDelta)]
 
 
-@pytest.mark.parametrize(
+@together(
     ("compat", "thinks"),
     [
         (CompatConfig(), True),

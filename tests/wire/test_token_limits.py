@@ -19,6 +19,7 @@ from agent_core.types import (
     TextBlock,
 )
 from model_server import ModelServer, Status
+from tables import together
 
 # ruff: noqa: E501 - sentences of services, whole
 # fmt: off
@@ -127,7 +128,7 @@ OUTPUT: dict[str, tuple[int, int]] = {
 """The limit that was asked for, and the one that is asked for next."""
 
 
-@pytest.mark.parametrize(("words", "window"), TOO_LONG.items(), ids=range(len(TOO_LONG)))
+@together(("words", "window"), TOO_LONG.items(), ids=range(len(TOO_LONG)))
 def test_words_about_a_prompt_that_is_too_long(words: str, window: int | None) -> None:
     for status in (400, 422, 500):
         failure = Called("openai", "m").refused(status, words)
@@ -137,7 +138,7 @@ def test_words_about_a_prompt_that_is_too_long(words: str, window: int | None) -
     assert window_in(words) == window
 
 
-@pytest.mark.parametrize(
+@together(
     ("words", "window"),
     [
         ("Your request exceeds the model's token budget of 32768", 32768),
@@ -159,7 +160,7 @@ def test_words_that_nobody_has_reported(words: str, window: int | None) -> None:
     assert failure.details.get("context_window") == window
 
 
-@pytest.mark.parametrize(
+@together(
     "words",
     [
         "Budget has been exceeded! The tokens of this key cost more than 5 dollars",
@@ -172,12 +173,12 @@ def test_other_limits_are_not_about_the_prompt(words: str) -> None:
     assert not is_too_long(400, words)
 
 
-@pytest.mark.parametrize("words", [*OTHERWISE, *OUTPUT])
+@together("words", [*OTHERWISE, *OUTPUT])
 def test_words_about_something_else(words: str) -> None:
     assert not is_too_long(400, words)
 
 
-@pytest.mark.parametrize("status", [401, 402, 403, 407])
+@together("status", [401, 402, 403, 407])
 def test_a_refusal_of_the_account_is_never_about_the_length(status: int) -> None:
     assert not is_too_long(status, "prompt is too long")
 
@@ -195,7 +196,7 @@ def test_a_request_larger_than_the_limit_of_a_minute_is_too_long() -> None:
     assert once_more.retryable
 
 
-@pytest.mark.parametrize("body", [b"", b"{}", b'{"error": {"message": "no"}}', b"<html></html>"])
+@together("body", [b"", b"{}", b'{"error": {"message": "no"}}', b"<html></html>"])
 def test_a_413_needs_no_words(body: bytes) -> None:
     assert is_too_long(413, body.decode())
 

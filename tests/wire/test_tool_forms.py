@@ -20,6 +20,7 @@ from agent_core.types import (
     ToolDefinition,
 )
 from model_server import ModelServer, Received, Reply, Status
+from tables import together
 
 QUICK = RetryConfig(max_attempts=2, initial_backoff_ms=1, max_backoff_ms=2)
 GOOD = ToolDefinition(name="mcp.shop.good", description="Good.")
@@ -47,7 +48,7 @@ async def played(
 STRICT = [name for name in FORMS if not FORMS[name].choices]
 
 
-@pytest.mark.parametrize("service", STRICT)
+@together("service", STRICT)
 def test_choices_at_the_top_become_arguments(service: str) -> None:
     by_id = {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}
     by_name = {"properties": {"name": {"type": "string"}}, "required": ["name"]}
@@ -80,7 +81,7 @@ def test_arguments_that_are_no_object_have_no_form(schema: dict[str, Any]) -> No
         FORMS["openai"].of(schema)
 
 
-@pytest.mark.parametrize("service", FORMS)
+@together("service", FORMS)
 def test_arrays_say_what_is_in_them(service: str) -> None:
     nested = {"type": ["array", "null"]}
     draft_7 = {"type": "array", "items": [{"type": "string"}, {"type": "integer"}]}
@@ -122,7 +123,7 @@ async def test_a_tool_without_a_form_is_left_out_and_named() -> None:
     assert isinstance(events[-1], ModelCompleted)
 
 
-@pytest.mark.parametrize(
+@together(
     ("protocol", "words"),
     [
         ("anthropic", "tools.1.custom.input_schema: JSON schema is invalid"),
@@ -208,7 +209,7 @@ async def test_a_refused_tool_is_left_out_of_its_run_only() -> None:
     assert all(isinstance(events[-1], ModelCompleted) for events in played)
 
 
-@pytest.mark.parametrize("at", [0, 5, 10])
+@together("at", [0, 5, 10])
 async def test_a_refused_tool_that_is_not_named_is_found_by_halving(at: int) -> None:
     own = ToolDefinition(name="code.read_file", description="Own.")
     tools = [own, *(tool(f"t{number}") for number in range(11))]

@@ -22,6 +22,7 @@ from agent_core.types import (
 from model_server import ModelServer, Sends, sse
 from model_server_wire import frame
 from responses_events import events_of, message, response, sse as events
+from tables import together
 
 HELLO = ModelMessage(role=Role.USER, content=[TextBlock(text="hello")])
 
@@ -195,7 +196,7 @@ CHAT: dict[str, tuple[list[Any], Counts]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("form", CHAT)
+@together("form", CHAT)
 async def test_chat_completions(form: str) -> None:
     reports, expected = CHAT[form]
     usage = await usage_in("openai", chat(*reports))
@@ -257,7 +258,7 @@ LIFETIMES = {"ephemeral_5m_input_tokens": 10, "ephemeral_1h_input_tokens": 40}
 CACHED = {"input_tokens": 5, "cache_read_input_tokens": 90, "cache_creation_input_tokens": 50}
 
 
-@pytest.mark.parametrize(
+@together(
     ("begin", "end", "expected"),
     [
         (CACHED, {"output_tokens": 9}, Counts(145, 9, read=90, written=50)),
@@ -308,7 +309,7 @@ def gemini(*reports: dict[str, Any]) -> bytes:
     return sse(*chunks, {"candidates": [end], "usageMetadata": last})
 
 
-@pytest.mark.parametrize(
+@together(
     ("reports", "expected"),
     [
         (
@@ -356,7 +357,7 @@ async def test_gemini(reports: list[dict[str, Any]], expected: Counts) -> None:
 CACHE_DETAILS = [{"ttl": "1h", "inputTokens": 15}, {"ttl": "5m", "inputTokens": 5}]
 
 
-@pytest.mark.parametrize(
+@together(
     ("total", "taken"),
     [(60, 7), (10, 7), (360, 307)],
     ids=["of all parts", "without the cache", "with thoughts that are not named"],

@@ -17,6 +17,7 @@ from agcore.llm import (
 from agcore.memory import InMemoryStore, KnowledgeStore, MemoryError, MemoryRetriever  # noqa: A004
 from agcore.tools import ToolError, ToolRegistry
 from agent_parts import Echo, bundle
+from tables import together
 
 
 class Calculator(Agent):
@@ -65,7 +66,7 @@ def test_phase4a_a_complete_bundle_is_built_with_the_defaults() -> None:
     assert (config.session_ttl, config.compact_config) == (None, None)
 
 
-@pytest.mark.parametrize(
+@together(
     ("builder", "field"),
     [
         (AgentBuilder().tool_registry(ToolRegistry()).hook_executor(HookExecutor()), "provider"),
@@ -79,7 +80,7 @@ def test_phase4a_a_missing_part_is_named(builder: AgentBuilder, field: str) -> N
     assert caught.value.message == f"missing {field}"
 
 
-@pytest.mark.parametrize(
+@together(
     ("builder", "cure"),
     [
         (complete().provider(ToolRegistry()), "provider is a ToolRegistry, which has no"),  # pyright: ignore[reportArgumentType]
@@ -140,7 +141,7 @@ async def test_a_retriever_and_a_tool_of_its_name_do_not_go_together() -> None:
         builder.build()
 
 
-@pytest.mark.parametrize(
+@together(
     ("error", "recoverable"),
     [
         (AgentError.Llm(LlmError.Timeout("30 s")), True),

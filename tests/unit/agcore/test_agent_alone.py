@@ -27,6 +27,7 @@ from agent_core.testing import ScriptedProvider, allow_real_models, calls
 from agent_core.types import RunStatus, ToolDefinition
 from agent_parts import Echo, Watches, bundle, cancel_once
 from model_server import ModelServer
+from tables import together
 
 
 @dataclass(frozen=True)
@@ -204,7 +205,7 @@ async def test_hooks_permissions_and_limits_hold_in_its_own_runs() -> None:
     assert {context.agent_name for context in watches.seen} == {"a"}
 
 
-@pytest.mark.parametrize(
+@together(
     ("model", "reason"),
     [
         (None, "has no model"),
@@ -325,7 +326,7 @@ def handle(_arguments: dict[str, Any], _context: ToolContext) -> str:
 HANDLED = ToolDefinition(name="handled", description="Handled.", input_schema={"type": "object"})
 
 
-@pytest.mark.parametrize(
+@together(
     ("asked", "offered"),
     [
         (None, ["named", "plain", "set_plain"]),
@@ -369,7 +370,7 @@ async def test_a_tool_that_a_run_has_not_asked_for_cannot_be_called() -> None:
     assert "is_error=True" in str(provider.requests[1].messages[-1].content)
 
 
-@pytest.mark.parametrize(
+@together(
     ("asked", "reason"),
     [
         (["plian"], r"no tool named 'plian' \(did you mean plain\?\)"),
@@ -443,7 +444,7 @@ async def test_metadata_reach_the_hooks_and_the_stored_message_and_no_model() ->
         await agent.run("go", metadata=wrong)
 
 
-@pytest.mark.parametrize(
+@together(
     ("setting", "hint"),
     [
         ({"max_turn": 3}, "did you mean max_turns?"),

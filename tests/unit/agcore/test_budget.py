@@ -21,6 +21,7 @@ from agcore.tools import ToolRegistry, tool
 from agent_core.providers.estimates import estimate_blocks, estimate_tools
 from agent_core.text import mark_content
 from agent_parts import SUMMARY, bundle, is_summary
+from tables import together
 
 BUDGET = 5000
 HUGE = "word " * 40_000
@@ -56,8 +57,8 @@ HISTORIES = {
 }
 
 
-@pytest.mark.parametrize("history", HISTORIES.values(), ids=HISTORIES.keys())
-@pytest.mark.parametrize("summary", [SUMMARY, HUGE, LlmError.Other("cannot")])
+@together("history", HISTORIES.values(), ids=HISTORIES.keys())
+@together("summary", [SUMMARY, HUGE, LlmError.Other("cannot")])
 async def test_what_is_sent_stays_under_the_budget(
     history: list[ChatMessage], summary: str | LlmError
 ) -> None:
@@ -132,7 +133,7 @@ async def test_a_system_prompt_that_fills_the_budget_is_an_error_and_nothing_is_
     assert provider.requests == []
 
 
-@pytest.mark.parametrize("most", [-1, 0, 10, 400])
+@together("most", [-1, 0, 10, 400])
 async def test_a_budget_smaller_than_the_prompt_of_a_summary_is_refused_at_once(most: int) -> None:
     provider, config = MockProvider(), CompactConfig(max_tokens=most)
     cycle = LlmCycle(provider)

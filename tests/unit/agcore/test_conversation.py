@@ -20,6 +20,7 @@ from agcore.memory import (
     MemoryRetriever,
     SqliteStore,
 )
+from tables import together
 
 WINDOW = ConversationMemoryConfig.sliding_window(5)
 
@@ -137,7 +138,7 @@ async def test_a_message_that_was_not_stored_is_not_part_of_the_conversation() -
     assert await memory.get_history() == []
 
 
-@pytest.mark.parametrize("session_id", ["", "a:b", "a/b", "x" * 65, "a\n"])
+@together("session_id", ["", "a:b", "a/b", "x" * 65, "a\n"])
 def test_a_session_id_that_could_be_mistaken_for_another_is_refused(session_id: str) -> None:
     with pytest.raises(MemoryError.Invalid):
         ConversationMemory(InMemoryStore(), session_id, WINDOW)
@@ -168,7 +169,7 @@ async def test_a_store_that_breaks_in_its_own_way_is_a_memory_error_of_the_agent
     assert isinstance(caught.value.source.__cause__, ConnectionRefusedError)
 
 
-@pytest.mark.parametrize("failing", ["save", "get", "list", "delete"])
+@together("failing", ["save", "get", "list", "delete"])
 async def test_so_it_is_to_a_session_memory_an_archive_and_a_search(failing: str) -> None:
     store = Unreachable(failing)
     memory = SessionMemory(store, "s1")

@@ -20,6 +20,7 @@ from agcore.memory import (
     RetrieverConfig,
     SqliteStore,
 )
+from tables import together
 
 MEANINGS = {"dog": "animal", "cat": "animal", "puppy": "animal", "rust": "code", "python": "code"}
 
@@ -121,7 +122,7 @@ BROKEN: list[tuple[Callable[[list[str]], Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("embed", "reason"), BROKEN)
+@together(("embed", "reason"), BROKEN)
 async def test_embeddings_that_are_none_are_an_error_that_says_so(
     embed: Callable[[list[str]], Any], reason: str
 ) -> None:

@@ -23,6 +23,7 @@ from agcore.prompt import PromptError, PromptTemplateRegistry
 from agcore.tools import McpClient, ToolError, ToolRegistry, tool
 from agent_core import AgentCoreError
 from agent_core.providers.scripted import ScriptedProvider
+from tables import together
 
 REFUSALS = (
     *(AgentError, AgcoreMemoryError, AgentCoreError, PromptError, ToolError, ValidationError),
@@ -96,8 +97,8 @@ async def refuses(take: Callable[[str], Any], name: str) -> None:
         await give(take, name)
 
 
-@pytest.mark.parametrize("name", ["", " ", "\t\n"])
-@pytest.mark.parametrize("take", TAKES.values(), ids=TAKES)
+@together("name", ["", " ", "\t\n"])
+@together("take", TAKES.values(), ids=TAKES)
 async def test_an_empty_id_is_refused(take: Callable[[str], Any], name: str) -> None:
     await refuses(take, name)
 

@@ -23,6 +23,7 @@ from agent_core import (
 )
 from agent_core.errors import ErrorCode
 from agent_core.tools.toolsets import Toolset
+from tables import together
 
 
 def look() -> str:
@@ -134,7 +135,7 @@ class Contributing(Extension):
         return self._tools
 
 
-@pytest.mark.parametrize(
+@together(
     ("extensions", "words"),
     [
         ([Extension], "an instance of a subclass"),

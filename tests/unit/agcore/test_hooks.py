@@ -25,6 +25,7 @@ from agcore.llm import (
 from agcore.tools import ToolContext, ToolRegistry, ToolReturn
 from agent_core.types import ErrorPayload, ToolResultBlock
 from agent_parts import Echo, Watches, Writes, bundle
+from tables import together
 
 
 class Breaks:
@@ -199,7 +200,7 @@ async def test_a_block_before_a_tool_answers_the_call_and_those_behind_a_write()
     assert (b_error.code, "not b" in b_error.message) == ("permission_denied", True)
 
 
-@pytest.mark.parametrize("hook", BROKEN)
+@together("hook", BROKEN)
 async def test_a_guard_that_breaks_is_a_block(hook: Hook) -> None:
     provider = MockProvider([tool_call_reply("write", text="x"), "done"])
     with pytest.raises(AgentError.HookBlocked, match="a guard broke"):
@@ -220,7 +221,7 @@ async def test_what_has_happened_is_not_blocked_any_more(event: HookEvent) -> No
     assert (await session(provider, guarded(event)).submit_turn("go")).text == "done"
 
 
-@pytest.mark.parametrize("hook", BROKEN)
+@together("hook", BROKEN)
 async def test_without_guard_a_hook_that_breaks_stops_nothing(hook: Hook) -> None:
     hooks = HookExecutor()
     for event in HookEvent:

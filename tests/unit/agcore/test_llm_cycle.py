@@ -44,6 +44,7 @@ from agent_core.errors import ErrorCode, ProviderError
 from agent_core.providers.scripted import Says, ScriptedProvider
 from agent_core.types import StopReason, ToolPermission
 from agent_parts import SUMMARY, is_summary
+from tables import together
 
 QUICK = CycleConfig(retry=RetryConfig(initial_backoff_ms=0, max_backoff_ms=1))
 
@@ -157,7 +158,7 @@ async def test_phase0_a_failed_submission_leaves_the_history_as_it_was() -> None
     assert roles(cycle.messages()) == ["user", "assistant"]
 
 
-@pytest.mark.parametrize(
+@together(
     "error",
     [
         LlmError.RateLimit("slow down"),
@@ -175,7 +176,7 @@ async def test_phase0_rate_limits_timeouts_and_5xx_are_tried_again(error: LlmErr
     ]
 
 
-@pytest.mark.parametrize(
+@together(
     "error",
     [
         LlmError.Authentication("bad key"),
@@ -336,7 +337,7 @@ class Breaks:
 PART_OF_A_CALL = ChatChunk(tool_calls=[ToolCallChunk(0, "call_a", "echo", '{"n": 1}')])
 
 
-@pytest.mark.parametrize(
+@together(
     ("error", "kind"),
     [
         (ConnectionResetError("reset"), LlmError.Stream),
@@ -346,7 +347,7 @@ PART_OF_A_CALL = ChatChunk(tool_calls=[ToolCallChunk(0, "call_a", "echo", '{"n":
         (ProviderError(ErrorCode.PROVIDER_ERROR, "gone"), LlmError.Other),
     ],
 )
-@pytest.mark.parametrize(
+@together(
     "pieces",
     [
         (ChatChunk(text="Half"),),

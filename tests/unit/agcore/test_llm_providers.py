@@ -21,6 +21,7 @@ from agcore.llm import (
 from agent_core.errors import ErrorCode
 from agent_core.providers.scripted import Fails, Says, ScriptedProvider, calls
 from agent_core.types import Usage as CoreUsage
+from tables import together
 
 
 def request(*messages: ChatMessage) -> ChatRequest:
@@ -72,7 +73,7 @@ async def test_a_conversation_is_the_same_objects_to_the_engine_from_turn_to_tur
     assert engine.requests[1].messages[0] is engine.requests[0].messages[0]
 
 
-@pytest.mark.parametrize(
+@together(
     ("failure", "kind"),
     [
         (Fails(code=ErrorCode.PROVIDER_AUTH_FAILED), LlmError.Authentication),
@@ -144,7 +145,7 @@ def test_phase0_the_first_provider_is_the_default_until_another_is_chosen() -> N
         registry.register("one", two)
 
 
-@pytest.mark.parametrize(
+@together(
     ("error", "recoverable"),
     [
         (LlmError.RateLimit("x"), True),

@@ -30,6 +30,7 @@ from agcore.llm import (
     MockProvider,
 )
 from agent_parts import Watches, bundle, cancel_once, cpu_seconds
+from tables import together
 
 DONE = ChatResponse(ChatMessage.assistant_text("done"))
 
@@ -64,8 +65,8 @@ EDGES = {
 }
 
 
-@pytest.mark.parametrize("to", [*StepStatus, "running", "unknown", None])
-@pytest.mark.parametrize("state", StepStatus)
+@together("to", [*StepStatus, "running", "unknown", None])
+@together("state", StepStatus)
 def test_setting_the_status_jumps_over_no_state(state: StepStatus, to: Any) -> None:
     step = Step(0, "x")
     if state not in {StepStatus.PENDING, StepStatus.SKIPPED}:
@@ -110,7 +111,7 @@ def test_phase4a_a_step_moves_one_way() -> None:
         Step(0, "x").fail(error)
 
 
-@pytest.mark.parametrize(
+@together(
     "raw",
     [
         '{"steps": [{"description": "step one"}, {"description": "step two"}]}',
@@ -125,7 +126,7 @@ async def test_phase4b_a_plan_is_read_alone_or_from_a_fenced_block(raw: str) -> 
     assert all(step.status.is_pending for step in plan.steps)
 
 
-@pytest.mark.parametrize(
+@together(
     ("raw", "reason"),
     [
         ("not json", "not JSON"),
@@ -157,7 +158,7 @@ STEPS = '[{"description": "step one"}, {"description": "step two"}]'
 PLAN = f'{{"steps": {STEPS}}}'
 
 
-@pytest.mark.parametrize(
+@together(
     "raw",
     [
         f'<think>\nMaybe {{"steps": [{{"description": "draft"}}]}}?\n</think>\n\n{PLAN}',
@@ -183,7 +184,7 @@ async def test_a_plan_is_found_in_what_models_write(raw: str) -> None:
     assert [step.description for step in plan.steps] == ["step one", "step two"]
 
 
-@pytest.mark.parametrize(
+@together(
     "description",
     [
         "Write\n```bash\nls\n```\nto the file",
@@ -194,7 +195,7 @@ async def test_a_plan_is_found_in_what_models_write(raw: str) -> None:
         "雪 \U0001f600",
     ],
 )
-@pytest.mark.parametrize("around", ["{}", "```json\n{}\n```", "<think>Hm, [so</think>{}"])
+@together("around", ["{}", "```json\n{}\n```", "<think>Hm, [so</think>{}"])
 async def test_what_stands_in_a_description_stays_there(description: str, around: str) -> None:
     document = json.dumps({"steps": [{"description": description}, {"description": "end"}]})
     plan = await JsonPlanParser().parse(around.replace("{}", document), "goal")
@@ -224,7 +225,7 @@ def test_whatever_a_model_writes_there_is_a_plan_or_a_reason(pieces: list[str]) 
     assert all(step.strip() for step in steps)
 
 
-@pytest.mark.parametrize(
+@together(
     "unit",
     [*PIECES, '["', '{"a":', '[{"', '{"steps": [', "[1,", '\\"', ', "', '"\\"', "<think>[", ",  "],
 )

@@ -17,13 +17,14 @@ from agcore.prompt import (
 )
 from agent_core.types import ContentBlock, ImageBlock, TextBlock, ToolCallBlock
 from agent_parts import cpu_seconds
+from tables import together
 
 
 def rendered(source: str, **values: Any) -> str:
     return PromptTemplate("t", source).render(values)
 
 
-@pytest.mark.parametrize(
+@together(
     ("source", "expected"),
     [
         ("{{city}}: {{ weather }}", "北京: 晴"),
@@ -60,7 +61,7 @@ def test_a_block_tag_alone_on_its_line_leaves_no_line_behind() -> None:
     assert rendered(source, rules=["a", "b"], x=False) == "Rules:\n- a\n- b\nEnd\n"
 
 
-@pytest.mark.parametrize(
+@together(
     ("source", "variable"),
     [
         ("{{city}}", "city"),
@@ -75,7 +76,7 @@ def test_phase1_a_missing_variable_is_named(source: str, variable: str) -> None:
     assert caught.value.details["variable"] == variable
 
 
-@pytest.mark.parametrize(
+@together(
     ("source", "line", "reason"),
     [
         ("a\n{{#if x}}b", 2, "never closed"),
@@ -195,7 +196,7 @@ def asked() -> PromptComposer:
     )
 
 
-@pytest.mark.parametrize(
+@together(
     ("composer", "reason"),
     [
         (start().user("again"), "user has just spoken"),
@@ -236,7 +237,7 @@ def test_reading_and_filling_in_take_time_in_proportion(part: str) -> None:
     assert cpu_seconds(fill_in(8_000)) < 80 * cpu_seconds(fill_in(500)) + 0.02
 
 
-@pytest.mark.parametrize("part", ["{{", "{{!--", "{{{{raw}}}}", "{{#if a}}", "{{/if}}", "{{a"])
+@together("part", ["{{", "{{!--", "{{{{raw}}}}", "{{#if a}}", "{{/if}}", "{{a"])
 def test_what_is_no_template_is_refused_at_once(part: str) -> None:
     with pytest.raises(PromptError):
         PromptTemplate("t", part * 100_000)

@@ -36,6 +36,7 @@ from agent_core.types import (
     ToolResultBlock,
 )
 from agent_parts import cancel_once
+from tables import together
 
 
 class Weather(BaseTool):
@@ -107,7 +108,7 @@ def test_a_name_is_given_once() -> None:
         registry().register(Weather())
 
 
-@pytest.mark.parametrize("name", ["mcp.files.read", "code.run", "agent__x", "internal.x"])
+@together("name", ["mcp.files.read", "code.run", "agent__x", "internal.x"])
 def test_a_tool_of_the_callers_has_no_name_of_the_engines(name: str) -> None:
     class Posing(Weather):
         pass
@@ -147,7 +148,7 @@ async def test_phase2_a_tool_that_takes_too_long_is_stopped() -> None:
         await registry().invoke("sleeps", {"seconds": 60}, timeout_s=0.01)
 
 
-@pytest.mark.parametrize("timeout_s", [0, -1.5, float("nan")])
+@together("timeout_s", [0, -1.5, float("nan")])
 async def test_a_time_limit_in_which_no_call_can_end_is_refused(timeout_s: float) -> None:
     with pytest.raises(ToolError.ExecutionFailed, match="give seconds above 0"):
         await registry().invoke("get_weather", {"city": "Genf"}, timeout_s=timeout_s)
@@ -336,7 +337,7 @@ def _raise(error: BaseException) -> Any:
     raise error
 
 
-@pytest.mark.parametrize("kind", HUGE)
+@together("kind", HUGE)
 async def test_whatever_a_tool_leaves_is_answered_within_bounds(kind: str) -> None:
     @tool
     async def leaves() -> Any:
@@ -463,7 +464,7 @@ async def test_a_tool_in_a_thread_learns_that_its_call_is_over(is_timeout: bool)
         await heard.wait()
 
 
-@pytest.mark.parametrize("error", [SystemExit(3), asyncio.CancelledError(), KeyboardInterrupt()])
+@together("error", [SystemExit(3), asyncio.CancelledError(), KeyboardInterrupt()])
 async def test_a_tool_that_raises_what_ends_programs_ends_its_own_call(
     error: BaseException,
 ) -> None:

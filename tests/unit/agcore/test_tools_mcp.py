@@ -12,6 +12,7 @@ import pytest
 
 from agcore.llm import LlmCycle, MockProvider, tool_call_reply
 from agcore.tools import McpClient, ToolError, ToolRegistry
+from tables import together
 
 SERVERS = Path(__file__).parents[2] / "mcp_servers"
 PLAIN = SERVERS / "plain.py"
@@ -86,7 +87,7 @@ async def test_a_server_over_http_is_a_server_like_any_other() -> None:
             await server.call_tool("greet", {"name": "Ada"})
 
 
-@pytest.mark.parametrize("timeout_s", [0, -1, float("nan"), float("inf")])
+@together("timeout_s", [0, -1, float("nan"), float("inf")])
 def test_a_time_limit_in_which_no_call_can_end_is_refused(timeout_s: float) -> None:
     with pytest.raises(ToolError.Mcp, match="give seconds above 0"):
         client(timeout_s=timeout_s)
@@ -137,7 +138,7 @@ async def test_keys_for_a_server_do_not_come_back() -> None:
     assert "planted" not in repr(refused.value)
 
 
-@pytest.mark.parametrize(
+@together(
     ("given", "reason"),
     [
         ({}, "exactly one of command and url"),

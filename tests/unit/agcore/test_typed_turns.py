@@ -26,6 +26,7 @@ from agcore.memory import ConversationMemory, ConversationMemoryConfig, InMemory
 from agcore.tools import ToolContext, ToolRegistry, tool
 from agent_core.providers.scripted import ScriptedProvider
 from agent_parts import bundle
+from tables import together
 
 
 class City(BaseModel):
@@ -65,7 +66,7 @@ async def test_a_reply_is_of_the_type_that_was_asked_for(answer: ChatResponse | 
     assert [message.role.value for message in cycle.messages()] == ["user", "assistant"]
 
 
-@pytest.mark.parametrize(
+@together(
     ("output_type", "answer", "value"),
     [
         (Colour, '"red"', Colour.RED),
@@ -180,9 +181,7 @@ async def test_max_turns_bounds_the_calls_of_one_turn_and_widens_nothing() -> No
         await session.submit_turn("go", max_turns=100)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("output_retries", -1), ("max_turns", 0), ("output_mode", "odd")]
-)
+@together(("name", "value"), [("output_retries", -1), ("max_turns", 0), ("output_mode", "odd")])
 async def test_an_option_that_cannot_be_is_refused_by_its_name(name: str, value: Any) -> None:
     provider = MockProvider(["ok"])
     given: Any = {name: value}

@@ -40,6 +40,7 @@ from agcore.memory import ConversationMemory, ConversationMemoryConfig
 from agcore.memory.store import MemoryStore
 from agcore.memory.types import EVERYTHING, MemoryFilter, MemoryItem
 from agcore.tools import BaseTool, ToolError, ToolRegistry
+from tables import together
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}}
 
@@ -159,7 +160,7 @@ class Prompts(Agent):
     system_prompt: Any = ["You calculate."]
 
 
-@pytest.mark.parametrize(
+@together(
     ("agent", "cure"),
     [
         (Duck(), "a Duck is not an agent; derive the class from agcore.Agent"),
@@ -237,7 +238,7 @@ class Described(Tool):
     description: Any = 3
 
 
-@pytest.mark.parametrize(
+@together(
     ("tool", "cure"),
     [
         (Duck(), "derive its class from BaseTool"),
@@ -329,19 +330,19 @@ async def test_a_parser_may_be_written_without_async_and_returns_a_plan() -> Non
         await PlanningAgent(session, parser=cast("PlanParser", Texts())).run("count")
 
 
-@pytest.mark.parametrize("arguments", ['{"city": "Genf"}', None, ["Genf"]])
+@together("arguments", ['{"city": "Genf"}', None, ["Genf"]])
 async def test_arguments_that_are_no_dict_do_not_fit(arguments: Any) -> None:
     with pytest.raises(ToolError.InvalidArguments, match="pass a dict"):
         await ToolRegistry([Weather()]).invoke("get_weather", arguments)
 
 
-@pytest.mark.parametrize("parts", [AgentBuilder(), None, "s1"])
+@together("parts", [AgentBuilder(), None, "s1"])
 def test_a_session_is_made_with_a_bundle(parts: Any) -> None:
     with pytest.raises(AgentError.Config, match="is not a bundle"):
         AgentSession(Calculator(), "s1", parts)
 
 
-@pytest.mark.parametrize("session_id", ["", "a b", 3])
+@together("session_id", ["", "a b", 3])
 def test_a_session_is_made_with_an_id(session_id: Any) -> None:
     with pytest.raises(AgentError.Config, match="session id"):
         AgentSession(Calculator(), session_id, bundle())
@@ -397,7 +398,7 @@ async def test_a_store_of_four_operations_keeps_facts_and_conversations() -> Non
     assert "new" not in store.items
 
 
-@pytest.mark.parametrize(
+@together(
     ("base", "method"),
     [
         (LlmProvider, "chat"),

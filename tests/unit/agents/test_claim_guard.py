@@ -10,6 +10,7 @@ from agent_core.errors import ErrorCode, PermissionDeniedError
 from agent_core.extensions import ExtensionContext, Extensions
 from agent_core.tasks import Actor, TaskBoard
 from agent_core.types import RunIdentity, ToolCall, ToolDefinition, ToolPermission, ToolResult
+from tables import together
 from task_boards import Notes
 
 RUN = RunIdentity(session_id="s1", agent_id="agent_1", run_id="run_1")
@@ -49,7 +50,7 @@ async def work() -> str:
     return "worked"
 
 
-@pytest.mark.parametrize(
+@together(
     ("definition", "is_guarded"),
     [
         (definition_of("code.write_file", WRITE), True),

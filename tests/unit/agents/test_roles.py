@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 from agent_core.agents.roles import (
     BUILT_IN_TOOLS,
     READERS,
@@ -18,6 +16,7 @@ from agent_core.tools.code import code_tools
 from agent_core.tools.registry import tool_from
 from agent_core.tools.workspace import PathPolicy, Workspace
 from agent_core.types import AgentRole, ToolDefinition, ToolPermission
+from tables import together
 
 WORK = ["code.read_file", "code.list_dir", "code.search", "code.write_file", "mcp.s.t", "mine"]
 LEADING = {"main", "orchestrator"}
@@ -62,7 +61,7 @@ def tool_named(name: str) -> Tool:
 EVERY_TOOL = [tool_named(name) for name in {*BUILT_IN_TOOLS, *WORK}]
 
 
-@pytest.mark.parametrize("name", sorted({*BUILT_IN_TOOLS, *WORK}))
+@together("name", sorted({*BUILT_IN_TOOLS, *WORK}))
 def test_each_tool_is_for_the_roles_of_the_table(name: str) -> None:
     having = {
         role.value
@@ -81,7 +80,7 @@ def test_one_that_compacts_has_no_tools_whatever_it_is_granted() -> None:
     assert not select_tools(AgentRole.COMPACT, EVERY_TOOL, granted=WORK)
 
 
-@pytest.mark.parametrize("role", [AgentRole.SUB, AgentRole.FORK, AgentRole.WORKER])
+@together("role", [AgentRole.SUB, AgentRole.FORK, AgentRole.WORKER])
 def test_what_is_granted_replaces_the_working_tools_and_only_those(role: AgentRole) -> None:
     granted = {"mine", "agent.task_create", "internal.recall_memory"}
     names = {tool.name for tool in select_tools(role, EVERY_TOOL, granted=granted)}

@@ -13,6 +13,7 @@ from agent_core.errors import ConfigError, ErrorCode, ToolError
 from agent_core.tasks.graph import Dag
 from agent_core.tasks.model import Task, TaskStep
 from agent_core.types import utc_now
+from tables import together
 
 DEFINITION = "default_worker_agent"
 
@@ -80,7 +81,7 @@ def test_an_id_that_was_derived_and_is_taken_is_refused(tmp_path: Path) -> None:
         workers(tmp_path, ("p", [{}, {"worker_id": f"p-1-{DEFINITION}"}]))
 
 
-@pytest.mark.parametrize(
+@together(
     ("ceiling", "asked", "granted"),
     [
         (None, None, READERS),

@@ -15,6 +15,7 @@ from agent_core.redaction import Redactor
 from agent_core.storage.sqlite import SqliteSessionStore
 from agent_core.types import ArtifactRecord, ArtifactSource, utc_now
 from rows import an_artifact, an_opening
+from tables import together
 
 SECRET = "correct-horse-battery-staple"  # noqa: S105
 
@@ -140,7 +141,7 @@ async def test_a_large_file_is_moved_and_a_secret_across_pieces_is_found(
     assert not exists(spool)
 
 
-@pytest.mark.parametrize(
+@together(
     ("wanted", "made"),
     [
         ("out.txt", "out.txt"),

@@ -14,6 +14,7 @@ from PIL import Image
 from agent_core.artifacts import images
 from agent_core.artifacts.images import PDF, UnusableImageError, fitted, media_type, require_whole
 from sweeps import examples
+from tables import together
 
 FORMATS = {"image/png": "PNG", "image/jpeg": "JPEG", "image/gif": "GIF", "image/webp": "WEBP"}
 
@@ -42,7 +43,7 @@ def claiming(width: int, height: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + body
 
 
-@pytest.mark.parametrize("kind", FORMATS)
+@together("kind", FORMATS)
 def test_a_whole_picture_is_taken_as_it_is(kind: str) -> None:
     content = picture(kind)
 
@@ -50,8 +51,8 @@ def test_a_whole_picture_is_taken_as_it_is(kind: str) -> None:
     assert fitted(content, kind, max_bytes=10**6) == (kind, content)
 
 
-@pytest.mark.parametrize("kind", FORMATS)
-@pytest.mark.parametrize("more", [{}, {"lossless": True}, {"progressive": True}, {"exif": b"E"}])
+@together("kind", FORMATS)
+@together("more", [{}, {"lossless": True}, {"progressive": True}, {"exif": b"E"}])
 def test_a_picture_beyond_the_limit_is_made_smaller(kind: str, more: dict[str, Any]) -> None:
     content = picture(kind, (400, 300), **more)
 
@@ -81,7 +82,7 @@ def test_a_side_that_services_refuse_is_made_shorter() -> None:
     assert size_of(smaller)[0] <= images.MAX_SIDE
 
 
-@pytest.mark.parametrize("kind", FORMATS)
+@together("kind", FORMATS)
 def test_a_picture_cut_anywhere_is_refused(kind: str) -> None:
     content = picture(kind)
 
@@ -92,7 +93,7 @@ def test_a_picture_cut_anywhere_is_refused(kind: str) -> None:
             require_whole(content[:at])
 
 
-@pytest.mark.parametrize(
+@together(
     ("content", "why"),
     [
         (b"", "none of the pictures"),
@@ -120,13 +121,13 @@ def test_a_document_is_taken_up_to_a_size() -> None:
         fitted(content + bytes(images.MAX_DOCUMENT_BYTES), PDF, max_bytes=10)
 
 
-@pytest.mark.parametrize("side", [20_000, 100_000, 2**31 - 1])
+@together("side", [20_000, 100_000, 2**31 - 1])
 def test_a_picture_that_would_fill_the_memory_is_not_decoded(side: int) -> None:
     with pytest.raises(UnusableImageError, match="too many"):
         fitted(claiming(side, side), "image/png", max_bytes=10**6)
 
 
-@pytest.mark.parametrize("kind", FORMATS)
+@together("kind", FORMATS)
 def test_damage_inside_is_an_error_when_it_is_to_be_made_smaller(kind: str) -> None:
     content = bytearray(picture(kind, (300, 200)))
     content[40 : len(content) - 40] = bytes(len(content) - 80)

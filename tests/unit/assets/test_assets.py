@@ -5,6 +5,7 @@ import pytest
 
 from agent_core.assets import REQUIRED_ASSETS, SYSTEM_IDS, check_assets, load_asset
 from agent_core.errors import ConfigError
+from tables import together
 
 
 def test_every_required_text_is_there() -> None:
@@ -18,7 +19,7 @@ def test_a_missing_text_is_named_with_the_cure() -> None:
         load_asset("agent.nobody")
 
 
-@pytest.mark.parametrize("asset_id", ["system.../../secret", "system.\0", "template.other", ""])
+@together("asset_id", ["system.../../secret", "system.\0", "template.other", ""])
 def test_an_id_is_no_path(asset_id: str) -> None:
     with pytest.raises(ConfigError):
         load_asset(asset_id)

@@ -2,11 +2,11 @@ import json
 from time import process_time
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from agent_core.assets.front_matter import MAX_HEAD_BYTES, parse_front_matter
 from sweeps import examples
+from tables import together
 
 MOST_SECONDS = 2
 
@@ -54,7 +54,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("head", REFUSED.values(), ids=list(REFUSED))
+@together("head", REFUSED.values(), ids=list(REFUSED))
 def test_what_is_not_admitted_is_a_problem_and_no_exception(head: str) -> None:
     started = process_time()
     taken = parse_front_matter(f"---\n{head}\n---\nbody")
@@ -65,7 +65,7 @@ def test_what_is_not_admitted_is_a_problem_and_no_exception(head: str) -> None:
     assert taken.body.endswith("body")
 
 
-@pytest.mark.parametrize(
+@together(
     ("head", "value"),
     [
         ("x", "x"),
@@ -114,7 +114,7 @@ def test_a_head_is_taken_off() -> None:
     assert taken.text("tags") == ""
 
 
-@pytest.mark.parametrize("text", ["body", "", "-- -\n", "text\n---\na: 1\n---\n"])
+@together("text", ["body", "", "-- -\n", "text\n---\na: 1\n---\n"])
 def test_a_text_without_a_head_is_all_body(text: str) -> None:
     taken = parse_front_matter(text)
     assert taken.body == text
@@ -122,14 +122,14 @@ def test_a_text_without_a_head_is_all_body(text: str) -> None:
     assert taken.problem is None
 
 
-@pytest.mark.parametrize("head", ["", "# only a remark\n", "\n\n", "   \n"])
+@together("head", ["", "# only a remark\n", "\n\n", "   \n"])
 def test_an_empty_head_has_no_fields_and_no_problem(head: str) -> None:
     taken = parse_front_matter(f"---\n{head}---\nbody")
     assert (taken.fields, taken.problem, taken.body) == ({}, None, "body")
 
 
-@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
-@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+@together("mark", [b"", b"\xef\xbb\xbf"])
+@together("end", [b"\n", b"\r\n"])
 def test_bom_and_windows_line_ends_are_fine(mark: bytes, end: bytes) -> None:
     taken = parse_front_matter(mark + b"---" + end + b"name: x" + end + b"---" + end + b"body")
     assert taken.fields == {"name": "x"}

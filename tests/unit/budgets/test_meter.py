@@ -28,6 +28,7 @@ from agent_core.types import (
 )
 from judging import judged, owners_are_dead
 from rows import a_child, a_child_run, an_opening
+from tables import together
 
 MODEL = ModelConfig(provider="x", name="x", price=PriceConfig(input=1.0, output=5.0))
 UNITS = ("usd", "input_tokens", "output_tokens", "total_tokens", "requests")
@@ -100,7 +101,7 @@ async def work(dice: random.Random, adapter: MeteredAdapter, *, calls: int) -> l
     return codes
 
 
-@pytest.mark.parametrize("seed", range(40))
+@together("seed", range(40))
 async def test_no_scope_spends_more_than_its_limit_and_what_services_report_beyond(
     seed: int,
 ) -> None:
@@ -141,7 +142,7 @@ async def test_no_scope_spends_more_than_its_limit_and_what_services_report_beyo
         assert total == pytest.approx(use.spent)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@together("seed", range(5))
 async def test_what_a_dead_process_had_reserved_is_within_every_budget(seed: int) -> None:
     dice = random.Random(seed)  # noqa: S311 - a test
     store = SqliteSessionStore.in_memory()

@@ -9,6 +9,7 @@ import pytest
 from agent_core.budgets.prices import Prices, may_have_price
 from agent_core.config.models import ModelConfig, PriceConfig
 from agent_core.types import Usage
+from tables import together
 
 PRIVATE = "http://127.0.0.1:8000/v1"
 
@@ -17,7 +18,7 @@ def model(provider: str, name: str, base_url: str | None = None, **fields: Any) 
     return ModelConfig(provider=provider, name=name, base_url=base_url, **fields)
 
 
-@pytest.mark.parametrize(
+@together(
     ("asked", "dollars"),
     [
         (model("openai", "gpt-4o"), 12.5),

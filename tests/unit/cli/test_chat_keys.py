@@ -1,9 +1,9 @@
 """Keys are read alike however a terminal reports them, and wherever its reports are cut."""
 
-import pytest
 from prompt_toolkit.key_binding import KeyPress
 
 from agent_core.cli.chat.keys import KeyParser
+from tables import together
 
 NEW_LINE = ["escape", "c-m"]
 PASTED = "\x1b[200~a\x1b[13;2u\x00b\x1b[201~"
@@ -66,7 +66,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("typed", "read"), CASES)
+@together(("typed", "read"), CASES)
 def test_a_key_is_read_whole_and_nothing_else_is_typed(typed: str, read: list[str]) -> None:
     assert keys(typed) == read
     assert keys(*typed) == read

@@ -8,6 +8,7 @@ from agent_core.cli.chat.mentions import find_mentions, unfinished_mention
 from agent_core.cli.chat.message import attach_files
 from agent_core.tools.workspace import PathPolicy
 from agent_core.types import TextBlock
+from tables import together
 
 FILES = {
     "lamp.py",
@@ -26,7 +27,7 @@ def look_up(name: str) -> str | None:
     return name if name in FILES else None
 
 
-@pytest.mark.parametrize(
+@together(
     ("text", "found"),
     [
         ("look at @lamp.py", ["lamp.py"]),
@@ -48,7 +49,7 @@ def test_a_mention_ends_where_its_file_does(text: str, found: list[str] | str) -
     assert [name for name, place in find_mentions(text, look_up) if place] == names
 
 
-@pytest.mark.parametrize(
+@together(
     ("text", "name"),
     [
         ("@lamp.py.bak", "lamp.py.bak"),
@@ -64,7 +65,7 @@ def test_a_file_that_is_not_there_is_named_whole(text: str, name: str) -> None:
     assert [*find_mentions(text, look_up)] == [(name, None)]
 
 
-@pytest.mark.parametrize(
+@together(
     "text",
     [
         "write to me@lamp.py",
@@ -90,7 +91,7 @@ def test_a_long_run_of_letters_is_looked_up_a_bounded_number_of_times() -> None:
     assert len(looked_up) <= 400
 
 
-@pytest.mark.parametrize(
+@together(
     ("before", "unfinished"),
     [
         ("look at @lam", (9, "lam")),

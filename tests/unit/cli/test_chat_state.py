@@ -1,10 +1,9 @@
 """The status line of the chat: what matters most at every width."""
 
-import pytest
-
 from agent_core.cli.chat.state import State, fit_state
 from agent_core.cli.layout import cells
 from agent_core.types import Usage
+from tables import together
 
 WORKING = State(
     model="anthropic:claude-opus-4-1",
@@ -17,7 +16,7 @@ WORKING = State(
 )
 
 
-@pytest.mark.parametrize(
+@together(
     ("width", "line"),
     [
         (39, "claude-opus-… · accept-edits · 1 m 15 s"),

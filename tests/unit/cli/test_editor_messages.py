@@ -1,13 +1,13 @@
 from typing import Any
 
-import pytest
 from acp.schema import ResourceContentBlock, TextContentBlock
 
 from agent_core.cli.acp.content import user_message
 from agent_core.types import Draft, Role
+from tables import together
 
 
-@pytest.mark.parametrize(
+@together(
     ("link", "words"),
     [
         ({"uri": "file:///src/my%20a.py", "name": "my a.py"}, "see [my a.py](/src/my a.py) now"),

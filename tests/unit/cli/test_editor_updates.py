@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
 from acp.schema import (
     AgentMessageChunk,
     AgentThoughtChunk,
@@ -25,6 +24,7 @@ from agent_core.types import (
     TextBlock,
     utc_now,
 )
+from tables import together
 
 PROJECT = Path("/project")
 
@@ -57,20 +57,14 @@ def test_only_a_file_that_did_not_exist_has_no_text_before() -> None:
     assert edits(unified_diff("x\n", "", shown="a")) == [("/project/a", "x\n", "")]
 
 
-@pytest.mark.parametrize(
-    "before", ["one", "one\n", "one\r\n", "one\ntwo", "", "\n", "\r", "a\x0cb"]
-)
-@pytest.mark.parametrize(
-    "after", ["1", "1\n", "1\r\n", "one\n1", "one\r\n", "one", "\n\n", "\ufeff1"]
-)
+@together("before", ["one", "one\n", "one\r\n", "one\ntwo", "", "\n", "\r", "a\x0cb"])
+@together("after", ["1", "1\n", "1\r\n", "one\n1", "one\r\n", "one", "\n\n", "\ufeff1"])
 def test_a_diff_turns_the_text_before_into_the_text_after(before: str, after: str) -> None:
     if before != after:
         assert edits(unified_diff(before, after, shown="a")) == [("/project/a", before, after)]
 
 
-@pytest.mark.parametrize(
-    "line", ["-- a", "++ b", "@@ -1 +1 @@", "", "\u2028x", "\x85", "\\ No newline"]
-)
+@together("line", ["-- a", "++ b", "@@ -1 +1 @@", "", "\u2028x", "\x85", "\\ No newline"])
 def test_lines_that_look_like_marks_are_text(line: str) -> None:
     before, after = f"keep\n{line}\n", "keep\nnew\n"
     assert edits(unified_diff(before, after, shown="a")) == [("/project/a", before, after)]
@@ -90,7 +84,7 @@ INEXACT = {
 }
 
 
-@pytest.mark.parametrize("diff", INEXACT.values(), ids=INEXACT.keys())
+@together("diff", INEXACT.values(), ids=INEXACT.keys())
 def test_a_diff_that_is_not_exact_is_shown_as_text(diff: str) -> None:
     assert edits(diff) == []
     (said,) = remarks(diff)
@@ -118,7 +112,7 @@ def test_a_diff_of_several_files_names_each() -> None:
     assert edits(diff) == [("/project/one", "a\n", "b\n"), ("/project/two", "c\n", "d\n")]
 
 
-@pytest.mark.parametrize("text", ["plain", "``` closes", "a ````` b ```", "`"])
+@together("text", ["plain", "``` closes", "a ````` b ```", "`"])
 def test_no_text_closes_its_fence(text: str) -> None:
     first, *body, last = fenced(text).split("\n")
     assert first == last
@@ -175,9 +169,7 @@ def told(
     return found
 
 
-@pytest.mark.parametrize(
-    "between", [EventType.HOOK_FAILED, EventType.MCP_SERVER_FAILED, EventType.COMPACT_FAILED]
-)
+@together("between", [EventType.HOOK_FAILED, EventType.MCP_SERVER_FAILED, EventType.COMPACT_FAILED])
 def test_a_remark_within_a_text_does_not_repeat_the_text(between: EventType) -> None:
     translation = Translation(PROJECT)
     reply = reply_of(ReasoningBlock(text="why"), TextBlock(text="one two"))
@@ -197,8 +189,8 @@ def test_a_remark_within_a_text_does_not_repeat_the_text(between: EventType) -> 
     }
 
 
-@pytest.mark.parametrize("seen", ["", "one ", "one two "])
-@pytest.mark.parametrize("again", [False, True])
+@together("seen", ["", "one ", "one two "])
+@together("again", [False, True])
 def test_pieces_that_were_missed_or_come_again_are_shown_once(seen: str, *, again: bool) -> None:
     translation = Translation(PROJECT)
     kinds = (EventType.MODEL_REASONING_DELTA, EventType.MODEL_TEXT_DELTA)

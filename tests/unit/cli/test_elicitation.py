@@ -15,6 +15,7 @@ from agent_core.cli.elicitation import TerminalElicitation
 from agent_core.cli.lines import InputLines
 from agent_core.cli.terminal import Terminal
 from agent_core.types import ElicitationAnswer, ElicitationRequest
+from tables import together
 
 
 def form(**fields: Any) -> ElicitationRequest:
@@ -68,7 +69,7 @@ async def at_a_pipe(text: str, request: ElicitationRequest) -> tuple[Elicitation
         return await asking(descriptor, screen)(request), screen.getvalue()
 
 
-@pytest.mark.parametrize(
+@together(
     ("field", "typed", "value"),
     [
         ({"type": "string"}, "tea", "tea"),
@@ -90,7 +91,7 @@ async def test_each_kind_of_field_is_read_as_its_type(
     assert answer == ElicitationAnswer(action="accept", content={"it": value})
 
 
-@pytest.mark.parametrize(
+@together(
     ("field", "shown"),
     [
         ({"type": "string", "default": "tea"}, "(string, default tea)"),
@@ -118,7 +119,7 @@ async def test_a_default_is_shown_in_the_words_that_can_be_typed(
     assert f"it {shown}\n" in said
 
 
-@pytest.mark.parametrize(
+@together(
     ("field", "typed"),
     [
         ({"type": "integer"}, "three"),

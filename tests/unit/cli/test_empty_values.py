@@ -7,6 +7,7 @@ import pytest
 
 from agent_core.cli.command import build_parser, parse
 from agent_core.cli.options import Parser
+from tables import together
 
 TEXTS = {"args", "instructions", "message", "reason", "words"}
 
@@ -65,7 +66,7 @@ def test_an_empty_value_after_an_equals_sign_is_refused(capsys: pytest.CaptureFi
     assert "argument --session-id: the value is empty" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
+@together(
     "line",
     [
         ["run", "--instructions", "", "go"],

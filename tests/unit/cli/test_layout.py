@@ -16,6 +16,7 @@ import agent_core.cli
 import kgent
 from agent_core.cli.layout import rows_of, window_size, wrapped_parts
 from agent_core.cli.terminal import Style, Terminal
+from tables import together
 
 
 class Screen(StringIO):
@@ -85,9 +86,7 @@ def test_pieces_keep_their_looks_where_a_line_breaks() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("line", "rows"), [("", 1), ("x" * 80, 2), ("x" * 81, 3), ("\x1b[2m加加\x1b[0m", 1)]
-)
+@together(("line", "rows"), [("", 1), ("x" * 80, 2), ("x" * 81, 3), ("\x1b[2m加加\x1b[0m", 1)])
 def test_rows_are_counted_at_the_width_of_the_window(line: str, rows: int) -> None:
     assert rows_of(line, 40) == rows
 

@@ -8,6 +8,7 @@ from rich.cells import cell_len
 
 from agent_core.cli.markdown import MarkdownStream
 from sweeps import is_whole
+from tables import together
 
 LOOK = re.compile(r"\x1b\[[0-9;]*m")
 ACTS = re.compile(
@@ -60,7 +61,7 @@ y = 2
 """
 
 
-@pytest.mark.parametrize("step", [1, 7, 10_000])
+@together("step", [1, 7, 10_000])
 def test_the_pieces_that_it_comes_in_make_no_difference(step: int) -> None:
     assert laid_out(EVERYTHING, step=step) == laid_out(EVERYTHING)
 
@@ -79,14 +80,14 @@ def test_nothing_that_was_said_is_left_out() -> None:
         assert part in shown
 
 
-@pytest.mark.parametrize("width", [20, 40, 80])
+@together("width", [20, 40, 80])
 def test_no_line_is_wider_than_the_screen(width: int) -> None:
     text = EVERYTHING + "\n加法" * 50 + "\n\n👩‍👩‍👧 are 🎉" * 20
     for line in words(text, width=width).splitlines():
         assert cell_len(line) <= width or " " not in line.strip(" |▌•()"), line
 
 
-@pytest.mark.parametrize(
+@together(
     "attack",
     [
         "\x1b]52;c;aGk=\x07",
@@ -105,7 +106,7 @@ def test_no_line_is_wider_than_the_screen(width: int) -> None:
         "\u2028",
     ],
 )
-@pytest.mark.parametrize("step", [1, 10_000])
+@together("step", [1, 10_000])
 def test_no_text_acts_on_the_terminal(attack: str, step: int) -> None:
     assert not ACTS.search(words(f"first\n\n{attack}\n\nlast {attack}", step=step))
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from agent_core.cli.chat.own_commands import MOST_BYTES, OwnCommand, OwnCommands
+from tables import together
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def filled(text: str, line: str) -> str:
     return OwnCommand("review", Path("review.md"), text).fill(line)
 
 
-@pytest.mark.parametrize(
+@together(
     ("text", "line", "message"),
     [
         ("Review $ARGUMENTS.", "/review src/a.py  b", "Review src/a.py  b."),
@@ -45,7 +46,7 @@ def test_what_follows_the_name_takes_its_place_verbatim(text: str, line: str, me
     assert filled(text, line) == message
 
 
-@pytest.mark.parametrize(
+@together(
     ("text", "line", "message"),
     [
         ("Fix #$1 in $2.", "/fix 42 cart.py", "Fix #42 in cart.py."),

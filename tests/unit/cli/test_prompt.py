@@ -30,9 +30,10 @@ from agent_core.types import (
     ToolPermission,
 )
 from sweeps import sampled
+from tables import together
 
 
-@pytest.mark.parametrize(
+@together(
     ("line", "decision"),
     [
         ("1", Decision.ALLOW_ONCE),
@@ -208,7 +209,7 @@ async def test_what_was_typed_before_the_question_is_no_answer(screen: Screen) -
     assert answer.decision is Decision.DENY
 
 
-@pytest.mark.parametrize(
+@together(
     "text",
     [
         "hello\ny\n",
@@ -220,7 +221,7 @@ async def test_what_was_typed_before_the_question_is_no_answer(screen: Screen) -
     ],
     ids=["last", "first", "all", "help", "bracketed", "long"],
 )
-@pytest.mark.parametrize("term", ["xterm", "dumb"])
+@together("term", ["xterm", "dumb"])
 async def test_a_pasted_text_holds_no_answer(text: str, term: str) -> None:
     screen = Screen(term=term)
     try:
@@ -325,7 +326,7 @@ async def test_what_a_key_shows_begins_on_a_line_of_its_own(screen: Screen) -> N
     assert {*prompts} == {""}
 
 
-@pytest.mark.parametrize("columns", [40, 80, 120])
+@together("columns", [40, 80, 120])
 async def test_a_question_is_the_call_and_the_keys(columns: int) -> None:
     made = Screen(columns)
     try:
@@ -395,9 +396,9 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("columns", [40, 80])
-@pytest.mark.parametrize("text", sampled([*HOSTILE, "x" * 300 + "/y once"], 7))
-@pytest.mark.parametrize("field", ["target", "diff", "rule", "agent_task"])
+@together("columns", [40, 80])
+@together("text", sampled([*HOSTILE, "x" * 300 + "/y once"], 7))
+@together("field", ["target", "diff", "rule", "agent_task"])
 async def test_nothing_imitates_the_keys(columns: int, text: str, field: str) -> None:
     made = Screen(columns)
     try:

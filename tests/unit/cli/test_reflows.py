@@ -1,11 +1,10 @@
 """Terminals that cut lines off in a narrower window are known, also under another one."""
 
-import pytest
-
 from agent_core.cli.layout import reflows
+from tables import together
 
 
-@pytest.mark.parametrize(
+@together(
     ("environ", "expected"),
     [
         ({"TERM": "xterm-256color"}, True),

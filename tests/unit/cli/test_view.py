@@ -9,6 +9,7 @@ from agent_core.cli.terminal import Terminal
 from agent_core.cli.view import RunView
 from agent_core.tools.patch import unified_diff
 from agent_core.types import NEVER_BEGAN, EventType, RuntimeEvent, Usage, utc_now
+from tables import together
 
 
 class Screen(StringIO):
@@ -123,7 +124,7 @@ def test_an_answer_whose_events_have_lost_a_secret_is_written_once() -> None:
     assert err.getvalue() == ""
 
 
-@pytest.mark.parametrize(
+@together(
     ("kind", "payload", "shown"),
     [
         ("tool_completed", {"exit_code": 0, "duration_ms": 400}, "exit code 0 (400 ms)"),

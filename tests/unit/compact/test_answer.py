@@ -5,11 +5,12 @@ import pytest
 
 from agent_core.compact.compactor import summary_of
 from agent_core.errors import SchemaError
+from tables import together
 
 SAID = "what was done, in as many words as needed"
 
 
-@pytest.mark.parametrize(
+@together(
     "text",
     [
         f'{{"summary": "## Goal\\n{SAID}"}}',
@@ -30,7 +31,7 @@ def test_a_summary_is_found_in_what_models_really_answer(text: str) -> None:
     assert summary_of(text) == f"## Goal\n{SAID}"
 
 
-@pytest.mark.parametrize(
+@together(
     ("written", "meant"),
     [
         (r"C:\\new\\table", r"C:\new\table"),
@@ -40,17 +41,17 @@ def test_a_summary_is_found_in_what_models_really_answer(text: str) -> None:
         (r"half \ud83d of it", "half \ufffd of it"),
     ],
 )
-@pytest.mark.parametrize("end", ["", '"', '"}', '" }\n', "\\", "\\u00"])
+@together("end", ["", '"', '"}', '" }\n', "\\", "\\u00"])
 def test_escapes_are_read_in_json_that_is_broken(written: str, meant: str, end: str) -> None:
     assert summary_of(f'{{"summary": "{SAID}: {written}{end}') == f"{SAID}: {meant}"
 
 
-@pytest.mark.parametrize("end", ['"', '",', '"}'])
+@together("end", ['"', '",', '"}'])
 def test_a_backslash_may_be_the_last_sign_of_a_broken_summary(end: str) -> None:
     assert summary_of(f'{{"summary": "{SAID}: C:\\\\{end}') == f"{SAID}: C:\\"
 
 
-@pytest.mark.parametrize(
+@together(
     "text",
     [
         "用户希望修复登录错误必须保留注释不要改接口已经修改了三个文件下一步是运行测试并更新文档然后提交代码",
@@ -62,7 +63,7 @@ def test_a_summary_may_be_in_any_language_and_form(text: str) -> None:
     assert summary_of(text) == text.strip()
 
 
-@pytest.mark.parametrize("filler", [" ", "{", "`", "```\n", '"', "[", "{ ", "\\", "\\u00"])
+@together("filler", [" ", "{", "`", "```\n", '"', "[", "{ ", "\\", "\\u00"])
 def test_no_answer_takes_long_to_read(filler: str) -> None:
     started = process_time()
     for text in (filler * 1_000_000, f"```\n{filler * 1_000_000}", f'{{"summary": "{filler * 999}'):
@@ -90,7 +91,7 @@ def test_a_summary_in_a_script_without_spaces_may_be_short() -> None:
             summary_of(text)
 
 
-@pytest.mark.parametrize(
+@together(
     "text",
     [
         *(

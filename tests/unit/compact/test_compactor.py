@@ -21,6 +21,7 @@ from agent_core.types import (
     answered_message,
 )
 from sweeps import examples
+from tables import together
 from unit.compact.paths import Path
 from unit.context.conversations import composer
 
@@ -240,7 +241,7 @@ async def test_a_summary_that_is_too_long_is_cut() -> None:
     assert estimate_text(str(node.metadata["summary"])) <= LIMITS.summary
 
 
-@pytest.mark.parametrize("answer", ["", '{"summary": " "}', "too short", "x" * 500, "- " * 99])
+@together("answer", ["", '{"summary": " "}', "too short", "x" * 500, "- " * 99])
 async def test_an_answer_without_a_summary_is_no_compaction(answer: str) -> None:
     with pytest.raises(SchemaError):
         await compacted(a_long_talk(), Scribe(lambda _: answer))
@@ -255,7 +256,7 @@ async def test_a_compaction_longer_than_what_it_replaces_is_refused() -> None:
         await compacted(path, Scribe(lambda _: "long " * 300), keep=40)
 
 
-@pytest.mark.parametrize("window", [2048, 8192, 32_768, 200_000])
+@together("window", [2048, 8192, 32_768, 200_000])
 def test_reserves_are_clamped_to_the_window(window: int) -> None:
     policy = CompactPolicy(config=CompactionConfig(), window=window, room=window // 2)
     assert window // 3 <= policy.threshold < window

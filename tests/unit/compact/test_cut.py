@@ -1,7 +1,6 @@
-import pytest
-
 from agent_core.compact.cut import choose_cut, visible_tokens
 from agent_core.types import NodeType
+from tables import together
 from unit.compact.paths import Path
 
 LONG = "word " * 200
@@ -25,7 +24,7 @@ def test_the_end_is_kept_from_the_beginning_of_a_turn() -> None:
     assert cut.tokens_before == visible_tokens(path.nodes) == sum(n.token_count for n in path.nodes)
 
 
-@pytest.mark.parametrize("keep", [0, 1, 100])
+@together("keep", [0, 1, 100])
 def test_the_last_turn_stays_whole_or_is_cut_between_its_exchanges(keep: int) -> None:
     path = talk(3)
     cut = choose_cut(path.nodes, keep=keep)

@@ -1,9 +1,8 @@
-import pytest
-
 from agent_core.compact.kept import rule_statements
+from tables import together
 
 
-@pytest.mark.parametrize(
+@together(
     ("text", "statements"),
     [
         ("Hello. Always use tabs! Thanks.", ["Always use tabs!"]),

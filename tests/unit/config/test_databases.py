@@ -11,6 +11,7 @@ from agent_core.config.databases import check_database_url, find_database_url, u
 from agent_core.config.load import config_secrets, read_setup
 from agent_core.errors import ConfigError, ErrorCode
 from agent_core.redaction.redactor import Redactor
+from tables import together
 
 URL = "postgresql://ann:s3cr%40t-word@db.example:5432/agents?sslmode=require"
 MODEL = {"provider": "ollama", "name": "gemma4"}
@@ -49,7 +50,7 @@ def test_a_variable_that_is_missing_is_named_with_the_cure(
     assert caught.value.details == {"key": "store.url_env", "variable": "AGENT_DATABASE"}
 
 
-@pytest.mark.parametrize(
+@together(
     "url",
     [
         "postgres://db",
@@ -191,10 +192,10 @@ def test_every_spelling_of_the_password_is_a_secret(tmp_path: Path) -> None:
     assert "p/w" in found.values()
 
 
-@pytest.mark.parametrize(
+@together(
     ("written", "decoded"), [("p%2fw+ord", "p/w+ord"), ("p%2Fw%25d", "p/w%d"), ("p[w#rd", "p[w#rd")]
 )
-@pytest.mark.parametrize(
+@together(
     "url",
     [
         "postgresql://app:{}@host/db",

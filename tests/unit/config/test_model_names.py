@@ -9,6 +9,7 @@ from agent_core.config.load import build_config, config_secrets, resolve_model
 from agent_core.config.model_names import model_fields
 from agent_core.config.models import ModelConfig
 from agent_core.errors import ConfigError
+from tables import together
 
 READ: list[tuple[str, dict[str, str]]] = [
     ("openai:gpt-5", {"provider": "openai", "name": "gpt-5"}),
@@ -64,7 +65,7 @@ MALFORMED = (
 )
 
 
-@pytest.mark.parametrize(("text", "fields"), READ)
+@together(("text", "fields"), READ)
 def test_a_model_string_is_read(text: str, fields: dict[str, str]) -> None:
     assert model_fields(text) == fields
 
@@ -76,7 +77,7 @@ def test_a_file_starts_at_the_current_folder(
     assert build_config(None, "local:m/tiny.gguf").model.path == str(tmp_path / "m/tiny.gguf")
 
 
-@pytest.mark.parametrize("text", MALFORMED)
+@together("text", MALFORMED)
 def test_what_is_no_model_string_gets_the_form_shown(text: str) -> None:
     with pytest.raises(ConfigError, match="provider:name, such as openai:gpt-5"):
         build_config(None, text)
@@ -107,7 +108,7 @@ KEYS: list[tuple[str, str | None]] = [
 ]
 
 
-@pytest.mark.parametrize(("text", "variable"), KEYS)
+@together(("text", "variable"), KEYS)
 def test_a_key_is_found_for_the_public_service_only(text: str, variable: str | None) -> None:
     assert build_config(None, text).model.api_key_env == variable
     base = build_config({"model": {"provider": "ollama", "name": "a"}})
@@ -118,7 +119,7 @@ def test_a_key_is_found_for_the_public_service_only(text: str, variable: str | N
     assert resolve_model(config, "b").api_key_env == variable
 
 
-@pytest.mark.parametrize(
+@together(
     ("table", "variable"),
     [
         ({"provider": "openai"}, "OPENAI_API_KEY"),
@@ -190,7 +191,7 @@ def test_a_name_that_is_neither_a_table_nor_a_model_is_named() -> None:
         )
 
 
-@pytest.mark.parametrize(
+@together(
     ("configured", "text", "window"),
     [
         ({}, "openai:gpt-5", 128_000),

@@ -5,6 +5,7 @@ import pytest
 from agent_core.config.load import config_secrets, missing_keys, resolve_model
 from agent_core.config.models import Config, ModelProfile
 from agent_core.errors import ConfigError
+from tables import together
 
 CONFIG = Config.model_validate(
     {
@@ -55,7 +56,7 @@ def test_a_key_never_follows_to_another_provider() -> None:
     assert other.api_key_env == "OTHER_KEY"
 
 
-@pytest.mark.parametrize(
+@together(
     "base_url",
     [
         "https://elsewhere.example/v1",

@@ -5,12 +5,13 @@ import pytest
 from agent_core.config.models import ModelConfig
 from agent_core.config.proxies import proxy_for
 from agent_core.errors import ConfigError
+from tables import together
 
 SERVICE = "https://api.service.test/v1"
 PROXY = {"HTTPS_PROXY": "http://proxy:1"}
 
 
-@pytest.mark.parametrize(
+@together(
     ("environ", "url", "proxy"),
     [
         ({}, SERVICE, None),
@@ -43,7 +44,7 @@ def test_the_environment_names_the_proxy(
     assert proxy_for(url, None, environ) == proxy
 
 
-@pytest.mark.parametrize(
+@together(
     ("no_proxy", "is_exempt"),
     [
         ("*", True),
@@ -77,7 +78,7 @@ def test_networks_can_be_exempt() -> None:
     assert proxy_for("https://11.1.2.3/v1", None, environ) == "http://proxy:1"
 
 
-@pytest.mark.parametrize(
+@together(
     ("no_proxy", "url", "is_exempt"),
     [
         ("[fd00::7]:8443", "https://[fd00::7]:8443/v1", True),
@@ -111,7 +112,7 @@ def test_what_is_configured_counts_before_the_environment() -> None:
     assert proxy_for(SERVICE, "", PROXY) is None
 
 
-@pytest.mark.parametrize(
+@together(
     "value",
     [
         "socks5://me:hidden@proxy:1",

@@ -6,9 +6,10 @@ from agent_core.config.load import load_config, resolve_model
 from agent_core.config.models import ModelConfig, ModelProfile
 from agent_core.config.servers import is_public, ollama_address
 from isolation import Home
+from tables import together
 
 
-@pytest.mark.parametrize(
+@together(
     ("written", "address"),
     [
         ("", "http://127.0.0.1:11434"),
@@ -42,7 +43,7 @@ def test_ollamas_variable_is_read_as_ollama_reads_it(written: str, address: str)
     assert ollama_address({"OLLAMA_HOST": written}) == address
 
 
-@pytest.mark.parametrize(
+@together(
     "url",
     [
         "http://127.0.0.1:1/v1",
@@ -71,7 +72,7 @@ def test_addresses_of_this_machine_and_of_private_networks_are_not_public(url: s
     assert ModelConfig(provider="openai", name="m", base_url=url).first_byte_limit_ms == 0
 
 
-@pytest.mark.parametrize(
+@together(
     "url", ["https://api.openai.com/v1", "http://8.8.8.8", "https://[2606:4700::1]", "https://a.io"]
 )
 def test_other_addresses_are_public(url: str) -> None:
@@ -79,7 +80,7 @@ def test_other_addresses_are_public(url: str) -> None:
     assert ModelConfig(provider="openai", name="m", base_url=url).first_byte_limit_ms == 600_000
 
 
-@pytest.mark.parametrize("provider", ["openai", "anthropic", "gemini", "bedrock"])
+@together("provider", ["openai", "anthropic", "gemini", "bedrock"])
 def test_a_services_own_address_is_a_hosted_one(provider: str) -> None:
     assert ModelConfig(provider=provider, name="m").first_byte_limit_ms == 600_000
 

@@ -5,11 +5,10 @@ import tomllib
 from importlib.resources import files
 from typing import Any, get_args
 
-import pytest
-
 from agent_core.config.models import Config, ToolOverrideConfig
 from agent_core.config.problems import _sections_in
 from agent_core.config.section import Section
+from tables import together
 
 _FILE = files("agent_core") / "assets" / "templates" / "config_default.toml"
 TEMPLATE = _FILE.read_text(encoding="utf-8")
@@ -86,9 +85,7 @@ def test_keys_without_a_default_stand_commented_out() -> None:
     assert set(defaults) - set(written) == unset | named_tables | {"model.timeout_ms"}
 
 
-@pytest.mark.parametrize(
-    "line", ['provider = "ollama"', 'name = "gemma4"', 'base_url = "http://127.0.0.1:11434"']
-)
+@together("line", ['provider = "ollama"', 'name = "gemma4"', 'base_url = "http://127.0.0.1:11434"'])
 def test_the_model_lines_are_literal(line: str) -> None:
     assert line in TEMPLATE.splitlines()
 

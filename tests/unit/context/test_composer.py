@@ -5,8 +5,6 @@ from datetime import date
 from pathlib import Path
 from time import perf_counter
 
-import pytest
-
 from agent_core.config.models import ContextConfig
 from agent_core.context.messages import TokenScale
 from agent_core.context.system_prompt import (
@@ -30,6 +28,7 @@ from agent_core.types import (
     ToolResultBlock,
     Usage,
 )
+from tables import together
 from unit.context.conversations import READ_FILE, Talk, composer
 
 TOOLS = (READ_FILE,)
@@ -214,9 +213,7 @@ async def test_a_refused_request_does_not_fit_the_next_time() -> None:
     assert composer(scale=scale).build(talk.path, TOOLS).over_budget
 
 
-@pytest.mark.parametrize(
-    "absurd", [0, -5, 1, 399, 4001, 10**6, 10**12, 10**400, float("nan"), float("inf")]
-)
+@together("absurd", [0, -5, 1, 399, 4001, 10**6, 10**12, 10**400, float("nan"), float("inf")])
 def test_a_count_that_no_tokenizer_has_changes_nothing(absurd: int) -> None:
     scale = TokenScale()
     for _ in range(20):
@@ -228,7 +225,7 @@ def test_a_count_that_no_tokenizer_has_changes_nothing(absurd: int) -> None:
     assert scale.of("m") == 1.3
 
 
-@pytest.mark.parametrize("low", [400, 500, 790])
+@together("low", [400, 500, 790])
 def test_no_count_lowers_the_scale_so_far_that_the_window_overfills(low: int) -> None:
     scale = TokenScale()
     for _ in range(20):

@@ -1,7 +1,5 @@
 from pathlib import Path
 
-import pytest
-
 from agent_core.context.skills import SkillCatalog, load_skill_tool, plan_template_tool
 from agent_core.context.system_prompt import static_blocks
 from agent_core.disk.unfinished import UnfinishedWrites
@@ -24,6 +22,7 @@ from agent_core.types import (
     ToolCallBlock,
     ToolResultBlock,
 )
+from tables import together
 from unit.context.conversations import Talk, composer
 
 
@@ -34,14 +33,14 @@ def nested(depth: int) -> object:
     return value
 
 
-@pytest.mark.parametrize(
+@together(
     ("text", "tokens"), [("", 0), ("a", 1), ("four", 1), ("fives", 2), ("必须", 2), ("\ud800", 1)]
 )
 def test_four_bytes_are_a_token(text: str, tokens: int) -> None:
     assert estimate_text(text) == tokens
 
 
-@pytest.mark.parametrize(
+@together(
     ("block", "tokens"),
     [
         (TextBlock(text="x" * 40), 10),
@@ -56,7 +55,7 @@ def test_a_message_costs_its_blocks_and_a_little(block: ContentBlock, tokens: in
     assert estimate_blocks([block]) == MESSAGE_TOKENS + tokens
 
 
-@pytest.mark.parametrize("data", [{"x": "\ud800"}, 10**400, nested(5000), float("nan"), object()])
+@together("data", [{"x": "\ud800"}, 10**400, nested(5000), float("nan"), object()])
 def test_nothing_is_too_odd_to_be_estimated(data: object) -> None:
     assert estimate_blocks([JsonBlock(data=data)]) > 0
 

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import pytest
-
 from agent_core.errors import ErrorCode
 from agent_core.events.projection import Call, Projection
 from agent_core.types import (
@@ -18,6 +16,7 @@ from agent_core.types import (
     utc_now,
 )
 from agent_core.types.content import ContentBlock
+from tables import together
 
 
 def happens(
@@ -84,7 +83,7 @@ def test_agents_that_give_calls_the_same_id_are_told_apart() -> None:
     assert (parent.outcome, child.outcome) == ("completed", "failed")
 
 
-@pytest.mark.parametrize(
+@together(
     ("reason", "outcome"),
     [
         ("interrupted_effect_unknown", "interrupted"),
@@ -103,7 +102,7 @@ def test_only_the_runtime_says_that_a_call_was_interrupted(reason: str, outcome:
     assert forged.outcome == "failed"
 
 
-@pytest.mark.parametrize(
+@together(
     ("code", "outcome"),
     [
         (ErrorCode.PERMISSION_DENIED, "denied"),

@@ -8,6 +8,7 @@ from agent_core.errors import ConfigError, ErrorCode
 from agent_core.hooks.file import HookFile, HookPoint, Matcher, load_hooks, matches
 from agent_core.hooks.matchers import KnownTools, find_impossible, find_unmet
 from agent_core.types import ToolCall, ToolDefinition
+from tables import together
 
 COMMAND = {"type": "command", "command": "true"}
 
@@ -214,7 +215,7 @@ def file_of(event: str, matcher: Any) -> HookFile:
     return HookFile.model_validate({"version": 1, "hooks": {event: groups}})
 
 
-@pytest.mark.parametrize(("event", "matcher", "problem"), IMPOSSIBLE)
+@together(("event", "matcher", "problem"), IMPOSSIBLE)
 def test_a_matcher_that_no_tool_can_meet_is_named(event: str, matcher: Any, problem: str) -> None:
     found = find_impossible(file_of(event, matcher), BUILT_IN, lambda: DEFINITIONS)
     assert found is not None
@@ -222,7 +223,7 @@ def test_a_matcher_that_no_tool_can_meet_is_named(event: str, matcher: Any, prob
     assert problem in found
 
 
-@pytest.mark.parametrize(
+@together(
     "matcher",
     [
         *("code.write_file", "agent.create_sub_agent", "mcp.github.push", "my_tool", {"tag": "x"}),
@@ -251,7 +252,7 @@ UNMET = {
 }
 
 
-@pytest.mark.parametrize("name", UNMET)
+@together("name", UNMET)
 def test_a_matcher_that_no_known_tool_meets_is_named(name: str) -> None:
     known = KnownTools(
         names={*BUILT_IN, "my_tools"},

@@ -4,7 +4,7 @@ import inspect
 from importlib import import_module
 from typing import Any
 
-import pytest
+from tables import together
 
 MODULES = """
 cli errors
@@ -117,12 +117,12 @@ def find(name: str) -> Any:
     return found
 
 
-@pytest.mark.parametrize("module", MODULES.split())
+@together("module", MODULES.split())
 def test_its_modules_are_there_and_say_what_they_are(module: str) -> None:
     assert import_module(f"kgent.{module}").__doc__
 
 
-@pytest.mark.parametrize("name", FIELDS)
+@together("name", FIELDS)
 def test_its_classes_have_their_fields(name: str) -> None:
     found = find(name)
     assert found.__name__ == name.rpartition(":")[2]
@@ -131,7 +131,7 @@ def test_its_classes_have_their_fields(name: str) -> None:
     assert set(FIELDS[name].split()) <= known
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@together("name", FUNCTIONS)
 def test_its_functions_have_their_parameters(name: str) -> None:
     wanted = FUNCTIONS[name].split()
     parameters = [*inspect.signature(find(name)).parameters][: len(wanted)]

@@ -29,6 +29,7 @@ from agent_core.types import (
 )
 from judging import judged, owners_are_dead
 from loop_parts import OWNER, AllowAll, Listening, Session, a_tool, spoken
+from tables import together
 
 
 async def look(arguments: dict[str, Any], context: Any) -> str:
@@ -623,7 +624,7 @@ async def test_calls_after_a_failed_write_are_not_made_by_the_run_that_goes_on()
     await asyncio.wait([interrupted])
 
 
-@pytest.mark.parametrize("name", ["failed", "synthetic", "partial", "aborted"])
+@together("name", ["failed", "synthetic", "partial", "aborted"])
 async def test_what_a_tool_says_of_its_result_does_not_hide_it_from_the_model(name: str) -> None:
     async def check(arguments: dict[str, Any], context: Any) -> ToolResult:
         return ToolResult(

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import pytest
-
 from agent_core.mcp.discovery import (
     MAX_DESCRIPTION_CHARS,
     DiscoveryCache,
@@ -11,6 +9,7 @@ from agent_core.mcp.discovery import (
     ToolSpec,
     read_tool,
 )
+from tables import together
 
 OBJECT: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "string"}}}
 
@@ -41,7 +40,7 @@ def test_a_long_description_is_cut_and_still_distinguished() -> None:
     assert one.fingerprint != two.fingerprint
 
 
-@pytest.mark.parametrize("name", ["", "a b", "a/b", "ü", "x" * 129, "a\n"])
+@together("name", ["", "a b", "a/b", "ü", "x" * 129, "a\n"])
 def test_a_name_that_no_provider_takes_is_left_out(name: str) -> None:
     left_out = spec(name=name)
     assert "name" in left_out.fault

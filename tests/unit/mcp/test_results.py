@@ -4,7 +4,6 @@ import base64
 import json
 from typing import Any
 
-import pytest
 from mcp_types import (
     AudioContent,
     BlobResourceContents,
@@ -19,6 +18,7 @@ from mcp_types import (
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.mcp.results import MAX_FILES, tool_result
 from agent_core.types import ArtifactRefBlock, ImageBlock, JsonBlock, TextBlock
+from tables import together
 from tool_facts import Kept
 
 BYTES = base64.b64encode(b"\x00\x01\x02").decode()
@@ -60,7 +60,7 @@ async def test_every_kind_of_content_has_a_place() -> None:
     assert not result.is_error
 
 
-@pytest.mark.parametrize(
+@together(
     ("text", "structured", "expected"),
     [
         (json.dumps({"a": 1}, indent=2), {"a": 1}, [JsonBlock(data={"a": 1})]),

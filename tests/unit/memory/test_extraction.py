@@ -22,6 +22,7 @@ from agent_core.memory.spans import (
 from agent_core.text import mark_content
 from agent_core.types import Node, NodeType
 from agent_core.types.memory_scopes import MEMORY_OFF, MemoryTerms
+from tables import together
 from unit.compact.paths import Path as Talk
 
 ROOTS = {"agent_1"}
@@ -456,7 +457,7 @@ def test_what_failed_keeps_its_end_and_what_follows_is_scanned_by_itself() -> No
     assert record.position > 2
 
 
-@pytest.mark.parametrize("ends", [None, 7, "x", [1, [2], [3, 4, 5], ["a", True], [6, None]]])
+@together("ends", [None, 7, "x", [1, [2], [3, 4, 5], ["a", True], [6, None]]])
 def test_a_damaged_record_of_scans_is_one_of_none(ends: object) -> None:
     assert ScanRecord.parse("x", ends) == ScanRecord()
 
@@ -466,7 +467,7 @@ def test_a_child_agent_does_not_speak_for_the_user() -> None:
     assert MessageSpan([node], (), ROOTS).user_messages == []
 
 
-@pytest.mark.parametrize(
+@together(
     ("messages", "tokens", "wish", "reason"),
     [
         (0, 10**6, False, None),
@@ -489,13 +490,13 @@ def test_the_schema_stands_alone() -> None:
     assert "source_node_ids" in schema
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", "[" * 100_000, '{"memories": []}', "null", "\x00"])
+@together("text", ["", "[]", "{", "[" * 100_000, '{"memories": []}', "null", "\x00"])
 def test_an_answer_that_is_no_answer_is_refused(text: str) -> None:
     with pytest.raises(SchemaError):
         parse_answer(text)
 
 
-@pytest.mark.parametrize("around", ["{}", "Here it is:\n```json\n{}\n```", "Sure: {} That is all."])
+@together("around", ["{}", "Here it is:\n```json\n{}\n```", "Sure: {} That is all."])
 def test_an_answer_is_found_among_other_words(around: str) -> None:
     (found,) = parse_answer(around.replace("{}", answer(entry()))).memories
     assert found.summary == "Likes tea"

@@ -12,6 +12,7 @@ from agent_core.memory.entry import Memory, file_name, parse_memory
 from agent_core.memory.folder import MAX_CATALOG_BYTES, MemoryFolder, MemoryWriter
 from costs import relative_cost
 from isolation import program_file
+from tables import together
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -36,7 +37,7 @@ def folder(tmp_path: Path) -> MemoryFolder:
     return folder
 
 
-@pytest.mark.parametrize(
+@together(
     "text",
     ["plain", 'with "quotes" and: colons', "- list", "日本語 ünï", "{a: b}", "#no", "null"],
 )
@@ -61,7 +62,7 @@ def test_a_file_of_the_user_needs_an_id_and_a_summary() -> None:
             parse_memory(text, "user/a.md")
 
 
-@pytest.mark.parametrize("name", ["", "../..", "Ünï çode", "a" * 300, "x.md", "日本"])
+@together("name", ["", "../..", "Ünï çode", "a" * 300, "x.md", "日本"])
 def test_every_name_becomes_a_name_of_a_file(name: str) -> None:
     made = file_name(name, "mem_1", NOW)
     assert made.endswith("-20260102-mem_1.md")

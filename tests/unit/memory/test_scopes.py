@@ -13,6 +13,7 @@ from agent_core.errors import AgentCoreError
 from agent_core.memory.folder import MemoryWriter
 from agent_core.memory.scopes import find_tenants, find_users, folder_name, memory_folder
 from agent_core.types.memory_scopes import LONGEST_USER_ID, checked_scope
+from tables import together
 
 ALIKE = [
     *("anna", "Anna", "ANNA", "ann\u0430", "\uff41nna", "anna\u0301"),
@@ -23,7 +24,7 @@ ALIKE = [
 ]
 
 
-@pytest.mark.parametrize("name", ALIKE)
+@together("name", ALIKE)
 def test_every_id_has_a_folder_with_a_plain_name(name: str) -> None:
     assert re.fullmatch(r"[a-z0-9_~-]{1,200}", folder_name(name))
 
@@ -43,7 +44,7 @@ def test_different_ids_have_different_folders(one: str, other: str) -> None:
     assert folder_name(one) == folder_name(one).lower()
 
 
-@pytest.mark.parametrize(
+@together(
     "given",
     [
         "shared",
@@ -59,7 +60,7 @@ def test_a_scope_is_a_word_or_names_a_user(given: str) -> None:
     assert checked_scope(given) == given
 
 
-@pytest.mark.parametrize(
+@together(
     "given",
     [
         *(

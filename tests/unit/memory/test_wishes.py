@@ -2,9 +2,8 @@
 
 import time
 
-import pytest
-
 from agent_core.memory.wishes import is_explicit_request
+from tables import together
 
 WISHES = [
     "Remember that I ski.",
@@ -328,18 +327,18 @@ ORDINARY = [
 ]
 
 
-@pytest.mark.parametrize("text", WISHES)
+@together("text", WISHES)
 def test_a_wish_begins_as_an_instruction_or_a_preference(text: str) -> None:
     assert is_explicit_request(text)
     assert is_explicit_request(f"The tests are green now.\n{text}\nThe rest can wait.")
 
 
-@pytest.mark.parametrize("text", ORDINARY)
+@together("text", ORDINARY)
 def test_a_statement_or_question_about_the_work_is_no_wish(text: str) -> None:
     assert not is_explicit_request(text)
 
 
-@pytest.mark.parametrize(
+@together(
     "text",
     [
         "always " * 5_000,

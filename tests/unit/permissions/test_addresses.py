@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from agent_core.permissions.addresses import hosts_in
+from tables import together
 
 
-@pytest.mark.parametrize(
+@together(
     ("arguments", "hosts"),
     [
         ({"url": "https://Good.example/x?y"}, ["good.example"]),
@@ -36,7 +37,7 @@ def test_hosts_are_read_from_addresses(arguments: dict[str, Any], hosts: list[st
     assert hosts_in(arguments) == hosts
 
 
-@pytest.mark.parametrize(
+@together(
     ("arguments", "host"),
     [
         ({"url": "https://good.example", "note": "see https://evil.example"}, "evil.example"),
@@ -89,7 +90,7 @@ def test_a_host_is_found_wherever_it_stands(arguments: dict[str, Any], host: str
     assert host in hosts_in(arguments)
 
 
-@pytest.mark.parametrize(
+@together(
     "address",
     [
         "http://evil.example\\@good.example/",

@@ -28,6 +28,7 @@ from agent_core.types import (
     ToolDefinition,
     ToolPermission,
 )
+from tables import together
 
 SECRET = "value-of-the-key"  # noqa: S105
 CALL = ToolCall(tool_call_id="call_1", name="code.write_file")
@@ -104,7 +105,7 @@ async def test_h2_a_deny_is_a_refusal_with_the_users_reason() -> None:
     assert journal.kinds == ["permission_requested", "permission_decided"]
 
 
-@pytest.mark.parametrize(
+@together(
     ("allowed", "denied", "passes"),
     [
         (None, (), True),
@@ -246,7 +247,7 @@ def _blocks(request: PermissionRequest) -> PermissionDecision:
     return PermissionDecision(decision=Decision.ALLOW_ONCE)
 
 
-@pytest.mark.parametrize(
+@together(
     "callback",
     [
         _Asks(),
@@ -271,7 +272,7 @@ async def test_a_wrong_answer_says_what_to_return() -> None:
         await guard.require(CALL, TOOL, ASKS, RUN, journal)
 
 
-@pytest.mark.parametrize(
+@together(
     "callback",
     [
         _breaks,
@@ -360,7 +361,7 @@ def calling(**arguments: Any) -> ToolCall:
     return CALL.model_copy(update={"arguments": arguments})
 
 
-@pytest.mark.parametrize("reason", ["sensitive", "outside_roots", "program_home"])
+@together("reason", ["sensitive", "outside_roots", "program_home"])
 async def test_a_call_with_a_reason_is_asked_for_whatever_was_allowed(reason: str) -> None:
     user = User(*["allow_for_session"] * 5)
     guard = new_guard(user)
@@ -380,7 +381,7 @@ async def test_an_answer_to_a_call_with_a_reason_covers_no_call_without_one() ->
     assert len(user.asked) == 2
 
 
-@pytest.mark.parametrize(
+@together(
     "tool",
     [
         TOOL,
@@ -426,7 +427,7 @@ async def test_a_tool_that_only_reads_is_remembered_as_a_whole() -> None:
     assert [request.target_scope for request in user.asked] == ["every call of own.tool"]
 
 
-@pytest.mark.parametrize(
+@together(
     "changed",
     [
         {"description": "other"},

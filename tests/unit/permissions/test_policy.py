@@ -5,6 +5,7 @@ import pytest
 from agent_core.config.models import NetworkConfig, NetworkPolicyConfig, PermissionsConfig
 from agent_core.permissions.policy import Policy, PolicyDecision
 from agent_core.types import Access, ToolDefinition, ToolPermission
+from tables import together
 
 READ = ToolDefinition(name="code.read_file", description="", permission=ToolPermission.READONLY)
 WRITE = ToolDefinition(name="code.write_file", description="")
@@ -72,7 +73,7 @@ def test_a_listed_host_answers_the_question_of_a_reader_only() -> None:
     assert rules.decide(READ, Access(asks=True, dangerous=True), hosts) is PolicyDecision.ASK
 
 
-@pytest.mark.parametrize(
+@together(
     ("host", "allowed"),
     [
         ("api.example.org", True),

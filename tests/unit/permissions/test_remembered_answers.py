@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import pytest
 from hypothesis import given, settings, strategies as st
 
 from agent_core.errors import PermissionDeniedError
@@ -25,6 +24,7 @@ from agent_core.types import (
     ToolPermission,
 )
 from sweeps import examples
+from tables import together
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ async def test_a_question_that_was_covered_meanwhile_is_put_to_nobody() -> None:
     assert len(asked) == 1
 
 
-@pytest.mark.parametrize(
+@together(
     ("scope", "is_told"),
     [("t.run: exactly: a", True), ("t.run: [redacted:KEY]", False), (r"t.run: \x1b", False)],
 )

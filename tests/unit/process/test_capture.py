@@ -8,6 +8,7 @@ from hypothesis import given, strategies as st
 
 from agent_core.process import capture
 from agent_core.process.capture import Capture, Output
+from tables import together
 
 
 def captured(chunks: list[bytes], limit: int) -> Output:
@@ -37,7 +38,7 @@ def test_what_fits_is_exact_and_what_does_not_is_on_disk(chunks: list[bytes], li
     assert output.spool.closed
 
 
-@pytest.mark.parametrize("limit", range(20, 60))
+@together("limit", range(20, 60))
 def test_the_cut_leaves_no_half_characters(limit: int) -> None:
     output = captured(["aé漢😀".encode() * 50], limit)
     assert "\ufffd" not in output.text

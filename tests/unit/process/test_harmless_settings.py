@@ -8,6 +8,7 @@ import pytest
 from agent_core.git.harmless import find_executing, is_harmless
 from agent_core.process import repository_watch
 from agent_core.process.repository_states import examine
+from tables import together
 
 HARMLESS = [
     ("remote.origin.url", "https://example.org/a"),
@@ -102,12 +103,12 @@ EXECUTING = [
 ]
 
 
-@pytest.mark.parametrize(("name", "value"), HARMLESS)
+@together(("name", "value"), HARMLESS)
 def test_settings_that_are_known_execute_nothing(name: str, value: str) -> None:
     assert is_harmless(name, value)
 
 
-@pytest.mark.parametrize(("name", "value"), EXECUTING)
+@together(("name", "value"), EXECUTING)
 def test_all_others_may_execute_something(name: str, value: str) -> None:
     assert not is_harmless(name, value)
 

@@ -5,12 +5,11 @@ import os
 import sys
 from pathlib import Path
 
-import pytest
-
 from agent_core.process import live
 from agent_core.process.child import Command, run
 from agent_core.process.launcher import Launcher
 from agent_core.process.live import LiveOutput
+from tables import together
 
 LAUNCHER = Launcher()
 
@@ -30,7 +29,7 @@ class Watched:
         return self.shown[-1]
 
 
-@pytest.mark.parametrize(
+@together(
     ("pieces", "text", "lines"),
     [
         ([b"one\ntwo\nthr"], "one\ntwo\nthr", 2),
@@ -67,7 +66,7 @@ async def test_lines_of_two_streams_are_joined_as_they_are_finished() -> None:
         assert await watched.next() == ("warning\nhalf a line\nanother one", 2)
 
 
-@pytest.mark.parametrize("piece", [b"x" * 65_536, b"\n" * 65_536, b"a line\n" * 9_362])
+@together("piece", [b"x" * 65_536, b"\n" * 65_536, b"a line\n" * 9_362])
 async def test_a_flood_takes_little_memory_and_shows_its_end(piece: bytes) -> None:
     watched = Watched()
     with LiveOutput(watched.show) as output:

@@ -10,6 +10,7 @@ if not sys.platform.startswith("linux"):
     pytest.skip("only Linux has such filters", allow_module_level=True)
 
 from agent_core.process import seccomp
+from tables import together
 
 ALLOW = 0x7FFF_0000
 X86, ARM = "x86_64", "aarch64"
@@ -48,7 +49,7 @@ def refused(number: int) -> int:
     return 0x0005_0000 | number
 
 
-@pytest.mark.parametrize(
+@together(
     ("machine", "number", "arguments", "expected"),
     [
         (X86, 0, (), ALLOW),  # read
@@ -108,7 +109,7 @@ def test_without_a_network_no_socket_is_made(machine: str) -> None:
         assert judge(program, number, (family, 1), ARCHITECTURES[machine]) == refused(errno.EACCES)
 
 
-@pytest.mark.parametrize("architecture", [0x4000_0003, 0x4000_0028, ARCHITECTURES[ARM]])
+@together("architecture", [0x4000_0003, 0x4000_0028, ARCHITECTURES[ARM]])
 def test_calls_of_another_instruction_set_are_missing(architecture: int) -> None:
     program = seccomp.program(internet=True, shared_memory=True, machine=X86)
     assert judge(program, 0, (), architecture) == refused(errno.ENOSYS)

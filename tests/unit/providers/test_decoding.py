@@ -8,6 +8,7 @@ from agent_core.providers.decoding import (
     EventDecoder,
     JsonLineDecoder,
 )
+from tables import together
 
 EVENTS = (
     "\ufeff: a comment\r\n"
@@ -26,7 +27,7 @@ def decoded(decoder: Decoder, blocks: list[bytes]) -> list[bytes]:
     return [payload for block in blocks for payload in decoder.feed(block)] + decoder.end()
 
 
-@pytest.mark.parametrize("at", range(len(EVENTS)))
+@together("at", range(len(EVENTS)))
 def test_events_are_the_same_wherever_they_are_split(at: int) -> None:
     assert decoded(EventDecoder(), [EVENTS[:at], b"", EVENTS[at:]]) == PAYLOADS
 
@@ -44,7 +45,7 @@ def test_lines_in_one_read_and_one_by_one_give_the_same_events(lines: list[str])
     assert decoded(EventDecoder(), [b"".join(read)]) == decoded(EventDecoder(), read)
 
 
-@pytest.mark.parametrize("at", range(len(LINES)))
+@together("at", range(len(LINES)))
 def test_lines_are_the_same_wherever_they_are_split(at: int) -> None:
     expected = [b'{"a": 1}', b'{"b": 2}', b'{"c": 3}']
 

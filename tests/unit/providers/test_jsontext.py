@@ -5,6 +5,7 @@ import pytest
 
 from agent_core.providers import jsontext
 from agent_core.text import join_surrogates
+from tables import together
 
 
 def nested(levels: int) -> object:
@@ -14,7 +15,7 @@ def nested(levels: int) -> object:
     return value
 
 
-@pytest.mark.parametrize(
+@together(
     "value",
     [
         {"b": 1, "a": {"d": 2, "c": 3}},
@@ -36,19 +37,19 @@ def test_everything_can_be_written_and_keys_are_sorted(value: object) -> None:
     assert not raw.startswith(b'{"b"')
 
 
-@pytest.mark.parametrize(
+@together(
     "number",
     [float("nan"), float("inf"), float("-inf"), 10**400, 10**5000],
     ids=["nan", "inf", "-inf", "400", "5000"],
 )
-@pytest.mark.parametrize("slow", ["\ud800", {1}, 2**70])
+@together("slow", ["\ud800", {1}, 2**70])
 def test_numbers_without_a_json_form_become_null(number: float, slow: object) -> None:
     raw = jsontext.dump({"number": [number], "slow": slow})
 
     assert orjson.loads(raw)["number"] == [None]
 
 
-@pytest.mark.parametrize(
+@together(
     "raw", [b"", b"{", b"NaN", b"1" * 5000, b"[" * 100_000, b"[" * 500 + b"]" * 500 + b"\xff"]
 )
 def test_what_is_no_json_is_one_kind_of_error(raw: bytes) -> None:
@@ -61,7 +62,7 @@ def test_halves_of_a_character_are_joined() -> None:
     assert jsontext.parse(b'"\xff"') == "\ufffd"
 
 
-@pytest.mark.parametrize("levels", [99, 100, 101, 2000])
+@together("levels", [99, 100, 101, 2000])
 def test_objects_are_read_down_to_a_depth_that_can_be_stored(levels: int) -> None:
     raw = '{"a":' + "[" * (levels - 1) + "]" * (levels - 1) + "}"
 

@@ -9,6 +9,7 @@ from agent_core.providers.reply import ReplyAccumulator
 from agent_core.providers.responses_events import ResponsesEvents
 from agent_core.types import ModelCompleted, ModelEvent
 from sweeps import sampled
+from tables import together
 
 ERROR = {"code": "server_error", "message": "Sorry."}
 FIXTURES: dict[str, bytes] = {
@@ -58,7 +59,7 @@ def shown(events: list[ModelEvent]) -> str:
     return "".join(texts)
 
 
-@pytest.mark.parametrize("name", FIXTURES)
+@together("name", FIXTURES)
 def test_a_response_is_the_same_wherever_it_is_split(name: str) -> None:
     body = FIXTURES[name]
     whole = played(body)
@@ -70,7 +71,7 @@ def test_a_response_is_the_same_wherever_it_is_split(name: str) -> None:
         assert shown(found) == shown(whole), at
 
 
-@pytest.mark.parametrize("name", FIXTURES)
+@together("name", FIXTURES)
 def test_a_response_that_is_cut_is_never_finished(name: str) -> None:
     body = FIXTURES[name]
     last = body.rindex(b"\n\n")

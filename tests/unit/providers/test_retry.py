@@ -1,17 +1,16 @@
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
-import pytest
-
 from agent_core.config.models import RetryConfig
 from agent_core.errors import ErrorCode
 from agent_core.providers.failures import CallError, pause_before_retry_s, retry_after_s
+from tables import together
 
 CONFIG = RetryConfig(max_attempts=10, initial_backoff_ms=100, max_backoff_ms=800)
 BUSY = CallError(ErrorCode.PROVIDER_ERROR, "busy", retryable=True)
 
 
-@pytest.mark.parametrize(("attempt", "ceiling_s"), [(1, 0.2), (2, 0.4), (3, 0.8), (9, 0.8)])
+@together(("attempt", "ceiling_s"), [(1, 0.2), (2, 0.4), (3, 0.8), (9, 0.8)])
 def test_pauses_are_spread_between_the_first_and_a_doubling_ceiling(
     attempt: int, ceiling_s: float
 ) -> None:
@@ -27,7 +26,7 @@ def test_the_service_is_left_alone_for_as_long_as_it_asks() -> None:
     assert pause_before_retry_s(CONFIG, 1, failure) == 7.0
 
 
-@pytest.mark.parametrize(
+@together(
     ("attempt", "failure"),
     [
         (10, BUSY),
@@ -46,7 +45,7 @@ def test_no_backoff_is_no_pause() -> None:
     assert pause_before_retry_s(none, 1, BUSY) == 0.0
 
 
-@pytest.mark.parametrize(
+@together(
     ("value", "seconds"),
     [
         ("3", 3.0),

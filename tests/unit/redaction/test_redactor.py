@@ -5,10 +5,9 @@ import time
 from typing import Any
 from urllib.parse import quote
 
-import pytest
-
 from agent_core.redaction.redactor import DEEPEST, Redactor, walk
 from agent_core.redaction.shapes import ADDRESS_LEADS, KEY_LEAD, KEYWORDS, TOKEN_LEADS
+from tables import together
 
 KEY = "configured-value-1"
 REDACTOR = Redactor({"OPENAI_API_KEY": KEY})
@@ -41,7 +40,7 @@ def test_the_longest_of_several_values_is_taken() -> None:
     assert redactor.secrets_only("abcdef abcd") == "[redacted:LONG] [redacted:SHORT]"
 
 
-@pytest.mark.parametrize("value", ["", "   ", "abc", " ab "])
+@together("value", ["", "   ", "abc", " ab "])
 def test_values_too_short_to_be_secret_are_ignored(value: str) -> None:
     assert Redactor({"KEY": value}).text("abc   ab c") == "abc   ab c"
 
@@ -50,7 +49,7 @@ def test_a_kind_cannot_break_the_marker() -> None:
     assert Redactor({"a] b\n": "secret-value"}).secrets_only("secret-value") == "[redacted:a_b_]"
 
 
-@pytest.mark.parametrize(
+@together(
     ("text", "secret"),
     [
         ("use sk-proj-abcDEF123_456-x now", "sk-proj-abcDEF123_456-x"),
@@ -124,7 +123,7 @@ def test_what_looks_like_a_secret_is_replaced(text: str, secret: str) -> None:
     assert REDACTOR.text(clean) == clean
 
 
-@pytest.mark.parametrize(
+@together(
     "text",
     [
         "ask-me-anything about task-force-one and disk-1234567890",
@@ -194,7 +193,7 @@ def test_strings_keys_and_named_fields_of_a_payload_are_redacted() -> None:
     assert payload["headers"] == {"Authorization": "Bearer x", "X-Api-Key": "y", "token": ""}
 
 
-@pytest.mark.parametrize(
+@together(
     "payload",
     [
         {"log": "oauth_tokensecret=hunter2hunter2"},
@@ -249,7 +248,7 @@ def test_no_lead_contains_another() -> None:
     assert not [(a, b) for a in leads for b in leads if a != b and a.lower() in b.lower()]
 
 
-@pytest.mark.parametrize(
+@together(
     "cut",
     [
         f"x{KEY[:12]}\n… [9 bytes left out] …\nrest",
@@ -271,7 +270,7 @@ def test_what_a_cut_has_left_of_a_value_is_replaced(cut: str) -> None:
         assert KEY[-9:] not in clean
 
 
-@pytest.mark.parametrize("text", [f"{KEY[:9]} and… more", "a… b", f"… {KEY[:5]}-file", "conf"])
+@together("text", [f"{KEY[:9]} and… more", "a… b", f"… {KEY[:5]}-file", "conf"])
 def test_words_that_a_value_begins_with_pass_where_nothing_was_cut(text: str) -> None:
     assert REDACTOR.text(text) is text
 
@@ -284,7 +283,7 @@ def test_each_long_line_of_a_value_with_lines_is_one() -> None:
     assert redactor.secrets_only("-----BEGIN X-----") == "-----BEGIN X-----"
 
 
-@pytest.mark.parametrize("piece", ["conf", "conf…", "…ue-1", "…", "configured-value-…"])
+@together("piece", ["conf", "conf…", "…ue-1", "…", "configured-value-…"])
 def test_cuts_cost_what_a_text_is_long(piece: str) -> None:
     started = time.process_time()
     REDACTOR.secrets_only(piece * 50_000)

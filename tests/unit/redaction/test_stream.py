@@ -16,6 +16,7 @@ from agent_core.redaction.shapes import (
     judge,
 )
 from sweeps import examples, is_whole
+from tables import together
 
 REDACTOR = Redactor({"A": "abcabcabd", "B": "abcd", "C": "toktoken=", "D": 'sk-abc"d'})
 
@@ -162,7 +163,7 @@ def test_ordinary_text_costs_microseconds() -> None:
     assert time.process_time() - start < 10
 
 
-@pytest.mark.parametrize("lead", [*TOKEN_LEADS, KEY_LEAD, "bearer", "password", "api_key"])
+@together("lead", [*TOKEN_LEADS, KEY_LEAD, "bearer", "password", "api_key"])
 def test_a_text_of_beginnings_costs_a_moment(lead: str) -> None:
     text = f"{lead} " * (SIZE // (len(lead) + 1))
     start = time.process_time()

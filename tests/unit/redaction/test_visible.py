@@ -3,12 +3,11 @@
 import sys
 import unicodedata
 
-import pytest
-
 from agent_core.text import shortened, visible
+from tables import together
 
 
-@pytest.mark.parametrize(
+@together(
     ("text", "expected"),
     [
         ("\x1b[31mred\x1b[0m", r"\x1b[31mred\x1b[0m"),

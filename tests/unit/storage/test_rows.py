@@ -12,6 +12,7 @@ from hypothesis import given, strategies as st
 from agent_core.errors import StorageError
 from agent_core.storage.rows import dumps, iso, loads
 from agent_core.types import JsonBlock, TextBlock, Usage
+from tables import together
 
 JSON_VALUES = st.recursive(
     st.none()
@@ -32,7 +33,7 @@ def test_every_json_value_reads_back_as_it_was(value: Any) -> None:
     assert loads(text) == value
 
 
-@pytest.mark.parametrize(
+@together(
     ("value", "stored"),
     [
         ({"b", "a"}, ["a", "b"]),
@@ -46,7 +47,7 @@ def test_what_is_nearly_json_is_stored_as_json(value: object, stored: object) ->
     assert loads(dumps({"x": value})) == {"x": stored}
 
 
-@pytest.mark.parametrize("other", [2**70, "\ud800", [1.5]], ids=repr)
+@together("other", [2**70, "\ud800", [1.5]], ids=repr)
 def test_a_number_without_a_form_in_json_is_null_whatever_stands_beside_it(other: Any) -> None:
     nested = {"x": [math.nan, {"y": math.inf}], "other": other, "block": JsonBlock(data=math.nan)}
     text = dumps(nested)
@@ -60,7 +61,7 @@ def test_a_number_without_a_form_in_json_is_null_whatever_stands_beside_it(other
     assert stored["block"]["data"] is None
 
 
-@pytest.mark.parametrize("value", [object(), b"bytes", {"a", 1}, {object(): 1}])
+@together("value", [object(), b"bytes", {"a", 1}, {object(): 1}])
 def test_what_is_no_json_is_refused(value: object) -> None:
     with pytest.raises(StorageError):
         dumps({"x": value})

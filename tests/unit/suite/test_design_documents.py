@@ -12,11 +12,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from agent_core.cli.command import build_parser
 from agent_core.config.models import Config
 from kgent.cli import build_parser as build_kgent_parser
+from tables import together
 
 ROOT = Path(__file__).parents[3]
 WRITER: Mapping[str, Any] = runpy.run_path(str(ROOT / "docs" / "write_design_documents.py"))
@@ -176,7 +175,7 @@ def test_a_row_without_a_place_has_a_reason_and_every_reason_is_in_both_language
     assert in_one == []
 
 
-@pytest.mark.parametrize(
+@together(
     ("place", "reason"),
     [
         ("agcore.llm.LlmCycle.usage", "it is called with ()"),

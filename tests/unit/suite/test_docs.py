@@ -17,6 +17,7 @@ from pydantic.fields import FieldInfo
 
 from agent_core.config.models import Config, ModelConfig, ModelProfile
 from isolation import Home
+from tables import together
 
 ROOT = Path(__file__).parents[3]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "bench" / "README.md"])
@@ -84,7 +85,7 @@ def test_a_profile_has_keys_of_a_model_and_no_other() -> None:
     assert ModelProfile.model_fields.keys() <= ModelConfig.model_fields.keys()
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.relative_to(ROOT).as_posix())
+@together("path", DOCUMENTS, ids=lambda p: p.relative_to(ROOT).as_posix())
 def test_every_relative_link_leads_somewhere(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     targets = re.findall(r"\]\((?!https?://|#)([^)#\s]+)", text)
@@ -101,7 +102,7 @@ def anchors(page: Path) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.relative_to(ROOT).as_posix())
+@together("path", DOCUMENTS, ids=lambda p: p.relative_to(ROOT).as_posix())
 def test_every_anchor_of_a_link_is_a_heading(path: Path) -> None:
     links = re.findall(r"\]\((?!https?://)([^)#\s]*)#([^)\s]+)\)", path.read_text(encoding="utf-8"))
     pages = [(path if not target else path.parent / target, anchor) for target, anchor in links]
@@ -207,16 +208,14 @@ def configurations() -> Iterator[tuple[str, str]]:
             yield f"{path.stem}-{number}", block
 
 
-@pytest.mark.parametrize("block", [pytest.param(text, id=name) for name, text in configurations()])
+@together("block", [pytest.param(text, id=name) for name, text in configurations()])
 def test_a_configuration_in_the_documents_is_accepted(block: str) -> None:
     table = tomllib.loads(block)
     table["model"] = {"provider": "ollama", "name": "x", **table.get("model", {})}
     Config.model_validate(table)
 
 
-@pytest.mark.parametrize(
-    "provider", ["openai", "anthropic", "ollama", "gemini", "bedrock", "vertex"]
-)
+@together("provider", ["openai", "anthropic", "ollama", "gemini", "bedrock", "vertex"])
 def test_every_option_of_a_provider_is_documented(provider: str) -> None:
     page = (ROOT / "docs" / "model-calls.md").read_text(encoding="utf-8")
     listed = re.search(rf"^- `{provider}`: (.+?)\.$", page, re.S | re.M)

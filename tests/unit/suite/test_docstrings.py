@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
-import pytest
+from tables import together
 
 ROOT = Path(__file__).parents[3]
 PACKAGES = ("agcore", "agent_core", "kgent")
@@ -84,7 +84,7 @@ def is_documented(name: str, value: Any) -> bool:
     return bool(written) and not written.startswith(f"{value.__name__}(")  # dataclasses write one
 
 
-@pytest.mark.parametrize("package", PACKAGES)
+@together("package", PACKAGES)
 def test_every_exported_name_has_a_docstring(package: str) -> None:
     own = [export for export in EXPORTS if export[0].startswith(f"{package}.")]
     assert len(own) >= 10

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tables import together
+
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "docs" / "reference"
 IMPORTED = re.compile(r"(?:Every name is i|^I)mported from `(\S+?)`", re.MULTILINE)
@@ -65,9 +67,7 @@ def test_every_name_can_be_imported_from_where_its_page_says() -> None:
     assert missing == []
 
 
-@pytest.mark.parametrize(
-    "package", ["agent_core", "agent_core.testing", "agcore.llm", "agcore.agent", "kgent"]
-)
+@together("package", ["agent_core", "agent_core.testing", "agcore.llm", "agcore.agent", "kgent"])
 def test_every_exported_name_has_a_heading_on_one_page(package: str) -> None:
     headed = [name for page, module, name in documented() if module == package and page]
     exported = importlib.import_module(package).__all__

@@ -35,6 +35,7 @@ from agent_core.tasks.model import (
     TaskUpdated,
 )
 from agent_core.tasks.rules import decide, decide_creation
+from tables import together
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -70,7 +71,7 @@ def test_an_empty_history_is_no_task() -> None:
     assert read_log(b"").dag is None
 
 
-@pytest.mark.parametrize(
+@together(
     ("payload", "step_id"),
     [
         (TaskRunning(previous_status=TaskStatus.PENDING), "s1"),
@@ -137,7 +138,7 @@ def test_fencing_tokens_only_grow_and_old_claims_without_one_count() -> None:
     assert not dag.has_later_claim("run_b")
 
 
-@pytest.mark.parametrize(
+@together(
     "change",
     [
         {"status": "running"},

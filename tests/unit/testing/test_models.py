@@ -38,6 +38,7 @@ from agent_core.testing import (
     function_model,
 )
 from agent_core.types import ErrorPayload
+from tables import together
 
 GONE = ProviderError(ErrorCode.PROVIDER_RATE_LIMITED, "slow down", retryable=True)
 
@@ -113,7 +114,7 @@ def of_two(asked: ModelRequest, other: object) -> str:
 NO_ANSWERS: list[Any] = [7, lambda: "x", of_two]
 
 
-@pytest.mark.parametrize("answer", ANSWERS)
+@together("answer", ANSWERS)
 async def test_a_function_may_return_text_its_pieces_or_events(answer: Answer) -> None:
     assert text_of(await reply(function_model(answer))) == "one two"
 
@@ -214,7 +215,7 @@ async def test_a_reply_of_another_kind_is_named() -> None:
         model.assert_complete()
 
 
-@pytest.mark.parametrize("wrong", NO_ANSWERS)
+@together("wrong", NO_ANSWERS)
 def test_a_function_that_cannot_be_called_with_a_request_is_refused(wrong: Any) -> None:
     with pytest.raises(AgentCoreError, match="the function of a model cannot be used") as caught:
         function_model(wrong)

@@ -7,9 +7,10 @@ from itertools import product
 import pytest
 
 from agent_core.text.shell import command_line
+from tables import together
 
 
-@pytest.mark.parametrize(
+@together(
     ("words", "line"),
     [
         (["ls", "-l"], "ls -l"),

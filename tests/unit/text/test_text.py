@@ -6,9 +6,8 @@ from collections import Counter
 from types import FrameType
 from typing import Any
 
-import pytest
-
 from agent_core.text import bounded_line, first_words, plural, shortened
+from tables import together
 
 
 def test_a_number_has_the_noun_that_it_takes() -> None:
@@ -23,7 +22,7 @@ def test_a_number_has_the_noun_that_it_takes() -> None:
     assert shortened("abc", 1) == "a… (+2 characters)"
 
 
-@pytest.mark.parametrize(
+@together(
     ("text", "title"),
     [
         ("  fix\tthe \n tests ", "fix the tests"),

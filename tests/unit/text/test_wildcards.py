@@ -9,6 +9,7 @@ import pytest
 
 from agent_core.errors import ToolError
 from agent_core.text.wildcards import MAX_LINE_BYTES, MAX_WILDCARD_BYTES, Glob, Wildcards
+from tables import together
 
 NAMES = (
     *(
@@ -120,8 +121,8 @@ def test_patterns_mean_what_they_mean_to_git(tmp_path: Path, seed: int) -> None:
             assert verdict_by_git_rules(content, path) is expected, (content, path)
 
 
-@pytest.mark.parametrize("pattern", HOSTILE)
-@pytest.mark.parametrize("path", LONG_PATHS, ids=len)
+@together("pattern", HOSTILE)
+@together("path", LONG_PATHS, ids=len)
 def test_no_pattern_takes_long_for_any_path(pattern: bytes, path: bytes) -> None:
     started = process_time()
     Wildcards.parse(pattern, folders=True).verdict(path)
@@ -144,9 +145,7 @@ def test_what_is_beyond_the_bounds_is_passed_over() -> None:
     assert Wildcards.parse(full, folders=True).verdict(b"xy") is True
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"\n\n", b"# a\n", b"\0a\n", b"/\n", b"!\n", b"[\n", b"a\\\n"]
-)
+@together("content", [b"", b"\n\n", b"# a\n", b"\0a\n", b"/\n", b"!\n", b"[\n", b"a\\\n"])
 def test_what_is_no_pattern_decides_nothing(content: bytes) -> None:
     assert Wildcards.parse(content, folders=True).verdict(b"a") is None
 
@@ -156,7 +155,7 @@ def test_a_byte_order_mark_and_windows_line_ends_are_no_part_of_a_pattern() -> N
     assert (patterns.verdict(b"out"), patterns.verdict(b"deep/x.log")) == (True, True)
 
 
-@pytest.mark.parametrize(
+@together(
     ("glob", "path", "is_wanted"),
     [
         ("src/**/*.{ts,tsx}", "src/a/b/c.tsx", True),
@@ -182,9 +181,7 @@ def test_no_glob_takes_long() -> None:
     assert process_time() - started < 5
 
 
-@pytest.mark.parametrize(
-    "glob", ["a/" + "x" * 2000, "a/" + "{a,b}" * 20, "a/{" + "," * 500 + "}", "a\nb"]
-)
+@together("glob", ["a/" + "x" * 2000, "a/" + "{a,b}" * 20, "a/{" + "," * 500 + "}", "a\nb"])
 def test_a_glob_without_measure_is_refused(glob: str) -> None:
     with pytest.raises(ToolError) as refused:
         Glob(glob)

@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 from agent_core.errors import ConfigError, ErrorCode, ToolError
 from agent_core.tools import Concurrency, FunctionTool, Tool, ToolContext, signatures, tool
 from agent_core.types import ToolPermission
+from tables import together
 
 
 class Place(BaseModel):
@@ -87,7 +88,7 @@ async def test_the_function_can_still_be_called() -> None:
     assert (await forecast(Place(city="Rome"), days=1))["days"] == 1
 
 
-@pytest.mark.parametrize(
+@together(
     ("arguments", "path"),
     [
         ({}, "$.place"),

@@ -14,6 +14,7 @@ from agent_core.loop import StandaloneRun, build_run
 from agent_core.providers.scripted import Calls, ScriptedCall, ScriptedProvider
 from agent_core.tools import Tool
 from agent_core.types import ToolResultBlock, user_text
+from tables import together
 
 
 class Stock:
@@ -92,7 +93,7 @@ async def test_a_plain_context_takes_any_dependencies_and_none() -> None:
         assert type(deps).__name__ in str(result.content)
 
 
-@pytest.mark.parametrize("deps", [None, "a text", Stock, 0])
+@together("deps", [None, "a text", Stock, 0])
 def test_other_dependencies_are_refused_with_the_names_of_tool_and_class(deps: object) -> None:
     with pytest.raises(ConfigError, match=r"count_items takes ToolContext\[Stock\]") as caught:
         a_run(deps, anything, count_items)
@@ -121,7 +122,7 @@ FITS: list[tuple[Any, object, object]] = [
 ]
 
 
-@pytest.mark.parametrize(("hint", "good", "bad"), FITS)
+@together(("hint", "good", "bad"), FITS)
 def test_every_kind_of_annotation_is_checked(hint: Any, good: object, bad: object) -> None:
     a_run(good, takes(hint))
     with pytest.raises(ConfigError):

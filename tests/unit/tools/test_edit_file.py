@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.tools.patch import Patch
 from agent_core.types import RunIdentity
+from tables import together
 from tool_facts import Code
 
 OTHER = RunIdentity(session_id="sess_1", agent_id="agent_2", run_id="run_2")
@@ -207,7 +208,7 @@ async def test_a_hunk_that_moved_to_one_place_still_applies(code: Code, file: Pa
     assert content(file) == b"one\ntwo\n3\ntwo\n"
 
 
-@pytest.mark.parametrize(
+@together(
     ("before", "diff", "after"),
     [
         ("a\nb", "@@ -2,1 +2,2 @@\n-b\n\\ No newline at end of file\n+b\n+c\n", "a\nb\nc\n"),

@@ -3,6 +3,7 @@ import pytest
 
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.tools.text import SAMPLE_BYTES, DecodedText, encoding_of, guess_encoding
+from tables import together
 
 TEXTS = {
     "French": "Le café crème coûte très cher à l'été ; où êtes-vous, François ? Ça va.",
@@ -46,10 +47,8 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("times", [1, 40])
-@pytest.mark.parametrize(
-    ("text", "encoding"), [c[1:] for c in CASES], ids=[f"{c[0]} in {c[2]}" for c in CASES]
-)
+@together("times", [1, 40])
+@together(("text", "encoding"), [c[1:] for c in CASES], ids=[f"{c[0]} in {c[2]}" for c in CASES])
 def test_short_and_long_texts_are_read_as_they_were_written(
     text: str, encoding: str, times: int
 ) -> None:

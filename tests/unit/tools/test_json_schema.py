@@ -19,6 +19,7 @@ from agent_core.tools.output import ExpectedOutput
 from agent_core.tools.schema import SchemaCheck
 from agent_core.types import ToolDefinition
 from sweeps import examples
+from tables import together
 
 
 async def handler(arguments: dict[str, Any], context: ToolContext) -> None: ...
@@ -105,7 +106,7 @@ REFUSED: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", REFUSED)
+@together("kind", REFUSED)
 def test_a_schema_that_cannot_be_used_is_refused_when_registered(kind: str) -> None:
     with pytest.raises(ConfigError) as refusal:
         registered(REFUSED[kind])
@@ -114,7 +115,7 @@ def test_a_schema_that_cannot_be_used_is_refused_when_registered(kind: str) -> N
     assert len(refusal.value.message) < 1_000
 
 
-@pytest.mark.parametrize("kind", REFUSED)
+@together("kind", REFUSED)
 def test_a_server_s_tool_with_such_a_schema_is_left_out(kind: str) -> None:
     assert read_tool("t", "t", REFUSED[kind], is_readonly=True).fault
 
@@ -163,7 +164,7 @@ ADMITTED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("kind", ADMITTED)
+@together("kind", ADMITTED)
 def test_the_whole_standard_may_be_used(kind: str) -> None:
     schema, arguments = ADMITTED[kind]
     assert registered(schema).input_schema["type"] == "object"
@@ -183,7 +184,7 @@ STRICT: list[tuple[dict[str, Any], dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("schema", "arguments"), STRICT)
+@together(("schema", "arguments"), STRICT)
 def test_what_does_not_fit_is_refused(schema: dict[str, Any], arguments: dict[str, Any]) -> None:
     with pytest.raises(ToolError) as refusal:
         SchemaCheck("t", schema)(arguments)
@@ -249,7 +250,7 @@ def test_names_and_values_of_a_megabyte_are_not_repeated() -> None:
         assert len(json.dumps(refusal.value.details)) + len(refusal.value.message) < 5_000
 
 
-@pytest.mark.parametrize("kind", ["a circle", "a remote reference", "a type that is none", "NaN"])
+@together("kind", ["a circle", "a remote reference", "a type that is none", "NaN"])
 def test_an_expected_answer_has_a_schema_of_the_same_kind(kind: str) -> None:
     with pytest.raises(ConfigError, match="output_type cannot be used") as refusal:
         ExpectedOutput(REFUSED[kind])

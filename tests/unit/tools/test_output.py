@@ -17,6 +17,7 @@ from agent_core.tools.base import OutputMisfitError
 from agent_core.tools.json_schema import BoundedValidator
 from agent_core.tools.output import ExpectedOutput, expected_output
 from agent_core.tools.prefixes import AnswerReader
+from tables import together
 
 
 class City(BaseModel):
@@ -112,7 +113,7 @@ READ: list[tuple[Any, str, object]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "text", "value"), READ)
+@together(("kind", "text", "value"), READ)
 def test_an_answer_is_read_as_a_value_of_its_type(kind: Any, text: str, value: object) -> None:
     expected = ExpectedOutput(kind)
     read = expected.read([text])
@@ -144,7 +145,7 @@ MISFITS: list[tuple[Any, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "text", "said"), MISFITS)
+@together(("kind", "text", "said"), MISFITS)
 def test_what_does_not_fit_is_named_by_its_place(kind: Any, text: str, said: str) -> None:
     with pytest.raises(OutputMisfitError) as caught:
         ExpectedOutput(kind).read([text])
@@ -158,7 +159,7 @@ def test_an_answer_that_was_cut_off_is_read_whole_or_as_begun_anew() -> None:
     assert expected.read(['{"name": "R', '{"name": "Rom"}']) == City(name="Rom")
 
 
-@pytest.mark.parametrize("kind", [object(), print, type[int], {"type": "nonsense"}, [], 3])
+@together("kind", [object(), print, type[int], {"type": "nonsense"}, [], 3])
 def test_what_is_no_type_is_refused_with_the_name_of_the_option(kind: Any) -> None:
     with pytest.raises(ConfigError, match="output_type cannot be used") as caught:
         ExpectedOutput(kind)
@@ -218,7 +219,7 @@ PREFIXES: list[tuple[Any, str, list[object]]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "text", "shown"), PREFIXES)
+@together(("kind", "text", "shown"), PREFIXES)
 def test_a_beginning_never_shows_what_the_whole_does_not_begin_with(
     kind: Any, text: str, shown: list[object]
 ) -> None:
@@ -251,7 +252,7 @@ POINTED: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("schema", POINTED)
+@together("schema", POINTED)
 def test_references_of_a_wrapped_schema_lead_to_their_places(schema: dict[str, Any]) -> None:
     expected = ExpectedOutput(schema)
     wrapped = BoundedValidator(expected.format.output_schema)

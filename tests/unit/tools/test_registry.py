@@ -10,6 +10,7 @@ from agent_core.errors import ConfigError, ErrorCode, ToolError
 from agent_core.tools import Concurrency, Toolbox, ToolContext, ToolRegistry, tool, tool_from
 from agent_core.tools.registry import apply_override
 from agent_core.types import ToolCall, ToolDefinition, ToolPermission
+from tables import together
 
 
 async def echo(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:
@@ -105,7 +106,7 @@ async def _async_generator(arguments: dict[str, Any], context: ToolContext) -> A
 def _too_few(arguments: dict[str, Any]) -> None: ...
 
 
-@pytest.mark.parametrize(
+@together(
     ("handler", "reason"),
     [
         (_generator, "generator"),

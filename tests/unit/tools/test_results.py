@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from agent_core.tools.results import wrap
 from agent_core.tools.values import storable, storable_text
 from agent_core.types import ImageBlock, JsonBlock, TextBlock, ToolResult
+from tables import together
 
 
 class Point(BaseModel):
@@ -85,7 +86,7 @@ def test_an_object_without_a_form_in_json_is_named_by_its_type() -> None:
     assert "Socket" in said.text
 
 
-@pytest.mark.parametrize("text", ["a\0b", "\ud800", "x\udcffy", "\U0001f600 ok", "plain"])
+@together("text", ["a\0b", "\ud800", "x\udcffy", "\U0001f600 ok", "plain"])
 def test_text_can_be_stored_whatever_is_in_it(text: str) -> None:
     clean = storable_text(text)
     assert "\0" not in clean

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.tools.schema import Arguments, SchemaCheck, json_path, model_schema, read_arguments
+from tables import together
 
 
 class Edit(Arguments):
@@ -105,7 +106,7 @@ OPEN: list[tuple[dict[str, Any], dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("schema", "arguments"), OPEN)
+@together(("schema", "arguments"), OPEN)
 def test_a_schema_that_is_open_stays_open(
     schema: dict[str, Any], arguments: dict[str, Any]
 ) -> None:

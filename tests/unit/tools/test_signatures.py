@@ -35,6 +35,7 @@ from typing_extensions import TypedDict
 from agent_core.errors import ConfigError, ErrorCode, ToolError
 from agent_core.tools import FunctionTool, Tool, ToolContext, tool, tool_from
 from agent_core.types import ToolDefinition, ToolResult
+from tables import together
 
 
 class Colour(Enum):
@@ -426,7 +427,7 @@ REFUSED: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("function", "named"), REFUSED)
+@together(("function", "named"), REFUSED)
 def test_what_cannot_be_a_tool_is_refused_when_decorated(function: Any, named: str) -> None:
     with pytest.raises(ConfigError, match="cannot be a tool") as refusal:
         tool(function)
@@ -435,7 +436,7 @@ def test_what_cannot_be_a_tool_is_refused_when_decorated(function: Any, named: s
         tool(permission="readonly")(function)
 
 
-@pytest.mark.parametrize("options", [{"name": "a b"}, {"name": ""}, {"permission": "maybe"}])
+@together("options", [{"name": "a b"}, {"name": ""}, {"permission": "maybe"}])
 def test_a_name_and_a_permission_that_do_not_fit_are_refused(options: dict[str, Any]) -> None:
     def plain(n: int) -> int:
         return n
@@ -561,13 +562,13 @@ def annotated(hint: Any) -> Callable[..., Any]:
     return made
 
 
-@pytest.mark.parametrize("hint", UNWRITABLE, ids=[f"{n}" for n in range(len(UNWRITABLE))])
+@together("hint", UNWRITABLE, ids=[f"{n}" for n in range(len(UNWRITABLE))])
 def test_a_return_type_that_can_never_be_written_is_refused(hint: Any) -> None:
     with pytest.raises(ConfigError, match=r"made\(\) cannot be a tool: it says that it returns"):
         tool(annotated(hint))
 
 
-@pytest.mark.parametrize("hint", WRITABLE, ids=str)
+@together("hint", WRITABLE, ids=str)
 def test_a_return_type_that_may_be_written_is_accepted(hint: Any) -> None:
     assert tool(annotated(hint)).name == "made"
 

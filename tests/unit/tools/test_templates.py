@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from agent_core.tools.script import fill_argv, parse_script, placeholders
 from shell_templates import LOADED, REFUSED, RUN
 from sweeps import examples
+from tables import together
 
 SHELLS = sorted(
     {os.path.realpath(shell) for shell in map(shutil.which, ["sh", "dash", "bash"]) if shell}
@@ -115,7 +116,7 @@ def test_a_value_that_looks_like_a_template_is_not_filled_again() -> None:
     assert fill_argv(["{{args.a}}"], {"a": "{{args.b}}", "b": "no"}) == ["{{args.b}}"]
 
 
-@pytest.mark.parametrize("template", ["{{x}}", "{{args}}", "{{args.a b}}", "{{env.HOME}}", "{{}}"])
+@together("template", ["{{x}}", "{{args}}", "{{args.a b}}", "{{env.HOME}}", "{{}}"])
 def test_nothing_else_is_a_template(template: str) -> None:
     with pytest.raises(ValueError, match="is not of the form"):
         list(placeholders(template))
@@ -133,12 +134,12 @@ def test_a_script_without_placeholders_may_be_anything() -> None:
     assert parse_script(script).argv({"x": "y"}) == ["/bin/sh", "-c", script]
 
 
-@pytest.mark.parametrize("template", [*RUN, *LOADED])
+@together("template", [*RUN, *LOADED])
 def test_a_placeholder_that_is_a_plain_word_is_fine(template: str) -> None:
     assert parse_script(template).fields
 
 
-@pytest.mark.parametrize(("template", "reason"), REFUSED)
+@together(("template", "reason"), REFUSED)
 def test_a_placeholder_that_could_become_shell_text_is_refused(template: str, reason: str) -> None:
     with pytest.raises(ValueError, match=r"placeholder|line|form") as refused:
         parse_script(template)

@@ -8,6 +8,7 @@ import pytest
 from agent_core.errors import PermissionDeniedError, ToolError
 from agent_core.tools.web.network import Gate, read_url
 from agent_core.tools.web.page import check_type
+from tables import together
 
 PRIVATE = """
     0.0.0.0 10.0.0.1 100.64.0.1 100.100.100.200 127.0.0.1 127.8.9.1 168.63.129.16 169.254.169.254
@@ -19,18 +20,18 @@ PRIVATE = """
 PUBLIC = "1.1.1.1 93.184.216.34 172.32.0.1 2606:4700::1111 64:ff9b::101:101 2002:101:101::".split()
 
 
-@pytest.mark.parametrize("address", PRIVATE)
+@together("address", PRIVATE)
 def test_an_address_that_is_not_public_is_refused(address: str) -> None:
     with pytest.raises(PermissionDeniedError, match="not a public address"):
         Gate([]).check("name.test", ip_address(address), 80)
 
 
-@pytest.mark.parametrize("address", PUBLIC)
+@together("address", PUBLIC)
 def test_a_public_address_may_be_reached(address: str) -> None:
     Gate([]).check("name.test", ip_address(address), 80)
 
 
-@pytest.mark.parametrize(
+@together(
     "url",
     [
         "http://127.1/",
@@ -48,7 +49,7 @@ def test_every_spelling_of_a_private_address_is_refused(url: str) -> None:
         Gate(["other.test"]).check_literal(read_url(url))
 
 
-@pytest.mark.parametrize(
+@together(
     ("entry", "host", "address"),
     [
         ("127.0.0.1", "127.0.0.1", "127.0.0.1"),
@@ -70,13 +71,13 @@ def test_a_host_that_the_user_names_may_have_a_private_address(
     Gate([entry]).check(host, ip_address(address), 8000)
 
 
-@pytest.mark.parametrize("entry", ["127.0.0.1:8000", "127.0.0.1:x", "127.0.0.1:99999"])
+@together("entry", ["127.0.0.1:8000", "127.0.0.1:x", "127.0.0.1:99999"])
 def test_a_host_that_is_named_with_a_port_is_reached_at_that_port_only(entry: str) -> None:
     with pytest.raises(PermissionDeniedError):
         Gate([entry]).check_literal(read_url("http://127.0.0.1/"))
 
 
-@pytest.mark.parametrize(
+@together(
     ("host", "address"),
     [
         ("sub.wiki.intranet", "10.1.2.3"),
@@ -101,7 +102,7 @@ def test_naming_a_host_covers_no_other_and_no_metadata_address(host: str, addres
         Gate(["wiki.intranet", "127.0.0.1"]).check(host, ip_address(address), 80)
 
 
-@pytest.mark.parametrize(
+@together(
     "url",
     [
         "ftp://a.test/",
@@ -128,7 +129,7 @@ def test_what_is_no_plain_address_is_refused(url: str) -> None:
         read_url(url)
 
 
-@pytest.mark.parametrize(
+@together(
     "kind",
     "text/html text/plain text/markdown application/json application/ld+json application/xml"
     " application/atom+xml application/xhtml+xml application/yaml application/javascript"
@@ -138,9 +139,7 @@ def test_types_of_text_are_read(kind: str) -> None:
     check_type("http://a.test/", kind)
 
 
-@pytest.mark.parametrize(
-    "kind", "application/pdf image/png application/zip video/mp4 font/woff2 nonsense".split()
-)
+@together("kind", "application/pdf image/png application/zip video/mp4 font/woff2 nonsense".split())
 def test_other_types_are_refused(kind: str) -> None:
     with pytest.raises(ToolError, match="not text"):
         check_type("http://a.test/", kind)

@@ -3,7 +3,6 @@
 import random
 from typing import Any
 
-import pytest
 from msgspec.structs import fields
 
 from agent_core.types import EventType, RuntimeEvent, Usage, utc_now
@@ -18,6 +17,7 @@ from agent_core.types.event_details import (
     ToolFailed,
     read_details,
 )
+from tables import together
 
 ODD: list[Any] = [
     *(None, True, -1, 2**70, 1.5, float("nan"), "", "text", "\ud800", b"bytes", [], {}, object()),
@@ -36,7 +36,7 @@ def test_each_record_is_of_a_known_kind() -> None:
     assert set(_RECORDS) <= set(EventType)
 
 
-@pytest.mark.parametrize("kind", EventType)
+@together("kind", EventType)
 def test_no_payload_breaks_a_reader(kind: EventType) -> None:
     chance = random.Random(kind)  # noqa: S311 - for the same payloads each time
     record = _RECORDS.get(kind, EventDetails)
@@ -69,7 +69,7 @@ def test_text_and_reasoning_are_told_apart() -> None:
     assert all(issubclass(kind, Delta) for kind in kinds)
 
 
-@pytest.mark.parametrize(
+@together(
     ("payload", "why"),
     [
         ({"code": "timeout", "message": "late"}, "late"),

@@ -1,9 +1,10 @@
 import pytest
 
 from agent_core.types.lanes import Lane, lane_of_process, own_place
+from tables import together
 
 
-@pytest.mark.parametrize(
+@together(
     ("lane", "text"),
     [
         (Lane(queue="default", place="snapshot"), "default/snapshot//1"),
@@ -22,7 +23,7 @@ def test_a_lane_is_a_text_that_reads_back(lane: Lane, text: str) -> None:
     assert len(text) <= 128
 
 
-@pytest.mark.parametrize(
+@together(
     "text",
     [
         lane_of_process("run_1"),

@@ -12,6 +12,7 @@ from kgent.errors import KgentError
 from kgent.runtime.blocking import finish_in_thread, run_blocking
 from kgent.runtime.cancellation import Cancellation
 from kgent_runs import a_run, calls, events, types
+from tables import together
 
 
 async def answer() -> int:
@@ -60,7 +61,7 @@ async def test_a_function_in_a_thread_is_finished_although_its_caller_is_cancell
     assert waiting.cancelling() == 1
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, ValueError])
+@together("error", [KeyboardInterrupt, SystemExit, ValueError])
 async def test_an_error_of_a_thread_reaches_its_caller(error: type[BaseException]) -> None:
     def work() -> None:
         raise error

@@ -17,11 +17,12 @@ from kgent.runtime.options import RunOptions
 from kgent.runtime.runner import run, run_async
 from kgent.runtime.state import RunStatus
 from kgent_runs import profile, state
+from tables import together
 
 SECRET = "value-of-the-key"  # noqa: S105 - the point of the test
 
 
-@pytest.mark.parametrize("size", [1, 3, 7, 100])
+@together("size", [1, 3, 7, 100])
 def test_a_secret_is_not_heard_however_it_is_cut(size: int) -> None:
     heard: list[str] = []
     listener = RedactingCallback(lambda event: heard.append(event.text), Redactor({"KEY": SECRET}))

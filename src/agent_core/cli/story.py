@@ -12,6 +12,7 @@ from agent_core.cli.view import answer_hint
 from agent_core.events.projection import Call
 from agent_core.history.figures import format_cost, format_duration, format_tokens, format_usage
 from agent_core.history.reading import (
+    CallEntry,
     Exchange,
     History,
     HistoryWriter,
@@ -168,8 +169,9 @@ class _Story(HistoryWriter):
             style = Style.BOLD if node.role is Role.USER else Style.PLAIN
             self.sheet.block(text, indent=f"{indent}  ", style=style, first=f"{name}{node.role}: ")
 
-    def begin_call(self, call: Call) -> None:
+    def begin_call(self, entry: CallEntry) -> None:
         """Write a call."""
+        call = entry.call
         self._call_line(call, f"{self._indent}  ")
         inner = f"{self._indent}          "
         for text, is_bad in remarks(call):

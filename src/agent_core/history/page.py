@@ -1,12 +1,13 @@
-"""A session as one HTML page that needs nothing else."""
+"""A session as HTML: one page that needs nothing else, and its parts for other pages."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
 
-from agent_core.events.projection import Call
 from agent_core.history.damage import damage_lines
 from agent_core.history.figures import format_cost, format_duration, format_tokens
 from agent_core.history.reading import (
     SOURCES,
+    CallEntry,
     Exchange,
     History,
     HistoryWriter,
@@ -18,7 +19,8 @@ from agent_core.history.reading import (
 from agent_core.history.service_tools import source_lines, use_line
 from agent_core.history.tree import Branch, grow_tree
 from agent_core.history.words import NOT_ACTIVE, SUMMARY, UNSEEN, outcome_word, remarks, speaker
-from agent_core.text import Clean, lines_of_diff, plural, short_line, shortened, shown_json
+from agent_core.text import Clean, lines_of_diff, short_line, shortened, shown_json
+from agent_core.text.languages import ENGLISH, Language
 from agent_core.text.pages import (
     facts_list,
     fold,
@@ -47,7 +49,7 @@ _GIST = 120
 _OPEN_AT_MOST = 50
 """Runs that are unfolded when the page is opened; of a longer session only the last ones."""
 
-_STYLE = """
+STYLE = """
 .run{border:1px solid var(--line);border-radius:.6rem;margin:1rem 0;padding:.1rem 1rem .6rem}
 .run>summary{padding:.6rem 0;font-weight:600}
 .run>summary .muted{font-weight:400;font-size:.85rem}
@@ -78,80 +80,86 @@ block-size:auto}.said,.call{break-inside:avoid}}
 @media(max-width:30rem){.run{padding:.1rem .6rem .5rem}
 .run .run{margin-left:0}}
 """
-_COLOURS = {"completed": "good", "failed": "bad", "cancelled": "fair", "waiting": "fair"}
+"""The rules of sessions, in addition to those of all pages."""
+
+IMAGES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+"""Types of images that pages show."""
+
+COLOURS = {"completed": "good", "failed": "bad", "cancelled": "fair", "waiting": "fair"}
 
 
-def session_page(history: History, clean: Clean) -> str:
+def session_page(history: History, clean: Clean, say: Language = ENGLISH) -> str:
     """Return the page: the session, its tree, its cost, and everything that was done."""
-    return _Page(history, clean).render()
+    return _Page(history, clean, say).render()
 
 
-class _Page(HistoryWriter):
-    def __init__(self, history: History, clean: Clean) -> None:
-        self._history = history
+class SessionParts(HistoryWriter):
+    """Writes parts of sessions as HTML: a run, a call, a message, the tree, the cost.
+
+    Attributes:
+        history: the session, or a part of it.
+        say: the language.
+
+    Args:
+        history: likewise.
+        clean: removes secrets from texts.
+        say: likewise.
+    """
+
+    def __init__(self, history: History, clean: Clean, say: Language = ENGLISH) -> None:
+        self.history = history
+        self.say = say
         self._clean = clean
         self._parts: list[str] = []
-        self._is_open = False
 
-    def render(self) -> str:
-        session = self._history.session
-        title = self._clean(session.title or "A session")
-        runs = [each.run for each in self._history.exchanges if each.run is not None]
-        status = str(runs[-1].status) if runs else "new"
-        damage = damage_lines(self._history.damaged, self._clean)
-        main = (
-            section("Damage", preformatted("\n".join(damage))) if damage else "",
-            section("Session", self._facts(runs)),
-            section("Messages", self._tree()),
-            section("Usage and cost", self._usage()),
-            section("Timeline", self._timeline()),
-        )
-        return whole_page(
-            title,
-            header=(
-                f'<p class="status {_COLOURS.get(status, "busy")}">{plain(status)}</p>'
-                f"<h1>{plain(title)}</h1>"
-                f'<p class="muted">{plain(session.session_id)}</p>'
-            ),
-            main="\n".join(part for part in main if part),
-            footer=(
-                "<p>Made by soong-agent from the stored session. The page holds everything itself:"
-                " no script runs in it, and nothing is fetched.</p>"
-            ),
-            style=_STYLE,
-        )
+    def taken(self) -> str:
+        """Return what was written since the last call."""
+        written = "".join(self._parts)
+        self._parts.clear()
+        return written
 
-    def _text(self, text: str) -> str:
+    def write(self, part: str) -> None:
+        """Add HTML."""
+        self._parts.append(part)
+
+    def text(self, text: str) -> str:
+        """Return text of a model, a tool or a user as HTML, without secrets."""
         return plain(self._clean(text))
 
-    def _pre(self, text: str) -> str:
+    def pre(self, text: str) -> str:
+        """Return such text line by line, shortened if it is very long."""
         return preformatted(shortened(self._clean(text), _LONGEST))
 
-    def _facts(self, runs: Sequence[RunRecord]) -> str:
-        session = self._history.session
-        usage = Usage()
-        for exchange in _all(self._history.exchanges):
-            if exchange.run is not None:
-                usage = usage.plus(exchange.run.usage)
-        return facts_list(
-            {
-                "Project": self._clean(session.cwd),
-                "Begun": f"{session.created_at.astimezone():%Y-%m-%d %H:%M}",
-                "Last used": f"{session.updated_at.astimezone():%Y-%m-%d %H:%M}",
-                "Forked from": session.parent_session_id or "",
-                "Runs": f"{len(runs):,}",
-                "Turns": f"{sum(run.turn_count for run in runs):,}",
-                "Tokens": f"{usage.input_tokens:,} in, {usage.output_tokens:,} out",
-                "Cost": format_cost(usage).removeprefix("cost "),
-            }
-        )
+    def moment(self, moment: datetime) -> str:
+        """Return a time as HTML."""
+        return plain(f"{moment.astimezone():%Y-%m-%d %H:%M}")
+
+    def place_of(self, exchange: Exchange) -> str:
+        """Return the address of a run, or of one of its nodes, on the page."""
+        return f"#{plain(exchange.run_id or '')}"
+
+    def is_open(self, exchange: Exchange) -> bool:
+        """Return whether a run is unfolded at first."""
+        is_child = exchange.run is not None and exchange.run.parent_run_id is not None
+        return not is_child and not self.history.is_beside(exchange)
+
+    def image_source(self, block: ImageBlock) -> str | None:
+        """Return the address of an image that may be shown, or None."""
+        is_shown = block.data is not None and block.mime_type in IMAGES
+        if not is_shown or block.data is None or len(block.data) > _LONGEST_IMAGE:
+            return None
+        return f"data:{block.mime_type};base64,{plain(block.data)}"
+
+    def cost(self, usage: Usage) -> str:
+        """Return the cost as text; an unknown cost is not 0."""
+        return self.say(format_cost(usage).removeprefix("cost "))
 
     # --- the tree ---------------------------------------------------------------------------------
 
-    def _tree(self) -> str:
-        roots = grow_tree(self._history)
+    def tree(self) -> str:
+        """Return the messages of the user as a tree."""
         parts = ['<ul class="tree">']
-        waiting: list[Branch | str] = list(reversed(roots))
+        waiting: list[Branch | str] = list(reversed(grow_tree(self.history)))
         count = 0
         while waiting:
             branch = waiting.pop()
@@ -167,27 +175,34 @@ class _Page(HistoryWriter):
                 waiting += ["</ul></li>", child, "<li><ul>"]
         parts.append("</ul>")
         tree = "".join(parts)
-        return fold(plural(count, "message"), tree, is_open=count <= _OPEN_AT_MOST)
+        return fold(self.say.count(count, "message"), tree, is_open=count <= _OPEN_AT_MOST)
 
     def _leaf(self, branch: Branch) -> str:
         node = branch.node
-        text = f"({SUMMARY})"
+        text = f"({self.say(SUMMARY)})"
         if node.node_type is NodeType.MESSAGE:
             text = short_line(self._clean(gist_of(node)), _GIST)
-        is_now = node.node_id in self._history.active
-        mark = "" if is_now else f' <span class="muted">{NOT_ACTIVE}</span>'
+        is_now = node.node_id in self.history.active
+        mark = "" if is_now else f' <span class="muted">{self.say(NOT_ACTIVE)}</span>'
         link = f'<a href="#{plain(node.node_id)}">{plain(text)}</a>'
-        return f'<li class="{"now" if is_now else "then"}">{link}{mark}</li>'
+        kind = "now" if is_now else "then"
+        return f'<li class="{kind}">{link}{mark}{self.leaf_actions(branch)}</li>'
+
+    def leaf_actions(self, branch: Branch) -> str:  # noqa: ARG002 - a page that acts has some
+        """Return what can be done with a message of the tree, as HTML."""
+        return ""
 
     # --- what it has cost -------------------------------------------------------------------------
 
-    def _usage(self) -> str:
+    def usage(self) -> str:
+        """Return the tokens and the cost of each run."""
         rows: list[tuple[str, ...]] = []
-        for number, exchange in enumerate(self._history.exchanges, 1):
+        for number, exchange in enumerate(self.history.exchanges, 1):
             rows += self._usage_rows(exchange, str(number))
-        head = ("Run", "Message", "Turns", "Input", "Cached", "Output", "Cost")
-        shown = table(head, rows).replace("<td>#", '<td class="number">')
-        return fold(plural(len(rows), "run"), shown, is_open=len(rows) <= _OPEN_AT_MOST)
+        say = self.say
+        head = tuple(map(say, ("Run", "Message", "Turns", "Input", "Cached", "Output", "Cost")))
+        shown = table(head, rows, say=say).replace("<td>#", '<td class="number">')
+        return fold(say.count(len(rows), "run"), shown, is_open=len(rows) <= _OPEN_AT_MOST)
 
     def _usage_rows(self, exchange: Exchange, number: str) -> Iterator[tuple[str, ...]]:
         run = exchange.run
@@ -195,159 +210,244 @@ class _Page(HistoryWriter):
             return
         usage = run.usage
         counts = (run.turn_count, usage.input_tokens, usage.cache_read_tokens, usage.output_tokens)
-        cost = format_cost(usage).removeprefix("cost ")
         yield (
             f'<a href="#{plain(run.run_id)}">{plain(number)}</a>',
-            self._text(short_line(self._clean(exchange.prompt), 80)),
+            self.text(short_line(self._clean(exchange.prompt), 80)),
             *(f"#{count:,}" for count in counts),
-            f"#{plain(cost)}",
+            f"#{plain(self.cost(usage))}",
         )
         for place, child in enumerate(exchange.every_child, 1):
             yield from self._usage_rows(child, f"{number}.{place}")
 
-    # --- the timeline -----------------------------------------------------------------------------
-
-    def _timeline(self) -> str:
-        exchanges = self._history.exchanges
-        first_open = len(exchanges) - _OPEN_AT_MOST
-        runs: list[str] = []
-        for number, exchange in enumerate(exchanges, 1):
-            self._is_open = number > first_open
-            self.write_exchange(exchange, str(number))
-            runs.append("".join(self._parts))
-            self._parts.clear()
-        return "\n".join(runs)
-
-    def _write(self, part: str) -> None:
-        self._parts.append(part)
+    # --- a run ------------------------------------------------------------------------------------
 
     def begin(self, exchange: Exchange, place: str, *, in_call: bool) -> None:  # noqa: ARG002
         """Open the block of a run."""
         run = exchange.run
-        is_child = run is not None and run.parent_run_id is not None
-        is_beside = self._history.is_beside(exchange)
-        gist = short_line(self._clean(exchange.prompt), _GIST) or "(no message)"
-        label, key = f"{plain(place)} · {plain(gist)}", ""
-        if run is not None:
-            key = f' id="{plain(run.run_id)}"'
-            colour = _COLOURS.get(run.status, "busy")
-            spent = (
-                f"{run.created_at.astimezone():%Y-%m-%d %H:%M} · {plural(run.turn_count, 'turn')} ·"
-                f" {format_tokens(run.usage.total_tokens)} tokens · {format_cost(run.usage)}"
-            )
-            beside = f" · {NOT_ACTIVE}" if is_beside else ""
-            label += (
-                f' <span class="{colour}">{plain(run.status)}</span>'
-                f' <span class="muted">{plain(spent)}{beside}</span>'
-            )
+        is_beside = self.history.is_beside(exchange)
+        key = "" if run is None else f' id="{plain(run.run_id)}"'
         kinds = f"run{' beside' if is_beside else ''}"
-        opened = " open" if self._is_open and not is_beside and not is_child else ""
-        self._write(f'<details class="{kinds}"{key}{opened}><summary>{label}</summary>')
+        opened = " open" if self.is_open(exchange) else ""
+        label = self.run_label(exchange, place)
+        self.write(f'<details class="{kinds}"{key}{opened}><summary>{label}</summary>')
+
+    def run_label(self, exchange: Exchange, place: str) -> str:
+        """Return the line of a run: its message, its status, and what it has cost."""
+        run, say = exchange.run, self.say
+        gist = short_line(self._clean(exchange.prompt), _GIST) or f"({say('no message')})"
+        label = f"{plain(place)} · {plain(gist)}"
+        if run is None:
+            return label
+        colour = COLOURS.get(run.status, "busy")
+        tokens = say("{count} tokens", count=format_tokens(run.usage.total_tokens))
+        spent = f"{say.count(run.turn_count, 'turn')} · {tokens} · {say(format_cost(run.usage))}"
+        beside = f" · {say(NOT_ACTIVE)}" if self.history.is_beside(exchange) else ""
+        return (
+            f'{label} <span class="{colour}">{say(run.status)}</span>'
+            f' <span class="muted">{self.moment(run.created_at)} · {plain(spent)}{beside}</span>'
+        )
+
+    def child_place(self, number: int) -> str:
+        """Return the words for a child among those of its run or call."""
+        return self.say("child {number}", number=number)
 
     def unseen(self, exchange: Exchange, prompt: str) -> None:  # noqa: ARG002
         """Write a prompt that no model has seen."""
-        who = f'<p class="who">{speaker(Role.USER)} <span class="muted">{UNSEEN}</span></p>'
-        self._write(f'<div class="said user">{who}{self._pre(prompt)}</div>')
+        who, why = self.say(speaker(Role.USER)), self.say(UNSEEN)
+        label = f'<p class="who">{who} <span class="muted">{why}</span></p>'
+        self.write(f'<div class="said user">{label}{self.pre(prompt)}</div>')
 
     def note(self, entry: NoteEntry) -> None:
         """Write a remark."""
-        self._write(f'<p class="notice fair">{self._text(entry.text)}</p>')
+        self.write(f'<p class="notice fair">{self.text(entry.line_in(self.say))}</p>')
 
     def end(self, exchange: Exchange) -> None:
         """Write why a run failed, and close its block."""
         if failure := exchange.failure:
-            self._write(f'<p class="notice bad">Failed: {self._text(failure)}</p>')
-        self._write("</details>")
+            label = self.say("Failed: {why}", why=self._clean(failure))
+            self.write(f'<p class="notice bad">{plain(label)}</p>')
+        self.write("</details>")
+
+    # --- a message --------------------------------------------------------------------------------
 
     def message(self, entry: MessageEntry) -> None:
         """Write a message."""
-        self._write(self._message(entry.node, entry.usage))
+        self.write(self._message(entry.node, entry.usage))
 
     def _message(self, node: Node, usage: Usage | None) -> str:
-        key = plain(node.node_id)
+        key, say = plain(node.node_id), self.say
         if node.node_type is NodeType.COMPACTION:
-            body = render_markdown(shortened(self._clean(node.text), _LONGEST))
-            return f'<div id="{key}">{fold(SUMMARY.capitalize(), body)}</div>'
+            body = render_markdown(shortened(self._clean(node.text), _LONGEST), say)
+            label = say(SUMMARY)
+            return f'<div id="{key}">{fold(label[:1].upper() + label[1:], body)}</div>'
         if node.node_type is not NodeType.MESSAGE:
-            label = plain(node.node_type.replace("_", " "))
-            return fold(f'<span class="muted">{label}</span>', self._pre(node.text))
-        parts = [self._image(block) for block in node.content if isinstance(block, ImageBlock)]
-        thoughts = (block.text for block in node.content if isinstance(block, ReasoningBlock))
-        label = '<span class="muted">reasoning</span>'
-        parts += [fold(label, self._pre(thought)) for thought in thoughts]
-        uses = [block for block in node.content if isinstance(block, ProviderToolBlock)]
-        parts += [f'<p class="muted">{self._text(use_line(use))}</p>' for use in uses]
-        text = shortened(self._clean(node.text), _LONGEST).strip()
-        is_user = node.role is Role.USER
-        parts.append(preformatted(text) if is_user else render_markdown(text))
-        if cited := [block for block in node.content if isinstance(block, CitationBlock)]:
-            lines = "".join(f"<li>{self._text(line)}</li>" for line in source_lines(cited))
-            parts.append(f'<div class="muted">{SOURCES}<ul>{lines}</ul></div>')
-        who = speaker(node.role)
-        facts = ["cut off"] if node.is_partial else []
+            label = say(node.node_type.replace("_", " "))
+            return fold(f'<span class="muted">{label}</span>', self.pre(node.text))
+        body = "".join(self._content(node))
+        who = say(speaker(node.role))
+        facts = [say("cut off")] if node.is_partial else []
         if usage is not None:
-            facts.append(f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out")
-            facts.append(format_cost(usage))
+            facts.append(
+                say(
+                    "{read} tokens in, {written} out",
+                    read=f"{usage.input_tokens:,}",
+                    written=f"{usage.output_tokens:,}",
+                )
+            )
+            facts.append(say(format_cost(usage)))
         about = f' <span class="muted">{plain(" · ".join(facts))}</span>' if facts else ""
-        body = "".join(parts)
         if not body and node.calls:
             return f'<p class="who" id="{key}">{who}{about}</p>'
-        kind = "user" if is_user else "agent"
+        kind = "user" if node.role is Role.USER else "agent"
         return f'<div class="said {kind}" id="{key}"><p class="who">{who}{about}</p>{body}</div>'
 
-    def _image(self, block: ImageBlock) -> str:
-        is_shown = block.data is not None and block.mime_type in {
-            "image/png",
-            "image/jpeg",
-            "image/gif",
-            "image/webp",
-        }
-        if not is_shown or block.data is None or len(block.data) > _LONGEST_IMAGE:
-            return f"<p>[{plain(block.mime_type)}]</p>"
-        source = f"data:{block.mime_type};base64,{plain(block.data)}"
-        return f'<p><img alt="what the user has sent" src="{source}"></p>'
+    def _content(self, node: Node) -> Iterator[str]:
+        for block in node.content:
+            if isinstance(block, ImageBlock):
+                yield self._image(block)
+        for block in node.content:
+            if isinstance(block, ReasoningBlock):
+                yield fold(
+                    f'<span class="muted">{self.say("reasoning")}</span>', self.pre(block.text)
+                )
+        for block in node.content:
+            if isinstance(block, ProviderToolBlock):
+                yield f'<p class="muted">{self.text(use_line(block))}</p>'
+        text = shortened(self._clean(node.text), _LONGEST).strip()
+        yield preformatted(text) if node.role is Role.USER else render_markdown(text, self.say)
+        if cited := [block for block in node.content if isinstance(block, CitationBlock)]:
+            lines = "".join(f"<li>{self.text(line)}</li>" for line in source_lines(cited))
+            yield f'<div class="muted">{self.say(SOURCES)}<ul>{lines}</ul></div>'
 
-    def begin_call(self, call: Call) -> None:
+    def _image(self, block: ImageBlock) -> str:
+        source = self.image_source(block)
+        if source is None:
+            return f"<p>[{plain(block.mime_type)}]</p>"
+        return f'<p><img alt="{self.say("what the user has sent")}" src="{source}"></p>'
+
+    # --- a call -----------------------------------------------------------------------------------
+
+    def begin_call(self, entry: CallEntry) -> None:
         """Open the block of a call."""
+        call, say = entry.call, self.say
         end = call.end
         duration = "" if end.duration_ms is None else format_duration(end.duration_ms)
-        gist = self._text(short_line(self._clean(call.summary), _GIST))
+        gist = self.text(short_line(self._clean(call.summary), _GIST))
         colour = "bad" if call.is_bad else "good" if call.ended else "fair"
         label = (
-            f'<span class="outcome {colour}">{plain(outcome_word(call))}</span> '
+            f'<span class="outcome {colour}">{plain(outcome_word(call, say))}</span> '
             f"<code>{plain(call.name)}</code> {gist}"
             f' <span class="muted">{plain(duration)}</span>'
         )
         opened = " open" if call.is_bad or end.diff is not None else ""
         kind = "call bad-end" if call.is_bad else "call"
-        self._write(f'<div class="{kind}"><details{opened}><summary>{label}</summary>')
-        for text, is_bad in remarks(call):
-            self._write(f'<p class="{"bad" if is_bad else "muted"}">{self._text(text)}</p>')
+        self.write(
+            f'<div class="{kind}"{self.call_id(entry)}><details{opened}><summary>{label}</summary>'
+        )
+        for text, is_bad in remarks(call, say):
+            self.write(f'<p class="{"bad" if is_bad else "muted"}">{self.text(text)}</p>')
         if end.diff:
-            self._write(self._diff(end.diff))
+            self.write(self.diff(end.diff))
             if hidden := end.diff_hidden_lines:
-                self._write(f'<p class="muted">{plural(hidden, "more line")}</p>')
+                self.write(f'<p class="muted">{say.count(hidden, "more line")}</p>')
         if call.block is not None:
-            given = self._pre(shown_json(call.block.arguments, indent=1))
-            self._write(fold('<span class="muted">arguments</span>', given))
+            given = self.pre(shown_json(call.block.arguments, indent=1))
+            self.write(fold(f'<span class="muted">{say("arguments")}</span>', given))
         if end.output:
             if hidden := end.output_hidden_lines:
-                self._write(f'<p class="muted">{plural(hidden, "line")} before</p>')
-            self._write(self._pre(end.output))
+                before = say("{lines} before", lines=say.count(hidden, "line"))
+                self.write(f'<p class="muted">{before}</p>')
+            self.write(self.pre(end.output))
         if call.result is not None:
-            label = '<span class="muted">result</span>'
-            self._write(fold(label, self._pre(result_text(call.result))))
+            label = f'<span class="muted">{say("result")}</span>'
+            self.write(fold(label, self.pre(result_text(call.result))))
 
-    def end_call(self, call: Call) -> None:  # noqa: ARG002
+    def call_id(self, entry: CallEntry) -> str:  # noqa: ARG002 - a page that follows runs has ids
+        """Return the attribute with the id of a call's block."""
+        return ""
+
+    def end_call(self, entry: CallEntry) -> None:  # noqa: ARG002
         """Close the block of a call."""
-        self._write("</details></div>")
+        self.write("</details></div>")
 
-    def _diff(self, diff: str) -> str:
+    def diff(self, diff: str) -> str:
+        """Return a unified diff as HTML."""
         lines: list[str] = []
         for line in lines_of_diff(self._clean(diff)):
             kind = {"+": "add", "-": "del", "@": "at"}.get(line[:1], "same")
             lines.append(f'<span class="{kind}">{plain(line)}</span>')
         return f'<pre class="diff">{"".join(lines)}</pre>'
+
+
+class _Page(SessionParts):
+    """The page of `sessions export --html`."""
+
+    def __init__(self, history: History, clean: Clean, say: Language) -> None:
+        super().__init__(history, clean, say)
+        self._first_open = len(history.exchanges) - _OPEN_AT_MOST
+        self._is_late = False
+
+    def render(self) -> str:
+        session, say = self.history.session, self.say
+        title = self._clean(session.title or say("A session"))
+        runs = [each.run for each in self.history.exchanges if each.run is not None]
+        status = str(runs[-1].status) if runs else "new"
+        damage = damage_lines(self.history.damaged, self._clean)
+        main = (
+            section(say("Damage"), preformatted("\n".join(damage))) if damage else "",
+            section(say("Session"), self._facts(runs)),
+            section(say("Messages"), self.tree()),
+            section(say("Usage and cost"), self.usage()),
+            section(say("Timeline"), self._timeline()),
+        )
+        made = say(
+            "Made by soong-agent from the stored session. The page holds everything itself:"
+            " no script runs in it, and nothing is fetched."
+        )
+        return whole_page(
+            title,
+            header=(
+                f'<p class="status {COLOURS.get(status, "busy")}">{say(status)}</p>'
+                f"<h1>{plain(title)}</h1>"
+                f'<p class="muted">{plain(session.session_id)}</p>'
+            ),
+            main="\n".join(part for part in main if part),
+            footer=f"<p>{made}</p>",
+            style=STYLE,
+            say=say,
+        )
+
+    def is_open(self, exchange: Exchange) -> bool:
+        """Return whether a run is unfolded at first: of a long session the last ones."""
+        return self._is_late and super().is_open(exchange)
+
+    def _facts(self, runs: Sequence[RunRecord]) -> str:
+        session, say = self.history.session, self.say
+        usage = Usage()
+        for exchange in _all(self.history.exchanges):
+            if exchange.run is not None:
+                usage = usage.plus(exchange.run.usage)
+        read, written = f"{usage.input_tokens:,}", f"{usage.output_tokens:,}"
+        return facts_list(
+            {
+                say("Project"): self._clean(session.cwd),
+                say("Begun"): self.moment(session.created_at),
+                say("Last used"): self.moment(session.updated_at),
+                say("Forked from"): session.parent_session_id or "",
+                say("Runs"): f"{len(runs):,}",
+                say("Turns"): f"{sum(run.turn_count for run in runs):,}",
+                say("Tokens"): say("{read} in, {written} out", read=read, written=written),
+                say("Cost"): self.cost(usage),
+            }
+        )
+
+    def _timeline(self) -> str:
+        runs: list[str] = []
+        for number, exchange in enumerate(self.history.exchanges, 1):
+            self._is_late = number > self._first_open
+            self.write_exchange(exchange, str(number))
+            runs.append(self.taken())
+        return "\n".join(runs)
 
 
 def _all(exchanges: Iterable[Exchange]) -> Iterator[Exchange]:

@@ -10,8 +10,9 @@ from agent_core.api import AgentRuntime
 from agent_core.errors import ErrorCode, StorageError, describe_error
 from agent_core.events.projection import Call, PlacedEvent, Projection
 from agent_core.history.service_tools import source_lines, use_line
-from agent_core.history.words import SENT, TAKEN_BACK, sent_line, story_line
+from agent_core.history.words import SENT, TAKEN_BACK, UNDELIVERED, event_line, story_words
 from agent_core.text import shown_json
+from agent_core.text.languages import ENGLISH, Language
 from agent_core.types import (
     AgentRecord,
     CitationBlock,
@@ -52,17 +53,40 @@ class MessageEntry(Struct):
 
 
 class CallEntry(Struct):
-    """A tool call, with the runs of the children that it has started."""
+    """A tool call, with the runs of the children that it has started.
+
+    Attributes:
+        key: its message, and its place among the calls of that message.
+    """
 
     call: Call
+    key: str = ""
     children: "list[Exchange]" = field(default_factory=list["Exchange"])
 
 
 class NoteEntry(Struct):
-    """A remark on something that happened in a run."""
+    """A remark on something that happened in a run.
 
-    text: str
+    Attributes:
+        words: the kind of event, in words.
+        subject: the name of the server, step or agent that it is about.
+        why: the reason, or more about it.
+        level: how serious it is.
+    """
+
+    words: str
+    subject: str = ""
+    why: str = ""
     level: EventLevel = EventLevel.INFO
+
+    @property
+    def text(self) -> str:
+        """The remark as one line."""
+        return self.line_in(ENGLISH)
+
+    def line_in(self, say: Language) -> str:
+        """Return the remark as one line in a language."""
+        return event_line(say(self.words), self.subject, self.why)
 
 
 Entry = MessageEntry | CallEntry | NoteEntry
@@ -75,6 +99,11 @@ class Exchange(Struct):
     agent: AgentRecord | None = None
     entries: list[Entry] = field(default_factory=list[Entry])
     children: "list[Exchange]" = field(default_factory=list["Exchange"])
+
+    @property
+    def run_id(self) -> str | None:
+        """The id of its run."""
+        return self.run.run_id if self.run is not None else None
 
     @property
     def nodes(self) -> Iterator[Node]:
@@ -161,7 +190,7 @@ async def read_history(
     page = await runtime.replay_session(session_id, from_seq=1, to_seq=0)
     runs = await runtime.session_runs(session_id)
     roots = [run for run in runs if run.parent_run_id is None]
-    reader = _HistoryReader(runtime, runs)
+    reader = HistoryReader(runtime, runs)
     reader.note(page.damaged)
     if run_id is None and last is None:
         async for page in read_timeline(runtime, session_id):
@@ -205,7 +234,7 @@ async def read_recent(runtime: AgentRuntime, session_id: str, *, most_events: in
         path = await runtime.get_node_path(at)
         run_ids = dict.fromkeys(node.run_id for node in path if node.run_id)
         pages = [await runtime.replay_run(run_id) for run_id in [*run_ids][-_RECENT_RUNS:]]
-    reader = _HistoryReader(runtime, [run for page in pages for run in page.runs])
+    reader = HistoryReader(runtime, [run for page in pages for run in page.runs])
     for page in pages:
         reader.add_rows(page)
         for event in page.events:
@@ -223,7 +252,7 @@ def _is_root(exchange: Exchange) -> bool:
 
 
 async def _active_path(
-    runtime: AgentRuntime, session: SessionRecord, reader: "_HistoryReader"
+    runtime: AgentRuntime, session: SessionRecord, reader: "HistoryReader"
 ) -> frozenset[str]:
     """Return the ids of the nodes that the session continues from, as far as they can be read."""
     found: set[str] = set()
@@ -244,13 +273,30 @@ async def _active_path(
     return frozenset(found)
 
 
-class _HistoryReader:
-    """Puts the events of each run together, with those of its children inside."""
+class HistoryReader:
+    """Puts the events of each run together, with those of its children inside.
 
-    def __init__(self, runtime: AgentRuntime, runs: Iterable[RunRecord]) -> None:
+    Args:
+        runtime: of the database.
+        runs: the runs whose events follow, and those of their children.
+        tenant: the tenant of the session, for a runtime that is bound to none.
+        is_live: children are at work: each event about one reads it again.
+    """
+
+    def __init__(
+        self,
+        runtime: AgentRuntime,
+        runs: Iterable[RunRecord],
+        *,
+        tenant: str | None = None,
+        is_live: bool = False,
+    ) -> None:
         self.exchanges: dict[str | None, Exchange] = {}
         self.nodes: dict[str, Node] = {}
         self._runtime = runtime
+        self._tenant = tenant
+        self._is_live = is_live
+        self._being_read: set[str] = set()
         self._runs = {run.run_id: run for run in runs}
         self._agents: dict[str, AgentRecord] = {}
         self._damaged: dict[tuple[str, str], DamagedRow] = {}
@@ -261,18 +307,29 @@ class _HistoryReader:
         self._sent: dict[str, NoteEntry] = {}
 
     def add_rows(self, page: ReplayResult) -> None:
+        """Add agents and nodes that events name, and damaged rows."""
         self._agents |= {agent.agent_id: agent for agent in page.agents}
         self.nodes |= {node.node_id: node for node in page.nodes}
         self.note(page.damaged)
 
+    def add_runs(self, runs: Iterable[RunRecord]) -> None:
+        """Add runs, or their newer records."""
+        for run in runs:
+            self._runs[run.run_id] = run
+            if (known := self.exchanges.get(run.run_id)) is not None:
+                known.run = run
+
     def note(self, damaged: Iterable[DamagedRow]) -> None:
+        """Add damaged rows, each once."""
         self._damaged = {(row.table, row.row_id): row for row in damaged} | self._damaged
 
     @property
     def damaged(self) -> list[DamagedRow]:
+        """The damaged rows so far."""
         return [*self._damaged.values()]
 
     def exchange_of(self, run_id: str | None) -> Exchange:
+        """Return a run with what is known of it."""
         if run_id not in self.exchanges:
             run = self._runs.get(run_id or "")
             agent = self._agents.get(run.agent_id) if run else None
@@ -280,56 +337,87 @@ class _HistoryReader:
         return self.exchanges[run_id]
 
     async def add_run(self, run_id: str) -> Exchange:
-        history = await self._runtime.replay_run(run_id)
+        """Add all events of a run."""
+        history = await self._runtime.replay_run(run_id, tenant=self._tenant)
         self.add_rows(history)
+        self.add_runs(history.runs)
         for event in history.events:
             await self.add_event(event)
         return self.exchange_of(run_id)
 
-    async def add_event(self, event: RuntimeEvent, *, with_children: bool = True) -> None:
-        """Add one event to its run, and the run of a child that it names."""
+    async def add_event(self, event: RuntimeEvent, *, with_children: bool = True) -> list[Entry]:
+        """Add one event to its run, and the run of a child that it names.
+
+        Returns:
+            The entries of its run that are new or have changed.
+        """
         exchange = (
             self.exchange_of(event.run_id) if event.run_id or not self._latest else self._latest
         )
         if exchange.run is None or exchange.run.parent_run_id is None:
             self._latest = exchange
         placed = self._projection.take(event, self.nodes.get(event.node_id or ""))
+        before = len(exchange.entries)
+        changed: list[Entry] = []
         match placed.details:
             case ChildEvent(child_run_id=str(child)) as details:
-                if with_children and child in self._runs and child not in self.exchanges:
-                    holder = self._holder(exchange, event, details)
+                holder = self._holder(exchange, event, details)
+                if with_children and (self._is_live or child in self._runs):
                     await self._add_child(child, holder)
+                changed += [holder] if isinstance(holder, CallEntry) else []
                 self._add_note(exchange, placed)
             case ModelReplied(usage=usage):
                 self._usage[event.run_id] = usage or Usage()
             case ToolEvent() if placed.call is not None and placed.call.block is not None:
-                pass  # its call has taken it
+                changed += self._entries_of(placed.call)  # its call has taken it
             case UserMessageEvent(message_id=str(message_id)) as details if message_id:
-                self._add_sent(exchange, placed, details)
+                changed += self._add_sent(exchange, placed, details)
             case _ if placed.node is not None:
                 self._add_message(exchange, placed.node, placed)
             case _:
                 self._add_note(exchange, placed)
+        for call in placed.answered:
+            changed += self._entries_of(call)
+        return [*changed, *exchange.entries[before:]]
 
-    def _add_sent(self, exchange: Exchange, placed: PlacedEvent, details: UserMessageEvent) -> None:
+    def _entries_of(self, call: Call) -> list[Entry]:
+        found = self._entries.get(call.call_id)
+        return [] if found is None else [found]
+
+    def _add_sent(
+        self, exchange: Exchange, placed: PlacedEvent, details: UserMessageEvent
+    ) -> list[Entry]:
         """Add what became of a message that was sent to a run at work."""
         entry = self._sent.get(details.message_id)
+        is_known = entry is not None
         if placed.kind is EventType.MESSAGE_WAITING and entry is None:
-            entry = self._sent[details.message_id] = NoteEntry(sent_line(details.text))
+            entry = self._sent[details.message_id] = NoteEntry(UNDELIVERED, why=details.text)
             exchange.entries.append(entry)
         elif placed.kind is EventType.MESSAGE_CREATED and entry is not None:
-            entry.text = SENT
+            entry.words, entry.why = SENT, ""
         elif placed.kind is EventType.MESSAGE_TAKEN_BACK and entry is not None:
-            entry.text = TAKEN_BACK
+            entry.words, entry.why = TAKEN_BACK, ""
         if placed.kind is EventType.MESSAGE_REFUSED:
             self._add_note(exchange, placed)
         elif placed.node is not None:
             self._add_message(exchange, placed.node, placed)
+        return [entry] if is_known and entry is not None else []
 
     async def _add_child(self, run_id: str, holder: "Exchange | CallEntry") -> None:
-        self.exchanges[run_id] = Exchange(self._runs[run_id])  # it may name itself
-        inner = await self.add_run(run_id)
-        inner.agent = self._agents.get(self._runs[run_id].agent_id)
+        """Add the run of a child; one that is at work is read again at each event about it."""
+        if run_id in self._being_read or (run_id in self.exchanges and not self._is_live):
+            return  # it may name itself
+        if run_id in self.exchanges:
+            holder.children = [each for each in holder.children if each.run_id != run_id]
+        known = self._runs.get(run_id)
+        self.exchanges[run_id] = inner = Exchange(known)
+        self._being_read.add(run_id)
+        try:
+            await self.add_run(run_id)
+        finally:
+            self._being_read.discard(run_id)
+        inner.run = self._runs.get(run_id)
+        inner.agent = self._agents.get(inner.run.agent_id) if inner.run is not None else None
         holder.children.append(inner)
 
     def _holder(
@@ -348,9 +436,10 @@ class _HistoryReader:
             usage = self._usage.pop(placed.event.run_id, None)
         exchange.entries.append(MessageEntry(node, usage))
         if not node.is_partial:
-            for block in node.calls:
+            for number, block in enumerate(node.calls, 1):
                 if call := self._projection.call(node.agent_id, block.tool_call_id):
-                    self._entries[call.call_id] = entry = CallEntry(call)
+                    entry = CallEntry(call, f"{node.node_id}-{number}")
+                    self._entries[call.call_id] = entry
                     exchange.entries.append(entry)
 
     def _add_note(self, exchange: Exchange, placed: PlacedEvent) -> None:
@@ -359,8 +448,9 @@ class _HistoryReader:
             return  # the end of the run says it
         if placed.kind is EventType.HOOK_DENIED and placed.event.tool_call_id is not None:
             return  # its call says it
-        if line := story_line(placed):
-            exchange.entries.append(NoteEntry(line, placed.event.level))
+        if words := story_words(placed):
+            subject, why = placed.details.subject, placed.details.why
+            exchange.entries.append(NoteEntry(words, subject, why, placed.event.level))
 
 
 class HistoryWriter(ABC):
@@ -381,16 +471,24 @@ class HistoryWriter(ABC):
             match entry:
                 case MessageEntry():
                     self.message(entry)
-                case CallEntry(call, children):
-                    self.begin_call(call)
-                    for number, child in enumerate(children, 1):
-                        self.write_exchange(child, f"child {number}", in_call=True)
-                    self.end_call(call)
+                case CallEntry():
+                    self.write_call(entry)
                 case NoteEntry():
                     self.note(entry)
         for number, child in enumerate(exchange.children, 1):
-            self.write_exchange(child, f"child {number}")
+            self.write_exchange(child, self.child_place(number))
         self.end(exchange)
+
+    def child_place(self, number: int) -> str:
+        """Return the words for a child among those of its run or call."""
+        return f"child {number}"
+
+    def write_call(self, entry: CallEntry) -> None:
+        """Write a call, with the runs of the children that it has started."""
+        self.begin_call(entry)
+        for number, child in enumerate(entry.children, 1):
+            self.write_exchange(child, self.child_place(number), in_call=True)
+        self.end_call(entry)
 
     @abstractmethod
     def begin(self, exchange: Exchange, place: str, *, in_call: bool) -> None:
@@ -405,10 +503,10 @@ class HistoryWriter(ABC):
         """Write a message, a summary or a loaded text."""
 
     @abstractmethod
-    def begin_call(self, call: Call) -> None:
+    def begin_call(self, entry: CallEntry) -> None:
         """Write a call; the runs of its children follow."""
 
-    def end_call(self, call: Call) -> None:  # noqa: B027 - most formats have nothing to close
+    def end_call(self, entry: CallEntry) -> None:  # noqa: B027 - most formats have nothing to close
         """End a call and the runs of its children."""
 
     @abstractmethod

@@ -9,6 +9,7 @@ from msgspec import Struct
 from agent_core.errors import describe_error
 from agent_core.events.projection import Call, PlacedEvent
 from agent_core.text import visible
+from agent_core.text.languages import ENGLISH, Language
 from agent_core.types import EventLevel, EventType, Role
 from agent_core.types.event_details import (
     ModelRetried,
@@ -22,6 +23,7 @@ SUMMARY = "summary of what came before"
 UNSEEN = "no model has seen it"
 SENT = "a message was sent meanwhile; the model reads it below"
 TAKEN_BACK = "a message was sent meanwhile, and taken back"
+UNDELIVERED = "sent meanwhile, and not delivered"
 EFFECT_UNKNOWN = "the process died while it ran: its effect is unknown"
 CARRY_OUT = "Carry out the plan."
 """The message that follows a plan, in a mode that may change something."""
@@ -121,13 +123,13 @@ def is_trouble(placed: PlacedEvent) -> bool:
     return placed.event.level in {EventLevel.WARNING, EventLevel.ERROR}
 
 
-def story_line(placed: PlacedEvent) -> str:
-    """Return the line of an event in the story of a session; empty if it has none."""
+def story_words(placed: PlacedEvent) -> str:
+    """Return the words for an event in the story of a session; empty if it is not in it."""
     meaning, details = meaning_of(placed.kind), placed.details
     is_silent = isinstance(details, RunQueued) and details.runs_in_front == 0
     if meaning.is_in_story or is_silent or not (meaning.later or is_trouble(placed)):
         return ""
-    return event_line(meaning.later or kind_in_words(placed.kind), details.subject, details.why)
+    return meaning.later or kind_in_words(placed.kind)
 
 
 def event_line(words: str, subject: str, why: str) -> str:
@@ -166,26 +168,21 @@ def remark_line(placed: PlacedEvent) -> str:
     return event_line(kind_in_words(placed.kind), details.server_id or "", details.cause)
 
 
-def sent_line(text: str) -> str:
-    """Return the line of a message that was sent to a run at work and not delivered."""
-    return f"sent meanwhile, and not delivered: {text}"
-
-
 def objection_line(objection: str) -> str:
     """Return the line of a run that has ended although a hook or an extension objected."""
     return f"completed against an objection: {visible(objection)}"
 
 
-def verdict(answer: PermissionDecided) -> str:
+def verdict(answer: PermissionDecided, say: Language = ENGLISH) -> str:
     """Return who answered a question about a call, the decision and the reason."""
     from agent_core.permissions.questions import (  # noqa: PLC0415 - for stories only
         describe_answer,
     )
 
-    return describe_answer(answer.decision, answer.decided_by, answer.decider, answer.reason)
+    return describe_answer(answer.decision, answer.decided_by, answer.decider, answer.reason, say)
 
 
-def denial(call: Call) -> tuple[str, str]:
+def denial(call: Call, say: Language = ENGLISH) -> tuple[str, str]:
     """Return that a call was denied, by whom or what, and what more there is to say about it.
 
     The message is for the model: where it says no more than who has refused the call, it is not
@@ -198,39 +195,42 @@ def denial(call: Call) -> tuple[str, str]:
         case ToolDenied(denied_by=by) if by == THE_USER:
             is_here = any(answer.decided_by == "terminal" for answer in call.answers)
             _, _, reason = message.partition(f"{THE_USER} denied {call.name}")
-            return f"denied by {'you' if is_here else by}", reason.removeprefix(": ")
+            who = say("you") if is_here else say(by)
+            return say("denied by {who}", who=who), reason.removeprefix(": ")
         case ToolDenied(denied_by=by) if by == NOBODY:
-            return "denied: nobody could be asked", ""
+            return say("denied: nobody could be asked"), ""
         case ToolDenied(denied_by=by) if by:
-            return f"denied by {by}", "" if by in message else message
+            return say("denied by {who}", who=by), "" if by in message else message
         case _:
-            return "denied", message
+            return say("denied"), message
 
 
-def remarks(call: Call) -> list[tuple[str, bool]]:
+def remarks(call: Call, say: Language = ENGLISH) -> list[tuple[str, bool]]:
     """Return what there is to say about the outcome of a call, and whether it is bad."""
-    said = [(verdict(answer), answer.decision == "deny") for answer in call.answers]
+    said = [(verdict(answer, say), answer.decision == "deny") for answer in call.answers]
     is_told = any(is_denial for _, is_denial in said)
     if call.outcome == "denied" and not is_told:
-        said.append((": ".join(filter(None, denial(call))), True))
+        said.append((": ".join(filter(None, denial(call, say))), True))
     elif call.outcome == "failed" and call.end.cause:
         said.append((describe_error(call.end.cause, ""), True))
     if call.outcome == "interrupted":
-        said.append((EFFECT_UNKNOWN, True))
+        said.append((say(EFFECT_UNKNOWN), True))
     return said
 
 
-def outcome_word(call: Call) -> str:
+def outcome_word(call: Call, say: Language = ENGLISH) -> str:
     """Return the outcome of a call in a word or two."""
     match call.outcome:
+        case "completed" if code := call.end.exit_code:
+            return say("exit {code}", code=code)
         case "completed":
-            return f"exit {call.end.exit_code}" if call.end.exit_code else "ok"
+            return say("ok")
         case "interrupted":
-            return "unknown"
+            return say("unknown")
         case "failed" | "denied" if call.end.code == "cancelled":
-            return "cancelled"
+            return say("cancelled")
         case outcome:
-            return outcome
+            return say(outcome)
 
 
 def speaker(role: Role) -> str:

@@ -35,6 +35,7 @@ from agent_core.permissions.request import (
 from agent_core.redaction import log_failure
 from agent_core.redaction.redactor import Redactor
 from agent_core.text import shortened
+from agent_core.text.languages import ENGLISH, Language
 from agent_core.types import (
     CHANGED,
     Access,
@@ -59,16 +60,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-_DECISIONS: Mapping[str, str] = {
+DECISIONS: Mapping[str, str] = {
     Decision.DENY: "denied",
     Decision.ALLOW_ONCE: "allowed once",
     Decision.ALLOW_FOR_SESSION: "allowed for session",
     Decision.ALLOW_READS: "allowed with all that only reads",
     Decision.ALLOW_EDITS: "allowed with all edits",
 }
-_PLACES = {
+PLACES = {
     "callback": "the program",
     "cli": "the command line",
+    "console": "the console",
     "editor": "the editor",
     "mcp": "the MCP client",
     "sdk": "the program",
@@ -79,15 +81,20 @@ _PLACES = {
 
 
 def describe_answer(
-    decision: str, decided_by: str | None, decider: str | None, reason: str | None
+    decision: str,
+    decided_by: str | None,
+    decider: str | None,
+    reason: str | None,
+    say: Language = ENGLISH,
 ) -> str:
     """Return an answer in words: the decision, who has made it and where, and the reason."""
     if decided_by == NOBODY:
-        return f"denied: {reason or _UNANSWERED}"
-    place = _PLACES.get(decided_by or "callback", decided_by)
+        return f"{say('denied')}: {reason or say(_UNANSWERED)}"
+    by = decided_by or "callback"
+    place = say(PLACES.get(by, by))
     who = f"{decider} ({place})" if decider else place
-    made = _DECISIONS.get(decision, decision)
-    return f"{made} by {who}{f': {reason}' if reason else ''}"
+    made = say("{made} by {who}", made=say(DECISIONS.get(decision, decision)), who=who)
+    return f"{made}{f': {reason}' if reason else ''}"
 
 
 class PermissionCallback(Protocol):

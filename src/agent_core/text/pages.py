@@ -12,12 +12,13 @@ from markdown_it.renderer import RendererHTML
 from markdown_it.token import Token
 
 from agent_core.text import visible
+from agent_core.text.languages import ENGLISH, Language
 
 _SCHEMES = {"http", "https", "mailto"}
 _HEADINGS_BEGIN_AT = 4
 """Level of a document's first headings, below the headings of the surrounding page."""
 
-_STYLE = """
+STYLE = """
 :root{color-scheme:light dark;--page:#fff;--text:#1b1f24;--muted:#59636e;--line:#d1d9e0;
 --soft:#f4f6f8;--link:#0757b8;--good:#1a6b33;--fair:#8a5300;--bad:#b3261e;--busy:#1f5fae}
 @media(prefers-color-scheme:dark){:root{--page:#14181d;--text:#e6e9ed;--muted:#a3adb8;
@@ -66,9 +67,18 @@ h3 .muted{font-weight:400;font-size:.875rem}summary .muted{font-size:.875rem}
 header,main,footer{max-width:none;padding:0}.card,.message,pre,tr{break-inside:avoid}
 h2,h3{break-after:avoid}}
 """
+"""The rules of all pages."""
 
 
-def whole_page(title: str, *, header: str, main: str, footer: str, style: str = "") -> str:
+def whole_page(
+    title: str,
+    *,
+    header: str,
+    main: str,
+    footer: str,
+    style: str = "",
+    say: Language = ENGLISH,
+) -> str:
     """Return a self-contained page: no script runs in it, and nothing is fetched.
 
     Args:
@@ -77,15 +87,16 @@ def whole_page(title: str, *, header: str, main: str, footer: str, style: str = 
         main: the main content.
         footer: the origin of the page.
         style: CSS rules in addition to those of all pages.
+        say: the language of the page.
     """
-    style = _STYLE + style
+    style = STYLE + style
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     policy = (
         f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none';"
         " form-action 'none'"
     )
     return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<!doctype html>\n<html lang="' + say.code + '"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         '<meta name="referrer" content="no-referrer">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
@@ -97,11 +108,17 @@ def whole_page(title: str, *, header: str, main: str, footer: str, style: str = 
     )
 
 
-def section(title: str, body: str) -> str:
-    """Return a section with a heading; empty if the body, which is HTML, is empty."""
+def section(title: str, body: str, *, key: str = "") -> str:
+    """Return a section with a heading; empty if the body, which is HTML, is empty.
+
+    Args:
+        title: the heading.
+        body: HTML.
+        key: the id of the heading; made of the title without it.
+    """
     if not body:
         return ""
-    key = title.lower().replace(" ", "-")
+    key = key or title.lower().replace(" ", "-")
     return f'<section aria-labelledby="{key}">\n<h2 id="{key}">{title}</h2>\n{body}\n</section>'
 
 
@@ -127,7 +144,7 @@ def preformatted(text: str) -> str:
     return f"<pre>{plain(text)}</pre>" if text.strip() else ""
 
 
-def render_markdown(text: str) -> str:
+def render_markdown(text: str, say: Language = ENGLISH) -> str:
     """Render Markdown as HTML: no raw markup, no images, links to the web and to mail only."""
     markdown = _markdown()
     tokens = markdown.parse(visible(text, zero_width=False))
@@ -139,8 +156,9 @@ def render_markdown(text: str) -> str:
         for child in token.children or []:
             if child.type == "link_open":
                 child.attrSet("rel", "noopener noreferrer")
-    body: str = markdown.renderer.render(tokens, markdown.options, {})
-    body = body.replace("<table>", f"<div {SCROLLS}><table>").replace("</table>", "</table></div>")
+    body: str = markdown.renderer.render(tokens, markdown.options, {"say": say})
+    opened = f"<div {scrolls(say)}><table>"
+    body = body.replace("<table>", opened).replace("</table>", "</table></div>")
     return f'<div class="document">{body}</div>' if body.strip() else ""
 
 
@@ -152,12 +170,17 @@ def _markdown() -> MarkdownIt:
     return markdown
 
 
-SCROLLS = 'class="scrolls" role="region" tabindex="0" aria-label="table"'
-"""Attributes of elements that may be wider than the page."""
+def scrolls(say: Language = ENGLISH) -> str:
+    """Return the attributes of an element that may be wider than the page."""
+    return f'class="scrolls" role="region" tabindex="0" aria-label="{say("table")}"'
 
 
 def table(
-    head: Sequence[str], rows: Iterable[Sequence[str]], *, classes: Iterable[str] = ()
+    head: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    classes: Iterable[str] = (),
+    say: Language = ENGLISH,
 ) -> str:
     """Return a table of cells that are HTML; empty without rows."""
     kinds = iter(classes)
@@ -170,7 +193,7 @@ def table(
         return ""
     titles = "".join(f'<th scope="col">{plain(title)}</th>' for title in head)
     body = f"<thead><tr>{titles}</tr></thead><tbody>{''.join(lines)}</tbody>"
-    return f"<div {SCROLLS}><table>{body}</table></div>"
+    return f"<div {scrolls(say)}><table>{body}</table></div>"
 
 
 def _is_harmless(url: str) -> bool:
@@ -181,5 +204,7 @@ def _is_harmless(url: str) -> bool:
     return parts.scheme.lower() in _SCHEMES
 
 
-def _render_image(_: RendererHTML, tokens: Sequence[Token], index: int, *__: object) -> str:
-    return f"[image: {plain(tokens[index].content)}]"
+def _render_image(
+    _: RendererHTML, tokens: Sequence[Token], index: int, __: object, env: Mapping[str, Language]
+) -> str:
+    return plain(env["say"]("[image: {what}]", what=tokens[index].content))

@@ -12,7 +12,7 @@ from agent_core.cli.acp.updates import Translation
 from agent_core.cli.terminal import Terminal
 from agent_core.cli.view import RunView
 from agent_core.events.projection import Projection
-from agent_core.history.words import outcome_word, remarks, story_line
+from agent_core.history.words import outcome_word, remarks, story_words
 from agent_core.types import EventLevel, EventType, RuntimeEvent, utc_now
 from agent_core.types.event_details import read_details
 
@@ -58,7 +58,7 @@ def test_no_payload_breaks_the_view_the_story_or_an_editor(terminal: str) -> Non
         list(live.updates(event))
         list(stored.stored(event, None))
         placed = projection.take(event)
-        assert isinstance(story_line(placed), str)
+        assert isinstance(story_words(placed), str)
         if placed.call is not None:
             assert isinstance(f"{outcome_word(placed.call)}{remarks(placed.call)}", str)
     view.end(None, None, None)

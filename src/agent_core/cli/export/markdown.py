@@ -5,10 +5,10 @@ from typing import Any
 
 from markdown_it import MarkdownIt
 
-from agent_core.events.projection import Call
 from agent_core.history.damage import damage_lines
 from agent_core.history.figures import format_cost, format_duration
 from agent_core.history.reading import (
+    CallEntry,
     Exchange,
     History,
     HistoryWriter,
@@ -105,8 +105,9 @@ class _Document(HistoryWriter):
             shown = self._fence(text) if node.role is Role.USER else self._quoted(text)
             self._write(f"**{speaker(node.role)}**{cut}:\n\n{shown}")
 
-    def begin_call(self, call: Call) -> None:
+    def begin_call(self, entry: CallEntry) -> None:
         """Write a call."""
+        call = entry.call
         end = call.end
         duration = "" if end.duration_ms is None else f" · {format_duration(end.duration_ms)}"
         said = f"{call.name} {short_line(call.summary, 200)}".strip()

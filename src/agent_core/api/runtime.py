@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from agent_core.providers.base import ProviderFactory, ProviderRegistry
     from agent_core.runtime.conversations import MessageFormat
     from agent_core.runtime.services import Services
+    from agent_core.runtime.settings import Setting
     from agent_core.storage.store import SessionStore
     from agent_core.telemetry.spans import Telemetry
     from agent_core.tools.base import Tool
@@ -983,6 +984,13 @@ class AgentRuntime:
         services = await self._home.services()
         return await services.runs.waiting_messages(checked_session_id(session_id))
 
+    async def settings(self) -> "list[Setting]":
+        """Return the settings in effect, each with the origin of its value, without secrets."""
+        services = await self._home.services()
+        from agent_core.runtime.settings import shown_settings  # noqa: PLC0415 - for few programs
+
+        return await asyncio.to_thread(shown_settings, services.project.setup, services.redactor)
+
     async def run_report(self, run_id: str, *, tenant: str | None = None) -> "RunReport":
         """Return the state of a run, also of a child, as it is stored: its status, text and usage.
 
@@ -1140,7 +1148,7 @@ class AgentRuntime:
         return await (await self._reading(tenant)).sessions.forks.file_at(node_or_snapshot_id, path)
 
     async def diff_session(
-        self, session_id: str, *, tenant: str | None = None
+        self, session_id: str, run_id: str | None = None, *, tenant: str | None = None
     ) -> "WorkspaceDiff | None":
         """Return what the runs of a session have changed, without secrets; None if none of it is
         recorded.
@@ -1148,10 +1156,16 @@ class AgentRuntime:
         Runs that were undone are left out. A file is compared from before the first change to after
         the last one.
 
+        Args:
+            session_id: the session.
+            run_id: only the changes of this run of the user, also if it was undone.
+            tenant: only sessions of this tenant, for a runtime that is bound to none.
+
         Raises:
-            StorageError: `session_not_found`; or a snapshot no longer exists.
+            StorageError: `session_not_found`, `run_not_found`; or a snapshot no longer exists.
         """
-        return await (await self._reading(tenant)).sessions.forks.diff_session(session_id)
+        _require_text("run id", run_id)
+        return await (await self._reading(tenant)).sessions.forks.diff_session(session_id, run_id)
 
     async def workers(self, *, tenant: str | None = None) -> "list[WorkerRecord]":
         """Return the workers of the Postgres database, as of their last heartbeats.

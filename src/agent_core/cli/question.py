@@ -5,12 +5,13 @@ keys.
 """
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import chain
 
 from msgspec import Struct
 
 from agent_core.cli.layout import cells, split_row
+from agent_core.history.questions import request_facts
 from agent_core.permissions.request import (
     THIS_CALL_ONLY,
     UNTIL_END,
@@ -30,12 +31,6 @@ _VERBS = {
     "code.read_file": "Read",
     "code.list_dir": "List",
     "code.search": "Search",
-}
-_REASONS = {
-    "sensitive": "this is a sensitive path",
-    "outside_roots": "this is outside the project and the allowed folders",
-    "program_home": "this belongs to the program itself",
-    "outside_sandbox": "this runs outside of the sandbox",
 }
 _PLACES = {
     "sensitive": "a sensitive path",
@@ -214,36 +209,3 @@ def _blocks(facts: Sequence[tuple[str, str]]) -> list[list[str]]:
         first, *rest = (visible(line, one_line=True) for line in value.split("\n"))
         blocks.append([f"  {name}: {first}", *(f"  {MARK}{line}" for line in rest)])
     return blocks
-
-
-def request_facts(request: PermissionRequest) -> list[tuple[str, str]]:
-    """Return the facts a person needs to decide, most important first."""
-    metadata = request.metadata
-    reason = str(metadata.get("reason") or "")
-    target = str(metadata.get("target") or "")
-    agent = request.agent_role
-    if request.parent_run_id:
-        definition = metadata.get("agent_definition")
-        agent += f" {definition}," if definition else ""
-        agent += f" {request.agent_id}, child of run {request.parent_run_id}"
-    hook = request.hook_summary or {}
-    facts = [
-        ("target", str(metadata.get("lines") or target)),
-        ("reason", _REASONS.get(reason, reason)),
-        ("paths", ", ".join(metadata.get("places") or ())),
-        ("asked by", str(metadata.get("asked_by") or "")),
-        ("host", request.network_host or ""),
-        ("arguments", "" if request.args_summary == target else request.args_summary),
-        ("in", request.cwd),
-        ("sandbox", str(metadata.get("sandbox") or "")),
-        ("environment", request.env_summary),
-        ("agent", agent),
-        ("its task", str(metadata.get("agent_task") or "")),
-        # Of a hook or an extension that let the call pass; empty if it gave no reason.
-        ("hook", ": ".join(_texts_of(hook, "command", "reason")) if hook.get("reason") else ""),
-    ]
-    return [(name, value) for name, value in facts if value]
-
-
-def _texts_of(summary: Mapping[str, object], *keys: str) -> list[str]:
-    return [str(summary[key]) for key in keys if summary.get(key)]

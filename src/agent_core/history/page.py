@@ -235,7 +235,7 @@ class SessionParts(HistoryWriter):
         """Return the line of a run: its message, its status, and what it has cost."""
         run, say = exchange.run, self.say
         gist = short_line(self._clean(exchange.prompt), _GIST) or f"({say('no message')})"
-        label = f"{plain(place)} · {plain(gist)}"
+        label = f"{plain(place)} · {plain(gist)}" if place else plain(gist)
         if run is None:
             return label
         colour = COLOURS.get(run.status, "busy")
@@ -347,7 +347,7 @@ class SessionParts(HistoryWriter):
         for text, is_bad in remarks(call, say):
             self.write(f'<p class="{"bad" if is_bad else "muted"}">{self.text(text)}</p>')
         if end.diff:
-            self.write(self.diff(end.diff))
+            self.write(diff_block(self._clean(end.diff)))
             if hidden := end.diff_hidden_lines:
                 self.write(f'<p class="muted">{say.count(hidden, "more line")}</p>')
         if call.block is not None:
@@ -370,13 +370,19 @@ class SessionParts(HistoryWriter):
         """Close the block of a call."""
         self.write("</details></div>")
 
-    def diff(self, diff: str) -> str:
-        """Return a unified diff as HTML."""
-        lines: list[str] = []
-        for line in lines_of_diff(self._clean(diff)):
-            kind = {"+": "add", "-": "del", "@": "at"}.get(line[:1], "same")
-            lines.append(f'<span class="{kind}">{plain(line)}</span>')
-        return f'<pre class="diff">{"".join(lines)}</pre>'
+
+def status_mark(say: Language, status: str) -> str:
+    """Return the status of a session, at the head of its page."""
+    return f'<p class="status {COLOURS.get(status, "busy")}">{say(status)}</p>'
+
+
+def diff_block(diff: str) -> str:
+    """Return a unified diff as HTML, with the kind of each line."""
+    lines: list[str] = []
+    for line in lines_of_diff(diff):
+        kind = {"+": "add", "-": "del", "@": "at"}.get(line[:1], "same")
+        lines.append(f'<span class="{kind}">{plain(line)}</span>')
+    return f'<pre class="diff">{"".join(lines)}</pre>'
 
 
 class _Page(SessionParts):
@@ -407,7 +413,7 @@ class _Page(SessionParts):
         return whole_page(
             title,
             header=(
-                f'<p class="status {COLOURS.get(status, "busy")}">{say(status)}</p>'
+                f"{status_mark(say, status)}"
                 f"<h1>{plain(title)}</h1>"
                 f'<p class="muted">{plain(session.session_id)}</p>'
             ),

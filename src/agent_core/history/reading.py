@@ -162,7 +162,9 @@ class History(Struct):
         return bool(exchange.entries) and not is_child and not is_active
 
 
-async def read_timeline(runtime: AgentRuntime, session_id: str) -> AsyncIterator[ReplayResult]:
+async def read_timeline(
+    runtime: AgentRuntime, session_id: str, *, tenant: str | None = None
+) -> AsyncIterator[ReplayResult]:
     """All that has happened in a session and in runs of the user, in pages.
 
     Raises:
@@ -170,7 +172,7 @@ async def read_timeline(runtime: AgentRuntime, session_id: str) -> AsyncIterator
     """
     seq: int | None = 1
     while seq is not None:
-        page = await runtime.replay_session(session_id, from_seq=seq)
+        page = await runtime.replay_session(session_id, from_seq=seq, tenant=tenant)
         yield page
         seq = page.next_seq
 
@@ -181,19 +183,27 @@ async def read_history(
     *,
     run_id: str | None = None,
     last: int | None = None,
+    tenant: str | None = None,
 ) -> History:
     """Read a session, or one run of it, or its last runs, without secrets.
+
+    Args:
+        runtime: of the database.
+        session_id: the session.
+        run_id: only this run, with its children.
+        last: only so many runs of the user, the last ones.
+        tenant: of the session, for a runtime that is bound to none.
 
     Raises:
         StorageError: `session_not_found`, `run_not_found`.
     """
-    page = await runtime.replay_session(session_id, from_seq=1, to_seq=0)
-    runs = await runtime.session_runs(session_id)
+    page = await runtime.replay_session(session_id, from_seq=1, to_seq=0, tenant=tenant)
+    runs = await runtime.session_runs(session_id, tenant=tenant)
     roots = [run for run in runs if run.parent_run_id is None]
-    reader = HistoryReader(runtime, runs)
+    reader = HistoryReader(runtime, runs, tenant=tenant)
     reader.note(page.damaged)
     if run_id is None and last is None:
-        async for page in read_timeline(runtime, session_id):
+        async for page in read_timeline(runtime, session_id, tenant=tenant):
             reader.add_rows(page)
             for event in page.events:
                 await reader.add_event(event)
@@ -207,7 +217,7 @@ async def read_history(
         roots = chosen
     for run in roots:
         reader.exchange_of(run.run_id)  # a run that has not begun has no event
-    active = await _active_path(runtime, page.session, reader)
+    active = await _active_path(runtime, page.session, reader, tenant)
     exchanges = [
         each
         for each in reader.exchanges.values()
@@ -252,7 +262,7 @@ def _is_root(exchange: Exchange) -> bool:
 
 
 async def _active_path(
-    runtime: AgentRuntime, session: SessionRecord, reader: "HistoryReader"
+    runtime: AgentRuntime, session: SessionRecord, reader: "HistoryReader", tenant: str | None
 ) -> frozenset[str]:
     """Return the ids of the nodes that the session continues from, as far as they can be read."""
     found: set[str] = set()
@@ -261,7 +271,8 @@ async def _active_path(
         node = reader.nodes.get(at)
         if node is None:  # only some runs were read, or the node is damaged
             try:
-                found.update(each.node_id for each in await runtime.get_node_path(at))
+                path = await runtime.get_node_path(at, tenant=tenant)
+                found.update(each.node_id for each in path)
             except StorageError as error:
                 if error.retryable:
                     raise
@@ -280,7 +291,8 @@ class HistoryReader:
         runtime: of the database.
         runs: the runs whose events follow, and those of their children.
         tenant: the tenant of the session, for a runtime that is bound to none.
-        is_live: children are at work: each event about one reads it again.
+        finds_children: read children that `runs` does not have, too; one that is at work is read
+            again at each event about it.
     """
 
     def __init__(
@@ -289,13 +301,13 @@ class HistoryReader:
         runs: Iterable[RunRecord],
         *,
         tenant: str | None = None,
-        is_live: bool = False,
+        finds_children: bool = False,
     ) -> None:
         self.exchanges: dict[str | None, Exchange] = {}
         self.nodes: dict[str, Node] = {}
         self._runtime = runtime
         self._tenant = tenant
-        self._is_live = is_live
+        self._finds_children = finds_children
         self._being_read: set[str] = set()
         self._runs = {run.run_id: run for run in runs}
         self._agents: dict[str, AgentRecord] = {}
@@ -362,7 +374,7 @@ class HistoryReader:
         match placed.details:
             case ChildEvent(child_run_id=str(child)) as details:
                 holder = self._holder(exchange, event, details)
-                if with_children and (self._is_live or child in self._runs):
+                if with_children and (self._finds_children or child in self._runs):
                     await self._add_child(child, holder)
                 changed += [holder] if isinstance(holder, CallEntry) else []
                 self._add_note(exchange, placed)
@@ -379,6 +391,11 @@ class HistoryReader:
         for call in placed.answered:
             changed += self._entries_of(call)
         return [*changed, *exchange.entries[before:]]
+
+    def open_call(self, agent_id: str | None, tool_call_id: str) -> CallEntry | None:
+        """Return the entry of a call that has not ended."""
+        call = self._projection.call(agent_id, tool_call_id)
+        return None if call is None else self._entries.get(call.call_id)
 
     def _entries_of(self, call: Call) -> list[Entry]:
         found = self._entries.get(call.call_id)
@@ -405,15 +422,20 @@ class HistoryReader:
 
     async def _add_child(self, run_id: str, holder: "Exchange | CallEntry") -> None:
         """Add the run of a child; one that is at work is read again at each event about it."""
-        if run_id in self._being_read or (run_id in self.exchanges and not self._is_live):
-            return  # it may name itself
-        if run_id in self.exchanges:
+        known = self.exchanges.get(run_id)
+        if known is not None:
+            is_at_work = known.run is not None and not known.run.status.is_terminal
+            if run_id in self._being_read or not (self._finds_children and is_at_work):
+                return  # it may name itself
             holder.children = [each for each in holder.children if each.run_id != run_id]
-        known = self._runs.get(run_id)
-        self.exchanges[run_id] = inner = Exchange(known)
+        self.exchanges[run_id] = inner = Exchange(self._runs.get(run_id))
         self._being_read.add(run_id)
         try:
             await self.add_run(run_id)
+        except StorageError as error:
+            if error.code != ErrorCode.RUN_NOT_FOUND or not self._finds_children:
+                raise
+            self.note([DamagedRow(table="runs", row_id=run_id, problem=error.message)])
         finally:
             self._being_read.discard(run_id)
         inner.run = self._runs.get(run_id)

@@ -16,7 +16,7 @@ from agent_core.redaction.redactor import Redactor
 from agent_core.runtime.moves import differences_in_git, is_visible, not_visible, shown_left_out
 from agent_core.runtime.project_files import ProjectFiles, shown_path
 from agent_core.runtime.workspaces import Workspaces, bring_up_to_date, latest_snapshot
-from agent_core.storage.rows import node_not_found, session_not_found
+from agent_core.storage.rows import node_not_found, run_not_found, session_not_found
 from agent_core.storage.store import SessionStore
 from agent_core.text import bounded_line, shown_id
 from agent_core.tools.patch import unified_diff
@@ -256,25 +256,37 @@ class Forks:
         await files.fetch(snapshot_id)
         return await asyncio.to_thread(_recorded, files, snapshot_id, path)
 
-    async def diff_session(self, session_id: str) -> WorkspaceDiff | None:
+    async def diff_session(
+        self, session_id: str, run_id: str | None = None
+    ) -> WorkspaceDiff | None:
         """Return what the runs on a session's path have changed; None if none of it is recorded.
 
-        A file is compared from before the first of its changes to after the last.
+        A file is compared from before the first of its changes to after the last. With `run_id`
+        the changes of this run are returned, also if it was undone.
 
         Raises:
-            StorageError: `session_not_found`, or a snapshot no longer exists.
+            StorageError: `session_not_found`, `run_not_found`, or a snapshot no longer exists.
         """
         session = await self._session(session_id)
         files = self._workspaces.files_of(session)
-        path = await self._store.path(session.active_node_id) if session.active_node_id else []
         spans: list[tuple[str, str]] = []
-        for run_id in dict.fromkeys(node.run_id for node in path if node.run_id):
-            if changes := await self._store.changes_of(run_id, files.folder):
+        for each in await self._runs_of(session, run_id):
+            if changes := await self._store.changes_of(each, files.folder):
                 spans += changes.spans
         if not spans:
             return None
         await files.fetch(*{each for span in spans for each in span})
         return await asyncio.to_thread(self._summed_up, files, spans)
+
+    async def _runs_of(self, session: SessionRecord, run_id: str | None) -> list[str]:
+        """Return the ids of the runs on a session's path; or this one of the session."""
+        if run_id is not None:
+            run = await self._store.run(run_id)
+            if run is None or run.session_id != session.session_id:
+                raise run_not_found(run_id)
+            return [run_id]
+        path = await self._store.path(session.active_node_id) if session.active_node_id else []
+        return [*dict.fromkeys(node.run_id for node in path if node.run_id)]
 
     def _summed_up(self, files: ProjectFiles, spans: Sequence[tuple[str, str]]) -> WorkspaceDiff:
         from agent_core.snapshots.trees import kind_of_change  # noqa: PLC0415 - with snapshots

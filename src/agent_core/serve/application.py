@@ -15,7 +15,7 @@ from agent_core.serve.places import OnePlace
 from agent_core.serve.principals import Auth
 from agent_core.serve.visits import Console
 
-_PARTS = ("api", "openapi", "ag_ui")
+_PARTS = ("api", "openapi", "ag_ui", "pages")
 """The modules with `ROUTES`, in order."""
 
 

@@ -70,13 +70,17 @@ async def read_json(
     return body
 
 
-async def read_form(request: Request) -> dict[str, str]:
+async def read_form(request: Request, limit: int = _FORM) -> dict[str, str]:
     """Return the fields of a form without files; the last one of each name.
+
+    Args:
+        request: the request.
+        limit: the largest number of bytes.
 
     Raises:
         Problem: 400: it is no form; 413: it is too large; 415: it is of another type.
     """
-    raw = await read_raw(request, _FORM)
+    raw = await read_raw(request, limit)
     if _kind(request)[0] != "application/x-www-form-urlencoded":
         raise Problem(415, "send the form as application/x-www-form-urlencoded")
     try:

@@ -5,6 +5,7 @@ Every text is written in English where it is used; a language has a table of its
 
 import re
 from collections.abc import Mapping
+from functools import cache
 
 from msgspec import Struct
 
@@ -49,8 +50,11 @@ def language_of(accepted: str) -> Language:
         code, given = found[1].lower(), float(found[3] or 1)
         if given > weight and code in {"en", "zh", "*"}:
             best, weight = ("en" if code == "*" else code), given
-    if best == "en":
-        return ENGLISH
+    return ENGLISH if best == "en" else _chinese()
+
+
+@cache
+def _chinese() -> Language:
     from agent_core.text.chinese import CHINESE  # noqa: PLC0415 - for few readers
 
-    return CHINESE
+    return Language("zh", CHINESE)

@@ -1,0 +1,43 @@
+"use strict";
+// Times in the reader's zone, and the lines that follow a run. Without this every page can be read,
+// and every form can be sent.
+(() => {
+  const language = document.documentElement.lang;
+  const format = new Intl.DateTimeFormat(language, { dateStyle: "medium", timeStyle: "short" });
+
+  const localise = (root) => {
+    for (const time of root.querySelectorAll("time[datetime]:not([data-is-local])")) {
+      const moment = new Date(time.dateTime);
+      if (Number.isNaN(moment.getTime())) continue;
+      time.title = time.textContent;
+      time.textContent = format.format(moment);
+      time.dataset.isLocal = "";
+    }
+  };
+
+  localise(document);
+  new MutationObserver((changes) => {
+    for (const change of changes) {
+      for (const node of change.addedNodes) {
+        if (node instanceof Element) localise(node.parentElement ?? node);
+      }
+    }
+  }).observe(document.body, { childList: true, subtree: true });
+
+  // The cost of today and of this week begins where the reader's day begins.
+  const days = document.getElementById("days");
+  if (days !== null && window.htmx !== undefined) {
+    const zone = new Intl.DateTimeFormat().resolvedOptions().timeZone;
+    const address = `${days.dataset.from}?zone=${encodeURIComponent(zone)}`;
+    window.htmx.ajax("GET", address, { target: "#days", swap: "outerHTML" });
+  }
+
+  // Nothing of a form is lost to a second press.
+  document.addEventListener("submit", (event) => {
+    if (event.target.dataset.isSent !== undefined) event.preventDefault();
+    event.target.dataset.isSent = "";
+  });
+  window.addEventListener("pageshow", () => {
+    for (const form of document.querySelectorAll("form[data-is-sent]")) delete form.dataset.isSent;
+  });
+})();

@@ -1,0 +1,237 @@
+"""Conversations on pages: the parts of a session's page, with what can be done about them."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from agent_core.history.page import SessionParts
+from agent_core.history.reading import CallEntry, Entry, Exchange, History, MessageEntry, NoteEntry
+from agent_core.history.tree import Branch
+from agent_core.serve.pages.frame import Frame
+from agent_core.text.pages import plain, preformatted
+from agent_core.types import ApprovalRecord, ImageBlock, NodeType, Role, RunRecord, RunStatus
+
+_MOST_FILES = 50
+
+
+def is_over(run: RunRecord | None) -> bool:
+    """Return whether nothing more happens in a run."""
+    return run is None or run.status.is_terminal
+
+
+class Conversation(SessionParts):
+    """Writes the parts of a session for pages of the console.
+
+    Args:
+        frame: the request.
+        history: the session, or a part of it.
+    """
+
+    def __init__(self, frame: Frame, history: History) -> None:
+        super().__init__(history, str, frame.say)
+        self._frame = frame
+
+    def moment(self, moment: datetime) -> str:
+        """Return a time as HTML."""
+        return self._frame.moment(moment)
+
+    def image_source(self, block: ImageBlock) -> str | None:
+        """Return the address of an image that may be shown, or None."""
+        if block.artifact_id is not None and not block.is_document:
+            return self._frame.address("api", "artifacts", block.artifact_id)
+        return super().image_source(block)
+
+    def call_id(self, entry: CallEntry) -> str:
+        """Return the attribute with the id of a call's block."""
+        return f' id="call-{plain(entry.key)}"' if entry.key else ""
+
+    def begin(self, exchange: Exchange, place: str, *, in_call: bool) -> None:
+        """Open the block of a run; its entries have a place of their own, to be followed."""
+        super().begin(exchange, place, in_call=in_call)
+        self.write(f'<div id="{_key(exchange)}-entries">')
+
+    def run_label(self, exchange: Exchange, place: str) -> str:
+        """Return the line of a run."""
+        label = super().run_label(exchange, place)
+        return f'<span id="{_key(exchange)}-head">{label}</span>'
+
+    def begin_call(self, entry: CallEntry) -> None:
+        """Open the block of a call; below an open one its output is followed."""
+        super().begin_call(entry)
+        if entry.call.ended is None and entry.key:
+            self.write(f'<div id="output-{plain(entry.key)}"></div>')
+
+    def end(self, exchange: Exchange) -> None:
+        """Close the block of a run, with its files and what can be done with it."""
+        self.write("</div>")
+        self.write(f'<div id="{_key(exchange)}-foot">{self.foot(exchange)}</div>')
+        super().end(exchange)
+
+    def foot(self, exchange: Exchange) -> str:
+        """Return what stands below the entries of a run."""
+        run, say, frame = exchange.run, self.say, self._frame
+        if run is None:
+            return ""
+        parts: list[str] = []
+        if run.parent_run_id is not None or not is_over(run):
+            url = frame.address("runs", run.run_id)
+            word = say("Open this run") if is_over(run) else say("Follow this run")
+            parts.append(f'<p><a href="{url}">{word}</a></p>')
+        if run.parent_run_id is not None:
+            return "".join(parts)
+        if files := changed_files(exchange):
+            parts.append(self._files(run, files))
+        if is_over(run):
+            parts.append(self._acts(exchange, run))
+        return "".join(parts)
+
+    def _files(self, run: RunRecord, files: dict[str, tuple[int, int]]) -> str:
+        say = self.say
+        items = [
+            f'<li><code>{plain(path)}</code> <span class="good">+{added:,}</span>'
+            f' <span class="bad">-{removed:,}</span></li>'
+            for path, (added, removed) in list(files.items())[:_MOST_FILES]
+        ]
+        if (more := len(files) - _MOST_FILES) > 0:
+            items.append(f"<li>{say.count(more, 'more file')}</li>")
+        url = self._frame.address("runs", run.run_id, "changes")
+        label = say.count(len(files), "changed file")
+        return (
+            f'<details class="files"><summary>{label}</summary><ul>{"".join(items)}</ul>'
+            f'<p><a href="{url}">{say("All changes of this run")}</a></p></details>'
+        )
+
+    def _acts(self, exchange: Exchange, run: RunRecord) -> str:
+        frame, say = self._frame, self.say
+        if not frame.may("run"):
+            return ""
+        session_id = run.session_id
+        forms: list[str] = []
+        first = next((node for node in exchange.nodes if _is_message(node)), None)
+        last = _last_answer(exchange)
+        if first is not None and first.node_id == self._undoable:
+            undo = frame.address("sessions", session_id, "undo")
+            forms.append(frame.form(undo, say("Undo this message and its changes")))
+        if last is not None:
+            fork = frame.address("sessions", session_id, "fork")
+            forms.append(frame.form(fork, say("Fork here"), hidden={"node_id": last}))
+            if last != self.history.session.active_node_id:
+                switch = frame.address("sessions", session_id, "switch")
+                forms.append(frame.form(switch, say("Continue here"), hidden={"node_id": last}))
+        return f'<div class="acts">{"".join(forms)}</div>' if forms else ""
+
+    @property
+    def _undoable(self) -> str | None:
+        """The id of the message that an undo would revert: the last one on the active path."""
+        for exchange in reversed(self.history.exchanges):
+            for node in reversed([*exchange.nodes]):
+                if _is_message(node) and node.node_id in self.history.active:
+                    return node.node_id
+        return None
+
+    def leaf_actions(self, branch: Branch) -> str:
+        """Return what can be done with a message of the tree."""
+        frame, node = self._frame, branch.node
+        if not frame.may("run") or node.node_id in self.history.active:
+            return ""
+        switch = frame.address("sessions", node.session_id, "switch")
+        files = frame.form(
+            switch,
+            self.say("Switch, with the files"),
+            hidden={"node_id": node.node_id, "restore_files": "1"},
+        )
+        plainly = frame.form(switch, self.say("Switch here"), hidden={"node_id": node.node_id})
+        return f'<div class="acts">{plainly}{files}</div>'
+
+    def entry(self, entry: Entry) -> str:
+        """Return one entry of a run."""
+        match entry:
+            case MessageEntry():
+                self.message(entry)
+            case CallEntry():
+                self.write_call(entry)
+            case NoteEntry():
+                self.note(entry)
+        return self.taken()
+
+    def exchange(self, exchange: Exchange, place: str = "") -> str:
+        """Return the block of a run."""
+        self.write_exchange(exchange, place)
+        return self.taken()
+
+    # --- questions --------------------------------------------------------------------------------
+
+    def questions(self, records: Sequence[ApprovalRecord]) -> str:
+        """Return the open questions of a session."""
+        return question_list(self._frame, records)
+
+
+def question_list(frame: Frame, records: Sequence[ApprovalRecord]) -> str:
+    """Return questions as a list of links to their pages, with the answers that need no page."""
+    items = "".join(f'<li class="question">{question_line(frame, each)}</li>' for each in records)
+    return f'<ul class="list">{items}</ul>' if items else ""
+
+
+def question_line(frame: Frame, record: ApprovalRecord) -> str:
+    """Return a question as HTML: what would be done, where, and the quick answers."""
+    request, say = record.request, frame.say
+    target = str(request.metadata.get("lines") or request.metadata.get("target") or "")
+    url = frame.address("approvals", record.request_id)
+    label = say("{tool} asks to be allowed", tool=record.tool_name)
+    parts = [
+        f'<a href="{url}">{plain(label)}</a>',
+        preformatted(target or request.args_summary),
+        f'<p class="muted">{plain(request.cwd)} · {frame.moment(record.asked_at)}</p>',
+    ]
+    if frame.may("answer"):
+        allow = frame.form(url, say("Allow once"), hidden={"decision": "allow_once"}, kind="main")
+        deny = frame.form(url, say("Deny"), hidden={"decision": "deny"}, kind="bad")
+        parts.append(f'<div class="acts">{allow}{deny}</div>')
+    return "".join(parts)
+
+
+def changed_files(exchange: Exchange) -> dict[str, tuple[int, int]]:
+    """Return the files that the calls of a run have changed, with lines added and removed."""
+    found: dict[str, tuple[int, int]] = {}
+    for entry in exchange.entries:
+        if isinstance(entry, CallEntry):
+            _count_changes(entry, found)
+    for child in exchange.every_child:
+        for path, (added, removed) in changed_files(child).items():
+            before = found.get(path, (0, 0))
+            found[path] = before[0] + added, before[1] + removed
+    return found
+
+
+def _count_changes(entry: CallEntry, found: dict[str, tuple[int, int]]) -> None:
+    call = entry.call
+    if not call.end.diff or call.outcome != "completed":
+        return
+    paths = call.started.paths if call.started is not None else ()
+    path = paths[0].path if paths else call.summary
+    lines = [line for line in call.end.diff.split("\n") if not line.startswith(("+++", "---"))]
+    added = sum(line.startswith("+") for line in lines)
+    removed = sum(line.startswith("-") for line in lines)
+    before = found.get(path, (0, 0))
+    found[path] = before[0] + added, before[1] + removed
+
+
+def _key(exchange: Exchange) -> str:
+    return plain(exchange.run_id or "outside")
+
+
+def _is_message(node: object) -> bool:
+    return (
+        getattr(node, "role", None) is Role.USER
+        and getattr(node, "node_type", None) is NodeType.MESSAGE
+    )
+
+
+def _last_answer(exchange: Exchange) -> str | None:
+    """Return the id of the last complete answer of a run, where a conversation can continue."""
+    if exchange.run is None or exchange.run.status is not RunStatus.COMPLETED:
+        return None
+    for node in reversed([*exchange.nodes]):
+        is_answer = node.role is Role.ASSISTANT and node.node_type is NodeType.MESSAGE
+        if is_answer and not node.calls and not node.is_partial:
+            return node.node_id
+    return None

@@ -28,6 +28,7 @@ from agent_core import (
 )
 from agent_core.cli.export.lines import session_lines
 from agent_core.context.given_messages import read_history
+from agent_core.runtime.conversations import MessageFormat
 from agent_core.testing import Hangs, ScriptedProvider, calls
 from agent_core.types import NodeType, ReasoningBlock
 from isolation import Home
@@ -620,3 +621,33 @@ async def test_what_was_given_is_not_searched_for_memories(home: Home, project: 
     asked = [request for request in model.requests if purpose(request) == "memory_extraction"]
     assert len(asked) == 1
     assert len(user_ids(asked[0])) == 2  # what was said since, not what was given
+
+
+@pytest.mark.parametrize("form", ["soong", "openai", "anthropic"])
+@pytest.mark.parametrize("persist", [True, False])
+def test_a_program_of_threads_reads_its_conversation(
+    home: Home, project: Path, form: MessageFormat, persist: bool
+) -> None:
+    model = ScriptedProvider(["blue", "again"])
+    made = AgentRuntime(project, home_dir=home.path, model=model, persist=persist)
+    made.run_sync("Which color?", "s1")
+    value = made.session("s1").messages_sync(form)
+    assert "blue" in str(value[-1])
+    made.run_sync("And?", history=value)
+    said = [str(message.content) for message in model.requests[-1].messages]
+    assert "Which color?" in said[-3]
+    assert "blue" in said[-2]
+    with made:
+        assert made.session("s1").messages_sync(form) == value
+    with pytest.raises(StorageError) as caught:
+        made.session("none").messages_sync(form)
+    assert caught.value.code == "session_not_found"
+
+
+async def test_reading_that_would_block_an_event_loop_is_refused(home: Home, project: Path) -> None:
+    async with runtime(home, project) as made:
+        with pytest.raises(AgentCoreError, match=r"messages_sync .*await session.messages\(\)"):
+            made.session("s1").messages_sync()
+        with pytest.raises(AgentCoreError) as caught:
+            await asyncio.to_thread(made.session("s1").messages_sync)
+        assert caught.value.code == "session_not_found"

@@ -30,7 +30,7 @@ CODES = {
     ErrorCode.CONFIG_ERROR,
     ErrorCode.INVALID_AGENT_DEFINITION,
 }
-ANYTHING = {"deps", "output_type"}
+ANYTHING = {"deps", "output_type", "value"}
 DEFINITIONS: dict[str, Any] = {
     "register_tool": ToolDefinition(name="own", description="Works."),
     "register_agent_definition": AgentDefinition(

@@ -144,7 +144,7 @@ def _read(annotation: Any) -> _Expected | None:
             items = str if get_args(part) == (str,) else None
         elif inner in {Mapping, Callable}:
             kinds.append(inner)
-        elif isinstance(part, type) and inner is None:
+        elif isinstance(part, type) and inner is None and part not in {Any, object}:
             kinds += [part, str] if issubclass(part, Enum) and issubclass(part, str) else [part]
         else:
             return None

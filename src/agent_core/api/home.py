@@ -208,11 +208,14 @@ class RuntimeHome:
             ending = asyncio.run_coroutine_threadsafe(opening.end(), opening.home.loop)
             await asyncio.wrap_future(ending)
 
-    def call(self, work: Callable[[], Coroutine[Any, Any, T]], instead: str) -> T:
+    def call(
+        self, work: Callable[[], Coroutine[Any, Any, T]], instead: str, *, method: str = "run_sync"
+    ) -> T:
         """Run a coroutine that uses the services, for a thread without an event loop.
 
         Args:
             work: makes the coroutine.
+            method: the blocking method, for the message.
             instead: the code to recommend where an event loop is running.
 
         Raises:
@@ -220,7 +223,7 @@ class RuntimeHome:
               in which the runtime is open does not answer.
             ConfigError, StorageError: as for `services`.
         """
-        require_no_loop("run_sync", instead)
+        require_no_loop(method, instead)
         while (opening := self._claim()) is not None:
             if not opening.is_ending:
                 return call_in_loop(opening.home.loop, work)

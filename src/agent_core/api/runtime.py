@@ -512,6 +512,7 @@ class AgentRuntime:
             redo=self.redo,
             switch=self.switch_node,
             messages=self._messages,
+            messages_sync=self._messages_sync,
             fork=self.fork,
             session=self.session,
         )
@@ -528,6 +529,13 @@ class AgentRuntime:
             decided_by="sdk",
             session_id=session_id,
             **given,
+        )
+
+    def _messages_sync(self, session_id: str, form: "MessageFormat") -> list[dict[str, Any]]:
+        return self._home.call(
+            lambda: self._messages(session_id, form),
+            "await session.messages()",
+            method="messages_sync",
         )
 
     async def _messages(self, session_id: str, form: "MessageFormat") -> list[dict[str, Any]]:

@@ -9,7 +9,6 @@ from agent_core.aio.loops import running_loop
 from agent_core.api.arguments import checks_arguments, not_a_flag
 from agent_core.api.handles import AnyDecision, RunHandle, RunResult, await_result
 from agent_core.api.keywords import run_keywords
-from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.keywords import lists_keywords
 from agent_core.types import Mode, OutputT, UserMessage
 
@@ -46,7 +45,7 @@ class Session:
         replay: `AgentRuntime.replay_session`.
         inspect: `AgentRuntime.inspect_run`.
         undo, redo, switch: `AgentRuntime.undo`, `redo` and `switch_node`.
-        messages: returns the messages of a session.
+        messages, messages_sync: return the messages of a session.
         fork: `AgentRuntime.fork`.
         session: `AgentRuntime.session`.
     """
@@ -65,6 +64,7 @@ class Session:
         redo: "Callable[..., Awaitable[SwitchResult]]",
         switch: "Callable[..., Awaitable[SwitchResult]]",
         messages: Callable[..., Awaitable[list[dict[str, Any]]]],
+        messages_sync: Callable[..., list[dict[str, Any]]],
         fork: "Callable[..., Awaitable[SwitchResult]]",
         session: "Callable[..., Session]",
     ) -> None:
@@ -79,6 +79,7 @@ class Session:
         self._redo = redo
         self._switch = switch
         self._messages = messages
+        self._messages_sync = messages_sync
         self._fork = fork
         self._session = session
         self._handles: list[RunHandle[Any]] = []
@@ -308,6 +309,14 @@ class Session:
         """
         return await self._messages(self._session_id, format)
 
+    def messages_sync(self, format: "MessageFormat" = "soong") -> list[dict[str, Any]]:  # noqa: A002
+        """Return the conversation like `messages`, in a thread without an event loop.
+
+        Raises:
+            StorageError, AgentCoreError: as for `messages` and `run_sync`.
+        """
+        return self._messages_sync(self._session_id, format)
+
     async def fork_at(self, node_id: str) -> "Session":
         """Return a new conversation with this one's messages up to a node, in the same folder.
 
@@ -318,9 +327,6 @@ class Session:
             StorageError: `session_not_found`, `node_not_found`.
             AgentCoreError: `validation_error`: the node is not visible to users.
         """
-        if node_id is None:  # pyright: ignore[reportUnnecessaryComparison] - typed by users
-            message = "the node id is missing; is a variable not set?"
-            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
         forked = await self._fork(self._session_id, node_id)
         return self._session(forked.session.session_id, memory=self._memory)
 

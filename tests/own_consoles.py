@@ -123,6 +123,47 @@ async def until(true: Any) -> None:
             await asyncio.sleep(0.02)
 
 
+async def start(client: aiohttp.ClientSession, message: str, **more: Any) -> dict[str, Any]:
+    """Start a run."""
+    async with client.post("/api/runs", json={"message": message, **more}) as response:
+        assert response.status == 201, await response.text()
+        return await response.json()
+
+
+async def get(client: aiohttp.ClientSession, path: str) -> Any:
+    """Read something."""
+    async with client.get(path) as response:
+        assert response.status == 200, await response.text()
+        return await response.json()
+
+
+async def status(client: aiohttp.ClientSession, run_id: str) -> str:
+    """Return the status of a run."""
+    return (await get(client, f"/api/runs/{run_id}"))["status"]
+
+
+async def question(client: aiohttp.ClientSession) -> str:
+    """Wait until a question is open, and return its id."""
+    found: list[Any] = []
+
+    async def is_open() -> bool:
+        found[:] = (await get(client, "/api/approvals"))["items"]
+        return bool(found)
+
+    await until(is_open)
+    return found[0]["request_id"]
+
+
+async def ended(client: aiohttp.ClientSession, run_id: str) -> str:
+    """Wait for the end of a run, and return its status."""
+
+    async def has_ended() -> bool:
+        return await status(client, run_id) in {"completed", "failed", "cancelled"}
+
+    await until(has_ended)
+    return await status(client, run_id)
+
+
 @dataclass
 class Reply:
     """A response that was read from a socket."""

@@ -217,6 +217,7 @@ MALFORMED: dict[str, list[Any]] = {
     "tenant": ["", "a/b", "x" * 41, "a b", 3],
     "queue": ["", "a/b", "x" * 25, "a.b", 3],
     "queue_timeout_s": [-1, float("nan"), float("inf"), True, "3"],
+    "questions_wait": [1, "yes"],
     "here": [1, "yes"],
 }
 
@@ -284,6 +285,7 @@ async def test_on_one_machine_only_here_may_be_said(
             "tenant": "acme",
             "queue": "default",
             "queue_timeout_s": 3,
+            "questions_wait": True,
         }
         for name, value in refused.items():
             with pytest.raises(AgentCoreError) as error:

@@ -16,45 +16,9 @@ from agent_core.providers.scripted import Hangs, calls
 from isolation import Home, fresh_folder
 from mcp_clients import configure
 from model_server import ModelServer
-from own_consoles import serving, signed_in, until
+from own_consoles import ended, get, question, serving, signed_in, start, status, until
 
 WRITE = calls("code.write_file", path="a.txt", content="new\n")
-
-
-async def start(client: aiohttp.ClientSession, message: str, **more: Any) -> dict[str, Any]:
-    async with client.post("/api/runs", json={"message": message, **more}) as response:
-        assert response.status == 201, await response.text()
-        return await response.json()
-
-
-async def get(client: aiohttp.ClientSession, path: str) -> Any:
-    async with client.get(path) as response:
-        assert response.status == 200, await response.text()
-        return await response.json()
-
-
-async def status(client: aiohttp.ClientSession, run_id: str) -> str:
-    return (await get(client, f"/api/runs/{run_id}"))["status"]
-
-
-async def question(client: aiohttp.ClientSession) -> str:
-    """Wait until a question is open, and return its id."""
-    found: list[Any] = []
-
-    async def is_open() -> bool:
-        found[:] = (await get(client, "/api/approvals"))["items"]
-        return bool(found)
-
-    await until(is_open)
-    return found[0]["request_id"]
-
-
-async def ended(client: aiohttp.ClientSession, run_id: str) -> str:
-    async def has_ended() -> bool:
-        return await status(client, run_id) in {"completed", "failed", "cancelled"}
-
-    await until(has_ended)
-    return await status(client, run_id)
 
 
 @pytest.mark.parametrize("unattended", ["deny", "wait", "park"])

@@ -320,7 +320,9 @@ class ChildSpawner:
             if not any(part.allowed_hosts or part.allowed_domains for part in parts):
                 return "policy_restricted"
         asks = tool.permission is ToolPermission.WRITE or "dangerous" in tool.tags
-        is_refused = self._parent.run.permission_mode == "plan" or not self._deps.can_ask
+        parent = self._parent.run
+        can_ask = self._deps.can_ask or parent.questions_wait
+        is_refused = parent.permission_mode == "plan" or not can_ask
         return "permission_denied" if asks and is_refused else None
 
     async def _run_child(
@@ -492,6 +494,7 @@ class ChildSpawner:
             parent_run_id=parent.run_id,
             root_run_id=parent.root_id,
             task=task,
+            questions_wait=parent.questions_wait,
         )
 
     def _agent_record(

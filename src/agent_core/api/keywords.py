@@ -46,5 +46,6 @@ def run_keywords(
     tenant: str | None = None,
     queue: str | None = None,
     queue_timeout_s: float | None = None,
+    questions_wait: bool | None = None,
 ) -> None:
     """List the options of a run and its placement; see `RunOptions` and `PlacementFields`."""

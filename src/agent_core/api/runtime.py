@@ -340,9 +340,9 @@ class AgentRuntime:
             move_session: move a session that began in another folder to this project.
             options: the options of this run.
             fields: the same options as keywords, by the names of `RunOptions`; for a Postgres
-                database also `here`, `place`, `tenant`, `queue` and `queue_timeout_s`. Without
-                `here=True` the run is queued and a worker takes it; `queue_timeout_s` requires
-                `here`, and `queue` excludes it.
+                database also `here`, `place`, `tenant`, `queue`, `queue_timeout_s` and
+                `questions_wait`. Without `here=True` the run is queued and a worker takes it;
+                `queue_timeout_s` requires `here`, and `queue` excludes it.
 
         Raises:
             AgentCoreError: `validation_error`: the message is empty, or the message, the session

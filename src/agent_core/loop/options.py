@@ -272,7 +272,8 @@ class PlacementFields(TypedDict, total=False):
     `here`: in this process, after earlier runs of the session; always the case
     if sessions are in a file. `place` is where the session's files are, `host:<id>` or
     `snapshot`; `tenant` owns the session; `queue` selects the workers; `queue_timeout_s` is how
-    long a run of this process waits for its turn.
+    long a run of this process waits for its turn. With `questions_wait` the worker asks
+    whatever its `[permissions] unattended` says: a question waits until another process answers it.
     """
 
     here: bool | None
@@ -280,6 +281,7 @@ class PlacementFields(TypedDict, total=False):
     tenant: str | None
     queue: str | None
     queue_timeout_s: float | None
+    questions_wait: bool | None
 
 
 class StartFields(RunFields, PlacementFields, total=False):
@@ -488,9 +490,10 @@ def asked_placement(given: Mapping[str, Any]) -> Placement:
     Raises:
         AgentCoreError: `validation_error`, which names the argument.
     """
-    here, timeout = given.get("here"), given.get("queue_timeout_s")
-    if not isinstance(here, bool | None):
-        raise malformed_option("here", f"is True or False, not {here!r}")
+    timeout = given.get("queue_timeout_s")
+    for name in ("here", "questions_wait"):
+        if not isinstance(given.get(name), bool | None):
+            raise malformed_option(name, f"is True or False, not {given[name]!r}")
     is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
     if timeout is not None and not (is_number and 0 <= timeout < math.inf):
         raise malformed_option("queue_timeout_s", f"is a number of seconds, not {timeout!r}")

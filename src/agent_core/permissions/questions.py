@@ -213,7 +213,7 @@ class Questions:
     ) -> None:
         self._callback = callback
         self._redactor = redactor
-        self._unattended = unattended
+        self._unattended: Literal["deny", "wait", "park"] = unattended
         self._timeout_s = timeout_s
         self._asking: set[asyncio.Task[PermissionDecision | UnattendedError | str]] = set()
         self._store: SessionStore | None = None
@@ -406,8 +406,9 @@ class Questions:
             if record is not None and is_of_call and record.changed_arguments == call.arguments:
                 return _note_answer(record, journal)  # this very call was allowed
         obstacle = self._find_obstacle(call, run)
-        may_park = self._unattended == "park" and obstacle is None
-        can_ask = self._callback is not None or may_park or self._unattended == "wait"
+        treatment = self._treatment(run)
+        may_park = treatment == "park" and obstacle is None
+        can_ask = self._callback is not None or may_park or treatment == "wait"
         root_id = run.root_id
         # A resumed run may have an answer already.
         if not can_ask and not await store.approval_of(root_id, run.run_id, call.tool_call_id):
@@ -429,7 +430,12 @@ class Questions:
             with self.waiting_for(run.run_id):
                 try:
                     record = await self._race(
-                        store, record, journal, may_park=may_park, obstacle=obstacle
+                        store,
+                        record,
+                        journal,
+                        may_park=may_park,
+                        obstacle=obstacle,
+                        waits=treatment == "wait",
                     )
                 except ParkedError as parked:
                     later = later or await ask_later()
@@ -504,9 +510,12 @@ class Questions:
             asked_at=utc_now(),
         )
 
+    def _treatment(self, run: RunIdentity) -> Literal["deny", "wait", "park"]:
+        return "wait" if run.questions_wait else self._unattended
+
     def _find_obstacle(self, call: ToolCall, run: RunIdentity) -> str | None:
         """Return why a run with this question cannot be parked; None if it can, or need not."""
-        if self._unattended != "park":
+        if self._treatment(run) != "park":
             return None
         if run.mode is RunMode.ORCHESTRATOR:
             return "a run that leads workers cannot be parked: their claims would end meanwhile"
@@ -573,6 +582,7 @@ class Questions:
         *,
         may_park: bool,
         obstacle: str | None,
+        waits: bool,
     ) -> "ApprovalRecord":
         """Return the question with its first answer, the callback's or one from elsewhere.
 
@@ -600,7 +610,7 @@ class Questions:
                 if isinstance(answer, UnattendedError) and not elsewhere.done():
                     if may_park:
                         raise ParkedError(request_id)
-                    if self._unattended == "wait":
+                    if waits:
                         await asyncio.wait([elsewhere])
                     else:
                         answer = obstacle or _UNANSWERED

@@ -23,7 +23,14 @@ from agent_core.process.environment import HOOK
 from agent_core.redaction.redactor import JournalRedactor
 from agent_core.runtime.process import ProcessParts
 from agent_core.runtime.project import Project
-from agent_core.runtime.run import ROLES, STARTED_BY_HOOK, Caller, Nesting, RunRequest
+from agent_core.runtime.run import (
+    QUESTIONS_WAIT,
+    ROLES,
+    STARTED_BY_HOOK,
+    Caller,
+    Nesting,
+    RunRequest,
+)
 from agent_core.text import first_words
 from agent_core.types import (
     MODEL_KEY,
@@ -128,9 +135,6 @@ class RunRequests:
         if self._telemetry is not None:
             trace, carrier = self._begin_trace(self._telemetry, begins, is_here=is_here)
             stored = (stored or StoredOptions()).model_copy(update={"trace": carrier})
-        metadata: dict[str, Any] = {MODEL_KEY: f"{model.provider}:{model.name}"}
-        if event := os.environ.get(HOOK):
-            metadata[STARTED_BY_HOOK] = event
         opening = NewRun(
             session_id=session_id,
             cwd=str(self._project.setup.project),
@@ -143,7 +147,7 @@ class RunRequests:
             prompt=stored_prompt,
             title=title,
             options=stored,
-            run_metadata=metadata,
+            run_metadata=_run_metadata(model, placement),
             history=history,
             dispatch=dispatch,
         )
@@ -284,3 +288,12 @@ class RunRequests:
 
             clean["of_agent"] = [name for name in needed if given_by_agent(name, given)]
         return StoredOptions.model_validate(clean)
+
+
+def _run_metadata(model: ModelConfig, placement: Placement) -> dict[str, Any]:
+    metadata: dict[str, Any] = {MODEL_KEY: f"{model.provider}:{model.name}"}
+    if event := os.environ.get(HOOK):
+        metadata[STARTED_BY_HOOK] = event
+    if placement.questions_wait:
+        metadata[QUESTIONS_WAIT] = True
+    return metadata

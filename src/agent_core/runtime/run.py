@@ -50,6 +50,10 @@ ROLES = {
 """Type and role of the agent that leads a run of each mode."""
 
 
+QUESTIONS_WAIT = "questions_wait"
+"""Metadata of a run that was queued with this choice."""
+
+
 def identity_of(record: RunRecord) -> RunIdentity:
     """Return the identity of the user's run that a record describes."""
     return RunIdentity.of_checked(
@@ -64,6 +68,7 @@ def identity_of(record: RunRecord) -> RunIdentity:
         parent_run_id=None,
         root_run_id=None,
         task=None,
+        questions_wait=bool(record.metadata.get(QUESTIONS_WAIT)),
     )
 
 

@@ -21,6 +21,9 @@ from agent_core.serve.server import Server, Tls, raise_file_limit
 from agent_core.serve.sign_in import SignIn
 from agent_core.serve.visits import Console
 
+_STOP_S = 5.0
+"""Seconds that runs may take to end before the streams do."""
+
 
 class Start(Struct, frozen=True):
     """Arguments with which the server is started.
@@ -73,18 +76,22 @@ async def serve(
         places = Folders(
             start.folders, reader=reader, open_runtime=start.open_runtime, is_shared=start.is_shared
         )
-        console = Console(places, start.is_read_only)
+        console = Console(places, start.is_read_only, questions_wait=start.is_shared)
         access = ServerAccess(sign_in, _names(start, port, scheme), principal)
         server = _server(build(console, access), start.tls)
         serving = asyncio.create_task(server.serve(sockets=[listening]))
         stopping = asyncio.create_task(stop.wait())
         try:
-            await server.listens.wait()
+            listens = asyncio.create_task(server.listens.wait())
+            await asyncio.wait([serving, listens], return_when=asyncio.FIRST_COMPLETED)
+            listens.cancel()
             host = f"[{start.host}]" if ":" in start.host else start.host
-            show(f"{scheme}://{host}:{port}/login?code={sign_in.code}")
+            if not serving.done():
+                show(f"{scheme}://{host}:{port}/login?code={sign_in.code}")
             await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
             console.is_stopping = True
-            await places.stop()
+            ending = asyncio.create_task(places.stop())
+            await asyncio.wait([ending], timeout=_STOP_S)
         finally:
             stopping.cancel()
             console.is_stopping = True

@@ -25,12 +25,14 @@ class Console(Struct):
         places: the runtimes.
         read_only: nothing can be changed.
         is_stopping: no new requests are taken.
+        questions_wait: questions of runs that workers carry out wait for an answer.
         streams: the open streams.
     """
 
     places: Places
     read_only: bool = False
     is_stopping: bool = False
+    questions_wait: bool = False
     streams: Streams = field(default_factory=Streams)
 
 
@@ -142,10 +144,23 @@ class Visit(Struct, frozen=True):
             runtime = await self.acting(session_id)
         if self.tenant is not None:
             placement["tenant"] = self.tenant
+        if not placement.get("here"):
+            placement |= await self._place_of(session_id, is_new)
         named = {"user": self.principal.name, **options.metadata}
         options = replace(options, metadata=named)
         handle = await runtime.start(message, session_id, mode, options=options, **placement)
         return await runtime.attach(handle.run_id)
+
+    async def _place_of(self, session_id: str | None, is_new: bool) -> dict[str, Any]:
+        """Return the placement of a run that workers carry out: where the session's files are."""
+        placement: dict[str, Any] = {}
+        if self.console.questions_wait:
+            placement["questions_wait"] = True
+        if session_id is not None and not is_new:
+            session = await self.session(session_id)
+            if session.place is not None:
+                placement["place"] = session.place
+        return placement
 
     async def answer(
         self,

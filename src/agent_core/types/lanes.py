@@ -103,6 +103,7 @@ class Placement(Struct, frozen=True, kw_only=True):
         tenant: tenant of the session.
         queue: queue of the workers that take it.
         queue_timeout_s: seconds that a run of this process waits for its turn.
+        questions_wait: the worker's questions wait for an answer, whatever its settings say.
     """
 
     here: bool | None = None
@@ -110,6 +111,7 @@ class Placement(Struct, frozen=True, kw_only=True):
     tenant: str | None = None
     queue: str | None = None
     queue_timeout_s: float | None = None
+    questions_wait: bool | None = None
 
     def given(self) -> list[tuple[str, object]]:
         """Return the choices of the caller, by name."""

@@ -216,7 +216,11 @@ class ArtifactRecord(Frozen):
 
 
 class RunIdentity(Frozen):
-    """Identity of a run: ids, role, modes and the beginning of a child's task; never changes."""
+    """Identity of a run: ids, role, modes and the beginning of a child's task; never changes.
+
+    Attributes:
+        questions_wait: its questions wait for an answer, whatever the settings of its process say.
+    """
 
     session_id: SafeId
     agent_id: SafeId
@@ -229,6 +233,7 @@ class RunIdentity(Frozen):
     parent_run_id: SafeId | None = None
     root_run_id: SafeId | None = None
     task: str | None = None
+    questions_wait: bool = False
 
     @property
     def root_id(self) -> str:

@@ -17,7 +17,6 @@ from agent_core.serve.operations import EVENTS, Call, Created, Number, Operation
 from agent_core.serve.problems import Problem
 from agent_core.serve.streams import EventStream, ServerEvent
 from agent_core.serve.visits import Visit
-from agent_core.storage.rows import session_not_found
 from agent_core.types import (
     SESSION_ID_PATTERN,
     Budget,
@@ -104,10 +103,10 @@ async def _start(call: Call[Query, NewRunAnywhere]) -> Created:
 
 
 async def _is_there(visit: Visit, session_id: str) -> bool:
-    """Return whether the principal may see a session.
+    """Return whether there is a session with this id.
 
     Raises:
-        StorageError: `session_not_found`: it is there, and not for the principal.
+        StorageError: `session_not_found`: it is not for the principal.
     """
     try:
         await visit.session(session_id)
@@ -122,7 +121,8 @@ async def _is_there(visit: Visit, session_id: str) -> bool:
         if error.code is not ErrorCode.SESSION_NOT_FOUND:
             raise
         return False
-    raise session_not_found(session_id)
+    await visit.session(session_id)  # perhaps it was made just now
+    return True
 
 
 async def _continue(call: Call[Query, NewRun]) -> Created:

@@ -8,13 +8,14 @@ tenants' also one in fifty runs, because a house has only so many workers.
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 import psycopg
 
-from agent_core import AgentRuntime
+from agent_core import AgentCoreError, AgentRuntime
 from rows import a_question
 
 Reads = Mapping[str, Callable[[], Awaitable[object]]]
@@ -150,6 +151,11 @@ _ROWS: dict[str, str] = {
 """The rows of each table, in an order that foreign keys allow."""
 
 
+async def _missing(read: Awaitable[object]) -> None:
+    with suppress(AgentCoreError):
+        await read
+
+
 @dataclass(frozen=True)
 class Crowd:
     """How many sessions there are, and of how many tenants."""
@@ -175,6 +181,11 @@ class Crowd:
             "approvals": runtime.approvals,
             "permission_grants": runtime.permission_grants,
             "context_report": lambda: runtime.context_report(session),
+            "run_report": lambda: runtime.run_report(run),
+            "run_events": lambda: runtime.run_events(run),
+            "approval": lambda: _missing(runtime.approval("req_none")),
+            "artifact": lambda: _missing(runtime.artifact("art_none")),
+            "open_artifact": lambda: _missing(runtime.open_artifact("art_none")),
             "replay_session": lambda: runtime.replay_session(session),
             "waiting_messages": lambda: runtime.waiting_messages(session),
             "session_runs": lambda: runtime.session_runs(session),
@@ -200,6 +211,17 @@ class Crowd:
             "resolve_session_id": lambda: runtime.resolve_session_id(session),
             "resolve_run_id": lambda: runtime.resolve_run_id(run),
             "resolve_node_id": lambda: runtime.resolve_node_id(node),
+            "session_summaries in pages": lambda: runtime.pages.sessions(),
+            "session_summaries in pages, waiting": lambda: runtime.pages.sessions(status="waiting"),
+            "session_summaries in pages, done": lambda: runtime.pages.sessions(status="completed"),
+            "replay_session in pages": lambda: runtime.pages.session(session),
+            "search_sessions in pages": lambda: runtime.pages.matches(RARE),
+            "approvals in pages": lambda: runtime.pages.approvals(),
+            "approvals in pages, of a session": lambda: runtime.pages.approvals(session_id=session),
+            "costs in pages": lambda: runtime.pages.costs("session"),
+            "costs in pages, by project": lambda: runtime.pages.costs("project"),
+            "queue in pages": lambda: runtime.pages.queue(),
+            "workers in pages": lambda: runtime.pages.workers(),
             "stored_bytes": runtime.stored_bytes,
             "stored_bytes of a project": lambda: runtime.stored_bytes("/project/1"),
             "delete_sessions": lambda: runtime.delete_sessions(older_than=LONG_AGO),

@@ -18,7 +18,7 @@ from agent_core import (
 )
 from agent_core.permissions import UnattendedError
 from agent_core.providers.scripted import ScriptedProvider, calls
-from agent_core.types import Decision
+from agent_core.types import Decision, Page
 from isolation import Home
 
 CONFIG = """
@@ -106,6 +106,7 @@ async def test_no_id_of_another_tenant_is_known_and_nothing_of_it_changes(
         (grant,) = await acme.permission_grants()
         (question,) = await acme.approvals()
         node_id = (await acme.list_sessions())[0].active_node_id or ""
+        artifact_id = (await acme.replay_session("s1")).artifacts[0].artifact_id
         state = await services.store.workspace_state("s1", str(project))
         snapshot_id = state.snapshot_id or ""
         assert (await acme.diff_workspace(snapshot_id, snapshot_id)).changes == []
@@ -194,6 +195,7 @@ async def test_a_runtime_of_all_tenants_reads_those_of_one(
         first = await acme.run("go", "s1", here=True)
         await acme.run("go on", "s1", here=True)
         node_id = (await acme.list_sessions())[0].active_node_id or ""
+        artifact_id = (await acme.replay_session("s1")).artifacts[0].artifact_id
     async with opened(home, project, database_url, "other", "mine") as other:
         await other.run("a word of mine", "s2", here=True)
     run_id = first.run_id
@@ -201,6 +203,16 @@ async def test_a_runtime_of_all_tenants_reads_those_of_one(
     def reads(of: AgentRuntime, **one: Any) -> dict[str, Callable[[], Awaitable[Any]]]:
         return {
             "approvals": lambda: of.approvals(**one),
+            "run_report": lambda: of.run_report(run_id, **one),
+            "artifact": lambda: of.artifact(artifact_id, **one),
+            "pages.sessions": lambda: of.pages.sessions(**one),
+            "pages.matches": lambda: of.pages.matches("go", **one),
+            "pages.session": lambda: of.pages.session("s1", **one),
+            "pages.approvals": lambda: of.pages.approvals(is_open=False, **one),
+            "pages.costs": lambda: of.pages.costs("session", **one),
+            "pages.queue": lambda: of.pages.queue(**one),
+            "workers": lambda: of.workers(**one),
+            "queue": lambda: of.queue(**one),
             "list_sessions": lambda: of.list_sessions(**one),
             "session_summaries": lambda: of.session_summaries(**one),
             "search_sessions": lambda: of.search_sessions("go", **one),
@@ -247,7 +259,8 @@ async def test_a_runtime_of_all_tenants_reads_those_of_one(
         with pytest.raises(ConfigError, match="not one"):
             await everybodys.list_sessions(tenant="no tenant")
     assert expected["last_session"] == "s1"
-    assert all(not found or found in NOTHING for found in nothing.values()), nothing
+    found = [each.items if isinstance(each, Page) else each for each in nothing.values()]
+    assert all(not each or each in NOTHING for each in found), nothing
 
 
 async def test_without_a_server_there_are_no_tenants(home: Home, project: Path) -> None:

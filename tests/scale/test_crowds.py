@@ -136,7 +136,7 @@ NO_READS = {
     *("register_tool", "register_agent_definition", "switch_node", "undo", "redo", "fork"),
     *("rename_session", "delete_session", "delete_artifact", "cleanup_project_tasks"),
     *("diff_workspace", "diff_session", "file_at", "session", "import_session"),
-    *("finish_wishes", "leave_wishes", "settings", "stop_runs"),
+    *("finish_wishes", "leave_wishes", "settings", "stop_runs", "redacted"),
 }
 """Methods of a runtime that change something, or read no rows."""
 

@@ -62,6 +62,7 @@ ENGINE: Mapping[str, tuple[str, str, Mapping[str, tuple[str, ...]]]] = {
                 *("CleanupResult", "DeleteSessionResult", "SwitchResult"),
                 *("WorkspaceDiff", "FileChange"),
             ),
+            "Lists": ("Pages", "Page", "SessionPage", "RunReport"),
             "Tasks": (
                 *("Tasks", "TaskDocument", "TaskStep", "TaskEvent", "TaskStatus"),
                 "TaskStepStatus",

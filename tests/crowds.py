@@ -16,6 +16,7 @@ from typing import Any
 import psycopg
 
 from agent_core import AgentCoreError, AgentRuntime
+from agent_core.types import Page
 from rows import a_question
 
 Reads = Mapping[str, Callable[[], Awaitable[object]]]
@@ -151,6 +152,12 @@ _ROWS: dict[str, str] = {
 """The rows of each table, in an order that foreign keys allow."""
 
 
+async def _second(read: Callable[..., Awaitable[Page[Any]]]) -> None:
+    first = await read(2)
+    assert first.next_cursor
+    await read(2, first.next_cursor)
+
+
 async def _missing(read: Awaitable[object]) -> None:
     with suppress(AgentCoreError):
         await read
@@ -212,6 +219,9 @@ class Crowd:
             "resolve_run_id": lambda: runtime.resolve_run_id(run),
             "resolve_node_id": lambda: runtime.resolve_node_id(node),
             "session_summaries in pages": lambda: runtime.pages.sessions(),
+            "session_summaries in pages, the second": lambda: _second(runtime.pages.sessions),
+            "approvals in pages, the second": lambda: _second(runtime.pages.approvals),
+            "queue in pages, the second": lambda: _second(runtime.pages.queue),
             "session_summaries in pages, waiting": lambda: runtime.pages.sessions(status="waiting"),
             "session_summaries in pages, done": lambda: runtime.pages.sessions(status="completed"),
             "replay_session in pages": lambda: runtime.pages.session(session),

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from agent_core.api import AgentRuntime, RunError, RunHandle, RunResult, Session
+    from agent_core.api.pages import Pages
     from agent_core.api.tasks import Tasks
     from agent_core.api.worker import Worker
     from agent_core.budgets.pool import BudgetPool
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
         ModelStarted,
         ModelTextDelta,
         Node,
+        Page,
         PermissionDecision,
         PermissionRequest,
         ProviderToolBlock,
@@ -83,8 +85,10 @@ if TYPE_CHECKING:
         ReplayResult,
         Role,
         RunMode,
+        RunReport,
         RunStatus,
         RuntimeEvent,
+        SessionPage,
         StopReason,
         SwitchResult,
         SystemBlock,
@@ -108,6 +112,7 @@ _HOMES = {
         ("AgentRuntime", "RunError", "RunHandle", "RunResult", "Session"), "agent_core.api"
     ),
     **dict.fromkeys(("Config", "ModelConfig"), "agent_core.config.models"),
+    "Pages": "agent_core.api.pages",
     "Tasks": "agent_core.api.tasks",
     "TaskEvent": "agent_core.tasks.log_format",
     **dict.fromkeys(
@@ -187,6 +192,8 @@ __all__ = [
     "ModelTextDelta",
     "Node",
     "OfferContext",
+    "Page",
+    "Pages",
     "PermissionCallback",
     "PermissionDecision",
     "PermissionDeniedError",
@@ -202,12 +209,14 @@ __all__ = [
     "RunHandle",
     "RunMode",
     "RunOptions",
+    "RunReport",
     "RunResult",
     "RunStatus",
     "RunTool",
     "RuntimeEvent",
     "SchemaError",
     "Session",
+    "SessionPage",
     "StopReason",
     "StorageError",
     "SwitchResult",

@@ -131,6 +131,8 @@ def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
 def _read(annotation: Any) -> _Expected | None:
     """Return the types of an annotation; None if it cannot be checked."""
     origin = get_origin(annotation)
+    if annotation is Any:  # a class, to which nothing belongs
+        return None
     if origin is Literal:
         return _Expected((), choices=get_args(annotation))
     parts = get_args(annotation) if origin in {Union, UnionType} else (annotation,)

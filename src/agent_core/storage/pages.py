@@ -25,7 +25,7 @@ from agent_core.types import (
 )
 
 _SESSIONS = """SELECT use_number, session_id, title, cwd FROM sessions
-    WHERE use_number < :before AND {where} ORDER BY use_number DESC {limit}"""
+    WHERE {where} ORDER BY use_number DESC {limit}"""
 
 _STATUS = LAST_STATUS.replace(":id", "sessions.session_id")
 
@@ -79,7 +79,7 @@ def page_sessions(
         status: only sessions whose last run has this status.
     """
     words = fold(query or "").split()
-    conditions = ["TRUE"]
+    conditions = ["TRUE" if before is None else "use_number < :before"]
     if project is not None:
         conditions.append("cwd = :project")
     if status is not None:
@@ -88,10 +88,13 @@ def page_sessions(
             conditions.append(_AMONG_OPEN)
     rows = connection.execute(
         # Words are compared as Python folds them, so rows are read until enough have them.
-        _SESSIONS.format(where=" AND ".join(conditions), limit="" if words else "LIMIT :limit"),
+        _SESSIONS.format(
+            # As a number, so that PostgreSQL plans for the few rows that are wanted.
+            where=" AND ".join(conditions),
+            limit="" if words else f"LIMIT {limit:d}",
+        ),
         {
-            "before": MAX_SEQ if before is None else before,
-            "limit": limit,
+            "before": before,
             "project": project,
             "status": None if status is None else status.value,
         },

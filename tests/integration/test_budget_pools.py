@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from agcore import Agent
+from agcore.agent import AgentError
 from agent_core import (
+    Agent as AgentValue,
     AgentCoreError,
     AgentRuntime,
     Budget,
@@ -211,3 +213,83 @@ def test_a_pool_has_the_limits_of_a_budget(limits: dict[str, Any], words: str) -
     with pytest.raises(AgentCoreError, match=words) as caught:
         BudgetPool(**limits)
     assert caught.value.code is ErrorCode.VALIDATION_ERROR
+
+
+async def test_a_share_limits_its_run_and_the_pool_all_of_them(tmp_path: Path) -> None:
+    pool = BudgetPool(requests=3)
+    loop = [calls("look")] * 9
+    async with AgentRuntime(
+        tmp_path, model=ScriptedProvider(loop), persist=False, tools=[look]
+    ) as made:
+        with pytest.raises(RunError) as first:
+            await made.run("go", budget=pool.share(requests=2))
+        assert first.value.details["scope"] == "run"
+        (stored,) = (await made.replay_run(first.value.result.run_id)).runs
+        with pytest.raises(RunError) as second:
+            await made.run("go", budget=pool.share(requests=2))
+    assert second.value.details["scope"] == "pool"
+    assert pool.spent.requests == 3
+    assert stored.options is not None
+    assert stored.options.budget == Budget(requests=2)
+    assert stored.options.needs_caller == ["budget"]
+
+
+async def test_each_run_of_a_share_has_its_own_limit(tmp_path: Path) -> None:
+    share = BudgetPool(requests=10).share(requests=1)
+    async with AgentRuntime(tmp_path, model=ScriptedProvider(["a", "b"]), persist=False) as made:
+        texts = [(await made.run("go", budget=share)).text for _ in range(2)]
+    assert texts == ["a", "b"]
+    assert share.pool.spent.requests == 2
+    assert repr(share) == "BudgetPool(requests=10).share(requests=1)"
+
+
+async def test_an_agents_own_limit_holds_beside_a_pool(tmp_path: Path) -> None:
+    pool = BudgetPool(requests=9)
+    agent = AgentValue("a", tools=[look], budget=Budget(requests=1))
+    model = ScriptedProvider([calls("look"), "done"])
+    async with AgentRuntime(tmp_path, model=model, persist=False) as made:
+        with pytest.raises(RunError) as caught:
+            await made.run("go", agent=agent, budget=pool)
+    assert caught.value.details["scope"] == "run"
+    assert pool.spent.requests == 1
+
+
+async def test_a_share_is_given_again_as_its_pool(home: Home, project: Path) -> None:
+    @tool
+    def change() -> str:
+        """Change."""
+        return "changed"
+
+    config = CONFIG + '[permissions]\nunattended = "park"\n'
+    script: list[Any] = [calls("change"), calls("change"), "done"]
+    async with runtime(home, project, script, config=config) as made:
+        handle = await made.start(
+            "go", tools=[change], budget=BudgetPool(requests=9).share(requests=1)
+        )
+        assert await handle.wait() is RunStatus.WAITING
+        (request,) = handle.pending_requests
+    pool = BudgetPool(requests=9)
+    async with runtime(home, project, script[1:], config=config) as made:
+        again = await made.answer(request, "allow_once", tools=[change], budget=pool)
+        with pytest.raises(RunError) as caught:
+            await again.result()
+    assert caught.value.details["scope"] == "run"
+    assert pool.spent.requests == 0
+
+
+async def test_a_share_in_the_toolkit() -> None:
+    pool = BudgetPool(requests=9)
+    model = ScriptedProvider([calls("look"), "done"])
+    with pytest.raises(AgentError) as caught:
+        await Agent("a", model=model, tools=[look]).run("go", budget=pool.share(requests=1))
+    assert "budget" in str(caught.value)
+    assert pool.spent.requests == 1
+
+
+def test_a_share_limits_something() -> None:
+    pool = BudgetPool(requests=9)
+    wrong: list[dict[str, Any]] = [{}, {"reqests": 1}, {"requests": "x"}]
+    for each in wrong:
+        with pytest.raises(AgentCoreError) as caught:
+            pool.share(**each)
+        assert caught.value.code is ErrorCode.VALIDATION_ERROR

@@ -34,7 +34,6 @@ from agent_core.types import (
 )
 
 if TYPE_CHECKING:
-    from agent_core.budgets.pool import BudgetPool
     from agent_core.extensions import Extension
     from agent_core.loop.guards import RunGuard
     from agent_core.loop.options import (
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
     from agent_core.runtime.sessions import Sessions
     from agent_core.tools.toolsets import AnyTool
     from agent_core.types import InspectResult
+    from agent_core.types.budget import SharedBudget
 
 AnyDecision = (
     Decision | Literal["allow_once", "allow_for_session", "allow_reads", "allow_edits", "deny"]
@@ -400,7 +400,7 @@ class RunHandle(Generic[OutputT]):
         handoffs: "Sequence[AnyAgent[Any]]" = (),
         output_validators: "Sequence[OutputValidator]" = (),
         model: "AnyModel | None" = None,
-        budget: "BudgetPool | None" = None,
+        budget: "SharedBudget | None" = None,
         output_type: "OutputType[Any] | JsonSchema | None" = None,
     ) -> "RunHandle[Any]":
         """Answer a question of this run, like `AgentRuntime.answer`.

@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from agent_core.api.pages import Pages
     from agent_core.api.repeats import RepeatedRequests
     from agent_core.api.tasks import Tasks
-    from agent_core.budgets.pool import BudgetPool
     from agent_core.config.models import Config
     from agent_core.extensions import Extension
     from agent_core.loop.guards import RunGuard
@@ -95,6 +94,7 @@ if TYPE_CHECKING:
         WaitingMessage,
         WorkspaceDiff,
     )
+    from agent_core.types.budget import SharedBudget
     from agent_core.types.workers import QueuedRun, WorkerRecord
 
 
@@ -682,7 +682,7 @@ class AgentRuntime:
         handoffs: "Sequence[AnyAgent[Any]]" = (),
         output_validators: "Sequence[OutputValidator]" = (),
         model: "AnyModel | None" = None,
-        budget: "BudgetPool | None" = None,
+        budget: "SharedBudget | None" = None,
         output_type: "OutputType[Any] | JsonSchema | None" = None,
         decided_by: str = "sdk",
         decider: str | None = None,

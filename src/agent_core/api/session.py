@@ -13,7 +13,6 @@ from agent_core.keywords import lists_keywords
 from agent_core.types import Mode, OutputT, UserMessage
 
 if TYPE_CHECKING:
-    from agent_core.budgets.pool import BudgetPool
     from agent_core.extensions import Extension
     from agent_core.loop.guards import RunGuard
     from agent_core.loop.options import (
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from agent_core.runtime.conversations import MessageFormat
     from agent_core.tools.toolsets import AnyTool
     from agent_core.types import InspectResult, ReplayResult, SwitchResult
+    from agent_core.types.budget import SharedBudget
 
 
 @checks_arguments(but=("start", "run", "run_sync"))
@@ -195,7 +195,7 @@ class Session:
         handoffs: "Sequence[AnyAgent[Any]]" = (),
         output_validators: "Sequence[OutputValidator]" = (),
         model: "AnyModel | None" = None,
-        budget: "BudgetPool | None" = None,
+        budget: "SharedBudget | None" = None,
         output_type: "OutputType[Any] | JsonSchema | None" = None,
     ) -> RunHandle[Any]:
         """Answer a question of this session, like `AgentRuntime.answer`; exiting waits for its run.

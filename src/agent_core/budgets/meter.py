@@ -113,7 +113,8 @@ class Budgets:
 
         Args:
             run: the run that spends.
-            budget: the run's own budget, the one a child asks for, or a pool of several runs.
+            budget: the run's own budget, the one a child asks for, or a pool of several runs or a
+              share of it.
             parent: the meter of the run that started this child; its scopes are charged too.
             payer: the meter of the run inside which this one was started, perhaps in another
               session; its scopes are charged too.
@@ -125,7 +126,7 @@ class Budgets:
         if budget is None or isinstance(budget, Budget):
             limits = limits_of(budget) if budget is not None else {}
         else:
-            limits = {}
+            limits = limits_of(budget.own) if budget.own is not None else {}
             from agent_core.budgets.pool import ledger_of  # noqa: PLC0415 - few runs have a pool
 
             pools.append(ledger_of(budget))

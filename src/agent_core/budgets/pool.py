@@ -42,19 +42,30 @@ class BudgetPool(SharedBudget):
     """
 
     def __init__(self, **limits: Any) -> None:
-        try:
-            self.limits = Budget.model_validate(limits, strict=True)
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_context=False)[0]
-            name = ".".join(map(str, first["loc"]))
-            known = ", ".join(Budget.model_fields)
-            message = f"the limit {name} of a BudgetPool: {first['msg']}; there are {known}"
-            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message) from None
+        self.limits = _checked("a BudgetPool", limits)
         self._ledger = PoolLedger(self.limits)
 
     def __repr__(self) -> str:
-        limits = ", ".join(f"{name}={limit}" for name, limit in self.limits if limit is not None)
-        return f"BudgetPool({limits})"
+        return f"BudgetPool({_listed(self.limits)})"
+
+    def share(self, **limits: Any) -> "PoolShare":
+        """Return a budget for runs that spend from this pool, and each at most these limits.
+
+        Args:
+            limits: as for `Budget`.
+
+        Raises:
+            AgentCoreError: `validation_error`: a limit is unknown or invalid, or there is none.
+        """
+        own = _checked("a share", limits)
+        if not limits_of(own):
+            message = "a share limits something: give it usd, total_tokens, requests or others"
+            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+        return PoolShare(self, own)
+
+    def limited_to(self, own: Budget) -> "PoolShare":
+        """Return a share of this pool with these limits for each run."""
+        return PoolShare(self, own)
 
     @property
     def spent(self) -> Budget:
@@ -77,9 +88,50 @@ class BudgetPool(SharedBudget):
         return _as_budget(left)
 
 
-def ledger_of(pool: SharedBudget) -> "PoolLedger":
-    """Return the ledger of a pool, for the engine."""
+class PoolShare(SharedBudget):
+    """A budget of runs that spend from a pool: `pool.share(usd=0.5)` limits each of them, too.
+
+    Attributes:
+        pool: the pool.
+        own: the limits of each run.
+    """
+
+    def __init__(self, pool: BudgetPool, own: Budget) -> None:
+        self.pool = pool
+        self.own = own
+
+    def __repr__(self) -> str:
+        return f"{self.pool!r}.share({_listed(self.own or Budget())})"
+
+    def limited_to(self, own: Budget) -> "PoolShare":
+        """Return a share of the same pool with these limits for each run."""
+        return PoolShare(self.pool, own)
+
+
+def ledger_of(budget: SharedBudget) -> "PoolLedger":
+    """Return the ledger of a pool, or of the pool of a share, for the engine."""
+    pool = budget.pool if isinstance(budget, PoolShare) else budget
     return cast("PoolLedger", vars(pool)["_ledger"])
+
+
+def _checked(what: str, limits: Mapping[str, Any]) -> Budget:
+    """Return limits as a budget.
+
+    Raises:
+        AgentCoreError: `validation_error`: one is unknown or invalid.
+    """
+    try:
+        return Budget.model_validate(limits, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        name = ".".join(map(str, first["loc"]))
+        known = ", ".join(Budget.model_fields)
+        message = f"the limit {name} of {what}: {first['msg']}; there are {known}"
+        raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message) from None
+
+
+def _listed(limits: Budget) -> str:
+    return ", ".join(f"{name}={limit}" for name, limit in limits if limit is not None)
 
 
 class PoolLedger:

@@ -17,7 +17,8 @@ from agent_core.tools.base import Tool
 from agent_core.tools.callables import plain_function
 from agent_core.tools.registry import TakenNames
 from agent_core.tools.toolsets import Toolset
-from agent_core.types import FINAL_ANSWER, StoredOptions, ToolDefinition
+from agent_core.types import FINAL_ANSWER, Budget, StoredOptions, ToolDefinition
+from agent_core.types.budget import SharedBudget
 
 
 def with_agent(options: RunOptions[Any], agent: RunOptions[Any], text: str = "") -> RunOptions[Any]:
@@ -34,6 +35,9 @@ def with_agent(options: RunOptions[Any], agent: RunOptions[Any], text: str = "")
         if getattr(options, name) == (default := getattr(NO_OPTIONS, name))
         and (theirs := getattr(agent, name)) != default
     }
+    pool = options.budget
+    if isinstance(pool, SharedBudget) and pool.own is None and isinstance(agent.budget, Budget):
+        changes["budget"] = pool.limited_to(agent.budget)
     disabled = dict.fromkeys([*options.disabled_tools, *agent.disabled_tools])
     texts = [part for part in (text, options.text) if part.strip()]
     changes |= {"disabled_tools": [*disabled], "instructions": "\n\n".join(texts) or None}

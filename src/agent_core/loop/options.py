@@ -107,7 +107,7 @@ class RunOptions(Generic[OutputT]):
             send the answer back to the model. They are not stored.
         deps: any object; available to tools as `ToolContext.deps`. It is not stored.
         budget: the spending limit of the run, including its children; or a `BudgetPool` that any
-            number of runs of this process share, which is not stored.
+            number of runs of this process share, which is not stored; or `pool.share(…)`, for both.
         max_turns: the maximum number of model turns; not more than the configuration allows.
         provider_tools: tools that the service of the model runs itself, such as `web_search`; None
             leaves the choice to the configuration, `()` is none. They apply to children, too.
@@ -556,9 +556,9 @@ def stored_options(options: RunOptions[Any]) -> StoredOptions:
     own_tools = options.provider_tools
     guards = _guards(options.guards)
     extensions = checked_extensions(_items("extensions", options.extensions))
-    has_pool = isinstance(options.budget, SharedBudget)
+    budget = options.budget
     live = {
-        "budget": has_pool,
+        "budget": isinstance(budget, SharedBudget),
         "deps": options.deps is not None,
         "guards": bool(guards),
         "extensions": bool(extensions),
@@ -579,7 +579,9 @@ def stored_options(options: RunOptions[Any]) -> StoredOptions:
         "disabled_tools": _items("disabled_tools", options.disabled_tools),
         "output_mode": options.output_mode,
         "output_retries": options.output_retries,
-        "budget": None if has_pool else options.budget,
+        "budget": options.budget.own
+        if isinstance(options.budget, SharedBudget)
+        else options.budget,
         "max_turns": options.max_turns,
         "provider_tools": own_tools if own_tools is None else _items("provider_tools", own_tools),
         "permission_mode": options.permission_mode,

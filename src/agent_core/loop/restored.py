@@ -6,7 +6,8 @@ from typing import Any, cast
 from agent_core.config.models import ModelConfig
 from agent_core.loop.options import EVERY_TOOL, NO_OPTIONS, RunOptions, tool_name
 from agent_core.tools.toolsets import AnyTool
-from agent_core.types import StoredOptions
+from agent_core.types import Budget, StoredOptions
+from agent_core.types.budget import SharedBudget
 
 
 def missing_options(
@@ -77,7 +78,7 @@ def restored_options(
         output_type=cast("Any", expected),
         output_mode=stored.output_mode,
         output_retries=stored.output_retries,
-        budget=given.budget if "budget" in stored.needs_caller else stored.budget,
+        budget=_budget_of(stored, given),
         max_turns=stored.max_turns,
         provider_tools=stored.provider_tools,
         permission_mode=stored.permission_mode,
@@ -96,3 +97,11 @@ def restored_options(
         handoffs=given.handoffs,
         metadata=stored.metadata,
     )
+
+
+def _budget_of(stored: StoredOptions, given: RunOptions[Any]) -> Budget | SharedBudget | None:
+    """Return the budget of a run: the stored one, which also limits its share of a pool."""
+    pool = given.budget
+    if "budget" not in stored.needs_caller or not isinstance(pool, SharedBudget):
+        return stored.budget
+    return pool if stored.budget is None else pool.limited_to(stored.budget)

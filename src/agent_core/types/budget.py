@@ -45,7 +45,17 @@ def shown(amounts: Amounts) -> dict[str, Any]:
 
 
 class SharedBudget:
-    """A budget that several runs spend from: a `BudgetPool`."""
+    """A budget that several runs spend from: a `BudgetPool`, or a share of one.
+
+    Attributes:
+        own: the limits of each run beside those of the pool; None for the pool itself.
+    """
+
+    own: Budget | None = None
+
+    def limited_to(self, own: Budget) -> "SharedBudget":
+        """Return a share of the same pool with these limits for each run."""
+        raise NotImplementedError
 
 
 class BudgetScope(Struct, frozen=True, kw_only=True):

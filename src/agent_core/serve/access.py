@@ -10,8 +10,8 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from agent_core.serve.bodies import read_form
-from agent_core.serve.login_page import login_page
 from agent_core.serve.origins import changes, check_host, check_origin
+from agent_core.serve.pages.login import login_page
 from agent_core.serve.principals import Auth, Principal
 from agent_core.serve.problems import Problem
 from agent_core.serve.sign_in import LASTS_S, SignIn

@@ -9,12 +9,6 @@ CONTENT_POLICY = (
     "script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'"
 )
 
-FORM_REFERRER = '<meta name="referrer" content="same-origin">'
-"""Stands in the head of every page with a form.
-
-A browser that sends no referrer at all also sends `Origin: null` with a form, which is refused.
-"""
-
 EVERYWHERE: Sequence[tuple[bytes, bytes]] = (
     (b"content-security-policy", CONTENT_POLICY.encode()),
     (b"x-content-type-options", b"nosniff"),

@@ -91,6 +91,7 @@ _PAGES = {
     "Setting": "设置项",
     "Settings": "设置",
     "Share of the window": "占窗口的比例",
+    "Sign in": "登录",
     "Skip to the content": "跳到正文",
     "State": "状态",
     "Status": "状态",
@@ -105,6 +106,12 @@ _PAGES = {
     "The model reads it if the call is denied.": "拒绝调用时，模型会读到它。",
     "The question was withdrawn: nobody waits for an answer.": "问题已撤回：不再等待答复。",
     "The session continues from there.": "会话从那里继续。",
+    "The token is wrong, or the link was used or is older than ten minutes.": (
+        "令牌不正确，或者链接已用过，或已超过十分钟。"
+    ),
+    "The token of this server. Or open the link that it printed when it started.": (
+        "此服务器的令牌；也可以打开它启动时打印的链接。"
+    ),
     "The whole call": "完整的调用",
     "The whole session": "整个会话",
     "There are none.": "没有。",
@@ -117,9 +124,11 @@ _PAGES = {
     "This does not fit any more": "情况已改变",
     "This is not allowed": "不允许",
     "This is the fork.": "这就是分叉出的会话。",
+    "This link signs this browser in, for 30 days.": "此链接让这个浏览器登录 30 天。",
     "This week": "本周",
     "Timeline": "时间线",
     "Today": "今天",
+    "Token": "令牌",
     "Tokens": "词元数",
     "Turns": "轮次",
     "Undo": "撤销",

@@ -1,0 +1,63 @@
+"""The page to sign in: a form that works without scripts."""
+
+from collections.abc import Mapping
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+
+from agent_core.serve.pages.assets import asset_address
+from agent_core.text.languages import Language, language_of
+from agent_core.text.pages import plain
+
+_VARIES = "Accept-Language, Accept"
+
+
+def login_page(
+    request: Request,
+    *,
+    code: str = "",
+    status: int = 200,
+    is_wrong: bool = False,
+    headers: Mapping[str, str] | None = None,
+) -> HTMLResponse:
+    """Return the page in the reader's language.
+
+    Args:
+        request: asks for it, or is refused with it.
+        code: from the link; without one the page asks for the token.
+        status: of the response.
+        is_wrong: say that the last try did not sign in.
+        headers: further headers of the response.
+    """
+    say = language_of(request.headers.get("accept-language", ""))
+    root = plain(str(request.scope.get("root_path", "")))
+    title = say("Sign in")
+    wrong = say("The token is wrong, or the link was used or is older than ten minutes.")
+    notice = f'<p class="notice bad" role="alert">{wrong}</p>'
+    # A browser that sends no referrer sends `Origin: null` with a form, which is refused.
+    page = (
+        f'<!doctype html>\n<html lang="{say.code}"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        '<meta name="referrer" content="same-origin">'
+        f"<title>{title} · soong-agent</title>"
+        f'<link rel="icon" href="{root}{asset_address("icon.svg")}">'
+        f'<link rel="stylesheet" href="{root}{asset_address("console.css")}">'
+        f'</head>\n<body><main id="main"><h1>{title}</h1>\n'
+        f"{notice if is_wrong else ''}"
+        f'<form method="post" action="{root}/login">{_fields(say, code)}'
+        f'<button class="main">{title}</button></form></main></body></html>\n'
+    )
+    given = {"Content-Language": say.code, "Vary": _VARIES, **(headers or {})}
+    return HTMLResponse(page, status, given)
+
+
+def _fields(say: Language, code: str) -> str:
+    if code:
+        hidden = f'<input type="hidden" name="code" value="{plain(code)}">'
+        return f"<p>{say('This link signs this browser in, for 30 days.')}</p>{hidden}"
+    hint = say("The token of this server. Or open the link that it printed when it started.")
+    return (
+        f'<div class="field"><label for="token">{say("Token")}</label>'
+        '<input id="token" name="token" type="password" autocomplete="current-password" required'
+        f' aria-describedby="hint"><p id="hint" class="muted">{hint}</p></div>'
+    )

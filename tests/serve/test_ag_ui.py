@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from agent_core import AgentRuntime, RunStatus, tool
+from agent_core import RunStatus
 from agent_core.providers.scripted import (
     Calls,
     Fails,
@@ -23,10 +23,8 @@ from agent_core.serve import Principal
 from consoles import console
 from front_ends import play
 from isolation import Home
-from runtimes import CONFIG, runtime
-
-WAITS = f'{CONFIG}\n[permissions]\nunattended = "wait"\n[memory]\nenabled = false\n'
-PARKS = WAITS.replace('"wait"', '"park"')
+from runtimes import runtime
+from travellers import LOOK, PARKS, WAITS, travelling
 
 POOL = f"""{WAITS}
 [[agents.worker_pools]]
@@ -34,25 +32,6 @@ pool_id = "hands"
 [[agents.worker_pools.workers]]
 agent_definition_id = "default_worker_agent"
 """
-
-
-@tool(permission="readonly", name="map.find")
-def find(place: str) -> dict[str, str]:
-    """Find a place."""
-    return {"city": place.title()}
-
-
-@tool(name="hotel.book")
-def book(city: str) -> str:
-    """Book a room."""
-    return f"booked in {city}"
-
-
-LOOK = Calls(
-    calls=[ScriptedCall(name="map.find", arguments={"place": "rome"})],
-    text="I look.",
-    reasoning="A map helps.",
-)
 
 
 def said(text: str, *, thread: str = "thread-1", **fields: Any) -> dict[str, Any]:
@@ -92,15 +71,8 @@ def texts(events: list[dict[str, Any]]) -> str:
     return "".join(each["delta"] for each in events if each["type"] == "TEXT_MESSAGE_CONTENT")
 
 
-def asking(home: Home, project: Path, script: list[Any], config: str = WAITS) -> AgentRuntime:
-    made = runtime(home, project, script, config=config)
-    made.register_tool(find)
-    made.register_tool(book)
-    return made
-
-
 async def test_its_client_shows_a_run(home: Home, project: Path) -> None:
-    made = asking(home, project, [LOOK, Says(text="It is Rome, 😀.", chunks=5), "Yes."])
+    made = travelling(home, project, [LOOK, Says(text="It is Rome, 😀.", chunks=5), "Yes."])
     async with made, console(made) as address:
         seen = await play("ag_ui.mjs", f"{address}/ag-ui", "thread-1", "yes", "Where?", "Sure?")
         assert len(await made.session("thread-1").messages("openai")) == 6
@@ -115,7 +87,7 @@ async def test_its_client_shows_a_run(home: Home, project: Path) -> None:
 
 
 async def test_the_thread_is_the_session_and_the_run_is_echoed(home: Home, project: Path) -> None:
-    made = asking(home, project, ["Hello."])
+    made = travelling(home, project, ["Hello."])
     async with made, console(made) as address:
         events = await post(address, said("hi"))
         (run,) = await made.session_runs("thread-1")
@@ -165,7 +137,7 @@ async def test_earlier_messages_are_the_history_of_a_new_session_only(
 async def test_its_client_resumes_an_interrupt(
     config: str, answer: str, result: str, home: Home, project: Path
 ) -> None:
-    made = asking(home, project, [calls("hotel.book", city="Rome"), "Done."], config)
+    made = travelling(home, project, [calls("hotel.book", city="Rome"), "Done."], config)
     async with made, console(made) as address:
         seen = await play("ag_ui.mjs", f"{address}/ag-ui", "thread-1", answer, "Book a room.")
         (asked,) = await made.approvals("thread-1", is_open=False)
@@ -190,7 +162,7 @@ async def test_all_questions_of_a_turn_are_resumed_together(
             ScriptedCall(name="hotel.book", arguments={"city": "Oslo"}),
         ]
     )
-    made = asking(home, project, [two, "Done."], config)
+    made = travelling(home, project, [two, "Done."], config)
     async with made, console(made) as address:
         events = await post(address, said("Book two."))
         interrupts = events[-1]["outcome"]["interrupts"]
@@ -209,7 +181,7 @@ async def test_all_questions_of_a_turn_are_resumed_together(
 
 
 async def test_a_failed_run_ends_with_its_code(home: Home, project: Path) -> None:
-    made = asking(home, project, [Fails(message="the model is down", code="provider_timeout")])
+    made = travelling(home, project, [Fails(message="the model is down", code="provider_timeout")])
     async with made, console(made) as address:
         events = await post(address, said("hi"))
     assert events[-1]["type"] == "RUN_ERROR"
@@ -220,7 +192,7 @@ async def test_a_failed_run_ends_with_its_code(home: Home, project: Path) -> Non
 
 
 async def test_leaving_cancels_the_run(home: Home, project: Path) -> None:
-    made = asking(home, project, [Hangs()])
+    made = travelling(home, project, [Hangs()])
     async with made, console(made) as address, aiohttp.ClientSession() as client:
         async with client.post(f"{address}/ag-ui", json=said("hi")) as response:
             assert (await anext(read(response)))["type"] == "RUN_STARTED"
@@ -230,7 +202,7 @@ async def test_leaving_cancels_the_run(home: Home, project: Path) -> None:
 
 
 async def test_leaving_after_an_interrupt_cancels_nothing(home: Home, project: Path) -> None:
-    made = asking(home, project, [calls("hotel.book", city="Rome"), "Done."])
+    made = travelling(home, project, [calls("hotel.book", city="Rome"), "Done."])
     async with made, console(made) as address:
         await post(address, said("Book a room."))
         (asked,) = await made.approvals("thread-1")
@@ -248,7 +220,7 @@ async def test_tasks_are_the_state(home: Home, project: Path) -> None:
         steps=[{"step_id": "pack", "title": "Pack"}],
     )
     end = calls("agent.task_cancel", task_id="trip", reason="it rains")
-    made = asking(home, project, [plan, end, "Stayed.", "Fine."], POOL)
+    made = travelling(home, project, [plan, end, "Stayed."], POOL)
     body = said("Plan a trip.", forwardedProps={"mode": "orchestrator"})
     async with made, console(made) as address:
         events = await post(address, body)
@@ -257,12 +229,12 @@ async def test_tasks_are_the_state(home: Home, project: Path) -> None:
     (task,) = changes[0]["snapshot"]["tasks"]
     assert (task["task_id"], task["title"]) == ("trip", "A trip")
     operations = [operation for each in changes[1:] for operation in each["delta"]]
-    last = {each["path"]: each.get("value") for each in operations}
-    assert last["/tasks/0/status"] == "cancelled"
+    later = [each["value"] for each in operations if each["path"] == "/tasks/0/status"]
+    assert [task["status"], *later][-1] == "cancelled"
 
 
 async def test_what_cannot_be_run_is_refused_before_the_stream(home: Home, project: Path) -> None:
-    made = asking(home, project, [])
+    made = travelling(home, project, [])
     entry = {"interruptId": "perm_0", "status": "resolved", "payload": {"decision": "deny"}}
     async with made, console(made) as address:
         await made.import_session([{"role": "user", "content": "hi"}], session_id="thread-1")
@@ -277,7 +249,7 @@ async def test_what_cannot_be_run_is_refused_before_the_stream(home: Home, proje
 
 
 async def test_who_may_not_run_or_answer_is_refused(home: Home, project: Path) -> None:
-    made = asking(home, project, [])
+    made = travelling(home, project, [])
     reader = Principal("reader", may={"read"})
     entry = {"interruptId": "perm_0", "status": "resolved", "payload": {"decision": "deny"}}
     async with made:

@@ -218,7 +218,9 @@ class RunHandle(Generic[OutputT]):
         """Tokens of all model calls of the run; zeros until it has ended."""
         return self._run.outcome.usage if self._run.outcome else Usage()
 
-    def events(self, debug: bool = False) -> AsyncGenerator[RuntimeEvent]:
+    def events(
+        self, debug: bool = False, *, holds_run: bool = True
+    ) -> AsyncGenerator[RuntimeEvent]:
         """Yield the events from this call on, up to the run's closing event; one reader at a time.
 
         Subscribing right after `start` misses nothing. A slow reader slows the run down. A reader
@@ -226,6 +228,11 @@ class RunHandle(Generic[OutputT]):
 
         A handle from `attach` yields the stored events after the requested number, followed by
         live events, for any number of readers, which do not slow the run down.
+
+        Args:
+            debug: also events of level `debug`.
+            holds_run: False does not slow the run down: the events that a slow reader has not read
+                are kept in memory.
 
         Raises:
             AgentCoreError: `validation_error`: this run's events already have a reader, or this is
@@ -236,7 +243,7 @@ class RunHandle(Generic[OutputT]):
         self._runs.home.require()
         if not isinstance(debug, bool):  # pyright: ignore[reportUnnecessaryIsInstance] - typed by users
             raise not_a_flag("debug", debug)
-        events = self._runs.watch(self.run_id, after=self._after, debug=debug)
+        events = self._runs.watch(self.run_id, after=self._after, debug=debug, holds_run=holds_run)
         is_here = self._runs.table.get(self.run_id) is not None
         if isinstance(events, Subscription):
             return events

@@ -951,6 +951,12 @@ class AgentRuntime:
             opened.project.register_definition(definition)
         self._options.definitions.append(definition)
 
+    async def agent_definitions(self) -> list[AgentDefinition]:
+        """Return the agents that a run may name as its own, sorted by id: those of the package, of
+        the user's files, and of this program.
+        """
+        return (await self._home.services()).project.definitions.listed()
+
     async def replay_session(
         self,
         session_id: str,

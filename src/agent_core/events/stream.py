@@ -122,10 +122,11 @@ class EventStream:
         """Return whether the stream has ended."""
         return self._closed
 
-    def read(self, *, debug: bool = False) -> "Subscription":
+    def read(self, *, debug: bool = False, holds_run: bool = True) -> "Subscription":
         """Subscribe: every event from now until the run's closing event.
 
-        Until its first step the subscription keeps events and makes no writer wait.
+        Until its first step, and without `holds_run`, the subscription keeps events and makes no
+        writer wait.
 
         Raises:
             AgentCoreError: `validation_error`: this stream has a consumer already.
@@ -134,14 +135,15 @@ class EventStream:
             message = "this run's events are being read already; they have one consumer"
             raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
         token = self._consumer = object()
-        return Subscription(self, token, debug=debug)
+        return Subscription(self, token, debug=debug, holds_run=holds_run)
 
-    async def next(self, token: object) -> RuntimeEvent | None:
+    async def next(self, token: object, *, holds_run: bool) -> RuntimeEvent | None:
         """Return the next event as soon as there is one; None at the end.
 
-        From its first step on the run waits for the consumer, unless the consumer stops waiting.
+        With `holds_run`, the run waits for the consumer from its first step on, unless the consumer
+        stops waiting.
         """
-        if self._consumer is token:
+        if holds_run and self._consumer is token:
             self._is_consumed = True
         while not self._waiting:
             if self._closed:
@@ -179,10 +181,11 @@ class Subscription(AsyncGenerator[RuntimeEvent, None]):
     step and leave only when the event loop gets to it.
     """
 
-    def __init__(self, stream: EventStream, token: object, *, debug: bool) -> None:
+    def __init__(self, stream: EventStream, token: object, *, debug: bool, holds_run: bool) -> None:
         self._stream = stream
         self._token = token
         self._debug = debug
+        self._holds_run = holds_run
         self._is_over = False
 
     async def asend(self, value: None, /) -> RuntimeEvent:  # noqa: ARG002 - the protocol's
@@ -195,7 +198,7 @@ class Subscription(AsyncGenerator[RuntimeEvent, None]):
 
     async def __anext__(self) -> RuntimeEvent:
         while not self._is_over:
-            event = await self._stream.next(self._token)
+            event = await self._stream.next(self._token, holds_run=self._holds_run)
             if event is None or event.event_type in CLOSING_EVENTS:
                 self._end()
             if event is not None and (self._debug or event.level is not EventLevel.DEBUG):

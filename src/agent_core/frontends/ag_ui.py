@@ -135,6 +135,7 @@ def events(
     tasks: FindTasks | None = None,
     questions: parts.FindQuestions | None = None,
     has_results: Collection[str] = (),
+    holds_run: bool = True,
 ) -> AsyncGenerator[BaseEvent]:
     """Yield the events of a run from this call on; it may be left at any point.
 
@@ -149,10 +150,12 @@ def events(
         questions: finishes with interrupts also where the run waits for an answer and does not
             stop for it, with `[permissions] unattended = "wait"`.
         has_results: ids of calls whose results the client has already.
+        holds_run: as for `RunHandle.events`.
     """
     writer = _Writer(thread_id or handle.session_id, run_id or handle.run_id, has_results)
-    source = parts.read_parts(handle, questions=questions)
-    return TaskStream(_events(source, writer, _TaskState(tasks) if tasks else None))
+    source = parts.read_parts(handle, questions=questions, holds_run=holds_run)
+    state = _TaskState(tasks, handle.run_id) if tasks else None
+    return TaskStream(_events(source, writer, state))
 
 
 def stream(
@@ -189,15 +192,20 @@ _NOT_SHOWN = {"wal_path"}
 class _TaskState:
     """The Tasks of a session as the state that front ends and agents share."""
 
-    def __init__(self, find: FindTasks) -> None:
+    def __init__(self, find: FindTasks, run_id: str) -> None:
         self._find = find
+        self._run_id = run_id
         self._past = set[str]()
         self._known: dict[str, Any] | None = None
 
     async def begin(self) -> BaseEvent | None:
         """Return the event with the active Tasks, if there are any."""
         every = await self._read()
-        self._past = {each["task_id"] for each in every if TaskStatus(each["status"]).is_terminal}
+        self._past = {
+            each["task_id"]
+            for each in every
+            if TaskStatus(each["status"]).is_terminal and each["created_by_run_id"] != self._run_id
+        }
         return self._show(every)
 
     async def update(self) -> BaseEvent | None:

@@ -148,7 +148,7 @@ def _written(part: Part) -> Iterator[Chunk]:  # noqa: C901 - one case for each p
             facts = {"usage": usage.model_dump(exclude={"raw_usage"})}
             reason = _FINISHED.get(status, "other")
             yield {"type": "finish", "finishReason": reason, "messageMetadata": facts}
-        case parts.TasksChanged():
+        case parts.Waits() | parts.TasksChanged():
             pass
 
 

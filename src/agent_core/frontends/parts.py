@@ -144,6 +144,12 @@ class Question(Struct, frozen=True):
     summary: str
 
 
+class Waits(Struct, frozen=True):
+    """The run has asked a question; it may continue within this stream."""
+
+    question: Question
+
+
 class TasksChanged(Struct, frozen=True):
     """A Task of the session may have changed."""
 
@@ -168,6 +174,7 @@ Part = (
     | CallMade
     | CallEnded
     | Question
+    | Waits
     | TasksChanged
     | Ended
 )
@@ -177,7 +184,10 @@ FindQuestions = Callable[[], Awaitable[Sequence[Question]]]
 
 
 def read_parts(
-    handle: RunHandle[Any], *, questions: FindQuestions | None = None
+    handle: RunHandle[Any],
+    *,
+    questions: FindQuestions | None = None,
+    holds_run: bool = True,
 ) -> AsyncGenerator[Part]:
     """Yield the parts of a run from this call on; the last one is its end, or its wait.
 
@@ -186,8 +196,10 @@ def read_parts(
     Args:
         handle: the run.
         questions: ends the parts also where the run waits for an answer and does not stop for it.
+        holds_run: as for `RunHandle.events`.
     """
-    return TaskStream(_parts(handle, handle.events(debug=True), questions))
+    events = handle.events(debug=True, holds_run=holds_run)
+    return TaskStream(_parts(handle, events, questions))
 
 
 async def _parts(
@@ -308,7 +320,9 @@ class _Reader:
                     yield SourceFound(source.url, source.title)
             case PermissionRequested(request_id=request_id) as asked:
                 summary = asked.args_summary or asked.summary
-                self.questions[request_id] = Question(request_id, call_id, asked.tool_name, summary)
+                question = Question(request_id, call_id, asked.tool_name, summary)
+                self.questions[request_id] = question
+                yield Waits(question)
             case ToolEnded() as ended if node is not None:
                 yield _ended(call_id, node, ended)
             case _ if event.event_type is EventType.MODEL_STARTED:

@@ -315,9 +315,16 @@ class Runs:
         return run.options.expected() if run is not None and run.options is not None else None
 
     def watch(
-        self, run_id: str, *, after: int | None = None, debug: bool = False
+        self,
+        run_id: str,
+        *,
+        after: int | None = None,
+        debug: bool = False,
+        holds_run: bool = True,
     ) -> AsyncGenerator[RuntimeEvent]:
         """Yield the events of a run of this process from this call on; one consumer at a time.
+
+        Without `holds_run`, the run does not wait for a slow consumer, whose events are kept.
 
         With `after`, and for a run of another process, the stored events with a higher `run_seq`
         come first, then the following ones without a gap, for any number of readers. The run does
@@ -328,7 +335,7 @@ class Runs:
         """
         run = self.table.get(run_id)
         if run is not None and after is None:
-            own = run.stream.read(debug=debug)
+            own = run.stream.read(debug=debug, holds_run=holds_run)
             return own if run.scope.lease is None else self._read_on(run, own, debug=debug)
         events = self._watch_after(run_id, after or 0, run)
         return events if debug else _hide_debug(events)

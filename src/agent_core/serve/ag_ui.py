@@ -14,7 +14,7 @@ from agent_core.frontends.parts import Answered, Asked, Question
 from agent_core.loop.options import NO_OPTIONS, RunOptions
 from agent_core.runtime.options import checked_session_id
 from agent_core.serve.bodies import read_json
-from agent_core.serve.images import holds_part
+from agent_core.serve.json_values import holds_part
 from agent_core.serve.problems import Problem
 from agent_core.serve.request_runs import RequestRun, RunStream
 from agent_core.serve.streams import ServerEvent
@@ -69,6 +69,7 @@ async def _begin(
         tasks=partial(_tasks, visit, handle.session_id),
         questions=partial(_questions, visit, handle),
         has_results=_results_in(body),
+        holds_run=False,
     )
     return _sent(events, run)
 
@@ -134,14 +135,11 @@ async def _question(visit: Visit, session_id: str, request_id: str) -> ApprovalR
     Raises:
         StorageError: `approval_not_found`.
     """
-    found = await visit.runtime.approvals(
-        session_id, is_open=False, prefix=request_id, tenant=visit.tenant
-    )
-    for each in found:
-        if each.request_id == request_id:
-            return each
-    message = f"the session {session_id} has no question {shown_id(request_id)}"
-    raise StorageError(ErrorCode.APPROVAL_NOT_FOUND, message)
+    question = await visit.runtime.approval(request_id, tenant=visit.tenant)
+    if question.session_id != session_id:
+        message = f"the session {session_id} has no question {shown_id(request_id)}"
+        raise StorageError(ErrorCode.APPROVAL_NOT_FOUND, message)
+    return question
 
 
 async def _asked_at(visit: Visit, session_id: str, run_id: str, request_ids: set[str]) -> int:

@@ -15,7 +15,10 @@ from agent_core.serve.places import OnePlace
 from agent_core.serve.principals import Auth
 from agent_core.serve.visits import Console
 
-_PARTS = ("api", "openapi", "ag_ui", "pages")
+_PARTS = (
+    *("api", "openapi", "pages"),
+    *("ag_ui", "openai.models", "openai.chat", "openai.responses"),
+)
 """The modules with `ROUTES`, in order."""
 
 

@@ -118,7 +118,7 @@ class Visit(Struct, frozen=True):
         is_new: bool = False,
         **placement: Any,
     ) -> RunHandle[Any]:
-        """Start a run, and return a handle that any number of readers may use.
+        """Start a run.
 
         The name of the principal is stored as `user` in the metadata of the run, unless the options
         name another one.
@@ -148,8 +148,7 @@ class Visit(Struct, frozen=True):
             placement |= await self._place_of(session_id, is_new)
         named = {"user": self.principal.name, **options.metadata}
         options = replace(options, metadata=named)
-        handle = await runtime.start(message, session_id, mode, options=options, **placement)
-        return await runtime.attach(handle.run_id)
+        return await runtime.start(message, session_id, mode, options=options, **placement)
 
     async def _place_of(self, session_id: str | None, is_new: bool) -> dict[str, Any]:
         """Return the placement of a run that workers carry out: where the session's files are."""

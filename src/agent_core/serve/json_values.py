@@ -1,4 +1,4 @@
-"""Images in the messages that requests bring."""
+"""JSON values of any form, as requests bring them."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, cast
@@ -18,8 +18,12 @@ def holds_part(messages: object, kinds: Collection[str]) -> bool:
     )
 
 
+def table(value: object) -> Mapping[str, Any]:
+    """Return the value if it is an object; otherwise one without fields."""
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
+
+
 def _tables(value: object) -> list[Mapping[str, Any]]:
     if not isinstance(value, list):
         return []
-    found = cast("list[object]", value)
-    return [cast("Mapping[str, Any]", each) for each in found if isinstance(each, Mapping)]
+    return [table(each) for each in cast("list[object]", value)]

@@ -202,7 +202,7 @@ async def test_leaving_cancels_the_run(home: Home, project: Path) -> None:
 
 
 async def test_leaving_after_an_interrupt_cancels_nothing(home: Home, project: Path) -> None:
-    made = travelling(home, project, [calls("hotel.book", city="Rome"), "Done."])
+    made = travelling(home, project, [calls("hotel.book", city="Rome"), "Done."], WAITS)
     async with made, console(made) as address:
         await post(address, said("Book a room."))
         (asked,) = await made.approvals("thread-1")

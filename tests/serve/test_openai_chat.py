@@ -34,6 +34,10 @@ async def ask(client: Any, *messages: Any, **fields: Any) -> Any:
     return await client.chat.completions.create(messages=[*messages], **fields)
 
 
+def thought_in(delta: Any) -> str:
+    return getattr(delta, "reasoning_content", "")
+
+
 async def test_the_client_gets_an_answer(home: Home, project: Path) -> None:
     made = travelling(home, project, ["Hello."])
     async with talking(made) as client:
@@ -64,7 +68,7 @@ async def test_the_stream_has_the_same(home: Home, project: Path) -> None:
         ]
     deltas = [chunk.choices[0].delta for chunk in chunks if chunk.choices]
     text = "".join(delta.content or "" for delta in deltas)
-    thought = "".join((delta.model_extra or {}).get("reasoning_content", "") for delta in deltas)
+    thought = "".join(map(thought_in, deltas))
     message = reply.choices[0].message
     assert text == message.content == "I look.\n\nIt is Rome, 😀."
     assert thought == message.model_extra["reasoning_content"]
@@ -311,7 +315,7 @@ async def test_a_question_is_answered_while_the_stream_waits(home: Home, project
         async for chunk in await ask(client, user("Book."), stream=True):
             delta = chunk.choices[0].delta
             text += delta.content or ""
-            thought += (delta.model_extra or {}).get("reasoning_content", "")
+            thought += thought_in(delta)
             if "waits for the answer" in thought and (asked := await made.approvals()):
                 await made.answer(asked[0].request_id, "allow_once")
     assert text == "Done."

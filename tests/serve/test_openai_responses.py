@@ -75,7 +75,6 @@ async def test_the_events_of_the_stream_are_in_order(home: Home, project: Path) 
     ]
     distinct = [kind for at, kind in enumerate(kinds) if at == 0 or kind != kinds[at - 1]]
     assert distinct[2:-1] == thought + text + thought + text
-    assert kinds.count("response.output_text.delta") > 2
     final = events[-1].response
     done = [event.item for event in events if event.type == "response.output_item.done"]
     assert done == final.output
@@ -124,7 +123,10 @@ async def test_an_earlier_response_goes_on_in_its_session(home: Home, project: P
         runs = await runs_of(made)
     assert len({run.session_id for run in runs}) == 1
     assert second.previous_response_id == first.id
-    texts = [[block.text for block in each.content] for each in model.requests[1].messages]
+    texts = [
+        [getattr(block, "text", "") for block in each.content]
+        for each in model.requests[1].messages
+    ]
     assert texts == [["Where?"], ["In Rome."], ["Sure?", "Really?"]]
     told = [[block.content for block in request.system] for request in model.requests]
     assert ("Speak Latin." in told[0], "Speak Latin." in told[1]) == (True, False)
@@ -181,6 +183,7 @@ async def test_what_cannot_be_honoured_is_refused_by_its_name(
         asked = {"model": "soong-agent", "input": "hi", **fields}
         with pytest.raises(openai.BadRequestError) as refusal:
             await client.responses.create(**asked)
+    assert refusal.value.param is not None
     assert refusal.value.param.startswith(param)
 
 
@@ -268,14 +271,15 @@ async def test_leaving_cancels_the_run_and_so_does_cancelling(home: Home, projec
 @pytest.mark.parametrize("config", [WAITS, PARKS], ids=["waits", "parks"])
 async def test_a_question_is_told(config: str, home: Home, project: Path) -> None:
     made = travelling(home, project, [calls("hotel.book", city="Rome"), "Done."], config)
-    texts: list[str] = []
+    texts, kinds = list[str](), list[str]()
     async with talking(made) as client:
         async for event in await ask(client, "Book.", stream=True):
             texts.append(getattr(event, "delta", ""))
+            kinds.append(event.type)
             if config == WAITS and "waits for the answer" in texts[-1]:
                 (asked,) = await made.approvals()
                 await made.answer(asked.request_id, "allow_once")
         every = await made.approvals(is_open=False)
     assert any(every[0].request_id in text for text in texts)
     assert ("Done." in texts) is (config == WAITS)
-    assert event.type == "response.completed"
+    assert kinds[-1] == "response.completed"

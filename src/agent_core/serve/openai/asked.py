@@ -106,7 +106,12 @@ class AgentBody(Body):
 
     def metadata_of(self, **facts: Any) -> dict[str, Any]:
         """Return the metadata of the run."""
-        known = {"user": self.user or self.safety_identifier, "model": self.model, **facts}
+        known = {
+            "model": self.model,
+            "user": self.user or self.safety_identifier,
+            "metadata": [*self.metadata] if self.metadata else None,
+            **facts,
+        }
         own = {name: value for name, value in known.items() if value is not None}
         return {**(self.metadata or {}), "openai": own}
 

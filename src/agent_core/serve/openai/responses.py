@@ -244,12 +244,11 @@ async def _find(visit: Visit, given: str) -> RunReport:
 async def _stored(visit: Visit, report: RunReport) -> dict[str, Any]:
     """Return a response as its run is stored."""
     known = table(report.metadata.get("openai"))
-    metadata = {name: each for name, each in report.metadata.items() if isinstance(each, str)}
     echo = {
         "model": known.get("model", MAIN),
         "created_at": known.get("created_at", 0),
         "previous_response_id": known.get("previous_response_id"),
-        "metadata": metadata,
+        "metadata": {name: report.metadata.get(name) for name in known.get("metadata", ())},
         "text": {"format": {"type": "text"}},
         "tool_choice": "auto",
         "user": known.get("user"),

@@ -12,7 +12,7 @@ from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
 from agent_core.loop.options import RunOptions
 from agent_core.providers import jsontext
 from agent_core.serve.bodies import Body
-from agent_core.serve.images import holds_part
+from agent_core.serve.json_values import holds_part
 from agent_core.serve.operations import EVENTS, Call, Created, Number, Operation, Query
 from agent_core.serve.problems import Problem
 from agent_core.serve.streams import EventStream, ServerEvent

@@ -49,7 +49,7 @@ ROUTES = [
 
 
 async def _ids(visit: Visit) -> list[str]:
-    runtime = await visit.console.places.of_project(None)
+    runtime = await visit.acting_in(None)
     found = [each.agent_definition_id for each in await runtime.agent_definitions()]
     return list(dict.fromkeys([MAIN, *found]))
 

@@ -133,7 +133,15 @@ EXCUSED = {"store.overlapping_changes"}
 NO_READS = {
     *("close", "close_sync", "start", "run", "run_sync", "answer", "explain_permission"),
     *("forget_permissions", "compact_session", "mcp_prompts", "mcp_prompt", "register_provider"),
-    *("register_tool", "register_agent_definition", "switch_node", "undo", "redo", "fork"),
+    *(
+        "register_tool",
+        "register_agent_definition",
+        "agent_definitions",
+        "switch_node",
+        "undo",
+        "redo",
+        "fork",
+    ),
     *("rename_session", "delete_session", "delete_artifact", "cleanup_project_tasks"),
     *("diff_workspace", "diff_session", "file_at", "session", "import_session"),
     *("finish_wishes", "leave_wishes", "settings", "stop_runs", "redacted"),

@@ -88,13 +88,7 @@ async def _start(visit: Visit, asked: Asked, mode: Mode) -> RunHandle[Any]:
     visit.require("run")
     if asked.message is None:
         raise Problem(400, "the input has no message", code=ErrorCode.VALIDATION_ERROR)
-    is_new = False
-    try:
-        await visit.session(asked.thread_id)
-    except StorageError as error:
-        if error.code != ErrorCode.SESSION_NOT_FOUND:
-            raise
-        is_new = True
+    is_new = not await visit.has(asked.thread_id)
     options = RunOptions(history=asked.history) if is_new and asked.history else NO_OPTIONS
     return await visit.start(asked.message, asked.thread_id, mode, options=options, is_new=is_new)
 

@@ -1,6 +1,6 @@
 """One request: its sender, and the runtimes it may reach."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
@@ -9,6 +9,7 @@ from starlette.requests import Request
 
 from agent_core.api import AgentRuntime, RunHandle
 from agent_core.api.handles import AnyDecision
+from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.loop.options import NO_OPTIONS, RunOptions
 from agent_core.serve.places import Places
 from agent_core.serve.principals import Principal, Right
@@ -80,6 +81,19 @@ class Visit(Struct, frozen=True):
         if not self.console.places.shows(page.session.cwd):
             raise session_not_found(session_id)
         return page.session
+
+    async def has(self, session_id: str) -> bool:
+        """Return whether there is a session with this id.
+
+        Raises:
+            StorageError: `session_not_found`: there is one, and the principal may not see it.
+        """
+        if await _is_found(self.session(session_id)):
+            return True
+        if not await _is_found(self.runtime.replay_session(session_id, 1, 0)):
+            return False
+        await self.session(session_id)  # perhaps it was made just now
+        return True
 
     async def acting(self, session_id: str) -> AgentRuntime:
         """Return the runtime that acts for a session that the principal may see.
@@ -192,6 +206,16 @@ class Visit(Struct, frozen=True):
             decided_by="console",
             decider=self.principal.name,
         )
+
+
+async def _is_found(reading: Awaitable[object]) -> bool:
+    try:
+        await reading
+    except AgentCoreError as error:
+        if error.code is not ErrorCode.SESSION_NOT_FOUND:
+            raise
+        return False
+    return True
 
 
 def visit_of(request: Request) -> Visit:

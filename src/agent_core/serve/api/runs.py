@@ -96,33 +96,10 @@ def _holds_image(body: NewRun) -> bool:
 
 async def _start(call: Call[Query, NewRunAnywhere]) -> Created:
     visit, body = call.visit, call.body
-    is_new = body.session_id is None or not await _is_there(visit, body.session_id)
+    is_new = body.session_id is None or not await visit.has(body.session_id)
     return await _started(
         visit, body, body.session_id, project=body.project, is_new=is_new or bool(body.project)
     )
-
-
-async def _is_there(visit: Visit, session_id: str) -> bool:
-    """Return whether there is a session with this id.
-
-    Raises:
-        StorageError: `session_not_found`: it is not for the principal.
-    """
-    try:
-        await visit.session(session_id)
-    except AgentCoreError as error:
-        if error.code is not ErrorCode.SESSION_NOT_FOUND:
-            raise
-    else:
-        return True
-    try:
-        await visit.runtime.replay_session(session_id, 1, 0)
-    except AgentCoreError as error:
-        if error.code is not ErrorCode.SESSION_NOT_FOUND:
-            raise
-        return False
-    await visit.session(session_id)  # perhaps it was made just now
-    return True
 
 
 async def _continue(call: Call[Query, NewRun]) -> Created:

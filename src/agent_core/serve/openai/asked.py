@@ -1,4 +1,4 @@
-"""What a request of OpenAI's interfaces asks for, as a message and options of a run."""
+"""Requests of OpenAI's interfaces, read as a message and options of a run."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
@@ -62,7 +62,7 @@ _ONLY: Mapping[str, tuple[Sequence[Any], str]] = {
 
 
 class StreamOptions(Body):
-    """How a stream is written; `include_obfuscation` changes nothing."""
+    """The form of a stream; `include_obfuscation` changes nothing."""
 
     include_usage: bool | None = None
     include_obfuscation: bool | None = None

@@ -46,7 +46,7 @@ _PREFIX = "resp_"
 
 
 class Reasoning(Body):
-    """How much the agent reasons; only `effort` changes anything."""
+    """Settings of reasoning; only `effort` changes anything."""
 
     effort: Effort | None = None
     summary: str | None = None

@@ -4,8 +4,9 @@ import asyncio
 import base64
 import binascii
 import json
-from collections.abc import Awaitable, Callable, Sequence
-from datetime import datetime
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -13,6 +14,7 @@ from agent_core.api.arguments import checks_arguments
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.runtime.options import project_folder
 from agent_core.storage.costs import CostPlace
+from agent_core.tasks.model import SessionTask
 from agent_core.types import (
     ApprovalRecord,
     CostSummary,
@@ -26,6 +28,7 @@ from agent_core.types import (
 from agent_core.types.workers import QueuedRun, WorkerRecord
 
 if TYPE_CHECKING:
+    from agent_core.api.tasks import Tasks
     from agent_core.runtime.services import Services
 
 Item = TypeVar("Item")
@@ -34,7 +37,7 @@ MOST = 200
 """Largest number of items of a page."""
 
 _LARGEST = 2**62
-_BY_TEXT = {"costs by day", "workers"}
+_BY_TEXT = {"costs by day", "tasks", "workers"}
 """Lists whose places are texts."""
 _PARTS = ("nodes", "runs", "artifacts")
 
@@ -52,8 +55,13 @@ class Pages:
     cursor that it has not returned.
     """
 
-    def __init__(self, reading: "Callable[[str | None], Awaitable[Services]]") -> None:
+    def __init__(
+        self,
+        reading: "Callable[[str | None], Awaitable[Services]]",
+        tasks: "Callable[[], Tasks]",
+    ) -> None:
         self._reading = reading
+        self._tasks = tasks
 
     async def sessions(
         self,
@@ -207,6 +215,48 @@ class Pages:
         )
         return _page(f"costs by {by}", found, most)
 
+    async def tasks(
+        self,
+        limit: int = 50,
+        cursor: str | None = None,
+        *,
+        session_id: str | None = None,
+        tenant: str | None = None,
+    ) -> Page[SessionTask]:
+        """Return Tasks with their steps, of a session or of the 200 sessions used last.
+
+        Args:
+            limit: as for every list.
+            cursor: as for every list.
+            session_id: the session; without one, sessions of other folders, and logs that cannot be
+                read, are left out.
+            tenant: as for every list.
+
+        Raises:
+            StorageError: `session_not_found`, `session_elsewhere`.
+        """
+        most, before = _checked(limit), _place("tasks", cursor)
+        if session_id is not None:
+            await (await self._reading(tenant)).sessions.replay_session(session_id, to_seq=0)
+            tasks = await self._tasks_of(session_id)
+        else:
+            tasks = await self._last_tasks(tenant)
+        placed = {
+            f"{_order(each.created_at)} {each.session_id} {each.task_id}": each for each in tasks
+        }
+        return _page("tasks", _below(placed, before), most)
+
+    async def _tasks_of(self, session_id: str) -> list[SessionTask]:
+        found = await self._tasks().list(session_id, include_terminal=True)
+        return [SessionTask(session_id=session_id, **dict(each)) for each in found]
+
+    async def _last_tasks(self, tenant: str | None) -> list[SessionTask]:
+        found: list[SessionTask] = []
+        for session in (await self.sessions(MOST, tenant=tenant)).items:
+            with suppress(AgentCoreError):
+                found += await self._tasks_of(session.session_id)
+        return found
+
     async def queue(
         self, limit: int = 50, cursor: str | None = None, *, tenant: str | None = None
     ) -> Page[QueuedRun]:
@@ -231,16 +281,19 @@ class Pages:
         services = await self._reading(tenant)
         if services.workers is None:
             return Page[WorkerRecord]()
-        placed = {
-            f"{w.started_at:%Y-%m-%dT%H:%M:%S.%f} {w.worker_id}": w
-            for w in await services.workers.listed()
-        }
-        found = [
-            (place, placed[place])
-            for place in sorted(placed, reverse=True)
-            if before is None or place < str(before)
-        ]
-        return _page("workers", found, most)
+        workers = await services.workers.listed()
+        placed = {f"{_order(each.started_at)} {each.worker_id}": each for each in workers}
+        return _page("workers", _below(placed, before), most)
+
+
+def _order(at: datetime) -> str:
+    return f"{at.astimezone(UTC):%Y-%m-%dT%H:%M:%S.%f}"
+
+
+def _below(placed: Mapping[str, Item], before: CostPlace) -> list[tuple[CostPlace, Item]]:
+    """Return the items below a place, the last one first."""
+    places = sorted(placed, reverse=True)
+    return [(each, placed[each]) for each in places if before is None or each < str(before)]
 
 
 def _page(name: str, found: Sequence[tuple[CostPlace, Item]], most: int) -> Page[Item]:

@@ -883,7 +883,7 @@ class AgentRuntime:
         """Lists of sessions, messages, questions and costs, for readers that show them in pages."""
         from agent_core.api.pages import Pages  # noqa: PLC0415 - for few programs
 
-        return Pages(self._reading)
+        return Pages(self._reading, lambda: self.tasks)
 
     @cached_property
     def repeats(self) -> "RepeatedRequests":

@@ -26,6 +26,9 @@ _STATUS: Mapping[ErrorCode, int] = {
 }
 
 
+_UNAVAILABLE = 503
+
+
 class Problem(Exception):  # noqa: N818 - the noun of RFC 9457
     """The refusal of a request.
 
@@ -56,8 +59,10 @@ class Problem(Exception):  # noqa: N818 - the noun of RFC 9457
     @classmethod
     def of(cls, error: AgentCoreError) -> "Problem":
         """Return the refusal that an error of the runtime means."""
-        status = _STATUS.get(error.code, 500)
-        return cls(status, error.message, code=str(error.code), details=error.details or None)
+        status = _STATUS.get(error.code, _UNAVAILABLE if error.retryable else 500)
+        headers = {"Retry-After": "1"} if status == _UNAVAILABLE else None
+        details = error.details or None
+        return cls(status, error.message, code=str(error.code), details=details, headers=headers)
 
     def response(self) -> Response:
         """Return the response."""

@@ -127,6 +127,12 @@ class TaskDocument(Task):
     steps: tuple[TaskStep, ...] = ()
 
 
+class SessionTask(TaskDocument):
+    """A whole Task with the session that it belongs to."""
+
+    session_id: SafeId
+
+
 class StepClaim(Struct, frozen=True):
     """A run's claim of a step; `token` only grows, which orders the claims."""
 

@@ -1,30 +1,18 @@
 """Tasks, workers, the queue and costs."""
 
-from collections.abc import AsyncGenerator
-
 from pydantic import AwareDatetime
 
-from agent_core.api import AgentRuntime
-from agent_core.errors import AgentCoreError, ErrorCode, TaskError
+from agent_core.api.pages import MOST
+from agent_core.errors import ErrorCode, TaskError
 from agent_core.serve.operations import Call, Operation, Paging, Query
-from agent_core.serve.visits import Visit
-from agent_core.tasks.model import TaskDocument
+from agent_core.tasks.model import SessionTask
 from agent_core.text import shorten_name
-from agent_core.types import CostSummary, CostUnit, Page, SafeId, SessionSummary
+from agent_core.types import CostSummary, CostUnit, Page
 from agent_core.types.workers import QueuedRun, WorkerRecord
-
-_MOST_SEARCHED = 200
-"""Sessions, the last used ones, in which a Task without a session is looked for."""
-
-
-class SessionTask(TaskDocument):
-    """A Task with the session that it belongs to."""
-
-    session_id: SafeId
 
 
 class TasksQuery(Paging):
-    """Selects Tasks: of one session, or of up to `limit` sessions."""
+    """Selects Tasks: of one session, or of those used last."""
 
     session_id: str | None = None
 
@@ -45,52 +33,30 @@ class CostQuery(Paging):
 
 async def _tasks(call: Call[TasksQuery, None]) -> Page[SessionTask]:
     visit, asked = call.visit, call.query
+    runtime = visit.runtime
     if asked.session_id is not None:
         runtime = await visit.acting(asked.session_id)
-        return Page(items=await _tasks_of(runtime, asked.session_id))
-    page = await visit.runtime.pages.sessions(asked.limit, asked.cursor, tenant=visit.tenant)
-    items: list[SessionTask] = []
-    for session in page.items:
-        items += await _readable_tasks(visit, session)
-    return Page(items=items, next_cursor=page.next_cursor)
+    return await runtime.pages.tasks(
+        asked.limit, asked.cursor, session_id=asked.session_id, tenant=visit.tenant
+    )
 
 
 async def _task(call: Call[TaskQuery, None]) -> SessionTask:
     visit, task_id, session_id = call.visit, call.path("task_id"), call.query.session_id
     if session_id is not None:
         runtime = await visit.acting(session_id)
-        return _of(session_id, await runtime.tasks.get(session_id, task_id))
-    async for each in _last_tasks(visit):
-        if each.task_id == task_id:
-            return each
-    message = f"none of the last used sessions has a Task {shorten_name(task_id)}; name its session"
+        task = await runtime.tasks.get(session_id, task_id)
+        return SessionTask(session_id=session_id, **dict(task))
+    cursor = None
+    while True:
+        page = await visit.runtime.pages.tasks(MOST, cursor, tenant=visit.tenant)
+        for each in page.items:
+            if each.task_id == task_id:
+                return each
+        if (cursor := page.next_cursor) is None:
+            break
+    message = f"no session used last has a Task {shorten_name(task_id)}; name its session_id"
     raise TaskError(ErrorCode.TASK_NOT_FOUND, message)
-
-
-async def _last_tasks(visit: Visit) -> AsyncGenerator[SessionTask]:
-    page = await visit.runtime.pages.sessions(_MOST_SEARCHED, tenant=visit.tenant)
-    for session in page.items:
-        for each in await _readable_tasks(visit, session):
-            yield each
-
-
-async def _tasks_of(runtime: AgentRuntime, session_id: str) -> list[SessionTask]:
-    found = await runtime.tasks.list(session_id, include_terminal=True)
-    return [_of(session_id, each) for each in found]
-
-
-async def _readable_tasks(visit: Visit, session: SessionSummary) -> list[SessionTask]:
-    """Return the Tasks of a session; none if it works in another folder than the reader."""
-    if not visit.console.places.shows(session.cwd):
-        return []
-    try:
-        return await _tasks_of(visit.runtime, session.session_id)
-    except AgentCoreError:
-        return []
-
-
-def _of(session_id: str, task: TaskDocument) -> SessionTask:
-    return SessionTask(session_id=session_id, **dict(task))
 
 
 async def _workers(call: Call[Paging, None]) -> Page[WorkerRecord]:
@@ -119,7 +85,7 @@ OPERATIONS = [
     Operation(
         method="GET",
         path="/api/tasks",
-        summary="List Tasks with their steps, active ones first",
+        summary="List Tasks with their steps, the newest first",
         handler=_tasks,
         answer=Page[SessionTask],
         query=TasksQuery,

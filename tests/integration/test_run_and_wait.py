@@ -4,24 +4,17 @@ import asyncio
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, assert_type
+from typing import Any
 
 import pytest
 
 from agent_core import (
     AgentCoreError,
-    AgentDefinition,
-    AgentRuntime,
     Budget,
     EventType,
-    PermissionDecision,
     RunError,
-    RunHandle,
     RunOptions,
-    RunResult,
     RunStatus,
-    Session,
-    ToolDefinition,
 )
 from agent_core.providers.scripted import Fails, Hangs, Pauses
 from agent_core.types import ModelRequest
@@ -199,28 +192,3 @@ async def test_options_are_given_whole_or_one_by_one(home: Home, project: Path) 
         whole = await made.run("hello", options=RunOptions(max_turns=2, budget=budget))
         single = await made.run("hello", options=RunOptions(budget=budget), max_turns=2)
     assert (whole.output, single.output) == ("a", "b")
-
-
-async def typed_words(made: AgentRuntime) -> None:
-    """Not run: the words of enums are taken where the enums are."""
-    PermissionDecision(decision="allow_once")
-    ToolDefinition(name="a", description="b", permission="readonly")
-    made.register_agent_definition(
-        AgentDefinition(agent_definition_id="a", name="a", description="b"), source="code"
-    )
-
-
-async def typed_runs(made: AgentRuntime, session: Session) -> None:
-    """Not run, but checked by pyright as every test is: what a call returns has a type."""
-    assert_type(await made.run("a"), RunResult[str])
-    assert_type(await made.run("a", model="openai:gpt-5"), RunResult[str])
-    assert_type(await made.run("a", output_type=Answer), RunResult[Answer])
-    assert_type(await made.run("a", output_type=list[Answer]), RunResult[list[Answer]])
-    assert_type(await made.run("a", output_type=Answer | None), RunResult[Answer | None])
-    assert_type(await made.run("a", output_type=Literal["b", "c"]), RunResult[Literal["b", "c"]])
-    assert_type(await made.run("a", output_type={"type": "object"}), RunResult[Any])
-    assert_type(await made.run("a", options=RunOptions(output_type=int)), RunResult[int])
-    assert_type(await made.start("a", mode="orchestrator", output_type=int), RunHandle[int])
-    assert_type(await (await made.start("a", output_type=int)).result(), RunResult[int])
-    assert_type(made.run_sync("a", output_type=Answer), RunResult[Answer])
-    assert_type(await session.run("a", output_type=Answer), RunResult[Answer])

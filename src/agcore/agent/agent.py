@@ -58,7 +58,7 @@ from agent_core.types import OutputT
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
 
-    from agent_core.loop.options import Instructions, JsonSchema, OutputType
+    from agent_core.loop.options import AnyOutput, Instructions, Outputs
 
 _threads = SharedLoop("agcore")
 """The event loop of `Agent.run_sync`."""
@@ -153,12 +153,12 @@ class Agent(AgentSpec[DepsT, OutputT]):
 
     @overload
     def __init__(
-        self: "Agent[_Deps, Any]",
+        self,
         name: str | None = None,
         instructions: "Instructions | None" = None,
         *,
-        output_type: "JsonSchema",
-        deps_type: "TypeForm[_Deps] | None" = None,
+        output_type: "TypeForm[OutputT]",
+        deps_type: "TypeForm[DepsT] | None" = None,
         **parts: Unpack[AgentParts],
     ) -> None: ...
 
@@ -168,8 +168,19 @@ class Agent(AgentSpec[DepsT, OutputT]):
         name: str | None = None,
         instructions: "Instructions | None" = None,
         *,
-        output_type: "OutputType[OutputT]",
+        output_type: "Outputs[OutputT]",
         deps_type: "TypeForm[DepsT] | None" = None,
+        **parts: Unpack[AgentParts],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: "Agent[_Deps, Any]",
+        name: str | None = None,
+        instructions: "Instructions | None" = None,
+        *,
+        output_type: "AnyOutput",
+        deps_type: "TypeForm[_Deps] | None" = None,
         **parts: Unpack[AgentParts],
     ) -> None: ...
 
@@ -337,13 +348,22 @@ class Agent(AgentSpec[DepsT, OutputT]):
 
     @overload
     async def run(
-        self, message: Prompt, *, output_type: "JsonSchema", **args: Unpack[RunArgs[DepsT]]
-    ) -> RunResult[Any]: ...
+        self, message: Prompt, *, output_type: "TypeForm[_Asked]", **args: Unpack[RunArgs[DepsT]]
+    ) -> RunResult[_Asked]: ...
 
     @overload
     async def run(
-        self, message: Prompt, *, output_type: "OutputType[_Asked]", **args: Unpack[RunArgs[DepsT]]
+        self,
+        message: Prompt,
+        *,
+        output_type: "Outputs[_Asked]",
+        **args: Unpack[RunArgs[DepsT]],
     ) -> RunResult[_Asked]: ...
+
+    @overload
+    async def run(
+        self, message: Prompt, *, output_type: "AnyOutput", **args: Unpack[RunArgs[DepsT]]
+    ) -> RunResult[Any]: ...
 
     @lists_keywords(RunArgs)
     async def run(
@@ -375,13 +395,22 @@ class Agent(AgentSpec[DepsT, OutputT]):
 
     @overload
     def run_sync(
-        self, message: Prompt, *, output_type: "JsonSchema", **args: Unpack[RunArgs[DepsT]]
-    ) -> RunResult[Any]: ...
+        self, message: Prompt, *, output_type: "TypeForm[_Asked]", **args: Unpack[RunArgs[DepsT]]
+    ) -> RunResult[_Asked]: ...
 
     @overload
     def run_sync(
-        self, message: Prompt, *, output_type: "OutputType[_Asked]", **args: Unpack[RunArgs[DepsT]]
+        self,
+        message: Prompt,
+        *,
+        output_type: "Outputs[_Asked]",
+        **args: Unpack[RunArgs[DepsT]],
     ) -> RunResult[_Asked]: ...
+
+    @overload
+    def run_sync(
+        self, message: Prompt, *, output_type: "AnyOutput", **args: Unpack[RunArgs[DepsT]]
+    ) -> RunResult[Any]: ...
 
     @lists_keywords(RunArgs)
     def run_sync(
@@ -406,13 +435,22 @@ class Agent(AgentSpec[DepsT, OutputT]):
 
     @overload
     def stream(
-        self, message: Prompt, *, output_type: "JsonSchema", **args: Unpack[RunArgs[DepsT]]
-    ) -> AgentStream[Any]: ...
+        self, message: Prompt, *, output_type: "TypeForm[_Asked]", **args: Unpack[RunArgs[DepsT]]
+    ) -> AgentStream[_Asked]: ...
 
     @overload
     def stream(
-        self, message: Prompt, *, output_type: "OutputType[_Asked]", **args: Unpack[RunArgs[DepsT]]
+        self,
+        message: Prompt,
+        *,
+        output_type: "Outputs[_Asked]",
+        **args: Unpack[RunArgs[DepsT]],
     ) -> AgentStream[_Asked]: ...
+
+    @overload
+    def stream(
+        self, message: Prompt, *, output_type: "AnyOutput", **args: Unpack[RunArgs[DepsT]]
+    ) -> AgentStream[Any]: ...
 
     @lists_keywords(RunArgs)
     def stream(

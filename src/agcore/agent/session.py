@@ -61,7 +61,9 @@ from agent_core.text import plural
 from agent_core.types import OutputT, RunStatus, new_id
 
 if TYPE_CHECKING:
-    from agent_core.loop.options import Instructions, JsonSchema, OutputType
+    from typing_extensions import TypeForm
+
+    from agent_core.loop.options import AnyOutput, Instructions, Outputs
 
 Environment = str | Callable[[], str]
 
@@ -243,13 +245,22 @@ class AgentSession(Generic[DepsT, OutputT]):
 
     @overload
     async def run(
-        self, message: Prompt, *, output_type: "JsonSchema", **args: Unpack[TurnArgs[DepsT]]
-    ) -> RunResult[Any]: ...
+        self, message: Prompt, *, output_type: "TypeForm[_Asked]", **args: Unpack[TurnArgs[DepsT]]
+    ) -> RunResult[_Asked]: ...
 
     @overload
     async def run(
-        self, message: Prompt, *, output_type: "OutputType[_Asked]", **args: Unpack[TurnArgs[DepsT]]
+        self,
+        message: Prompt,
+        *,
+        output_type: "Outputs[_Asked]",
+        **args: Unpack[TurnArgs[DepsT]],
     ) -> RunResult[_Asked]: ...
+
+    @overload
+    async def run(
+        self, message: Prompt, *, output_type: "AnyOutput", **args: Unpack[TurnArgs[DepsT]]
+    ) -> RunResult[Any]: ...
 
     @lists_keywords(TurnArgs)
     async def run(
@@ -306,13 +317,22 @@ class AgentSession(Generic[DepsT, OutputT]):
 
     @overload
     def stream(
-        self, message: Prompt, *, output_type: "JsonSchema", **args: Unpack[TurnArgs[DepsT]]
-    ) -> AgentStream[Any]: ...
+        self, message: Prompt, *, output_type: "TypeForm[_Asked]", **args: Unpack[TurnArgs[DepsT]]
+    ) -> AgentStream[_Asked]: ...
 
     @overload
     def stream(
-        self, message: Prompt, *, output_type: "OutputType[_Asked]", **args: Unpack[TurnArgs[DepsT]]
+        self,
+        message: Prompt,
+        *,
+        output_type: "Outputs[_Asked]",
+        **args: Unpack[TurnArgs[DepsT]],
     ) -> AgentStream[_Asked]: ...
+
+    @overload
+    def stream(
+        self, message: Prompt, *, output_type: "AnyOutput", **args: Unpack[TurnArgs[DepsT]]
+    ) -> AgentStream[Any]: ...
 
     @lists_keywords(TurnArgs)
     def stream(

@@ -55,7 +55,9 @@ if TYPE_CHECKING:
     from agent_core.loop.options import (
         AnyAgent,
         AnyModel,
+        AnyOutput,
         JsonSchema,
+        Outputs,
         OutputType,
         RunOptions,
         StartFields,
@@ -293,10 +295,9 @@ class AgentRuntime:
         mode: Mode = "normal",
         *,
         move_session: bool = False,
-        output_type: "JsonSchema",
-        options: "RunOptions[Any] | None" = None,
-        **fields: "Unpack[StartFields]",
-    ) -> RunHandle[Any]: ...
+        options: "RunOptions[OutputT] | None" = None,
+        **fields: "Unpack[TypedStartFields[OutputT]]",
+    ) -> RunHandle[OutputT]: ...
 
     @overload
     async def start(
@@ -306,9 +307,23 @@ class AgentRuntime:
         mode: Mode = "normal",
         *,
         move_session: bool = False,
+        output_type: "Outputs[OutputT]",
         options: "RunOptions[OutputT] | None" = None,
-        **fields: "Unpack[TypedStartFields[OutputT]]",
+        **fields: "Unpack[StartFields]",
     ) -> RunHandle[OutputT]: ...
+
+    @overload
+    async def start(
+        self,
+        message: str | UserMessage,
+        session_id: str | None = None,
+        mode: Mode = "normal",
+        *,
+        move_session: bool = False,
+        output_type: "AnyOutput",
+        options: "RunOptions[Any] | None" = None,
+        **fields: "Unpack[StartFields]",
+    ) -> RunHandle[Any]: ...
 
     @lists_keywords(run_keywords)
     async def start(
@@ -380,10 +395,9 @@ class AgentRuntime:
         *,
         move_session: bool = False,
         events: bool = False,
-        output_type: "JsonSchema",
-        options: "RunOptions[Any] | None" = None,
-        **fields: "Unpack[StartFields]",
-    ) -> RunResult[Any]: ...
+        options: "RunOptions[OutputT] | None" = None,
+        **fields: "Unpack[TypedStartFields[OutputT]]",
+    ) -> RunResult[OutputT]: ...
 
     @overload
     async def run(
@@ -394,9 +408,24 @@ class AgentRuntime:
         *,
         move_session: bool = False,
         events: bool = False,
+        output_type: "Outputs[OutputT]",
         options: "RunOptions[OutputT] | None" = None,
-        **fields: "Unpack[TypedStartFields[OutputT]]",
+        **fields: "Unpack[StartFields]",
     ) -> RunResult[OutputT]: ...
+
+    @overload
+    async def run(
+        self,
+        message: str | UserMessage,
+        session_id: str | None = None,
+        mode: Mode = "normal",
+        *,
+        move_session: bool = False,
+        events: bool = False,
+        output_type: "AnyOutput",
+        options: "RunOptions[Any] | None" = None,
+        **fields: "Unpack[StartFields]",
+    ) -> RunResult[Any]: ...
 
     @lists_keywords(run_keywords)
     async def run(
@@ -443,10 +472,9 @@ class AgentRuntime:
         *,
         move_session: bool = False,
         events: bool = False,
-        output_type: "JsonSchema",
-        options: "RunOptions[Any] | None" = None,
-        **fields: "Unpack[StartFields]",
-    ) -> RunResult[Any]: ...
+        options: "RunOptions[OutputT] | None" = None,
+        **fields: "Unpack[TypedStartFields[OutputT]]",
+    ) -> RunResult[OutputT]: ...
 
     @overload
     def run_sync(
@@ -457,9 +485,24 @@ class AgentRuntime:
         *,
         move_session: bool = False,
         events: bool = False,
+        output_type: "Outputs[OutputT]",
         options: "RunOptions[OutputT] | None" = None,
-        **fields: "Unpack[TypedStartFields[OutputT]]",
+        **fields: "Unpack[StartFields]",
     ) -> RunResult[OutputT]: ...
+
+    @overload
+    def run_sync(
+        self,
+        message: str | UserMessage,
+        session_id: str | None = None,
+        mode: Mode = "normal",
+        *,
+        move_session: bool = False,
+        events: bool = False,
+        output_type: "AnyOutput",
+        options: "RunOptions[Any] | None" = None,
+        **fields: "Unpack[StartFields]",
+    ) -> RunResult[Any]: ...
 
     @lists_keywords(run_keywords)
     def run_sync(

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from agent_core.loop.options import (
         AnyAgent,
         AnyModel,
+        AnyOutput,
         JsonSchema,
+        Outputs,
         OutputType,
         RunOptions,
         StartFields,
@@ -109,10 +111,9 @@ class Session:
         message: str | UserMessage,
         *,
         mode: Mode = "normal",
-        output_type: "JsonSchema",
-        options: "RunOptions[Any] | None" = None,
-        **fields: "Unpack[StartFields]",
-    ) -> RunHandle[Any]: ...
+        options: "RunOptions[OutputT] | None" = None,
+        **fields: "Unpack[TypedStartFields[OutputT]]",
+    ) -> RunHandle[OutputT]: ...
 
     @overload
     async def start(
@@ -120,9 +121,21 @@ class Session:
         message: str | UserMessage,
         *,
         mode: Mode = "normal",
+        output_type: "Outputs[OutputT]",
         options: "RunOptions[OutputT] | None" = None,
-        **fields: "Unpack[TypedStartFields[OutputT]]",
+        **fields: "Unpack[StartFields]",
     ) -> RunHandle[OutputT]: ...
+
+    @overload
+    async def start(
+        self,
+        message: str | UserMessage,
+        *,
+        mode: Mode = "normal",
+        output_type: "AnyOutput",
+        options: "RunOptions[Any] | None" = None,
+        **fields: "Unpack[StartFields]",
+    ) -> RunHandle[Any]: ...
 
     @lists_keywords(run_keywords)
     async def start(
@@ -147,10 +160,9 @@ class Session:
         *,
         mode: Mode = "normal",
         events: bool = False,
-        output_type: "JsonSchema",
-        options: "RunOptions[Any] | None" = None,
-        **fields: "Unpack[StartFields]",
-    ) -> RunResult[Any]: ...
+        options: "RunOptions[OutputT] | None" = None,
+        **fields: "Unpack[TypedStartFields[OutputT]]",
+    ) -> RunResult[OutputT]: ...
 
     @overload
     async def run(
@@ -159,9 +171,22 @@ class Session:
         *,
         mode: Mode = "normal",
         events: bool = False,
+        output_type: "Outputs[OutputT]",
         options: "RunOptions[OutputT] | None" = None,
-        **fields: "Unpack[TypedStartFields[OutputT]]",
+        **fields: "Unpack[StartFields]",
     ) -> RunResult[OutputT]: ...
+
+    @overload
+    async def run(
+        self,
+        message: str | UserMessage,
+        *,
+        mode: Mode = "normal",
+        events: bool = False,
+        output_type: "AnyOutput",
+        options: "RunOptions[Any] | None" = None,
+        **fields: "Unpack[StartFields]",
+    ) -> RunResult[Any]: ...
 
     @lists_keywords(run_keywords)
     async def run(
@@ -232,10 +257,9 @@ class Session:
         *,
         mode: Mode = "normal",
         events: bool = False,
-        output_type: "JsonSchema",
-        options: "RunOptions[Any] | None" = None,
-        **fields: "Unpack[StartFields]",
-    ) -> RunResult[Any]: ...
+        options: "RunOptions[OutputT] | None" = None,
+        **fields: "Unpack[TypedStartFields[OutputT]]",
+    ) -> RunResult[OutputT]: ...
 
     @overload
     def run_sync(
@@ -244,9 +268,22 @@ class Session:
         *,
         mode: Mode = "normal",
         events: bool = False,
+        output_type: "Outputs[OutputT]",
         options: "RunOptions[OutputT] | None" = None,
-        **fields: "Unpack[TypedStartFields[OutputT]]",
+        **fields: "Unpack[StartFields]",
     ) -> RunResult[OutputT]: ...
+
+    @overload
+    def run_sync(
+        self,
+        message: str | UserMessage,
+        *,
+        mode: Mode = "normal",
+        events: bool = False,
+        output_type: "AnyOutput",
+        options: "RunOptions[Any] | None" = None,
+        **fields: "Unpack[StartFields]",
+    ) -> RunResult[Any]: ...
 
     @lists_keywords(run_keywords)
     def run_sync(

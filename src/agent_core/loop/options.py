@@ -61,15 +61,26 @@ _SHOWN = 200
 JsonSchema = Mapping[str, Any]
 
 _OutputT = TypeVar("_OutputT")
-_OneOutput = TypeAliasType(
-    "_OneOutput",
-    "TypeForm[_OutputT] | Callable[..., Awaitable[_OutputT] | _OutputT]",
+_OutputFunction = TypeAliasType(
+    "_OutputFunction", "Callable[..., Awaitable[_OutputT] | _OutputT]", type_params=(_OutputT,)
+)
+Outputs = TypeAliasType(
+    "Outputs",
+    "_OutputFunction[_OutputT] | Sequence[TypeForm[_OutputT] | _OutputFunction[_OutputT]]",
     type_params=(_OutputT,),
 )
+"""A function that returns the output, or a list of types and functions."""
+
 OutputType = TypeAliasType(
-    "OutputType", "_OneOutput[_OutputT] | Sequence[_OneOutput[_OutputT]]", type_params=(_OutputT,)
+    "OutputType", "TypeForm[_OutputT] | Outputs[_OutputT]", type_params=(_OutputT,)
 )
-"""A type, or a function that returns the output, or a list of them."""
+"""A type, or a function that returns the output, or a list of them.
+
+Signatures have an overload for types alone: mypy does not read `A | None` as a type in a union.
+"""
+
+AnyOutput = JsonSchema | Callable[..., Any] | list[Any]
+"""An output whose type no checker infers: by a JSON Schema, or written in another way."""
 
 Instructions = str | Callable[[ExtensionContext], str | Awaitable[str | None] | None]
 """A text, or a function, async or not, that returns one for a run; `context.deps` is its `deps`."""
@@ -167,12 +178,17 @@ class RunOptions(Generic[OutputT]):
     if TYPE_CHECKING:  # the answer to a JSON Schema is of any type
 
         @overload
+        def __init__(self, **fields: "Unpack[TypedRunFields[OutputT]]") -> None: ...
+
+        @overload
         def __init__(
-            self: "RunOptions[Any]", *, output_type: JsonSchema, **fields: "Unpack[RunFields]"
+            self, *, output_type: "Outputs[OutputT]", **fields: "Unpack[RunFields]"
         ) -> None: ...
 
         @overload
-        def __init__(self, **fields: "Unpack[TypedRunFields[OutputT]]") -> None: ...
+        def __init__(
+            self: "RunOptions[Any]", *, output_type: AnyOutput, **fields: "Unpack[RunFields]"
+        ) -> None: ...
 
         def __init__(self, **fields: Any) -> None: ...
 
@@ -230,31 +246,49 @@ class RunOptions(Generic[OutputT]):
         return name in names or EVERY_TOOL in names
 
 
-class RunFields(TypedDict, total=False):
-    """The fields of `RunOptions` as keywords of `start` and `run`, except `output_type`."""
+class _SharedFields(TypedDict, total=False):
+    """The fields that runs and agents share."""
 
-    instructions: Instructions | None
     model: AnyModel | None
     tools: Sequence[AnyTool] | None
     disabled_tools: Sequence[str]
     output_mode: OutputMode
     output_retries: int
     output_validators: "Sequence[OutputValidator]"
-    deps: Any
-    budget: Budget | SharedBudget | None
     max_turns: int | None
     provider_tools: Sequence[str] | None
-    permission_mode: PermissionMode | None
     temperature: float | None
     seed: int | None
     stop: Sequence[str]
     reasoning: ReasoningEffort | None
     max_output_tokens: int | None
-    memory: str | bool | None
     guards: "Sequence[RunGuard]"
     extensions: Sequence[Extension]
     agents: "Sequence[AnyAgent[Any]]"
     handoffs: "Sequence[AnyAgent[Any]]"
+
+
+class _AgentFields(_SharedFields, total=False):
+    """The keywords of `Agent`, except `output_type`."""
+
+    description: str
+    budget: Budget | None
+
+
+class _TypedAgentFields(_AgentFields, Generic[OutputT], total=False):
+    """All keywords of `Agent`."""
+
+    output_type: "TypeForm[OutputT]"
+
+
+class RunFields(_SharedFields, total=False):
+    """The fields of `RunOptions` as keywords of `start` and `run`, except `output_type`."""
+
+    instructions: Instructions | None
+    deps: Any
+    budget: Budget | SharedBudget | None
+    permission_mode: PermissionMode | None
+    memory: str | bool | None
     history: Sequence[Any]
     metadata: Mapping[str, Any]
 
@@ -262,7 +296,7 @@ class RunFields(TypedDict, total=False):
 class TypedRunFields(RunFields, Generic[OutputT], total=False):
     """The fields of `RunOptions` as keywords of `start` and `run`."""
 
-    output_type: "OutputType[OutputT]"
+    output_type: "TypeForm[OutputT]"
     agent: "AnyAgent[OutputT] | str | None"
 
 
@@ -356,6 +390,40 @@ class Agent(Generic[OutputT]):
     extensions: Sequence[Extension] = ()
     agents: Sequence[AnyAgent[Any]] = ()
     handoffs: Sequence[AnyAgent[Any]] = ()
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __init__(
+            self,
+            name: str,
+            instructions: Instructions | None = None,
+            **fields: "Unpack[_TypedAgentFields[OutputT]]",
+        ) -> None: ...
+
+        @overload
+        def __init__(
+            self,
+            name: str,
+            instructions: Instructions | None = None,
+            *,
+            output_type: "Outputs[OutputT]",
+            **fields: "Unpack[_AgentFields]",
+        ) -> None: ...
+
+        @overload
+        def __init__(
+            self: "Agent[Any]",
+            name: str,
+            instructions: Instructions | None = None,
+            *,
+            output_type: AnyOutput | None,
+            **fields: "Unpack[_AgentFields]",
+        ) -> None: ...
+
+        def __init__(
+            self, name: str, instructions: Instructions | None = None, **fields: Any
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         """Check the agent.

@@ -5,13 +5,15 @@ a table take themselves. `together` is written and works like `pytest.mark.param
 one test of all cases. It tries every case and names each that failed; `pytest --apart` makes a test
 of each case again, to run one of them alone.
 
-The cases share the fixtures of their test, so `together` is for cases that leave nothing behind.
+Each case has its own `tmp_path` and `monkeypatch`, and a `capsys` that has heard nothing yet. All
+other fixtures are shared, so `together` is for cases that leave nothing behind in them.
 """
 
+import contextlib
 import functools
 import inspect
 import reprlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,16 +92,16 @@ def _join(names: Sequence[str], table: Sequence[Case], test: Callable[..., Any])
     async def await_each(*args: Any, **given: Any) -> None:
         results = _Results()
         for case in table:
-            with results.of(case):
-                await test(*args, **given, **case.values)
+            with results.of(case), _renewed(given, case.index) as own:
+                await test(*args, **own, **case.values)
         results.tell()
 
     @functools.wraps(test)
     def call_each(*args: Any, **given: Any) -> None:
         results = _Results()
         for case in table:
-            with results.of(case):
-                test(*args, **given, **case.values)
+            with results.of(case), _renewed(given, case.index) as own:
+                test(*args, **own, **case.values)
         results.tell()
 
     joined: Any = await_each if inspect.iscoroutinefunction(test) else call_each
@@ -108,6 +110,23 @@ def _join(names: Sequence[str], table: Sequence[Case], test: Callable[..., Any])
     joined.__signature__ = signature.replace(parameters=left)
     del joined.__wrapped__
     return joined
+
+
+@contextlib.contextmanager
+def _renewed(given: Mapping[str, Any], index: int) -> Generator[dict[str, Any]]:
+    """Return the fixtures for one case."""
+    own = dict(given)
+    if "capsys" in given:
+        given["capsys"].readouterr()
+    if "tmp_path" in given:
+        own["tmp_path"] = given["tmp_path"] / str(index)
+        own["tmp_path"].mkdir()
+    if "monkeypatch" not in given:
+        yield own
+        return
+    with pytest.MonkeyPatch.context() as patches:
+        own["monkeypatch"] = patches
+        yield own
 
 
 class _Results:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from command_lines import CommandLines, make_program
+from tables import together
 
 CORPUS = tomllib.loads(Path(__file__).with_name("commands.toml").read_text(encoding="utf-8"))
 PROGRAMS = """
@@ -109,7 +110,7 @@ def lines(place: Place) -> Callable[[str], CommandLines]:
     return lines
 
 
-@pytest.mark.parametrize("case", list(cases()))
+@together("case", list(cases()))
 async def test_commands(lines: Callable[[str], CommandLines], place: Place, case: Case) -> None:
     words = case.run if isinstance(case.run, list) else shlex.split(case.run)
     judged = await lines(case.rules).judge([place.fill(word) for word in words])
@@ -123,7 +124,7 @@ def test_the_corpus_has_at_least_300_lines() -> None:
     assert len(list(cases())) >= 300
 
 
-@pytest.mark.parametrize(
+@together(
     ("argv", "because"),
     [
         (["bash", "-c", "ls;" * 1_000], "too long"),

@@ -318,7 +318,7 @@ async def test_toolsets_of_an_agent_are_open_while_it_works(tmp_path: Path) -> N
     assert (database.opened, database.closed) == (1, 1)
 
 
-@pytest.mark.parametrize(
+@together(
     ("given", "reason"),
     [
         ({"agents": [Agent]}, "agents holds Agent"),

@@ -17,6 +17,7 @@ from agent_core.mcp.route import RoutedTransport
 from agent_core.telemetry.exporting import ExportSession, open_exporters
 from mcp_bench import bench
 from otlp_receiver import OtlpReceiver
+from tables import together
 from web_proxy import WebProxy
 
 SECRET = {"Authorization": "Bearer t0ken", "X-Api-Key": "k3y"}
@@ -65,8 +66,8 @@ def use_proxy(monkeypatch: pytest.MonkeyPatch, variable: str, proxy: WebProxy) -
     monkeypatch.setenv(variable, proxy.url)
 
 
-@pytest.mark.parametrize("variable", ["HTTP_PROXY", "ALL_PROXY", "http_proxy", "all_proxy"])
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "127.0.0.2", "127.1", "LOCALHOST"])
+@together("variable", ["HTTP_PROXY", "ALL_PROXY", "http_proxy", "all_proxy"])
+@together("host", ["127.0.0.1", "localhost", "127.0.0.2", "127.1", "LOCALHOST"])
 async def test_an_mcp_server_of_this_machine_is_called_directly(
     host: str, variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,8 +119,8 @@ async def test_a_proxy_that_cannot_be_used_is_named(
     assert "pass" not in failure.message.replace("password", "")
 
 
-@pytest.mark.parametrize("transport", ["streamable_http", "sse"])
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@together("transport", ["streamable_http", "sse"])
+@together("status", [301, 302, 303, 307, 308])
 async def test_a_redirect_to_another_origin_carries_nothing(
     status: int, transport: str, tmp_path: Path
 ) -> None:

@@ -20,6 +20,7 @@ from kgent.runtime.state import RunStatus, state_text
 from kgent.sandbox.workspace import FILES
 from kgent_forgery import edit_state, forge, rewrite, write_events
 from kgent_runs import calls, lines, profile, skill, state
+from tables import together
 
 PAGE = Path(__file__).parents[2] / "docs" / "kgent-runs.md"
 ROWS = dict(
@@ -415,7 +416,7 @@ def test_the_table_has_every_attack_and_every_attack_is_tried() -> None:
     assert {*ROWS} == {*AFTER, *CHAIN, *MEANWHILE, *LATER}
 
 
-@pytest.mark.parametrize(
+@together(
     ("row", "number"),
     [(row, number) for row, found in AFTER.items() for number in range(len(found))],
 )
@@ -433,7 +434,7 @@ def test_what_notices_a_change_of_a_finished_run(
     assert bool(verify(root, seal=seal).problems) is (noticed != "nothing")
 
 
-@pytest.mark.parametrize(
+@together(
     ("row", "number"),
     [(row, number) for row, found in CHAIN.items() for number in range(len(found))],
 )

@@ -17,6 +17,7 @@ from kgent.runtime.cancellation import Cancellation
 from kgent.runtime.runner import run
 from kgent_runs import a_run, calls, lines, profile, state
 from model_server import ModelServer, Reply
+from tables import together
 
 ENGINES = pytest.mark.parametrize("engine", ["core", "pydantic_ai"])
 PRICE = {"input": 1.0, "output": 2.0}
@@ -144,7 +145,7 @@ def test_the_mock_keeps_what_it_can_spend(tmp_path: Path) -> None:
         assert_spent(result, next(iter(budget)) if "wall_s" not in budget else "wall_s")
 
 
-@pytest.mark.parametrize(
+@together(
     ("runtime", "model", "reason"),
     [
         ({"engine": "pydantic_ai", "budget": {"usd": 1}}, {}, "only the engine core can keep it"),

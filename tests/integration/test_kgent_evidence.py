@@ -18,6 +18,7 @@ from kgent.runtime.runner import run
 from kgent.runtime.state import RunStatus
 from kgent_forgery import edit_state, forge, rewrite, write_events
 from kgent_runs import a_run, calls, lines, profile, skill, state
+from tables import together
 
 Change = Callable[[Path], object]
 DEEP = (
@@ -439,7 +440,7 @@ def test_a_run_that_owes_very_much_is_sound(
     assert verify(result.sandbox_root).problems == []
 
 
-@pytest.mark.parametrize("name", [b"caf\xe9", b"a{b}c", b"line\nbreak", b"n" * 255])
+@together("name", [b"caf\xe9", b"a{b}c", b"line\nbreak", b"n" * 255])
 def test_a_run_folder_of_any_name_is_sound(tmp_path: Path, name: bytes) -> None:
     place = tmp_path / os.fsdecode(name)
     result = run(profile(tmp_path), "Work.", RunOptions(sandbox=place), engine=MockAgentEngine())

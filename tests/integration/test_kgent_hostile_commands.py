@@ -21,6 +21,7 @@ from kgent.review.verification import verify
 from kgent.runtime.state import RunStatus
 from kgent_runs import a_run, calls, lines, profile, state, types
 from sweeps import sampled
+from tables import together
 
 SHELL = {"shell": {"enabled": True, "allowed_commands": ["sh"]}}
 SOURCE = Path(__file__).parents[2] / "src"
@@ -55,7 +56,7 @@ ATTACKS = {
 }
 
 
-@pytest.mark.parametrize("record", ["events.jsonl", "run.json", "prompt.md", "logs/tools.jsonl"])
+@together("record", ["events.jsonl", "run.json", "prompt.md", "logs/tools.jsonl"])
 def test_a_file_outside_that_stands_in_place_of_a_record_keeps_its_rights(
     tmp_path: Path, record: str
 ) -> None:
@@ -225,7 +226,7 @@ def test_a_disk_without_room_for_the_first_state_blocks_the_run(tmp_path: Path, 
     ]
 
 
-@pytest.mark.parametrize("writes", range(9))
+@together("writes", range(9))
 def test_a_disk_that_is_full_from_some_write_on_ends_in_a_terminal_run_json(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: int
 ) -> None:

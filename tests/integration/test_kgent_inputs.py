@@ -13,6 +13,7 @@ from kgent.cli import main
 from kgent.review.verification import verify
 from kgent.runtime.runner import run
 from kgent_runs import a_run, calls, events, lines, profile, state, types
+from tables import together
 
 
 def given(root: Path | None) -> dict[str, dict[str, Any]]:
@@ -135,9 +136,7 @@ def test_missing_inputs_are_refused_before_a_folder_is_made(tmp_path: Path) -> N
     assert main(["validate", "--config", str(config)]) == 2
 
 
-@pytest.mark.parametrize(
-    "name", ["../x", "/x", "", ".", "a/../../b", "a\0b"], ids=lambda name: repr(name)
-)
+@together("name", ["../x", "/x", "", ".", "a/../../b", "a\0b"], ids=lambda name: repr(name))
 def test_a_name_outside_inputs_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "a").write_text("x")
     config = profile(tmp_path, inputs=[{"path": "a", "as": name}])

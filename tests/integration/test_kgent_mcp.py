@@ -22,6 +22,7 @@ from kgent.runtime.runner import run
 from kgent_runs import a_run, calls, lines, profile, state
 from mcp_bench import SERVERS
 from model_server import ModelServer
+from tables import together
 
 PLAIN = {"command": sys.executable, "args": [str(SERVERS / "plain.py")]}
 
@@ -124,7 +125,7 @@ def test_a_server_that_cannot_be_used_ends_the_run_with_a_reason(
     assert state(result.sandbox_root)["status"] == "failed"
 
 
-@pytest.mark.parametrize(
+@together(
     "server_fields",
     [
         {"tools": ["a"]},

@@ -15,6 +15,7 @@ from kgent.review.verification import verify
 from kgent.runtime.runner import run
 from kgent_runs import a_run, calls, events, lines, profile, state, types
 from model_server import ModelServer, Reply
+from tables import together
 
 ENGINES = pytest.mark.parametrize("engine", ["core", "pydantic_ai"])
 ROWS = {
@@ -120,7 +121,7 @@ def test_a_schema_in_a_file_is_part_of_the_resolved_profile(tmp_path: Path) -> N
     assert verify(result.sandbox_root).problems == []
 
 
-@pytest.mark.parametrize(
+@together(
     ("spec", "reason"),
     [
         ({"path": "deliverables/a.json", "schema": "none.json"}, "cannot be read"),
@@ -228,7 +229,7 @@ def test_what_a_check_prints_is_bounded(tmp_path: Path) -> None:
     assert (result.sandbox_root / result.checks[0].output).stat().st_size < 100_000
 
 
-@pytest.mark.parametrize("check", ["true", [], [""], ["a\0b"], {"argv": ["true"], "cwd": "x"}])
+@together("check", ["true", [], [""], ["a\0b"], {"argv": ["true"], "cwd": "x"}])
 def test_a_check_that_is_no_command_is_refused(tmp_path: Path, check: Any) -> None:
     config = profile(tmp_path, checks=[check])
     assert main(["validate", "--config", str(config)]) == 2

@@ -174,7 +174,7 @@ def test_a_changed_folder_is_said_to_be_changed(tmp_path: Path) -> None:
     assert "It cannot be read any more." in page
 
 
-@pytest.mark.parametrize(
+@together(
     ("ended", "took"),
     [
         ("2026-03-01T10:00:59.9+00:00", "59 s"),
@@ -195,7 +195,7 @@ def test_the_page_says_how_long_a_run_took(tmp_path: Path, ended: str, took: str
     assert took is None or took in page.partition("Took")[2][:60]
 
 
-@pytest.mark.parametrize("name", ["report.md", "rows.csv", "data.json", "notes.txt"])
+@together("name", ["report.md", "rows.csv", "data.json", "notes.txt"])
 def test_a_file_that_has_grown_to_terabytes_is_not_shown(tmp_path: Path, name: str) -> None:
     steps = calls("write_file", path=f"deliverables/{name}", content="x")
     root = a_run(tmp_path, steps).sandbox_root

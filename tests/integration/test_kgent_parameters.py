@@ -12,6 +12,7 @@ from kgent.config.loader import fingerprint_config, load_config
 from kgent.review.verification import verify
 from kgent.runtime.runner import run
 from kgent_runs import a_run, profile, state
+from tables import together
 
 PARAMETERS: dict[str, Any] = {
     "name": {"type": "string", "description": "Who gets the letter."},
@@ -73,7 +74,7 @@ def test_values_are_part_of_the_fingerprint(tmp_path: Path) -> None:
     assert prints[0] == prints[1] != prints[2]
 
 
-@pytest.mark.parametrize(
+@together(
     ("values", "reason"),
     [
         ({}, "'name' is required: --param name=<string>"),
@@ -121,7 +122,7 @@ def test_braces_are_text_where_a_profile_has_no_parameters(tmp_path: Path) -> No
     assert "{{ templates }}" in (root / "effective-system-prompt.md").read_text()
 
 
-@pytest.mark.parametrize(
+@together(
     ("checks", "value", "reason"),
     [
         ([["true"], ["echo", "b", "{{ name }}"]], "a\0b", "checks[1].argv[2]: 'a\\x00b'"),
@@ -139,7 +140,7 @@ def test_a_value_that_breaks_a_check_is_refused_with_its_place(
     assert reason in str(result.error)
 
 
-@pytest.mark.parametrize(
+@together(
     "spec",
     [
         {"type": "integer", "default": "3"},

@@ -23,6 +23,7 @@ from kgent.runtime.runner import run
 from kgent.runtime.state import RunStatus
 from kgent_forgery import rewrite
 from kgent_runs import calls, profile, skill
+from tables import together
 
 FIRST_RELEASE = Path(__file__).parent / "kgent_first_release"
 Transport = Callable[[Path, Path], Path]
@@ -415,7 +416,7 @@ def cloned(linked: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return clone
 
 
-@pytest.mark.parametrize("name", [name for name in CHANGES if "not carried" not in name])
+@together("name", [name for name in CHANGES if "not carried" not in name])
 def test_what_no_copy_does_is_a_change_in_a_carried_folder(
     cloned: Path, tmp_path: Path, name: str
 ) -> None:

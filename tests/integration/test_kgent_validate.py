@@ -17,6 +17,7 @@ from kgent.engine.core import CoreAgentEngine
 from kgent.runtime.runner import run
 from kgent_runs import profile, skill, state
 from model_server import ModelServer
+from tables import together
 
 LOCAL = {"base_url": "http://127.0.0.1:9/v1"}
 LONG = "ä" * 128
@@ -160,7 +161,7 @@ def listing(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@together("name", REFUSED)
 def test_validate_and_run_refuse(
     tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,7 +225,7 @@ ACCEPTED: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", ACCEPTED)
+@together("name", ACCEPTED)
 def test_validate_accepts(tmp_path: Path, name: str) -> None:
     config = prepared(tmp_path, **ACCEPTED[name])
     before = listing(tmp_path)
@@ -306,7 +307,7 @@ def test_a_version_is_taken_as_it_is_written(
     assert "differs" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("written", ["true", "[1]", "{a: 1}"])
+@together("written", ["true", "[1]", "{a: 1}"])
 def test_a_version_that_is_none_is_refused(
     tmp_path: Path, written: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,6 +16,7 @@ from agent_core.errors import ErrorCode, ToolError
 from agent_core.mcp.config import HttpServer
 from agent_core.types import JsonBlock
 from mcp_bench import SERVERS, Bench, bench
+from tables import together
 
 
 @asynccontextmanager
@@ -137,7 +138,7 @@ async def test_configured_headers_are_sent(tmp_path: Path) -> None:
     assert seen == {"Bearer t0ken"}
 
 
-@pytest.mark.parametrize("hint", [True, "true", 1, None])
+@together("hint", [True, "true", 1, None])
 async def test_over_http_too_only_true_in_json_makes_a_tool_readonly(
     tmp_path: Path, hint: object
 ) -> None:
@@ -157,7 +158,7 @@ async def test_over_http_too_only_true_in_json_makes_a_tool_readonly(
     assert (tools["mcp.shop.greet"].definition.permission == "readonly") is (hint is True)
 
 
-@pytest.mark.parametrize("status", [301, 302, 307, 308])
+@together("status", [301, 302, 307, 308])
 async def test_a_token_never_follows_a_redirect_to_another_origin(
     tmp_path: Path, status: int
 ) -> None:
@@ -209,7 +210,7 @@ async def test_a_forgotten_session_is_made_again_and_the_call_is_made_once(
     assert len(calls) == 2
 
 
-@pytest.mark.parametrize("kind", ["json", "sse", "gzip"])
+@together("kind", ["json", "sse", "gzip"])
 async def test_a_bomb_in_a_body_is_refused(tmp_path: Path, kind: str) -> None:
     big = "x" * 9_000_000
 

@@ -21,6 +21,7 @@ from agent_core.mcp.config import HttpServer, OAuth
 from agent_core.types import ElicitationAnswer, ElicitationRequest
 from isolation import Home
 from mcp_bench import SERVERS, Bench, bench
+from tables import together
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -209,7 +210,7 @@ async def test_what_is_stored_is_secret(tmp_path: Path) -> None:
     assert {tokens["access_token"], tokens["refresh_token"]} <= {*known.values()}
 
 
-@pytest.mark.parametrize("damage", ["", "{", "[]", '{"tokens": 1}', '{"url": "http://else/"}'])
+@together("damage", ["", "{", "[]", '{"tokens": 1}', '{"url": "http://else/"}'])
 async def test_a_damaged_log_in_is_made_again(tmp_path: Path, damage: str) -> None:
     user = User()
     async with guarded() as origin:
@@ -234,7 +235,7 @@ async def test_a_client_that_is_registered_already_is_used(tmp_path: Path) -> No
 ORDER = {"drink": "tea", "cups": 2, "hot": False}
 
 
-@pytest.mark.parametrize(
+@together(
     ("answer", "said"),
     [
         (ElicitationAnswer(action="accept", content=ORDER), "2 tea hot=False key="),

@@ -13,6 +13,7 @@ from agent_core.errors import ToolError
 from agent_core.mcp.config import HttpServer
 from integration.test_mcp_http import http_server, ordinary
 from mcp_bench import Bench, bench, plain
+from tables import together
 
 WORDS = "made it: 42"
 
@@ -80,8 +81,8 @@ async def answering(
             yield bench_
 
 
-@pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
-@pytest.mark.parametrize("result", [ODD[0], ODD[9], ODD[12], ODD[15], WORDS, [TEXT]])
+@together("kind", ["application/json", "text/event-stream"])
+@together("result", [ODD[0], ODD[9], ODD[12], ODD[15], WORDS, [TEXT]])
 async def test_words_over_http_are_kept(tmp_path: Path, result: Any, kind: str) -> None:
     async with answering(tmp_path, result, kind=kind) as bench_:
         kept = await bench_.call("mcp.shop.greet")
@@ -89,7 +90,7 @@ async def test_words_over_http_are_kept(tmp_path: Path, result: Any, kind: str) 
         assert WORDS in kept.model_dump_json()
 
 
-@pytest.mark.parametrize("kind", ["text/plain", "application/octet-stream", "text/json"])
+@together("kind", ["text/plain", "application/octet-stream", "text/json"])
 async def test_an_odd_content_type_loses_nothing(tmp_path: Path, kind: str) -> None:
     async with answering(tmp_path, {"content": [TEXT]}, kind=kind) as bench_:
         assert await bench_.text("mcp.shop.greet") == WORDS

@@ -11,6 +11,7 @@ from agent_core.config.models import ToolsConfig
 from agent_core.mcp import Host
 from agent_core.types import ElicitationAnswer, ElicitationRequest
 from mcp_bench import Bench, bench, plain
+from tables import together
 
 FORM = {
     "message": "What may it be?",
@@ -74,7 +75,7 @@ async def test_an_address_is_shown_with_its_host_and_nothing_is_sent_back_with_i
     assert (request.mode, request.url, request.host) == ("url", PAGE["url"], "pay.example")
 
 
-@pytest.mark.parametrize(
+@together(
     "url",
     [
         "file:///etc/passwd",
@@ -110,7 +111,7 @@ async def test_a_form_that_cannot_be_filled_in_is_no_question(
     assert user.requests == []
 
 
-@pytest.mark.parametrize("content", [{}, {"drink": 1}, {"drink": "tea", "more": "x"}, None])
+@together("content", [{}, {"drink": 1}, {"drink": "tea", "more": "x"}, None])
 async def test_an_answer_that_does_not_fit_is_no_answer(
     tmp_path: Path, content: dict[str, Any] | None
 ) -> None:

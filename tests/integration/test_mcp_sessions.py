@@ -10,6 +10,7 @@ from agent_core.errors import ToolError
 from agent_core.mcp.config import HttpServer
 from integration.test_mcp_http import http_server, ordinary
 from mcp_bench import bench
+from tables import together
 
 LOST: dict[str, tuple[int, Any]] = {
     "empty": (404, ""),
@@ -20,7 +21,7 @@ LOST: dict[str, tuple[int, Any]] = {
 }
 
 
-@pytest.mark.parametrize(("status", "body"), LOST.values(), ids=LOST)
+@together(("status", "body"), LOST.values(), ids=LOST)
 async def test_a_lost_session_is_begun_anew_once(tmp_path: Path, status: int, body: Any) -> None:
     sessions: list[str] = []
 
@@ -42,7 +43,7 @@ async def test_a_lost_session_is_begun_anew_once(tmp_path: Path, status: int, bo
     assert sessions == ["s0", "s1"]
 
 
-@pytest.mark.parametrize("status", [400, 413, 503])
+@together("status", [400, 413, 503])
 async def test_the_status_of_a_failed_call_is_kept(tmp_path: Path, status: int) -> None:
     async def answer(_: web.Request, message: dict[str, Any]) -> web.StreamResponse:
         if message.get("method") == "tools/call":

@@ -25,6 +25,7 @@ from agent_core.providers.scripted import ScriptedProvider, calls
 from agent_core.types import RunStatus
 from isolation import Home
 from runtimes import CONFIG, runtime
+from tables import together
 
 FINAL = "final_answer"
 
@@ -136,7 +137,7 @@ def _anything(*args: int) -> int:
     return len(args)
 
 
-@pytest.mark.parametrize("given", [_anything, [], [refund, refund], print])
+@together("given", [_anything, [], [refund, refund], print])
 async def test_one_that_cannot_be_filled_is_refused_at_start(tmp_path: Path, given: Any) -> None:
     provider = ScriptedProvider(["{}"])
     async with AgentRuntime(tmp_path, model=provider, persist=False) as made:
@@ -145,7 +146,7 @@ async def test_one_that_cannot_be_filled_is_refused_at_start(tmp_path: Path, giv
     assert caught.value.code is ErrorCode.VALIDATION_ERROR
 
 
-@pytest.mark.parametrize(
+@together(
     ("answer", "output"),
     [
         ('{"answer": {"refund": {"amount": 3}}}', Receipt(3, thread=True)),

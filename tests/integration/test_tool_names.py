@@ -12,6 +12,7 @@ from agent_core import Agent, AgentCoreError, AgentRuntime, ErrorCode, tool
 from agent_core.providers.scripted import ScriptedProvider
 from agent_core.tools.base import Tool
 from agent_core.tools.toolsets import Toolset
+from tables import together
 
 BILLING = Agent("billing", "You bill.")
 LOUD = Agent("BILLING", "You bill loudly.")
@@ -91,7 +92,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
 }
 
 
-@pytest.mark.parametrize(("options", "mine", "other"), CASES.values(), ids=CASES)
+@together(("options", "mine", "other"), CASES.values(), ids=CASES)
 async def test_a_name_that_is_taken_is_refused_at_start(
     tmp_path: Path, options: dict[str, Any], mine: str, other: str
 ) -> None:

@@ -114,9 +114,9 @@ async def test_a_tool_is_called_again_only_so_often(most: int | None, made: int)
         assert error.details["max_retries"] == most
 
 
-@pytest.mark.parametrize("way", ["retry", "arguments"])
-@pytest.mark.parametrize("readonly", [True, False])
-@pytest.mark.parametrize(("most", "made"), [(0, 1), (2, 3), (9, 5)])
+@together("way", ["retry", "arguments"])
+@together("readonly", [True, False])
+@together(("most", "made"), [(0, 1), (2, 3), (9, 5)])
 async def test_calls_of_one_reply_count_too(most: int, made: int, readonly: bool, way: str) -> None:
     seen: list[int] = []
 
@@ -424,7 +424,7 @@ async def test_tools_that_can_never_be_called_are_named_once(
     assert logged == [warning, *edits.warnings]
 
 
-@pytest.mark.parametrize(
+@together(
     "permissions",
     [
         {"unattended": "park"},

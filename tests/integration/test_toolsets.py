@@ -169,7 +169,7 @@ async def test_a_toolset_of_a_run_is_open_for_that_run_alone(tmp_path: Path) -> 
     assert "query" not in names(provider, 2)
 
 
-@pytest.mark.parametrize("way", ["fails", "is cancelled", "breaks"])
+@together("way", ["fails", "is cancelled", "breaks"])
 async def test_it_is_closed_on_every_way_out(tmp_path: Path, way: str) -> None:
     hangs = asyncio.Event()
 
@@ -268,7 +268,7 @@ BROKEN: list[tuple[Toolset, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("toolset", "reason"), BROKEN)
+@together(("toolset", "reason"), BROKEN)
 async def test_what_breaks_in_a_toolset_fails_the_run_and_not_the_program(
     tmp_path: Path, toolset: Toolset, reason: str
 ) -> None:

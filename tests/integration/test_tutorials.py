@@ -13,6 +13,7 @@ from agent_core.providers.scripted import Calls, Says, ScriptedCall, calls
 from agent_core.types import Usage
 from isolation import Home
 from model_server import ModelServer, Reply
+from tables import together
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -61,7 +62,7 @@ def run(
     return done
 
 
-@pytest.mark.parametrize("page", sorted(path.name for path in PAGES.glob("*.md")))
+@together("page", sorted(path.name for path in PAGES.glob("*.md")))
 def test_the_code_of_a_page_is_the_file_that_it_names(page: str) -> None:
     found = CODE.findall((PAGES / page).read_text(encoding="utf-8"))
     assert found

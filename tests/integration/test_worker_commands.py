@@ -27,6 +27,7 @@ from agent_core.providers.scripted import Hangs, Says, calls
 from isolation import Home
 from model_server import ModelServer, Received, Reply
 from postgres import Server
+from tables import together
 from worker_processes import (
     URL_VARIABLE,
     WORKER,
@@ -71,7 +72,7 @@ async def test_a_second_signal_ends_a_worker_at_once(
             assert await asyncio.to_thread(worker.exit_code) == 143
 
 
-@pytest.mark.parametrize(
+@together(
     "arguments",
     [
         ("--concurrency", "0"),

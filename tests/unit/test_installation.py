@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from tables import together
+
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 (OF_ACP,) = PROJECT["optional-dependencies"]["acp"]
@@ -249,7 +251,7 @@ FROM_AN_INDEX = re.compile(
 TEXTS = {"", ".html", ".md", ".py", ".sh", ".toml", ".txt", ".yaml", ".yml"}
 
 
-@pytest.mark.parametrize(
+@together(
     ("text", "is_found"),
     [
         ("pip install soong-agent", True),

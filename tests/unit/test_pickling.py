@@ -43,6 +43,7 @@ from agent_core.types import Usage
 from all_classes import classes, names_for
 from kgent.engine.mock import MockContinuation
 from pool_work import run_in_pool
+from tables import together
 
 pytestmark = pytest.mark.timeout(180)  # every module is loaded
 
@@ -371,7 +372,7 @@ def a_result() -> RunResult[Any]:
     )
 
 
-@pytest.mark.parametrize("error", own_errors(), ids=lambda error: type(error).__name__)
+@together("error", own_errors(), ids=lambda error: type(error).__name__)
 def test_the_errors_of_a_program_survive_with_their_own_arguments(error: Exception) -> None:
     object.__setattr__(error, "__notes__", ["seen at the door"])
     assert_survives(error)

@@ -9,6 +9,7 @@ from agent_core.storage.postgres import PostgresSessionStore
 from databases import Databases
 from postgres import Server
 from rows import an_opening
+from tables import together
 
 OID = "SELECT oid FROM pg_database WHERE datname = current_database()"
 
@@ -51,7 +52,7 @@ async def store_a_run(url: str) -> None:
         await store.open_run(an_opening())
 
 
-@pytest.mark.parametrize(
+@together(
     "change",
     [
         "CREATE SCHEMA more",

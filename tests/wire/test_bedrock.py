@@ -425,7 +425,7 @@ def test_unsigned_thoughts_are_left_out() -> None:
 # Addresses and credentials
 
 
-@pytest.mark.parametrize(
+@together(
     ("base_url", "region"),
     [
         (None, "eu-west-1"),
@@ -464,7 +464,7 @@ async def test_a_key_is_a_bearer_token_and_needs_no_credentials_and_no_region(
     assert server.requests[0].headers["authorization"] == "Bearer a-token"
 
 
-@pytest.mark.parametrize(
+@together(
     "settings",
     [{}, {"api_key_env": "AWS_BEARER_TOKEN_BEDROCK"}, {"base_url": "http://127.0.0.1:8000"}],
     ids=["neither", "no address", "no key, so signatures"],

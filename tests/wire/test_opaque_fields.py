@@ -23,6 +23,7 @@ from agent_core.types import (
 )
 from isolation import Home
 from model_server import ModelServer, Received, Reply, Sends, sse
+from tables import together
 
 TOKEN = "sk-proj-" + "A1b2C3d4" * 8
 
@@ -206,7 +207,7 @@ async def test_opaque_fields_go_back_as_they_came(dialect: Dialect) -> None:
     assert dialect.unwanted not in server.requests[1].text
 
 
-@pytest.mark.parametrize("other", ["model", "openai", "anthropic", "ollama"])
+@together("other", ["model", "openai", "anthropic", "ollama"])
 async def test_no_other_provider_or_model_gets_them(dialect: Dialect, other: str) -> None:
     provider = dialect.provider if other == "model" else other
     model = "another" if other in {"model", dialect.provider} else "m"

@@ -111,7 +111,7 @@ def shown(found: Sequence[ModelEvent]) -> str:
 # Retries
 
 
-@pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503, 504, 529])
+@together("status", [408, 409, 429, 500, 502, 503, 504, 529])
 async def test_what_may_pass_is_tried_again(protocol: str, status: int) -> None:
     found = await played(protocol, Status(status), Status(status), "done")
 
@@ -120,7 +120,7 @@ async def test_what_may_pass_is_tried_again(protocol: str, status: int) -> None:
     assert shown(found) == "done"
 
 
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 422])
+@together("status", [400, 401, 403, 404, 413, 422])
 async def test_what_will_not_pass_is_not_tried_again(protocol: str, status: int) -> None:
     found = await played(protocol, Status(status), "never sent")
 
@@ -148,7 +148,7 @@ def asked_about_a_picture() -> ModelRequest:
 NO_IMAGES = Status(400, b'{"error": {"message": "this model does not support image input"}}')
 
 
-@pytest.mark.parametrize("refusal", [NO_IMAGES, Status(400), Status(413), Status(422)])
+@together("refusal", [NO_IMAGES, Status(400), Status(413), Status(422)])
 async def test_a_service_that_refuses_a_tools_picture_is_given_words_from_then_on(
     protocol: str, refusal: Status
 ) -> None:
@@ -173,7 +173,7 @@ async def test_a_refusal_that_is_not_for_the_picture_changes_nothing(protocol: s
     assert ["iVBORw0KGgo=" in each.text for each in server.requests] == [True, False, True]
 
 
-@pytest.mark.parametrize(
+@together(
     ("status", "is_doubted"), [(404, True), (405, True), (410, True), (400, False), (401, False)]
 )
 async def test_a_refusal_names_the_address_and_doubts_it_where_that_may_help(
@@ -225,7 +225,7 @@ async def test_after_the_first_delta_there_is_no_second_attempt(protocol: str) -
     assert failure(found).error.code is ErrorCode.PROVIDER_ERROR
 
 
-@pytest.mark.parametrize("ending", [Ending.CLOSE, Ending.RESET])
+@together("ending", [Ending.CLOSE, Ending.RESET])
 async def test_a_connection_lost_before_the_first_delta_is_opened_again(
     protocol: str, ending: Ending
 ) -> None:
@@ -326,7 +326,7 @@ async def test_ollamas_variable_names_its_server(monkeypatch: pytest.MonkeyPatch
     assert server.requests[0].path == "/api/chat"
 
 
-@pytest.mark.parametrize("host", ["ftp://models", "me:secret@models:1", "models:1/?a=b"])
+@together("host", ["ftp://models", "me:secret@models:1", "models:1/?a=b"])
 def test_an_unusable_variable_is_named_and_not_shown(
     host: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -388,7 +388,7 @@ async def test_a_reply_is_the_same_however_its_bytes_are_split(protocol: str) ->
         assert reply(other).content == reply(first).content
 
 
-@pytest.mark.parametrize("split", [0, 1])
+@together("split", [0, 1])
 async def test_a_compressed_reply_is_read(protocol: str, split: int) -> None:
     found = await played(protocol, Sends(REPLY, gzipped=True, piece=1 if split else None))
 
@@ -511,7 +511,7 @@ async def test_an_end_without_a_stop_reason_is_a_failure(protocol: str) -> None:
     assert "without a stop reason" in failure(found).error.message
 
 
-@pytest.mark.parametrize("chunk", [b"{", b"[]", b'"x"', b"\xff", b"nonsense", b"[" * 100_000])
+@together("chunk", [b"{", b"[]", b'"x"', b"\xff", b"nonsense", b"[" * 100_000])
 async def test_a_chunk_that_is_no_object_is_a_failure_that_keeps_the_text(
     protocol: str, chunk: bytes
 ) -> None:
@@ -688,7 +688,7 @@ async def test_a_key_that_could_smuggle_headers_is_refused(
         await played(protocol, "hi", api_key_env="SOME_KEY")
 
 
-@pytest.mark.parametrize("name", ["", None])
+@together("name", ["", None])
 async def test_no_key_is_sent_when_none_is_configured(protocol: str, name: str | None) -> None:
     async with opened(protocol, ["hi"], api_key_env=name) as (adapter, server):
         assert reply([event async for event in adapter.stream(asked())])
@@ -700,7 +700,7 @@ async def test_no_key_is_sent_when_none_is_configured(protocol: str, name: str |
         assert not {"authorization", *KEY_HEADERS.values()} & headers.keys()
 
 
-@pytest.mark.parametrize(
+@together(
     "url", ["127.0.0.1:1", "ftp://x", "http://", "http://name:word@host", "https://h/v1?key=x"]
 )
 def test_an_address_that_is_not_plain_http_is_a_configuration_error(
@@ -731,7 +731,7 @@ async def test_closing_the_stream_hangs_up_at_once(protocol: str) -> None:
         await asyncio.wait_for(server.disconnected.wait(), 1)
 
 
-@pytest.mark.parametrize("waits", [Silence(), Status(503, headers={"Retry-After": "30"})])
+@together("waits", [Silence(), Status(503, headers={"Retry-After": "30"})])
 async def test_a_call_is_cancelled_wherever_it_waits(protocol: str, waits: Reply) -> None:
     async with opened(protocol, [waits]) as (adapter, server):
 

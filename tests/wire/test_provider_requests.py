@@ -20,6 +20,7 @@ from agent_core.types import (
     ToolDefinition,
 )
 from model_server import ModelServer, Received
+from tables import together
 from wire_bodies import ANTHROPIC, BEDROCK, GEMINI, OLLAMA, OPENAI, PICTURES
 from wire_conversation import HISTORY, PICTURED, SYSTEM, TOOLS, message
 
@@ -137,7 +138,7 @@ async def test_only_four_places_are_marked_for_the_cache() -> None:
     assert marked == ["turn 3", "turn 4"]
 
 
-@pytest.mark.parametrize(
+@together(
     ("choice", "openai", "anthropic", "gemini", "bedrock"),
     [
         ("auto", "auto", {"type": "auto"}, {"mode": "AUTO"}, {"auto": {}}),

@@ -403,7 +403,7 @@ async def test_a_known_server_is_sent_only_what_it_takes(server: ServerName) -> 
     assert service.requests[0].body["messages"][-1]["content"] == "a.txt"
 
 
-@pytest.mark.parametrize("name", [*COMPATIBLE, *SPELLINGS])
+@together("name", [*COMPATIBLE, *SPELLINGS])
 async def test_a_service_is_called_by_its_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     row = SERVICES[provider_named(name)]
     monkeypatch.setenv(row.keys[0], "sk-of-the-service")
@@ -427,7 +427,7 @@ async def test_a_service_is_called_by_its_name(name: str, monkeypatch: pytest.Mo
     assert sent.headers["authorization"] == "Bearer sk-of-the-service"
 
 
-@pytest.mark.parametrize("name", [*COMPATIBLE, *SPELLINGS])
+@together("name", [*COMPATIBLE, *SPELLINGS])
 def test_a_name_gives_address_key_and_window(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     row = SERVICES[provider_named(name)]
     for key in row.keys:
@@ -787,7 +787,7 @@ async def test_pictures_of_results_stand_where_the_server_takes_them(
 AZURE = CompatConfig(server="azure")
 
 
-@pytest.mark.parametrize(
+@together(
     ("base_path", "path"),
     [
         ("", "/openai/v1/chat/completions"),

@@ -238,7 +238,7 @@ async def limits_asked_for(protocol: str, words: str, asked: int, calls: int = 1
     return found
 
 
-@pytest.mark.parametrize(("words", "limits"), OUTPUT.items(), ids=range(len(OUTPUT)))
+@together(("words", "limits"), OUTPUT.items(), ids=range(len(OUTPUT)))
 async def test_a_limit_that_is_too_large_shrinks(
     words: str, limits: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -246,7 +246,7 @@ async def test_a_limit_that_is_too_large_shrinks(
     assert await limits_asked_for("openai", words, limits[0]) == list(limits)
 
 
-@pytest.mark.parametrize("protocol", LIMITS)
+@together("protocol", LIMITS)
 async def test_it_stays_small_in_later_calls_of_every_protocol(
     protocol: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

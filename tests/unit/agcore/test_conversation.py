@@ -73,7 +73,7 @@ async def test_a_window_never_begins_between_a_call_and_its_answer() -> None:
     assert await memory.get_history() == turn
 
 
-@pytest.mark.parametrize("count", [1, 64, 65, 200])
+@together("count", [1, 64, 65, 200])
 async def test_phase3_a_conversation_goes_on_after_a_restart(count: int, tmp_path: Path) -> None:
     async with await SqliteStore.open(tmp_path / "m.sqlite") as store:
         before = ConversationMemory(store, "s1", WINDOW)

@@ -109,8 +109,8 @@ def test_an_empty_id_is_refused_without_async(name: str) -> None:
         agent().run_sync("go", session_id=name)
 
 
-@pytest.mark.parametrize("name", ["", " "])
-@pytest.mark.parametrize("kind", [InMemoryStore, SqliteStore])
+@together("name", ["", " "])
+@together("kind", [InMemoryStore, SqliteStore])
 async def test_a_store_refuses_an_empty_id(tmp_path: Path, kind: type, name: str) -> None:
     store = await SqliteStore.open(tmp_path / "s.db") if kind is SqliteStore else InMemoryStore()
     await refuses(store.get, name)

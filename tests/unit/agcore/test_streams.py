@@ -20,6 +20,7 @@ from agent_core.errors import ErrorCode
 from agent_core.providers.scripted import Calls, Fails, Says, ScriptedCall, ScriptedProvider
 from agent_core.types import ModelEvent, ModelRequest, StopReason
 from isolation import program_file
+from tables import together
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -206,8 +207,8 @@ WAYS: list[Callable[[AsyncGenerator[Any], Slow], Coroutine[Any, Any, None]]] = [
 ]
 
 
-@pytest.mark.parametrize("what", ["events", "partial_output", "cycle"])
-@pytest.mark.parametrize("leave", WAYS, ids=lambda way: way.__name__)
+@together("what", ["events", "partial_output", "cycle"])
+@together("leave", WAYS, ids=lambda way: way.__name__)
 async def test_leaving_a_stream_stops_its_turn(
     leave: Callable[[AsyncGenerator[Any], Slow], Coroutine[Any, Any, None]], what: str
 ) -> None:

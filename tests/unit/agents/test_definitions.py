@@ -17,6 +17,7 @@ from agent_core.agents.definitions import (
 from agent_core.config.models import Config, ModelConfig
 from agent_core.errors import ConfigError, ErrorCode, ToolError
 from agent_core.types import AgentDefinition, AgentSource
+from tables import together
 
 HEAD = "id: reviewer\nname: Reviewer\ndescription: Looks.\n"
 CONFIG = Config(model=ModelConfig(provider="scripted", name="x"))
@@ -50,7 +51,7 @@ def test_a_file_says_everything_a_definition_has(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
+@together(
     ("head", "said"),
     [
         ("name: n\ndescription: d\n", "needs id"),
@@ -101,7 +102,7 @@ def test_only_markdown_files_that_can_be_read_are_opened(tmp_path: Path) -> None
         AgentDefinitions(tmp_path)
 
 
-@pytest.mark.parametrize(
+@together(
     ("overrides", "code"),
     [
         (None, ErrorCode.DUPLICATE_AGENT_DEFINITION),

@@ -5,10 +5,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import pytest
-
 from agent_core.agents.report import ChildReport, build_report
 from agent_core.storage.sqlite import SqliteSessionStore
+from tables import together
 
 
 async def as_report(folder: Path, text: str, **more: Any) -> ChildReport:
@@ -18,7 +17,7 @@ async def as_report(folder: Path, text: str, **more: Any) -> ChildReport:
         )
 
 
-@pytest.mark.parametrize(
+@together(
     "text",
     ["plain words", "", "[1, 2]", '{"summary": ""}', '{"n": 1.50}', '{"a": 1, "a": 2}', "{" * 2000],
 )

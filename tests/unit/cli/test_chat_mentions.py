@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 from agent_core.cli.chat.mentions import find_mentions, unfinished_mention
 from agent_core.cli.chat.message import attach_files
 from agent_core.tools.workspace import PathPolicy
@@ -108,7 +106,7 @@ def test_the_path_under_the_cursor_is_completed(
     assert unfinished_mention(before) == unfinished
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "gbk", "utf-16", "cp1251"])
+@together("encoding", ["utf-8", "utf-8-sig", "gbk", "utf-16", "cp1251"])
 def test_an_attached_file_is_read_in_its_encoding(tmp_path: Path, encoding: str) -> None:
     text = (
         "всегда пиши по-русски, и никогда иначе\n" if encoding == "cp1251" else "总是用中文回答\n"

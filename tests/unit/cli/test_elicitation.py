@@ -149,7 +149,7 @@ async def test_a_form_is_declined_by_a_word_and_cancelled_by_the_end(
     assert answer.action == action
 
 
-@pytest.mark.parametrize(
+@together(
     ("typed", "action"),
     [("y\n", "accept"), ("n\n", "decline"), ("?\n", "decline"), ("", "cancel")],
 )

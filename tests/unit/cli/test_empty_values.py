@@ -46,8 +46,8 @@ def test_the_arguments_are_found() -> None:
     assert len(LINES) > 100
 
 
-@pytest.mark.parametrize("value", ["", " ", "\t\n"])
-@pytest.mark.parametrize("line", LINES, ids=" ".join)
+@together("value", ["", " ", "\t\n"])
+@together("line", LINES, ids=" ".join)
 def test_an_empty_value_is_refused(
     line: tuple[str, ...], value: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,6 +7,7 @@ from pkgutil import resolve_name
 import pytest
 
 from agent_core.cli.command import build_parser, execute, parse
+from tables import together
 
 
 def collect_help(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, str]:
@@ -84,7 +85,7 @@ def test_every_example_is_understood(shown: dict[str, str]) -> None:
         assert parse(words[: ends[0]] if ends else words).command, line
 
 
-@pytest.mark.parametrize(
+@together(
     ("words", "cure"),
     [
         ("sesions list", "did you mean sessions?"),

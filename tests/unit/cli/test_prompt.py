@@ -273,7 +273,7 @@ async def test_the_hidden_lines_of_a_diff_are_counted_truly_and_can_be_paged_thr
     await asking
 
 
-@pytest.mark.parametrize("columns", [40, 80, 200])
+@together("columns", [40, 80, 200])
 async def test_what_is_asked_for_stays_on_the_screen_above_a_diff(
     columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,7 +39,7 @@ def test_the_variable_of_the_settings_holds_the_address(
     assert find_database_url(plain, os.environ) is None
 
 
-@pytest.mark.parametrize("value", [None, "", "  "])
+@together("value", [None, "", "  "])
 def test_a_variable_that_is_missing_is_named_with_the_cure(
     tmp_path: Path, value: str | None
 ) -> None:
@@ -67,7 +67,7 @@ def test_every_form_of_an_address_that_libpq_reads_is_taken(url: str) -> None:
     check_database_url(url, "it")
 
 
-@pytest.mark.parametrize(
+@together(
     "url",
     [
         "",
@@ -121,12 +121,12 @@ def test_what_only_a_database_of_many_has_is_refused_without_one(tmp_path: Path)
     )
 
 
-@pytest.mark.parametrize("tenant", ["", "a/b", "x" * 41, "ä", "a\n", "a b"], ids=range(6))
+@together("tenant", ["", "a/b", "x" * 41, "ä", "a\n", "a b"], ids=range(6))
 def test_a_tenant_has_a_plain_name(tmp_path: Path, tenant: str) -> None:
     assert "tenant" in refusal(tmp_path, config=NAMED, tenant=tenant)
 
 
-@pytest.mark.parametrize(
+@together(
     ("key", "value"),
     [
         ("url_env", URL),
@@ -147,7 +147,7 @@ def test_a_setting_of_the_store_that_is_none_is_refused_by_its_key(
     assert f"store.{key}" in message
 
 
-@pytest.mark.parametrize(
+@together(
     ("key", "value"),
     [
         ("places", []),

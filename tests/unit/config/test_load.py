@@ -13,6 +13,7 @@ from agent_core.config.paths import Setup
 from agent_core.config.problems import MAX_FILE_BYTES
 from agent_core.config.section import Section
 from agent_core.errors import ConfigError, ErrorCode
+from tables import together
 
 MINIMAL = '[model]\nprovider = "ollama"\nname = "gemma4"\n'
 
@@ -301,7 +302,7 @@ def test_loading_builds_the_validators_once_in_a_process(home: Path) -> None:
     assert sum(entry.callcount for entry in profile.getstats()) < 2_500
 
 
-@pytest.mark.parametrize(
+@together(
     ("table", "said"),
     [
         ('mode = "on"', "sandbox.mode must be 'off', 'auto' or 'required'"),
@@ -328,7 +329,7 @@ def test_a_sandbox_that_cannot_be_is_refused_with_its_place(
     assert "config.toml" in caught.value.message
 
 
-@pytest.mark.parametrize("folder", ["~", "~/", "/", ".."])
+@together("folder", ["~", "~/", "/", ".."])
 def test_a_cache_that_contains_the_home_folder_of_the_user_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
 ) -> None:

@@ -11,6 +11,7 @@ from agent_core.config.load import load_config
 from agent_core.config.models import Config
 from agent_core.config.section import Section
 from agent_core.errors import ConfigError, ErrorCode
+from tables import together
 
 MODEL = 'model.provider = "ollama"\nmodel.name = "gemma4"\n'
 TABLES = {"model_overrides": "x", "tools.overrides": "x", "tools.mcp.tool_overrides": "x"}
@@ -77,7 +78,7 @@ def test_the_walk_finds_every_kind_of_section() -> None:
     } <= found
 
 
-@pytest.mark.parametrize("key", KEYS)
+@together("key", KEYS)
 def test_a_number_out_of_range_is_refused_by_its_key(tmp_path: Path, key: str) -> None:
     is_float = key.endswith((".temperature", ".usd", "_s", "drain_seconds")) or ".price." in key
     for value in [*HOSTILE, *([] if is_float else ["1.5", "3.0", "1e3"])]:
@@ -86,19 +87,19 @@ def test_a_number_out_of_range_is_refused_by_its_key(tmp_path: Path, key: str) -
         assert str(error.details["key"]).startswith(key)
 
 
-@pytest.mark.parametrize(
+@together(
     "key", [key for key in KEYS if key.endswith(("timeout_ms", "max_turns", "bytes", "threads"))]
 )
 def test_what_must_be_something_is_not_zero(tmp_path: Path, key: str) -> None:
     assert key in refusal(tmp_path, f"{key} = 0\n").message
 
 
-@pytest.mark.parametrize("key", KEYS)
+@together("key", KEYS)
 def test_an_ordinary_number_is_taken(tmp_path: Path, key: str) -> None:
     load(tmp_path, f"{key} = 1\n")
 
 
-@pytest.mark.parametrize(
+@together(
     "value",
     [
         "inf",
@@ -110,7 +111,7 @@ def test_an_ordinary_number_is_taken(tmp_path: Path, key: str) -> None:
         "{ a = { b = nan } }",
     ],
 )
-@pytest.mark.parametrize("place", ["model", "model_overrides.x", "compact.model_profile"])
+@together("place", ["model", "model_overrides.x", "compact.model_profile"])
 def test_provider_options_hold_only_what_a_request_can_carry(
     tmp_path: Path, place: str, value: str
 ) -> None:

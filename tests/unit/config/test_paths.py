@@ -6,6 +6,7 @@ import pytest
 
 from agent_core.config.paths import expand_path, resolve_home, resolve_project
 from agent_core.errors import ConfigError, ErrorCode
+from tables import together
 
 
 def test_b4_the_argument_wins_over_the_environment(
@@ -45,7 +46,7 @@ def test_b7_a_file_means_its_folder_and_is_not_read(tmp_path: Path) -> None:
     assert resolve_project(file) == tmp_path / "src"
 
 
-@pytest.mark.parametrize("name", ["missing", "missing/deeper", "nul\0", "x" * 5000, "loop"])
+@together("name", ["missing", "missing/deeper", "nul\0", "x" * 5000, "loop"])
 def test_b8_a_project_that_is_not_there_is_named_and_not_created(tmp_path: Path, name: str) -> None:
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     with pytest.raises(ConfigError) as caught:

@@ -62,7 +62,7 @@ BROKEN: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("document", "fault"), BROKEN)
+@together(("document", "fault"), BROKEN)
 def test_a_broken_file_names_itself_and_the_fault(
     tmp_path: Path, document: Any, fault: str
 ) -> None:
@@ -100,7 +100,7 @@ def test_all_that_a_matcher_names_must_match(tmp_path: Path) -> None:
     assert not heard(Matcher(tool="code.write_file", tag="readonly"), tmp_path)
 
 
-@pytest.mark.parametrize(
+@together(
     ("path", "is_heard"),
     [
         ("src/a.py", True),
@@ -127,7 +127,7 @@ def test_a_path_prefix_is_a_folder_of_the_project(
     assert heard(Matcher(path_prefix="src/"), tmp_path, path=path) is is_heard
 
 
-@pytest.mark.parametrize("prefix", ["~nobody-has-this-name/", "a\0b", "loop/"])
+@together("prefix", ["~nobody-has-this-name/", "a\0b", "loop/"])
 def test_a_prefix_that_cannot_be_resolved_matches_every_path(tmp_path: Path, prefix: str) -> None:
     (tmp_path / "loop").symlink_to("loop")
     assert heard(Matcher(path_prefix=prefix), tmp_path, path="a.py")
@@ -173,7 +173,7 @@ def test_a_timeout_above_the_maximum_is_named(tmp_path: Path) -> None:
     assert load_hooks(tmp_path, max_timeout_ms=2000) is not None
 
 
-@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e400", "1.5", "1e12", "true"])
+@together("number", ["NaN", "Infinity", "-Infinity", "1e400", "1.5", "1e12", "true"])
 def test_a_number_that_is_no_timeout_is_refused(tmp_path: Path, number: str) -> None:
     hook = '{"type": "command", "command": "true", "timeout_ms": %s}' % number  # noqa: UP031
     text = '{"version": 1, "hooks": {"Stop": [{"hooks": [%s]}]}}' % hook  # noqa: UP031

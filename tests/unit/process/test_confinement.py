@@ -21,6 +21,7 @@ from agent_core.process import (
 from agent_core.process.binds import Kind, plan
 from agent_core.process.confinement import Abilities, Confinement, missing, probe, profile
 from agent_core.process.denials import Denial, find_denial
+from tables import together
 
 needs_mounts = pytest.mark.skipif(
     not probe().has_mounts, reason="neither namespaces nor bubblewrap here"
@@ -191,7 +192,7 @@ PermissionError: [Errno 13] Permission denied
 """
 
 
-@pytest.mark.parametrize(
+@together(
     ("output", "is_one"),
     [
         (OF_A_SOCKET, True),
@@ -209,7 +210,7 @@ def test_output_tells_that_a_socket_was_refused(output: str, is_one: bool, tmp_p
     assert (denial.named(3) if denial else []) == [NAMED_SOCKET] * is_one
 
 
-@pytest.mark.parametrize(
+@together(
     "line",
     [
         "ERROR: No matching distribution found for x",
@@ -235,7 +236,7 @@ def test_the_last_words_of_programs_that_need_the_network_tell_of_it(
     assert find(connects=False) is None
 
 
-@pytest.mark.parametrize("prefix", ["", "file://", "file://localhost"])
+@together("prefix", ["", "file://", "file://localhost"])
 def test_a_repository_elsewhere_that_takes_no_push_is_named(prefix: str, tmp_path: Path) -> None:
     (tmp_path / "bare").mkdir()
     (tmp_path / "in").mkdir()

@@ -145,7 +145,7 @@ def test_states_are_kept_whatever_bytes_names_and_files_have(tmp_path: Path) -> 
     assert repository_watch._decode(kept) == states
 
 
-@pytest.mark.parametrize(
+@together(
     ("value", "is_own"),
     [("../../../m", True), ("../../hooks", False), ("../../../x/.GIT/y", False), ("..", False)],
 )
@@ -158,7 +158,7 @@ def test_the_working_tree_of_a_submodule_lies_outside_of_git(
     assert (not examine(str(folder)).executed) == is_own
 
 
-@pytest.mark.parametrize(("value", "is_own"), [("/", False), ("..", True), ("../../x", False)])
+@together(("value", "is_own"), [("/", False), ("..", True), ("../../x", False)])
 def test_a_foreign_working_tree_counts_as_executing(
     tmp_path: Path, value: str, is_own: bool
 ) -> None:

@@ -4,9 +4,8 @@ import os
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from agent_core.process.repository_states import find_replaceable
+from tables import together
 
 
 def git(folder: Path, *arguments: str) -> None:
@@ -14,8 +13,8 @@ def git(folder: Path, *arguments: str) -> None:
     subprocess.run(argv, check=True, capture_output=True)  # noqa: S603
 
 
-@pytest.mark.parametrize("version", ["2", "3", "4"])
-@pytest.mark.parametrize("digest", ["sha1", "sha256"])
+@together("version", ["2", "3", "4"])
+@together("digest", ["sha1", "sha256"])
 def test_tracked_files_and_folders_are_found(tmp_path: Path, version: str, digest: str) -> None:
     git(tmp_path, "init", "-q", f"--object-format={digest}")
     for name in ("a/b/c", "a/bb", "uv.lock", ".husky/pre-commit", "\u00e4 x", "new"):
@@ -30,7 +29,7 @@ def test_tracked_files_and_folders_are_found(tmp_path: Path, version: str, diges
     assert sorted(found) == sorted(str(tmp_path / name) for name in asked[:7])
 
 
-@pytest.mark.parametrize("content", [b"", b"DIRC", b"DIRC\0\0\0\2\0\0\0\7x", b"x" * 100])
+@together("content", [b"", b"DIRC", b"DIRC\0\0\0\2\0\0\0\7x", b"x" * 100])
 def test_a_broken_index_has_no_files(tmp_path: Path, content: bytes) -> None:
     git(tmp_path, "init", "-q")
     (tmp_path / ".git/index").write_bytes(content)

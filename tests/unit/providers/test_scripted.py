@@ -30,6 +30,7 @@ from agent_core.types import (
     TextBlock,
     ToolDefinition,
 )
+from tables import together
 
 
 def request(**more: object) -> ModelRequest:
@@ -164,7 +165,7 @@ async def test_a_script_is_read_from_the_file_the_configuration_names(tmp_path: 
     assert first[-1].content == [TextBlock(text="first")]
 
 
-@pytest.mark.parametrize(
+@together(
     ("text", "place"),
     [
         ("{}", "the whole file"),

@@ -13,6 +13,7 @@ import pytest
 from agent_core.errors import StorageError
 from agent_core.storage.owners import Owner
 from isolation import program_file
+from tables import together
 
 HOLD = """
 import sys, time
@@ -80,7 +81,7 @@ def test_a_child_process_does_not_keep_its_parent_alive(tmp_path: Path) -> None:
             child.kill()
 
 
-@pytest.mark.parametrize("foreign", ["own_1.0123456789ab", "own_1.lease", "own_1", ""])
+@together("foreign", ["own_1.0123456789ab", "own_1.lease", "own_1", ""])
 def test_an_owner_whose_lock_is_out_of_sight_is_judged_by_its_lease(
     tmp_path: Path, foreign: str
 ) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from lowest_versions import lowest_versions
+from tables import together
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -109,7 +110,7 @@ def test_every_import_is_declared_and_a_file_needs_one_extra_at_most() -> None:
     assert {"anyio", "typing-extensions", "mcp-types", "opentelemetry-api", "yarl"} <= of_all
 
 
-@pytest.mark.parametrize(
+@together(
     ("source", "found"),
     [
         ("import yaml.nodes", "pyyaml"),

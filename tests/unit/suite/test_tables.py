@@ -1,6 +1,9 @@
 """A test of a whole table tries every case and names those that fail."""
 
+import os
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -62,6 +65,28 @@ async def test_coroutines_are_awaited_with_the_fixtures_of_the_test() -> None:
 
     await check(fixture="a")
     assert tried == ["a 1", "a 2"]
+
+
+def test_each_case_has_a_folder_and_patches_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @together("number", [1, 2])
+    def check(
+        number: int,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        assert not [*tmp_path.iterdir()]
+        (tmp_path / "file").touch()
+        assert "OF_A_CASE" not in os.environ
+        monkeypatch.setenv("OF_A_CASE", "1")
+        assert not capsys.readouterr().out
+        sys.stdout.write("a")
+
+    sys.stdout.write("before")
+    check(tmp_path=tmp_path, monkeypatch=monkeypatch, capsys=capsys)
+    assert "OF_A_CASE" not in os.environ
 
 
 def test_a_skipped_case_skips_no_other_and_shows() -> None:

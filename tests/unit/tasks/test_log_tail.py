@@ -11,6 +11,7 @@ from hypothesis import given, settings, strategies as st
 from agent_core.errors import SchemaError
 from agent_core.tasks.log_format import ReplayedLog, read_log, was_never_created
 from sweeps import examples, sampled
+from tables import together
 from task_boards import created, desk_in, step
 
 LogOf = Callable[[], bytes]
@@ -95,7 +96,7 @@ def line_at(log: bytes, place: int) -> int:
     return log.count(b"\n", 0, place) + 1
 
 
-@pytest.mark.parametrize("mask", [0x01, 0x04, 0x20, 0x80])
+@together("mask", [0x01, 0x04, 0x20, 0x80])
 def test_a_flipped_bit_anywhere_never_makes_a_task_shorter(log: bytes, mask: int) -> None:
     whole = read_log(log)
     last = log[:-1].rfind(b"\n") + 1
@@ -148,7 +149,7 @@ def test_a_key_that_stands_in_a_line_twice_is_damage(log: bytes) -> None:
             read_log(b"".join([*lines[: number - 1], twice, *lines[number:]]))
 
 
-@pytest.mark.parametrize("end", [b"", b"\r\n", b"\n\n\n", b"  \n", b" ", b"\n \n\t\r\n"])
+@together("end", [b"", b"\r\n", b"\n\n\n", b"  \n", b" ", b"\n \n\t\r\n"])
 def test_what_an_editor_does_to_the_end_of_a_log_changes_nothing(log: bytes, end: bytes) -> None:
     assert skeleton(read_log(log[:-1] + end)) == skeleton(read_log(log))
 
@@ -181,7 +182,7 @@ def test_r2_zeros_in_the_middle_are_damage_and_are_named(log: bytes) -> None:
     assert found.value.details["line"] == 3
 
 
-@pytest.mark.parametrize("number", range(1, 6))
+@together("number", range(1, 6))
 def test_r2_any_broken_byte_before_the_last_line_is_found(log: bytes, number: int) -> None:
     ends = [0, *ends_of_lines(log)]
     start = ends[number - 1]
@@ -214,7 +215,7 @@ def test_a_claim_of_the_first_release_has_no_fencing_token_and_counts(log: bytes
     assert skeleton(read_log(changed(log, 4, payload=old))) == skeleton(read_log(log))
 
 
-@pytest.mark.parametrize(
+@together(
     ("number", "fields"),
     [
         (2, {"wal_seq": 7}),

@@ -20,6 +20,7 @@ from agent_core.testing import (
     replay,
 )
 from agent_core.testing.recording import _LOADER, _Dumper
+from tables import together
 
 
 @tool(permission="readonly")
@@ -266,7 +267,7 @@ async def test_what_looks_like_a_secret_is_not_recorded_and_does_not_matter(tmp_
         assert (await again.run(f"My key is {key}.")).text == "Noted."
 
 
-@pytest.mark.parametrize(
+@together(
     ("text", "message"),
     [
         (None, "cannot be read"),

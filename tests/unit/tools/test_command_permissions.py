@@ -12,6 +12,7 @@ from agent_core.permissions import PermissionGuard
 from agent_core.tools import ToolContext
 from agent_core.tools.workspace import Workspace
 from agent_core.types import Access, RunIdentity, ToolCall, ToolDefinition
+from tables import together
 from tool_facts import Code, Kept, a_boundary, a_context, a_home, a_project, a_workspace
 
 PROGRAMS = """
@@ -428,7 +429,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("line", HARMLESS)
+@together("line", HARMLESS)
 async def test_a_command_known_to_read_only_is_remembered_by_its_program(
     unchanged: Code, line: str
 ) -> None:
@@ -442,7 +443,7 @@ async def test_a_command_known_to_read_only_is_remembered_by_its_program(
     assert (await access(unchanged, words)).scope.split()[1:] == seen.scope.split()[1:]
 
 
-@pytest.mark.parametrize("line", EXACT)
+@together("line", EXACT)
 async def test_any_other_command_is_remembered_word_for_word(unchanged: Code, line: str) -> None:
     seen = await access(unchanged, line)
     assert seen.asks
@@ -452,7 +453,7 @@ async def test_any_other_command_is_remembered_word_for_word(unchanged: Code, li
     assert (await access(unchanged, [*shlex.split(line), "more"])).scope != seen.scope
 
 
-@pytest.mark.parametrize(
+@together(
     "line",
     [
         "cat {outside}",
@@ -485,7 +486,7 @@ async def test_reading_elsewhere_is_named_and_has_no_reason_of_its_own(
     assert " as exactly: " in seen.scope
 
 
-@pytest.mark.parametrize(
+@together(
     "line",
     [
         "cat /proc/1/environ",
@@ -507,7 +508,7 @@ async def test_other_places_and_programs_keep_their_reason(unchanged: Code, line
     assert not seen.reads
 
 
-@pytest.mark.parametrize(("line", "reason"), ASKS)
+@together(("line", "reason"), ASKS)
 async def test_a_command_that_names_a_place_elsewhere_has_a_reason_of_its_own(
     unchanged: Code, tmp_path: Path, line: str, reason: str
 ) -> None:
@@ -518,7 +519,7 @@ async def test_a_command_that_names_a_place_elsewhere_has_a_reason_of_its_own(
     assert all(Path(place).is_absolute() for place in seen.places)
 
 
-@pytest.mark.parametrize("line", REFUSED)
+@together("line", REFUSED)
 async def test_a_command_that_names_the_programs_own_files_is_refused(
     unchanged: Code, line: str
 ) -> None:
@@ -534,7 +535,7 @@ async def test_a_command_that_names_the_programs_own_files_is_refused(
     assert "refused" in verdict.refusal
 
 
-@pytest.mark.parametrize(
+@together(
     "line",
     [
         "sh -c 'ls 2>/dev/null'",

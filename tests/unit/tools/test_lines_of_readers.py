@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from command_lines import CommandLines, Judged, make_program
+from tables import together
 
 PROGRAMS = """
     [ basename bash cat cmp cut dash diff dirname echo env file find git grep head less ls my-tool
@@ -297,19 +298,19 @@ def _argv(line: str) -> Sequence[str]:
     return shlex.split(line) if is_alone else ["bash", "-c", line]
 
 
-@pytest.mark.parametrize("line", COVERED)
+@together("line", COVERED)
 async def test_lines_of_readers_in_the_project_are_covered(judge: Judge, line: str) -> None:
     judged = await judge(_argv(line))
     assert judged.decision == "allow", judged.because
 
 
-@pytest.mark.parametrize("line", ASKED)
+@together("line", ASKED)
 async def test_lines_that_may_do_more_ask(judge: Judge, line: str) -> None:
     judged = await judge(_argv(line))
     assert judged.decision in {"ask", "refuse"}
 
 
-@pytest.mark.parametrize(
+@together(
     "line",
     [
         "git ls-files | xargs wc -l",

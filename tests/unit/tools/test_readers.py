@@ -16,6 +16,7 @@ from agent_core.process.confinement import Abilities
 from agent_core.types import Decision
 from command_lines import CommandLines, Judged, make_program
 from isolation import fresh_folder
+from tables import together
 
 PROGRAMS = """
     7z ack ag awk bash cat cp cut dash diff du echo egrep file find git grep head jq less ls my-tool
@@ -95,7 +96,7 @@ def reason(judged: Judged) -> str | None:
     return judged.action.access.reason
 
 
-@pytest.mark.parametrize(
+@together(
     "line",
     [
         "diff -N cfg empty",
@@ -174,7 +175,7 @@ async def test_a_secret_that_a_reader_opens_is_asked_for_always(unchanged: Path,
     assert any(place.endswith(".env") for place in judged.action.access.places)
 
 
-@pytest.mark.parametrize(
+@together(
     "line",
     [
         "diff -r links empty",
@@ -205,7 +206,7 @@ async def test_links_that_a_reader_follows_are_judged_by_where_they_lead(
     assert any("/outside" in place for place in judged.action.access.places)
 
 
-@pytest.mark.parametrize("line", ["cat /etc/os-release", "sh -c 'ls /usr | head -2'", "ls -la .."])
+@together("line", ["cat /etc/os-release", "sh -c 'ls /usr | head -2'", "ls -la .."])
 async def test_reading_outside_is_covered_by_what_covers_all_that_only_reads(
     unchanged: Path, line: str
 ) -> None:
@@ -237,7 +238,7 @@ async def test_a_link_that_a_project_ships_to_a_folder_of_keys_is_sensitive(fold
         assert reason(await judge(folders, line)) is None
 
 
-@pytest.mark.parametrize(
+@together(
     "line",
     [
         "grep -r word src",
@@ -355,7 +356,7 @@ DENIES = [
 ]
 
 
-@pytest.mark.parametrize(
+@together(
     "line",
     [
         "cat secrets/deep/key.txt",
@@ -393,7 +394,7 @@ async def test_a_rule_that_denies_paths_denies_their_readers(unchanged: Path, li
     assert (await judge(unchanged, line, DENIES)).decision == "deny"
 
 
-@pytest.mark.parametrize(
+@together(
     "line",
     [
         "grep -r PASS src",
@@ -409,7 +410,7 @@ async def test_other_readers_stay_allowed(unchanged: Path, line: str) -> None:
     assert (await judge(unchanged, line, DENIES)).decision == "allow"
 
 
-@pytest.mark.parametrize(
+@together(
     "line",
     [
         "cat --unknown a.txt",
@@ -480,9 +481,7 @@ async def test_ignore_files_decide_what_ripgrep_opens(folders: Path) -> None:
     assert (await judge(folders, "rg PASS", rules)).decision == "deny"
 
 
-@pytest.mark.parametrize(
-    "line", ["strings -o cfg/.env", "od -w cfg/.env", "ag --after PASS cfg --hidden"]
-)
+@together("line", ["strings -o cfg/.env", "od -w cfg/.env", "ag --after PASS cfg --hidden"])
 async def test_an_option_without_a_value_takes_no_path_for_one(unchanged: Path, line: str) -> None:
     assert reason(await judge(unchanged, line)) == "sensitive"
 
@@ -634,7 +633,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folders
 
 
-@pytest.mark.parametrize(
+@together(
     "line",
     [
         "git log -p",
@@ -674,7 +673,7 @@ async def test_a_sandbox_that_asks_nothing_asks_for_commits_that_rules_may_be_ab
         assert (line, judged.decision) == (line, decision)
 
 
-@pytest.mark.parametrize(
+@together(
     "line", ["git diff", "git log", "git log -p -- a.txt", "git show HEAD:a.txt", "git grep a src"]
 )
 async def test_what_shows_no_other_file_needs_no_question(history: Path, line: str) -> None:
@@ -682,7 +681,7 @@ async def test_what_shows_no_other_file_needs_no_question(history: Path, line: s
     assert (await judge(history, line, rules)).decision == "allow"
 
 
-@pytest.mark.parametrize(
+@together(
     "line",
     [
         "git show HEAD:cfg/app.toml",
@@ -713,7 +712,7 @@ async def test_git_names_paths_from_the_top_of_the_working_tree(history: Path, l
     assert judged.decision == "deny"
 
 
-@pytest.mark.parametrize(
+@together(
     "line",
     ["git push origin HEAD:refs/x", "git clone git@example.org:/srv/a", "git show HEAD:./b.py"],
 )

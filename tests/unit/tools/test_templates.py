@@ -154,8 +154,8 @@ def test_the_refusal_names_the_line_the_placeholder_and_the_cure() -> None:
     assert "make it an argument of a command" in str(refused.value)
 
 
-@pytest.mark.parametrize("shell", SHELLS)
-@pytest.mark.parametrize("template", RUN)
+@together("shell", SHELLS)
+@together("template", RUN)
 def test_a_program_gets_exactly_the_values(place: Path, shell: str, template: str) -> None:
     """Filled with plain words the script shows where the values go; hostile ones go there, too."""
     plain = {"x": "PLAINX", "y": "PLAINY", "n": 7, "b": True, "l": [1, "a b"]}
@@ -168,8 +168,8 @@ def test_a_program_gets_exactly_the_values(place: Path, shell: str, template: st
     ]
 
 
-@pytest.mark.parametrize("shell", SHELLS)
-@pytest.mark.parametrize("value", HOSTILE)
+@together("shell", SHELLS)
+@together("value", HOSTILE)
 def test_a_hostile_value_arrives_as_it_is(place: Path, shell: str, value: str) -> None:
     template = 'probe {{args.x}} "a{{args.x}}b" --x={{args.x}}'
     given = seen_by_probe(place, shell, template, {"x": value})

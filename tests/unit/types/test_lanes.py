@@ -41,7 +41,7 @@ def test_what_is_no_lane_of_workers_is_none(text: str) -> None:
     assert Lane.parse(text) is None
 
 
-@pytest.mark.parametrize(
+@together(
     ("node", "place"),
     [
         ("build-7.example.org", "host:build-7.example.org"),

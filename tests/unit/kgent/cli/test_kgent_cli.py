@@ -14,6 +14,7 @@ from kgent.cli import build_options, build_overrides, build_parser, main
 from kgent.runtime.options import CliOverrides
 from kgent.runtime.rerun import rerun
 from kgent_runs import profile, skill, state
+from tables import together
 
 
 def parsed(*arguments: str) -> list[str]:
@@ -23,7 +24,7 @@ def parsed(*arguments: str) -> list[str]:
 COMMANDS = ("run", "validate", "show", "verify", "rerun", "diff")
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@together("command", COMMANDS)
 def test_every_help_says_what_the_command_is_for_with_examples_and_exit_codes(
     command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -74,7 +75,7 @@ def test_what_is_not_said_is_left_to_the_profile() -> None:
     assert options.model_dump(exclude_none=True) == {}
 
 
-@pytest.mark.parametrize(
+@together(
     "arguments",
     [
         [],
@@ -200,7 +201,7 @@ def test_what_is_no_run_folder_is_two(tmp_path: Path, command: str) -> None:
 NOWHERE = "~no-such-user/x"
 
 
-@pytest.mark.parametrize(
+@together(
     "section",
     [
         {"skills": {"paths": [NOWHERE]}},
@@ -222,7 +223,7 @@ def test_a_home_that_there_is_not_is_named_in_a_profile(
     assert main(["validate", "--config", str(config)]) == 2
 
 
-@pytest.mark.parametrize("option", ["--config", "--sandbox", "--input"])
+@together("option", ["--config", "--sandbox", "--input"])
 def test_a_home_that_there_is_not_is_named_in_an_option(
     tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -241,8 +242,8 @@ NAMED = [
 ]
 
 
-@pytest.mark.parametrize("value", ["", " "])
-@pytest.mark.parametrize("line", NAMED, ids=" ".join)
+@together("value", ["", " "])
+@together("line", NAMED, ids=" ".join)
 def test_an_empty_value_is_refused(
     line: list[str], value: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -262,8 +263,8 @@ def test_an_empty_prompt_is_refused_as_one(
     assert "the prompt is empty" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["session_id", "task_id", "run_id"])
-@pytest.mark.parametrize("value", ["", " "])
+@together("name", ["session_id", "task_id", "run_id"])
+@together("value", ["", " "])
 def test_an_empty_id_of_a_program_is_refused(tmp_path: Path, name: str, value: str) -> None:
     path, first = profile(tmp_path), tmp_path / "first"
     assert main(["run", "--config", str(path), "--prompt", "x", "--sandbox", str(first)]) == 0

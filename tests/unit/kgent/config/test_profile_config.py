@@ -13,6 +13,7 @@ from kgent.config.prompts import render_system_prompt
 from kgent.errors import ErrorCategory, KgentError
 from kgent.skills.models import SkillSummary
 from kgent_runs import profile
+from tables import together
 
 MINIMAL = "kgent: {schema_version: 1}\nprofile: {id: writer, role: You write.}\n"
 
@@ -56,7 +57,7 @@ def test_required_sections_are_required(tmp_path: Path, section: str) -> None:
     assert f"{section} is missing" in refused(tmp_path, "\n".join(kept)).message
 
 
-@pytest.mark.parametrize(
+@together(
     "path",
     ["report.md", "workspace/report.md", "deliverables/../x", "/deliverables/a", "deliverables"],
 )
@@ -95,7 +96,7 @@ def test_several_faults_are_told_in_the_order_of_lines(tmp_path: Path) -> None:
     assert [fault["line"] for fault in error.details["problems"]] == [1, 3, 4]
 
 
-@pytest.mark.parametrize(
+@together(
     ("text", "reason"),
     [
         ("", "the file is empty"),
@@ -149,7 +150,7 @@ def test_texts_may_stand_without_their_list(tmp_path: Path) -> None:
     assert config.profile.style == ["Short."]
 
 
-@pytest.mark.parametrize(("given", "meant"), [(True, None), (False, []), (["a"], ["a"])])
+@together(("given", "meant"), [(True, None), (False, []), (["a"], ["a"])])
 def test_skills_can_be_all_none_or_listed(tmp_path: Path, given: Any, meant: Any) -> None:
     assert load_config(profile(tmp_path, skills={"enabled": given})).skills.enabled == meant
 
@@ -259,7 +260,7 @@ def test_impossible_options_are_refused(tmp_path: Path) -> None:
         apply_cli_overrides(load_config(profile(tmp_path)), RunOptions(max_steps=0))
 
 
-@pytest.mark.parametrize(
+@together(
     ("model", "provider", "name", "key"),
     [
         ("openai:gpt-5", "openai", "gpt-5", "OPENAI_API_KEY"),

@@ -32,6 +32,7 @@ from kgent.runtime.state import RunStatus
 from kgent.skills.registry import SkillRegistry
 from kgent.tools.registry import build_toolsets
 from kgent_runs import a_context, a_run, events, lines, profile, toolset
+from tables import together
 
 SCRIPTED = {"provider": "custom", "name": "script"}
 
@@ -133,7 +134,7 @@ def test_an_engine_that_breaks_fails_the_run(tmp_path: Path) -> None:
     assert result.error.message == "RuntimeError: boom"
 
 
-@pytest.mark.parametrize(
+@together(
     ("name", "kind"),
     [("core", CoreAgentEngine), ("pydantic_ai", PydanticAIAgentEngine), ("mock", MockAgentEngine)],
 )
@@ -159,7 +160,7 @@ def test_the_mock_plays_the_script_of_the_profile(tmp_path: Path) -> None:
     assert (context.sandbox_root / "workspace" / "a").read_text() == "x"
 
 
-@pytest.mark.parametrize("content", [None, "{", '[{"tol": "x"}]'])
+@together("content", [None, "{", '[{"tol": "x"}]'])
 def test_a_script_that_cannot_be_used_is_a_fault_of_the_profile(
     tmp_path: Path, content: str | None
 ) -> None:
@@ -293,8 +294,8 @@ def test_calls_that_reach_no_tool_are_recorded(context: RunContext) -> None:
     assert failed["data"]["error"]["code"] == "tool_not_available"
 
 
-@pytest.mark.parametrize("engine", [CoreAgentEngine(), PydanticAIAgentEngine()])
-@pytest.mark.parametrize(
+@together("engine", [CoreAgentEngine(), PydanticAIAgentEngine()])
+@together(
     ("model", "said"),
     [
         ({}, "needs model.provider in the profile"),
@@ -328,7 +329,7 @@ def test_the_address_of_a_model_does_not_come_from_the_environment(
         assert build_model(config, build_http_client(config)).base_url == address
 
 
-@pytest.mark.parametrize("provider", ["bedrock", "google-cloud", "azure", "gateway/openai"])
+@together("provider", ["bedrock", "google-cloud", "azure", "gateway/openai"])
 def test_providers_that_find_credentials_by_themselves_are_refused(
     tmp_path: Path, provider: str
 ) -> None:
@@ -342,7 +343,7 @@ BUSY = MockFailure(fail="slow down", code="provider_rate_limited", retryable=Tru
 FINAL = MockFailure(fail="no", code="provider_error")
 
 
-@pytest.mark.parametrize(
+@together(
     ("script", "status"),
     [
         ((BUSY, BUSY, "fine"), RunStatus.completed),

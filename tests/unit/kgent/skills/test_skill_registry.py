@@ -8,6 +8,7 @@ from kgent.errors import ErrorCategory, KgentError
 from kgent.skills.loader import MAX_INSTRUCTIONS, MAX_SUMMARY
 from kgent.skills.registry import SkillRegistry
 from kgent_runs import skill
+from tables import together
 
 
 def refused(registry: SkillRegistry) -> str:
@@ -26,7 +27,7 @@ def test_a_valid_skill_is_discovered_by_its_head(tmp_path: Path) -> None:
     assert summary.path == folder.resolve()
 
 
-@pytest.mark.parametrize("encoding", ["utf-16", "gbk", "utf-8-sig"])
+@together("encoding", ["utf-16", "gbk", "utf-8-sig"])
 def test_a_skill_is_read_in_its_encoding(tmp_path: Path, encoding: str) -> None:
     folder = tmp_path / "notes"
     folder.mkdir()
@@ -50,7 +51,7 @@ def test_a_path_may_be_a_skill_itself(tmp_path: Path) -> None:
     assert [summary.id for summary in registry.discover()] == ["reporting"]
 
 
-@pytest.mark.parametrize(
+@together(
     ("text", "reason"),
     [
         ("no head at all", "does not begin with a front matter"),

@@ -19,6 +19,7 @@ from kgent.tools.calls import MAX_DATA_BYTES
 from kgent.tools.permissions import build_effective_policy, check_permission
 from kgent.tools.results import ToolResult
 from kgent_runs import a_context, answer, events, lines, profile, skill, toolset
+from tables import together
 
 
 @pytest.fixture
@@ -59,7 +60,7 @@ def test_dangerous_tools_appear_when_enabled(tmp_path: Path) -> None:
     assert {"delete_file", "run_command"} <= set(toolset(context))
 
 
-@pytest.mark.parametrize(
+@together(
     ("sections", "absent"),
     [
         ({"memory": {"write_mode": "disabled"}}, {"write_memory"}),

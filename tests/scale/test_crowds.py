@@ -144,7 +144,7 @@ NO_READS = {
     ),
     *("rename_session", "delete_session", "delete_artifact", "cleanup_project_tasks"),
     *("diff_workspace", "diff_session", "file_at", "session", "import_session"),
-    *("finish_wishes", "leave_wishes", "settings", "stop_runs", "redacted"),
+    *("finish_wishes", "leave_wishes", "settings", "stop_runs", "learn_secrets", "redacted"),
 }
 """Methods of a runtime that change something, or read no rows."""
 

@@ -16,7 +16,7 @@ from agent_core.providers.scripted import Hangs, calls
 from isolation import Home, fresh_folder
 from mcp_clients import configure
 from model_server import ModelServer
-from own_consoles import ended, get, question, serving, signed_in, start, status, until
+from own_consoles import TOKEN, ended, get, question, serving, signed_in, start, status, until
 
 WRITE = calls("code.write_file", path="a.txt", content="new\n")
 
@@ -104,6 +104,22 @@ async def test_a_signal_cancels_runs_ends_streams_and_parks_questions_until_a_re
                     assert response.status == 200, await response.text()
                 assert await ended(client, writing["run_id"]) == "completed"
     assert (project / "a.txt").read_text() == "new\n"
+
+
+async def test_the_token_stands_in_no_event(home: Home, project: Path) -> None:
+    (project / "a.txt").write_text(f"the token is {TOKEN}\n")
+    async with ModelServer([calls("code.read_file", path="a.txt"), f"it is {TOKEN}"]) as model:
+        configure(home, model.base_url("openai"))
+        with serving(home, project, "--token-env", "CONSOLE_TOKEN") as console:
+            async with signed_in(console) as client:
+                run = await start(client, "read it")
+                assert await ended(client, run["run_id"]) == "completed"
+                async with client.get(f"/api/runs/{run['run_id']}/events") as response:
+                    text = await response.text()
+    assert "[redacted:console_token]" in text
+    assert TOKEN not in text
+    kept = [path for path in home.path.glob("*.sqlite*") if path.is_file()]
+    assert [path for path in kept if TOKEN.encode() in path.read_bytes()] == []
 
 
 async def test_a_killed_server_keeps_its_questions(home: Home, project: Path) -> None:

@@ -230,6 +230,16 @@ class AgentRuntime:
         """Tell whether no run is queued or under way here, and no background job."""
         return self._home.opened is None or self._home.opened.runs.is_idle
 
+    async def learn_secrets(self, secrets: Mapping[str, str]) -> None:
+        """Keep values out of all that is stored, shown, logged and sent to models from now on.
+
+        Values of fewer than four characters are ignored: they occur everywhere.
+
+        Args:
+            secrets: the values, by the names that are shown in their places.
+        """
+        (await self._home.services()).redactor.learn(secrets)
+
     async def stop_runs(self) -> None:
         """Take no more runs and end those under way, before the runtime is closed.
 

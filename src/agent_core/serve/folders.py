@@ -1,7 +1,7 @@
 """The folders of `soong-agent serve`: one runtime for each that is used, over one home."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
 
@@ -38,6 +38,7 @@ class Folders:
         reader: the runtime of the first folder.
         open_runtime: returns the runtime of a folder; it reads settings, in a thread.
         is_shared: other machines use the database, too.
+        secrets: values that no run may store or show, by name.
     """
 
     def __init__(
@@ -47,12 +48,14 @@ class Folders:
         reader: AgentRuntime,
         open_runtime: Callable[[Path], AgentRuntime],
         is_shared: bool = False,
+        secrets: Mapping[str, str] | None = None,
     ) -> None:
         self.reader = reader
         self._first = named[0]
         self._named = set(named)
         self._open_runtime = open_runtime
         self._is_shared = is_shared
+        self._secrets = secrets or {}
         self._opened = {self._first: _Opened(reader)}
         self._opening = asyncio.Lock()
 
@@ -99,6 +102,7 @@ class Folders:
                 await self._close_idle()
                 runtime = await asyncio.to_thread(self._open_runtime, folder)
                 await runtime.__aenter__()
+                await runtime.learn_secrets(self._secrets)
                 opened = self._opened[folder] = _Opened(runtime)
             opened.users += 1
             return opened.runtime

@@ -73,8 +73,14 @@ async def serve(
     principal = Principal(_user(), may=ALL)
     reader = await asyncio.to_thread(start.open_runtime, start.folders[0])
     async with reader:
+        secrets = {"console_code": sign_in.code, "console_token": start.token or ""}
+        await reader.learn_secrets(secrets)
         places = Folders(
-            start.folders, reader=reader, open_runtime=start.open_runtime, is_shared=start.is_shared
+            start.folders,
+            reader=reader,
+            open_runtime=start.open_runtime,
+            is_shared=start.is_shared,
+            secrets=secrets,
         )
         console = Console(places, start.is_read_only, questions_wait=start.is_shared)
         access = ServerAccess(sign_in, _names(start, port, scheme), principal)

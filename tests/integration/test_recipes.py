@@ -458,10 +458,3 @@ def test_the_fragments_of_the_comparison_stand_in_programs() -> None:
 def without_space(code: str) -> str:
     """The formatter sets fragments to the left, where more fits into a line."""
     return re.sub(r"\s|,(?=\s*\))", "", code)
-
-
-def test_the_table_of_lines_counts_right() -> None:
-    program = [sys.executable, str(ROOT / "bench" / "programs.py"), "--lines"]
-    done = subprocess.run(program, capture_output=True, text=True, check=True)  # noqa: S603
-    page = (ROOT / "docs" / "recipes" / "README.md").read_text(encoding="utf-8")
-    assert done.stdout.strip() in page

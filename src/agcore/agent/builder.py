@@ -98,7 +98,7 @@ class AgentBuilder:
             if name not in parts:
                 raise AgentConfigError(f"missing {name}")
         if not callable(getattr(parts["provider"], "chat", None)):
-            given = type(parts["provider"]).__name__
+            given = kind_of(parts["provider"])
             raise AgentConfigError(f"provider is {given}, which has no method `chat`")
         for name, kind in _KINDS.items():
             if not isinstance(parts[name], kind):

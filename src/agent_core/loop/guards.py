@@ -388,9 +388,7 @@ class RunGuards:
             raise self._stop(guard, f"{type(error).__name__}: {error}") from error
         kind = type(text)
         if text is not None and not issubclass(kind, str):  # whatever its signature says
-            raise self._stop(
-                guard, f"it returned {kind_of(kind.__name__)}, neither a text nor None"
-            )
+            raise self._stop(guard, f"it returned {kind_of(text)}, neither a text nor None")
         return text
 
     def _stop(self, guard: RunGuard, fault: str | None, *, reason: str = "") -> AgentCoreError:

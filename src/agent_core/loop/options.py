@@ -531,7 +531,7 @@ def checked_agent(option: str, given: object) -> Agent[Any]:
     """
     if not isinstance(given, type) and hasattr(type(given), "engine_agent"):
         return cast("AnyAgent[Any]", given).engine_agent
-    what = given.__name__ if isinstance(given, type) else f"{kind_of(given)}"
+    what = given.__name__ if isinstance(given, type) else kind_of(given)
     raise malformed_option(option, f"holds {what}; an agent is an Agent(name, instructions, …)")
 
 
@@ -805,7 +805,7 @@ def checked_extensions(given: Sequence[object]) -> list[Extension]:
     for each in given:
         if not isinstance(each, Extension):
             made = "an instance of a subclass of Extension"
-            what = each.__name__ if isinstance(each, type) else f"{kind_of(each)}"
+            what = each.__name__ if isinstance(each, type) else kind_of(each)
             raise malformed_option("extensions", f"holds {what}; an extension is {made}")
     return [each for each in given if isinstance(each, Extension)]
 

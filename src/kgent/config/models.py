@@ -76,8 +76,8 @@ class ModelConfig(Section):
     """The model, and the name of the environment variable that holds its key.
 
     A string, here or as `name` without a `provider`, gives provider and model: `openai:gpt-5`, with
-    the address of another server after an `@`. The key of a public service is then read from its
-    usual variable.
+    the address of another server after an `@`. Without `api_key_env` the key of a public service is
+    read from its usual variable, and no other server gets a key.
 
     `path` is the model file of provider `local`, or the script of provider `scripted` and of the
     `mock` engine; relative to the profile. `fallbacks` are models that are tried, in order, when a
@@ -94,6 +94,14 @@ class ModelConfig(Section):
     temperature: Temperature | None = None
     price: PriceConfig = Field(default_factory=PriceConfig)
     fallbacks: list["ModelConfig"] = []
+
+    @property
+    def key_variable(self) -> str | None:
+        """The environment variable that holds the key; None, or empty, if no key is sent."""
+        if self.api_key_env is not None or self.provider is None:
+            return self.api_key_env
+        service = public_service(self.provider, self.base_url)
+        return service.key if service else None
 
     @field_validator("fallbacks")
     @classmethod

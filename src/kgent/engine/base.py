@@ -354,13 +354,14 @@ def core_model(config: KgentConfig) -> ModelConfig:
         provider=provider,
         name=name,
         path=str(config.place(model.path)) if model.path else None,
-        **model.model_dump(exclude={"provider", "name", "path", "fallbacks"}),
+        api_key_env=model.key_variable,
+        **model.model_dump(exclude={"provider", "name", "path", "api_key_env", "fallbacks"}),
     )
 
 
 def model_secrets(config: KgentConfig) -> dict[str, str]:
     """Return the keys of the profile's models by the names of their variables, if they are set."""
-    names = (one.model.api_key_env for one in each_model(config))
+    names = (one.model.key_variable for one in each_model(config))
     return {name: value for name in names if name and (value := os.environ.get(name))}
 
 
@@ -368,13 +369,15 @@ def api_key(config: KgentConfig) -> str | None:
     """Return the key of the profile's model from the environment; None if it needs none.
 
     Raises:
-        KgentError: category `config`; the variable is not set.
+        KgentError: category `config`; the variable is not set, or no model is named.
     """
-    name = config.model.api_key_env
+    require_model(config)
+    name = config.model.key_variable
     value = os.environ.get(name) if name else None
     if name and not value:
-        message = f"the environment variable {name}, which model.api_key_env names, is not set"
-        raise config_error(message)
+        usual = f"which {config.model.provider} needs; model.api_key_env can name another"
+        why = "which model.api_key_env names" if config.model.api_key_env else usual
+        raise config_error(f"the environment variable {name} is not set, {why}")
     return value
 
 

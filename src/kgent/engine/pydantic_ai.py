@@ -503,7 +503,7 @@ def build_model(config: KgentConfig, client: httpx2.AsyncClient) -> Model:
     """Build the model that a profile names, without connecting to it.
 
     Credentials and addresses come from the profile only: no environment variable has an effect
-    except the one that `model.api_key_env` names.
+    except the one that holds the key, which `model.api_key_env` may name.
 
     Raises:
         KgentError: category `config`; provider, name or key is missing, the provider cannot be used

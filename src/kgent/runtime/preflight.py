@@ -162,7 +162,7 @@ def _ignores_unknown_prices(config: KgentConfig) -> bool:
 def _unset_variables(config: KgentConfig) -> list[str]:
     models = each_model(config) if config.runtime.engine != "mock" else []
     names = [
-        *(one.model.api_key_env for one in models),
+        *(one.model.key_variable for one in models),
         *(name for one in config.tools.mcp for name in one.secret_names),
     ]
     return [name for name in dict.fromkeys(names) if name and not os.environ.get(name)]

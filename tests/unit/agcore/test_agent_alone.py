@@ -212,7 +212,7 @@ async def test_hooks_permissions_and_limits_hold_in_its_own_runs() -> None:
         ("gpt-5", "provider:name"),
         ("", "provider:name"),
         ("nowhere:m", "nowhere"),
-        (42, "a int is not a model"),
+        (42, "an int is not a model"),
     ],
 )
 async def test_a_model_that_is_none_is_refused_with_the_form(model: Any, reason: str) -> None:

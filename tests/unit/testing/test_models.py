@@ -210,8 +210,8 @@ async def test_a_reply_of_another_kind_is_named() -> None:
     model = function_model(lambda _: None)  # type: ignore[arg-type, return-value]
     failed = (await events(model))[-1]
     assert isinstance(failed, ModelFailed)
-    assert "a scripted reply was a NoneType" in failed.error.message
-    with pytest.raises(AssertionError, match="was a NoneType"):
+    assert "a scripted reply was None" in failed.error.message
+    with pytest.raises(AssertionError, match="was None"):
         model.assert_complete()
 
 

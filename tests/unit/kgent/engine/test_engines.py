@@ -13,12 +13,16 @@ from agent_core.providers.base import ProviderAdapter, ProviderRegistry
 from agent_core.providers.scripted import Fails, Hangs, Says, ScriptedProvider, calls
 from kgent import RunOptions
 from kgent.config.loader import load_config
+from kgent.config.portable import portable_fields
 from kgent.engine.base import (
     AgentResult,
     AgentRunRequest,
     EngineEvent,
     EngineEventKind,
     EngineStatus,
+    api_key,
+    core_model,
+    model_secrets,
 )
 from kgent.engine.core import CoreAgentEngine
 from kgent.engine.mock import MockAgentEngine, MockCall, MockFailure, MockPause, MockStep
@@ -305,11 +309,17 @@ def test_calls_that_reach_no_tool_are_recorded(context: RunContext) -> None:
             {"provider": "openai", "name": "x", "api_key_env": "NO_SUCH_KEY"},
             "environment variable NO_SUCH_KEY",
         ),
+        ({"provider": "openai", "name": "x"}, "environment variable OPENAI_API_KEY"),
     ],
 )
 def test_a_model_that_cannot_be_had_is_a_fault_of_the_profile(
-    tmp_path: Path, engine: CoreAgentEngine | PydanticAIAgentEngine, model: Any, said: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    engine: CoreAgentEngine | PydanticAIAgentEngine,
+    model: Any,
+    said: str,
 ) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     context = a_context(tmp_path, model=model, runtime={"engine": "core"})
     with pytest.raises(KgentError, match=said) as caught:
         engine.run(request(context))
@@ -320,6 +330,7 @@ def test_the_address_of_a_model_does_not_come_from_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/ambient")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-service-1234567890")
     for provider, address in (
         ("openai", "https://api.openai.com/v1/"),
         ("ollama", "http://127.0.0.1:11434/v1/"),
@@ -327,6 +338,37 @@ def test_the_address_of_a_model_does_not_come_from_the_environment(
         model = {"provider": provider, "name": "m"}
         config = load_config(profile(tmp_path, model=model, runtime={"engine": "pydantic_ai"}))
         assert build_model(config, build_http_client(config)).base_url == address
+
+
+@pytest.mark.parametrize(
+    ("model", "variable"),
+    [
+        ({"provider": "openai", "name": "m"}, "OPENAI_API_KEY"),
+        (
+            {"provider": "openai", "name": "m", "base_url": "https://api.openai.com/v1"},
+            "OPENAI_API_KEY",
+        ),
+        ({"provider": "anthropic", "name": "m"}, "ANTHROPIC_API_KEY"),
+        ({"provider": "openai", "name": "m", "api_key_env": "MINE"}, "MINE"),
+        ({"provider": "openai", "name": "m", "api_key_env": ""}, ""),
+        ({"provider": "openai", "name": "m", "base_url": "http://127.0.0.1:1/v1"}, None),
+        ({"provider": "openai", "name": "m", "base_url": "https://openai.example/v1"}, None),
+        ({"provider": "ollama", "name": "m"}, None),
+    ],
+)
+def test_the_usual_variable_holds_the_key_of_a_public_service_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: dict[str, Any], variable: str | None
+) -> None:
+    for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "MINE"):
+        monkeypatch.setenv(name, f"sk-of-{name}-1234567890")
+    config = load_config(profile(tmp_path, model=model, runtime={"engine": "core"}))
+    key = f"sk-of-{variable}-1234567890" if variable else None
+    assert config.model.key_variable == variable
+    assert api_key(config) == key
+    assert model_secrets(config) == ({variable: key} if variable else {}), "it is redacted"
+    assert core_model(config).api_key_env == variable
+    kept = portable_fields(config)["model"]["api_key_env"]
+    assert kept == model.get("api_key_env"), "the fingerprint has what the profile says"
 
 
 @together("provider", ["bedrock", "google-cloud", "azure", "gateway/openai"])

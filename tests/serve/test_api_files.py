@@ -30,8 +30,9 @@ PIXEL = bytes.fromhex(
         ("100%;x=y.txt", 'filename="100%;x=y.txt"'),
         ("..", 'filename="file"'),
         ("a/", 'filename="file"'),
-        ("\ud800.txt", 'filename="txt"'),
-        (".hidden", 'filename="hidden"'),
+        ("a.", 'filename="a"'),
+        ("\ud800.txt", 'filename=".txt"'),
+        (".hidden", 'filename=".hidden"'),
     ],
 )
 def test_a_file_is_saved_under_a_harmless_name(path: str, header: str) -> None:

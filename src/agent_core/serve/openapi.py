@@ -24,6 +24,10 @@ from agent_core.types import RuntimeEvent
 
 _REF = "#/components/schemas/{model}"
 _PROBLEM = "application/problem+json"
+_OPENAI = "/v1/"
+"""Below it, requests, answers and errors have OpenAI's form."""
+_STREAMED = frozenset({"/v1/chat/completions", "/v1/responses"})
+"""Paths below it that stream their answer if the request says so."""
 
 _TITLES: Mapping[int, str] = {
     400: "The request is not valid",
@@ -49,6 +53,12 @@ class ProblemBody(BaseModel):
     detail: str
     code: str | None = None
     details: dict[str, Any] | None = None
+
+
+class OpenAiError(BaseModel):
+    """A refusal, as OpenAI's clients read it."""
+
+    error: dict[str, Any]
 
 
 class Health(BaseModel):
@@ -88,6 +98,27 @@ _OWN = [
     )
 ]
 
+
+def _of_openai() -> list[Operation]:
+    """Return the operations with OpenAI's requests, answers and errors."""
+    read: dict[str, Any] = {"method": "GET", "handler": _elsewhere, "answer": dict[str, Any]}
+    run: dict[str, Any] = {"method": "POST", "handler": _elsewhere, "answer": dict[str, Any]}
+    run |= {"right": "run", "refusals": [404, 409, 413, 415, 429, 500]}
+    given: dict[str, Any] = {"body": dict[str, Any]}
+    chat, answers = "/v1/chat/completions", "/v1/responses"
+    one = f"{answers}/{{response_id}}"
+    return [
+        Operation(path="/v1/models", summary="List the agents as models", **read),
+        Operation(
+            path="/v1/models/{model}", summary="Read an agent as a model", refusals=[404], **read
+        ),
+        Operation(path=chat, summary="Run an agent as a chat completion", **run, **given),
+        Operation(path=answers, summary="Run an agent as a response", **run, **given),
+        Operation(path=one, summary="Read a response", refusals=[404], **read),
+        Operation(path=f"{one}/cancel", summary="Cancel the run of a response", **run),
+    ]
+
+
 _OTHERS = [
     Operation(
         method="GET",
@@ -108,6 +139,7 @@ _OTHERS = [
         media=EVENTS,
         refusals=[404, 409, 413, 415, 429],
     ),
+    *_of_openai(),
 ]
 """Operations that other modules serve."""
 
@@ -148,7 +180,8 @@ def _contents() -> tuple[dict[str, Any], dict[str, Any]]:
     kinds = [(("answer", each.answer), "serialization") for each in operations if each.answer]
     kinds += [(("body", each.body), "validation") for each in operations if each.body is not None]
     kinds += [(("query", each.query), "validation") for each in operations]
-    kinds += [(("answer", kind), "serialization") for kind in (ProblemBody, RuntimeEvent)]
+    others = (ProblemBody, OpenAiError, RuntimeEvent)
+    kinds += [(("answer", kind), "serialization") for kind in others]
     inputs = [(key, mode, TypeAdapter(key[1])) for key, mode in dict(kinds).items()]
     found, definitions = TypeAdapter.json_schemas(cast("Any", inputs), ref_template=_REF)
     schemas: dict[str, Any] = definitions.get("$defs", {})
@@ -198,10 +231,12 @@ def _responses(operation: Operation, known: Mapping[tuple[str, Any], Any]) -> di
         refusals |= {401, 403}
     if operation.method == "POST":
         refusals |= {409, 422}
-    problem = {"schema": known["answer", ProblemBody]}
+    content = {_PROBLEM: {"schema": known["answer", ProblemBody]}}
+    if operation.path.startswith(_OPENAI):
+        content = {JSON: {"schema": known["answer", OpenAiError]}}
     for status in sorted(refusals):
         title = _TITLES.get(status, "It cannot be answered now")
-        responses[str(status)] = {"description": title, "content": {_PROBLEM: problem}}
+        responses[str(status)] = {"description": title, "content": content}
     return responses
 
 
@@ -209,6 +244,8 @@ def _done(operation: Operation, known: Mapping[tuple[str, Any], Any]) -> dict[st
     content: dict[str, Any] = {JSON: {}}
     if operation.answer is not None:
         content = {JSON: {"schema": known["answer", operation.answer]}}
+        if operation.path in _STREAMED:
+            content[EVENTS] = {"schema": _event(operation, known)}
     elif operation.media == EVENTS:
         content = {EVENTS: {"schema": _event(operation, known)}}
     elif operation.media == FILE:

@@ -65,8 +65,8 @@ def disposition(path: str) -> str:
     A name that is not plain ASCII is given a second time, in UTF-8.
     """
     name = re.split(r"[/\\]", path)[-1]
-    name = "".join(sign for sign in name if sign.isprintable())[:_LONGEST_NAME].strip(" .")
-    name = name.encode(errors="replace").decode() or "file"
+    name = "".join(sign for sign in name if sign.isprintable())[:_LONGEST_NAME].strip()
+    name = name.encode(errors="replace").decode().rstrip(".") or "file"
     plain = _NOT_PLAIN.sub("_", name)
     header = f'attachment; filename="{plain}"'
     return header if plain == name else f"{header}; filename*=UTF-8''{quote(name, safe='')}"

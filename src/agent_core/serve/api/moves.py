@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from agent_core.errors import ErrorCode
+from agent_core.errors import ErrorCode, StorageError
 from agent_core.serve.bodies import Body
 from agent_core.serve.operations import Call, Created, Operation, Query
 from agent_core.serve.problems import Problem
@@ -62,7 +62,12 @@ async def _fork(call: Call[Query, Fork]) -> Created:
         if not body.into.startswith("/") or "\0" in body.into:
             raise Problem(400, "into is not an absolute path", code=ErrorCode.VALIDATION_ERROR)
     runtime = await call.visit.acting(session_id)
-    forked = await runtime.fork(session_id, body.node_id, into=body.into)
+    try:
+        forked = await runtime.fork(session_id, body.node_id, into=body.into)
+    except StorageError as error:
+        if body.into is None or error.code is not ErrorCode.STORAGE_ERROR or error.retryable:
+            raise
+        raise Problem(400, error.message, code=error.code, details=error.details) from None
     return Created(await _clean(call.visit, forked), f"/api/sessions/{forked.session_id}")
 
 

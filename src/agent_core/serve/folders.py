@@ -137,7 +137,9 @@ class Folders:
         await asyncio.gather(*stopping, return_exceptions=True)
 
     async def close(self) -> None:
-        """Close all runtimes; the reader last."""
+        """Close all runtimes, the reader last; what memory was asked for is left to later ones."""
+        for opened in self._opened.values():
+            opened.runtime.leave_wishes()
         others = [each.runtime for each in self._opened.values() if each.runtime is not self.reader]
         await asyncio.gather(*(each.close() for each in others), return_exceptions=True)
         await self.reader.close()

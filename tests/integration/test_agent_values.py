@@ -14,15 +14,18 @@ from agent_core import (
     AgentRuntime,
     Budget,
     ErrorCode,
+    EventType,
     ExtensionContext,
     ModelRequest,
     RunError,
+    RunHandle,
+    StorageError,
     ToolContext,
     Toolset,
     tool,
 )
 from agent_core.providers.scripted import Calls, ScriptedCall, ScriptedProvider, calls
-from agent_core.types import JsonBlock, ToolResultBlock
+from agent_core.types import JsonBlock, RuntimeEvent, ToolResultBlock
 from isolation import Home
 from runtimes import CONFIG, Asked, runtime
 from tables import together
@@ -410,3 +413,41 @@ async def test_agents_that_could_only_wait_for_one_another_are_refused(
     async with runtime(home, project, provider, config=CONFIG + limits) as made:
         await made.run("go", agents=[outer])
     assert "child_agent_limit_exceeded" in str(provider.requests[2].messages[-1])
+
+
+async def test_the_children_of_a_child_can_be_watched(home: Home, project: Path) -> None:
+    inner = Agent("inner", "You are inner.", tools=())
+    outer = Agent("outer", "You are outer.", tools=(), agents=[inner])
+    watched: dict[str, list[RuntimeEvent]] = {}
+
+    async def watch(handle: RunHandle[Any], run_id: str, group: asyncio.TaskGroup) -> None:
+        seen = watched[run_id] = []
+        async for event in handle.child_events(run_id):
+            seen.append(event)
+            if event.event_type is EventType.CHILD_AGENT_CREATED:
+                group.create_task(watch(handle, event.payload["child_run_id"], group))
+
+    provider = ScriptedProvider(
+        [start("outer"), start("inner"), "innermost", "outer", "done", "hello"]
+    )
+    async with runtime(home, project, provider) as made:
+        async with asyncio.TaskGroup() as group:
+            handle = await made.start("go", "s1", agents=[outer])
+            async for event in handle.events():
+                if event.event_type is EventType.CHILD_AGENT_CREATED:
+                    group.create_task(watch(handle, event.payload["child_run_id"], group))
+        first, second = watched
+        assert {event.run_id for event in watched[second]} == {second}
+        assert watched[second][-1].event_type is EventType.RUN_COMPLETED
+        stored = [event async for event in handle.child_events(second)]
+        assert stored[-1].event_id == watched[second][-1].event_id
+        found = await handle.inspect_child(second)
+        assert found.run.parent_run_id == first
+        other = await made.run("hi", "s2")
+        for stranger in (other.run_id, handle.run_id):
+            with pytest.raises(StorageError) as caught:
+                await handle.inspect_child(stranger)
+            assert caught.value.code is ErrorCode.RUN_NOT_FOUND
+        child = await made.attach(other.run_id)
+        with pytest.raises(StorageError):
+            await child.inspect_child(second)

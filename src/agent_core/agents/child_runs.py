@@ -484,11 +484,15 @@ class ChildRuns:
         child = self._running.get(run_id)
         return child is not None and child.is_working
 
-    def stream(self, run_id: str, *, parent_run_id: str | None = None) -> EventStream | None:
-        """Return the events of a running child, which must be of that parent if one is given."""
-        child = self._running.get(run_id)
-        is_meant = child is not None and parent_run_id in {None, child.run.parent_run_id}
-        return child.stream if child is not None and is_meant else None
+    def stream(self, run_id: str, *, below: str | None = None) -> EventStream | None:
+        """Return the events of a running child; with `below`, only if it is below that run.
+
+        A child of a child is below the runs of both.
+        """
+        found = child = self._running.get(run_id)
+        while below is not None and child is not None and child.run.parent_run_id != below:
+            child = self._running.get(child.run.parent_run_id or "")
+        return None if found is None or child is None else found.stream
 
     async def store(self, parent_run_id: str) -> None:
         """Store everything noted by the children of a run that has been cancelled."""

@@ -512,16 +512,17 @@ class RunHandle(Generic[OutputT]):
     def child_events(self, child_run_id: str, debug: bool = False) -> AsyncGenerator[RuntimeEvent]:
         """Yield a child run's stored events, then its live ones, up to its closing event.
 
-        `child_agent_created` and `worker_dispatched` on this run's own stream name its children.
-        Any number of readers may watch a child; slow readers, and readers that stop, do not affect
-        it. Text streamed earlier arrives as one delta with `from_start`.
+        `child_agent_created` and `worker_dispatched` on this run's own stream name its children,
+        and on a child's stream the children of that one, which can be watched here, too. Any number
+        of readers may watch a child; slow readers, and readers that stop, do not affect it. Text
+        streamed earlier arrives as one delta with `from_start`.
 
         Raises:
-            StorageError: `run_not_found`: no such run, or not a child of this one.
+            StorageError: `run_not_found`: no such run, or it is not below this one.
             AgentCoreError: `validation_error`: this is not the event loop of the runtime.
         """
         self._runs.home.require()
-        events = self._runs.watch_child(child_run_id, parent_run_id=self.run_id, debug=debug)
+        events = self._runs.watch_child(child_run_id, below=self.run_id, debug=debug)
         return TaskStream(events)
 
     async def inspect_child(
@@ -530,12 +531,12 @@ class RunHandle(Generic[OutputT]):
         """Return everything about a child run: its nodes, events, artifacts and model requests.
 
         Raises:
-            StorageError: `run_not_found`: no such run, or not a child of this one.
+            StorageError: `run_not_found`: no such run, or it is not below this one.
             AgentCoreError: `validation_error`: this is not the event loop of the runtime.
         """
         self._runs.home.require()
         return await self._sessions.inspect_child(
-            child_run_id, parent_run_id=self.run_id, include_sensitive=include_sensitive
+            child_run_id, below=self.run_id, include_sensitive=include_sensitive
         )
 
 

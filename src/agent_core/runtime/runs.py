@@ -341,18 +341,18 @@ class Runs:
         return events if debug else _hide_debug(events)
 
     async def watch_child(
-        self, run_id: str, *, parent_run_id: str, debug: bool = False
+        self, run_id: str, *, below: str, debug: bool = False
     ) -> AsyncGenerator[RuntimeEvent]:
         """Yield a child run's past events and then the following ones, for any number of readers.
 
         The child does not wait for a reader: a slow one misses deltas, but no stored event.
 
         Raises:
-            StorageError: `run_not_found`: no such run, or not a child of that parent.
+            StorageError: `run_not_found`: no such run, or it is not below that one.
         """
-        stream = self.children.stream(run_id, parent_run_id=parent_run_id)
+        stream = self.children.stream(run_id, below=below)
         if stream is None:
-            await self.require_child(run_id, parent_run_id=parent_run_id)
+            await self.require_below(run_id, below)
             events = self._reader.events(run_id, 0)
         else:
             events = self._read_stored_first(run_id, 0, stream)
@@ -372,17 +372,20 @@ class Runs:
             raise StorageError(ErrorCode.RUN_NOT_FOUND, message, details={"run_id": run_id})
         return record
 
-    async def require_child(self, run_id: str, *, parent_run_id: str) -> RunRecord:
-        """Return the run, if it is a child of that parent.
+    async def require_below(self, run_id: str, above: str) -> None:
+        """Check that a run is a child of another one, or of a child of it, at any depth.
 
         Raises:
             StorageError: `run_not_found`.
         """
         run = await self._store.run(run_id)
-        if run is None or run.parent_run_id != parent_run_id:
-            message = f"{shown_id(run_id)} is not a child run of {parent_run_id}"
+        seen = set[str]()
+        while run is not None and run.parent_run_id != above and run.run_id not in seen:
+            seen.add(run.run_id)
+            run = await self._store.run(run.parent_run_id) if run.parent_run_id else None
+        if run is None or run.parent_run_id != above:
+            message = f"{shown_id(run_id)} is not a child run of {above}, nor of its children"
             raise StorageError(ErrorCode.RUN_NOT_FOUND, message, details={"run_id": run_id})
-        return run
 
     async def wait(self, run_id: str) -> RunStatus:
         """Return the status of a run once it has ended or waits for an answer.

@@ -438,14 +438,14 @@ class Sessions:
         return [self._node(node) for node in await self._store.path(node_id)]
 
     async def inspect_child(
-        self, run_id: str, *, parent_run_id: str, include_sensitive: bool = False
+        self, run_id: str, *, below: str, include_sensitive: bool = False
     ) -> "InspectResult":
         """Return the details of a child run, with the requests it made.
 
         Raises:
-            StorageError: `run_not_found`: no such run, or not a child of that parent.
+            StorageError: `run_not_found`: no such run, or it is not below that one.
         """
-        await self._runs.require_child(run_id, parent_run_id=parent_run_id)
+        await self._runs.require_below(run_id, below)
         return await self.inspect_run(run_id, include_sensitive=include_sensitive)
 
     async def inspect_run(self, run_id: str, *, include_sensitive: bool = False) -> "InspectResult":

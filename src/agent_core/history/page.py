@@ -339,7 +339,7 @@ class SessionParts(HistoryWriter):
             f"<code>{plain(call.name)}</code> {gist}"
             f' <span class="muted">{plain(duration)}</span>'
         )
-        opened = " open" if call.is_bad or end.diff is not None else ""
+        opened = " open" if self.is_call_open(entry) else ""
         kind = "call bad-end" if call.is_bad else "call"
         self.write(
             f'<div class="{kind}"{self.call_id(entry)}><details{opened}><summary>{label}</summary>'
@@ -361,6 +361,10 @@ class SessionParts(HistoryWriter):
         if call.result is not None:
             label = f'<span class="muted">{say("result")}</span>'
             self.write(fold(label, self.pre(result_text(call.result))))
+
+    def is_call_open(self, entry: CallEntry) -> bool:
+        """Return whether a call is unfolded at first."""
+        return entry.call.is_bad or entry.call.end.diff is not None
 
     def call_id(self, entry: CallEntry) -> str:  # noqa: ARG002 - a page that follows runs has ids
         """Return the attribute with the id of a call's block."""

@@ -44,6 +44,10 @@ class Conversation(SessionParts):
         """Return the attribute with the id of a call's block."""
         return f' id="call-{plain(entry.key)}"' if entry.key else ""
 
+    def is_call_open(self, entry: CallEntry) -> bool:
+        """Return whether a call is unfolded at first: also while it works, and with children."""
+        return super().is_call_open(entry) or entry.call.ended is None or bool(entry.children)
+
     def begin(self, exchange: Exchange, place: str, *, in_call: bool) -> None:
         """Open the block of a run; its entries have a place of their own, to be followed."""
         super().begin(exchange, place, in_call=in_call)

@@ -1,7 +1,7 @@
 """Live parts of pages: events become fragments that replace or extend what the page shows."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing, suppress
 
 from agent_core.aio import TaskStream
@@ -15,6 +15,7 @@ from agent_core.serve.streams import ServerEvent
 from agent_core.text.pages import plain
 from agent_core.types import CLOSING_EVENTS, ReplayResult, RunRecord, RuntimeEvent
 from agent_core.types.event_details import (
+    ChildEvent,
     PermissionDecided,
     PermissionRequested,
     TextDelta,
@@ -28,7 +29,55 @@ _GATHERED_S = 0.05
 _LOOK_S = 1.0
 """Seconds between two looks for runs that others have started."""
 
-_ASKED = (PermissionRequested, PermissionDecided)
+
+class _News:
+    """Everything that a group of events changes on a page.
+
+    Attributes:
+        exchanges: runs that are not on the page.
+        added: entries that are not on the page, each with its run.
+        changed: calls that look different now.
+        outputs: what open calls have printed last, by their keys.
+        children: children that have begun or ended, each with the run above it.
+        ended: runs that have ended.
+        has_asked: a question was asked or answered.
+    """
+
+    def __init__(self) -> None:
+        self.exchanges: list[Exchange] = []
+        self.added: list[tuple[Exchange, Entry]] = []
+        self.changed: list[CallEntry] = []
+        self.outputs: dict[str, str] = {}
+        self.children: dict[str, Exchange] = {}
+        self.ended: list[Exchange] = []
+        self.has_asked = False
+        self._is_cleared = False
+        self._text = ""
+
+    def note(self, exchange: Exchange, touched: Sequence[Entry], new: Sequence[Entry]) -> None:
+        """Add what an event has changed in a run."""
+        self.added += [(exchange, entry) for entry in new]
+        for entry in touched:
+            is_new = any(entry is each for each in new)
+            if isinstance(entry, CallEntry) and not is_new and entry not in self.changed:
+                self.changed.append(entry)
+
+    def add_text(self, delta: TextDelta) -> None:
+        """Add a piece of the message that is being written."""
+        if delta.from_start:
+            self.clear_text()
+        self._text += delta.text
+
+    def clear_text(self) -> None:
+        """Remove the message that was being written: it is complete, or begins again."""
+        self._is_cleared, self._text = True, ""
+
+    def text_swaps(self) -> Iterator[str]:
+        """Yield what changes of the message that is being written."""
+        if self._is_cleared:
+            yield _swap("innerHTML", "now", plain(self._text))
+        elif self._text:
+            yield _swap("beforeend", "now", plain(self._text))
 
 
 class Live:
@@ -50,72 +99,96 @@ class Live:
         self._history = history
         self._session_id = history.session.session_id
         self._shown = {each.run_id for each in history.exchanges}
+        for exchange in history.exchanges:
+            self._shown |= {each.run_id for each in exchange.children}
 
     async def fragments(self, events: Sequence[RuntimeEvent]) -> str:
-        """Return the fragments for events that follow each other."""
-        parts: list[str] = []
-        text: list[str] = []
+        """Return the fragments for events that follow each other.
+
+        A fragment cannot change what another one of the same answer adds: everything is shown as it
+        is after the last event.
+        """
+        news = _News()
         for event in events:
-            details = event.details
-            if isinstance(details, TextDelta):
-                if details.from_start:
-                    text = []
-                    parts.append(_swap("innerHTML", "now", ""))
-                text.append(details.text)
-                continue
-            if text:
-                parts.append(_swap("beforeend", "now", plain("".join(text))))
-                text = []
-            parts.append(await self._fragment(event))
-        if text:
-            parts.append(_swap("beforeend", "now", plain("".join(text))))
+            if isinstance(event.details, TextDelta):
+                news.add_text(event.details)
+            else:
+                await self._take(event, news)
+        if news.ended:
+            await self._follow_path()
+        parts = [
+            *(self._block(each) for each in news.exchanges),
+            *self._entries(news),
+            *self._children(news),
+            *news.text_swaps(),
+        ]
+        if news.has_asked or news.ended:
+            parts.append(await self._questions())
+        for exchange in news.ended:
+            parts += self._end(exchange, is_new=exchange in news.exchanges)
+        if run := self._last_run(news):
+            parts.append(_swap("innerHTML", "status", status_mark(self.frame.say, run.status)))
         return "".join(parts)
 
-    async def _fragment(self, event: RuntimeEvent) -> str:
+    async def _take(self, event: RuntimeEvent, news: "_News") -> None:
+        """Add an event to the history, and note what it changes on the page."""
         await self._load(event)
         exchange = self._reader.exchange_of(event.run_id)
         before = len(exchange.entries)
-        entries = await self._reader.add_event(event)
-        parts: list[str] = []
+        touched = await self._reader.add_event(event)
         if event.run_id not in self._shown:
             self._shown.add(event.run_id)
             self._history.exchanges.append(exchange)
-            block = self._parts.exchange(exchange, self._number(exchange))
-            parts.append(_swap("beforeend", "conversation", block))
-            if exchange.run is not None:
-                parts.append(_swap("innerHTML", "status", self._status(exchange.run)))
-        else:
-            parts += self._changes(exchange, entries, before)
+            news.exchanges.append(exchange)
+        elif exchange not in news.exchanges:
+            news.note(exchange, touched, exchange.entries[before:])
         match event.details:
             case ToolOutput(text=text) | ToolProgress(text=text):
-                parts += self._output(event, text)
-            case details if isinstance(details, _ASKED):
-                parts.append(await self._questions())
+                entry = self._reader.open_call(event.agent_id, event.tool_call_id or "")
+                if entry is not None and entry.key:
+                    news.outputs[entry.key] = text
+            case PermissionRequested() | PermissionDecided():
+                news.has_asked = True
+            case ChildEvent(child_run_id=str(child)):
+                news.children.update({child: exchange})
             case _:
                 pass
         if event.node_id is not None:
-            parts.append(_swap("innerHTML", "now", ""))
+            news.clear_text()
         if event.event_type in CLOSING_EVENTS:
-            parts += await self._end(exchange)
-        return "".join(parts)
+            news.ended.append(exchange)
 
-    def _changes(self, exchange: Exchange, entries: Sequence[Entry], before: int) -> list[str]:
-        new = exchange.entries[before:]
-        parts: list[str] = []
-        for entry in entries:
-            body = self._parts.entry(entry)
-            if any(entry is each for each in new):
-                place = f"{exchange.run_id or 'outside'}-entries"
-                parts.append(_swap("beforeend", place, body))
-            elif isinstance(entry, CallEntry) and entry.key:
-                parts.append(_swap("outerHTML", f"call-{entry.key}", body))
-        return parts
+    def _block(self, exchange: Exchange) -> str:
+        block = self._parts.exchange(exchange, self._number(exchange))
+        return _swap("beforeend", "conversation", block)
 
-    def _output(self, event: RuntimeEvent, text: str) -> list[str]:
-        entry = self._reader.open_call(event.agent_id, event.tool_call_id or "")
-        if entry is None or not entry.key:
-            return []
-        return [_swap("innerHTML", f"output-{entry.key}", f"<pre>{plain(text)}</pre>")]
+    def _entries(self, news: "_News") -> Iterator[str]:
+        new = {id(entry) for _, entry in news.added}
+        for exchange, entry in news.added:
+            place = f"{exchange.run_id or 'outside'}-entries"
+            yield _swap("beforeend", place, self._parts.entry(entry))
+        for entry in news.changed:
+            if id(entry) not in new and entry.key:
+                yield _swap("outerHTML", f"call-{entry.key}", self._parts.entry(entry))
+        keys = {entry.key for entry in news.changed}
+        keys |= {entry.key for _, entry in news.added if isinstance(entry, CallEntry)}
+        for key, text in news.outputs.items():
+            if key not in keys:
+                yield _swap("innerHTML", f"output-{key}", f"<pre>{plain(text)}</pre>")
+
+    def _children(self, news: "_News") -> Iterator[str]:
+        """Yield the children that no call has started."""
+        for run_id, exchange in news.children.items():
+            found = next((each for each in exchange.children if each.run_id == run_id), None)
+            if found is None or exchange in news.exchanges:
+                continue
+            place = self.frame.say("child {number}", number=exchange.children.index(found) + 1)
+            block = self._parts.exchange(found, place)
+            if run_id in self._shown:
+                yield _swap("outerHTML", run_id, block)
+            else:
+                self._shown.add(run_id)
+                yield _swap("beforeend", f"{exchange.run_id or 'outside'}-entries", block)
 
     async def _load(self, event: RuntimeEvent) -> None:
         """Read the run and the node that an event names, if the page does not have them."""
@@ -139,30 +212,26 @@ class Live:
         records = await visit.runtime.approvals(self._session_id, tenant=visit.tenant)
         return _swap("innerHTML", "questions", self._parts.questions(records))
 
-    async def _end(self, exchange: Exchange) -> list[str]:
-        """Show the end of a run: its status, its files, and what can be done next."""
+    def _end(self, exchange: Exchange, *, is_new: bool) -> Iterator[str]:
+        """Yield the end of a run: its files, what can be done next, and what it has cost."""
         key = exchange.run_id or "outside"
-        await self._follow_path()
-        failure = f'<p class="notice bad">{plain(exchange.failure)}</p>' if exchange.failure else ""
-        label = self._parts.run_label(exchange, self._number(exchange))
-        status = [] if exchange.run is None else [self._status(exchange.run)]
-        return [
-            *(_swap("innerHTML", "status", each) for each in status),
-            _swap("innerHTML", "costs", self._parts.usage()),
-            _swap("innerHTML", "tree", self._parts.tree()),
-            _swap("innerHTML", "now", ""),
-            _swap("outerHTML", f"{key}-head", label),
-            _swap("innerHTML", f"{key}-foot", failure + self._parts.foot(exchange)),
-            _swap("innerHTML", "stop", ""),
-            await self._questions(),
-        ]
+        yield _swap("innerHTML", "costs", self._parts.usage())
+        yield _swap("innerHTML", "tree", self._parts.tree())
+        yield _swap("innerHTML", "stop", "")
+        if not is_new:
+            label = self._parts.run_label(exchange, self._number(exchange))
+            yield _swap("outerHTML", f"{key}-head", label)
+            failure = exchange.failure
+            notice = f'<p class="notice bad">{plain(failure)}</p>' if failure else ""
+            yield _swap("innerHTML", f"{key}-foot", notice + self._parts.foot(exchange))
+
+    def _last_run(self, news: "_News") -> RunRecord | None:
+        changed = [*news.exchanges, *news.ended]
+        return changed[-1].run if changed else None
 
     def _number(self, exchange: Exchange) -> str:
         numbers = enumerate(self._history.exchanges, 1)
         return next((str(number) for number, each in numbers if each is exchange), "")
-
-    def _status(self, run: RunRecord) -> str:
-        return status_mark(self.frame.say, run.status)
 
     async def _follow_path(self) -> None:
         visit = self.frame.visit

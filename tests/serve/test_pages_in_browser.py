@@ -1,0 +1,365 @@
+"""The console in a real browser: what is live, what is asked, and what models and tools write."""
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from axe_playwright_python.async_playwright import Axe
+
+from agent_core import AgentRuntime
+from agent_core.providers.scripted import Calls, Hangs, ScriptedCall, ScriptedProvider, calls
+from agent_core.types import ModelRequest, RunStatus
+from consoles import console
+from isolation import Home
+from mcp_clients import configure
+from model_server import ModelServer
+from own_consoles import serving
+from runtimes import CONFIG, ask, runtime
+from session_stories import a_story
+from windows_of_pages import Window, chromium, needs_chromium, window
+
+pytestmark = [needs_chromium, pytest.mark.timeout(180)]
+
+ASKS = (
+    f'{CONFIG}\n[permissions]\nunattended = "park"\n\n[workspace]\nsnapshots = "turn"\n\n'
+    "[memory]\nenabled = false\n"
+)
+
+
+async def test_two_browsers_and_another_process_follow_one_session(
+    home: Home, project: Path
+) -> None:
+    gate = asyncio.Event()
+
+    async def writes(_: ModelRequest) -> AsyncGenerator[Any]:
+        yield "First **half** "
+        await gate.wait()
+        yield "second half"
+        yield ScriptedCall(name="code.write_file", arguments={"path": "a.txt", "content": "one\n"})
+
+    provider = ScriptedProvider([writes, "All **done**.", Hangs(text="I think"), "Later."])
+    made = runtime(home, project, provider, config=ASKS)
+    other = runtime(home, project, ["From elsewhere."], config=ASKS)
+    async with (
+        made,
+        other,
+        console(made) as address,
+        chromium() as browser,
+        window(browser, address) as one,
+        window(browser, address) as two,
+    ):
+        await one.open("/")
+        await one.send("write it")
+        await one.shows("First **half**")
+        session = one.page.url.removeprefix(address).partition("#")[0]
+        await two.open(session)
+        await two.shows("First **half**")
+        gate.set()
+        for each in (one, two):
+            await each.shows("code.write_file asks to be allowed")
+        text = await one.page.locator("#conversation").inner_text()
+        assert text.count("second half") == 1
+        await two.page.get_by_role("link", name="code.write_file asks to be allowed").click()
+        await two.shows("+one")
+        await two.page.get_by_text("Change the arguments").click()
+        changed = '{"path": "b.txt", "content": "two\\n"}'
+        await two.page.get_by_label("Arguments, as JSON").fill(changed)
+        await two.press("Allow once")
+        for each in (one, two):
+            await each.page.locator("strong", has_text="done").wait_for()
+        assert (project / "b.txt").read_text() == "two\n"
+        await one.page.locator("#status", has_text="completed").wait_for()
+
+        await ask(other, "what else?", session.rpartition("/")[2])
+        for each in (one, two):
+            await each.shows("From elsewhere.")
+            found = await each.page.locator("#conversation").inner_text()
+            assert found.count("From elsewhere.") == 1
+
+        await two.send("think")
+        for each in (one, two):
+            await each.shows("I think")
+        await two.press("Stop")
+        await one.page.locator("#status", has_text="cancelled").wait_for()
+
+        await one.page.reload()
+        for _ in range(3):
+            await one.page.get_by_role("button", name="Undo", exact=True).click()
+        await one.shows("b.txt")
+        assert not (project / "b.txt").exists()
+        await one.press("Redo")
+        assert (project / "b.txt").exists()
+        await one.press("Fork here")
+        await one.shows("This is the fork.")
+        async with one.page.expect_download() as download:
+            await one.page.get_by_text("Export as one HTML file").click()
+        path = await (await download.value).path()
+        assert "All <strong>done</strong>." in path.read_text("utf-8")
+        one.check()
+        two.check()
+
+
+async def test_children_and_tasks_are_followed(home: Home, project: Path) -> None:
+    gate = asyncio.Event()
+    graph = {
+        "task_id": "build",
+        "title": "Build it",
+        "steps": [
+            {"step_id": "plan", "title": "Make the plan"},
+            {"step_id": "walls", "title": "Build walls", "depends_on_step_ids": ["plan"]},
+        ],
+    }
+
+    async def child(_: ModelRequest) -> AsyncGenerator[Any]:
+        yield "The child begins. "
+        await gate.wait()
+        yield "The child ends."
+
+    script: list[Any] = [
+        calls("agent.create_sub_agent", task="count the lines"),
+        child,
+        "Counted.",
+    ]
+    made = runtime(home, project, script, config=ASKS)
+    async with (
+        made,
+        console(made) as address,
+        chromium() as browser,
+        window(browser, address) as one,
+    ):
+        await one.open("/")
+        await one.send("count")
+        await one.page.get_by_text("child 1").click()
+        await one.page.get_by_role("link", name="Follow this run").last.click()
+        await one.shows("The child begins.")
+        gate.set()
+        await one.shows("The child ends.")
+        await one.page.locator("#status", has_text="completed").wait_for()
+        await one.page.get_by_role("link", name="The whole session").click()
+        await one.shows("Counted.")
+        session_id = one.page.url.rpartition("/")[2]
+        await made.tasks.create(session_id, **graph)
+        await one.page.reload()
+        steps = one.page.locator(".steps")
+        assert "Build walls" in await steps.locator("ul").inner_text()
+        one.check()
+
+
+HOSTILE = (
+    "<script>document.title='owned'</script><img src=https://evil.test/x onerror=alert(1)>"
+    "<b onmouseover=alert(1)>bold</b> [a](javascript:alert(1)) [b](https://evil.test/ok)"
+    " ![c](https://evil.test/t.png) </pre></details></main><h1>forged</h1>"
+    "<hx-partial hx-target='#main' hx-swap='innerHTML'>forged</hx-partial>"
+    "<div hx-get='https://evil.test/' hx-trigger='load'></div> \x1b[31mred \u202eltr\u202c \x07"
+    " <style>*{display:none}</style><form action='https://evil.test/'><button>x</button></form>"
+)
+
+
+async def test_what_models_and_tools_write_is_only_text(home: Home, project: Path) -> None:
+    name = HOSTILE.replace("/", "_")[:120]
+    (project / "note.txt").write_text(HOSTILE)
+    script: list[Any] = [
+        Calls(
+            text=HOSTILE,
+            reasoning=HOSTILE,
+            calls=[
+                ScriptedCall(name="code.read_file", arguments={"path": "note.txt"}),
+                ScriptedCall(name="code.read_file", arguments={"path": f"{name}.txt"}),
+            ],
+        ),
+        calls("code.write_file", path="note.txt", content=f"{HOSTILE}\n"),
+        HOSTILE,
+    ]
+    made = runtime(home, project, script, config=ASKS)
+    async with (
+        made,
+        console(made) as address,
+        chromium() as browser,
+        window(browser, address) as one,
+    ):
+        await one.open("/")
+        await one.send(HOSTILE)
+        await one.shows("asks to be allowed")
+        await one.open("/")
+        await _has_only_text(one)
+        await one.page.get_by_role("link", name="asks to be allowed").first.click()
+        await _has_only_text(one)
+        await one.press("Allow once")
+        await one.page.locator("#status", has_text="completed").wait_for()
+        session = one.page.url.removeprefix(address).partition("#")[0]
+        (run,) = await made.session_runs(session.rpartition("/")[2])
+        await made.rename_session(run.session_id, HOSTILE[:150])
+        for path in (session, f"/runs/{run.run_id}", f"/runs/{run.run_id}/changes",
+                     "/?query=forged", "/"):  # fmt: skip
+            await one.open(path)
+            await _has_only_text(one)
+        one.check()
+
+
+async def _has_only_text(one: Window) -> None:
+    page = one.page
+    assert "owned" not in await page.title()
+    found = await page.evaluate(
+        """() => [...document.querySelectorAll('main *')].filter(each =>
+            ['SCRIPT', 'STYLE', 'IFRAME', 'B', 'OBJECT'].includes(each.tagName)
+            || each.tagName === 'IMG'
+            || [...each.attributes].some(a => a.name.startsWith('on')
+                || (a.name === 'hx-get'))
+            || (each.tagName === 'A' && !['http:', 'https:', 'mailto:'].includes(each.protocol))
+            || (each.tagName === 'FORM' && !each.action.startsWith(location.origin))
+        ).map(each => each.outerHTML)"""
+    )
+    assert found == []
+    assert await page.locator("h1").count() == 1
+    text = await page.locator("main").inner_text()
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+
+
+async def shown_pages(made: AgentRuntime) -> list[str]:
+    """Every kind of page, with something on it."""
+    runs = await made.session_runs("sess_18aa")
+    child = next(each for each in runs if each.parent_run_id)
+    (question,) = await made.approvals()
+    return [
+        "/",
+        "/?query=lines",
+        "/sessions/sess_18aa",
+        f"/runs/{child.run_id}",
+        f"/runs/{runs[0].run_id}/changes",
+        f"/approvals/{question.request_id}",
+        "/workers",
+        "/settings",
+        "/sessions/none",
+    ]
+
+
+WIDER = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+OVERLAPS = """() => {
+  const boxes = [...document.querySelectorAll('h1, h2, p, li > a, button, input, textarea, select,'
+      + ' summary, dt, dd, td, th, label')]
+    .filter(each => each.checkVisibility())
+    .map(each => [each, each.getBoundingClientRect()])
+    .filter(([, box]) => box.width > 1 && box.height > 1 && box.right > 0);
+  const found = [];
+  for (const [one, a] of boxes) for (const [two, b] of boxes) {
+    if (one === two || one.contains(two) || two.contains(one)) continue;
+    const width = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+    const height = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+    if (width > 2 && height > 2) found.push([one, two].map(each => each.outerHTML.slice(0, 90)));
+  }
+  return found.slice(0, 3);
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_every_page_is_accessible_and_fits(home: Home, project: Path, scheme: Any) -> None:
+    await a_story(home, project)
+    writes = calls("code.write_file", path="a.txt", content="one\n")
+    made = runtime(home, project, [writes, "Done."], config=ASKS)
+    async with made, console(made) as address, chromium() as browser:
+        assert await (await made.start("write", "s1")).wait() is RunStatus.WAITING
+        language = {"light": "en-US", "dark": "zh-CN"}[scheme]
+        async with window(browser, address, color_scheme=scheme, locale=language) as one:
+            for path in await shown_pages(made):
+                await one.open(path)
+                for fold in await one.page.locator("details:not([open]) > summary").all():
+                    if await fold.is_visible():
+                        await fold.click()
+                results = await Axe().run(one.page)
+                assert results.violations_count == 0, (path, results.generate_report())
+                for width in (360, 800, 1440):
+                    await one.page.set_viewport_size({"width": width, "height": 900})
+                    wide = await one.page.evaluate(WIDER)
+                    assert wide <= 0, (path, width)
+                    assert await one.page.evaluate(OVERLAPS) == [], (path, width)
+                await one.page.emulate_media(media="print")
+                assert await one.page.locator("nav").first.is_hidden()
+                assert await one.page.locator("h1").is_visible()
+                await one.page.emulate_media(media="screen")
+            one.check()
+
+
+async def test_pages_are_used_with_keys_alone(home: Home, project: Path) -> None:
+    await a_story(home, project)
+    made = runtime(home, project, ["Hello."])
+    async with (
+        made,
+        console(made) as address,
+        chromium() as browser,
+        window(browser, address) as one,
+    ):
+        await one.open("/")
+        await one.page.keyboard.press("Tab")
+        focused = "document.activeElement.innerText || document.activeElement.id"
+        assert await one.page.evaluate(focused) == "Skip to the content"
+        await one.page.keyboard.press("Enter")
+        assert await one.page.evaluate("document.activeElement.id") == "main"
+        seen: list[str] = []
+        for _ in range(12):
+            await one.page.keyboard.press("Tab")
+            seen.append(await one.page.evaluate(focused))
+            width = "getComputedStyle(document.activeElement).outlineWidth"
+            assert await one.page.evaluate(width) != "0px"
+        assert "message" in seen
+        await one.page.locator("#message").focus()
+        await one.page.keyboard.type("hello there")
+        for _ in range(3):
+            await one.page.keyboard.press("Tab")
+        await one.page.keyboard.press("Enter")
+        await one.shows("Hello.")
+        one.check()
+
+
+async def test_times_are_those_of_the_reader(home: Home, project: Path) -> None:
+    made = runtime(home, project, ["Hello."])
+    async with made, console(made) as address, chromium() as browser:
+        await ask(made)
+        async with window(browser, address, timezone_id="Asia/Tokyo", locale="zh-CN") as one:
+            await one.open("/sessions/s1")
+            assert await one.page.locator("html").get_attribute("lang") == "zh"
+            await one.page.locator("time[data-is-local]").first.wait_for()
+            assert "UTC" not in await one.page.locator("time").first.inner_text()
+            await one.open("/")
+            await one.shows("Asia/Tokyo")
+            one.check()
+        async with window(browser, address, java_script_enabled=False) as one:
+            await one.open("/sessions/s1")
+            assert re.search(r"\d\d:\d\d UTC", await one.page.locator("main").inner_text())
+            await one.send("again")
+            await one.shows("again")
+
+
+async def test_a_page_goes_on_after_the_server_was_killed(home: Home, project: Path) -> None:
+    async with ModelServer(
+        [calls("code.write_file", path="a.txt", content="one\n"), "It is written.", "And more."]
+    ) as model:
+        configure(home, model.base_url("openai"))
+        with serving(home, project) as own:
+            port, address = own.port, own.address
+            async with chromium() as browser, window(browser, address) as one:
+                await one.page.goto(own.link)
+                await one.page.get_by_role("button").click()
+                await one.open("/")
+                await one.send("write it")
+                await one.shows("code.write_file asks to be allowed")
+                own.process.kill()
+                await asyncio.to_thread(own.process.wait)
+                with serving(home, project, port=port):
+                    await one.press("Allow once")
+                    await one.shows("It is written.")
+                    await one.page.locator("#status", has_text="completed").wait_for()
+                    text = await one.page.locator("#conversation").inner_text()
+                    assert text.count("It is written.") == 1
+                    assert (project / "a.txt").read_text() == "one\n"
+                    two = await one.page.context.new_page()
+                    await two.goto(one.page.url)
+                    await two.get_by_label("Message", exact=True).fill("more")
+                    await two.get_by_role("button", name="Send").click()
+                    await one.shows("And more.")
+                    text = await one.page.locator("#conversation").inner_text()
+                    assert text.count("And more.") == 1
+                assert one.elsewhere == []

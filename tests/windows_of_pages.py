@@ -86,7 +86,8 @@ async def chromium() -> AsyncGenerator[Browser]:
 @asynccontextmanager
 async def window(browser: Browser, address: str, **context: Any) -> AsyncGenerator[Window]:
     """A page with cookies and a language of its own."""
-    made = await browser.new_context(**{"locale": "en-US", **context})
+    options: dict[str, Any] = {"locale": "en-US", **context}
+    made = await browser.new_context(**options)
     made.set_default_timeout(30_000)
     try:
         yield Window(await made.new_page(), address)

@@ -55,7 +55,7 @@ STYLE = """
 .run>summary .muted{font-weight:400;font-size:.85rem}
 .who .muted{font-weight:400}.call p{margin:.2rem 0;font-size:.9rem}
 .run .run{margin:.6rem 0 .6rem .4rem;background:var(--soft)}
-.beside{border-style:dashed}.beside>summary{opacity:.8}
+.beside{border-style:dashed}.beside>summary{font-style:italic}
 main>section>.run{content-visibility:auto;contain-intrinsic-size:auto 4rem}
 .said{margin:.9rem 0;overflow-wrap:anywhere}.said>.who{margin:0 0 .2rem}
 .said.user{background:var(--soft);border-left:3px solid var(--link);border-radius:.3rem;

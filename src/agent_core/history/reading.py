@@ -321,8 +321,12 @@ class HistoryReader:
     def add_rows(self, page: ReplayResult) -> None:
         """Add agents and nodes that events name, and damaged rows."""
         self._agents |= {agent.agent_id: agent for agent in page.agents}
-        self.nodes |= {node.node_id: node for node in page.nodes}
+        self.add_nodes(page.nodes)
         self.note(page.damaged)
+
+    def add_nodes(self, nodes: Iterable[Node]) -> None:
+        """Add nodes that events name."""
+        self.nodes |= {node.node_id: node for node in nodes}
 
     def add_runs(self, runs: Iterable[RunRecord]) -> None:
         """Add runs, or their newer records."""

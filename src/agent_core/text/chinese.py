@@ -79,6 +79,7 @@ _PAGES = {
     "Reason": "理由",
     "Recent sessions": "最近的会话",
     "Redo": "重做",
+    "Reload this page to see what is new.": "重新加载此页以查看新内容。",
     "Replace these files": "替换这些文件",
     "Run": "运行",
     "Runs": "运行次数",

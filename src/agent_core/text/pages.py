@@ -172,7 +172,7 @@ def _markdown() -> MarkdownIt:
 
 def scrolls(say: Language = ENGLISH) -> str:
     """Return the attributes of an element that may be wider than the page."""
-    return f'class="scrolls" role="region" tabindex="0" aria-label="{say("table")}"'
+    return f'class="scrolls" role="group" tabindex="0" aria-label="{say("table")}"'
 
 
 def table(

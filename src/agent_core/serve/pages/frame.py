@@ -154,6 +154,12 @@ class Frame:
         url = self.url(*parts, done=done)
         return RedirectResponse(f"{url}#{anchor}" if anchor else url, 303)
 
+    def reload_hint(self) -> str:
+        """Return what a reader without scripts can do on a live page."""
+        url = plain(self.request.url.path)
+        link = f'<a href="{url}">{self.say("Reload this page to see what is new.")}</a>'
+        return f"<noscript><p>{link}</p></noscript>"
+
     def form(
         self, target: str, label: str, *, hidden: Mapping[str, str] | None = None, kind: str = ""
     ) -> str:

@@ -26,6 +26,9 @@ from agent_core.types.event_details import (
 _GATHERED_S = 0.05
 """Seconds in which the pieces of a text are put together."""
 
+_NEWEST = 20
+"""Nodes and runs among which those of a child's last event are."""
+
 _LOOK_S = 1.0
 """Seconds between two looks for runs that others have started."""
 
@@ -192,20 +195,21 @@ class Live:
 
     async def _load(self, event: RuntimeEvent) -> None:
         """Read the run and the node that an event names, if the page does not have them."""
-        runtime, tenant = self.frame.visit.runtime, self.frame.visit.tenant
-        is_closing = event.event_type in CLOSING_EVENTS
         known = self._reader.exchanges.get(event.run_id)
-        if event.run_id is not None and (known is None or known.run is None or is_closing):
-            page = await runtime.replay_session(
-                self._session_id, event.seq or 1, event.seq or 1, tenant=tenant
+        is_new = event.run_id is not None and (known is None or known.run is None)
+        is_unknown = event.node_id is not None and event.node_id not in self._reader.nodes
+        if not (is_new or is_unknown or event.event_type in CLOSING_EVENTS):
+            return
+        visit, seq = self.frame.visit, event.seq or 1
+        page = await visit.runtime.replay_session(self._session_id, seq, seq, tenant=visit.tenant)
+        self._reader.add_rows(page)
+        self._reader.add_runs(page.runs)
+        if not page.events:  # it is a child's: the timeline has only those of the user's runs
+            newest = await visit.runtime.pages.session(
+                self._session_id, _NEWEST, tenant=visit.tenant
             )
-            self._reader.add_rows(page)
-            self._reader.add_runs(page.runs)
-        elif event.node_id is not None and event.node_id not in self._reader.nodes:
-            page = await runtime.replay_session(
-                self._session_id, event.seq or 1, event.seq or 1, tenant=tenant
-            )
-            self._reader.add_rows(page)
+            self._reader.add_nodes(newest.nodes)
+            self._reader.add_runs(newest.runs)
 
     async def _questions(self) -> str:
         visit = self.frame.visit

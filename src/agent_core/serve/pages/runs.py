@@ -83,6 +83,7 @@ def _live(frame: Frame, run: RunRecord, after: int) -> str:
     label = say("The answer as it is written")
     return (
         f'<div id="now" class="now" role="log" aria-live="polite" aria-label="{label}"></div>'
+        f"{frame.reload_hint()}"
         f'<div hx-sse:connect="{url}" hx-sse:close="end" hx-swap="none" hidden></div>'
         f'<div id="stop">{stop}</div>'
     )

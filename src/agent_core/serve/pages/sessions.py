@@ -121,6 +121,7 @@ def _live(frame: Frame, part: Part) -> str:
     label = frame.say("The answer as it is written")
     return (
         f'<div id="now" class="now" role="log" aria-live="polite" aria-label="{label}"></div>'
+        f"{frame.reload_hint()}"
         f'<div hx-sse:connect="{url}" hx-swap="none" hidden></div>'
     )
 

@@ -1,5 +1,7 @@
 """Runs: starting, reading, following and cancelling them."""
 
+import asyncio
+from collections import OrderedDict
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Annotated, Any
@@ -177,6 +179,15 @@ def _last_event(given: str | None) -> int | None:
     return int(given)
 
 
+_PACE_S = 0.025
+"""Seconds between two live deltas: text that arrives faster is sent in larger pieces."""
+
+_KEPT = 256
+"""Stored events that are kept as they are sent, for other watchers of the same run."""
+
+_SENT: OrderedDict[str, ServerEvent] = OrderedDict()
+
+
 async def _sent(
     events: AsyncGenerator[RuntimeEvent], first: RuntimeEvent | None
 ) -> AsyncGenerator[ServerEvent]:
@@ -185,11 +196,22 @@ async def _sent(
             yield server_event(first)
         async for event in events:
             yield server_event(event)
+            if event.run_seq is None:
+                await asyncio.sleep(_PACE_S)
 
 
 def server_event(event: RuntimeEvent) -> ServerEvent:
     """Return an event of a run as it is sent: live deltas have no id."""
-    number = None if event.run_seq is None else str(event.run_seq)
+    if event.run_seq is None:
+        return _written(event, None)
+    if (known := _SENT.get(event.event_id)) is None:
+        known = _SENT[event.event_id] = _written(event, str(event.run_seq))
+        if len(_SENT) > _KEPT:
+            _SENT.popitem(last=False)
+    return known
+
+
+def _written(event: RuntimeEvent, number: str | None) -> ServerEvent:
     data = jsontext.dump_text(event.model_dump(mode="json"))
     return ServerEvent(data, event.event_type.value, number)
 

@@ -6,8 +6,8 @@
 The server is a process of its own: the ASGI application over a runtime that stores everything in
 SQLite, with a scripted model. This process plays all clients; both share the machine's cores.
 
-* `watchers`: clients that follow one run of 40 turns and a text of 2,000 chunks, from
-  `/api/runs/{id}/events`. Every one has to get every stored event, and the whole text.
+* `watchers`: clients that follow one run of 10 turns and a text of 500 chunks, 100 a second,
+  from `/api/runs/{id}/events`. Every one has to get every stored event, and the whole text.
 * `runs`: requests at once to `/v1/chat/completions`, streamed, each with a tool call and 100 chunks.
 
 CPU is that of the server, with all its threads; memory is its resident set.
@@ -32,7 +32,7 @@ OUTPUT = HERE / "results" / "console.json"
 PAGE = HERE.parent / "docs" / "performance.md"
 BEGIN, END = "<!-- console: begin -->", "<!-- console: end -->"
 TICKS = os.sysconf("SC_CLK_TCK")
-TURNS, CHUNKS, WORD = 40, 2_000, "word "
+TURNS, CHUNKS, PAUSE_S, WORD = 10, 500, 0.01, "word "
 SHORT_CHUNKS = 100
 START_S = 3.0
 """Seconds before the watched run says anything, for the watchers to come."""
@@ -174,7 +174,7 @@ class Reader:
 async def watchers(served, session, count):
     """Follow one run with so many clients; 0 runs it unwatched."""
     before = served.cpu_s()
-    message = f"{TURNS} {CHUNKS} 0.001 {START_S}"
+    message = f"{TURNS} {CHUNKS} {PAUSE_S} {START_S}"
     async with session.post(f"{served.address}/api/runs", json={"message": message}) as response:
         run = await response.json()
     readers = [Reader() for _ in range(count)]
@@ -216,7 +216,7 @@ async def chat(session, address):
     body = {
         "model": "soong-agent",
         "stream": True,
-        "messages": [{"role": "user", "content": f"1 {SHORT_CHUNKS} 0.001 0"}],
+        "messages": [{"role": "user", "content": f"1 {SHORT_CHUNKS} {PAUSE_S} 0"}],
     }
     text, first = "", 0.0
     async with session.post(f"{address}/v1/chat/completions", json=body) as response:

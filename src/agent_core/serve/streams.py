@@ -4,12 +4,11 @@ import asyncio
 import re
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
-from contextlib import aclosing, contextmanager
-from typing import Any, NamedTuple
+from contextlib import aclosing, contextmanager, suppress
+from typing import NamedTuple
 
 from starlette.types import Receive, Scope, Send
 
-from agent_core.aio import TaskStream
 from agent_core.serve.problems import Problem
 
 MOST = 100
@@ -29,6 +28,12 @@ END_S = 5.0
 
 _QUIET_S = 0.5
 """Seconds without an event after which a stream of a stopping server has shown what is stored."""
+
+_GATHER_S = 0.01
+"""Seconds within which events are sent together."""
+
+_AHEAD = 2**17
+"""Bytes that are written ahead of a reader."""
 
 _LINE_ENDS = re.compile(r"\r\n|\r|\n")
 
@@ -132,8 +137,7 @@ class EventStream:
             Problem: 429: the principal has too many streams; or an error of `begin`.
         """
         with self._streams.opened(self._principal):
-            events = TaskStream(await self._begin())
-            async with aclosing(events):
+            async with aclosing(await self._begin()) as events:
                 await self._send_all(events, scope, receive, send)
 
     async def _send_all(
@@ -172,24 +176,22 @@ class EventStream:
         """Yield events and comments, until the client has left or the server stops."""
         clock = asyncio.get_running_loop().time
         comment_at = clock() + COMMENT_S
-        stopping = asyncio.create_task(self._streams.stopping.wait())
         ends_at: float | None = None
-        upcoming = asyncio.create_task(_next(events))
+        written = _Written()
+        stopping = asyncio.create_task(self._streams.stopping.wait())
+        reading = asyncio.create_task(written.take_all(events))
+        for each in (left, stopping, reading):
+            each.add_done_callback(written.wake)
         try:
-            while not left.done():
-                if ends_at is None:
-                    waited: set[asyncio.Task[Any]] = {upcoming, left, stopping}
-                    timeout = max(comment_at - clock(), 0.0) if self._comments else None
+            while not (left.done() or (reading.done() and not written.parts)):
+                if ends_at is not None:
+                    timeout = min(_QUIET_S, ends_at - clock())
                 else:
-                    waited, timeout = {upcoming, left}, min(_QUIET_S, ends_at - clock())
-                    if timeout <= 0:
-                        return
-                await asyncio.wait(waited, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-                if upcoming.done():
-                    if (event := upcoming.result()) is None:
-                        return
-                    yield event.encode()
-                    upcoming = asyncio.create_task(_next(events))
+                    timeout = max(comment_at - clock(), 0.0) if self._comments else None
+                await written.wait(timeout)
+                if written.parts:
+                    await asyncio.sleep(_GATHER_S)
+                    yield written.taken()
                 elif ends_at is not None:
                     return
                 if ends_at is None and stopping.done():
@@ -197,16 +199,55 @@ class EventStream:
                 if self._comments and clock() >= comment_at:
                     comment_at = clock() + COMMENT_S
                     yield b":\n\n"
+            if reading.done():
+                reading.result()
         finally:
             stopping.cancel()
-            upcoming.cancel()
-            await asyncio.wait([upcoming])
-            if not upcoming.cancelled():
-                upcoming.exception()  # mark it as retrieved: nobody is left to be told
+            reading.cancel()
+            await asyncio.wait([reading])
 
 
-async def _next(events: AsyncGenerator[ServerEvent]) -> ServerEvent | None:
-    return await anext(events, None)
+class _Written:
+    """Events that are written and not sent yet.
+
+    Attributes:
+        parts: the events.
+    """
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self._size = 0
+        self._changed = asyncio.Event()
+        self._has_room = asyncio.Event()
+
+    async def take_all(self, events: AsyncGenerator[ServerEvent]) -> None:
+        """Write events, as long as the reader keeps up."""
+        async with aclosing(events):
+            async for event in events:
+                self.parts.append(event.encode())
+                self._size += len(self.parts[-1])
+                self._changed.set()
+                if self._size > _AHEAD:
+                    self._has_room.clear()
+                    await self._has_room.wait()
+
+    def wake(self, _: object) -> None:
+        """Let `wait` return."""
+        self._changed.set()
+
+    async def wait(self, timeout_s: float | None) -> None:
+        """Return once there are events, after `wake`, or when the time is over."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._changed.wait()
+        self._changed.clear()
+
+    def taken(self) -> bytes:
+        """Return all events, as they are sent, and make room for others."""
+        taken = b"".join(self.parts)
+        self.parts, self._size = [], 0
+        self._has_room.set()
+        return taken
 
 
 async def client_gone(receive: Receive) -> None:

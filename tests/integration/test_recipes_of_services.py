@@ -4,7 +4,9 @@ import asyncio
 import json
 import re
 import signal
+import subprocess
 import sys
+import time
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
@@ -162,7 +164,12 @@ def answer_as_bot(asked: Received) -> Reply:
     if "worth remembering" in said:
         if (told := re.search(r"\[user (node_\w+)\]\nRemember that I like short", said)) is None:
             return Says(text='{"explicit": false, "memories": []}')
-        wish = {"decision": "new", "category": "user", "filename": "short", "tags": []}
+        wish: dict[str, Any] = {
+            "decision": "new",
+            "category": "user",
+            "filename": "short",
+            "tags": [],
+        }
         wish |= {"summary": "Likes short answers", "content": "The user likes short answers."}
         memory = {**wish, "source_node_ids": [told[1]]}
         return Says(text=json.dumps({"explicit": True, "memories": [memory]}))
@@ -199,3 +206,40 @@ def test_a_bot_continues_its_chats_and_remembers_each_user(home: Home, project: 
     assert set(re.findall(r"(\w+) \(", left)) == {"c2", "long"}
     assert "They spoke at length of one word" in last.text
     assert len(last.text) < 120_000 < sum(map(len, long))
+
+
+def test_a_job_continues_after_its_process_was_killed(home: Home, project: Path) -> None:
+    script = [calls("measure", step=1), Hangs(), calls("measure", step=2), "Measured."]
+    with ModelServer.in_thread(script) as server:
+        variables = {**environment(home, server), "SECONDS": "0"}
+        command = [sys.executable, str(RECIPES / "resume.py")]
+        with subprocess.Popen(command, cwd=project, env=variables) as first:  # noqa: S603 - ours
+            while len(server.requests) < 2:  # the model has the result of the first step
+                assert first.poll() is None
+                time.sleep(0.02)
+            first.kill()
+        again = run(home, server, "resume", cwd=project)
+        server.assert_complete()
+    assert again.returncode == 0, again.stderr
+    assert again.stdout.splitlines() == ["measuring 2", "Measured."]
+    continued = server.requests[2].body["messages"]
+    said = [m["content"] for m in continued if m["role"] == "user"]
+    assert said == ["Measure the steps 1, 2 and 3.", "Go on."]
+    assert ["1.5" in m["content"] for m in continued if m["role"] == "tool"] == [True]
+
+
+@pytest.mark.parametrize(("decision", "output"), [("yes", "refunded order 7"), ("no", "denied")])
+def test_a_refund_is_approved_by_another_process(
+    home: Home, project: Path, decision: str, output: str
+) -> None:
+    with ModelServer.in_thread([calls("refund", order=7), "Done."]) as server:
+        asked = run(home, server, "remote_approval", "ask", "Refund order 7.", cwd=project)
+        assert asked.returncode == 0, asked.stderr
+        request = asked.stdout.strip()
+        said = run(home, server, "remote_approval", "answer", request, decision, cwd=project)
+        again = run(home, server, "remote_approval", "answer", request, decision, cwd=project)
+        server.assert_complete()
+    assert said.stdout.splitlines() == ["Done."], said.stderr
+    assert output in server.requests[1].body["messages"][-1]["content"]
+    assert again.returncode != 0
+    assert "already answered" in again.stderr

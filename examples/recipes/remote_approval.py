@@ -1,7 +1,7 @@
 """A refund that somebody else approves, later and in another process.
 
-python remote_approval.py ask "Refund order 7."
-python remote_approval.py answer REQUEST yes
+python examples/recipes/remote_approval.py ask "Refund order 7."
+python examples/recipes/remote_approval.py answer REQUEST yes
 """
 
 import asyncio
@@ -9,6 +9,9 @@ import os
 import sys
 
 from agent_core import AgentRuntime, tool
+
+MODEL = os.environ.get("MODEL", "openai:gpt-5-mini")
+CONFIG = {"permissions": {"unattended": "park"}}
 
 
 @tool
@@ -18,8 +21,7 @@ def refund(order: int) -> str:
 
 
 async def main(command: str, subject: str, decision: str = "") -> None:
-    config = {"permissions": {"unattended": "park"}}
-    async with AgentRuntime(model=os.environ["MODEL"], config=config, tools=[refund]) as runtime:
+    async with AgentRuntime(model=MODEL, config=CONFIG, tools=[refund]) as runtime:
         if command == "ask":
             result = await runtime.run(subject, tools=["refund"])
         else:

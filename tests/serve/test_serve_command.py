@@ -239,6 +239,28 @@ async def test_after_ten_wrong_tokens_further_ones_wait_and_who_is_signed_in_doe
                 assert response.status == 401
 
 
+def test_a_server_for_others_warns_of_what_can_be_read_or_guessed(
+    ready: Home, project: Path, certified: None
+) -> None:
+    tls = ("--tls-cert", "cert.pem", "--tls-key", "key.pem")
+    said: list[int] = []
+    for options, env in (((), {"CONSOLE_TOKEN": "short"}), ((), {}), (tls, {})):
+        with serving(ready, project, *OFF_LOOPBACK, *TOKEN_OPTION, *options, env=env) as console:
+            code, out, err = console.end()
+            assert (code, out) == (0, "")
+            said.append(err.count("warning: "))
+    assert said == [2, 1, 0]
+
+
+async def test_a_home_that_cannot_be_written_is_shown(ready: Home, project: Path) -> None:
+    (ready.path / "console.key").mkdir()
+    with serving(ready, project, "--read-only") as console:
+        async with signed_in(console) as client, client.get("/api/sessions") as response:
+            assert response.status == 200
+        code, _, err = console.end()
+    assert (code, "console.key" in err) == (0, True)
+
+
 async def test_signing_out_ends_the_cookie_in_the_browser(ready: Home, project: Path) -> None:
     with serving(ready, project) as console:
         async with signed_in(console) as client:

@@ -231,9 +231,10 @@ async def test_a_hundred_streams_are_enough_for_anyone_and_slow_readers_hold_not
                 ) as many:
                     opened = [await many.get(path) for _ in range(100)]
                     assert {each.status for each in opened} == {200}
-                    async with many.get(path) as response:
-                        assert response.status == 429
-                        assert int(response.headers["Retry-After"]) > 0
+                    for _ in range(900):
+                        async with many.get(path) as response:
+                            assert response.status == 429
+                            assert int(response.headers["Retry-After"]) > 0
                     assert (await start(client, "another"))["run_id"]
                     for each in opened:
                         each.close()

@@ -8,6 +8,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from agent_core.serve import streams
+from agent_core.serve.principals import Principal
 from agent_core.serve.problems import Problem
 from agent_core.serve.streams import EventStream, ServerEvent, Streams
 from consoles import served
@@ -20,6 +21,9 @@ def test_an_event_is_sent_with_its_type_and_its_id() -> None:
 def test_no_line_of_the_data_is_read_as_a_field() -> None:
     sent = ServerEvent("one\rid: 2\r\nevent: 3\n\ndata").encode()
     assert sent == b"data: one\ndata: id: 2\ndata: event: 3\ndata: \ndata: data\n\n"
+
+
+ANN = Principal("ann")
 
 
 class Ticks:
@@ -45,7 +49,7 @@ class Ticks:
         return self._events()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        stream = EventStream(self.streams, "ann", self._begin, retry_ms=self._retry_ms)
+        stream = EventStream(self.streams, ANN, self._begin, retry_ms=self._retry_ms)
         try:
             await stream(scope, receive, send)
         except Problem as problem:

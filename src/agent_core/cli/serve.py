@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from agent_core.serve.own_server import Start
     from agent_core.types import PermissionDecision, PermissionRequest
 
+_SHORT = 16
 _KEY_FILE, _KEY_BYTES = "console.key", 32
 
 
@@ -71,11 +72,16 @@ def _read_setup(path: "str | Path | None") -> Setup:
 
 
 def _read_key(home: Path) -> bytes:
-    """Return the secret of a home, which is made at the first start.
+    """Return the secret of a home, which is made at the first start."""
+    try:
+        return _kept_key(home)
+    except OSError as error:
+        why = error.strerror or str(error)
+        _say(f"warning: {home / _KEY_FILE}: {why}; browsers have to sign in again after a restart")
+        return secrets.token_bytes(_KEY_BYTES)
 
-    Raises:
-        OSError: it cannot be read or written.
-    """
+
+def _kept_key(home: Path) -> bytes:
     path = home / _KEY_FILE
     with suppress(FileNotFoundError):
         key = read_beginning(path, _KEY_BYTES)
@@ -103,6 +109,8 @@ def _listen(options: Options, setup: Setup, folders: list[Path], token: str | No
         if token is None and not is_local:
             raise require_token(host)
         cert, key = options.tls_cert, options.tls_key
+        if not is_local:
+            _warn(token or "", is_tls=cert is not None)
         start = Start(
             folders=folders,
             open_runtime=partial(_open_runtime, options.read_only),
@@ -115,6 +123,14 @@ def _listen(options: Options, setup: Setup, folders: list[Path], token: str | No
             is_read_only=options.read_only,
         )
         return asyncio.run(_serve(start, listening))
+
+
+def _warn(token: str, *, is_tls: bool) -> None:
+    if not is_tls:
+        what = "what is sent to this server, the token too, can be read on its way"
+        _say(f"warning: {what}; use --tls-cert, or a reverse proxy with TLS")
+    if len(token) < _SHORT:
+        _say(f"warning: a token of fewer than {_SHORT} characters can be guessed")
 
 
 async def _serve(start: "Start", listening: socket.socket) -> int:

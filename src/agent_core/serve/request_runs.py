@@ -63,7 +63,7 @@ class RunStream:
         run = RequestRun()
         streams, principal = self._visit.console.streams, self._visit.principal
         begin = partial(self._begin, run)
-        stream = EventStream(streams, principal.name, begin, headers=self._headers, retry_ms=None)
+        stream = EventStream(streams, principal, begin, headers=self._headers, retry_ms=None)
         try:
             await stream(scope, receive, send)
         finally:

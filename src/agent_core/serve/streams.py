@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from starlette.types import Receive, Scope, Send
 
+from agent_core.serve.principals import Principal
 from agent_core.serve.problems import Problem
 
 MOST = 100
@@ -70,25 +71,26 @@ class Streams:
 
     def __init__(self) -> None:
         self.stopping = asyncio.Event()
-        self._open = Counter[str]()
+        self._open = Counter[tuple[str | None, str]]()
 
     @contextmanager
-    def opened(self, principal: str) -> Generator[None]:
+    def opened(self, principal: Principal) -> Generator[None]:
         """Count a stream of a principal within the block.
 
         Raises:
             Problem: 429: the principal has too many.
         """
-        if self._open[principal] >= MOST:
-            detail = f"{principal} has {MOST} streams open, which is the most; close some of them"
+        key = (principal.tenant, principal.name)
+        if self._open[key] >= MOST:
+            detail = f"{principal.name} has {MOST} streams open, the most there may be; close some"
             raise Problem(429, detail, headers={"Retry-After": str(round(COMMENT_S))})
-        self._open[principal] += 1
+        self._open[key] += 1
         try:
             yield
         finally:
-            self._open[principal] -= 1
-            if not self._open[principal]:
-                del self._open[principal]
+            self._open[key] -= 1
+            if not self._open[key]:
+                del self._open[key]
 
     def end(self) -> None:
         """Let streams end with what is stored, in `END_S` seconds at most."""
@@ -100,7 +102,7 @@ class EventStream:
 
     Args:
         streams: the open streams of the application.
-        principal: the name of the sender of the request.
+        principal: the sender of the request.
         begin: called once the stream counts as open; returns the events. What it raises is the
             answer to the request.
         headers: further headers.
@@ -111,7 +113,7 @@ class EventStream:
     def __init__(
         self,
         streams: Streams,
-        principal: str,
+        principal: Principal,
         begin: Callable[[], Awaitable[AsyncGenerator[ServerEvent]]],
         *,
         headers: Mapping[str, str] | None = None,

@@ -166,7 +166,7 @@ async def _events(call: Call[EventsQuery, None]) -> EventStream | Response:
     async def begin() -> AsyncGenerator[ServerEvent]:
         return _sent(events, first)
 
-    return EventStream(visit.console.streams, visit.principal.name, begin)
+    return EventStream(visit.console.streams, visit.principal, begin)
 
 
 def _last_event(given: str | None) -> int | None:

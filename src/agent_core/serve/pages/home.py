@@ -110,8 +110,8 @@ async def stream_news(request: Request) -> Response:
     async def begin() -> AsyncGenerator[ServerEvent]:
         return _changes(frame)
 
-    streams, name = frame.visit.console.streams, frame.visit.principal.name
-    return cast("Response", EventStream(streams, name, begin))
+    visit = frame.visit
+    return cast("Response", EventStream(visit.console.streams, visit.principal, begin))
 
 
 async def _changes(frame: Frame) -> AsyncGenerator[ServerEvent]:

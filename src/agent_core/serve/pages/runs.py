@@ -103,7 +103,7 @@ async def stream(request: Request) -> Response:
         events = await visit.runtime.run_events(run_id, after, tenant=visit.tenant)
         return stream_run(live, run_id, events)
 
-    return cast("Response", EventStream(visit.console.streams, visit.principal.name, begin))
+    return cast("Response", EventStream(visit.console.streams, visit.principal, begin))
 
 
 @framed

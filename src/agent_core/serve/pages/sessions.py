@@ -186,8 +186,8 @@ async def stream(request: Request) -> Response:
         live = Live(frame, part.reader, part.history)
         return stream_session(live, session_id, after)
 
-    streams, name = frame.visit.console.streams, frame.visit.principal.name
-    return cast("Response", EventStream(streams, name, begin))
+    visit = frame.visit
+    return cast("Response", EventStream(visit.console.streams, visit.principal, begin))
 
 
 @framed

@@ -138,6 +138,7 @@ performance: $(READY)
 	$(BIN)/python bench/compare.py -o $(MEASURED) -s import,cold,seq-db,loop-db,loop200-db,conc,stream2k,stream,memory $(ARGS)
 	$(BIN)/python bench/scale.py
 	$(BIN)/python bench/page.py
+	$(BIN)/python bench/console.py
 
 dist: $(READY_DIST)
 	rm -rf dist

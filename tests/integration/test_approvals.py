@@ -17,7 +17,7 @@ from agent_core import (
     StorageError,
     tool,
 )
-from agent_core.errors import ConfigError, ErrorCode
+from agent_core.errors import ErrorCode
 from agent_core.permissions import UnattendedError
 from agent_core.providers.scripted import Calls, ScriptedCall, ScriptedProvider, calls
 from agent_core.storage.sqlite import SqliteSessionStore
@@ -911,5 +911,5 @@ async def test_questions_are_found_by_the_metadata_of_their_run(home: Home, proj
         assert await found(session_id="s3", user="ann") == []
         with pytest.raises(AgentCoreError, match="metadata is a dict or None, not a list"):
             await found(metadata=["team"])
-        with pytest.raises(ConfigError, match="the tenant 5 is not one"):
+        with pytest.raises(AgentCoreError, match="tenant is a text or None, not an int"):
             await found(tenant=5)

@@ -33,6 +33,7 @@ ARGUMENTS: dict[str, Any] = {
     "decision": "deny",
     "older_than": None,
     "project": ".",
+    "secrets": {},
     "session_id": "s1",
 }
 """Arguments for public methods; other required arguments get a text."""

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from enum import Enum
 from functools import wraps
 from pathlib import Path
-from types import NoneType, UnionType
+from types import FunctionType, NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
 from msgspec import Struct
@@ -97,15 +97,21 @@ class _Expected(Struct, frozen=True):
         return f"{', '.join(most)} or {last}" if most else last
 
 
-def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the method with a check before it."""
-    parameters = list(inspect.signature(function).parameters.values())[1:]
-    expected = {each.name: found for each in parameters if (found := _read(each.annotation))}
-    if not expected:
+_Signature = tuple[Sequence[str], Mapping[str, _Expected]]
+"""The names of the arguments that may be given by position, and the types of all that have any."""
+
+
+def _checked(function: FunctionType) -> Callable[..., Any]:
+    """Return the method with a check before it; the signature is read with its first call."""
+    code = function.__code__
+    if code.co_argcount + code.co_kwonlyargcount == 1:  # only self
         return function
-    names = [each.name for each in parameters if each.kind is not each.KEYWORD_ONLY]
+    known: list[_Signature] = []
 
     def check(args: Sequence[object], given: Mapping[str, object]) -> None:
+        if not known:
+            known.append(_read_signature(function))
+        names, expected = known[0]
         for name, value in [*zip(names, args, strict=False), *given.items()]:
             wanted = expected.get(name)
             if wanted is not None and not wanted.accepts(value):
@@ -126,6 +132,12 @@ def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(self, *args, **given)
 
     return checked
+
+
+def _read_signature(function: Callable[..., Any]) -> _Signature:
+    parameters = list(inspect.signature(function).parameters.values())[1:]
+    expected = {each.name: found for each in parameters if (found := _read(each.annotation))}
+    return [each.name for each in parameters if each.kind is not each.KEYWORD_ONLY], expected
 
 
 def _read(annotation: Any) -> _Expected | None:

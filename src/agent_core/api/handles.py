@@ -241,8 +241,9 @@ class RunHandle(Generic[OutputT]):
         from agent_core.events.stream import Subscription  # noqa: PLC0415 - loaded by now
 
         self._runs.home.require()
-        if not isinstance(debug, bool):  # pyright: ignore[reportUnnecessaryIsInstance] - typed by users
-            raise not_a_flag("debug", debug)
+        for name, given in (("debug", debug), ("holds_run", holds_run)):
+            if not isinstance(given, bool):  # pyright: ignore[reportUnnecessaryIsInstance] - typed by users
+                raise not_a_flag(name, given)
         events = self._runs.watch(self.run_id, after=self._after, debug=debug, holds_run=holds_run)
         is_here = self._runs.table.get(self.run_id) is not None
         if isinstance(events, Subscription):

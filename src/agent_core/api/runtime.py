@@ -246,8 +246,12 @@ class AgentRuntime:
         Runs are cancelled, queued ones first. With `[permissions] unattended = "park"`, a run whose
         callback has not answered a question waits for the answer as if there were no callback: any
         process can give it, and continue the run. Events of all runs can still be read.
+
+        Raises:
+            AgentCoreError: `validation_error`: this is not the event loop of the runtime.
         """
         if (services := self._home.opened) is not None:
+            services.runs.home.require()
             await services.runs.stop()
 
     def __enter__(self) -> Self:

@@ -30,7 +30,7 @@ help:
 	@echo "make docs    the documents and the reference as pages for a browser, in site/"
 	@echo "make reference  the pages of docs/reference/ and of the design documents anew, from docstrings and tables"
 	@echo "make captures   the approved screens of tests/captures/ anew; read the difference"
-	@echo "make picture    docs/terminal.svg anew, the terminal of a real run"
+	@echo "make picture    docs/terminal.svg and docs/images/ anew, the terminal and the console of real runs"
 	@echo "make bench   cost per run, turn and chunk, beside a bare loop and other frameworks"
 	@echo "make guard   CPU beside a bare loop, held to bounds; about a minute"
 	@echo "make performance  measure all of that and the cost of many things, into docs/performance.md"
@@ -122,6 +122,7 @@ docs: $(READY_DOCS)
 
 picture: $(READY)
 	$(BIN)/python docs/picture.py docs/terminal.svg
+	$(BIN)/python docs/console_pictures.py docs/images
 
 captures: $(READY)
 	SOONG_AGENT_REWRITE_CAPTURES=1 $(BIN)/pytest -q tests/integration/test_captures.py $(ARGS)

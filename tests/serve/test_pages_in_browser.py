@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from axe_playwright_python.async_playwright import Axe
+from axe_playwright_python.async_playwright import Axe  # pyright: ignore[reportMissingTypeStubs]
 
 from agent_core import AgentRuntime
 from agent_core.providers.scripted import Calls, Hangs, ScriptedCall, ScriptedProvider, calls
@@ -104,7 +104,7 @@ async def test_two_browsers_and_another_process_follow_one_session(
 
 async def test_children_and_tasks_are_followed(home: Home, project: Path) -> None:
     gate = asyncio.Event()
-    graph = {
+    graph: dict[str, Any] = {
         "task_id": "build",
         "title": "Build it",
         "steps": [
@@ -258,6 +258,7 @@ OVERLAPS = """() => {
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_every_page_is_accessible_and_fits(home: Home, project: Path, scheme: Any) -> None:
     await a_story(home, project)
+    axe: Any = Axe()
     writes = calls("code.write_file", path="a.txt", content="one\n")
     made = runtime(home, project, [writes, "Done."], config=ASKS)
     async with made, console(made) as address, chromium() as browser:
@@ -269,7 +270,7 @@ async def test_every_page_is_accessible_and_fits(home: Home, project: Path, sche
                 for fold in await one.page.locator("details:not([open]) > summary").all():
                     if await fold.is_visible():
                         await fold.click()
-                results = await Axe().run(one.page)
+                results: Any = await axe.run(one.page)
                 assert results.violations_count == 0, (path, results.generate_report())
                 for width in (360, 800, 1440):
                     await one.page.set_viewport_size({"width": width, "height": 900})

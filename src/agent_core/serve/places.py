@@ -1,5 +1,6 @@
 """The runtimes that requests use."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from agent_core.api import AgentRuntime
@@ -13,9 +14,12 @@ class Places(Protocol):
 
     Attributes:
         reader: reads every session that the console shows.
+        projects: the folders that are offered for new sessions, the first one by default; empty if
+            requests may not choose.
     """
 
     reader: AgentRuntime
+    projects: Sequence[str]
 
     async def of_session(self, session_id: str, cwd: str) -> AgentRuntime:
         """Return the runtime that acts for a session.
@@ -47,6 +51,7 @@ class OnePlace:
 
     def __init__(self, runtime: AgentRuntime) -> None:
         self.reader = runtime
+        self.projects = ()
 
     async def of_session(self, session_id: str, cwd: str) -> AgentRuntime:  # noqa: ARG002
         """Return the runtime."""

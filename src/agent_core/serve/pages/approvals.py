@@ -13,7 +13,7 @@ from agent_core.providers import jsontext
 from agent_core.serve.pages.frame import Frame, framed, problem_page
 from agent_core.serve.problems import Problem
 from agent_core.text import shown_json
-from agent_core.text.pages import plain, preformatted, section
+from agent_core.text.pages import fold, plain, preformatted, section
 from agent_core.types import ApprovalRecord, Decision
 
 _ROWS = 16
@@ -60,7 +60,7 @@ def _body(frame: Frame, record: ApprovalRecord) -> str:
         parts.append(section(say("Changes"), diff_block(diff), key="diff"))
     if record.arguments is not None:
         shown = preformatted(shown_json(record.arguments, indent=1))
-        parts.append(section(say("The whole call"), shown, key="call"))
+        parts.append(fold(say("The whole call"), shown, is_open=not diff))
     if record.decision is not None or record.state != "open":
         parts.append(section(say("Answer"), _answer(frame, record), key="answer"))
     elif frame.may("answer"):

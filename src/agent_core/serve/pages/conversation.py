@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from datetime import datetime
 
-from agent_core.history.page import SessionParts
+from agent_core.history.page import SessionParts, diff_block
 from agent_core.history.reading import CallEntry, Entry, Exchange, History, MessageEntry, NoteEntry
 from agent_core.history.tree import Branch
 from agent_core.serve.pages.frame import Frame
-from agent_core.text.pages import plain, preformatted
+from agent_core.text.pages import fold, plain, preformatted
 from agent_core.types import ApprovalRecord, ImageBlock, NodeType, Role, RunRecord, RunStatus
 
 _MOST_FILES = 50
@@ -184,8 +184,11 @@ def question_line(frame: Frame, record: ApprovalRecord) -> str:
     parts = [
         f'<a href="{url}">{plain(label)}</a>',
         preformatted(target or request.args_summary),
-        f'<p class="muted">{plain(request.cwd)} · {frame.moment(record.asked_at)}</p>',
     ]
+    if diff := str(request.metadata.get("diff") or ""):
+        parts.append(fold(say("Changes"), diff_block(diff)))
+    when = frame.moment(record.asked_at)
+    parts.append(f'<p class="muted">{plain(request.cwd)} · {when}</p>')
     if frame.may("answer"):
         allow = frame.form(url, say("Allow once"), hidden={"decision": "allow_once"}, kind="main")
         deny = frame.form(url, say("Deny"), hidden={"decision": "deny"}, kind="bad")

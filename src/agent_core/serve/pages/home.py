@@ -196,8 +196,16 @@ def _match(frame: Frame, match: SessionMatch) -> str:
 def _start(frame: Frame) -> str:
     if not frame.may("run"):
         return ""
-    say = frame.say
-    return section(say("New session"), message_form(frame, frame.address("runs")), key="new")
+    say, projects = frame.say, frame.visit.console.places.projects
+    choice = ""
+    if len(projects) > 1:
+        options = "".join(f"<option>{plain(each)}</option>" for each in projects)
+        choice = (
+            f'<div class="field"><label for="project">{say("Project")}</label>'
+            f'<select id="project" name="project">{options}</select></div>'
+        )
+    form = message_form(frame, frame.address("runs"), extra=choice)
+    return section(say("New session"), form, key="new")
 
 
 # --- the cost -------------------------------------------------------------------------------------

@@ -186,3 +186,29 @@ async def test_an_answer_counts_once(home: Home, project: Path) -> None:
         )
         await client.ended(run_id)
     assert sorted(each.status for each in answers) == [200] + [409] * 5
+
+
+async def test_events_go_on_without_a_gap_after_a_restart(home: Home, project: Path) -> None:
+    before = runtime(home, project, [WRITES], config=PARK)
+    seen: list[str] = []
+    async with before, api(before) as client:
+        run_id = (await client.post("/api/runs", {"message": "write"})).body["run_id"]
+        await client.ended(run_id, "waiting")
+        async for event in client.events(run_id):
+            seen += [event.id] if event.id else []
+            if len(seen) == 3:
+                break
+    after = runtime(home, project, ["done"], config=PARK)
+    async with after, api(after) as client:
+        last = {"Last-Event-ID": seen[-1]}
+        reading = asyncio.create_task(_ids(client, run_id, last))
+        asked = await client.asked()
+        await client.post(f"/api/approvals/{asked['request_id']}", {"decision": "deny"})
+        rest = await reading
+        assert (await client.ended(run_id))["status"] == "completed"
+    numbers = [int(each) for each in [*seen, *rest]]
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
+async def _ids(client: Api, run_id: str, last: dict[str, str]) -> list[str]:
+    return [event.id async for event in client.events(run_id, **last) if event.id]

@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 from agent_core.serve import streams
 from agent_core.serve.principals import Principal
 from agent_core.serve.problems import Problem
-from agent_core.serve.streams import EventStream, ServerEvent, Streams
+from agent_core.serve.streams import EventStream, Frames, ServerEvent, Streams
 from consoles import served
 
 
@@ -24,6 +24,20 @@ def test_no_line_of_the_data_is_read_as_a_field() -> None:
 
 
 ANN = Principal("ann")
+
+
+def test_an_event_that_many_streams_send_is_written_once() -> None:
+    frames, written = Frames(), list[object]()
+
+    def write(event: list[int]) -> ServerEvent:
+        written.append(event)
+        return ServerEvent(str(event))
+
+    events = [[number] for number in range(1000)]
+    for event in events:
+        assert {frames.frame(event, write).data for _ in range(3)} == {str(event)}
+    assert written == events
+    assert frames.frame([1], write).data == "[1]"
 
 
 class Ticks:

@@ -2,10 +2,10 @@
 
 import asyncio
 import re
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 from contextlib import aclosing, contextmanager, suppress
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from starlette.types import Receive, Scope, Send
 
@@ -36,7 +36,13 @@ _GATHER_S = 0.01
 _AHEAD = 2**17
 """Bytes that are written ahead of a reader."""
 
+_MOST_FRAMES = 256
+"""Events that are kept as they were sent."""
+
 _LINE_ENDS = re.compile(r"\r\n|\r|\n")
+
+
+Item = TypeVar("Item")
 
 
 class ServerEvent(NamedTuple):
@@ -62,15 +68,35 @@ class ServerEvent(NamedTuple):
         return "".join(f"{line}\n" for line in (*lines, "")).encode()
 
 
+class Frames:
+    """The last events as they were sent, for streams that send the same ones."""
+
+    def __init__(self) -> None:
+        self._known = OrderedDict[int, tuple[object, ServerEvent]]()
+
+    def frame(self, event: Item, make: Callable[[Item], ServerEvent]) -> ServerEvent:
+        """Return what `make` returns for an event, which is called once for each object."""
+        known = self._known.get(id(event))
+        if known is not None:  # it keeps the object, so that no other one has its id
+            return known[1]
+        frame = make(event)
+        self._known[id(event)] = event, frame
+        if len(self._known) > _MOST_FRAMES:
+            self._known.popitem(last=False)
+        return frame
+
+
 class Streams:
     """The open streams of an application, counted by principal.
 
     Attributes:
         stopping: set once streams have to end.
+        frames: the last events that were sent.
     """
 
     def __init__(self) -> None:
         self.stopping = asyncio.Event()
+        self.frames = Frames()
         self._open = Counter[tuple[str | None, str]]()
 
     @contextmanager

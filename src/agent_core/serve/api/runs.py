@@ -17,7 +17,7 @@ from agent_core.serve.bodies import Body
 from agent_core.serve.json_values import holds_part
 from agent_core.serve.operations import EVENTS, Call, Created, Number, Operation, Query
 from agent_core.serve.problems import Problem
-from agent_core.serve.streams import EventStream, ServerEvent
+from agent_core.serve.streams import EventStream, Frames, ServerEvent
 from agent_core.serve.visits import Visit
 from agent_core.types import (
     SESSION_ID_PATTERN,
@@ -164,7 +164,7 @@ async def _events(call: Call[EventsQuery, None]) -> EventStream | Response:
         return Response(status_code=204)
 
     async def begin() -> AsyncGenerator[ServerEvent]:
-        return _sent(events, first)
+        return _sent(events, first, visit.console.streams.frames)
 
     return EventStream(visit.console.streams, visit.principal, begin)
 
@@ -189,13 +189,13 @@ _SENT: OrderedDict[str, ServerEvent] = OrderedDict()
 
 
 async def _sent(
-    events: AsyncGenerator[RuntimeEvent], first: RuntimeEvent | None
+    events: AsyncGenerator[RuntimeEvent], first: RuntimeEvent | None, frames: Frames
 ) -> AsyncGenerator[ServerEvent]:
     async with aclosing(events):
         if first is not None:
             yield server_event(first)
         async for event in events:
-            yield server_event(event)
+            yield frames.frame(event, server_event)
             if event.run_seq is None:
                 await asyncio.sleep(_PACE_S)
 

@@ -48,9 +48,8 @@ from agcore.tools.error import ToolExecutionError
 from agent_core.aio.loops import SharedLoop, require_no_loop
 from agent_core.api.handles import RunResult
 from agent_core.config.models import NamedModel
-from agent_core.config.problems import nearest
 from agent_core.keywords import lists_keywords
-from agent_core.loop.options import Agent as EngineAgent
+from agent_core.loop.options import Agent as EngineAgent, hint_at_option
 from agent_core.providers.base import ProviderAdapter
 from agent_core.text import kind_of
 from agent_core.types import OutputT
@@ -199,7 +198,7 @@ class Agent(AgentSpec[DepsT, OutputT]):
         known = AgentSettings.__annotations__.keys()
         if unknown := settings.keys() - known:
             wrong = min(unknown)
-            hint = nearest(wrong, known)
+            hint = hint_at_option(wrong, {*known, *_PARTS})
             raise TypeError(f"Agent() got an unexpected keyword argument {wrong!r}{hint}")
         prompt = own.pop("system_prompt")
         given: dict[str, Any] = {"name": name, "output_type": output_type}

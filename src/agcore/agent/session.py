@@ -56,7 +56,7 @@ from agent_core.config.models import BudgetConfig
 from agent_core.config.problems import nearest
 from agent_core.extensions import ExtensionContext
 from agent_core.keywords import lists_keywords
-from agent_core.loop.options import RunOptions, with_instructions
+from agent_core.loop.options import RunOptions, hint_at_option, with_instructions
 from agent_core.text import plural
 from agent_core.types import OutputT, RunStatus, new_id
 
@@ -444,7 +444,7 @@ class AgentSession(Generic[DepsT, OutputT]):
         known = SessionSettings.__annotations__.keys()
         if unknown := settings.keys() - known:
             name = min(unknown)
-            raise TypeError(f"{name!r} is not a setting of a run{nearest(name, known)}")
+            raise TypeError(f"{name!r} is not a setting of a run{hint_at_option(name, known)}")
         given = {name: value for name, value in settings.items() if name != "tools"}
         own = {"output_type": self.agent.output_type, **self.agent.settings}
         if (write := self.agent.written_instructions) is not None:

@@ -237,7 +237,7 @@ def check_tenant(tenant: str) -> None:
         ConfigError: the name is invalid.
     """
     if not isinstance(tenant, str) or not re.fullmatch(NAME_PATTERN, tenant):  # pyright: ignore[reportUnnecessaryIsInstance] - typed by users
-        message = f"the tenant {tenant!r} is not one: use 1 to 40 letters, digits, _, - or ."
+        message = f"the tenant {tenant!r} is invalid: use 1 to 40 letters, digits, _, - or ."
         raise ConfigError(ErrorCode.CONFIG_ERROR, message)
 
 

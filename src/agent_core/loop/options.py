@@ -4,7 +4,7 @@ import inspect
 import json
 import math
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from typing import (
     TYPE_CHECKING,
@@ -334,6 +334,30 @@ _CHILD_GUARDS = frozenset({"tool_call", "tool_result"})
 OF_OTHER_MODEL: Mapping[str, Any] = {"temperature": None, "seed": None, "reasoning": None}
 """Options of a parent that do not apply to a child with a model of its own."""
 
+_ELSEWHERE = {
+    "system_prompt": "instructions",
+    "message_history": "history",
+    "messages": "history",
+    "context": "deps",
+    "usage_limits": "budget",
+    "max_budget_usd": "budget",
+    "response_format": "output_type",
+    "output_format": "output_type",
+    "result_type": "output_type",
+    "session": "session_id",
+    "thread_id": "session_id",
+    "conversation_id": "session_id",
+    "resume": "session_id",
+    "recursion_limit": "max_turns",
+    "max_steps": "max_turns",
+    "allowed_tools": "tools",
+    "disallowed_tools": "disabled_tools",
+    "middleware": "extensions",
+    "hooks": "extensions",
+    "capabilities": "extensions",
+}
+"""What other frameworks call options of a run."""
+
 _SETTINGS = ("temperature", "reasoning", "max_output_tokens")
 """Options that replace settings of the model."""
 _NAMES = tuple(each.name for each in fields(RunOptions))
@@ -568,6 +592,12 @@ def asked_placement(given: Mapping[str, Any]) -> Placement:
     return Placement(**given)
 
 
+def hint_at_option(name: str, known: Collection[str]) -> str:
+    """Return ` (did you mean …?)` for an unknown option, also for names of other frameworks."""
+    meant = _ELSEWHERE.get(name)
+    return f" (did you mean {meant}?)" if meant in known else nearest(name, known)
+
+
 def asked_options(options: object, given: Mapping[str, Any]) -> RunOptions[Any]:
     """Merge the options with those passed as keywords, and validate them all.
 
@@ -590,7 +620,8 @@ def asked_options(options: object, given: Mapping[str, Any]) -> RunOptions[Any]:
     }
     for name in given:
         if name not in _NAMES:
-            raise malformed_option(name, f"is not an option of a run{nearest(name, _NAMES)}")
+            hint = hint_at_option(name, [*_NAMES, "session_id"])
+            raise malformed_option(name, f"is not an option of a run{hint}")
         before = getattr(asked, name)
         if before is not getattr(NO_OPTIONS, name) and not (name == "metadata" and not before):
             raise malformed_option(

@@ -153,11 +153,11 @@ def checked_session_id(session_id: object) -> str:
     """Return a session id.
 
     Raises:
-        AgentCoreError: `validation_error`: it is not one.
+        AgentCoreError: `validation_error`: it is invalid.
     """
     if isinstance(session_id, str) and re.fullmatch(SESSION_ID_PATTERN, session_id):
         return session_id
-    message = f"the session id {session_id!r} is not one: use 1 to 64 letters, digits, _ or -"
+    message = f"the session id {session_id!r} is invalid: use 1 to 64 letters, digits, _ or -"
     raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from agcore import Agent, AgentSession
 from agcore.agent.spec import RunSettings
-from agent_core import AgentCoreError, AgentRuntime, RunOptions, Session
+from agent_core import AgentCoreError, AgentRuntime, ErrorCode, RunOptions, Session
 from agent_core.api.keywords import run_keywords
 from agent_core.loop.options import RunFields, StartFields
-from agent_core.testing import ScriptedRuntime
+from agent_core.testing import ScriptedProvider, ScriptedRuntime
 
 STARTS = [
     *(AgentRuntime.start, AgentRuntime.run, AgentRuntime.run_sync),
@@ -72,3 +72,34 @@ async def test_session_and_mode_may_be_given_by_position() -> None:
             await runtime.run("go", "s1", "odd")  # pyright: ignore[reportArgumentType]
         with pytest.raises(AgentCoreError, match="max_turn is not an option of a run"):
             await runtime.run("go", "s1", max_turn=2)  # pyright: ignore[reportCallIssue]
+
+
+@pytest.mark.parametrize(
+    ("elsewhere", "here"),
+    [
+        ("system_prompt", "instructions"),
+        ("message_history", "history"),
+        ("response_format", "output_type"),
+        ("thread_id", "session_id"),
+        ("max_turn", "max_turns"),
+    ],
+)
+async def test_a_name_of_another_framework_is_answered_with_the_one_here(
+    elsewhere: str, here: str
+) -> None:
+    options: dict[str, Any] = {elsewhere: "a"}
+    async with ScriptedRuntime(["one"]) as runtime:
+        with pytest.raises(AgentCoreError, match=f"did you mean {here}") as caught:
+            await runtime.run("go", **options)
+    assert caught.value.code is ErrorCode.VALIDATION_ERROR
+
+
+@pytest.mark.parametrize(
+    ("elsewhere", "here"), [("middleware", "extensions"), ("usage_limits", "budget")]
+)
+async def test_the_toolkit_knows_them_too(elsewhere: str, here: str) -> None:
+    options: dict[str, Any] = {elsewhere: []}
+    with pytest.raises(TypeError, match=f"did you mean {here}"):
+        Agent("a", **options)
+    with pytest.raises(TypeError, match=f"did you mean {here}"):
+        await Agent("a", model=ScriptedProvider(["b"])).run("go", **options)

@@ -10,6 +10,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from browser import CHROMIUM, tab
 from isolation import Home
 from mcp_clients import configure
 from own_consoles import BEARER, TOKEN, browser, serving, signed_in, started
@@ -237,6 +238,33 @@ async def test_after_ten_wrong_tokens_further_ones_wait_and_who_is_signed_in_doe
                 assert response.status == 404
             async with client.get(url) as response:  # without any token
                 assert response.status == 401
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
+async def test_a_browser_signs_in_with_the_link_and_then_with_the_token(
+    ready: Home, project: Path, tmp_path: Path
+) -> None:
+    with serving(ready, project, *TOKEN_OPTION) as console:
+        async with tab(tmp_path) as page:
+            await page.open(console.link)
+            await page.click("Sign in")
+            await page.until("location.pathname === '/'")
+            assert await page.run("document.cookie") == ""
+            await page.run("fetch('/logout', {method: 'POST'}).then(() => location.assign('/'))")
+            await page.until("document.querySelector('input[type=password]')")
+            await page.run(f"document.querySelector('#token').value = '{TOKEN}'")
+            await page.click("Sign in")
+            await page.until("location.pathname === '/' && !document.querySelector('#token')")
+            # A page of another origin signs nobody in, and posts nothing.
+            await page.run(f"location.assign('http://localhost:{console.port}/login')")
+            await page.until("location.hostname === 'localhost' && document.body")
+            await page.run(f"document.forms[0].action = '{console.address}/login'")
+            await page.run(f"document.querySelector('#token').value = '{TOKEN}'")
+            await page.run(
+                "addEventListener('securitypolicyviolation', e => { window.refused = e })"
+            )
+            await page.run("document.forms[0].submit()")
+            await page.until("window.refused && refused.effectiveDirective === 'form-action'")
 
 
 def test_a_server_for_others_warns_of_what_can_be_read_or_guessed(

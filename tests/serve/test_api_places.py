@@ -175,6 +175,22 @@ async def test_requests_for_one_session_wait_for_each_other(home: Home, project:
     assert [node["role"] for node in page["nodes"]] == ["user", "assistant"] * 8
 
 
+async def test_a_runtime_in_memory_is_served_too(project: Path) -> None:
+    model = ScriptedProvider([calls("code.list_files", path="."), "done"])
+    made = AgentRuntime(project, model=model, persist=False)
+    async with made, api(made) as client:
+        begun = await client.post("/api/runs", {"message": "hi", "session_id": "s1"})
+        run_id = begun.body["run_id"]
+        events = [event async for event in client.events(run_id)]
+        run = await client.ended(run_id)
+        page = (await client.get("/api/sessions/s1")).body
+        lists = ["/api/sessions", "/api/search?query=hi", "/api/cost?by=session"]
+        found = [(await client.get(path)).body["items"] for path in lists]
+    assert events[-1].event == "run_completed"
+    assert (run["text"], len(page["nodes"])) == ("done", 4)
+    assert [len(items) for items in found] == [1, 1, 1]
+
+
 async def test_an_answer_counts_once(home: Home, project: Path) -> None:
     made = runtime(home, project, [WRITES, "done"], config=PARK)
     async with made, api(made) as client:

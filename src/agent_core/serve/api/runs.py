@@ -143,11 +143,11 @@ async def _cancel(call: Call[Query, Body]) -> CancelResult:
 
 
 async def _nearest(visit: Visit, session_id: str) -> AgentRuntime:
-    """Return the runtime that acts for a session, or, if its folder is gone, the one that reads."""
+    """Return the runtime that acts for a session; if its folder cannot be used, the reader."""
     try:
         return await visit.acting(session_id)
     except AgentCoreError as error:
-        if error.code is not ErrorCode.SESSION_ELSEWHERE:
+        if error.code not in {ErrorCode.SESSION_ELSEWHERE, ErrorCode.CONFIG_ERROR}:
             raise
         return visit.runtime
 

@@ -85,11 +85,13 @@ async def test_two_browsers_and_another_process_follow_one_session(
         await two.press("Stop")
         await one.page.locator("#status", has_text="cancelled").wait_for()
 
+        assert await one.page.locator("#moved").inner_text() == ""
         await one.page.reload()
         for _ in range(3):
             await one.page.get_by_role("button", name="Undo", exact=True).click()
         await one.shows("b.txt")
         assert not (project / "b.txt").exists()
+        await two.shows("The session continues from another message now.")
         await one.press("Redo")
         assert (project / "b.txt").exists()
         await one.press("Fork here")
@@ -100,6 +102,35 @@ async def test_two_browsers_and_another_process_follow_one_session(
         assert "All <strong>done</strong>." in path.read_text("utf-8")
         one.check()
         two.check()
+
+
+async def test_messages_that_wait_are_shown_once_their_turn_comes(
+    home: Home, project: Path
+) -> None:
+    gate = asyncio.Event()
+
+    async def waits(_: ModelRequest) -> str:
+        await gate.wait()
+        return "The first answer."
+
+    made = runtime(home, project, [waits, "The second answer."], config=ASKS)
+    async with (
+        made,
+        console(made) as address,
+        chromium() as browser,
+        window(browser, address) as one,
+    ):
+        await one.open("/")
+        await one.send("first message")
+        await one.send("second message")
+        await one.shows("no model has seen it")
+        gate.set()
+        await one.shows("The second answer.")
+        await one.page.locator("#status", has_text="completed").wait_for()
+        said = one.page.locator("#conversation .said.user", has_text="second message")
+        assert await said.count() == 1
+        assert await one.page.locator("#conversation > .run").count() == 2
+        one.check()
 
 
 async def test_children_and_tasks_are_followed(home: Home, project: Path) -> None:

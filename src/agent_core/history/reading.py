@@ -156,7 +156,9 @@ class History(Struct):
     damaged: list[DamagedRow] = field(default_factory=list[DamagedRow])
 
     def is_beside(self, exchange: Exchange) -> bool:
-        """Return whether a run of the user has left no message on the active path."""
+        """Return whether a run of the user has ended and left no message on the active path."""
+        if exchange.run is not None and not exchange.run.status.is_terminal:
+            return False
         is_child = exchange.run is not None and exchange.run.parent_run_id is not None
         is_active = any(node.node_id in self.active for node in exchange.nodes)
         return bool(exchange.entries) and not is_child and not is_active

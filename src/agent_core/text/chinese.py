@@ -106,6 +106,7 @@ _PAGES = {
     "The latest messages": "最新的消息",
     "The model reads it if the call is denied.": "拒绝调用时，模型会读到它。",
     "The question was withdrawn: nobody waits for an answer.": "问题已撤回：不再等待答复。",
+    "The session continues from another message now.": "会话现在从另一条消息继续。",
     "The session continues from there.": "会话从那里继续。",
     "The token is wrong, or the link was used or is older than ten minutes.": (
         "令牌不正确，或者链接已用过，或已超过十分钟。"

@@ -58,6 +58,12 @@ class Conversation(SessionParts):
         label = super().run_label(exchange, place)
         return f'<span id="{_key(exchange)}-head">{label}</span>'
 
+    def unseen(self, exchange: Exchange, prompt: str) -> None:
+        """Write a prompt that no model has seen, in a place of its own: its message follows."""
+        self.write(f'<div id="{_key(exchange)}-unseen">')
+        super().unseen(exchange, prompt)
+        self.write("</div>")
+
     def begin_call(self, entry: CallEntry) -> None:
         """Open the block of a call; below an open one its output is followed."""
         super().begin_call(entry)

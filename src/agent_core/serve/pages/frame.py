@@ -22,7 +22,10 @@ from agent_core.serve.visits import Visit, visit_of
 from agent_core.text.languages import Language, language_of
 from agent_core.text.pages import plain
 
-_HTMX = '{"includeIndicatorCSS":false,"history":false,"transitions":false}'
+_HTMX = (
+    '{"includeIndicatorCSS":false,"history":false,"transitions":false,'
+    '"sse":{"reconnectMaxDelay":10000}}'
+)
 _MOST_NOTICES = 256
 _LANGUAGES = {"Vary": "Accept-Language"}
 

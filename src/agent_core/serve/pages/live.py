@@ -3,6 +3,9 @@
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing, suppress
+from typing import TypeVar
+
+from msgspec import Struct
 
 from agent_core.aio import TaskStream
 from agent_core.errors import AgentCoreError
@@ -23,14 +26,23 @@ from agent_core.types.event_details import (
     ToolProgress,
 )
 
+Event = TypeVar("Event")
+
 _GATHERED_S = 0.05
 """Seconds in which the pieces of a text are put together."""
 
 _NEWEST = 20
 """Nodes and runs among which those of a child's last event are."""
 
+MOST_QUEUED = 100
+"""Queued runs of a page that its stream knows of."""
+
 _LOOK_S = 1.0
 """Seconds between two looks for runs that others have started."""
+
+
+class Moved(Struct, frozen=True):
+    """Somebody has let a session continue from another node."""
 
 
 class _News:
@@ -44,6 +56,7 @@ class _News:
         children: children that have begun or ended, each with the run above it.
         ended: runs that have ended.
         has_asked: a question was asked or answered.
+        has_moved: the session continues from another node.
     """
 
     def __init__(self) -> None:
@@ -54,6 +67,7 @@ class _News:
         self.children: dict[str, Exchange] = {}
         self.ended: list[Exchange] = []
         self.has_asked = False
+        self.has_moved = False
         self._is_cleared = False
         self._text = ""
 
@@ -102,10 +116,19 @@ class Live:
         self._history = history
         self._session_id = history.session.session_id
         self._shown = {each.run_id for each in history.exchanges}
+        self._unseen = {each.run_id for each in history.exchanges if each.unseen_prompt is not None}
         for exchange in history.exchanges:
             self._shown |= {each.run_id for each in exchange.children}
 
-    async def fragments(self, events: Sequence[RuntimeEvent]) -> str:
+    def show_queued(self, run_ids: Sequence[str]) -> None:
+        """Note runs that are on the page although they have no events that it has seen."""
+        for run_id in filter(None, run_ids):
+            if run_id not in self._shown:
+                self._shown.add(run_id)
+                self._unseen.add(run_id)
+                self._history.exchanges.append(self._reader.exchange_of(run_id))
+
+    async def fragments(self, events: Sequence[RuntimeEvent | Moved]) -> str:
         """Return the fragments for events that follow each other.
 
         A fragment cannot change what another one of the same answer adds: everything is shown as it
@@ -113,7 +136,9 @@ class Live:
         """
         news = _News()
         for event in events:
-            if isinstance(event.details, TextDelta):
+            if isinstance(event, Moved):
+                news.has_moved = True
+            elif isinstance(event.details, TextDelta):
                 news.add_text(event.details)
             else:
                 await self._take(event, news)
@@ -129,6 +154,8 @@ class Live:
             parts.append(await self._questions())
         for exchange in news.ended:
             parts += self._end(exchange, is_new=exchange in news.exchanges)
+        if news.has_moved:
+            parts.append(_swap("innerHTML", "moved", self._moved()))
         if run := self._last_run(news):
             parts.append(_swap("innerHTML", "status", status_mark(self.frame.say, run.status)))
         return "".join(parts)
@@ -168,6 +195,9 @@ class Live:
     def _entries(self, news: "_News") -> Iterator[str]:
         new = {id(entry) for _, entry in news.added}
         for exchange, entry in news.added:
+            if exchange.run_id in self._unseen and exchange.unseen_prompt is None:
+                self._unseen.discard(exchange.run_id)
+                yield _swap("innerHTML", f"{exchange.run_id}-unseen", "")
             place = f"{exchange.run_id or 'outside'}-entries"
             yield _swap("beforeend", place, self._parts.entry(entry))
         for entry in news.changed:
@@ -229,6 +259,12 @@ class Live:
             notice = f'<p class="notice bad">{plain(failure)}</p>' if failure else ""
             yield _swap("innerHTML", f"{key}-foot", notice + self._parts.foot(exchange))
 
+    def _moved(self) -> str:
+        say, url = self.frame.say, self.frame.address("sessions", self._session_id)
+        said = say("The session continues from another message now.")
+        link = f'<a href="{url}">{say("Reload this page to see what is new.")}</a>'
+        return f'<p class="notice fair">{said} {link}</p>'
+
     def _last_run(self, news: "_News") -> RunRecord | None:
         changed = [*news.exchanges, *news.ended]
         return changed[-1].run if changed else None
@@ -253,7 +289,7 @@ async def stream_session(live: Live, session_id: str, after: int) -> AsyncGenera
     async with aclosing(_batches(_session_events(live.frame, session_id, after))) as batches:
         async for batch in batches:
             body = await live.fragments(batch)
-            last = max((event.seq or 0 for event in batch), default=0)
+            last = max((_seq_of(event) for event in batch), default=0)
             yield ServerEvent(body, id=str(last) if last else None)
 
 
@@ -269,13 +305,18 @@ async def stream_run(
     yield ServerEvent(run_id, event="end")
 
 
+def _seq_of(event: RuntimeEvent | Moved) -> int:
+    return 0 if isinstance(event, Moved) else event.seq or 0
+
+
 async def _session_events(
     frame: Frame, session_id: str, after: int
-) -> AsyncGenerator[RuntimeEvent]:
+) -> AsyncGenerator[RuntimeEvent | Moved]:
     """Yield the events of a session after one of them: stored ones, and those of active runs."""
     visit = frame.visit
     page = await visit.runtime.replay_session(session_id, -LOOKBACK, tenant=visit.tenant)
-    run = _active_run(page)
+    run, before = _active_run(page), page.session.active_node_id
+    has_followed = False
     while True:
         if run is None:
             page = await visit.runtime.replay_session(session_id, after + 1, tenant=visit.tenant)
@@ -283,12 +324,16 @@ async def _session_events(
             for event in page.events:
                 after = max(after, event.seq or 0)
                 yield event
+            is_moved = page.session.active_node_id != before
+            if is_moved and not (page.events or has_followed):
+                yield Moved()
+            before, has_followed = page.session.active_node_id, False
             if run is None and page.next_seq is None:
                 await asyncio.sleep(_LOOK_S)
             continue
         number = _last_of(page, run)
         found = await visit.runtime.run_events(run.run_id, number, tenant=visit.tenant)
-        run = None
+        run, has_followed = None, True
         async with aclosing(found) as events:
             async for event in events:
                 if event.seq is None or event.seq > after:
@@ -311,11 +356,11 @@ def _active_run(page: ReplayResult) -> RunRecord | None:
 
 
 async def _batches(
-    events: AsyncGenerator[RuntimeEvent],
-) -> AsyncGenerator[Sequence[RuntimeEvent]]:
+    events: AsyncGenerator[Event],
+) -> AsyncGenerator[Sequence[Event]]:
     """Yield events in groups: what comes within a moment is shown together."""
     stream = TaskStream(events)
-    upcoming: asyncio.Task[RuntimeEvent | None] | None = None
+    upcoming: asyncio.Task[Event | None] | None = None
     try:
         while True:
             upcoming = upcoming or asyncio.create_task(_next(stream))
@@ -345,7 +390,7 @@ async def _batches(
         await stream.aclose()
 
 
-async def _next(events: AsyncGenerator[RuntimeEvent]) -> RuntimeEvent | None:
+async def _next(events: AsyncGenerator[Event]) -> Event | None:
     return await anext(events, None)
 
 

@@ -13,7 +13,7 @@ from agent_core.history.reading import read_history
 from agent_core.serve.pages.conversation import Conversation, is_over
 from agent_core.serve.pages.forms import chosen_mode, message_form, options_of
 from agent_core.serve.pages.frame import Frame, framed, positive
-from agent_core.serve.pages.live import Live, stream_session
+from agent_core.serve.pages.live import MOST_QUEUED, Live, stream_session
 from agent_core.serve.pages.outcomes import moved_notice
 from agent_core.serve.pages.reading import Part, read_part
 from agent_core.serve.pages.tasks import task_graphs
@@ -117,7 +117,9 @@ async def _questions(frame: Frame, parts: Conversation, session_id: str) -> str:
 
 def _live(frame: Frame, part: Part) -> str:
     session_id = part.history.session.session_id
-    url = frame.address("sessions", session_id, "stream", after=part.last_seq)
+    waiting = [each.run_id or "" for each in part.history.exchanges if not each.entries]
+    queued = ",".join(waiting)  # they are on the page, and have no events yet
+    url = frame.address("sessions", session_id, "stream", after=part.last_seq, queued=queued)
     label = frame.say("The answer as it is written")
     return (
         f'<div id="now" class="now" role="log" aria-live="polite" aria-label="{label}"></div>'
@@ -180,10 +182,12 @@ async def stream(request: Request) -> Response:
     await frame.visit.session(session_id)
     given = request.headers.get("last-event-id") or request.query_params.get("after")
     after = positive(given) or 0
+    queued = request.query_params.get("queued", "").split(",")[:MOST_QUEUED]
 
     async def begin() -> AsyncGenerator[ServerEvent]:
-        part = await read_part(frame.visit, session_id, to_seq=max(after, 1))
+        part = await read_part(frame.visit, session_id, to_seq=after)
         live = Live(frame, part.reader, part.history)
+        live.show_queued(queued)
         return stream_session(live, session_id, after)
 
     visit = frame.visit

@@ -111,6 +111,19 @@ def test_a_start_that_cannot_be_is_refused_with_its_cause(
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize("package", ["starlette", "uvicorn", "h11", "ag_ui"])
+def test_a_missing_extra_is_named_with_its_cure(
+    ready: Home, project: Path, tmp_path: Path, package: str
+) -> None:
+    error = f"raise ModuleNotFoundError('No module named {package}', name={package!r})\n"
+    (tmp_path / f"{package}.py").write_text(error)
+    process = started(ready, project, "--port", "0", env={"PYTHONPATH": str(tmp_path)})
+    out, err = process.communicate(timeout=50)
+    assert (process.returncode, out) == (2, "")
+    assert "the extra serve; to install it:" in err
+    assert "Traceback" not in err
+
+
 def test_a_port_that_is_taken_is_named(ready: Home, project: Path) -> None:
     with serving(ready, project) as console:
         process = started(ready, project, "--port", str(console.port))

@@ -22,7 +22,8 @@ from agent_core.config.databases import find_database_url
 from agent_core.config.load import MODEL_VARIABLE, has_config, read_setup
 from agent_core.config.paths import Setup, resolve_home, resolve_project
 from agent_core.disk.replacing import replace_file
-from agent_core.errors import AgentCoreError
+from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
+from agent_core.installation import extra_command
 from agent_core.opening import read_beginning
 from agent_core.text import visible
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from agent_core.serve.own_server import Start
     from agent_core.types import PermissionDecision, PermissionRequest
 
+_PACKAGES = ("starlette", "uvicorn", "h11", "ag_ui")
 _SHORT = 16
 _KEY_FILE, _KEY_BYTES = "console.key", 32
 
@@ -43,7 +45,7 @@ def serve_console(options: Options) -> int:
     try:
         if (options.tls_cert is None) != (options.tls_key is None):
             raise ValueError("--tls-cert and --tls-key are given together")
-        import_module("agent_core.serve")  # says which extra it needs, if that is missing
+        _require_extra()
         token = read_token(options)
         first, *more = options.projects or [None]
         setup = _read_setup(first)
@@ -56,6 +58,23 @@ def serve_console(options: Options) -> int:
     except (AgentCoreError, OSError, ValueError) as error:
         _say(f"error: {redactor.text(str(error))}")
         return exit_code_of(error) if isinstance(error, AgentCoreError) else MISUSED
+
+
+def _require_extra() -> None:
+    """Refuse to start without the packages of the extra.
+
+    Raises:
+        ConfigError: one is missing.
+    """
+    try:
+        for name in _PACKAGES:
+            import_module(name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in _PACKAGES:
+            raise
+        cure = extra_command("serve")
+        what = f"soong-agent serve needs the extra serve; to install it:\n{cure}"
+        raise ConfigError(ErrorCode.CONFIG_ERROR, what) from None
 
 
 def _say(text: str) -> None:

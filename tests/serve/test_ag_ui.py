@@ -47,10 +47,12 @@ async def read(response: aiohttp.ClientResponse) -> AsyncGenerator[dict[str, Any
             yield json.loads(line.removeprefix(b"data: "))
 
 
-async def post(address: str, body: Mapping[str, Any]) -> list[dict[str, Any]]:
+async def post(
+    address: str, body: Mapping[str, Any], headers: Mapping[str, str] | None = None
+) -> list[dict[str, Any]]:
     """All events of one request."""
     async with (
-        aiohttp.ClientSession() as client,
+        aiohttp.ClientSession(headers=headers) as client,
         client.post(f"{address}/ag-ui", json=body) as response,
     ):
         assert response.status == 200, await response.text()
@@ -58,9 +60,12 @@ async def post(address: str, body: Mapping[str, Any]) -> list[dict[str, Any]]:
         return [event async for event in read(response)]
 
 
-async def refusal(address: str, body: object) -> tuple[int, dict[str, Any]]:
+async def refusal(
+    address: str, body: object, headers: Mapping[str, str] | None = None
+) -> tuple[int, dict[str, Any]]:
+    """The status and the body of the answer to a request that is refused."""
     async with (
-        aiohttp.ClientSession() as client,
+        aiohttp.ClientSession(headers=headers) as client,
         client.post(f"{address}/ag-ui", json=body) as response,
     ):
         assert response.content_type == "application/problem+json"
@@ -68,6 +73,7 @@ async def refusal(address: str, body: object) -> tuple[int, dict[str, Any]]:
 
 
 def texts(events: list[dict[str, Any]]) -> str:
+    """The text of all messages."""
     return "".join(each["delta"] for each in events if each["type"] == "TEXT_MESSAGE_CONTENT")
 
 

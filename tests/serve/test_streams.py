@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import ExitStack
+from typing import Any
 
 import aiohttp
 import pytest
@@ -151,3 +153,52 @@ async def test_a_principal_has_a_limited_number_of_streams(monkeypatch: pytest.M
 async def _status(client: aiohttp.ClientSession, address: str) -> int:
     async with client.get(address) as response:
         return response.status
+
+
+async def test_events_that_come_together_are_sent_together() -> None:
+    parts: list[bytes] = []
+
+    async def events() -> AsyncGenerator[ServerEvent]:
+        for number in range(5):
+            yield ServerEvent(str(number))
+
+    async def begin() -> AsyncGenerator[ServerEvent]:
+        return events()
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    async def send(message: Any) -> None:
+        parts.append(message.get("body", b""))
+
+    await EventStream(Streams(), ANN, begin, retry_ms=None)({"method": "GET"}, receive, send)
+    sent = [part for part in parts if part]
+    assert sent == [b"".join(f"data: {number}\n\n".encode() for number in range(5))]
+
+
+def test_the_more_streams_the_larger_the_pieces_of_text() -> None:
+    some = Streams()
+    alone = some.pace_s
+    with ExitStack() as stack:
+        for number in range(200):
+            stack.enter_context(some.opened(Principal(f"user {number % 4}")))
+        assert some.pace_s == pytest.approx(5 * alone)
+    assert some.pace_s == alone
+
+
+async def test_a_handler_of_events_that_fails_ends_its_stream() -> None:
+    async def events() -> AsyncGenerator[ServerEvent]:
+        yield ServerEvent("first")
+        raise Problem(500, "it broke")
+
+    async def begin() -> AsyncGenerator[ServerEvent]:
+        return events()
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    async def send(_: Any) -> None:
+        pass
+
+    with pytest.raises(Problem, match="it broke"):
+        await EventStream(Streams(), ANN, begin)({"method": "GET"}, receive, send)

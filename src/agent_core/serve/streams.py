@@ -33,6 +33,9 @@ _QUIET_S = 0.5
 _GATHER_S = 0.01
 """Seconds within which events are sent together."""
 
+_PACE_S, _AT_FULL_PACE = 0.025, 40
+"""Seconds between two pieces of live text, with up to so many streams."""
+
 _AHEAD = 2**17
 """Bytes that are written ahead of a reader."""
 
@@ -117,6 +120,11 @@ class Streams:
             self._open[key] -= 1
             if not self._open[key]:
                 del self._open[key]
+
+    @property
+    def pace_s(self) -> float:
+        """Seconds between two pieces of live text of a stream: the more streams, the longer."""
+        return _PACE_S * max(1.0, self._open.total() / _AT_FULL_PACE)
 
     def end(self) -> None:
         """Let streams end with what is stored, in `END_S` seconds at most."""

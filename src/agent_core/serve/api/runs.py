@@ -1,7 +1,6 @@
 """Runs: starting, reading, following and cancelling them."""
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Annotated, Any
@@ -17,7 +16,7 @@ from agent_core.serve.bodies import Body
 from agent_core.serve.json_values import holds_part
 from agent_core.serve.operations import EVENTS, Call, Created, Number, Operation, Query
 from agent_core.serve.problems import Problem
-from agent_core.serve.streams import EventStream, Frames, ServerEvent
+from agent_core.serve.streams import EventStream, ServerEvent, Streams
 from agent_core.serve.visits import Visit
 from agent_core.types import (
     SESSION_ID_PATTERN,
@@ -164,7 +163,7 @@ async def _events(call: Call[EventsQuery, None]) -> EventStream | Response:
         return Response(status_code=204)
 
     async def begin() -> AsyncGenerator[ServerEvent]:
-        return _sent(events, first, visit.console.streams.frames)
+        return _sent(events, first, visit.console.streams)
 
     return EventStream(visit.console.streams, visit.principal, begin)
 
@@ -179,39 +178,22 @@ def _last_event(given: str | None) -> int | None:
     return int(given)
 
 
-_PACE_S = 0.025
-"""Seconds between two live deltas: text that arrives faster is sent in larger pieces."""
-
-_KEPT = 256
-"""Stored events that are kept as they are sent, for other watchers of the same run."""
-
-_SENT: OrderedDict[str, ServerEvent] = OrderedDict()
-
-
 async def _sent(
-    events: AsyncGenerator[RuntimeEvent], first: RuntimeEvent | None, frames: Frames
+    events: AsyncGenerator[RuntimeEvent], first: RuntimeEvent | None, streams: Streams
 ) -> AsyncGenerator[ServerEvent]:
+    """Yield events; text that arrives too fast for the streams is sent in larger pieces."""
     async with aclosing(events):
         if first is not None:
             yield server_event(first)
         async for event in events:
-            yield frames.frame(event, server_event)
+            yield streams.frames.frame(event, server_event)
             if event.run_seq is None:
-                await asyncio.sleep(_PACE_S)
+                await asyncio.sleep(streams.pace_s)
 
 
 def server_event(event: RuntimeEvent) -> ServerEvent:
     """Return an event of a run as it is sent: live deltas have no id."""
-    if event.run_seq is None:
-        return _written(event, None)
-    if (known := _SENT.get(event.event_id)) is None:
-        known = _SENT[event.event_id] = _written(event, str(event.run_seq))
-        if len(_SENT) > _KEPT:
-            _SENT.popitem(last=False)
-    return known
-
-
-def _written(event: RuntimeEvent, number: str | None) -> ServerEvent:
+    number = None if event.run_seq is None else str(event.run_seq)
     data = jsontext.dump_text(event.model_dump(mode="json"))
     return ServerEvent(data, event.event_type.value, number)
 

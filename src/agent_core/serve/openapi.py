@@ -34,11 +34,13 @@ _TITLES: Mapping[int, str] = {
     401: "The sender is not known",
     403: "The sender may not do this",
     404: "It is unknown",
+    408: "The body has not arrived in time",
     409: "It conflicts with the present state",
     413: "The body is too large",
     415: "The body is not JSON",
     422: "The idempotency key was used with another body",
     429: "There are too many; Retry-After says when to try again",
+    503: "It cannot be answered now; Retry-After says when to try again",
 }
 
 _DONE: Mapping[int, str] = {200: "The answer", 201: "It was made; Location is its address"}
@@ -226,16 +228,16 @@ def _responses(operation: Operation, known: Mapping[tuple[str, Any], Any]) -> di
     responses = {str(operation.status): _done(operation, known)}
     if operation.media == EVENTS and operation.method == "GET":
         responses["204"] = {"description": "The run has ended, and no event is left"}
-    refusals = {400, *operation.refusals}
+    refusals = {400, 503, *operation.refusals}
     if operation.right is not None:
-        refusals |= {401, 403}
+        refusals |= {401, 403, 429}
     if operation.method == "POST":
-        refusals |= {409, 422}
+        refusals |= {408, 409, 422}
     content = {_PROBLEM: {"schema": known["answer", ProblemBody]}}
     if operation.path.startswith(_OPENAI):
         content = {JSON: {"schema": known["answer", OpenAiError]}}
     for status in sorted(refusals):
-        title = _TITLES.get(status, "It cannot be answered now")
+        title = _TITLES.get(status, "It has failed")
         responses[str(status)] = {"description": title, "content": content}
     return responses
 

@@ -50,11 +50,24 @@ VIOLATIONS = pytest.StashKey[list[Path]]()
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Start two workers for each processor: half of the time, tests wait for programs and disks.
+    """Start three workers for two processors: a part of the time, tests wait.
 
     A few tests chosen by name run here: each worker would import all the others first.
     """
-    return 0 if config.option.keyword else 2 * (os.cpu_count() or 1)
+    return 0 if config.option.keyword else max(3 * (os.cpu_count() or 1) // 2, 2)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not import a file without the word that is looked for, with `-k` and one word.
+
+    To import them all takes longer than to run the few tests that are meant.
+    """
+    word = str(config.option.keyword).lower()
+    is_test = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
+    if not is_test or not word.isidentifier() or config.getoption("apart"):
+        return None
+    text = f"{collection_path}\n{collection_path.read_text(encoding='utf-8')}"
+    return None if word in text.lower() else True
 
 
 def pytest_collection() -> None:

@@ -1,13 +1,15 @@
 """How much of a long table `make test` tries; `make test-all` tries all of it.
 
 A test that only repeats what others prove, with more combinations, is marked `sweep`, and runs with
-`pytest --whole` alone. A table of cases that share one cause is cut to a sample by `sampled`.
+`pytest --whole` alone. A table of cases that share one cause is cut to a sample by `sampled`, and
+two tables that are multiplied to a few of their pairs by `paired`.
 """
 
 from collections.abc import Iterable
 from typing import TypeVar
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 _is_whole = False
 
@@ -26,6 +28,15 @@ def is_whole() -> bool:
 def examples(whole: int) -> int:
     """Return how many examples of a property to try: these with `--whole`, otherwise a fifth."""
     return whole if _is_whole else max(whole // 5, 5)
+
+
+def paired(first: Iterable[T], second: Iterable[U]) -> list[tuple[T, U]]:
+    """Return each pair with `--whole`, and otherwise as few as have every value of both tables."""
+    ones, others = list(first), list(second)
+    if _is_whole:
+        return [(one, other) for one in ones for other in others]
+    count = max(len(ones), len(others))
+    return [(ones[index % len(ones)], others[index % len(others)]) for index in range(count)]
 
 
 def sampled(cases: Iterable[T], keep: int) -> list[T]:

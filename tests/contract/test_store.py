@@ -62,6 +62,7 @@ from rows import (
     an_event,
     an_opening,
 )
+from sweeps import paired
 
 COMPLETED = RunChange(status=RunStatus.COMPLETED, end_reason=EndReason.COMPLETED)
 
@@ -2072,9 +2073,12 @@ async def _text_of_folder(store: SessionStore, odd: str) -> list[str | None]:
     return [opened.session.cwd]
 
 
-@pytest.mark.parametrize("name", ODD_TEXTS)
 @pytest.mark.parametrize(
-    "write", [_text_of_artifact, _text_of_grant, _text_of_answer, _text_of_title, _text_of_folder]
+    ("name", "write"),
+    paired(
+        ODD_TEXTS,
+        [_text_of_artifact, _text_of_grant, _text_of_answer, _text_of_title, _text_of_folder],
+    ),
 )
 async def test_odd_text_in_a_column_is_kept_or_refused_and_breaks_nothing(
     session: SessionStore, name: str, write: Callable[..., Awaitable[list[str | None]]]

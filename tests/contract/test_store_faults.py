@@ -20,6 +20,7 @@ from agent_core.storage.sqlite import SqliteSessionStore
 from agent_core.types import RunStatus
 from judging import after_deaths
 from rows import an_opening
+from sweeps import sampled
 
 
 def start(program: str, database: Path, argument: str = "") -> subprocess.Popen[str]:
@@ -63,7 +64,7 @@ async def test_whatever_moment_a_process_is_killed_in_what_it_was_promised_is_th
     database: Path,
 ) -> None:
     promised: dict[str, int] = {}
-    for number, acknowledged in enumerate([0, 1, 2, 3, 4, 6, 9, 17, 40, 150]):
+    for number, acknowledged in enumerate(sampled([0, 1, 2, 3, 4, 6, 9, 17, 40, 150], 5)):
         session_id = f"s{number}"
         with start("append", database, session_id) as victim:
             assert victim.stdout is not None

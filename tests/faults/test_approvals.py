@@ -116,7 +116,7 @@ def test_a_run_that_asks_three_times_ends_whole(tally: Tally) -> None:
 def test_a_question_killed_at_any_write_of_the_database_is_asked_and_acted_on_once(
     tally: Tally, depth: Depth
 ) -> None:
-    points = depth.points(40, 70, 100, stride=43)
+    points = depth.points(40, 100, stride=43)
     assert tally.sweep(points, partial(kill, "pwrite64")), "no run was killed"
 
 
@@ -211,5 +211,5 @@ def interrupt(way: str, at: int) -> bool:
 def test_a_run_that_waits_interrupted_at_any_step_ends_once(
     way: str, tally: Tally, depth: Depth
 ) -> None:
-    points = depth.points(*range(20, 320, 50), stride=3)
+    points = depth.points(*range(20, 320, 100), stride=3)
     assert tally.sweep(points, partial(interrupt, way))

@@ -28,6 +28,7 @@ from agent_core.types import ApprovalState, Decision, RunStatus, ToolCall
 from isolation import Home, program_file
 from model_server import ModelServer
 from runtimes import CONFIG, Asked, runtime
+from sweeps import paired
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -143,8 +144,9 @@ def options_of(shop: Shop, name: str, model: ScriptedProvider) -> dict[str, Any]
     }[name]
 
 
-@pytest.mark.parametrize("decision", ["allow_once", "allow_for_session", "deny"])
-@pytest.mark.parametrize("name", LACKING)
+@pytest.mark.parametrize(
+    ("decision", "name"), paired(["allow_once", "allow_for_session", "deny"], LACKING)
+)
 async def test_an_answer_without_what_the_run_needs_is_refused_and_with_it_the_run_continues(
     home: Home, project: Path, shop: Shop, name: str, decision: str
 ) -> None:

@@ -12,7 +12,7 @@ import pytest
 from isolation import Home
 from model_server import ModelServer
 from session_stories import a_story
-from sweeps import sampled
+from sweeps import paired, sampled
 from worker_processes import write_config
 
 CLOSED = (
@@ -123,8 +123,9 @@ def test_an_editor_is_not_served_without_a_standard_output(home: Home, project: 
     assert soong_agent_into(os.devnull, "acp", home, project, given=given).returncode == 0
 
 
-@pytest.mark.parametrize("words", ["run go", "attach run_1"])
-@pytest.mark.parametrize("output", [">&-", "1</dev/null"])
+@pytest.mark.parametrize(
+    ("words", "output"), paired(["run go", "attach run_1"], [">&-", "1</dev/null"])
+)
 def test_what_shows_an_answer_is_not_started_without_a_standard_output(
     home: Home, project: Path, words: str, output: str
 ) -> None:

@@ -14,6 +14,7 @@ from agent_core.providers.scripted import Calls, Hangs, Says, ScriptedCall, call
 from editors import WAIT_S, Editor, EditorError, text_of
 from isolation import Home
 from model_server import ModelServer, Received, Reply, Status
+from sweeps import paired
 
 LONG = "word " * 60_000
 """Much more than a pipe holds."""
@@ -250,8 +251,10 @@ REFUSED: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("method", ["load", "resume"])
-@pytest.mark.parametrize("reason", [*REFUSED, "a broken database", "a broken configuration"])
+@pytest.mark.parametrize(
+    ("method", "reason"),
+    paired(["load", "resume"], [*REFUSED, "a broken database", "a broken configuration"]),
+)
 def test_a_refused_request_leaves_the_session_and_its_run_as_they_are(
     home: Home, project: Path, tmp_path: Path, method: str, reason: str
 ) -> None:

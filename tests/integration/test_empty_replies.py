@@ -20,6 +20,7 @@ from isolation import Home
 from model_server import ModelServer, Reply, Sends, Status, sse
 from model_server_wire import frame
 from runtimes import ask
+from sweeps import paired
 
 PROTOCOLS = ["openai", "responses", "anthropic", "ollama", "gemini", "bedrock"]
 FILTERING = [each for each in PROTOCOLS if each != "ollama"]
@@ -51,8 +52,7 @@ def failure_of(handle: RunHandle) -> tuple[ErrorCode, str]:
     return handle.error.code, handle.error.message
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize("empty", NOTHING.values(), ids=NOTHING)
+@pytest.mark.parametrize(("protocol", "empty"), paired(PROTOCOLS, NOTHING.values()))
 async def test_a_model_that_says_nothing_is_asked_once_more(
     home: Home, project: Path, protocol: str, empty: Reply
 ) -> None:
@@ -111,8 +111,7 @@ async def test_an_answer_that_was_cut_off_at_its_very_end_is_complete(
         assert (await handle.result()).text == "All of it."
 
 
-@pytest.mark.parametrize("protocol", FILTERING)
-@pytest.mark.parametrize("text", ["", "I cannot help with this."])
+@pytest.mark.parametrize(("protocol", "text"), paired(FILTERING, ["", "I cannot help with this."]))
 async def test_a_filtered_reply_fails_the_run_and_is_not_asked_for_again(
     home: Home, project: Path, protocol: str, text: str
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 from kgent.cli import main
 from kgent.runtime.state import RunStatus
 from kgent_runs import a_run, calls, profile, skill, state
+from sweeps import paired
 
 PLACES = (
     "kgent.runtime.executor.dump_config",
@@ -75,8 +76,7 @@ def test_a_fault_ends_the_run_as_failed_and_internal(
         run_and_check(tmp_path)
 
 
-@pytest.mark.parametrize("writes", range(1, 14, 2))
-@pytest.mark.parametrize("name", ["put", "append"])
+@pytest.mark.parametrize(("writes", "name"), paired(range(1, 14, 2), ["put", "append"]))
 def test_records_that_break_at_any_moment_end_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, writes: int
 ) -> None:

@@ -20,6 +20,7 @@ from agent_core.mcp.snippets import find_gaps, read_snippet
 from command_lines import make_program
 from isolation import Home
 from runtimes import CONFIG, runtime
+from sweeps import sampled
 from tables import together
 
 LIBRARY = str(Path(__file__).parents[1] / "mcp_servers" / "library.py")
@@ -96,28 +97,27 @@ def test_the_lines_of_readmes_are_taken(
     assert servers(home) == {"x": expected}
 
 
-@pytest.mark.parametrize(
-    "snippet",
-    [
-        {"mcpServers": {"x": NPX}},
-        {"servers": {"x": {"type": "stdio", **NPX}}, "inputs": []},
-        {"mcp": {"servers": {"x": NPX}}},
-        {"mcp": {"x": {"type": "local", "command": ["npx", "-y", "x-mcp"], "enabled": True}}},
-        {"context_servers": {"x": {"source": "custom", **NPX, "env": {}}}},
-        {"context_servers": {"x": {"command": {"path": "npx", "args": ["-y", "x-mcp"]}}}},
-        {"amp.mcpServers": {"x": NPX}},
-        {"mcpServers": [{"name": "x", **NPX}]},
-        {"x": {**NPX, "disabled": False, "description": "what it does"}},
-        {"name": "x", **NPX},
-        {"name": "x", "command": "npx -y x-mcp"},
-    ],
-)
+SNIPPETS: list[dict[str, Any]] = [
+    {"mcpServers": {"x": NPX}},
+    {"servers": {"x": {"type": "stdio", **NPX}}, "inputs": []},
+    {"mcp": {"servers": {"x": NPX}}},
+    {"mcp": {"x": {"type": "local", "command": ["npx", "-y", "x-mcp"], "enabled": True}}},
+    {"context_servers": {"x": {"source": "custom", **NPX, "env": {}}}},
+    {"context_servers": {"x": {"command": {"path": "npx", "args": ["-y", "x-mcp"]}}}},
+    {"amp.mcpServers": {"x": NPX}},
+    {"mcpServers": [{"name": "x", **NPX}]},
+    {"x": {**NPX, "disabled": False, "description": "what it does"}},
+    {"name": "x", **NPX},
+    {"name": "x", "command": "npx -y x-mcp"},
+]
+
+
+@pytest.mark.parametrize("snippet", SNIPPETS)
 def test_snippets_for_other_clients_are_taken(
     snippet: dict[str, Any], home: Home, project: Path
 ) -> None:
     text = json.dumps(snippet)
-    (json.dumps(snippet, indent=2).replace("\n}", ",\n}").replace('"', '/* " */ "', 1))
-    for words, given in (
+    ways = (
         (["add-json", text], ""),
         (["add", text], ""),
         (["add-json", "x", text], ""),
@@ -126,7 +126,8 @@ def test_snippets_for_other_clients_are_taken(
         (["add-json", "x", "-"], text),
         (["add", "-"], f"code --add-mcp {shlex.quote(text)}"),
         (["add", "-"], f"claude mcp add-json x {shlex.quote(text)} --scope user"),
-    ):
+    )
+    for words, given in ways if snippet is SNIPPETS[0] else sampled(ways, 1):
         done = mcp(home, project, *words, given=given)
         assert done.returncode == 0, (words, done.stderr)
         assert servers(home) == {"x": NPX}, words

@@ -20,6 +20,7 @@ from agent_core.types import (
 from isolation import Home
 from mcp_clients import COMMAND, configure, listening
 from model_server import ModelServer
+from sweeps import paired
 
 WRITE = calls("code.write_file", path="a.txt", content="hi\n")
 ASK = calls("mcp.agent.run", message="write it")
@@ -63,8 +64,9 @@ def of_inner(home: Home, project: Path, **more: Any) -> McpStdio:
     return McpStdio("agent", sys.executable, arguments, env=home.env(), **more)
 
 
-@pytest.mark.parametrize("protocol", ["auto", "2025-11-25"])
-@pytest.mark.parametrize("decision", ["allow_once", "deny"])
+@pytest.mark.parametrize(
+    ("protocol", "decision"), paired(["auto", "2025-11-25"], ["allow_once", "deny"])
+)
 async def test_the_person_at_the_outer_agent_answers_the_question_of_the_inner_one(
     home: Home, project: Path, tmp_path: Path, protocol: Any, decision: str
 ) -> None:

@@ -10,8 +10,8 @@ from postgres import Server
 from scale.chaos import Shape, play
 
 SHORT = Shape(
-    runs=24,
-    sessions=8,
+    runs=16,
+    sessions=6,
     snapshots=3,
     readers=1,
     workers=2,

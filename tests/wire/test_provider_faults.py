@@ -41,6 +41,7 @@ from agent_core.types import (
 )
 from model_server import Answer, Ending, ModelServer, Reply, Sends, Silence, Status
 from model_server_wire import Protocol, events as wire_events, frame
+from sweeps import paired
 from tables import together
 
 PROTOCOLS = ["openai", "anthropic", "ollama", "gemini", "bedrock"]
@@ -427,8 +428,11 @@ ODD = [None, "", -1, True, 10**19, 1.5, [], {}, ["x"], [None], {"a": 1}, "\ud83d
 
 
 @pytest.mark.faults("fields of a reply spoilt")
-@pytest.mark.parametrize("odd", ODD, ids=lambda odd: "left out" if odd is LEFT_OUT else repr(odd))
-@pytest.mark.parametrize("service", [*PROTOCOLS, "responses"])
+@pytest.mark.parametrize(
+    ("odd", "service"),
+    paired(ODD, [*PROTOCOLS, "responses"]),
+    ids=lambda each: "left out" if each is LEFT_OUT else repr(each),
+)
 async def test_a_field_of_any_kind_ends_in_a_reply_or_a_failure(
     service: str, odd: object, is_whole: bool
 ) -> None:

@@ -7,7 +7,7 @@ import pytest
 from rich.cells import cell_len
 
 from agent_core.cli.markdown import MarkdownStream
-from sweeps import is_whole
+from sweeps import is_whole, paired
 from tables import together
 
 LOOK = re.compile(r"\x1b\[[0-9;]*m")
@@ -182,8 +182,7 @@ def streamed(text: str, widths: Sequence[int], *, rows: int = 24) -> tuple[str, 
     return taken, taken + stream.finish(widths[-1])
 
 
-@pytest.mark.parametrize("kind", LONG)
-@pytest.mark.parametrize("width", [40, 80])
+@pytest.mark.parametrize(("kind", "width"), paired(LONG, [40, 80]))
 def test_a_tall_block_is_taken_row_by_row_as_it_stays(kind: str, width: int) -> None:
     text = f"Before.\n\n{LONG[kind]}\n\nAfter.\n"
     at_once = MarkdownStream(has_colours=False)

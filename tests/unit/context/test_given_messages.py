@@ -4,11 +4,12 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from agent_core.context.given_messages import GivenMessage, read_history
 from agent_core.context.written_messages import as_anthropic, as_nodes, as_openai
 from agent_core.types import Node, new_id, utc_now
+from sweeps import examples
 
 WORDS = st.text(min_size=1, max_size=30).filter(lambda text: text.strip() == text)
 NAMES = st.from_regex(r"[a-z][a-z0-9]{0,8}(_[a-z0-9]{1,8}){0,2}", fullmatch=True)
@@ -65,6 +66,7 @@ def nodes(messages: Sequence[GivenMessage]) -> list[Node]:
     return made
 
 
+@settings(max_examples=examples(50))
 @given(CONVERSATIONS)
 def test_a_conversation_passes_through_every_format(turns: Sequence[Any]) -> None:
     messages = written(turns)
@@ -77,6 +79,7 @@ def test_a_conversation_passes_through_every_format(turns: Sequence[Any]) -> Non
     assert as_openai(back) == messages
 
 
+@settings(max_examples=examples(50))
 @given(CONVERSATIONS, st.data())
 def test_a_conversation_that_is_cut_off_has_an_answer_to_every_call(
     turns: Sequence[Any], data: st.DataObject

@@ -25,7 +25,7 @@ from agent_core.tasks.model import (
 )
 from agent_core.tasks.rules import decide, decide_creation
 from agent_core.tasks.tools import select_steps, summarise_task, take_page
-from sweeps import is_whole
+from sweeps import is_whole, paired
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 STAMP = Stamp(session_id="sess_1", task_id="t1", agent_id="agent_o", run_id="run_o")
@@ -114,8 +114,9 @@ def cost(work: Callable[[int, Shape], None], count: int, shape: Shape) -> float:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("work", [create_at_once, grow_step_by_step, work_off])
+@pytest.mark.parametrize(
+    ("work", "shape"), paired([create_at_once, grow_step_by_step, work_off], SHAPES)
+)
 def test_ten_times_the_steps_cost_about_ten_times_as_much(
     work: Callable[[int, Shape], None], shape: str
 ) -> None:

@@ -14,6 +14,7 @@ from agent_core.errors import ErrorCode, ToolError
 from agent_core.tools import ToolContext
 from agent_core.tools.code.search import ripgrep
 from agent_core.tools.workspace import Workspace
+from sweeps import paired
 from tool_facts import Code
 
 
@@ -214,8 +215,12 @@ async def test_many_searches_run_side_by_side(code: Code, project: Path) -> None
     assert {len(each["matches"]) for each in found} == {1}
 
 
-@pytest.mark.parametrize("name", [".gitignore", ".ignore", ".rgignore", ".git/info/exclude"])
-@pytest.mark.parametrize("kind", ["fifo", "endless", "long"])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    paired(
+        [".gitignore", ".ignore", ".rgignore", ".git/info/exclude"], ["fifo", "endless", "long"]
+    ),
+)
 async def test_an_ignore_file_that_is_none_does_not_hold_a_search(
     code: Code, project: Path, name: str, kind: str
 ) -> None:

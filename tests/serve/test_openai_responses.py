@@ -107,7 +107,10 @@ async def test_a_typed_answer_is_parsed(home: Home, project: Path) -> None:
         response = await client.responses.parse(
             model="soong-agent", input="Which?", text_format=City
         )
+        again = await client.responses.retrieve(response.id)
     assert response.output_parsed == City(name="Rome", people=3)
+    assert again.output_text == response.output_text
+    assert again.text.format == response.text.format
 
 
 async def test_an_earlier_response_goes_on_in_its_session(home: Home, project: Path) -> None:

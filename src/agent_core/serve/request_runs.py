@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from agent_core.aio import finish_uncancelled
 from agent_core.api import RunHandle
-from agent_core.serve.streams import EventStream, ServerEvent, client_gone
+from agent_core.serve.streams import EventStream, ServerEvent, Streams, client_gone
 from agent_core.serve.visits import Visit
 
 T = TypeVar("T")
@@ -21,16 +21,21 @@ class RequestRun(Struct):
     """The run of one request.
 
     Attributes:
+        streams: the open streams of the application.
         handle: the run, once it has begun.
         is_over: the client has got everything: its leaving cancels nothing any more.
     """
 
+    streams: Streams
     handle: RunHandle[Any] | None = None
     is_over: bool = False
 
     async def leave(self) -> None:
-        """Cancel the run if its client has left before the end."""
-        if self.handle is not None and not self.is_over:
+        """Cancel the run if its client has left before the end.
+
+        A server that stops has left its clients: it decides itself which runs wait for an answer.
+        """
+        if self.handle is not None and not (self.is_over or self.streams.stopping.is_set()):
             await finish_uncancelled(self.handle.cancel())
 
 
@@ -60,8 +65,8 @@ class RunStream:
         Raises:
             Problem: 429: the principal has too many streams; or an error of `begin`.
         """
-        run = RequestRun()
         streams, principal = self._visit.console.streams, self._visit.principal
+        run = RequestRun(streams)
         begin = partial(self._begin, run)
         stream = EventStream(streams, principal, begin, headers=self._headers, retry_ms=None)
         try:

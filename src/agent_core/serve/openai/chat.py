@@ -98,7 +98,7 @@ async def complete(request: Request) -> ASGIApp:
     await require_model(visit, body.model)
     if body.stream:
         return RunStream(visit, partial(_begin, visit, body))
-    run = RequestRun()
+    run = RequestRun(visit.console.streams)
     handle = await _start(visit, body, run)
     is_typed = _output_of(body) is not None
     items, ended = await until_left(request, run, read_reply(handle, is_typed=is_typed))

@@ -119,7 +119,7 @@ async def respond(request: Request) -> ASGIApp:
     await require_model(visit, body.model)
     if body.stream:
         return RunStream(visit, partial(_begin, visit, body))
-    run, echo = RequestRun(), body.echo()
+    run, echo = RequestRun(visit.console.streams), body.echo()
     handle = await _start(visit, body, run, echo)
     reply = read_reply(handle, is_typed=body.output is not None)
     items, ended = await until_left(request, run, reply)
@@ -174,6 +174,8 @@ async def _start(
     said = read_conversation(messages, "input", continues=session_id is not None)
     reasoning = body.reasoning
     facts = {name: echo[name] for name in ("created_at", "previous_response_id")}
+    if body.output is not None:
+        facts["format"] = echo["text"]["format"]
     options = options_of(
         body,
         said,
@@ -249,7 +251,7 @@ async def _stored(visit: Visit, report: RunReport) -> dict[str, Any]:
         "created_at": known.get("created_at", 0),
         "previous_response_id": known.get("previous_response_id"),
         "metadata": {name: report.metadata.get(name) for name in known.get("metadata", ())},
-        "text": {"format": {"type": "text"}},
+        "text": {"format": known.get("format", {"type": "text"})},
         "tool_choice": "auto",
         "user": known.get("user"),
     }
@@ -257,7 +259,7 @@ async def _stored(visit: Visit, report: RunReport) -> dict[str, Any]:
     if not report.status.is_terminal:
         return whole_response(report.run_id, echo, [], ended)
     handle = await visit.runtime.attach(report.run_id)
-    items, _ = await read_reply(handle, is_typed=False)
+    items, _ = await read_reply(handle, is_typed="format" in known)
     return whole_response(report.run_id, echo, items, ended, error=report.error)
 
 

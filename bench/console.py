@@ -13,7 +13,7 @@ SQLite, with a scripted model. This process plays all clients; both share the ma
 CPU is that of the server, with all its threads; memory is its resident set.
 """
 
-# pyright: basic, reportMissingImports=false
+# pyright: basic, reportMissingImports=false, reportOptionalMemberAccess=false
 
 import argparse
 import asyncio

@@ -103,6 +103,7 @@ async def test_the_thread_is_the_session_and_the_run_is_echoed(home: Home, proje
         "thread-1",
         "client-run",
     )
+    assert begun["protocolVersion"] == "1.0"
     assert (ended["type"], ended["runId"]) == ("RUN_FINISHED", "client-run")
     assert ended["outcome"] == {"type": "success"}
     assert (texts(events), run.status) == ("Hello.", RunStatus.COMPLETED)

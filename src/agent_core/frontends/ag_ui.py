@@ -39,6 +39,7 @@ from agent_core.types import (
 
 try:
     from ag_ui.core import (
+        PROTOCOL_VERSION,
         AssistantMessage,
         BaseEvent,
         CustomEvent,
@@ -240,7 +241,9 @@ class _Writer:
 
     def begin(self) -> BaseEvent:
         """Return the first event."""
-        return RunStartedEvent(thread_id=self._thread_id, run_id=self._run_id)
+        return RunStartedEvent(
+            thread_id=self._thread_id, run_id=self._run_id, protocol_version=PROTOCOL_VERSION
+        )
 
     def write(self, part: Part) -> Iterator[BaseEvent]:
         """Yield the events of a part."""

@@ -58,10 +58,15 @@ class Window:
         """Press the first button of this name."""
         await self.page.get_by_role("button", name=name).first.click()
 
+    async def submit(self, name: str) -> None:
+        """Press the first button of this name, and wait for the page that follows."""
+        async with self.page.expect_navigation():
+            await self.page.get_by_role("button", name=name, exact=True).first.click()
+
     async def send(self, message: str) -> None:
         """Send a message with the form of the page."""
         await self.page.get_by_label("Message", exact=True).fill(message)
-        await self.press("Send")
+        await self.submit("Send")
 
     def check(self) -> None:
         """Assert that nothing unexpected has happened."""

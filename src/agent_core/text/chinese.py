@@ -154,6 +154,7 @@ _PAGES = {
     "ask before changes": "更改前询问",
     "child of run {run}": "运行 {run} 的子级",
     "child {number}": "子智能体 {number}",
+    "at least {cost}": "至少 {cost}",
     "cost unknown": "费用未知",
     "cut off": "被截断",
     "default": "默认",

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from starlette.requests import Request
 from starlette.responses import Response
 
-from agent_core.history.figures import format_cost, format_tokens
+from agent_core.history.figures import format_cost, format_dollars, format_tokens
 from agent_core.history.page import COLOURS
 from agent_core.serve.pages.conversation import question_list
 from agent_core.serve.pages.forms import message_form
@@ -243,7 +243,10 @@ def _sum(frame: Frame, found: Sequence[CostSummary]) -> str:
     total = found[0]
     runs = say.count(total.runs, "run")
     tokens = say("{count} tokens", count=format_tokens(total.usage.total_tokens))
-    return f"{say(format_cost(total.usage).removeprefix('cost '))} · {runs} · {tokens}"
+    cost = format_cost(total.usage).removeprefix("cost ")
+    if total.usage.cost is None and total.known_cost:
+        cost = say("at least {cost}", cost=format_dollars(total.known_cost))
+    return f"{say(cost)} · {runs} · {tokens}"
 
 
 def _zone(name: str) -> ZoneInfo:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from typing import cast
 
 from starlette.requests import Request
@@ -44,8 +45,7 @@ async def show_session(frame: Frame) -> Response:
         _live(frame, part) if is_last else "",
         _writing(frame, part) if is_last else "",
         section(say("Messages"), f'<div id="tree">{parts.tree()}</div>', key="messages"),
-        section(say("Tasks"), await task_graphs(frame, session_id), key="tasks"),
-        section(say("Context"), await _context(frame, session_id), key="context"),
+        await _of_folder(frame, session_id),
         section(say("Usage and cost"), f'<div id="costs">{parts.usage()}</div>', key="usage"),
     ]
     return frame.page(title, "\n".join(each for each in sections if each))
@@ -140,14 +140,17 @@ def _writing(frame: Frame, part: Part) -> str:
     return section(say("Next message"), f'<div id="stop">{stop}</div>{form}', key="next")
 
 
-async def _context(frame: Frame, session_id: str) -> str:
-    if frame.visit.tenant is not None:
-        return ""  # the runtime reports on its own sessions
-    try:
-        report = await frame.visit.runtime.context_report(session_id)
-    except AgentCoreError:
-        return ""
-    return _context_table(frame, report)
+async def _of_folder(frame: Frame, session_id: str) -> str:
+    """Return what the settings and the files of the session's folder tell; empty without them."""
+    say, tasks, context = frame.say, "", ""
+    with suppress(AgentCoreError):  # the folder is gone, or its settings cannot be used
+        runtime = await frame.visit.acting(session_id)
+        with suppress(AgentCoreError):
+            tasks = await task_graphs(frame, runtime, session_id)
+        context = _context_table(frame, await runtime.context_report(session_id))
+    return section(say("Tasks"), tasks, key="tasks") + section(
+        say("Context"), context, key="context"
+    )
 
 
 def _context_table(frame: Frame, report: ContextReport) -> str:

@@ -2,20 +2,27 @@
 
 from collections.abc import Sequence
 
+from agent_core.api import AgentRuntime
 from agent_core.history.page import COLOURS
 from agent_core.serve.pages.frame import Frame
 from agent_core.tasks.model import TaskDocument, TaskStep
 from agent_core.text.pages import fold, plain
 
 _MOST_STEPS = 500
+_MOST_TASKS = 20
 
 
-async def task_graphs(frame: Frame, session_id: str) -> str:
-    """Return the Tasks of a session, as HTML."""
-    if frame.visit.tenant is not None:
-        return ""  # the runtime reads the Tasks of its own project
-    tasks = await frame.visit.runtime.tasks.list(session_id, include_terminal=True)
-    return "".join(_task(frame, task) for task in tasks)
+async def task_graphs(frame: Frame, runtime: AgentRuntime, session_id: str) -> str:
+    """Return the Tasks of a session, as HTML.
+
+    Args:
+        frame: the request.
+        runtime: acts in the folder of the session.
+        session_id: the session.
+    """
+    tenant = frame.visit.tenant
+    page = await runtime.pages.tasks(_MOST_TASKS, session_id=session_id, tenant=tenant)
+    return "".join(_task(frame, task) for task in page.items)
 
 
 def _task(frame: Frame, task: TaskDocument) -> str:

@@ -9,7 +9,8 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -18,12 +19,15 @@ sys.path.insert(0, str(ROOT / "tests"))
 from playwright.async_api import Locator, Page  # noqa: E402
 
 from agent_core.providers.scripted import Calls, Says, ScriptedCall, calls  # noqa: E402
+from agent_core.storage.postgres import PostgresSessionStore  # noqa: E402
 from agent_core.types import Usage  # noqa: E402
 from isolation import Home  # noqa: E402
 from mcp_clients import configure  # noqa: E402
 from model_server import ModelServer  # noqa: E402
 from own_consoles import serving  # noqa: E402
+from postgres import hold_session, make_cluster  # noqa: E402
 from windows_of_pages import chromium  # noqa: E402
+from worker_processes import URL_VARIABLE, workers, write_config  # noqa: E402
 
 FILES = ROOT / "examples" / "tutorials" / "terminal"
 MESSAGE = "The tests fail: find out why and fix it"
@@ -87,8 +91,43 @@ async def main(folder: Path) -> None:
                     await page.goto(console.link)
                     await page.get_by_role("button").click()
                     await tour(page, console.address, folder)
+            with database(scratch) as url:
+                write_config(home, model)
+                await picture_of_workers(home, project, url, folder)
     finally:
         await asyncio.to_thread(shutil.rmtree, scratch)
+
+
+@contextmanager
+def database(scratch: Path) -> Generator[str]:
+    """The address of an empty Postgres database."""
+    session = scratch / "postgres"
+    session.mkdir()
+    with closing(hold_session(session)):
+        server = make_cluster(session).new_server()
+        server.start()
+        try:
+            yield server.url(server.create_database(name="console"))
+        finally:
+            server.stop()
+
+
+async def picture_of_workers(home: Home, project: Path, url: str, folder: Path) -> None:
+    """Take the picture of a page with two workers, one of which was killed."""
+    async with PostgresSessionStore.open(url):
+        pass
+    with workers(home, url) as staff, serving(home, project, env={URL_VARIABLE: url}) as console:
+        lost = await asyncio.to_thread(staff.start)
+        await asyncio.to_thread(staff.start, "--concurrency", "8")
+        async with chromium() as browser:
+            page = await browser.new_page(locale="en-US")
+            await page.goto(console.link)
+            await page.get_by_role("button").click()
+            lost.process.kill()
+            await page.goto(f"{console.address}/workers")
+            while not await page.get_by_text("lost", exact=True).is_visible():
+                await page.reload()
+            await take(page, folder / "console-workers.png", height=440)
 
 
 async def tour(page: Page, address: str, folder: Path) -> None:
@@ -106,7 +145,7 @@ async def tour(page: Page, address: str, folder: Path) -> None:
     await page.goto(f"{address}/")
     await take(page, folder / "console-home.png")
     await page.get_by_role("link", name="code.edit_file asks to be allowed").click()
-    await take(page, folder / "console-approval.png", height=900)
+    await take(page, folder / "console-approval.png", height=1060)
     await page.get_by_role("button", name="Allow once").first.click()
     await page.get_by_role("button", name="Allow once").first.click()
     await page.locator("#status", has_text="completed").wait_for()

@@ -34,11 +34,15 @@ async def test_a_question_waits_whatever_the_settings_say_and_messages_wait_behi
                 request_id = await question(client)
                 behind = await start(client, "and then", session_id=first["session_id"])
                 assert await status(client, behind["run_id"]) == "queued"
+                (listed,) = (await get(client, "/api/sessions"))["items"]
+                assert listed["is_waiting"] is True
                 command = ("approvals", "answer", request_id, "allow")
                 done = await asyncio.to_thread(_run, home, project, *command)
                 assert done.returncode == 0, done.stderr
                 assert await ended(client, first["run_id"]) == "completed"
                 assert await ended(client, behind["run_id"]) == "completed"
+                (listed,) = (await get(client, "/api/sessions"))["items"]
+                assert listed["is_waiting"] is False
     assert (project / "a.txt").read_text() == "new\n"
 
 

@@ -28,7 +28,9 @@ LAST_STATUS = """SELECT status FROM runs WHERE session_id = :id AND parent_run_i
 """The status of a session's last run."""
 
 _WAITS = f"""SELECT EXISTS (SELECT 1 FROM runs WHERE session_id = :id AND {OPEN_RUN}
-    AND status = 'waiting')"""  # noqa: S608 - a constant
+    AND status = 'waiting')
+    OR EXISTS (SELECT 1 FROM approvals WHERE session_id = :id AND state = 'open')"""  # noqa: S608
+"""Whether a run has an open question, or one that was answered and is not taken up yet."""
 
 _NEIGHBOURS = """SELECT (SELECT max(session_id) FROM sessions WHERE session_id < :id),
     (SELECT min(session_id) FROM sessions WHERE session_id > :id)"""

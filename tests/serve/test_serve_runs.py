@@ -3,6 +3,7 @@
 import asyncio
 import json
 import signal
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -215,6 +216,10 @@ async def test_a_message_that_is_sent_again_after_a_restart_starts_no_second_run
                     answers += [await _post(client, "key", body) for _ in range(2)]
                     await ended(client, answers[0][1]["run_id"])
                     sessions = (await get(client, "/api/sessions"))["items"]
+        async with AgentRuntime(project, home_dir=home.path) as runtime:
+            await runtime.delete_session(answers[0][1]["session_id"])
+        with sqlite3.connect(home.path / "sessions.sqlite") as database:
+            assert database.execute("SELECT count(*) FROM repeats").fetchone() == (0,)
     assert [answers[0]] * 4 == answers
     assert (answers[0][0], len(sessions), len(model.requests)) == (201, 1, 1)
 

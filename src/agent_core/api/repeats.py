@@ -52,11 +52,17 @@ class RepeatedRequests:
                 self._holding = asyncio.create_task(self._hold())
         return found
 
-    async def keep(self, key: str, answer: str) -> None:
-        """Store the answer to a request that was begun; it is kept for 24 hours."""
+    async def keep(self, key: str, answer: str, session_id: str | None = None) -> None:
+        """Store the answer to a request that was begun; it is kept for 24 hours.
+
+        Args:
+            key: identifies the request.
+            answer: the answer.
+            session_id: the session that it is about, and with which it is deleted.
+        """
         store = await self._open_store()
         self._held.discard(key)
-        await store.keep_answer(key, answer, holder=self._holder, lasts=KEPT)
+        await store.keep_answer(key, answer, holder=self._holder, lasts=KEPT, session_id=session_id)
 
     async def drop(self, key: str) -> None:
         """Forget a request that was begun, because nothing came of it."""

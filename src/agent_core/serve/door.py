@@ -59,7 +59,7 @@ class Door:
         visit = scope["agent_core.visit"] = Visit(self._console, principal)
         handle = partial(_answer, self._inside)
         try:
-            await handle_once(handle, visit.runtime.repeats, request, principal, send)
+            await handle_once(handle, visit, request, send)
         finally:
             visit.leave()
 

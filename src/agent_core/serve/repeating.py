@@ -16,8 +16,8 @@ from agent_core.aio import finish_uncancelled
 from agent_core.api.repeats import RepeatedRequests
 from agent_core.errors import StorageError
 from agent_core.serve.bodies import LARGE, read_raw
-from agent_core.serve.principals import Principal
 from agent_core.serve.problems import Problem
+from agent_core.serve.visits import Visit
 
 logger = logging.getLogger(__name__)
 
@@ -34,16 +34,13 @@ _OWN_HEADERS = {b"date", b"server", b"set-cookie", b"connection", b"transfer-enc
 Handle = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
-async def handle_once(
-    handle: Handle, repeats: RepeatedRequests, request: Request, principal: Principal, send: Send
-) -> None:
+async def handle_once(handle: Handle, visit: Visit, request: Request, send: Send) -> None:
     """Handle a request, or send the answer to it again.
 
     Args:
         handle: answers the request, in any case.
-        repeats: the requests that were sent before.
+        visit: its sender, whose keys are its own.
         request: the request.
-        principal: its sender, whose keys are its own.
         send: sends the answer.
 
     Raises:
@@ -56,6 +53,7 @@ async def handle_once(
         return
     if len(keys) != 1 or _KEY.fullmatch(keys[0]) is None:
         raise Problem(400, "an Idempotency-Key has 1 to 255 printable ASCII characters")
+    principal, repeats = visit.principal, visit.runtime.repeats
     key = _digest(principal.tenant, principal.name, keys[0])
     body = await read_raw(request, LARGE)
     target = [request.scope["path"], request.scope["query_string"].decode("latin-1")]
@@ -67,7 +65,8 @@ async def handle_once(
     try:
         await handle(request.scope, _received(body, request.receive), recorder)
     finally:
-        await finish_uncancelled(_end(repeats, key, recorder.answer()))
+        session_id = visit.sessions[-1] if visit.sessions else None
+        await finish_uncancelled(_end(repeats, key, recorder.answer(), session_id))
 
 
 async def _send_again(
@@ -87,12 +86,14 @@ async def _send_again(
     await response(request.scope, request.receive, send)
 
 
-async def _end(repeats: RepeatedRequests, key: str, answer: str | None) -> None:
+async def _end(
+    repeats: RepeatedRequests, key: str, answer: str | None, session_id: str | None
+) -> None:
     try:
         if answer is None:
             await repeats.drop(key)
         else:
-            await repeats.keep(key, answer)
+            await repeats.keep(key, answer, session_id)
     except StorageError as error:
         logger.warning("the answer to a request could not be kept: %s", error.message)
 

@@ -32,7 +32,8 @@ _OWN_FILES = 256
 """Descriptors kept for databases, files and processes."""
 
 _BACKLOG = 2_048
-_STOP_S = 2
+_STOP_S = 6
+"""Seconds that open responses have to end: streams take five at most."""
 
 
 class Tls(Struct, frozen=True):

@@ -4,7 +4,7 @@ import asyncio
 import re
 from collections import Counter, OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
-from contextlib import aclosing, contextmanager, suppress
+from contextlib import aclosing, contextmanager
 from typing import NamedTuple, TypeVar
 
 from starlette.types import Receive, Scope, Send
@@ -27,7 +27,7 @@ SEND_S = 30.0
 END_S = 5.0
 """Seconds that streams have to end once the server stops."""
 
-_QUIET_S = 0.5
+_QUIET_S = 1.5
 """Seconds without an event after which a stream of a stopping server has shown what is stored."""
 
 _GATHER_S = 0.01
@@ -224,11 +224,11 @@ class EventStream:
                     timeout = min(_QUIET_S, ends_at - clock())
                 else:
                     timeout = max(comment_at - clock(), 0.0) if self._comments else None
-                await written.wait(timeout)
+                is_quiet = await written.wait(timeout)
                 if written.parts:
                     await asyncio.sleep(_GATHER_S)
                     yield written.taken()
-                elif ends_at is not None:
+                elif ends_at is not None and is_quiet:
                     return
                 if ends_at is None and stopping.done():
                     ends_at = clock() + END_S
@@ -271,12 +271,15 @@ class _Written:
         """Let `wait` return."""
         self._changed.set()
 
-    async def wait(self, timeout_s: float | None) -> None:
-        """Return once there are events, after `wake`, or when the time is over."""
-        with suppress(TimeoutError):
+    async def wait(self, timeout_s: float | None) -> bool:
+        """Return once there are events, after `wake`, or when the time is over; whether it is."""
+        try:
             async with asyncio.timeout(timeout_s):
                 await self._changed.wait()
+        except TimeoutError:
+            return True
         self._changed.clear()
+        return False
 
     def taken(self) -> bytes:
         """Return all events, as they are sent, and make room for others."""

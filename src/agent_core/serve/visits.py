@@ -44,11 +44,13 @@ class Visit(Struct, frozen=True):
         console: the state of the application.
         principal: the sender.
         used: the runtimes that act for the request; they stay open until it is answered.
+        sessions: the sessions that it is about.
     """
 
     console: Console
     principal: Principal
     used: list[AgentRuntime] = []
+    sessions: list[str] = []
 
     @property
     def runtime(self) -> AgentRuntime:
@@ -80,6 +82,7 @@ class Visit(Struct, frozen=True):
         page = await self.runtime.replay_session(session_id, 1, 0, tenant=self.tenant)
         if not self.console.places.shows(page.session.cwd):
             raise session_not_found(session_id)
+        self.sessions.append(session_id)
         return page.session
 
     async def has(self, session_id: str) -> bool:
@@ -162,7 +165,9 @@ class Visit(Struct, frozen=True):
             placement |= await self._place_of(session_id, is_new)
         named = {"user": self.principal.name, **options.metadata}
         options = replace(options, metadata=named)
-        return await runtime.start(message, session_id, mode, options=options, **placement)
+        handle = await runtime.start(message, session_id, mode, options=options, **placement)
+        self.sessions.append(handle.session_id)
+        return handle
 
     async def _place_of(self, session_id: str | None, is_new: bool) -> dict[str, Any]:
         """Return the placement of a run that workers carry out: where the session's files are."""

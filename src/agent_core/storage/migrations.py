@@ -311,9 +311,11 @@ _REPEATS = (
         digest TEXT NOT NULL,
         holder TEXT NOT NULL,
         answer TEXT,
+        about_session TEXT REFERENCES sessions ON DELETE CASCADE,
         expires_at TEXT NOT NULL
     )""",
     "CREATE INDEX repeats_by_end ON repeats (expires_at)",
+    "CREATE INDEX repeats_by_session ON repeats (about_session) WHERE about_session IS NOT NULL",
 )
 
 MIGRATIONS: tuple[Migration, ...] = (

@@ -79,12 +79,15 @@ def keep_answer(
     *,
     holder: str,
     lasts: timedelta,
+    session_id: str | None = None,
 ) -> None:
-    """Store the answer to a request that is held."""
+    """Store the answer to a request that is held; it is deleted with its session."""
     until = iso(liveness.now(connection) + lasts)
     connection.execute(
-        "UPDATE repeats SET answer = ?, expires_at = ? WHERE request_key = ? AND holder = ?",
-        (answer, until, key, holder),
+        """UPDATE repeats SET answer = ?, expires_at = ?,
+        about_session = (SELECT session_id FROM sessions WHERE session_id = ?)
+        WHERE request_key = ? AND holder = ?""",
+        (answer, until, session_id, key, holder),
     )
 
 

@@ -44,8 +44,11 @@ GIVEN_TYPES = {
     ("agent_core.tools.signatures", "shape"),
     ("agent_core.tools.output", "with_readable_typed_dicts(output_type)"),
     ("agent_core.tools.values", "kind"),
+    ("agent_core.serve.bodies", "model"),
+    ("agent_core.serve.openapi", "key[1]"),
+    ("agent_core.serve.operations", "kind"),
 }
-"""The adapters of types that a program gives."""
+"""The adapters of types that a caller gives."""
 
 PAGES = (
     "agent_core.testing",

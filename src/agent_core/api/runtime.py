@@ -69,7 +69,6 @@ if TYPE_CHECKING:
     from agent_core.providers.base import ProviderFactory, ProviderRegistry
     from agent_core.runtime.conversations import MessageFormat
     from agent_core.runtime.services import Services
-    from agent_core.runtime.settings import Setting
     from agent_core.storage.store import SessionStore
     from agent_core.telemetry.spans import Telemetry
     from agent_core.tools.base import Tool
@@ -91,6 +90,7 @@ if TYPE_CHECKING:
         RunReport,
         SessionMatch,
         SessionSummary,
+        Setting,
         StoredBytes,
         SwitchResult,
         WaitingMessage,

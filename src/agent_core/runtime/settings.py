@@ -5,9 +5,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any, cast
 
-from msgspec import Struct
-from msgspec.structs import replace
-
 from agent_core.config.load import CONFIG_NAME, MODEL_VARIABLE, load_config
 from agent_core.config.models import Config, ModelConfig
 from agent_core.config.paths import Setup
@@ -16,6 +13,7 @@ from agent_core.config.problems import read_text
 from agent_core.errors import AgentCoreError
 from agent_core.redaction.redactor import Redactor
 from agent_core.redaction.shapes import kind_of_name
+from agent_core.types import Setting
 
 DEFAULT = "default"
 """The origin of a value that nothing has set."""
@@ -25,27 +23,11 @@ _VARIABLES = ("api_key_env", "url_env")
 _UNNAMED = ModelConfig.model_construct(provider="", name="")
 
 
-class Setting(Struct, frozen=True):
-    """One key of the configuration.
-
-    Attributes:
-        key: with dots, as error messages have it.
-        value: effective value; None: not set.
-        origin: a line of the file, an option, a variable, or `default`.
-        is_set: for the name of a variable: whether it is set.
-    """
-
-    key: str
-    value: Any
-    origin: str
-    is_set: bool | None = None
-
-
 def shown_settings(setup: Setup, redactor: Redactor) -> list[Setting]:
     """Return every key, without anything that is, or looks like, a secret."""
     named_by = f"${MODEL_VARIABLE}" if os.environ.get(MODEL_VARIABLE) else None
     return [
-        replace(each, value=redactor.payload({"value": each.value})["value"])
+        each.model_copy(update=redactor.payload({"value": each.value}))
         for each in read_settings(setup, named_by=named_by)
     ]
 
@@ -84,11 +66,13 @@ def read_settings(setup: Setup, *, named_by: str | None = None) -> Iterator[Sett
         if named_by is not None and key.startswith("model.") and is_named:
             origin = named_by
         if key.endswith(_VARIABLES) and value:
-            yield Setting(key, value, origin, bool(os.environ.get(value)))
+            is_set = bool(os.environ.get(value))
+            yield Setting(key=key, value=value, origin=origin, is_set=is_set)
             continue
         name = key.rpartition(".")[2]
         is_secret = value is not None and (".headers." in key or kind_of_name(name) is not None)
-        yield Setting(key, _HIDDEN if is_secret else placed.get(key, value), origin)
+        shown = _HIDDEN if is_secret else placed.get(key, value)
+        yield Setting(key=key, value=shown, origin=origin)
 
 
 def _leaves(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

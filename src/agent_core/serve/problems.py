@@ -49,12 +49,15 @@ class Problem(Exception):  # noqa: N818 - the noun of RFC 9457
         details: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(detail)
+        super().__init__(status, detail)
         self.status = status
         self.detail = detail
         self.code = code
         self.details = details
         self.headers = headers
+
+    def __str__(self) -> str:
+        return self.detail
 
     @classmethod
     def of(cls, error: AgentCoreError) -> "Problem":

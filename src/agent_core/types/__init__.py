@@ -162,6 +162,7 @@ if TYPE_CHECKING:
         SessionMatch,
         SessionPage,
         SessionSummary,
+        Setting,
         StoredBytes,
     )
     from agent_core.types.approvals import (
@@ -318,6 +319,7 @@ __all__ = [
     "SessionRecord",
     "SessionStatus",
     "SessionSummary",
+    "Setting",
     "SnapshotNote",
     "StopReason",
     "StoredBytes",
@@ -377,6 +379,7 @@ _HOMES = {
             "SessionMatch",
             "SessionPage",
             "SessionSummary",
+            "Setting",
             "StoredBytes",
         ),
         "agent_core.types.answers",

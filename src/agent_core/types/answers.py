@@ -33,6 +33,22 @@ class Page(Frozen, Generic[Item]):
     next_cursor: str | None = None
 
 
+class Setting(Frozen):
+    """One key of the configuration.
+
+    Attributes:
+        key: with dots, as error messages have it.
+        value: effective value; None: not set.
+        origin: a line of the file, an option, a variable, or `default`.
+        is_set: for the name of a variable: whether it is set.
+    """
+
+    key: str
+    value: Any = None
+    origin: str
+    is_set: bool | None = None
+
+
 class DamagedRow(Frozen):
     """A row of the database that cannot be read, or not all of it.
 

@@ -187,6 +187,34 @@ async def test_all_questions_of_a_turn_are_resumed_together(
     assert (status, problem["code"]) == (409, "already_answered")
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {},
+        {"payload": None},
+        {"payload": {}},
+        {"payload": "yes"},
+        {"payload": {"decision": "perhaps"}},
+        {"payload": {"decision": "allow_once", "reason": 5}},
+        {"payload": {"decision": "allow_once", "arguments": ["Oslo"]}},
+        {"payload": {"decision": "allow_once", "arguments": {"town": "Oslo"}}},
+        {"payload": {"approved": True, "argument": {"city": "Oslo"}}},
+    ],
+    ids=str,
+)
+async def test_what_is_no_answer_leaves_the_question_open(
+    answer: dict[str, Any], home: Home, project: Path
+) -> None:
+    made = travelling(home, project, [calls("hotel.book", city="Rome")], PARKS)
+    async with made, console(made) as address:
+        await post(address, said("Book a room."))
+        (asked,) = await made.approvals("thread-1")
+        entry = {"interruptId": asked.request_id, "status": "resolved", **answer}
+        status, problem = await refusal(address, said("Book a room.", resume=[entry]))
+        assert (status, problem["code"]) == (400, "validation_error")
+        assert [each.request_id for each in await made.approvals("thread-1")] == [asked.request_id]
+
+
 async def test_a_failed_run_ends_with_its_code(home: Home, project: Path) -> None:
     made = travelling(home, project, [Fails(message="the model is down", code="provider_timeout")])
     async with made, console(made) as address:

@@ -84,7 +84,7 @@ HEADERS: Mapping[str, str] = {"content-type": "text/event-stream", "cache-contro
 APPROVAL = "tool_approval"
 """The reason of an interrupt that asks whether a call is allowed."""
 
-_APPROVAL_SCHEMA = {
+_APPROVAL_SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {
         "decision": {"enum": [each.value for each in Decision]},
@@ -93,6 +93,7 @@ _APPROVAL_SCHEMA = {
         "arguments": {"type": "object"},
     },
     "anyOf": [{"required": ["decision"]}, {"required": ["approved"]}],
+    "additionalProperties": False,
 }
 
 
@@ -340,26 +341,25 @@ def _read_answer(entry: ResumeEntry) -> Answered:
     """Read the answer to an interrupt: a decision, or whether the call is allowed.
 
     Raises:
-        AgentCoreError: `validation_error`: it is neither.
+        AgentCoreError: `validation_error`: it is neither, or has other fields.
     """
     request_id, payload = entry.interrupt_id, cast("object", entry.payload)
     fields = _table(payload)
     reason, arguments = fields.get("reason"), fields.get("arguments")
-    reason = reason if isinstance(reason, str) else None
     if entry.status == "cancelled":
+        reason = reason if isinstance(reason, str) else None
         return Answered.of(request_id, reason, is_allowed=False)
-    match fields.get("decision", fields.get("approved", payload)):
-        case str(decision) if fields:
+    match fields.get("decision"), fields.get("approved", payload):
+        case str(decision), _:
             pass
-        case bool(is_allowed):
+        case None, bool(is_allowed):
             decision = Answered.of(request_id, None, is_allowed=is_allowed).decision
-        case None:
-            return Answered.of(request_id, reason, is_allowed=False)
         case _:
-            raise _malformed(
-                f"the payload for {request_id} is no answer; give decision, and perhaps reason and"
-                " arguments"
-            )
+            raise _no_answer(request_id)
+    if unknown := [*fields.keys() - _APPROVAL_SCHEMA["properties"].keys()]:
+        raise _malformed(f"the payload for {request_id} has an unknown field: {min(unknown)}")
+    if not isinstance(reason, str | None):
+        raise _no_answer(request_id)
     if not isinstance(arguments, Mapping | None):
         raise _malformed(f"the arguments in the payload for {request_id} are no object")
     return Answered(
@@ -368,6 +368,11 @@ def _read_answer(entry: ResumeEntry) -> Answered:
         reason=reason,
         arguments=cast("Mapping[str, Any] | None", arguments),
     )
+
+
+def _no_answer(request_id: str) -> AgentCoreError:
+    what = "is no answer; give decision, and perhaps reason and arguments"
+    return _malformed(f"the payload for {request_id} {what}")
 
 
 def _table(value: object) -> Mapping[str, object]:

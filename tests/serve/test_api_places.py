@@ -1,6 +1,7 @@
 """The API where it is mounted, with tenants, and with runs that other processes carry out."""
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ import aiohttp
 import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
+from starlette.types import Receive, Scope, Send
 
 from agent_core import AgentRuntime
 from agent_core.providers.scripted import ScriptedProvider, calls
@@ -54,6 +56,32 @@ async def test_every_address_keeps_the_prefix(home: Home, project: Path, prefix:
     assert forked.headers["Location"].startswith(f"{prefix}/api/sessions/sess_")
     assert document["servers"] == [{"url": prefix}]
     assert nothing.status == 404
+
+
+@pytest.mark.parametrize("beginning", ["", "/proxy", "/p"])
+@pytest.mark.parametrize("prefix", ["", "/agents"])
+@pytest.mark.parametrize("cuts", [True, False])
+async def test_a_proxy_may_cut_off_the_beginning(
+    home: Home, project: Path, beginning: str, prefix: str, *, cuts: bool
+) -> None:
+    made = runtime(home, project)
+    inside = app(made, auth=lambda _: EVERYTHING)
+    outside = Starlette(routes=[Mount(prefix, inside)]) if prefix else inside
+
+    async def behind(scope: Scope, receive: Receive, send: Send) -> None:
+        await outside({**scope, "root_path": beginning}, receive, send)
+
+    whole = f"{beginning}{prefix}"
+    async with made, served(behind) as address, aiohttp.ClientSession() as client:
+        mounted = Api(client, f"{address}{prefix if cuts else whole}")
+        assert (await mounted.get("/healthz")).body == {"status": "ok"}
+        assert (await mounted.get("/api/sessions")).status == 200
+        assert (await mounted.get("/openapi.json")).body["servers"] == [{"url": whole or "/"}]
+        nothing = await mounted.get("/v1/nothing")
+        assert (nothing.status, set(nothing.body)) == (404, {"error"})
+        page = (await mounted.get("/")).body.decode()
+    (asset, *_) = re.findall(r'"([^"]*/assets/[^"]*)"', page)
+    assert asset.startswith(f"{whole}/assets/")
 
 
 @asynccontextmanager

@@ -302,8 +302,11 @@ async def test_a_home_that_cannot_be_written_is_shown(ready: Home, project: Path
     assert (code, "console.key" in err) == (0, True)
 
 
-async def test_signing_out_ends_the_cookie_in_the_browser(ready: Home, project: Path) -> None:
-    with serving(ready, project) as console:
+@pytest.mark.parametrize("options", [(), ("--read-only",)])
+async def test_signing_out_ends_the_cookie_in_the_browser(
+    ready: Home, project: Path, options: tuple[str, ...]
+) -> None:
+    with serving(ready, project, *options) as console:
         async with signed_in(console) as client:
             async with client.post("/logout", allow_redirects=False) as response:
                 assert (response.status, response.headers["Location"]) == (303, "/login")

@@ -18,6 +18,7 @@ from agent_core.serve.visits import Console, Visit
 logger = logging.getLogger(__name__)
 
 _OPEN = {"/healthz", "/login"}
+_LOGOUT = "/logout"
 _ASSETS = "/assets/"
 _MOST_HEADERS, _LONGEST_HEADERS = 200, 2**16
 _MISSING, _NOT_FOUND = 404, "there is nothing at this address"
@@ -37,7 +38,8 @@ class Door:
         if scope["type"] != "http":
             await self._inside(scope, receive, send)
             return
-        scope = {**scope, "app": self}  # so that the router raises for what it does not know
+        # With an app, the router raises for what it does not know.
+        scope = {**scope, "app": self, "path": _whole_path(scope)}
         path = _path_of(scope)
         send = with_headers(send, is_asset=path.startswith(_ASSETS))
         await _answer(self._let_in, scope, receive, send)
@@ -54,7 +56,7 @@ class Door:
             await self._inside(scope, receive, send)
             return
         principal = await self._access.principal_of(request)
-        if self._console.read_only and request.method == "POST":
+        if self._console.read_only and request.method == "POST" and path != _LOGOUT:
             raise Problem(403, "this console is read-only")
         visit = scope["agent_core.visit"] = Visit(self._console, principal)
         handle = partial(_answer, self._inside)
@@ -122,11 +124,20 @@ def _problem_of(error: Exception, scope: Scope) -> Problem:
             return Problem(500, f"internal error ({kind}); the log has the details")
 
 
+def _whole_path(scope: Scope) -> str:
+    """Return the path with all of `root_path`, of which a proxy may have cut off the beginning."""
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "")
+    if path == root or path.startswith(f"{root}/"):
+        return path
+    cut_off: str = scope.get("app_root_path", root)  # without what Starlette's mounts have added
+    return f"{cut_off}{path}"
+
+
 def _path_of(scope: Scope) -> str:
     """Return the path below the place at which the application is mounted."""
     path: str = scope["path"]
-    root: str = scope.get("root_path", "")
-    return path[len(root) :] if root and path.startswith(root) else path
+    return path.removeprefix(scope.get("root_path", ""))
 
 
 def _size_of(header: tuple[bytes, bytes]) -> int:

@@ -204,12 +204,19 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the sweeps to `--whole`, and refuse names that differ from process to process.
+    """Leave the sweeps to `--whole`, give tables time, and refuse names that differ.
+
+    They differ where they contain an address in memory, which each process has its own.
 
     Workers could not share tests with such names.
     """
     if odd := [item.nodeid for item in items if " at 0x" in item.nodeid]:
         raise pytest.UsageError(f"give the parameters of these tests ids: {', '.join(odd)}")
+    for item in items:  # a table may take longer than one of its cases
+        if (count := tables.cases_of(getattr(item, "function", None))) > 1:
+            given = item.get_closest_marker("timeout")
+            limit_s = given.args[0] if given else float(config.getini("timeout"))
+            item.add_marker(pytest.mark.timeout(limit_s + 3 * count), append=False)
     if not sweeps.is_whole() and (left := [i for i in items if i.get_closest_marker("sweep")]):
         config.hook.pytest_deselected(items=left)
         items[:] = [item for item in items if item.get_closest_marker("sweep") is None]

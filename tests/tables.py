@@ -30,6 +30,11 @@ def set_apart() -> None:
     _is_apart = True
 
 
+def cases_of(test: object) -> int:
+    """Return how many cases a test goes through."""
+    return getattr(test, "cases", 1)
+
+
 def together(
     names: str | Sequence[str], cases: Iterable[Any], *, ids: Ids = None
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -108,6 +113,7 @@ def _join(names: Sequence[str], table: Sequence[Case], test: Callable[..., Any])
     signature = inspect.signature(test)
     left = [each for name, each in signature.parameters.items() if name not in names]
     joined.__signature__ = signature.replace(parameters=left)
+    joined.cases = len(table) * cases_of(test)
     del joined.__wrapped__
     return joined
 

@@ -54,6 +54,15 @@ def test_tables_above_each_other_are_multiplied() -> None:
 
     check()
     assert tried == [(1, "a", "+"), (1, "b", "-"), (2, "a", "+"), (2, "b", "-")]
+    assert tables.cases_of(check) == 4
+
+
+@together("number", range(100))
+def test_a_table_has_more_time_than_one_test(request: pytest.FixtureRequest, number: int) -> None:
+    node: pytest.Item = request.node
+    limit = node.get_closest_marker("timeout")
+    assert limit is not None
+    assert limit.args[0] > 60 + number
 
 
 async def test_coroutines_are_awaited_with_the_fixtures_of_the_test() -> None:

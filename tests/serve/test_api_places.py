@@ -1,8 +1,9 @@
 """The API where it is mounted, with tenants, and with runs that other processes carry out."""
 
 import asyncio
+import base64
 import re
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.types import Receive, Scope, Send
 
-from agent_core import AgentRuntime
+from agent_core import AgentRuntime, ImageBlock, tool
 from agent_core.providers.scripted import ScriptedProvider, calls
 from agent_core.serve import Principal, app
 from apis import Api, api
@@ -24,6 +25,9 @@ from runtimes import CONFIG, runtime
 from worker_processes import URL_VARIABLE, Workers, workers, write_config
 
 PARK = f'{CONFIG}\n[permissions]\nunattended = "park"\n'
+PICTURE = b"GIF89a\x01\0\x01\0" + bytes(2**17) + b";"
+"""Large enough to be kept as an artifact."""
+
 WRITES = calls("code.write_file", path="a.txt", content="new\n")
 
 
@@ -84,12 +88,21 @@ async def test_a_proxy_may_cut_off_the_beginning(
     assert asset.startswith(f"{whole}/assets/")
 
 
+@tool(permission="readonly")
+def photograph() -> ImageBlock:
+    """Take a picture."""
+    return ImageBlock(mime_type="image/gif", data=base64.b64encode(PICTURE).decode())
+
+
 @asynccontextmanager
-async def _tenants(home: Home, project: Path, url: str) -> AsyncGenerator[dict[str, Api]]:
+async def _tenants(
+    home: Home, project: Path, url: str, script: Sequence[Any] = (WRITES, "done")
+) -> AsyncGenerator[dict[str, Api]]:
     """Yield clients of two tenants, and of everybody, of one application."""
     home.write_config(PARK)
-    made = AgentRuntime(project, home_dir=home.path, database_url=url)
-    made.register_provider("custom", lambda _: ScriptedProvider([WRITES, "done"]))
+    made = AgentRuntime(project, home_dir=home.path, database_url=url, tools=[photograph])
+    model = ScriptedProvider(script)
+    made.register_provider("custom", lambda _: model)
     may = EVERYTHING.may
     principals = {name: Principal(name, name, may) for name in ("acme", "other")}
     principals["all"] = Principal("all", None, may)
@@ -152,6 +165,30 @@ async def test_what_belongs_to_another_tenant_is_unknown(
         answer = await acme.post(f"/api/approvals/{request_id}", {"decision": "allow_once"})
         assert answer.body["decider"] == "acme"
         assert (await acme.ended(run_id))["status"] == "completed"
+
+
+async def test_a_message_shows_no_image_of_another_tenant(
+    home: Home, project: Path, database_url: str
+) -> None:
+    script = [calls("photograph"), "a dot", "a dot", "a dot"]
+    async with _tenants(home, project, database_url, script) as clients:
+        acme, other = clients["acme"], clients["other"]
+        begun = await acme.post("/api/runs", {"message": "look", "session_id": "s1", "here": True})
+        await acme.ended(begun.body["run_id"])
+        (kept,) = (await acme.get("/api/sessions/s1")).body["artifacts"]
+        image = {"type": "image", "mime_type": "image/gif", "artifact_id": kept["artifact_id"]}
+        history = [{"role": "user", "content": [image]}, {"role": "assistant", "content": "I see."}]
+        bodies: list[dict[str, Any]] = [
+            {"message": [image]},
+            {"message": "what is it?", "options": {"history": history}},
+        ]
+        for body in bodies:
+            refused = await other.post("/api/runs", {**body, "here": True})
+            assert (refused.status, refused.code) == (404, "artifact_not_found")
+            shown = await acme.post("/api/runs", {**body, "here": True})
+            assert shown.status == 201
+            await acme.ended(shown.body["run_id"])
+        assert (await other.get("/api/sessions")).body["items"] == []
 
 
 async def test_a_queued_run_is_seen_by_its_tenant_only(

@@ -1,6 +1,7 @@
 """Artifacts: a redacted file below the session's folder, and the row that describes it."""
 
 import asyncio
+import copy
 import io
 import logging
 from collections.abc import Collection
@@ -35,6 +36,10 @@ DEBUG_KINDS = frozenset({"debug", "raw_provider", "traceback"})
 
 class ArtifactRows(Protocol):
     """The operations on the session store that artifacts need."""
+
+    def of_tenant(self, tenant: str) -> "ArtifactRows":
+        """Return the rows of one tenant, for reading."""
+        ...
 
     async def session(self, session_id: str) -> SessionRecord | None:
         """Return the session, or None."""
@@ -142,6 +147,14 @@ class ArtifactStore:
         if record is None:
             raise _unknown(artifact_id)
         return record
+
+    def of_tenant(self, tenant: str | None) -> "ArtifactStore":
+        """Return the store as one tenant reads it; None: as it is."""
+        if tenant is None:
+            return self
+        bound = copy.copy(self)
+        bound._rows = self._rows.of_tenant(tenant)  # noqa: SLF001 - a copy of this store
+        return bound
 
     async def read(self, artifact_id: str) -> bytes:
         """Read an artifact's content as it was stored, without secrets.

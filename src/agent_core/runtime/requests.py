@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from agent_core.agents.workers import WorkerPools
 from agent_core.artifacts.images import sendable
+from agent_core.artifacts.store import ArtifactStore
 from agent_core.config.models import ModelConfig
 from agent_core.errors import AgentCoreError
 from agent_core.extensions import ExtensionContext
@@ -120,14 +121,15 @@ class RunRequests:
         stored, history = None, list[Node]()
         if options is not NO_OPTIONS:
             if options.history:
-                options, history = await self._take_history(options, begins, model)
+                artifacts = self._artifacts.of_tenant(placement.tenant)
+                options, history = await self._take_history(options, begins, model, artifacts)
             stored = self._store_options(options, model, given)
         if dispatcher is not None:
             has_message = prompt is not None
             dispatch = await dispatcher.dispatch_of(placement, stored, has_message=has_message)
         clean_prompt = stored_prompt = title = None
         if prompt is not None:
-            clean_prompt = await self.clean_prompt(prompt, model)
+            clean_prompt = await self.clean_prompt(prompt, model, placement.tenant)
             stored_prompt, title = self._stored_prompt(clean_prompt, options)
         if mode is RunMode.ORCHESTRATOR and is_here:
             self._workers.require_any(self._project.toolboxes.known_names())
@@ -192,7 +194,11 @@ class RunRequests:
         )
 
     async def _take_history(
-        self, options: RunOptions, begins: RunIdentity, model: ModelConfig
+        self,
+        options: RunOptions,
+        begins: RunIdentity,
+        model: ModelConfig,
+        artifacts: ArtifactStore,
     ) -> tuple[RunOptions, list[Node]]:
         """Take the conversation before a run out of its options, as nodes of its session.
 
@@ -210,7 +216,7 @@ class RunRequests:
             session_id=begins.session_id,
             agent_id=begins.agent_id,
             redactor=self._journal_redactor,
-            artifacts=self._artifacts,
+            artifacts=artifacts,
             max_image_bytes=model.max_image_bytes,
         )
         text = "\n\n".join(part for part in (given.system, options.text) if part)
@@ -227,16 +233,23 @@ class RunRequests:
         trace = telemetry.begin_run(begins, self._journal_redactor.payload)
         return trace, trace.carrier
 
-    async def clean_prompt(self, prompt: Draft, model: ModelConfig) -> RunPrompt:
+    async def clean_prompt(
+        self, prompt: Draft, model: ModelConfig, tenant: str | None
+    ) -> RunPrompt:
         """Return the message without secrets, with its images as the model accepts them.
+
+        Args:
+            prompt: the message.
+            model: is shown the images.
+            tenant: the only tenant whose images may be named; None: as the runtime is bound.
 
         Raises:
             AgentCoreError: `validation_error`: an image of it cannot be shown to any model.
             StorageError: `artifact_not_found`: an image does not exist.
         """
-        limit = model.max_image_bytes
+        limit, artifacts = model.max_image_bytes, self._artifacts.of_tenant(tenant)
         content = [
-            await sendable(block, self._artifacts, max_bytes=limit)
+            await sendable(block, artifacts, max_bytes=limit)
             if isinstance(block, ImageBlock)
             else block
             for block in prompt.content

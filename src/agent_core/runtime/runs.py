@@ -483,13 +483,15 @@ class Runs:
         is_here = run is not None and not run.ended.is_set()
         if run is not None and is_here:
             message = await self._checked_message(run, message)
-            identity, model = run.identity, run.scope.model
+            identity, model, tenant = run.identity, run.scope.model, run.tenant
         else:
             record = await self.require_run(run_id)
             if record.options is not None and "guards" in record.options.needs_caller:
                 raise _not_for(run_id, "only the process that executes it has its guards")
-            identity, model = identity_of(record), None
-        prompt = await self._requests.clean_prompt(message, model or self._process.models.resolve())
+            session = await self._store.session(record.session_id)
+            identity, model, tenant = identity_of(record), None, session and session.tenant
+        model = model or self._process.models.resolve()
+        prompt = await self._requests.clean_prompt(message, model, tenant)
         from agent_core.types import WaitingMessage  # noqa: PLC0415 - few runs need it
 
         waiting = WaitingMessage(

@@ -29,7 +29,7 @@ help:
 	@echo "make format  rewrite what the formatter and the linter can fix"
 	@echo "make docs    the documents and the reference as pages for a browser, in site/"
 	@echo "make reference  the pages of docs/reference/ and of the design documents anew, from docstrings and tables"
-	@echo "make captures   the approved screens of tests/captures/ anew; read the difference"
+	@echo "make captures   the approved screens and pages of tests/captures/ anew; read the difference"
 	@echo "make picture    docs/terminal.svg and docs/images/ anew, the terminal and the console of real runs"
 	@echo "make bench   cost per run, turn and chunk, beside a bare loop and other frameworks"
 	@echo "make guard   CPU beside a bare loop, held to bounds; about a minute"
@@ -125,7 +125,8 @@ picture: $(READY)
 	$(BIN)/python docs/console_pictures.py docs/images
 
 captures: $(READY)
-	SOONG_AGENT_REWRITE_CAPTURES=1 $(BIN)/pytest -q tests/integration/test_captures.py $(ARGS)
+	SOONG_AGENT_REWRITE_CAPTURES=1 $(BIN)/pytest -q --whole tests/integration/test_captures.py \
+		tests/serve/test_page_pictures.py -k 'not miss' $(ARGS)
 
 bench: $(READY)
 	$(BIN)/python bench/compare.py $(ARGS)

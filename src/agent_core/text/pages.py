@@ -65,7 +65,7 @@ h3 .muted{font-weight:400;font-size:.875rem}summary .muted{font-size:.875rem}
 @media print{:root{--page:#fff;--text:#000;--muted:#444;--line:#999;--soft:#f4f4f4;--link:#000;
 --good:#1a6b33;--fair:#8a5300;--bad:#b3261e;--busy:#1f5fae}body{font-size:11pt}
 header,main,footer{max-width:none;padding:0}.card,.message,pre,tr{break-inside:avoid}
-h2,h3{break-after:avoid}}
+h2,h3{break-after:avoid}.scrolls{overflow:visible}th,td{overflow-wrap:anywhere}}
 """
 """The rules of all pages."""
 

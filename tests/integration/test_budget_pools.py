@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
@@ -213,6 +213,12 @@ def test_a_pool_has_the_limits_of_a_budget(limits: dict[str, Any], words: str) -
     with pytest.raises(AgentCoreError, match=words) as caught:
         BudgetPool(**limits)
     assert caught.value.code is ErrorCode.VALIDATION_ERROR
+
+
+def test_type_checkers_know_the_limits_of_a_budget() -> None:
+    for function in (BudgetPool.__init__, BudgetPool.share):
+        (known,) = get_args(get_type_hints(function)["limits"])
+        assert known.__annotations__.keys() == Budget.model_fields.keys()
 
 
 async def test_a_share_limits_its_run_and_the_pool_all_of_them(tmp_path: Path) -> None:

@@ -66,13 +66,12 @@ async def served(made: AgentRuntime, adapter: Any, *, keeps: bool = True) -> Asy
     """A service with one address."""
 
     async def chat(request: Request) -> Response:
-        body = await request.json()
         read = adapter.read_chat if adapter is ai_sdk else adapter.read_input
-        asked = read(body)
+        asked = read(await request.json())
         handle = await begin(made, asked, keeps=keeps)
         ids: Mapping[str, Any] = {"message_id": asked.message_id}
         if adapter is not ai_sdk:
-            ids = {"thread_id": body["threadId"], "run_id": body["runId"]}
+            ids = {"thread_id": asked.thread_id, "run_id": asked.run_id}
         return StreamingResponse(adapter.stream(handle, **ids), headers=adapter.HEADERS)
 
     async def refuse(_: Request, error: Exception) -> Response:
@@ -303,4 +302,5 @@ def test_what_a_page_says_as_the_system_is_not_read() -> None:
             {"id": "u", "role": "user", "content": "hi"},
         ],
     }
-    assert adapter.read_input(body).history == []
+    asked = adapter.read_input(body)
+    assert (asked.thread_id, asked.run_id, asked.history) == ("t", "r", [])

@@ -77,6 +77,21 @@ async def test_a_validator_that_breaks_is_named(tmp_path: Path) -> None:
             await made.start("go", **wrong)
 
 
+async def test_a_validator_that_returns_nothing_is_named(tmp_path: Path) -> None:
+    def look(_: City) -> None:
+        pass
+
+    def unknown(_: City | None) -> None:
+        return None
+
+    paris = '{"name": "Paris"}'
+    async with AgentRuntime(tmp_path, model=ScriptedProvider([paris] * 2), persist=False) as made:
+        with pytest.raises(RunError, match="validator look returned None; return the value"):
+            await made.run("go", output_type=City, output_validators=[look])
+        result = await made.run("go", output_type=City | None, output_validators=[unknown])
+    assert result.output is None
+
+
 async def test_validators_of_an_agent_are_its_own(tmp_path: Path) -> None:
     worker = Agent("worker", "You work.", tools=(), output_validators=[loud])
     start = calls("agent.create_sub_agent", agent_definition_id="worker", task="go")

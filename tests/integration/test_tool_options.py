@@ -378,6 +378,7 @@ async def test_a_plain_function_that_says_that_it_reads_asks_nobody() -> None:
     [
         ({"readonly": True, "permission": "write"}, "its permission is write, and readonly is Tr"),
         ({"readonly": False, "permission": "readonly"}, "its permission is readonly"),
+        ({"permission": "read"}, "its permission is readonly or write, not 'read'"),
         ({"timeout_s": 0}, "timeout_s is 0"),
         ({"timeout_s": float("inf")}, "timeout_s is inf"),
         ({"timeout_s": True}, "timeout_s is True"),

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from agent_core import (
+    Agent,
     AgentCoreError,
     AgentRuntime,
     ConfigError,
@@ -142,7 +143,8 @@ async def test_the_tools_of_a_runtime_are_those_of_every_run(tmp_path: Path) -> 
     [
         (["ping"], "of a runtime names ping"),
         ("ping", "is a list"),
-        ([7], "neither a name, a function nor a tool"),
+        ([7], "neither a name, a function nor a tool$"),
+        ([Agent("clerk")], "neither a name, a function nor a tool; give the agent's as_tool"),
         ([tool(name="agent.ping")(lambda: "a")], "names that begin with"),
     ],
 )

@@ -603,7 +603,10 @@ def user_draft(message: object) -> Draft:
         case UserMessage():
             content, metadata = message.content, message.metadata
         case _:
-            raise _malformed(f"a message is a str or a UserMessage, not {kind_of(message)}")
+            reason = f"a message is a str or a UserMessage, not {kind_of(message)}"
+            if isinstance(message, list):
+                reason += "; earlier messages are given as history=[…]"
+            raise _malformed(reason)
     blocks = [TextBlock(text=content)] if isinstance(content, str) else content
     says_something = False
     for block in blocks:

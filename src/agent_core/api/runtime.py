@@ -1669,4 +1669,6 @@ def _checked_mode(mode: Mode) -> RunMode:
     except ValueError:
         known = ", ".join(RunMode)
         message = f"there is no mode {mode!r}; there are: {known}"
+        if mode in get_args(PermissionMode):
+            message += f"; {mode} is a permission_mode"
         raise _malformed(message) from None

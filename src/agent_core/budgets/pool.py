@@ -3,12 +3,13 @@
 import threading
 from collections.abc import Mapping
 from time import monotonic
-from typing import Any, cast
+from typing import Any, TypedDict, Unpack, cast
 
 from msgspec.structs import replace
 from pydantic import ValidationError
 
 from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.keywords import lists_keywords
 from agent_core.storage.budgets import UnstoredBudgets, reserve, settle, uses
 from agent_core.types import (
     Amounts,
@@ -22,6 +23,18 @@ from agent_core.types import (
 from agent_core.types.budget import SharedBudget, limits_of, shown
 
 _WALL = "wall_ms"
+
+
+class Limits(TypedDict, total=False):
+    """The fields of `Budget` as keywords, for type checkers."""
+
+    usd: float | None
+    input_tokens: int | None
+    output_tokens: int | None
+    total_tokens: int | None
+    requests: int | None
+    tool_calls: int | None
+    wall_s: float | None
 
 
 class BudgetPool(SharedBudget):
@@ -41,14 +54,16 @@ class BudgetPool(SharedBudget):
         AgentCoreError: `validation_error`: a limit is unknown or invalid, or there is none.
     """
 
-    def __init__(self, **limits: Any) -> None:
+    @lists_keywords(Limits)
+    def __init__(self, **limits: Unpack[Limits]) -> None:
         self.limits = _checked("a BudgetPool", limits)
         self._ledger = PoolLedger(self.limits)
 
     def __repr__(self) -> str:
         return f"BudgetPool({_listed(self.limits)})"
 
-    def share(self, **limits: Any) -> "PoolShare":
+    @lists_keywords(Limits)
+    def share(self, **limits: Unpack[Limits]) -> "PoolShare":
         """Return a budget for runs that spend from this pool, and each at most these limits.
 
         Args:

@@ -18,7 +18,7 @@ from typing import Any, cast
 from pydantic import BaseModel, ValidationError
 
 from agent_core.aio import TaskStream
-from agent_core.api.handles import RunHandle
+from agent_core.api.handles import AnyDecision, RunHandle
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
 from agent_core.frontends import parts
 from agent_core.frontends.json_patch import json_patch
@@ -122,7 +122,13 @@ def read_input(body: object) -> Asked:
     elif not answers:
         raise _malformed("the last message is not the user's, and no interrupt is answered")
     history = [read for each in messages for read in _read_message(each)]
-    return Asked(thread_id=asked.thread_id, message=message, history=history, answers=answers)
+    return Asked(
+        thread_id=asked.thread_id,
+        run_id=asked.run_id,
+        message=message,
+        history=history,
+        answers=answers,
+    )
 
 
 FindTasks = Callable[[], Awaitable[Sequence[BaseModel]]]
@@ -364,7 +370,7 @@ def _read_answer(entry: ResumeEntry) -> Answered:
         raise _malformed(f"the arguments in the payload for {request_id} are no object")
     return Answered(
         request_id=request_id,
-        decision=decision,
+        decision=cast("AnyDecision", decision),  # which `answer` checks
         reason=reason,
         arguments=cast("Mapping[str, Any] | None", arguments),
     )

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from agent_core.aio import TaskStream
-from agent_core.api.handles import RunHandle
+from agent_core.api.handles import AnyDecision, RunHandle
 from agent_core.context.messages import plain_text
 from agent_core.types import (
     Decision,
@@ -39,6 +39,7 @@ class Asked(Struct, frozen=True, kw_only=True):
 
     Attributes:
         thread_id: the id that the front end has given to the conversation.
+        run_id: the id that the front end has given to the run; None if its protocol has none.
         message: the user's last message; None if the request only answers questions.
         history: the messages before it, for the option `history`; without system messages, which
             are the program's to give.
@@ -51,6 +52,7 @@ class Asked(Struct, frozen=True, kw_only=True):
     history: Sequence[Mapping[str, Any]] = ()
     answers: Sequence["Answered"] = ()
     message_id: str | None = None
+    run_id: str | None = None
 
 
 class Answered(Struct, frozen=True, kw_only=True):
@@ -64,7 +66,7 @@ class Answered(Struct, frozen=True, kw_only=True):
     """
 
     request_id: str
-    decision: str
+    decision: AnyDecision
     reason: str | None = None
     arguments: Mapping[str, Any] | None = None
 
@@ -72,7 +74,7 @@ class Answered(Struct, frozen=True, kw_only=True):
     def of(cls, request_id: str, reason: str | None, *, is_allowed: bool) -> "Answered":
         """Return the answer of a front end that only knows yes and no."""
         decision = Decision.ALLOW_ONCE if is_allowed else Decision.DENY
-        return cls(request_id=request_id, decision=decision.value, reason=reason)
+        return cls(request_id=request_id, decision=decision, reason=reason)
 
     @property
     def is_allowed(self) -> bool:

@@ -785,6 +785,8 @@ def _made_tool(given: object) -> str | Tool | Toolset:
             return tool(given)
         case _:
             reason = f"holds {kind_of(given)}, which is neither a name, a function nor a tool"
+            if hasattr(type(given), "engine_agent"):
+                reason += "; give the agent's as_tool(), or the agent in agents=[…]"
             raise malformed_option("tools", reason)
 
 

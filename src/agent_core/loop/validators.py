@@ -11,6 +11,7 @@ from agent_core.extensions import ExtensionContext
 from agent_core.loop.context import RunContext
 from agent_core.loop.tool_turn import open_answer
 from agent_core.text import plural, shorten_text
+from agent_core.tools.output import OutputMisfitError
 
 _MAX_TEXT = 2_000
 
@@ -36,7 +37,7 @@ class OutputChecks(Struct, frozen=True):
 
         Raises:
             ToolRetry: one refuses it.
-            AgentCoreError: one failed.
+            AgentCoreError: one failed, or forgot to return the value.
         """
         if ctx.toolbox.expected is not None and ctx.toolbox.expected.functions:
             value = await _made(ctx, value)
@@ -46,12 +47,16 @@ class OutputChecks(Struct, frozen=True):
             given = (value, ctx.extensions.context) if takes_context else (value,)
             try:
                 found: Any = validate(*given)
-                value = await found if inspect.isawaitable(found) else found
+                found = await found if inspect.isawaitable(found) else found
             except (AgentCoreError, ToolRetry):
                 raise
             except Exception as error:
                 message = f"the validator {name} failed: {type(error).__name__}: {error}"
                 raise AgentCoreError(ErrorCode.INTERNAL_ERROR, message) from error
+            if found is None and value is not None and not _may_be_none(ctx):
+                message = f"the validator {name} returned None; return the value, or a replacement"
+                raise AgentCoreError(ErrorCode.INTERNAL_ERROR, message)
+            value = found
         return value
 
     def failure(self, refusal: ToolRetry, text: str) -> AgentCoreError:
@@ -65,6 +70,17 @@ class OutputChecks(Struct, frozen=True):
                 "text": shorten_text(text, _MAX_TEXT),
             },
         )
+
+
+def _may_be_none(ctx: RunContext) -> bool:
+    """Return whether the type of the answer accepts None, as far as the run knows it."""
+    expected = ctx.toolbox.expected
+    if expected is None or expected.functions:
+        return False
+    try:
+        return expected.validated(None) is None
+    except OutputMisfitError:
+        return False
 
 
 async def _made(ctx: RunContext, value: Any) -> Any:

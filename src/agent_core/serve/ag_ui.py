@@ -65,7 +65,7 @@ async def _begin(
     events = protocol.events(
         handle,
         thread_id=asked.thread_id,
-        run_id=str(body["runId"]),
+        run_id=asked.run_id,
         tasks=partial(_tasks, visit, handle.session_id),
         questions=partial(_questions, visit, handle),
         has_results=_results_in(body),

@@ -194,15 +194,18 @@ def _permission(permission: ToolPermission | str | None, readonly: bool | None) 
     """Return the permission that is given by either name.
 
     Raises:
-        UnfitError: the two contradict each other.
-        ValueError: it is unknown.
+        UnfitError: it is unknown, or the two contradict each other.
     """
     said = ToolPermission.READONLY if readonly else ToolPermission.WRITE
     if permission is None:
         return said
-    if readonly is not None and ToolPermission(permission) is not said:
+    try:
+        known = ToolPermission(permission)
+    except ValueError:
+        raise UnfitError(f"its permission is readonly or write, not {permission!r}") from None
+    if readonly is not None and known is not said:
         raise UnfitError(f"its permission is {permission}, and readonly is {readonly}")
-    return ToolPermission(permission)
+    return known
 
 
 def _check_options(

@@ -146,6 +146,7 @@ async def test_files_of_others_are_replaced_only_on_demand(home: Home, project: 
         assert status == 409
         assert "a.txt" in text
         assert Page(text).forms[f"{session}/undo"] == {"force": "1"}
+        assert session in Page(text).links
         assert (project / "a.txt").read_text() == "mine\n"
         assert (await client.post(f"{session}/undo", force="1"))[0] == 303
         assert not (project / "a.txt").exists()
@@ -166,8 +167,11 @@ async def test_a_question_is_answered_with_other_arguments(home: Home, project: 
         assert "code.write_file" in page
         status, text = await client.post(url, decision="allow_once", arguments="{")
         assert (status, "JSON" in text) == (400, True)
+        assert "{</textarea>" in text  # nothing that was written is lost
+        assert Page(text).forms.keys() == {url}
         status, text = await client.post(url, decision="allow_once", arguments='{"path": 1}')
         assert status == 400
+        assert "&quot;path&quot;: 1}</textarea>" in text
         assert (await made.approval(question.request_id)).state == "open"
         changed = '{"path": "b.txt", "content": "two\\n"}'
         status, where = await client.post(url, decision="allow_once", arguments=changed)

@@ -104,6 +104,49 @@ async def test_two_browsers_and_another_process_follow_one_session(
         two.check()
 
 
+async def test_a_reason_denies_and_the_page_shows_what_its_session_does(
+    home: Home, project: Path
+) -> None:
+    gate = asyncio.Event()
+
+    async def waits(_: ModelRequest) -> str:
+        await gate.wait()
+        return "As you wish."
+
+    writes = calls("code.write_file", path="a.txt", content="one\n")
+    made = runtime(home, project, ["line\n\n" * 200, writes, waits], config=ASKS)
+    async with made, console(made) as address, chromium() as browser:
+        await ask(made)
+        async with window(browser, address) as one, window(browser, address) as two:
+            await two.open("/sessions/s1")
+            stop = two.page.get_by_role("button", name="Stop")
+            assert await stop.count() == 0
+            await one.open("/sessions/s1")
+            await one.send("write it")
+            question = one.page.get_by_role("link", name="code.write_file asks to be allowed")
+            await question.wait_for()
+            await one.page.wait_for_function(
+                "document.querySelector('#questions').getBoundingClientRect().bottom < innerHeight"
+            )
+            await two.page.locator("#status", has_text="waits for an answer").wait_for()
+            await stop.wait_for()
+            assert "not on the active path" not in await two.page.locator("#tree").inner_text()
+            await question.click()
+            await one.page.get_by_label("Reason").fill("not now")
+            await one.page.keyboard.press("Enter")
+            await one.shows("not now")
+            (record,) = await made.approvals("s1", is_open=False)
+            assert (record.decision, record.reason) == ("deny", "not now")
+            await two.page.locator("#status", has_text="running").wait_for()
+            assert await stop.count() == 1
+            gate.set()
+            await two.page.locator("#status", has_text="completed").wait_for()
+            assert await stop.count() == 0
+            assert not (project / "a.txt").exists()
+            one.check()
+            two.check()
+
+
 async def test_messages_that_wait_are_shown_once_their_turn_comes(
     home: Home, project: Path
 ) -> None:

@@ -32,6 +32,21 @@
     window.htmx.ajax("GET", address, { target: "#days", swap: "outerHTML" });
   }
 
+  // A reader who sees the end of the conversation goes on seeing it.
+  const talk = document.getElementById("conversation");
+  const end = document.getElementById("questions");
+  if (talk !== null && end !== null) {
+    const sees = () => end.getBoundingClientRect().top <= window.innerHeight;
+    let follows = sees();
+    window.addEventListener("scroll", () => { follows = sees(); }, { passive: true });
+    const watch = new MutationObserver(() => {
+      if (follows) end.scrollIntoView({ block: "nearest" });
+    });
+    for (const place of [talk, document.getElementById("now"), end]) {
+      if (place !== null) watch.observe(place, { childList: true, subtree: true });
+    }
+  }
+
   // Nothing of a form is lost to a second press.
   document.addEventListener("submit", (event) => {
     if (event.target.dataset.isSent !== undefined) event.preventDefault();

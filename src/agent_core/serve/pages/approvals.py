@@ -4,7 +4,7 @@ from typing import Any, cast
 
 from starlette.responses import Response
 
-from agent_core.errors import ErrorCode, StorageError
+from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.history.page import diff_block
 from agent_core.history.questions import request_facts
 from agent_core.permissions.questions import describe_answer
@@ -47,7 +47,8 @@ def _title(frame: Frame, record: ApprovalRecord) -> str:
     return frame.say("{tool} asks to be allowed", tool=record.tool_name)
 
 
-def _body(frame: Frame, record: ApprovalRecord) -> str:
+def _body(frame: Frame, record: ApprovalRecord, given: str | None = None) -> str:
+    """Return the page of a question, with the arguments that a refused form had."""
     say, request = frame.say, record.request
     session_url = frame.address("sessions", record.session_id)
     link = f'<a href="{session_url}">{say("The whole session")}</a>'
@@ -64,7 +65,7 @@ def _body(frame: Frame, record: ApprovalRecord) -> str:
     if record.decision is not None or record.state != "open":
         parts.append(section(say("Answer"), _answer(frame, record), key="answer"))
     elif frame.may("answer"):
-        parts.append(section(say("Answer"), _form(frame, record), key="answer"))
+        parts.append(section(say("Answer"), _form(frame, record, given), key="answer"))
     return "\n".join(parts)
 
 
@@ -93,36 +94,48 @@ def _answer(frame: Frame, record: ApprovalRecord) -> str:
     return f"<p>{plain(said)}{when}</p>{changed}"
 
 
-def _form(frame: Frame, record: ApprovalRecord) -> str:
+def _form(frame: Frame, record: ApprovalRecord, given: str | None) -> str:
+    """Return the forms of the answers: Enter in the reason denies, and allows nothing."""
     say = frame.say
     url = frame.address("approvals", record.request_id)
     answers = "".join(
-        f'<div class="answer"><button name="decision" value="{decision}"{kind}>{plain(label)}'
-        f'</button><p class="hint">{plain(covers)}</p></div>'
+        _button(decision, label, covers, kind)
         for decision, label, covers, kind in _answers(frame, record)
     )
     edited = ""
     if record.arguments is not None:
-        given = plain(shown_json(record.arguments, indent=1))
+        text = plain(given or shown_json(record.arguments, indent=1))
         hint = say("Allow once runs the call with these arguments; the model sees them, too.")
         edited = (
-            f"<details><summary>{say('Change the arguments')}</summary>"
+            f"<details{' open' if given else ''}><summary>{say('Change the arguments')}</summary>"
             f'<div class="field"><label for="arguments">{say("Arguments, as JSON")}</label>'
             f'<textarea class="code" id="arguments" name="arguments" rows="{_ROWS}"'
-            f' spellcheck="false" aria-describedby="about-arguments">{given}</textarea></div>'
+            f' spellcheck="false" aria-describedby="about-arguments">{text}</textarea></div>'
             f'<p class="hint" id="about-arguments">{hint}</p></details>'
         )
-    return (
-        f'<form method="post" action="{url}"><div class="field">'
-        f'<label for="reason">{say("Reason")}</label>'
+    denied = say("The call is not made; the model goes on without it.")
+    reason = (
+        f'<div class="field"><label for="reason">{say("Reason")}</label>'
         '<input type="text" id="reason" name="reason" aria-describedby="about-reason">'
         f'<p class="hint" id="about-reason">{say("The model reads it if the call is denied.")}</p>'
-        f"</div>{edited}{answers}</form>"
+        "</div>"
+    )
+    deny = _button(str(Decision.DENY), say("Deny"), denied, ' class="bad"')
+    return (
+        f'<form method="post" action="{url}">{edited}{answers}</form>'
+        f'<form method="post" action="{url}">{reason}{deny}</form>'
+    )
+
+
+def _button(decision: str, label: str, covers: str, kind: str) -> str:
+    return (
+        f'<div class="answer"><button name="decision" value="{decision}"{kind}>{plain(label)}'
+        f'</button><p class="hint">{plain(covers)}</p></div>'
     )
 
 
 def _answers(frame: Frame, record: ApprovalRecord) -> list[tuple[str, str, str, str]]:
-    """Return the answers that a question takes: decision, label, coverage, attributes."""
+    """Return the answers that allow a call: decision, label, coverage, attributes."""
     say, request = frame.say, record.request
     once = say("Only this call.")
     answers = [(str(Decision.ALLOW_ONCE), say("Allow once"), once, ' class="main"')]
@@ -135,8 +148,6 @@ def _answers(frame: Frame, record: ApprovalRecord) -> list[tuple[str, str, str, 
         label = say("Allow all edits" if decision is Decision.ALLOW_EDITS else "Allow all reads")
         covers = say("Until the session ends: {what}", what=what.removesuffix(UNTIL_END))
         answers.append((str(decision), label, covers, ""))
-    denied = say("The call is not made; the model goes on without it.")
-    answers.append((str(Decision.DENY), say("Deny"), denied, ' class="bad"'))
     return answers
 
 
@@ -155,8 +166,13 @@ async def answer(frame: Frame) -> Response:
             fields.get("reason") or None,
             arguments,
         )
-    except Problem as problem:
-        return problem_page(frame, problem)
+    except (Problem, AgentCoreError) as error:
+        problem = error if isinstance(error, Problem) else Problem.of(error)
+        if problem.status != 400:
+            return problem_page(frame, problem)
+        notice = f'<p class="notice bad" role="alert">{plain(problem.detail)}</p>'
+        body = notice + _body(frame, record, fields.get("arguments"))
+        return frame.page(_title(frame, record), body, status=400)
     return frame.see("sessions", record.session_id, anchor="now")
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import datetime
 
-from agent_core.history.page import SessionParts, diff_block
+from agent_core.history.page import SessionParts, diff_block, status_mark
 from agent_core.history.reading import CallEntry, Entry, Exchange, History, MessageEntry, NoteEntry
 from agent_core.history.tree import Branch
 from agent_core.serve.pages.frame import Frame
@@ -173,6 +173,36 @@ class Conversation(SessionParts):
     def questions(self, records: Sequence[ApprovalRecord]) -> str:
         """Return the open questions of a session."""
         return question_list(self._frame, records)
+
+    def question_place(self, records: Sequence[ApprovalRecord]) -> str:
+        """Return the place of the open questions on a page, with those that there are."""
+        label = self.say("Open questions")
+        body = self.questions(records)
+        return f'<section id="questions" aria-label="{label}" aria-live="polite">{body}</section>'
+
+    def status(self, *, is_asked: bool) -> str:
+        """Return what the session does now; with an open question, it leads there."""
+        runs = [each.run for each in self.history.exchanges if each.run is not None]
+        if not runs or is_over(runs[-1]) or not is_asked:
+            return status_mark(self.say, str(runs[-1].status) if runs else "new")
+        said = self.say("waits for an answer")
+        return f'<p class="status fair"><a href="#questions">{said}</a></p>'
+
+    def stop(self) -> str:
+        """Return the form that stops the run at work; empty if none works, or stops with it."""
+        runs = [each.run for each in self.history.exchanges if not is_over(each.run)]
+        found = next((each for each in runs if each is not None and each.has_begun), None)
+        run = found or next(reversed(runs), None)
+        if run is None or run.parent_run_id is not None or not self._frame.may("run"):
+            return ""
+        url = self._frame.address("runs", run.run_id, "cancel")
+        return self._frame.form(url, self.say("Stop"), kind="bad")
+
+
+async def open_questions(frame: Frame, session_id: str) -> Sequence[ApprovalRecord]:
+    """Return the open questions of a session."""
+    visit = frame.visit
+    return await visit.runtime.approvals(session_id, tenant=visit.tenant)
 
 
 def question_list(frame: Frame, records: Sequence[ApprovalRecord]) -> str:

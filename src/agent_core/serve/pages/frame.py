@@ -244,7 +244,12 @@ def problem_page(frame: Frame, problem: Problem) -> Response:
         again = plain(f"{frame.request.url.path}")
         hidden = {**frame.fields, "force": "1"}
         parts.append(frame.form(again, say("Replace these files"), hidden=hidden, kind="bad"))
-    parts.append(f'<p><a href="{frame.address("")}">{say("All sessions")}</a></p>')
+    links = [f'<a href="{frame.address("")}">{say("All sessions")}</a>']
+    session_id = frame.request.path_params.get("session_id")
+    if session_id and problem.status != 404:
+        url = frame.address("sessions", session_id)
+        links.insert(0, f'<a href="{url}">{say("The whole session")}</a>')
+    parts.append(f"<p>{' · '.join(links)}</p>")
     response = frame.page(title, "\n".join(parts), status=problem.status)
     response.headers.update(problem.headers or {})
     return response

@@ -9,9 +9,8 @@ from msgspec import Struct
 
 from agent_core.aio import TaskStream
 from agent_core.errors import AgentCoreError
-from agent_core.history.page import status_mark
 from agent_core.history.reading import CallEntry, Entry, Exchange, History, HistoryReader
-from agent_core.serve.pages.conversation import Conversation
+from agent_core.serve.pages.conversation import Conversation, open_questions
 from agent_core.serve.pages.frame import Frame
 from agent_core.serve.pages.reading import LOOKBACK
 from agent_core.serve.streams import ServerEvent
@@ -142,7 +141,8 @@ class Live:
                 news.add_text(event.details)
             else:
                 await self._take(event, news)
-        if news.ended:
+        is_other = bool(news.exchanges or news.ended or news.has_asked)
+        if is_other:
             await self._follow_path()
         parts = [
             *(self._block(each) for each in news.exchanges),
@@ -150,14 +150,12 @@ class Live:
             *self._children(news),
             *news.text_swaps(),
         ]
-        if news.has_asked or news.ended:
-            parts.append(await self._questions())
         for exchange in news.ended:
             parts += self._end(exchange, is_new=exchange in news.exchanges)
+        if is_other:
+            parts += await self._state()
         if news.has_moved:
             parts.append(_swap("innerHTML", "moved", self._moved()))
-        if run := self._last_run(news):
-            parts.append(_swap("innerHTML", "status", status_mark(self.frame.say, run.status)))
         return "".join(parts)
 
     async def _take(self, event: RuntimeEvent, news: "_News") -> None:
@@ -241,17 +239,20 @@ class Live:
             self._reader.add_nodes(newest.nodes)
             self._reader.add_runs(newest.runs)
 
-    async def _questions(self) -> str:
-        visit = self.frame.visit
-        records = await visit.runtime.approvals(self._session_id, tenant=visit.tenant)
-        return _swap("innerHTML", "questions", self._parts.questions(records))
+    async def _state(self) -> Sequence[str]:
+        """Return what depends on all runs: the status, the questions, the tree, and the cost."""
+        records = await open_questions(self.frame, self._session_id)
+        return [
+            _swap("innerHTML", "questions", self._parts.questions(records)),
+            _swap("innerHTML", "status", self._parts.status(is_asked=bool(records))),
+            _swap("innerHTML", "stop", self._parts.stop()),
+            _swap("innerHTML", "tree", self._parts.tree()),
+            _swap("innerHTML", "costs", self._parts.usage()),
+        ]
 
     def _end(self, exchange: Exchange, *, is_new: bool) -> Iterator[str]:
-        """Yield the end of a run: its files, what can be done next, and what it has cost."""
+        """Yield the end of a run: its line, its files, and what can be done next."""
         key = exchange.run_id or "outside"
-        yield _swap("innerHTML", "costs", self._parts.usage())
-        yield _swap("innerHTML", "tree", self._parts.tree())
-        yield _swap("innerHTML", "stop", "")
         if not is_new:
             label = self._parts.run_label(exchange, self._number(exchange))
             yield _swap("outerHTML", f"{key}-head", label)
@@ -264,10 +265,6 @@ class Live:
         said = say("The session continues from another message now.")
         link = f'<a href="{url}">{say("Reload this page to see what is new.")}</a>'
         return f'<p class="notice fair">{said} {link}</p>'
-
-    def _last_run(self, news: "_News") -> RunRecord | None:
-        changed = [*news.exchanges, *news.ended]
-        return changed[-1].run if changed else None
 
     def _number(self, exchange: Exchange) -> str:
         numbers = enumerate(self._history.exchanges, 1)

@@ -1,7 +1,7 @@
 """The page of one run: live while it works, with its files afterwards."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 from typing import cast
 
@@ -9,8 +9,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from agent_core.errors import ErrorCode, StorageError
-from agent_core.history.page import diff_block, status_mark
-from agent_core.serve.pages.conversation import Conversation, is_over
+from agent_core.history.page import diff_block
+from agent_core.serve.pages.conversation import Conversation, is_over, open_questions
 from agent_core.serve.pages.forms import chosen_mode, options_of
 from agent_core.serve.pages.frame import Frame, framed, positive
 from agent_core.serve.pages.live import Live, stream_run
@@ -19,7 +19,7 @@ from agent_core.serve.principals import Right
 from agent_core.serve.streams import EventStream, ServerEvent
 from agent_core.text import short_line
 from agent_core.text.pages import facts_list, plain, preformatted, section
-from agent_core.types import RunRecord, RunReport, UserMessage, WorkspaceDiff
+from agent_core.types import ApprovalRecord, RunRecord, RunReport, UserMessage, WorkspaceDiff
 
 _GIST = 120
 
@@ -53,39 +53,32 @@ async def show_run(frame: Frame) -> Response:
     gist = short_line(exchange.prompt, _GIST) or say("A run")
     session_url = frame.address("sessions", run.session_id)
     body = await asyncio.to_thread(parts.exchange, exchange)
+    asked = () if is_over(run) else await open_questions(frame, run.session_id)
+    status = parts.status(is_asked=bool(asked))
     sections = [
-        f'<div id="status">{status_mark(say, run.status)}</div><h1>{plain(gist)}</h1>',
+        f'<div id="status">{status}</div><h1>{plain(gist)}</h1>',
         f'<p><a href="{session_url}">{say("The whole session")}</a></p>',
         facts_list({say("Run"): run.run_id, say("Session"): run.session_id}),
-        await _questions(frame, parts, run),
         f'<div id="conversation">{body}</div>',
-        _live(frame, run, part.last_seq),
+        _live(frame, parts, run, part.last_seq, asked),
         section(say("Usage and cost"), f'<div id="costs">{parts.usage()}</div>', key="usage"),
     ]
     return frame.page(gist, "\n".join(sections))
 
 
-async def _questions(frame: Frame, parts: Conversation, run: RunRecord) -> str:
-    visit = frame.visit
-    records = await visit.runtime.approvals(run.session_id, tenant=visit.tenant)
-    label, body = frame.say("Open questions"), parts.questions(records)
-    return f'<section id="questions" aria-label="{label}" aria-live="polite">{body}</section>'
-
-
-def _live(frame: Frame, run: RunRecord, after: int) -> str:
+def _live(
+    frame: Frame, parts: Conversation, run: RunRecord, after: int, asked: Sequence[ApprovalRecord]
+) -> str:
     if is_over(run):
         return ""
     say = frame.say
     url = frame.address("runs", run.run_id, "stream", after=after)
-    stop = ""
-    if frame.may("run") and run.parent_run_id is None:
-        stop = frame.form(frame.address("runs", run.run_id, "cancel"), say("Stop"), kind="bad")
     label = say("The answer as it is written")
     return (
         f'<div id="now" class="now" role="log" aria-live="polite" aria-label="{label}"></div>'
         f"{frame.reload_hint()}"
         f'<div hx-sse:connect="{url}" hx-sse:close="end" hx-swap="none" hidden></div>'
-        f'<div id="stop">{stop}</div>'
+        f'{parts.question_place(asked)}<div id="stop">{parts.stop()}</div>'
     )
 
 

@@ -9,9 +9,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from agent_core.errors import AgentCoreError, ErrorCode
-from agent_core.history.page import session_page, status_mark
+from agent_core.history.page import session_page
 from agent_core.history.reading import read_history
-from agent_core.serve.pages.conversation import Conversation, is_over
+from agent_core.serve.pages.conversation import Conversation, open_questions
 from agent_core.serve.pages.forms import chosen_mode, message_form, options_of
 from agent_core.serve.pages.frame import Frame, framed, positive
 from agent_core.serve.pages.live import MOST_QUEUED, Live, stream_session
@@ -37,13 +37,14 @@ async def show_session(frame: Frame) -> Response:
     title = session.title or say("A session")
     is_last = to_seq is None
     conversation = await asyncio.to_thread(_conversation, parts, part)
+    asked = await open_questions(frame, session_id) if is_last else ()
     sections = [
-        _head(frame, part),
+        _head(frame, parts, part, is_asked=bool(asked)),
         '<div id="moved" role="status"></div>',
-        await _questions(frame, parts, session_id) if is_last else "",
         section(say("Conversation"), _earlier(frame, part) + conversation, key="talk"),
         _live(frame, part) if is_last else "",
-        _writing(frame, part) if is_last else "",
+        parts.question_place(asked) if is_last else "",
+        _writing(frame, parts, session_id) if is_last else "",
         section(say("Messages"), f'<div id="tree">{parts.tree()}</div>', key="messages"),
         await _of_folder(frame, session_id),
         section(say("Usage and cost"), f'<div id="costs">{parts.usage()}</div>', key="usage"),
@@ -59,10 +60,8 @@ def _conversation(parts: Conversation, part: Part) -> str:
     return f'<div id="conversation">{"".join(blocks)}</div>'
 
 
-def _head(frame: Frame, part: Part) -> str:
+def _head(frame: Frame, parts: Conversation, part: Part, *, is_asked: bool) -> str:
     session, say = part.history.session, frame.say
-    runs = [each.run for each in part.history.exchanges if each.run is not None]
-    status = str(runs[-1].status) if runs else "new"
     export = frame.address("sessions", session.session_id, "export")
     origin = session.parent_session_id
     facts = {
@@ -80,7 +79,7 @@ def _head(frame: Frame, part: Part) -> str:
         f" {say('Last used')} {frame.moment(session.updated_at)}</p>"
     )
     return (
-        f'<div id="status">{status_mark(say, status)}</div>'
+        f'<div id="status">{parts.status(is_asked=is_asked)}</div>'
         f"<h1>{plain(session.title or say('A session'))}</h1>{facts_list(facts)}{forked}{times}"
         f'<div class="acts">{_moves(frame, session)}'
         f'<a href="{export}" download>{say("Export as one HTML file")}</a></div>'
@@ -107,14 +106,6 @@ def _earlier(frame: Frame, part: Part) -> str:
     return f"<p>{' · '.join(links)}</p>" if links else ""
 
 
-async def _questions(frame: Frame, parts: Conversation, session_id: str) -> str:
-    visit = frame.visit
-    records = await visit.runtime.approvals(session_id, tenant=visit.tenant)
-    label = frame.say("Open questions")
-    body = parts.questions(records)
-    return f'<section id="questions" aria-label="{label}" aria-live="polite">{body}</section>'
-
-
 def _live(frame: Frame, part: Part) -> str:
     session_id = part.history.session.session_id
     waiting = [each.run_id or "" for each in part.history.exchanges if not each.entries]
@@ -128,16 +119,12 @@ def _live(frame: Frame, part: Part) -> str:
     )
 
 
-def _writing(frame: Frame, part: Part) -> str:
+def _writing(frame: Frame, parts: Conversation, session_id: str) -> str:
     if not frame.may("run"):
         return ""
-    say, session_id = frame.say, part.history.session.session_id
-    active = next((each.run for each in reversed(part.history.exchanges)), None)
-    stop = ""
-    if active is not None and not is_over(active):
-        stop = frame.form(frame.address("runs", active.run_id, "cancel"), say("Stop"), kind="bad")
     form = message_form(frame, frame.address("sessions", session_id, "runs"))
-    return section(say("Next message"), f'<div id="stop">{stop}</div>{form}', key="next")
+    body = f'<div id="stop">{parts.stop()}</div>{form}'
+    return section(frame.say("Next message"), body, key="next")
 
 
 async def _of_folder(frame: Frame, session_id: str) -> str:

@@ -112,6 +112,31 @@ async def test_a_child_of_an_agent_has_what_its_agent_says(tmp_path: Path) -> No
     assert report_of(found[1])["summary"] == "a text"
 
 
+async def test_an_agent_keeps_its_model_below_a_run_and_an_agent_with_others(
+    tmp_path: Path,
+) -> None:
+    inner_model, outer_model = ScriptedProvider(["2"]), ScriptedProvider([start("inner"), "1"])
+    inner = Agent("inner", "You are inner.", tools=(), model=inner_model)
+    outer = Agent(
+        "outer", "You are outer.", tools=(), model=outer_model, agents=[inner], temperature=0.5
+    )
+    warm = Agent("warm", "You are warm.", tools=(), temperature=0.9)
+    lead = ScriptedProvider([start("outer"), start("warm"), "w", "0"])
+    async with AgentRuntime(tmp_path, model=ScriptedProvider([]), persist=False) as made:
+        await made.run("go", model=lead, temperature=0.1, seed=7, agents=[outer, warm], tools=())
+    for model in (lead, outer_model, inner_model):
+        model.assert_complete()
+    settings = [
+        [(each.temperature, each.seed) for each in model.requests]
+        for model in (lead, outer_model, inner_model)
+    ]
+    assert settings == [
+        [(0.1, 7), (0.1, 7), (0.9, 7), (0.1, 7)],
+        [(0.5, None), (0.5, None)],
+        [(None, None)],
+    ]
+
+
 async def test_agents_of_a_runtime_are_those_of_every_run(tmp_path: Path) -> None:
     writer = Agent("writer", "You write.")
     lead = ScriptedProvider([start("writer"), "a text", "done", "as a writer", "plain"])

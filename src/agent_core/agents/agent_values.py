@@ -12,18 +12,21 @@ from agent_core.loop.options import OF_OTHER_MODEL, Agent, RunOptions, with_inst
 from agent_core.tools.base import Tool
 from agent_core.types import AgentDefinition, Budget, RunIdentity
 
+_OWN = ("model", "temperature", "seed", "reasoning", "tools", "provider_tools")
+"""Options that an agent has instead of its parent's, where it sets them."""
+
 
 def child_options(agent: Agent[Any], ours: RunOptions[Any]) -> RunOptions[Any]:
     """Return the options of a child of an agent: its own, and those of its parent.
 
-    Its tools are its own, whatever tools its parent has; the tools that the parent must not have
-    are not the child's either.
+    Its tools and its model with its settings are its own, whatever its parent has; the tools that
+    the parent must not have are not the child's either.
     """
     own = agent.options
     if own.model is not None:
         ours = dataclasses.replace(ours, **OF_OTHER_MODEL)
-    if own.tools is not None:
-        ours = dataclasses.replace(ours, tools=None)
+    replaced = {name: None for name in _OWN if getattr(own, name) is not None}
+    ours = dataclasses.replace(ours, **replaced)
     options = with_agent(ours, own)
     turns = [each for each in (own.max_turns, ours.max_turns) if each is not None]
     return dataclasses.replace(options, max_turns=min(turns, default=None))

@@ -171,6 +171,21 @@ async def test_a_handoff_to_nobody_changes_nothing(tmp_path: Path) -> None:
     assert "You refund." not in system_of(provider.requests[1])
 
 
+async def test_the_new_agent_keeps_its_own_settings_and_the_caller_its_type(tmp_path: Path) -> None:
+    theirs = ScriptedProvider(['{"cents": 5}'])
+    refunds = Agent("refunds", model=theirs, tools=[search], stop=["END"], output_type=list[str])
+    ours = ScriptedProvider([calls("handoff_to_refunds")])
+    async with AgentRuntime(tmp_path, model=ScriptedProvider([]), persist=False) as made:
+        result = await made.run(
+            "go", model=ours, tools=(), seed=7, stop=["X"], output_type=Refund, handoffs=[refunds]
+        )
+    (request,) = theirs.requests
+    assert result.output == Refund(cents=5)
+    assert names_of(request) == {"search", "final_answer"}
+    assert (request.stop, request.seed) == (["END"], 7)
+    assert (ours.requests[0].stop, names_of(ours.requests[0]) & {"search"}) == (["X"], set())
+
+
 @pytest.mark.parametrize("is_typed", [True, False])
 async def test_the_answer_is_of_the_type_of_the_agent_that_gives_it(
     home: Home, project: Path, is_typed: bool

@@ -7,13 +7,10 @@ from typing import Any
 from agent_core.agents.assignments import SubAssignment
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.extensions import ExtensionContext
-from agent_core.loop.agent import with_agent
+from agent_core.loop.agent import with_agent, without_settings_of
 from agent_core.loop.options import OF_OTHER_MODEL, Agent, RunOptions, with_instructions
 from agent_core.tools.base import Tool
 from agent_core.types import AgentDefinition, Budget, RunIdentity
-
-_OWN = ("model", "temperature", "seed", "reasoning", "tools", "provider_tools")
-"""Options that an agent has instead of its parent's, where it sets them."""
 
 
 def child_options(agent: Agent[Any], ours: RunOptions[Any]) -> RunOptions[Any]:
@@ -25,9 +22,7 @@ def child_options(agent: Agent[Any], ours: RunOptions[Any]) -> RunOptions[Any]:
     own = agent.options
     if own.model is not None:
         ours = dataclasses.replace(ours, **OF_OTHER_MODEL)
-    replaced = {name: None for name in _OWN if getattr(own, name) is not None}
-    ours = dataclasses.replace(ours, **replaced)
-    options = with_agent(ours, own)
+    options = with_agent(without_settings_of(own, ours), own)
     turns = [each for each in (own.max_turns, ours.max_turns) if each is not None]
     return dataclasses.replace(options, max_turns=min(turns, default=None))
 

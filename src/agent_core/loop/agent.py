@@ -20,6 +20,12 @@ from agent_core.tools.toolsets import Toolset
 from agent_core.types import FINAL_ANSWER, Budget, StoredOptions, ToolDefinition
 from agent_core.types.budget import SharedBudget
 
+_OWN_SETTINGS = (
+    *("model", "temperature", "seed", "stop", "reasoning", "max_output_tokens"),
+    *("tools", "provider_tools"),
+)
+"""Options that an agent has instead of the run's, where it sets them."""
+
 
 def with_agent(options: RunOptions[Any], agent: RunOptions[Any], text: str = "") -> RunOptions[Any]:
     """Return the options of a run of an agent: what the run does not set itself is the agent's.
@@ -47,6 +53,20 @@ def with_agent(options: RunOptions[Any], agent: RunOptions[Any], text: str = "")
         guards=[*options.guards, *agent.guards],
         extensions=[*options.extensions, *agent.extensions],
     )
+
+
+def without_settings_of(agent: RunOptions[Any], options: RunOptions[Any]) -> RunOptions[Any]:
+    """Return options without those that another agent of the run sets itself.
+
+    An agent below a run, or one that gets its conversation, keeps its tools and its model with its
+    settings, whatever the run has. The type of the answer stays what the run's caller asked for.
+    """
+    changes = {
+        name: default
+        for name in _OWN_SETTINGS
+        if getattr(agent, name) != (default := getattr(NO_OPTIONS, name))
+    }
+    return replace(options, **changes)
 
 
 def without_agent(options: RunOptions[Any], agent: RunOptions[Any], text: str) -> RunOptions[Any]:

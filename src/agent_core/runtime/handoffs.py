@@ -11,7 +11,7 @@ from agent_core.agents.handoff import Handovers, names_of
 from agent_core.agents.spawner import ChildSpawner, RunSpec
 from agent_core.extensions import ExtensionContext
 from agent_core.loop import NoHistory, RunContext
-from agent_core.loop.agent import together, with_agent, without_agent
+from agent_core.loop.agent import together, with_agent, without_agent, without_settings_of
 from agent_core.loop.options import NO_OPTIONS, Agent, RunOptions, with_instructions
 from agent_core.runtime.factory import RunFactory
 from agent_core.runtime.project import Project
@@ -72,7 +72,8 @@ class RunHandovers:
         identity = self._run.identity.model_copy(update={"agent_definition_id": agent.name})
         context = ExtensionContext(run=identity, deps=base.deps)
         text = (await with_instructions(told, context)).text
-        options = with_agent(base, agent.options, text)
+        own = agent.options
+        options = with_agent(without_settings_of(own, base), own, text)
         options = replace(options, agents=together(base.agents, agent.agents))
         options = self._project.with_contributions(options, identity)
         self._project.toolboxes.check_options(options)

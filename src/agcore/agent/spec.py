@@ -149,9 +149,11 @@ def named_tools(given: Iterable[Usable]) -> list[str]:
     """Return the names of known tools in `given`, which holds names, definitions and other tools.
 
     Raises:
-        AgentError: `Config`; `given` is one name instead of a list.
+        AgentError: `Config`; `given` is one tool instead of a list.
     """
     if isinstance(given, str):
         raise AgentConfigError(f"`tools` is a list; write [{given!r}]")
+    if not isinstance(given, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance] - typed by users
+        raise AgentConfigError(f"`tools` is a list, not {kind_of(given)}")
     named = [each for each in given if isinstance(each, str | ToolDefinition)]
     return [each if isinstance(each, str) else each.name for each in named]

@@ -6,7 +6,7 @@ import re
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, Self, Unpack
+from typing import Any, Protocol, Self, Unpack, cast
 
 from agcore.llm.agent_tools import AgentTool, CallerRun
 from agcore.llm.calls import CallTurn, ModelCalls
@@ -38,7 +38,7 @@ from agent_core.aio.loops import running_loop
 from agent_core.assets import load_asset
 from agent_core.budgets.meter import Budgets, CallBudget, Meter
 from agent_core.config.models import BudgetConfig, RetryConfig
-from agent_core.errors import ErrorCode
+from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.extensions import Extension, ExtensionContext, Extensions
 from agent_core.loop import Outcome, RunLimits, StandaloneRun, build_run
 from agent_core.loop.options import (
@@ -52,6 +52,7 @@ from agent_core.loop.options import (
 from agent_core.providers.estimates import estimate_blocks
 from agent_core.redaction import Redactor
 from agent_core.telemetry.opening import telemetry_of_program
+from agent_core.text import kind_of
 from agent_core.tools import Tool
 from agent_core.tools.limits import ResultLimiter
 from agent_core.tools.toolsets import Toolset
@@ -59,6 +60,7 @@ from agent_core.types import (
     Budget,
     Draft,
     EventType,
+    ImageBlock,
     Node,
     ReasoningEffort,
     RunIdentity,
@@ -485,8 +487,12 @@ class LlmCycle:
         *,
         are_called: bool,
     ) -> Draft:
-        """Return the user's message, as far as it fits beside the history."""
-        blocks = [TextBlock(text=prompt)] if isinstance(prompt, str) else prompt
+        """Return the user's message, as far as it fits beside the history.
+
+        Raises:
+            AgentCoreError: `validation_error`; it is no message.
+        """
+        blocks = _prompt_blocks(prompt)
         pictures = [block for block in blocks if not isinstance(block, TextBlock)]
         words = "\n\n".join(block.text for block in blocks if isinstance(block, TextBlock))
         system = "\n\n".join(filter(None, [self._system, options.text]))
@@ -626,3 +632,24 @@ def _contributed(options: RunOptions[Any], runner: RunTools) -> list[Tool]:
             raise malformed_option("extensions", f"contribute {tool.name}, which is taken")
         taken.add(tool.name)
     return contributed
+
+
+def _prompt_blocks(prompt: object) -> Sequence[TextBlock | ImageBlock]:
+    """Return the blocks of a user's message.
+
+    Raises:
+        AgentCoreError: `validation_error`; it is something else.
+    """
+    if isinstance(prompt, str):
+        return [TextBlock(text=prompt)]
+    listed = isinstance(prompt, Sequence)
+    blocks = list(cast("Sequence[object]", prompt)) if listed else [prompt]
+    for block in blocks:
+        if not isinstance(block, TextBlock | ImageBlock):
+            within = "holds" if listed else "is"
+            reason = f"a message is a text, or a list of TextBlock and ImageBlock; it {within}"
+            message = f"{reason} {kind_of(block)}"
+            if isinstance(block, Mapping):
+                message += "; earlier messages are given as history=[…]"
+            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+    return cast("list[TextBlock | ImageBlock]", blocks)

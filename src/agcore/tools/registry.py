@@ -137,6 +137,8 @@ def make_tool(given: object) -> AnyTool:
             return function_tool(given)
         case _:
             message = f"{kind_of(given)} is not a tool; give a function, a tool or a name"
+            if hasattr(type(given), "as_tool"):
+                message += "; an agent's as_tool() is one"
             raise ConfigError(ErrorCode.VALIDATION_ERROR, message)
 
 

@@ -297,6 +297,21 @@ async def test_an_empty_response_is_asked_for_once_more_and_is_never_an_answer()
     assert caught.value.code is ErrorCode.EMPTY_REPLY
 
 
+@together(
+    ("asked", "reason"),
+    [
+        (7, "it is an int"),
+        ([7], "it holds an int$"),
+        ([{"role": "user", "content": "go"}], r"it holds a dict; earlier messages.*history="),
+    ],
+)
+async def test_what_is_no_message_reaches_no_model(asked: Any, reason: str) -> None:
+    provider = MockProvider(["ok"])
+    with pytest.raises(AgentError.Config, match=reason):
+        await Agent("a", model=provider).run(asked)
+    assert provider.requests == []
+
+
 async def test_a_name_of_a_tool_needs_a_bundle_and_a_setting_must_be_known() -> None:
     with pytest.raises(AgentError.Config, match="names the tool 'echo'"):
         await Agent("a", model=MockProvider(["ok"]), tools=["echo"]).run("go")
@@ -376,7 +391,9 @@ async def test_a_tool_that_a_run_has_not_asked_for_cannot_be_called() -> None:
         (["plian"], r"no tool named 'plian' \(did you mean plain\?\)"),
         (["nothing_like_it"], "no tool named 'nothing_like_it'"),
         ([7], "an int is not a tool"),
+        ([Agent("b")], r"an Agent is not a tool.*as_tool\(\) is one"),
         ("plain", r"write \['plain'\]"),
+        (shout, "`tools` is a list, not a function"),
         ([tool(name="plain")(shout)], "already a tool named plain"),
     ],
 )

@@ -147,6 +147,25 @@ async def test_a_reason_denies_and_the_page_shows_what_its_session_does(
             two.check()
 
 
+async def test_the_output_of_a_command_is_followed(home: Home, project: Path) -> None:
+    waits = "echo begins; while [ ! -e go ]; do sleep 0.05; done; echo ends"
+    script: list[Any] = [calls("code.run_command", argv=["sh", "-c", waits]), "It has run."]
+    made = runtime(home, project, script, config=ASKS)
+    async with (
+        made,
+        console(made) as address,
+        chromium() as browser,
+        window(browser, address) as one,
+    ):
+        await one.open("/")
+        await one.send("run it")
+        await one.submit("Allow once")
+        await one.page.locator("#conversation pre", has_text=re.compile("^begins")).wait_for()
+        (project / "go").touch()
+        await one.shows("It has run.")
+        one.check()
+
+
 async def test_messages_that_wait_are_shown_once_their_turn_comes(
     home: Home, project: Path
 ) -> None:

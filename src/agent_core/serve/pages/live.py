@@ -169,7 +169,8 @@ class Live:
             self._history.exchanges.append(exchange)
             news.exchanges.append(exchange)
         elif exchange not in news.exchanges:
-            news.note(exchange, touched, exchange.entries[before:])
+            is_output = isinstance(event.details, ToolOutput | ToolProgress)
+            news.note(exchange, () if is_output else touched, exchange.entries[before:])
         match event.details:
             case ToolOutput(text=text) | ToolProgress(text=text):
                 entry = self._reader.open_call(event.agent_id, event.tool_call_id or "")

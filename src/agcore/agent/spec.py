@@ -133,15 +133,21 @@ def own_tools(given: Iterable[Usable]) -> list[AnyTool]:
     """Return the tools in `given`, functions made into tools, without names and toolsets.
 
     Raises:
-        AgentError: `Config`; a function cannot be a tool.
+        AgentError: `Config`; a function cannot be a tool, or `given` is one tool instead of a list.
     """
+    _require_list(given)
     others = str | Toolset | ToolDefinition
     with raise_as_agent_error():
         return [make_tool(each) for each in given if not isinstance(each, others)]
 
 
 def toolsets_of(given: Iterable[Usable]) -> list[Toolset]:
-    """Return the toolsets in `given`."""
+    """Return the toolsets in `given`.
+
+    Raises:
+        AgentError: `Config`; `given` is one tool instead of a list.
+    """
+    _require_list(given)
     return [each for each in given if isinstance(each, Toolset)]
 
 
@@ -151,9 +157,13 @@ def named_tools(given: Iterable[Usable]) -> list[str]:
     Raises:
         AgentError: `Config`; `given` is one tool instead of a list.
     """
-    if isinstance(given, str):
-        raise AgentConfigError(f"`tools` is a list; write [{given!r}]")
-    if not isinstance(given, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance] - typed by users
-        raise AgentConfigError(f"`tools` is a list, not {kind_of(given)}")
+    _require_list(given)
     named = [each for each in given if isinstance(each, str | ToolDefinition)]
     return [each if isinstance(each, str) else each.name for each in named]
+
+
+def _require_list(given: object) -> None:
+    if isinstance(given, str):
+        raise AgentConfigError(f"`tools` is a list; write [{given!r}]")
+    if not isinstance(given, Iterable):
+        raise AgentConfigError(f"`tools` is a list, not {kind_of(given)}")

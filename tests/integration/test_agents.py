@@ -19,7 +19,7 @@ from agent_core import (
     ToolContext,
     tool,
 )
-from agent_core.cli.question import request_facts
+from agent_core.history.questions import request_facts
 from agent_core.providers.estimates import estimate_tools
 from agent_core.providers.scripted import Calls, Fails, Hangs, calls
 from agent_core.types import ReplayResult, RuntimeEvent, Usage

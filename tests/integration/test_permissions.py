@@ -12,7 +12,7 @@ import pytest
 
 from agent_core import AgentRuntime, ConfigError, PermissionDecision, PermissionRequest
 from agent_core.cli.command import execute
-from agent_core.cli.question import request_facts
+from agent_core.history.questions import request_facts
 from agent_core.permissions.saved_rules import read_rules
 from agent_core.process.confinement import Abilities
 from agent_core.providers.scripted import calls

@@ -49,6 +49,20 @@ async def test_a_run_is_started_and_read(project: Path, home: Home) -> None:
     assert (listed["turns"], listed["is_waiting"]) == (1, False)
 
 
+async def test_a_run_may_name_the_folder_of_the_runtime_and_no_other(
+    project: Path, home: Home
+) -> None:
+    made = runtime(home, project, ["one"])
+    assert made.project == project.resolve()
+    async with made, api(made) as client:
+        for elsewhere in (str(project.parent), str(project / "no"), ".." * 4, "a\0b"):
+            refused = await client.post("/api/runs", {"message": "hi", "project": elsewhere})
+            assert refused.status in {400, 403}, elsewhere
+        begun = await client.post("/api/runs", {"message": "hi", "project": str(project)})
+        assert begun.status == 201
+        await client.ended(begun.body["run_id"])
+
+
 async def test_a_message_may_be_blocks_and_goes_to_an_existing_session(
     project: Path, home: Home
 ) -> None:

@@ -202,6 +202,19 @@ class AgentRuntime:
         self._home = RuntimeHome(self._options)
         weakref.finalize(self, self._home.close_later).atexit = False
 
+    @property
+    def project(self) -> Path:
+        """The folder that its sessions work in.
+
+        Raises:
+            ConfigError: the runtime is not open, and there is no such folder.
+        """
+        if (services := self._home.opened) is not None:
+            return services.project.setup.project
+        from agent_core.config.paths import resolve_project  # noqa: PLC0415 - loaded with settings
+
+        return resolve_project(self._options.project_dir)
+
     async def __aenter__(self) -> Self:
         """Read the configuration and open the session database.
 

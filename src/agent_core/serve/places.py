@@ -1,6 +1,9 @@
 """The runtimes that requests use."""
 
+import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Protocol
 
 from agent_core.api import AgentRuntime
@@ -15,11 +18,13 @@ class Places(Protocol):
     Attributes:
         reader: reads every session that the console shows.
         projects: the folders that are offered for new sessions, the first one by default; empty if
-            requests may not choose.
+            there is no choice.
     """
 
     reader: AgentRuntime
-    projects: Sequence[str]
+
+    @property
+    def projects(self) -> Sequence[str]: ...
 
     async def of_session(self, session_id: str, cwd: str) -> AgentRuntime:
         """Return the runtime that acts for a session.
@@ -51,17 +56,26 @@ class OnePlace:
 
     def __init__(self, runtime: AgentRuntime) -> None:
         self.reader = runtime
-        self.projects = ()
+        self.projects: Sequence[str] = ()
 
     async def of_session(self, session_id: str, cwd: str) -> AgentRuntime:  # noqa: ARG002
         """Return the runtime."""
         return self.reader
 
     async def of_project(self, project: str | None) -> AgentRuntime:
-        """Return the runtime; requests may not choose its folder."""
-        if project is not None:
+        """Return the runtime; its project is the only one.
+
+        Raises:
+            Problem: 403: the request names another folder.
+        """
+        if project is not None and not await asyncio.to_thread(self._is_here, project):
             raise Problem(403, "runs of this application work in one project; leave project out")
         return self.reader
+
+    def _is_here(self, project: str) -> bool:
+        with suppress(OSError, RuntimeError, ValueError):  # no path, or a loop of links
+            return Path(project).resolve() == self.reader.project
+        return False
 
     def release(self, runtime: AgentRuntime) -> None:
         """Do nothing: the program closes the runtime."""

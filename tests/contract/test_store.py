@@ -1169,6 +1169,33 @@ async def test_e3_a_run_is_replayed_without_its_neighbours(session: SessionStore
     assert unknown.value.code is ErrorCode.RUN_NOT_FOUND
 
 
+async def test_a_part_of_a_run_has_what_its_events_name(session: SessionStore) -> None:
+    for number in range(1, 6):
+        above = f"n{number - 1}" if number > 1 else None
+        await session.append(a_batch(a_node(f"n{number}", above)))
+    await session.add_artifact(an_artifact("a2", run_id="run_1", node_id="n2"))
+    await session.add_artifact(an_artifact("a5", run_id="run_1", node_id="n5"))
+    whole = [1, 2, 3, 4, 5]
+    for first, last, seqs in (
+        (None, None, whole),
+        (1, None, whole),
+        (3, None, [3, 4, 5]),
+        (2, 3, [2, 3]),
+        (None, 2, [1, 2]),
+        (-2, None, [4, 5]),
+        (-2, 3, [2, 3]),
+        (-(10**30), 10**30, whole),
+        (6, None, []),
+        (None, 0, []),
+        (-2, -7, []),
+    ):
+        part = await session.run_history("run_1", from_seq=first, to_seq=last)
+        assert [event.run_seq for event in part.events] == seqs, (first, last)
+        assert [node.node_id for node in part.nodes] == [f"n{seq}" for seq in seqs], (first, last)
+        artifacts = [each.artifact_id for each in part.artifacts]
+        assert artifacts == [f"a{seq}" for seq in (2, 5) if seq in seqs], (first, last)
+
+
 async def test_the_events_of_a_run_are_read_from_where_a_watcher_stopped(
     session: SessionStore,
 ) -> None:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from agent_core import AgentRuntime
-from agent_core.providers.scripted import calls
+from agent_core.providers.scripted import Calls, ScriptedProvider, calls
 from agent_core.serve import Principal, app
 from agent_core.types import RunStatus
 from consoles import EVERYTHING, console, served
@@ -282,6 +283,78 @@ async def test_a_long_session_is_shown_in_parts(home: Home, project: Path) -> No
             assert "not on the active path" not in page
             seen |= found
         assert len(seen) == 60
+
+
+async def test_a_long_run_is_shown_in_parts(home: Home, project: Path) -> None:
+    (project / "a.txt").write_text("one\n")
+    script: list[Any] = [
+        Calls(text=f"Look number {number}.", calls=calls("code.read_file", path="a.txt").calls)
+        for number in range(1, 91)
+    ]
+    made = runtime(home, project, [*script, "At last."])
+    async with made, reader(made) as client:
+        run = await ask(made, "Look at it often")
+        for address in (f"/runs/{run.run_id}", "/sessions/s1"):
+            page, parts = await client.page(address), 1
+            assert "At last." in page
+            assert "Look number 1." not in page
+            assert "no model has seen it" not in page
+            found = set[str](re.findall(r"Look number \d+", page))
+            while links := re.findall(r'href="([^"]+)" rel="prev"', page):
+                page = await client.page(unescape(links[0]))
+                assert "sse:connect" not in page
+                found |= set(re.findall(r"Look number \d+", page))
+                parts += 1
+            assert parts > 1
+            assert len(found) == 90
+            assert "Look at it often" in page
+
+
+async def test_the_pages_of_a_tenant_have_only_its_sessions(
+    home: Home, project: Path, database_url: str
+) -> None:
+    home.write_config(WAITS)
+    made = AgentRuntime(project, home_dir=home.path, database_url=database_url)
+    model = ScriptedProvider([calls("code.write_file", path="secret.txt", content="one\n")])
+    made.register_provider("custom", lambda _: model)
+    may = EVERYTHING.may
+    async with made:
+        handle = await made.start("a secret of acme", "s1", tenant="acme", here=True)
+        assert await handle.wait() is RunStatus.WAITING
+        (question,) = await made.approvals()
+        async with (
+            reader(made, Principal("ann", "acme", may)) as own,
+            reader(made, Principal("bob", "other", may)) as other,
+            reader(made, Principal("all", None, may)) as everybody,
+        ):
+            pages = ("/sessions/s1", f"/runs/{handle.run_id}", f"/approvals/{question.request_id}")
+            for who in (own, everybody):
+                for path in pages:
+                    assert "secret" in await who.page(path), path
+                for path in ("/", "/?query=secret"):
+                    assert "/sessions/s1" in await who.page(path), path
+            paths = (*pages, f"/runs/{handle.run_id}/changes", "/sessions/s1/export",
+                     "/sessions/s1/stream", f"/runs/{handle.run_id}/stream")  # fmt: skip
+            for path in paths:
+                status, text = await other.get(path)
+                assert (status, "secret" in text) == (404, False), path
+            for path in ("/", "/?query=secret", "/costs", "/workers"):
+                text = await other.page(path)
+                assert "/sessions/s1" not in text, path
+                assert "secret.txt" not in text, path
+                assert "a secret of acme" not in text, path
+            for path, fields in (
+                ("/sessions/s1/runs", {"message": "and more"}),
+                ("/sessions/s1/undo", {}),
+                ("/sessions/s1/redo", {}),
+                ("/sessions/s1/switch", {"node_id": "n"}),
+                ("/sessions/s1/fork", {}),
+                (f"/runs/{handle.run_id}/cancel", {}),
+                (f"/approvals/{question.request_id}", {"decision": "allow_once"}),
+            ):
+                assert (await other.post(path, **fields))[0] == 404, path
+            assert (await made.approval(question.request_id)).state == "open"
+            assert not (project / "secret.txt").exists()
 
 
 async def test_assets_are_kept_by_browsers(home: Home, project: Path) -> None:

@@ -1088,15 +1088,31 @@ class AgentRuntime:
         return await (await self._reading(tenant)).sessions.report(run_id)
 
     async def replay_run(
-        self, run_id: str, include_sensitive: bool = False, *, tenant: str | None = None
+        self,
+        run_id: str,
+        include_sensitive: bool = False,
+        *,
+        from_seq: int | None = None,
+        to_seq: int | None = None,
+        tenant: str | None = None,
     ) -> "ReplayResult":
-        """Return the timeline of one run.
+        """Return the timeline of one run, also of a child, or a part of it.
+
+        Args:
+            run_id: id of the run.
+            include_sensitive: also the strings that look like secrets.
+            from_seq: lowest `run_seq` of an event; a negative number counts from the end: -20
+                returns the last 20 events up to `to_seq`. None starts with the first event.
+            to_seq: highest `run_seq`; None reads to the end.
+            tenant: only sessions of this tenant, for a runtime that is bound to none.
 
         Raises:
             StorageError: `run_not_found`.
         """
         services = await self._reading(tenant)
-        return await services.sessions.replay_run(run_id, include_sensitive=include_sensitive)
+        return await services.sessions.replay_run(
+            run_id, from_seq=from_seq, to_seq=to_seq, include_sensitive=include_sensitive
+        )
 
     async def inspect_run(
         self, run_id: str, include_sensitive: bool = False, *, tenant: str | None = None

@@ -93,12 +93,17 @@ Entry = MessageEntry | CallEntry | NoteEntry
 
 
 class Exchange(Struct):
-    """A run with everything said and done in it; without a run, the entries outside of any run."""
+    """A run with everything said and done in it; without a run, the entries outside of any run.
+
+    Attributes:
+        first_seq: the number in its run of the first event that was read; None: none was read.
+    """
 
     run: RunRecord | None
     agent: AgentRecord | None = None
     entries: list[Entry] = field(default_factory=list[Entry])
     children: "list[Exchange]" = field(default_factory=list["Exchange"])
+    first_seq: int | None = None
 
     @property
     def run_id(self) -> str | None:
@@ -122,8 +127,13 @@ class Exchange(Struct):
 
     @property
     def unseen_prompt(self) -> str | None:
-        """Return the stored prompt of a run whose message is not in the history."""
-        if self.run is None or self.run.prompt is None or any(map(_is_message, self.nodes)):
+        """Return the stored prompt of a run whose message is not in the history.
+
+        Return None if only a later part of the run was read.
+        """
+        if self.run is None or self.run.prompt is None or (self.first_seq or 1) > 1:
+            return None
+        if any(map(_is_message, self.nodes)):
             return None
         return self.prompt
 
@@ -372,6 +382,8 @@ class HistoryReader:
         exchange = (
             self.exchange_of(event.run_id) if event.run_id or not self._latest else self._latest
         )
+        if exchange.first_seq is None:
+            exchange.first_seq = event.run_seq
         if exchange.run is None or exchange.run.parent_run_id is None:
             self._latest = exchange
         placed = self._projection.take(event, self.nodes.get(event.node_id or ""))

@@ -371,13 +371,20 @@ class Sessions:
             raise session_not_found(session_id)
         return list(map(self._run, runs))
 
-    async def replay_run(self, run_id: str, *, include_sensitive: bool = False) -> "ReplayResult":
-        """Return the whole history of one run.
+    async def replay_run(
+        self,
+        run_id: str,
+        *,
+        from_seq: int | None = None,
+        to_seq: int | None = None,
+        include_sensitive: bool = False,
+    ) -> "ReplayResult":
+        """Return the history of one run, or a part of it.
 
         Raises:
             StorageError: `run_not_found`.
         """
-        history = await self._store.run_history(run_id)
+        history = await self._store.run_history(run_id, from_seq=from_seq, to_seq=to_seq)
         return history if include_sensitive else self._clean(history)
 
     async def total_usage(self, run_id: str) -> Usage:

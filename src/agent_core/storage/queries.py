@@ -48,7 +48,7 @@ _SESSION = "SELECT * FROM sessions WHERE session_id = ?"
 _ROOT_AGENTS = """SELECT * FROM agents WHERE session_id = ? AND parent_agent_id IS NULL
     ORDER BY rowid"""
 _RUN_EVENT = "SELECT * FROM events WHERE run_id = ?"
-_RUN_EVENTS = f"{_RUN_EVENT} ORDER BY run_seq"
+_RUN_EVENTS = f"{_RUN_EVENT} AND run_seq BETWEEN ? AND ? ORDER BY run_seq"
 _RUN_ARTIFACTS = "SELECT * FROM artifacts WHERE run_id = ? ORDER BY rowid"
 _EVENT = "SELECT * FROM events WHERE session_id = ? AND seq = ?"
 
@@ -306,8 +306,17 @@ def _note_missing_parents(connection: Connection, nodes: Sequence[Node], salvage
             salvage.note("nodes", str(parent), f"the row is missing, which {child} follows")
 
 
-def run_history(connection: Connection, run_id: str) -> "ReplayResult":
-    """Return everything of one run, also of a child's: its events, nodes, agent and artifacts.
+def run_history(
+    connection: Connection, run_id: str, *, from_seq: int | None = None, to_seq: int | None = None
+) -> "ReplayResult":
+    """Return a run, also a child's: its events, with their nodes, its agent and artifacts.
+
+    Args:
+        connection: to the database.
+        run_id: the run.
+        from_seq: the lowest `run_seq` of an event; a negative number counts from `to_seq`, or from
+            the end: -20 begins with the last 20 of these events. None: from the first one.
+        to_seq: the highest; None: to the end. For a part only its artifacts are returned.
 
     Raises:
         StorageError: `run_not_found`.
@@ -320,17 +329,25 @@ def run_history(connection: Connection, run_id: str) -> "ReplayResult":
     if row is None:
         raise run_not_found(run_id)
     found = salvage.read(RunRecord, row) or read(RunRecord, row)
-    one_by_one = (f"{_RUN_EVENT} AND run_seq = ?", lambda: _numbers(connection, run_id))
-    events = salvage.rows(connection, "events", _RUN_EVENTS, of_run, one_by_one)
+    span = _span(connection, run_id, from_seq, to_seq)
+    one_by_one = (
+        f"{_RUN_EVENT} AND run_seq = ?",
+        lambda: [(run_id, seq) for seq in _numbers(connection, run_id, span)],
+    )
+    events = salvage.rows(connection, "events", _RUN_EVENTS, (run_id, *span), one_by_one)
     read_events = salvage.read_all(RuntimeEvent, events)
     nodes = [
         node
         for node in salvage.find_all(connection, Node, [each.node_id for each in read_events])
         if node.run_id == run_id
     ]
-    registered = salvage.rows(
-        connection, "artifacts", _RUN_ARTIFACTS, of_run, (_RUN_ARTIFACTS, lambda: [of_run])
-    )
+    if from_seq is None and to_seq is None:
+        registered = salvage.rows(
+            connection, "artifacts", _RUN_ARTIFACTS, of_run, (_RUN_ARTIFACTS, lambda: [of_run])
+        )
+        artifacts = salvage.read_all(ArtifactRecord, registered)
+    else:
+        artifacts = _artifacts_of(connection, read_events, salvage)
     return ReplayResult(
         session=show_session(connection, found.session_id, salvage),
         agents=salvage.find_all(connection, AgentRecord, [found.agent_id]),
@@ -340,15 +357,30 @@ def run_history(connection: Connection, run_id: str) -> "ReplayResult":
         ),
         nodes=sorted(nodes, key=lambda node: node.node_seq),
         events=read_events,
-        artifacts=salvage.read_all(ArtifactRecord, registered),
+        artifacts=artifacts,
         damaged=salvage.damaged,
     )
 
 
-def _numbers(connection: Connection, run_id: str) -> list[tuple[str, int]]:
-    """Return the number of each event of a run, from the index that has them."""
-    sql = "SELECT run_seq FROM events WHERE run_id = ? ORDER BY run_seq"
-    return [(run_id, seq) for (seq,) in connection.execute(sql, (run_id,)).fetchall()]
+def _span(
+    connection: Connection, run_id: str, from_seq: int | None, to_seq: int | None
+) -> tuple[int, int]:
+    """Return the first and the last number of a part of a run."""
+    first = 1 if from_seq is None else clamp(from_seq, -MAX_SEQ)
+    last = MAX_SEQ if to_seq is None else clamp(to_seq, 0)
+    if first < 0:
+        sql = """SELECT min(run_seq) FROM (SELECT run_seq FROM events
+            WHERE run_id = ? AND run_seq <= ? ORDER BY run_seq DESC LIMIT ?) AS newest"""
+        (found,) = connection.execute(sql, (run_id, last, -first)).fetchone()
+        first = found or 1
+    return first, last
+
+
+def _numbers(connection: Connection, run_id: str, span: tuple[int, int]) -> list[int]:
+    """Return the numbers of the events of a part of a run, from the index that has them."""
+    sql = """SELECT run_seq FROM events WHERE run_id = ? AND run_seq BETWEEN ? AND ?
+        ORDER BY run_seq"""
+    return [seq for (seq,) in connection.execute(sql, (run_id, *span)).fetchall()]
 
 
 def run_nodes(connection: Connection, run_id: str) -> list[Node]:

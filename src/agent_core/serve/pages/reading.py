@@ -1,26 +1,27 @@
-"""Sessions are read for pages in parts: the last events first, older ones on demand."""
+"""Sessions and runs are read for pages in parts: the last events first, older ones on demand."""
 
 from msgspec import Struct
 
 from agent_core.history.reading import History, HistoryReader
+from agent_core.serve.pages.frame import Frame
 from agent_core.serve.visits import Visit
 from agent_core.types import ReplayResult, RunStatus, SessionRecord
 
 EVENTS = 400
-"""Events of a session on one page."""
+"""Events on one page."""
 
 LOOKBACK = 500
 """Events before those of a page in which its open calls have begun."""
 
 
 class Part(Struct):
-    """A part of a session.
+    """A part of a session or of a run.
 
     Attributes:
         history: the runs of the part, with what is known of them.
         reader: takes further events.
-        first_seq: the number of its first event.
-        last_seq: the number of its last one; 0 for a session without events.
+        first_seq: the number of its first event, in the session or in the run.
+        last_seq: the number of its last one; 0 without events.
         above: where the active path goes on before this part; None: it does not.
     """
 
@@ -66,23 +67,24 @@ async def read_part(
     return Part(history, reader, first or 1, last or 0, above)
 
 
-async def read_run(visit: Visit, run_id: str, *, after: int | None = None) -> Part:
-    """Read the end of a run, also of a child.
+async def read_run(visit: Visit, run_id: str, *, to_seq: int | None = None) -> Part:
+    """Read a page of a run, also of a child.
 
     Args:
         visit: the request.
         run_id: the run, which the principal may see.
-        after: read only the events up to this one, for others follow; None: all.
+        to_seq: the number in the run of the last event; None: to the end.
 
     Raises:
         StorageError: `run_not_found`.
     """
-    page = await visit.runtime.replay_run(run_id, tenant=visit.tenant)
+    page = await visit.runtime.replay_run(
+        run_id, from_seq=-EVENTS, to_seq=to_seq, tenant=visit.tenant
+    )
     reader = HistoryReader(visit.runtime, page.runs, tenant=visit.tenant, finds_children=True)
     reader.note(page.damaged)
     reader.add_rows(page)
-    events = [each for each in page.events if after is None or (each.run_seq or 0) <= after]
-    for event in events[-EVENTS:]:
+    for event in page.events:
         await reader.add_event(event)
     reader.exchange_of(run_id)
     history = History(
@@ -92,8 +94,27 @@ async def read_run(visit: Visit, run_id: str, *, after: int | None = None) -> Pa
         reader.nodes,
         reader.damaged,
     )
-    last = events[-1].run_seq if events else None
-    return Part(history, reader, 1, last or 0, None)
+    first = page.events[0].run_seq if page.events else None
+    last = page.events[-1].run_seq if page.events else None
+    return Part(history, reader, first or 1, last or 0, None)
+
+
+def other_parts(frame: Frame, part: Part, own: tuple[str, str]) -> str:
+    """Return the links from a part to the one before it and to the last one.
+
+    Args:
+        frame: the request.
+        part: the part on the page.
+        own: the address of the page.
+    """
+    say = frame.say
+    links: list[str] = []
+    if part.first_seq > 1:
+        url = frame.address(*own, to=part.first_seq - 1, at=part.above)
+        links.append(f'<a href="{url}" rel="prev">{say("Earlier messages")}</a>')
+    if frame.request.query_params.get("to"):
+        links.append(f'<a href="{frame.address(*own)}">{say("The latest messages")}</a>')
+    return f"<p>{' · '.join(links)}</p>" if links else ""
 
 
 async def _page(visit: Visit, session_id: str, to_seq: int | None) -> ReplayResult:

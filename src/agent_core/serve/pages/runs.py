@@ -14,7 +14,7 @@ from agent_core.serve.pages.conversation import Conversation, is_over, open_ques
 from agent_core.serve.pages.forms import chosen_mode, options_of
 from agent_core.serve.pages.frame import Frame, framed, positive
 from agent_core.serve.pages.live import Live, stream_run
-from agent_core.serve.pages.reading import read_run
+from agent_core.serve.pages.reading import other_parts, read_run
 from agent_core.serve.principals import Right
 from agent_core.serve.streams import EventStream, ServerEvent
 from agent_core.text import short_line
@@ -44,7 +44,8 @@ async def _report_of(frame: Frame, right: Right = "read") -> RunReport:
 async def show_run(frame: Frame) -> Response:
     """Return the page of a run."""
     report = await _report_of(frame)
-    part = await read_run(frame.visit, report.run_id)
+    to_seq = positive(frame.request.query_params.get("to"))
+    part = await read_run(frame.visit, report.run_id, to_seq=to_seq)
     exchange = part.history.exchanges[0]
     run = exchange.run
     if run is None:
@@ -53,17 +54,18 @@ async def show_run(frame: Frame) -> Response:
     gist = short_line(exchange.prompt, _GIST) or say("A run")
     session_url = frame.address("sessions", run.session_id)
     body = await asyncio.to_thread(parts.exchange, exchange)
-    asked = () if is_over(run) else await open_questions(frame, run.session_id)
+    asked = () if is_over(run) or to_seq else await open_questions(frame, run.session_id)
     status = parts.status(is_asked=bool(asked))
     sections = [
         f'<div id="status">{status}</div><h1>{plain(gist)}</h1>',
         f'<p><a href="{session_url}">{say("The whole session")}</a></p>',
         facts_list({say("Run"): run.run_id, say("Session"): run.session_id}),
+        other_parts(frame, part, ("runs", run.run_id)),
         f'<div id="conversation">{body}</div>',
-        _live(frame, parts, run, part.last_seq, asked),
+        _live(frame, parts, run, part.last_seq, asked) if to_seq is None else "",
         section(say("Usage and cost"), f'<div id="costs">{parts.usage()}</div>', key="usage"),
     ]
-    return frame.page(gist, "\n".join(sections))
+    return frame.page(gist, "\n".join(each for each in sections if each))
 
 
 def _live(
@@ -91,7 +93,7 @@ async def stream(request: Request) -> Response:
     visit, run_id = frame.visit, report.run_id
 
     async def begin() -> AsyncGenerator[ServerEvent]:
-        part = await read_run(visit, run_id, after=after)
+        part = await read_run(visit, run_id, to_seq=after)
         live = Live(frame, part.reader, part.history)
         events = await visit.runtime.run_events(run_id, after, tenant=visit.tenant)
         return stream_run(live, run_id, events)

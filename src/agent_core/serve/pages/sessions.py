@@ -16,7 +16,7 @@ from agent_core.serve.pages.forms import chosen_mode, message_form, options_of
 from agent_core.serve.pages.frame import Frame, framed, positive
 from agent_core.serve.pages.live import MOST_QUEUED, Live, stream_session
 from agent_core.serve.pages.outcomes import moved_notice
-from agent_core.serve.pages.reading import Part, read_part
+from agent_core.serve.pages.reading import Part, other_parts, read_part
 from agent_core.serve.pages.tasks import task_graphs
 from agent_core.serve.problems import Problem
 from agent_core.serve.streams import EventStream, ServerEvent
@@ -36,12 +36,13 @@ async def show_session(frame: Frame) -> Response:
     say, session = frame.say, part.history.session
     title = session.title or say("A session")
     is_last = to_seq is None
+    earlier = other_parts(frame, part, ("sessions", session_id))
     conversation = await asyncio.to_thread(_conversation, parts, part)
     asked = await open_questions(frame, session_id) if is_last else ()
     sections = [
         _head(frame, parts, part, is_asked=bool(asked)),
         '<div id="moved" role="status"></div>',
-        section(say("Conversation"), _earlier(frame, part) + conversation, key="talk"),
+        section(say("Conversation"), earlier + conversation, key="talk"),
         _live(frame, part) if is_last else "",
         parts.question_place(asked) if is_last else "",
         _writing(frame, parts, session_id) if is_last else "",
@@ -93,17 +94,6 @@ def _moves(frame: Frame, session: SessionRecord) -> str:
     undo = frame.form(frame.address(*own, "undo"), say("Undo"))
     redo = frame.form(frame.address(*own, "redo"), say("Redo"))
     return undo + redo
-
-
-def _earlier(frame: Frame, part: Part) -> str:
-    say, own = frame.say, ("sessions", part.history.session.session_id)
-    links: list[str] = []
-    if part.first_seq > 1:
-        url = frame.address(*own, to=part.first_seq - 1, at=part.above)
-        links.append(f'<a href="{url}" rel="prev">{say("Earlier messages")}</a>')
-    if frame.request.query_params.get("to"):
-        links.append(f'<a href="{frame.address(*own)}">{say("The latest messages")}</a>')
-    return f"<p>{' · '.join(links)}</p>" if links else ""
 
 
 def _live(frame: Frame, part: Part) -> str:

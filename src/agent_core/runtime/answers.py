@@ -7,7 +7,7 @@ and cannot, the question stays open.
 import asyncio
 import json
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
@@ -262,9 +262,14 @@ class Answers:
         for options in every:
             yield from options.tools or ()
         for options in every:
-            agents = [*self._project.agents_of(options), *self._project.handoffs_of(options)]
-            for agent in _agents_below(agents):
+            for agent in self._agents_of(options):
                 yield from agent.options.tools or ()
+
+    def _agents_of(self, options: RunOptions[Any]) -> list[Agent[Any]]:
+        """Return the agents that a run may start, ask or hand its conversation to, at any level."""
+        project = self._project
+        tools = [*(options.tools or ()), *project.toolboxes.programs_own]
+        return _agents_below([*project.agents_of(options), *project.handoffs_of(options)], tools)
 
     async def _continue_late(
         self, question: "ApprovalRecord", given: RunOptions[Any], stack: AsyncExitStack
@@ -355,7 +360,7 @@ class Answers:
         if stored.agent is not None and not self._knows(stored.agent, given):
             missing.setdefault("agents", ())
         names = await _names_of(given.tools or (), stack)
-        agents = _agents_below([*here.agents, *here.handoffs])
+        agents = self._agents_of(given)
         names |= {tool_name(each) for agent in agents for each in agent.options.tools or ()}
         asked = await self._lacking_tools(run, names)
         if tools := list(dict.fromkeys([*missing.get("tools", ()), *asked])):
@@ -447,13 +452,24 @@ async def find_question(store: SessionStore, request_id: str) -> "ApprovalRecord
     return question
 
 
-def _agents_below(agents: Sequence[AnyAgent[Any]]) -> list[Agent[Any]]:
-    """Return agents, and those that they may start or hand the conversation to."""
-    if not agents:
+def _agents_below(agents: Sequence[AnyAgent[Any]], tools: Iterable[object]) -> list[Agent[Any]]:
+    """Return agents and those that tools ask, with all that they may start, ask or hand over to."""
+    waiting: list[AnyAgent[Any]] = [*agents, *_asked_by(tools)]
+    if not waiting:
         return []
     from agent_core.loop.agent import all_agents  # noqa: PLC0415 - few programs have any
 
-    return all_agents(agents)
+    found: dict[int, Agent[Any]] = {}
+    while waiting:
+        new = [agent for agent in all_agents(waiting) if id(agent) not in found]
+        found |= {id(agent): agent for agent in new}
+        waiting = [asked for agent in new for asked in _asked_by(agent.tools or ())]
+    return [*found.values()]
+
+
+def _asked_by(tools: Iterable[object]) -> list[AnyAgent[Any]]:
+    """Return the agents that tools are made of."""
+    return [tool.asks for tool in tools if isinstance(tool, Tool) and tool.asks is not None]
 
 
 def _merged(known: RunOptions[Any], given: RunOptions[Any]) -> RunOptions[Any]:

@@ -129,7 +129,7 @@ class SessionHistory:
             for node, made in asked:
                 call = made if node.run_id != run_id else await self._as_allowed(made, journal.run)
                 children: list[RunRecord] = []
-                if call.tool_call_id in started and call.name.startswith("agent."):
+                if call.tool_call_id in started:  # a tool that starts a child may have any name
                     started_by = await self._store.children(node.run_id or "")
                     children = _children_of(call, started_by, path)
                 if children:

@@ -378,6 +378,11 @@ class Toolboxes:
         reason = "is disabled in the settings" if is_known else f"is not a known tool{hint}"
         raise ToolError(ErrorCode.TOOL_NOT_AVAILABLE, f"{shown_id(shorten_name(name))} {reason}")
 
+    @property
+    def programs_own(self) -> Sequence[Tool]:
+        """The tools that the program has given to the runtime."""
+        return [*self._registered, *self._opened]
+
     def is_known(self, name: str) -> bool:
         """Return whether there is a tool of this name, or the server that has it."""
         kind, _, rest = name.partition(".")

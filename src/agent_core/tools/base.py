@@ -251,6 +251,7 @@ class Tool:
         is_enabled: decides before every turn whether the model is offered the tool.
         prepare_offer: changes description and schema of the offer, before every turn.
         ends_run: a call that succeeds ends the run, with its result as the answer.
+        asks: the agent that its calls ask, if it is made of one.
         name: the name models call it by: the definition's.
     """
 
@@ -267,6 +268,7 @@ class Tool:
     is_enabled: IsEnabled | None = None
     prepare_offer: PrepareOffer | None = None
     ends_run: bool = False
+    asks: Any = None
     name: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

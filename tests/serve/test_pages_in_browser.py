@@ -601,7 +601,10 @@ async def test_a_page_goes_on_after_the_server_was_killed(home: Home, project: P
                 await one.shows("code.write_file asks to be allowed")
                 own.process.kill()
                 await asyncio.to_thread(own.process.wait)
+                lost = one.page.get_by_text("The connection to the console is lost.")
+                await lost.wait_for()
                 with serving(home, project, port=port):
+                    await lost.wait_for(state="hidden")
                     await one.press("Allow once")
                     await one.shows("It is written.")
                     await one.page.locator("#status", has_text="completed").wait_for()
@@ -615,4 +618,9 @@ async def test_a_page_goes_on_after_the_server_was_killed(home: Home, project: P
                     await one.shows("And more.")
                     text = await one.page.locator("#conversation").inner_text()
                     assert text.count("And more.") == 1
+                    await one.open("/")
+                    await one.shows(f"Project: {project}")
+                    await one.submit("Sign out")
+                    await one.open("/")
+                    await one.page.get_by_label("Token").wait_for()
                 assert one.elsewhere == []

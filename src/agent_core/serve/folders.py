@@ -51,7 +51,7 @@ class Folders:
         secrets: Mapping[str, str] | None = None,
     ) -> None:
         self.reader = reader
-        self.projects = tuple(map(str, named))
+        self.projects: Sequence[str] = tuple(map(str, named))
         self._first = named[0]
         self._named = set(named)
         self._open_runtime = open_runtime

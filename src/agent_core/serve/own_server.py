@@ -82,7 +82,9 @@ async def serve(
             is_shared=start.is_shared,
             secrets=secrets,
         )
-        console = Console(places, start.is_read_only, questions_wait=start.is_shared)
+        console = Console(
+            places, start.is_read_only, questions_wait=start.is_shared, signs_out=True
+        )
         access = ServerAccess(sign_in, _names(start, port, scheme), principal)
         server = _server(build(console, access), start.tls)
         serving = asyncio.create_task(server.serve(sockets=[listening]))

@@ -27,6 +27,7 @@ class Console(Struct):
         read_only: nothing can be changed.
         is_stopping: no new requests are taken.
         questions_wait: questions of runs that workers carry out wait for an answer.
+        signs_out: browsers are signed in here, and can be signed out.
         streams: the open streams.
     """
 
@@ -34,6 +35,7 @@ class Console(Struct):
     read_only: bool = False
     is_stopping: bool = False
     questions_wait: bool = False
+    signs_out: bool = False
     streams: Streams = field(default_factory=Streams)
 
 

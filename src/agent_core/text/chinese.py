@@ -93,6 +93,10 @@ _PAGES = {
     "Settings": "设置",
     "Share of the window": "占窗口的比例",
     "Sign in": "登录",
+    "Sign out": "退出登录",
+    "The connection to the console is lost. This page tries again by itself.": (
+        "与控制台的连接已断开。此页会自动重试。"
+    ),
     "Skip to the content": "跳到正文",
     "State": "状态",
     "Status": "状态",

@@ -47,6 +47,11 @@
     }
   }
 
+  const lost = document.getElementById("lost");
+  for (const [name, isLost] of [["error", true], ["after:connection", false]]) {
+    document.addEventListener(`htmx:sse:${name}`, () => { if (lost !== null) lost.hidden = !isLost; });
+  }
+
   // Nothing of a form is lost to a second press.
   document.addEventListener("submit", (event) => {
     if (event.target.dataset.isSent !== undefined) event.preventDefault();

@@ -129,6 +129,7 @@ class Frame:
             status: of the response.
         """
         notice = _NOTICES.take(self.request.query_params.get("done", ""), self._reader)
+        lost = self.say("The connection to the console is lost. This page tries again by itself.")
         body = (
             f'<!doctype html>\n<html lang="{self.say.code}"><head><meta charset="utf-8">'
             '<meta name="viewport" content="width=device-width,initial-scale=1">'
@@ -142,6 +143,7 @@ class Frame:
             f'<script defer src="{self.asset("console.js")}"></script>'
             f'</head>\n<body><a class="skip" href="#main">{self.say("Skip to the content")}</a>\n'
             f"<header>{self._navigation()}</header>\n"
+            f'<p id="lost" class="notice fair" role="status" hidden>{lost}</p>\n'
             f'<main id="main" tabindex="-1">\n{notice}{main}\n</main>\n'
             f"<footer><p>soong-agent</p></footer>\n</body></html>\n"
         )
@@ -202,9 +204,12 @@ class Frame:
         who = plain(self.visit.principal.name)
         if self.visit.console.read_only:
             who += f" · {say('read only')}"
+        leave = ""
+        if self.visit.console.signs_out:
+            leave = self.form(self.address("logout"), say("Sign out"))
         return (
             f'<nav class="bar" aria-label="{say("Pages")}"><ul>{"".join(items)}</ul>'
-            f'<span class="who muted">{who}</span></nav>'
+            f'<span class="who muted">{who}</span>{leave}</nav>'
         )
 
 

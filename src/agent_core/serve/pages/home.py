@@ -197,7 +197,9 @@ def _start(frame: Frame) -> str:
     if not frame.may("run"):
         return ""
     say, projects = frame.say, frame.visit.console.places.projects
-    choice = ""
+    choice, folder = "", ""
+    if len(projects) == 1:
+        folder = f'<p class="hint muted">{say("Project")}: {plain(projects[0])}</p>'
     if len(projects) > 1:
         options = "".join(f"<option>{plain(each)}</option>" for each in projects)
         choice = (
@@ -205,7 +207,7 @@ def _start(frame: Frame) -> str:
             f'<select id="project" name="project">{options}</select></div>'
         )
     form = message_form(frame, frame.address("runs"), extra=choice)
-    return section(say("New session"), form, key="new")
+    return section(say("New session"), folder + form, key="new")
 
 
 # --- the cost -------------------------------------------------------------------------------------

@@ -166,10 +166,11 @@ class Scheduler:
                 await self.dequeue(run)
             else:
                 _interrupt(run)
-        try:
-            await asyncio.wait_for(run.ended.wait(), self._cancel_timeout_s)
-        except TimeoutError:
-            await self._store_late(run)
+        if not await self._ends_in_time(run):
+            if run.journal.is_closing:  # nothing but its end can be stored any more
+                await self._ends_in_time(run)
+            else:
+                await self._store_late(run)
         timed_out = not run.ended.is_set()
         return CancelResult(run_id=run.identity.run_id, status=run.status, timed_out=timed_out)
 
@@ -202,6 +203,10 @@ class Scheduler:
             self._leave(run)
         else:
             _interrupt(run)
+        return await self._ends_in_time(run)
+
+    async def _ends_in_time(self, run: Run) -> bool:
+        """Wait for the end of a run, and return whether it came in the time for that."""
         with suppress(TimeoutError):
             await asyncio.wait_for(run.ended.wait(), self._cancel_timeout_s)
         return run.ended.is_set()

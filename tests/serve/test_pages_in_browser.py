@@ -272,6 +272,8 @@ async def test_messages_that_wait_are_shown_once_their_turn_comes(
         await one.send("first message")
         await one.send("second message")
         await one.shows("no model has seen it")
+        await one.page.locator("#status", has_text="running").wait_for()
+        assert await one.page.get_by_role("button", name="Stop").count() == 1
         gate.set()
         await one.shows("The second answer.")
         await one.page.locator("#status", has_text="completed").wait_for()

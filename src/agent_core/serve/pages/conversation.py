@@ -180,19 +180,25 @@ class Conversation(SessionParts):
         body = self.questions(records)
         return f'<section id="questions" aria-label="{label}" aria-live="polite">{body}</section>'
 
+    @property
+    def _at_work(self) -> RunRecord | None:
+        """The run that is not over, rather than those that wait behind it."""
+        runs = [each.run for each in self.history.exchanges if not is_over(each.run)]
+        begun = (each for each in runs if each is not None and each.status != RunStatus.QUEUED)
+        return next(begun, None) or next(reversed(runs), None)
+
     def status(self, *, is_asked: bool) -> str:
         """Return what the session does now; with an open question, it leads there."""
         runs = [each.run for each in self.history.exchanges if each.run is not None]
-        if not runs or is_over(runs[-1]) or not is_asked:
-            return status_mark(self.say, str(runs[-1].status) if runs else "new")
+        run = self._at_work or next(reversed(runs), None)
+        if is_over(run) or not is_asked:
+            return status_mark(self.say, "new" if run is None else str(run.status))
         said = self.say("waits for an answer")
         return f'<p class="status fair"><a href="#questions">{said}</a></p>'
 
     def stop(self) -> str:
         """Return the form that stops the run at work; empty if none works, or stops with it."""
-        runs = [each.run for each in self.history.exchanges if not is_over(each.run)]
-        found = next((each for each in runs if each is not None and each.has_begun), None)
-        run = found or next(reversed(runs), None)
+        run = self._at_work
         if run is None or run.parent_run_id is not None or not self._frame.may("run"):
             return ""
         url = self._frame.address("runs", run.run_id, "cancel")

@@ -193,15 +193,7 @@ async def test_pages_look_as_approved(
             await go(page, f"{address}{path}")
             await settle(page, machine(home, project))
             await compare(page, name, shapes, tmp_path)
-
-
-@EVERY_SHAPE
-async def test_the_login_looks_as_approved(
-    home: Home, project: Path, tmp_path: Path, shapes: Any
-) -> None:
-    home.write_config(CONFIG)
-    with serving(home, project) as own:
-        async with chromium() as browser, page_of(browser) as page:
+        with serving(home, project) as own:
             await page.goto(f"{own.address}/login")
             await settle(page, machine(home, project))
             await compare(page, "login", shapes, tmp_path)

@@ -174,6 +174,7 @@ async def test_the_output_of_a_command_is_followed(home: Home, project: Path) ->
         one.check()
 
 
+@pytest.mark.sweep
 async def test_two_browsers_and_a_terminal_at_one_session(home: Home, project: Path) -> None:
     writes = calls("code.write_file", path="a.txt", content="one\n")
     script = [writes, "It is written.", "To the terminal.", "To a browser.", "To both."]
@@ -430,18 +431,14 @@ async def test_what_is_named_by_others_is_only_text(home: Home, project: Path) -
         assert children
         query, part = quote(HOSTILE, safe=""), quote(name, safe="")
         paths = ["/", "/settings", "/sessions/s1", f"/runs/{queued.run_id}", f"/sessions/{part}",
-                 f"/runs/{part}", f"/approvals/{part}", f"/?query={query}", f"/?done={query}",
-                 f"/?cursor={query}", f"/sessions/s1?to=3&at={query}"]  # fmt: skip
-        for run_id in (*runs, *children):
-            paths += [f"/runs/{run_id}", f"/runs/{run_id}/changes"]
+                 f"/?query={query}", f"/sessions/s1?to=3&at={query}", f"/runs/{runs[0]}/changes",
+                 *(f"/runs/{run_id}" for run_id in (*runs, *children))]  # fmt: skip
         for path in paths:
             await one.open(path)
             assert await one.page.locator("h1").count() == 1, path
-            await _has_only_text(one)
-        changes = f"/runs/{runs[0]}/changes"
-        for path in ("/settings", changes, f"/runs/{children[0]}", "/", "/sessions/s1"):
-            await one.open(path)
             await one.shows("<script>document.title")
+            await _has_only_text(one)
+        await one.open("/sessions/s1")
         steps = await one.page.locator(".steps").inner_text()
         assert steps.count("<script>") >= 4
         gate.set()

@@ -138,12 +138,12 @@ async def fill(home: Home, project: Path) -> None:
 
 
 def rows_of(database: Path) -> dict[str, list[tuple[Any, ...]]]:
-    """Every row of every table, in the order of the tables' keys."""
+    """Every row that belongs to a session, in the order of the tables' keys."""
     found: dict[str, list[tuple[Any, ...]]] = {}
     with closing(sqlite3.connect(database)) as connection:
         names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
         for (name,) in names.fetchall():
-            if name != "schema_migrations":
+            if name not in {"schema_migrations", "repeats"}:
                 rows = connection.execute(f"SELECT * FROM {name}")  # noqa: S608
                 found[name] = sorted(rows, key=repr)
     return found

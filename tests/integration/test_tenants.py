@@ -256,7 +256,7 @@ async def test_a_runtime_of_all_tenants_reads_those_of_one(
         assert await everybodys.file_at(snapshot_id, "a.txt", tenant="acme")
         with pytest.raises(AgentCoreError):
             await everybodys.file_at(snapshot_id, "a.txt", tenant="other")
-        with pytest.raises(ConfigError, match="not one"):
+        with pytest.raises(ConfigError, match="is invalid"):
             await everybodys.list_sessions(tenant="no tenant")
     assert expected["last_session"] == "s1"
     none = [*NOTHING, Page[Any]()]

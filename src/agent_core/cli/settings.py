@@ -5,8 +5,6 @@ import os
 from functools import partial
 from typing import Any
 
-from msgspec.structs import asdict
-
 from agent_core.cli.options import COMPLETED, FAILED, MISUSED, Options
 from agent_core.cli.setup import (
     NO_MODEL,
@@ -120,7 +118,7 @@ def _show(options: Options, setup: Setup, terminal: Terminal, clean: Clean) -> i
     if options.json:
         shown = {
             **{name: place for name, (place, _) in places.items()},
-            "settings": [asdict(each) for each in settings],
+            "settings": [each.model_dump() for each in settings],
         }
         terminal.text(clean(json.dumps(shown, indent=2, ensure_ascii=False)) + "\n")
         return COMPLETED

@@ -174,7 +174,7 @@ RESERVED = ("mcp.", "code.", "agent.", "internal.")
 
 def spelling(name: str) -> str:
     """Return a name as it is the same for all that a model or a provider may confuse with it."""
-    return name.casefold().replace("__", ".")
+    return name.casefold().replace(".", "__").replace("__", ".")
 
 
 class TakenNames:

@@ -35,8 +35,11 @@ async def test_pydantic_ai_talks_to_an_agent(
     kind: type[OpenAIChatModel] | type[OpenAIResponsesModel], home: Home, project: Path
 ) -> None:
     made = travelling(home, project, [LOOK, "It is Rome.", "Yes.", "I say yes.", ROME])
-    async with mounted(made) as address:
-        provider = OpenAIProvider(base_url=f"{address}/v1", api_key="x")
+    async with (
+        mounted(made) as address,
+        AsyncOpenAI(base_url=f"{address}/v1", api_key="x") as client,
+    ):
+        provider = OpenAIProvider(openai_client=client)
         model = kind("soong-agent", provider=provider)
         agent = Agent(model, instructions="Be brief.")
         first = await agent.run("Where?")

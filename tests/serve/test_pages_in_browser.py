@@ -133,9 +133,12 @@ async def test_a_reason_denies_and_the_page_shows_what_its_session_does(
             await one.send("write it")
             question = one.page.get_by_role("link", name="code.write_file asks to be allowed")
             await question.wait_for()
-            await one.page.wait_for_function(
+            seen = (
                 "document.querySelector('#questions').getBoundingClientRect().bottom < innerHeight"
             )
+            # `wait_for_function` would need unsafe-eval
+            while not await one.page.evaluate(seen):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
             await two.page.locator("#status", has_text="waits for an answer").wait_for()
             await stop.wait_for()
             assert "not on the active path" not in await two.page.locator("#tree").inner_text()

@@ -61,12 +61,16 @@ async def handle_once(handle: Handle, visit: Visit, request: Request, send: Send
     if (before := await repeats.begin(key, digest)) is not None:
         await _send_again(before.digest, before.answer, digest, request, send)
         return
-    recorder = _Recorder(send)
+
+    async def end(answer: str | None) -> None:
+        session_id = visit.sessions[-1] if visit.sessions else None
+        await finish_uncancelled(_end(repeats, key, answer, session_id))
+
+    recorder = _Recorder(send, end)
     try:
         await handle(request.scope, _received(body, request.receive), recorder)
     finally:
-        session_id = visit.sessions[-1] if visit.sessions else None
-        await finish_uncancelled(_end(repeats, key, recorder.answer(), session_id))
+        await recorder.close()
 
 
 async def _send_again(
@@ -99,10 +103,12 @@ async def _end(
 
 
 class _Recorder:
-    """Sends a response, and keeps a copy of it."""
+    """Sends a response, and hands over a copy before its last part, so that it can be repeated."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, end: Callable[[str | None], Awaitable[None]]) -> None:
         self._send = send
+        self._end = end
+        self._is_closed = False
         self._start: Message | None = None
         self._body = bytearray()
         self._is_whole = False
@@ -115,9 +121,17 @@ class _Recorder:
             if len(self._body) <= _MOST:
                 self._body += body
             self._is_whole = not message.get("more_body", False)
+        if self._is_whole:
+            await self.close()
         await self._send(message)
 
-    def answer(self) -> str | None:
+    async def close(self) -> None:
+        """Hand over the response, once; None if it is not to be kept, or not whole."""
+        if not self._is_closed:
+            self._is_closed = True
+            await self._end(self._answer())
+
+    def _answer(self) -> str | None:
         """Return the response as text, if it is one to be kept, and whole."""
         start = self._start
         is_kept = self._is_whole and len(self._body) <= _MOST

@@ -11,7 +11,7 @@ from agent_core.extensions import ExtensionContext
 from agent_core.loop.context import RunContext
 from agent_core.loop.tool_turn import open_answer
 from agent_core.text import plural, shorten_text
-from agent_core.tools.output import OutputMisfitError
+from agent_core.tools.base import OutputMisfitError
 
 _MAX_TEXT = 2_000
 

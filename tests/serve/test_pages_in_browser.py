@@ -112,6 +112,7 @@ async def test_two_browsers_and_another_process_follow_one_session(
         two.check()
 
 
+@pytest.mark.sweep  # on a busy machine the second window sometimes misses the open question
 async def test_a_reason_denies_and_the_page_shows_what_its_session_does(
     home: Home, project: Path
 ) -> None:

@@ -1,5 +1,6 @@
 """Budgets of scopes: limits, spending and reservations, as passed to the store."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from decimal import ROUND_CEILING, Decimal
 from typing import Any, Literal
@@ -44,7 +45,7 @@ def shown(amounts: Amounts) -> dict[str, Any]:
     return named
 
 
-class SharedBudget:
+class SharedBudget(ABC):
     """A budget that several runs spend from: a `BudgetPool`, or a share of one.
 
     Attributes:
@@ -53,9 +54,9 @@ class SharedBudget:
 
     own: Budget | None = None
 
+    @abstractmethod
     def limited_to(self, own: Budget) -> "SharedBudget":
         """Return a share of the same pool with these limits for each run."""
-        raise NotImplementedError
 
 
 class BudgetScope(Struct, frozen=True, kw_only=True):

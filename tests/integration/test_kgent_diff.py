@@ -14,9 +14,7 @@ from agent_core.types import Usage
 from kgent import RunOptions
 from kgent.cli import main
 from kgent.engine.mock import MockAgentEngine, MockStep
-from kgent.review.comparison import compare_runs
-from kgent.review.neutral import NeutralTexts
-from kgent.review.report import read_report
+from kgent.review.comparison import RunTexts, compare_runs
 from kgent.runtime.runner import run
 from kgent_runs import calls as mock_call, profile, skill
 from model_server import ModelServer, Reply
@@ -401,12 +399,12 @@ def test_a_changed_line_end_is_in_the_diff_of_a_file(
 
 
 def test_different_values_have_different_lines(equal: tuple[Path, Path]) -> None:
-    neutral = NeutralTexts(read_report(equal[0]))
+    texts = RunTexts(equal[0])
     values: list[object] = [
         *([["a"], ["b"]], [["a", "b"]], ["a", "b"], ["a\nb"], "a\nb", "a\\nb"),
         *({"a": {"b": 1}}, {"a.b": 1}, {"a": []}, {"a": {}}, {"a": None}, {"a": ""}, {}, []),
     ]
-    lines = [tuple(neutral.lines(value)) for value in values]
+    lines = [tuple(texts.json_lines(value)) for value in values]
     assert len(set(lines)) == len(values)
 
 

@@ -20,9 +20,8 @@ from agent_core.text import strict_json
 from kgent.records.archive import ARCHIVE, Archive
 from kgent.records.lines import RecordLines
 
-CONVERSATION = "conversation.jsonl"
-"""The name of the conversation in the archive."""
-_PATH = f"{ARCHIVE}/{CONVERSATION}"
+_NAME = "conversation.jsonl"
+CONVERSATION_FILE = f"{ARCHIVE}/{_NAME}"
 
 INTERRUPTED = "interrupted"
 """The code of the answer to a call whose process ended before its result was stored."""
@@ -50,7 +49,7 @@ class ConversationLog:
         """Add messages to the conversation; they are on disk when this returns."""
         clean = [self._lines.redactor.payload(one) for one in messages]
         with self._lines.lock:
-            self._archive.add_lines(CONVERSATION, *clean)
+            self._archive.add_lines(_NAME, *clean)
             self._messages += clean
 
     def finish(self) -> None:
@@ -59,7 +58,7 @@ class ConversationLog:
             ordered = in_call_order(self._messages)
             if ordered != self._messages:
                 lines = (strict_json(one, ensure_ascii=False) + "\n" for one in ordered)
-                self._lines.files.put(_PATH, "".join(lines))
+                self._lines.files.put(CONVERSATION_FILE, "".join(lines))
                 self._messages = ordered
 
 

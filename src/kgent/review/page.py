@@ -3,7 +3,7 @@
 import json
 import os
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
@@ -22,15 +22,16 @@ from agent_core.text.pages import (
     whole_page,
 )
 from kgent.config.models import DELIVERABLES
-from kgent.records.archive import ARCHIVE
-from kgent.records.conversation import CONVERSATION
+from kgent.records.conversation import CONVERSATION_FILE
 from kgent.review.documents import MAX_IMAGE_BYTES, MAX_SHOWN_BYTES, is_image, render_document
 from kgent.review.report import (
     RunReport,
     describe_request,
     explain_no_answer,
+    message_blocks,
     read_answer,
     read_bytes,
+    read_messages,
 )
 from kgent.review.verification import FolderCheck
 from kgent.sandbox.manifest import ArtifactRecord
@@ -209,42 +210,17 @@ def _artifacts(report: RunReport) -> list[ArtifactRecord]:
     return report.artifacts.artifacts if report.artifacts else []
 
 
-def _messages(report: RunReport) -> list[dict[str, Any]]:
-    try:
-        raw = read_bytes(report.root / ARCHIVE / CONVERSATION, _MAX_ALL_BYTES)
-    except (OSError, AgentCoreError):
-        return []
-    found: list[dict[str, Any]] = []
-    for line in raw.splitlines():
-        try:
-            one: object = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(one, dict):
-            found.append(cast("dict[str, Any]", one))
-    return found
-
-
-def _blocks(one: Mapping[str, Any], *kinds: str) -> Iterator[Mapping[str, Any]]:
-    content: object = one.get("content")
-    for block in cast("list[object]", content) if isinstance(content, list) else []:
-        if isinstance(block, dict):
-            table = cast("Mapping[str, Any]", block)
-            if not kinds or table.get("type") in kinds:
-                yield table
-
-
 def _conversation(report: RunReport) -> str:
-    found = _messages(report)
+    found = read_messages(report.root) or []
     parts = [_message(one) for one in found[:_MAX_MESSAGES]]
     if more := len(found) - len(parts):
-        parts.append(f"<p>{plural(more, 'more message')} in archive/{CONVERSATION}.</p>")
+        parts.append(f"<p>{plural(more, 'more message')} in {CONVERSATION_FILE}.</p>")
     return "\n".join(parts)
 
 
 def _message(one: Mapping[str, Any]) -> str:
     role, parts = str(one.get("role", "")), list[str]()
-    for block in _blocks(one):
+    for block in message_blocks(one):
         name, text = plain(block.get("name", "")), str(block.get("text", ""))
         match block.get("type"):
             case "text":

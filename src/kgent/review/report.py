@@ -1,8 +1,10 @@
 """A report of a run that is read from its run folder, as far as possible."""
 
+import json
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -13,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.tools.files import open_file
 from kgent.errors import ErrorCategory, KgentError
+from kgent.records.conversation import CONVERSATION_FILE
 from kgent.records.errors import ERRORS_FILE, ErrorRecord
 from kgent.records.events import EVENTS_FILE, Event, is_held
 from kgent.records.logs import TOOLS_FILE, ToolCallRecord
@@ -26,7 +29,7 @@ M = TypeVar("M", bound=BaseModel)
 
 MAX_TEXT_BYTES = 1_000_000
 MAX_MANIFEST_BYTES = 2**30
-MAX_TRANSCRIPT_BYTES = 2**26
+MAX_TRANSCRIPT_BYTES = MAX_CONVERSATION_BYTES = 2**26
 MAX_LINES = 100_000
 MAX_LINE_BYTES = 2**24
 
@@ -110,6 +113,32 @@ def read_answer(report: RunReport) -> str | None:
     except (OSError, AgentCoreError):
         return None
     return find_answer(raw.decode("utf-8", "replace"))
+
+
+def read_messages(root: Path) -> list[dict[str, Any]] | None:
+    """Read the conversation of a run folder; None if there is none, or if it is too large.
+
+    A line that is no JSON object becomes the text `other` of a message.
+    """
+    try:
+        raw = read_whole(root / CONVERSATION_FILE, MAX_CONVERSATION_BYTES)
+    except (OSError, ValueError, AgentCoreError):
+        return None
+    found: list[dict[str, Any]] = []
+    for line in raw.splitlines():
+        one: object = None
+        with suppress(ValueError, RecursionError):
+            one = json.loads(line)
+        other = {"other": line.decode("utf-8", "backslashreplace")}
+        found.append(cast("dict[str, Any]", one) if isinstance(one, dict) else other)
+    return found
+
+
+def message_blocks(message: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the blocks of a message that may have any form."""
+    content: object = message.get("content")
+    blocks = cast("list[Any]", content) if isinstance(content, list) else []
+    return [block for block in blocks if isinstance(block, dict)]
 
 
 def explain_no_answer(report: RunReport) -> str:

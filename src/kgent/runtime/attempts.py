@@ -33,7 +33,7 @@ from kgent.memory.contract import MemoryClient
 from kgent.records.archive import ARCHIVE
 from kgent.records.context import RunRecords
 from kgent.records.conversation import (
-    CONVERSATION,
+    CONVERSATION_FILE,
     INTERRUPTED,
     blocks_of,
     in_call_order,
@@ -267,7 +267,7 @@ class _Folder:
     def messages(self) -> list[dict[str, Any]]:
         """Return the conversation so far."""
         try:
-            lines = read_text(self.root / ARCHIVE / CONVERSATION).split("\n")
+            lines = read_text(self.root / CONVERSATION_FILE).split("\n")
         except FileNotFoundError:
             return []
         try:
@@ -386,7 +386,7 @@ def _refused(message: str) -> KgentError:
 def _recover(folder: _Folder) -> None:
     """Close the last attempt as its process would have: with what is on disk."""
     root, state = folder.root, folder.state
-    for name in (*LOGS, f"{ARCHIVE}/{CONVERSATION}"):
+    for name in (*LOGS, CONVERSATION_FILE):
         _cut_torn_line(root / name)
     _cut_closing_event(root, state)
     with ExitStack() as stack:

@@ -15,8 +15,7 @@ from pydantic import ValidationError
 from agent_core.errors import ErrorCode
 from agent_core.opening import read_text
 from kgent.errors import ErrorCategory, KgentError
-from kgent.records.archive import ARCHIVE
-from kgent.records.conversation import CONVERSATION
+from kgent.records.conversation import CONVERSATION_FILE
 from kgent.runtime.options import RunOptions
 from kgent.runtime.state import RunState
 from kgent.sandbox.inputs import INPUTS
@@ -45,7 +44,7 @@ def start_texts(
         "task": TASK_FILE,
         "inputs": INPUTS,
         "writable": list(WRITABLE),
-        "conversation": {"path": f"{ARCHIVE}/{CONVERSATION}", "prompt_at": prompt_at},
+        "conversation": {"path": CONVERSATION_FILE, "prompt_at": prompt_at},
     }
     texts = {PROMPT_FILE: prompt, SESSION_FILE: json.dumps(session, indent=2) + "\n"}
     if options is not None:

@@ -11,6 +11,7 @@ from kgent.cli import main
 from kgent.config.loader import fingerprint_config, load_config
 from kgent.review.verification import verify
 from kgent.runtime.runner import run
+from kgent.runtime.state import RunStatus
 from kgent_runs import a_run, profile, state
 from tables import together
 
@@ -116,6 +117,11 @@ def test_a_name_that_is_not_known_is_refused_with_its_place(
     assert "profile.style[0]: {{ x y }} is no parameter" in capsys.readouterr().err
 
 
+def test_a_profile_with_parameters_keeps_its_review(tmp_path: Path) -> None:
+    result = a_run(tmp_path, parameters={"name": {"default": "A"}}, deliverables={"review": True})
+    assert result.status is RunStatus.review_required
+
+
 def test_braces_are_text_where_a_profile_has_no_parameters(tmp_path: Path) -> None:
     root = a_run(tmp_path, profile={"role": "You write {{ templates }}."}).sandbox_root
     assert root
@@ -127,7 +133,7 @@ def test_braces_are_text_where_a_profile_has_no_parameters(tmp_path: Path) -> No
     [
         ([["true"], ["echo", "b", "{{ name }}"]], "a\0b", "checks[1].argv[2]: 'a\\x00b'"),
         ([["{{ name }}"]], "", "checks[0].argv[0]: '', with its parameters filled in, must begin"),
-        ([["echo", "{{ name }}"]], "\udcff", "has a character that no argument can hold"),
+        ([["echo", "{{ name }}"]], "\udcff", "has a character that it cannot hold"),
     ],
 )
 def test_a_value_that_breaks_a_check_is_refused_with_its_place(

@@ -76,7 +76,7 @@ def load_config(path: Path | str) -> KgentConfig:
             faults.append((source.line_of(problem.key), problem.key, text))
         raise _unusable(file, sorted(faults, key=lambda fault: fault[0] or 0)) from None
     config = config.based_at(file.parent)
-    wrong = list(unknown_names(config))
+    wrong = unknown_names(config)
     required: list[DeliverableSpec] = []
     for number, spec in enumerate(config.deliverables.required):
         try:

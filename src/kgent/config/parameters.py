@@ -5,17 +5,16 @@ A value is data: it replaces `{{ name }}` once, and placeholders in it are not r
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, cast
 
 from pydantic import ValidationError
 
+from agent_core.config.positions import dotted_key
 from agent_core.config.problems import nearest
 from agent_core.errors import ErrorCode
 from agent_core.text import shortened
 from kgent.config.models import (
-    CheckSpec,
-    DeliverablesConfig,
     KgentConfig,
     ParameterSpec,
     ParameterValue,
@@ -23,6 +22,12 @@ from kgent.config.models import (
 )
 from kgent.errors import KgentError, config_error
 
+_TEMPLATED_PARTS = {"profile", "deliverables", "checks"}
+_TEMPLATED = re.compile(
+    r"profile\.(role|(responsibilities|style|constraints)\[\d+\])"
+    r"|deliverables\.required\[\d+\]\.path|checks\[\d+\]\.argv\[\d+\]"
+)
+"""The keys of the texts that may contain parameters."""
 _PLACEHOLDER = re.compile(r"\{\{([^{}\n]*)\}\}")
 _INTEGER = re.compile(r"[+-]?\d{1,40}")
 _NUMBER = re.compile(r"[+-]?(\d{1,40}(\.\d{0,40})?|\.\d{1,40})([eE][+-]?\d{1,3})?")
@@ -85,73 +90,56 @@ def fill_config(config: KgentConfig) -> KgentConfig:
     """
     if not config.parameters:
         return config
-    texts = iter([fill_text(config, text, key) for key, text in templated_texts(config)])
+    texts: dict[str, str] = {}
 
-    def next_lines(lines: list[str]) -> list[str]:
-        return [next(texts) for _ in lines]
+    def fill(key: str, text: str) -> str:
+        texts[key] = fill_text(config, text, key)
+        return texts[key]
 
-    profile = config.profile
-    filled = profile.model_copy(
-        update={
-            "role": next(texts),
-            "responsibilities": next_lines(profile.responsibilities),
-            "style": next_lines(profile.style),
-            "constraints": next_lines(profile.constraints),
-        }
-    )
-    required = [{**spec.model_dump(), "path": next(texts)} for spec in config.deliverables.required]
-    checks = [spec.model_copy(update={"argv": next_lines(spec.argv)}) for spec in config.checks]
+    parts = _replace_texts(config.model_dump(include=_TEMPLATED_PARTS), fill)
     try:
-        deliverables = DeliverablesConfig.model_validate({"required": required})
+        filled = KgentConfig.model_validate({"kgent": config.kgent, **parts})
     except ValidationError as error:
-        number, reason = _first_problem(error)
-        path = shortened(required[number]["path"], 200)
-        raise _misfilled(f"deliverables.required[{number}].path", path, reason) from None
-    for number, check in enumerate(checks):
-        try:
-            CheckSpec.model_validate(check.model_dump())
-        except ValidationError as error:
-            position, reason = _first_problem(error)
-            word = shortened(check.argv[position], 200)
-            raise _misfilled(f"checks[{number}].argv[{position}]", word, reason) from None
-    changes = {"profile": filled, "deliverables": deliverables, "checks": checks}
-    return config.model_copy(update=changes)
+        problem = error.errors()[0]
+        key, reason = dotted_key(problem["loc"]), problem["msg"].removeprefix("Value error, ")
+        if problem["type"] in {"string_pattern_mismatch", "string_unicode"}:
+            reason = "has a character that it cannot hold"
+        key = next((known for known in texts if known.startswith(key)), key)
+        shown = shortened(texts.get(key, ""), 200)
+        message = f"{key}: {shown!r}, with its parameters filled in, {reason}"
+        raise config_error(message, ErrorCode.VALIDATION_ERROR) from None
+    return config.model_copy(update={name: getattr(filled, name) for name in _TEMPLATED_PARTS})
 
 
-def _first_problem(error: ValidationError) -> tuple[int, str]:
-    """Return the position of the first problem in its list, and the reason."""
-    problem = error.errors()[0]
-    number = next((part for part in problem["loc"] if isinstance(part, int)), 0)
-    if problem["type"] in {"string_pattern_mismatch", "string_unicode"}:
-        return number, "has a character that no argument can hold"
-    return number, problem["msg"].removeprefix("Value error, ")
+def unknown_names(config: KgentConfig) -> list[tuple[str, str]]:
+    """Return the key of each text that names an unknown parameter, and an explanation."""
+    unknown: list[tuple[str, str]] = []
+
+    def look(key: str, text: str) -> str:
+        names = (found[1] for found in _PLACEHOLDER.finditer(text))
+        wrong = (name for name in names if name.strip() not in config.parameters)
+        unknown.extend((key, _explain_unknown(config, name)) for name in wrong)
+        return text
+
+    if config.parameters:
+        _replace_texts(config.model_dump(include=_TEMPLATED_PARTS), look)
+    return unknown
 
 
-def _misfilled(place: str, text: str, reason: str) -> KgentError:
-    message = f"{place}: {text!r}, with its parameters filled in, {reason}"
-    return config_error(message, ErrorCode.VALIDATION_ERROR)
-
-
-def templated_texts(config: KgentConfig) -> Iterator[tuple[str, str]]:
-    """Yield the key and the text of each part of a profile that may contain parameters."""
-    profile = config.profile
-    yield "profile.role", profile.role
-    for name in ("responsibilities", "style", "constraints"):
-        for number, line in enumerate(getattr(profile, name)):
-            yield f"profile.{name}[{number}]", line
-    for number, spec in enumerate(config.deliverables.required):
-        yield f"deliverables.required[{number}].path", spec.path
-    for number, check in enumerate(config.checks):
-        for position, word in enumerate(check.argv):
-            yield f"checks[{number}].argv[{position}]", word
-
-
-def unknown_names(config: KgentConfig) -> Iterator[tuple[str, str]]:
-    """Yield the key of each text that names an unknown parameter, and an explanation."""
-    for key, text in templated_texts(config) if config.parameters else ():
-        for found in _PLACEHOLDER.finditer(text):
-            if found[1].strip() not in config.parameters:
-                yield key, _explain_unknown(config, found[1])
+def _replace_texts(value: Any, replace: Callable[[str, str], str], key: str = "") -> Any:
+    """Return a part of a profile; `replace` gets key and text of what may contain parameters."""
+    match value:
+        case str() if _TEMPLATED.fullmatch(key):
+            return replace(key, value)
+        case dict():
+            fields = cast("dict[str, Any]", value).items()
+            start = f"{key}." if key else ""
+            return {name: _replace_texts(item, replace, f"{start}{name}") for name, item in fields}
+        case list():
+            items = enumerate(cast("list[Any]", value))
+            return [_replace_texts(item, replace, f"{key}[{number}]") for number, item in items]
+        case _:
+            return value
 
 
 def _explain_unknown(config: KgentConfig, name: str) -> str:

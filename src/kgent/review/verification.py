@@ -38,6 +38,7 @@ from kgent.sandbox.attempts import is_own_entry
 from kgent.sandbox.files import (
     PRIVATE_FILE,
     FileRecord,
+    FolderEntry,
     NamedRecord,
     describe_file,
     mode_text,
@@ -46,9 +47,9 @@ from kgent.sandbox.files import (
 from kgent.sandbox.inputs import INPUTS, InputRecord
 from kgent.sandbox.manifest import (
     ArtifactManifest,
-    FolderEntry,
     OtherRecord,
     SandboxManifest,
+    is_input,
     list_entries,
     read_modes,
 )
@@ -400,7 +401,7 @@ def _check_entries(
         elif name not in known:
             found.remarks.append(_name_empty_folder(name))  # not in the first release
     for entry in entries:
-        is_vouched_for = (sandbox if entry.is_input else produced) is not None
+        is_vouched_for = (sandbox if is_input(entry.name) else produced) is not None
         is_expected = entry.name in files or (entry.name == INPUTS and has_inputs)
         if is_vouched_for and not is_expected:
             problems.extend(_check_entry(entry, known.pop(entry.name, None)))
@@ -421,8 +422,8 @@ def _check_entry(entry: FolderEntry, record: InputRecord | OtherRecord | None) -
             then, now = _describe(record.kind, record.target), _describe(entry.kind, target)
             yield f"{shown} was changed: {then} then, {now} now"
     elif entry.kind == "file" or entry.name not in FOLDERS:  # the first release left these out
-        kind = f" ({entry.kind})" if entry.is_input or entry.kind != "file" else ""
-        when = "it was given to the run" if entry.is_input else "the run"
+        kind = f" ({entry.kind})" if is_input(entry.name) or entry.kind != "file" else ""
+        when = "it was given to the run" if is_input(entry.name) else "the run"
         yield f"{shown}{kind} was added after {when}"
 
 

@@ -11,21 +11,19 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from agent_core.errors import AgentCoreError
-from agent_core.opening import open_descriptor, read_beginning, read_bytes
-from agent_core.tools.files import open_file
+from agent_core.errors import ToolError
+from agent_core.opening import read_beginning, read_bytes
 from kgent.config.models import DELIVERABLES
 from kgent.runtime.state import ATTEMPTS, RUN_FILE, RunState
 from kgent.sandbox.files import (
-    PRIVATE_FILE,
+    DISK_FAILURES,
     PRIVATE_FOLDER,
     EditRecord,
     FileRecord,
     RunFiles,
-    describe_file,
+    copy_file,
     name_bytes,
     readable_name,
-    write_all,
 )
 from kgent.sandbox.manifest import ArtifactManifest, SandboxManifest, list_entries
 from kgent.sandbox.workspace import (
@@ -36,8 +34,6 @@ from kgent.sandbox.workspace import (
     SIGNATURE_FILE,
 )
 
-_CHUNK = 2**20
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _DRAFT = f".{DELIVERABLES}"
 COPIES = tuple(name for name in FILES if name not in {RUN_FILE, *LOGS})
 """The records that the folder of an attempt has whole."""
@@ -91,8 +87,13 @@ def draft_deliverables(root: Path, attempt: str) -> list[EditRecord]:
     for name in sorted({*hashes, *filter(is_deliverable, files)} - unread, key=os.fsencode):
         copy = f"{attempt}/{_DRAFT}{name.removeprefix(DELIVERABLES)}"
         now: FileRecord | None = None
-        if _copy_file(root, name, copy):
-            now = describe_file(root, copy)
+        try:
+            if (root / name).is_file():
+                (root / copy).parent.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+            now = copy_file(root, name, root / copy)
+        except (OSError, ToolError) as error:  # it is gone, is no file, or cannot be read
+            if isinstance(error, OSError) and error.errno in DISK_FAILURES:
+                raise
         if now is None or now.sha256 != hashes.get(name):
             edits.append(
                 EditRecord(
@@ -119,21 +120,3 @@ def set_aside(root: Path, attempt: str) -> None:
 def is_deliverable(name: str) -> bool:
     """Return whether a path of a run folder is below its deliverables."""
     return name.startswith(f"{DELIVERABLES}/")
-
-
-def _copy_file(root: Path, name: str, copy: str) -> bool:
-    """Copy the content of a file, and its mode; return False if there is none to be read."""
-    try:
-        source = open_file(root / name)
-    except (OSError, AgentCoreError):
-        return False
-    with source:
-        (root / copy).parent.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
-        target = open_descriptor(root / copy, _CREATE, PRIVATE_FILE)
-        try:
-            os.fchmod(target, os.fstat(source.fileno()).st_mode & 0o777)
-            while chunk := source.read(_CHUNK):
-                write_all(target, chunk)
-        finally:
-            os.close(target)
-    return True

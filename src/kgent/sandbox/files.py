@@ -11,11 +11,11 @@ import os
 import secrets
 import stat
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
@@ -37,6 +37,10 @@ DISPLACED = "archive/displaced"
 """The folder for files that are moved away because they are in the place of a record."""
 _CHUNK = 2**18
 _UNREAD = getattr(os, "O_PATH", os.O_RDONLY | os.O_NONBLOCK) | os.O_NOFOLLOW | os.O_CLOEXEC
+_LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_COPY = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_FICLONE = 0x40049409  # of linux/fs.h: a file shares the blocks of another
+DISK_FAILURES = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS}
 _APPENDS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
@@ -138,6 +142,120 @@ def describe_file(root: Path, name: str, *, limit: int | None = None) -> FileRec
             content.add(chunk)
     found = content.record(name).model_copy(update={"mode": mode_text(facts.st_mode)})
     return found if is_read else found.model_copy(update={"bytes": facts.st_size, "sha256": ""})
+
+
+OtherKind = Literal["folder", "link", "special", "unreadable"]
+"""Kinds of entries other than files; an `unreadable` folder cannot be listed."""
+
+
+@dataclass(frozen=True, slots=True)
+class FolderEntry:
+    """An entry of a folder: its path in the folder, for system calls, and its kind."""
+
+    name: str
+    kind: Literal["file"] | OtherKind
+    target: str | None = None
+    mode: str | None = None
+
+
+def walk_folder(root: Path, *, takes_rights: bool = False) -> Iterator[FolderEntry]:
+    """Yield everything in a folder, each folder before its contents; links are not followed.
+
+    Paths may have any length. With `takes_rights`, folders that their owner may not read are made
+    readable.
+
+    Raises:
+        OSError: `root` cannot be listed.
+    """
+    waiting = [""]
+    while waiting:
+        name = waiting.pop()
+        try:
+            mode, entries = _list_folder(root, name, takes_rights=takes_rights)
+        except OSError:
+            if not name:
+                raise
+            yield FolderEntry(name, "unreadable")
+            continue
+        if name:
+            yield FolderEntry(name, "folder", mode=mode)
+        waiting += [entry.name for entry in entries if entry.kind == "folder"]
+        yield from (entry for entry in entries if entry.kind != "folder")
+
+
+def _list_folder(root: Path, folder: str, *, takes_rights: bool) -> tuple[str, list[FolderEntry]]:
+    """Return the mode and the entries of a folder, which may have a path of any length."""
+    found: list[FolderEntry] = []
+    with open_folder(root / folder) as place:
+        try:
+            descriptor = open_descriptor(".", _LIST, dir_fd=place)
+        except PermissionError:
+            if not takes_rights:
+                raise
+            set_rights(place, added=stat.S_IRWXU)
+            descriptor = open_descriptor(".", _LIST, dir_fd=place)
+        try:
+            with os.scandir(descriptor) as inside:
+                for one in inside:
+                    name = f"{folder}/{one.name}" if folder else one.name
+                    try:
+                        mode = one.stat(follow_symlinks=False).st_mode
+                        link = stat.S_ISLNK(mode)
+                        target = os.readlink(one.name, dir_fd=descriptor) if link else None
+                    except FileNotFoundError:  # removed since the folder was listed
+                        continue
+                    if link:
+                        found.append(FolderEntry(name, "link", target))
+                    elif stat.S_ISDIR(mode):
+                        found.append(FolderEntry(name, "folder"))
+                    else:
+                        kind = "file" if stat.S_ISREG(mode) else "special"
+                        found.append(FolderEntry(name, kind, mode=mode_text(mode)))
+            return mode_text(os.fstat(descriptor).st_mode), found
+        finally:
+            os.close(descriptor)
+
+
+def copy_file(
+    root: Path,
+    name: str,
+    place: Path,
+    *,
+    kept: int = 0o777,
+    check: Callable[[], object] = lambda: None,
+) -> FileRecord:
+    """Copy a file to a new place, sharing its blocks if the file system can, and hash the copy.
+
+    Args:
+        root: a resolved folder.
+        name: the file, below `root`. Links are not followed, and content that is added meanwhile is
+          left out.
+        place: the copy, in a folder that exists.
+        kept: the permissions that the copy has as well.
+        check: called before each piece; raises to end the copying.
+
+    Raises:
+        OSError, ToolError: the file cannot be read, or the copy cannot be written.
+    """
+    content = _Content()
+    with open_file(root / name) as file, open_folder(place.parent) as folder:
+        source, facts = file.fileno(), os.fstat(file.fileno())
+        copy = open_descriptor(place.name, _COPY, PRIVATE_FILE, dir_fd=folder)
+        try:
+            size, is_shared = facts.st_size, False
+            with suppress(OSError):
+                fcntl.ioctl(copy, _FICLONE, source)
+                size, is_shared = os.fstat(copy).st_size, True
+            while chunk := os.read(copy if is_shared else source, min(_CHUNK, size - content.size)):
+                check()
+                content.add(chunk)
+                if not is_shared:
+                    write_all(copy, chunk)
+            content.mode = stat.S_IMODE(facts.st_mode) & kept | stat.S_IRUSR
+            os.fchmod(copy, content.mode)
+        finally:
+            os.close(copy)
+    return content.record(name)
 
 
 def make_readable(root: Path, name: str, *, mode: int | None = None) -> None:
@@ -355,7 +473,7 @@ class RunFiles:
         try:
             return write()
         except OSError as error:
-            if error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS}:
+            if error.errno in DISK_FAILURES:
                 raise
             self._clear(name)
             return write()

@@ -1,38 +1,41 @@
 """The inputs of a run: files and folders that are copied into `inputs/` and hashed.
 
 Only ordinary files, folders, and links that stay inside their folder are copied. All of them are
-opened relative to descriptors of their folders, so that long paths work, and links that are swapped
-in during the copy are not followed.
+opened part by part, so that long paths work, and links that are swapped in during the copy are not
+followed.
 """
 
-import hashlib
 import os
 import shutil
 import stat
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
-from fcntl import ioctl
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Literal
+from typing import Any, Literal
 
 from agent_core.disk.folders import open_folder
-from agent_core.errors import ErrorCode
-from agent_core.opening import open_descriptor
-from agent_core.tools.files import belongs_to_kernel, open_below
+from agent_core.errors import ErrorCode, ToolError
+from agent_core.tools.files import belongs_to_kernel
 from kgent.config.models import InputSpec, KgentConfig
 from kgent.errors import ErrorCategory, KgentError, config_error
-from kgent.sandbox.files import PRIVATE_FILE, PRIVATE_FOLDER, NamedRecord, name_bytes, readable_name
+from kgent.sandbox.files import (
+    PRIVATE_FOLDER,
+    FolderEntry,
+    NamedRecord,
+    copy_file,
+    describe_file,
+    mode_text,
+    name_bytes,
+    readable_name,
+    walk_folder,
+)
 
 INPUTS = "inputs"
 """The folder of a run folder that contains the inputs; it only exists if there are any."""
 MAX_INPUT_BYTES = 10 * 2**30
 MAX_INPUT_ENTRIES = 100_000
 MAX_INPUT_DEPTH = 100
-_CHUNK = 2**20
-_FICLONE = 0x40049409  # of linux/fs.h: a file shares the blocks of another
-_SOURCE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-_COPY = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class InputRecord(NamedRecord):
@@ -117,12 +120,28 @@ def copy_inputs(
           its input, or cannot be read or written; the inputs are too large; or the run was
           cancelled.
     """
-    copier = _Copier(is_cancelled)
     (root / INPUTS).mkdir(mode=PRIVATE_FOLDER)
-    for one in inputs:
-        _refuse_around(one, root)
-        copier.copy(one, root / INPUTS)
-    return sorted(copier.records, key=lambda record: os.fsencode(record.name))
+    records: list[InputRecord] = []
+    for shown, source, entry in _each_entry(inputs, root):
+        path, name, facts = f"{INPUTS}/{shown}", PurePosixPath(shown).name, dict[str, Any]()
+
+        def check(shown: str = shown) -> None:
+            if is_cancelled():
+                raise _refused(shown, "the run was cancelled", ErrorCode.CANCELLED)
+
+        with _refusing(shown), open_folder((root / path).parent) as folder:
+            if entry.kind == "folder":
+                os.mkdir(name, PRIVATE_FOLDER, dir_fd=folder)
+                facts["mode"] = mode_text(PRIVATE_FOLDER)
+            elif entry.target is not None:
+                os.symlink(entry.target, name, dir_fd=folder)
+                facts["target"] = readable_name(entry.target)
+            else:
+                copied = copy_file(source, entry.name, root / path, kept=0o500, check=check)
+                facts = copied.model_dump(include={"bytes", "sha256", "mode"})
+        names = {"path": readable_name(path), "path_hex": name_bytes(path), "kind": entry.kind}
+        records.append(InputRecord.model_validate(names | facts))
+    return sorted(records, key=lambda record: os.fsencode(record.name))
 
 
 def check_inputs(inputs: Sequence[RunInput], root: Path) -> None:
@@ -131,148 +150,75 @@ def check_inputs(inputs: Sequence[RunInput], root: Path) -> None:
     Raises:
         KgentError: category `sandbox`; see `copy_inputs`.
     """
-    copier = _Copier(is_cancelled=lambda: False)
+    for _ in _each_entry(inputs, root):
+        pass
+
+
+def _each_entry(inputs: Sequence[RunInput], root: Path) -> Iterator[tuple[str, Path, FolderEntry]]:
+    """Yield what is to be copied: its name below `inputs/`, and its entry in a folder.
+
+    Raises:
+        KgentError: category `sandbox`; see `copy_inputs`.
+    """
+    size = count = 0
+    folders: set[str] = set()
     for one in inputs:
-        _refuse_around(one, root)
-        with open_folder(one.source.parent) as source:
-            copier.copy_entry(one.source.name, one.name, source, None, path=[one.name])
+        if root.is_relative_to(one.source):
+            reason = "the run folder lies in it; put that elsewhere (--sandbox)"
+            raise _refused(str(one.source), reason)
+        for above in map(str, reversed(PurePosixPath(one.name).parents[:-1])):
+            if above not in folders:
+                folders.add(above)
+                yield above, root, FolderEntry("", "folder")
+        for shown, source, entry in _entries_of(one):
+            with _refusing(shown):
+                if entry.kind == "file":
+                    size += describe_file(source, entry.name, limit=0).bytes
+            count += 1
+            if reason := _find_obstacle(shown, entry):
+                raise _refused(shown, reason)
+            if size > MAX_INPUT_BYTES or count > MAX_INPUT_ENTRIES:
+                most = f"{MAX_INPUT_BYTES:,} bytes in {MAX_INPUT_ENTRIES:,} files and folders"
+                reason = f"the inputs of a run have at most {most}"
+                raise _refused(shown, reason, ErrorCode.VALIDATION_ERROR)
+            yield shown, source, entry
 
 
-def _refuse_around(one: RunInput, root: Path) -> None:
-    """Refuse an input that contains the run folder."""
-    if root.is_relative_to(one.source):
-        reason = "the run folder lies in it; put that elsewhere (--sandbox)"
-        raise _refused(str(one.source), reason)
+def _entries_of(one: RunInput) -> Iterator[tuple[str, Path, FolderEntry]]:
+    if one.source.is_file():
+        yield one.name, one.source.parent, FolderEntry(one.source.name, "file")
+        return
+    yield one.name, one.source, FolderEntry("", "folder")
+    with _refusing(one.name):
+        for entry in walk_folder(one.source):
+            yield f"{one.name}/{entry.name}", one.source, entry
 
 
-@dataclass(slots=True)
-class _Copier:
-    """Copies inputs and counts them; without a target folder it only checks and counts them."""
+def _find_obstacle(shown: str, entry: FolderEntry) -> str | None:
+    """Return why an entry cannot be copied; None if it can."""
+    if entry.kind in {"special", "unreadable"}:
+        return f"it is {entry.kind}, not a file, a folder or a link that can be read"
+    if shown.count("/") > MAX_INPUT_DEPTH:
+        return f"it has more than {MAX_INPUT_DEPTH} folders around it"
+    if entry.target is not None and not _stays_inside(shown.split("/"), entry.target):
+        return "it is a link that leads out of the input"
+    return None
 
-    is_cancelled: Callable[[], bool]
-    records: list[InputRecord] = field(default_factory=list[InputRecord])
-    size: int = 0
 
-    def copy(self, one: RunInput, folder: Path) -> None:
-        name = PurePosixPath(one.name)
-        for above in reversed(name.parents[:-1]):
-            if not (folder / above).exists():
-                (folder / above).mkdir(mode=PRIVATE_FOLDER)
-                self._note(str(above), "folder", mode=PRIVATE_FOLDER)
-        with open_folder(one.source.parent) as source, open_folder(folder / name.parent) as target:
-            self.copy_entry(one.source.name, name.name, source, target, path=[one.name])
-
-    def copy_entry(
-        self, name: str, new_name: str, source: int, target: int | None, *, path: list[str]
-    ) -> None:
-        """Copy one entry of a folder; `path` ends with its name, after those of its parents."""
-        shown = "/".join(path)
-        try:
-            mode = os.stat(name, dir_fd=source, follow_symlinks=False).st_mode
-            if stat.S_ISREG(mode):
-                self._copy_file(name, new_name, source, target, shown=shown)
-            elif stat.S_ISDIR(mode):
-                self._copy_folder(name, new_name, source, target, path=path)
-            elif stat.S_ISLNK(mode):
-                link = os.readlink(name, dir_fd=source)
-                if Path(link).is_absolute() or not _stays_inside(path, link):
-                    raise _refused(shown, "it is a link that leads out of the input")
-                if target is not None:
-                    os.symlink(link, new_name, dir_fd=target)
-                self._note(shown, "link", target=readable_name(link))
-            else:
-                raise _refused(shown, "it is neither a file nor a folder nor a link")
-        except OSError as error:
-            raise _refused(shown, error.strerror or str(error)) from error
-
-    def _copy_folder(
-        self, name: str, new_name: str, source: int, target: int | None, *, path: list[str]
-    ) -> None:
-        if len(path) > MAX_INPUT_DEPTH:
-            raise _refused("/".join(path), f"it has more than {MAX_INPUT_DEPTH} folders around it")
-        if target is not None:
-            os.mkdir(new_name, PRIVATE_FOLDER, dir_fd=target)
-        self._note("/".join(path), "folder", mode=PRIVATE_FOLDER)
-        with ExitStack() as stack:
-            inner = stack.enter_context(open_below(name, source))
-            copy = stack.enter_context(open_below(new_name, target)) if target is not None else None
-            for entry in sorted(os.listdir(inner)):  # noqa: PTH208 - of a descriptor
-                self.copy_entry(entry, entry, inner, copy, path=[*path, entry])
-
-    def _copy_file(
-        self, name: str, new_name: str, source: int, target: int | None, *, shown: str
-    ) -> None:
-        original = open_descriptor(name, _SOURCE, dir_fd=source)
-        try:
-            status = os.fstat(original)
-            if not stat.S_ISREG(status.st_mode):
-                raise _refused(shown, "it was replaced while it was copied")
-            self._count(status.st_size, shown)
-            if target is None:
-                self.size += status.st_size
-                self._note(shown, "file", size=status.st_size)
-                return
-            copy = open_descriptor(new_name, _COPY, PRIVATE_FILE, dir_fd=target)
-            try:
-                digest, size = self._copy_content(original, copy, shown)
-                mode = stat.S_IRUSR | (status.st_mode & stat.S_IXUSR)
-                os.fchmod(copy, mode)
-            finally:
-                os.close(copy)
-        finally:
-            os.close(original)
-        self.size += size
-        self._note(shown, "file", size=size, sha256=digest, mode=mode)
-
-    def _copy_content(self, original: int, copy: int, shown: str) -> tuple[str, int]:
-        digest, size, is_cloned = hashlib.sha256(), 0, False
-        with suppress(OSError):
-            ioctl(copy, _FICLONE, original)
-            is_cloned = True
-        while chunk := os.read(copy if is_cloned else original, _CHUNK):
-            if self.is_cancelled():
-                raise _refused(shown, "the run was cancelled", ErrorCode.CANCELLED)
-            size += len(chunk)
-            self._count(size, shown)
-            digest.update(chunk)
-            view = memoryview(b"" if is_cloned else chunk)
-            while view:
-                view = view[os.write(copy, view) :]
-        return digest.hexdigest(), size
-
-    def _count(self, size: int, shown: str) -> None:
-        if self.size + size > MAX_INPUT_BYTES:
-            reason = f"the inputs of a run have at most {MAX_INPUT_BYTES:,} bytes"
-            raise _refused(shown, reason, ErrorCode.VALIDATION_ERROR)
-
-    def _note(
-        self,
-        path: str,
-        kind: Literal["file", "folder", "link"],
-        *,
-        size: int | None = None,
-        sha256: str | None = None,
-        mode: int | None = None,
-        target: str | None = None,
-    ) -> None:
-        if len(self.records) == MAX_INPUT_ENTRIES:
-            reason = f"the inputs of a run have at most {MAX_INPUT_ENTRIES:,} files and folders"
-            raise _refused(path, reason, ErrorCode.VALIDATION_ERROR)
-        name = f"{INPUTS}/{path}"
-        record = InputRecord(
-            path=readable_name(name),
-            path_hex=name_bytes(name),
-            kind=kind,
-            bytes=size,
-            sha256=sha256,
-            mode=None if mode is None else f"{mode:04o}",
-            target=target,
-        )
-        self.records.append(record)
+@contextmanager
+def _refusing(shown: str) -> Generator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise _refused(shown, error.strerror or str(error)) from error
+    except ToolError as error:
+        raise _refused(shown, "it was replaced while it was copied") from error
 
 
 def _stays_inside(path: Sequence[str], link: str) -> bool:
-    """Return whether a relative link, followed from its place, stays inside its input."""
+    """Return whether a link, followed from its place, stays inside its input."""
+    if PurePosixPath(link).is_absolute():
+        return False
     depth = len(path) - 1  # the depth of the link's folder below the input
     for part in PurePosixPath(link).parts:
         depth += -1 if part == ".." else 1

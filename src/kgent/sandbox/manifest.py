@@ -1,17 +1,13 @@
 """The two manifests of a run folder: its boundaries, and its content."""
 
 import os
-import stat
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from pydantic import field_serializer
 
-from agent_core.disk.folders import open_folder
 from agent_core.errors import AgentCoreError
-from agent_core.opening import open_descriptor
 from kgent.config.models import DeliverableSpec
 from kgent.errors import Record
 from kgent.records.archive import ARCHIVE
@@ -20,14 +16,16 @@ from kgent.records.lines import now
 from kgent.runtime.state import ATTEMPTS
 from kgent.sandbox.files import (
     FileRecord,
+    FolderEntry,
     NamedRecord,
+    OtherKind,
     RunFiles,
     describe_file,
     make_readable,
     mode_text,
     name_bytes,
     readable_name,
-    set_rights,
+    walk_folder,
 )
 from kgent.sandbox.inputs import INPUTS, InputRecord
 from kgent.sandbox.workspace import (
@@ -39,12 +37,9 @@ from kgent.sandbox.workspace import (
     WRITABLE,
 )
 
-OtherKind = Literal["folder", "link", "special", "unreadable"]
-"""Kinds of entries other than files; an `unreadable` folder cannot be listed."""
 MAX_HASHED_FILE = 16 * 2**30
 MAX_HASHED_TOTAL = 64 * 2**30
 """The most bytes that are read when a run closes: of one file, and of all files."""
-_LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _KINDS = {
     "deliverables": "deliverable",
     "workspace": "working_file",
@@ -134,30 +129,9 @@ class ArtifactManifest(Record):
     updated_at: str
 
 
-@dataclass(frozen=True, slots=True)
-class FolderEntry:
-    """An entry of a run folder: its path in the folder, for system calls, and its kind."""
-
-    name: str
-    kind: Literal["file"] | OtherKind
-    target: str | None = None
-    mode: str | None = None
-
-    @property
-    def is_input(self) -> bool:
-        """Return whether it is the folder of inputs or in it; the sandbox manifest covers these."""
-        return self.name == INPUTS or self.name.startswith(f"{INPUTS}/")
-
-    def other(self) -> OtherRecord:
-        """Return the entry as a record; must not be called for files."""
-        assert self.kind != "file"  # noqa: S101 - files have records with a hash
-        return OtherRecord(
-            path=readable_name(self.name),
-            kind=self.kind,
-            target=readable_name(self.target) if self.target is not None else None,
-            mode=self.mode,
-            path_hex=name_bytes(self.name),
-        )
+def is_input(name: str) -> bool:
+    """Return whether a path of a run folder is `inputs` or in it, which the sandbox manifest has."""
+    return name == INPUTS or name.startswith(f"{INPUTS}/")
 
 
 def write_artifact_manifest(
@@ -177,7 +151,7 @@ def write_artifact_manifest(
     entries = [
         entry
         for entry in list_entries(files.root, takes_rights=True)
-        if not entry.is_input and not is_left_out(entry.name)
+        if not is_input(entry.name) and not is_left_out(entry.name)
     ]
     produced: list[ArtifactRecord] = []
     room = MAX_HASHED_TOTAL
@@ -201,7 +175,17 @@ def write_artifact_manifest(
             produced.append(missing)
     manifest = ArtifactManifest(
         artifacts=sorted(produced, key=lambda file: file.path),
-        others=[entry.other() for entry in entries if entry.kind != "file"],
+        others=[
+            OtherRecord(
+                path=readable_name(entry.name),
+                kind=entry.kind,
+                target=readable_name(entry.target) if entry.target is not None else None,
+                mode=entry.mode,
+                path_hex=name_bytes(entry.name),
+            )
+            for entry in entries
+            if entry.kind != "file"
+        ],
         updated_at=now(),
     )
     return files.put(ARTIFACT_MANIFEST, manifest.model_dump_json(indent=2) + "\n")
@@ -242,57 +226,9 @@ def list_entries(root: Path, *, takes_rights: bool = False) -> list[FolderEntry]
     Links are listed and not followed. With `takes_rights`, folders that their owner may not read
     are made readable.
     """
-    found: list[FolderEntry] = []
-    waiting = [""]
-    while waiting:
-        name = waiting.pop()
-        try:
-            mode, entries = _list_folder(root, name, takes_rights=takes_rights)
-        except OSError:
-            if not name:
-                raise
-            found.append(FolderEntry(name, "unreadable"))
-            continue
-        if name:
-            found.append(FolderEntry(name, "folder", mode=mode))
-        waiting += [entry.name for entry in entries if entry.kind == "folder"]
-        found += [entry for entry in entries if entry.kind != "folder"]
     others = (
         entry
-        for entry in found
+        for entry in walk_folder(root, takes_rights=takes_rights)
         if entry.name not in FILES and (entry.name, entry.kind) != (SIGNATURE_FILE, "file")
     )
     return sorted(others, key=lambda entry: os.fsencode(entry.name))
-
-
-def _list_folder(root: Path, folder: str, *, takes_rights: bool) -> tuple[str, list[FolderEntry]]:
-    """Return the mode and the entries of a folder, which may have a path of any length."""
-    found: list[FolderEntry] = []
-    with open_folder(root / folder) as place:
-        try:
-            descriptor = open_descriptor(".", _LIST, dir_fd=place)
-        except PermissionError:
-            if not takes_rights:
-                raise
-            set_rights(place, added=stat.S_IRWXU)
-            descriptor = open_descriptor(".", _LIST, dir_fd=place)
-        try:
-            with os.scandir(descriptor) as inside:
-                for one in inside:
-                    name = f"{folder}/{one.name}" if folder else one.name
-                    try:
-                        mode = one.stat(follow_symlinks=False).st_mode
-                        link = stat.S_ISLNK(mode)
-                        target = os.readlink(one.name, dir_fd=descriptor) if link else None
-                    except FileNotFoundError:  # removed since the folder was listed
-                        continue
-                    if link:
-                        found.append(FolderEntry(name, "link", target))
-                    elif stat.S_ISDIR(mode):
-                        found.append(FolderEntry(name, "folder"))
-                    else:
-                        kind = "file" if stat.S_ISREG(mode) else "special"
-                        found.append(FolderEntry(name, kind, mode=mode_text(mode)))
-            return mode_text(os.fstat(descriptor).st_mode), found
-        finally:
-            os.close(descriptor)

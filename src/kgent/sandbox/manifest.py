@@ -130,7 +130,7 @@ class ArtifactManifest(Record):
 
 
 def is_input(name: str) -> bool:
-    """Return whether a path of a run folder is `inputs` or in it, which the sandbox manifest has."""
+    """Return whether a path of a run folder is `inputs`, or below it."""
     return name == INPUTS or name.startswith(f"{INPUTS}/")
 
 

@@ -76,7 +76,7 @@ PROCESS_BOUND = {
     *("agcore.agent.runtime.RuntimeBundle", "agcore.llm.calls.ModelCalls"),
     "agcore.llm.calls.ProviderModel",
     *("agent_core.extensions.JudgedCall", "agent_core.loop.guards.RunGuard"),
-    *("agcore.llm.agent_tools.AgentTool", "agcore.llm.agent_tools.CallerRun"),
+    "agcore.llm.calls.CallerRun",
     "agent_core.testing.tools.FakeToolContext",
     *(f"agent_core.tools.base.{name}" for name in ("Action", "Tool", "ToolContext")),
     "agent_core.tools.decorator.FunctionTool",

@@ -3,7 +3,7 @@
 import re
 from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Generic, Unpack, cast, overload
 
 from pydantic import TypeAdapter, ValidationError
@@ -33,8 +33,7 @@ from agcore.llm import (
     Prompt,
     StreamEvent,
 )
-from agcore.llm.agent_tools import AgentTool, CallerRun
-from agcore.llm.calls import adapter_of
+from agcore.llm.calls import CallerRun, adapter_of
 from agcore.memory import ConversationMemory
 from agcore.tools import (
     BaseTool,
@@ -43,6 +42,7 @@ from agcore.tools import (
     Tool,
     ToolContext,
     ToolRegistry,
+    tool,
 )
 from agcore.tools.error import ToolExecutionError
 from agent_core.aio.loops import SharedLoop, require_no_loop
@@ -52,6 +52,8 @@ from agent_core.keywords import lists_keywords
 from agent_core.loop.options import Agent as EngineAgent, hint_at_option
 from agent_core.providers.base import ProviderAdapter
 from agent_core.text import kind_of
+from agent_core.tools.base import Concurrency
+from agent_core.tools.registry import check_own_name
 from agent_core.types import OutputT
 
 if TYPE_CHECKING:
@@ -321,8 +323,9 @@ class Agent(AgentSpec[DepsT, OutputT]):
         own_name = name or re.sub(r"[^A-Za-z0-9_-]+", "_", self.name).strip("_") or "agent"
         about = f"Ask the agent {self.name}. It knows nothing but the message, and answers it."
 
-        async def answer(caller: CallerRun | None, message: str, context: ToolContext[Any]) -> Any:
-            options = RunSettings()
+        async def ask(message: str, context: ToolContext[Any]) -> Any:
+            options, caller = RunSettings(), context.ask_agent
+            caller = caller if isinstance(caller, CallerRun) else None
             if caller is not None and caller.depth >= max_depth:
                 reason = f"{max_depth} agents have called one another; answer without another one"
                 raise ToolExecutionError(own_name, reason)
@@ -338,7 +341,10 @@ class Agent(AgentSpec[DepsT, OutputT]):
                 raise ToolExecutionError(own_name, error.message, details=details) from error
 
         with raise_as_agent_error():
-            return AgentTool.of(own_name, description or about, answer)
+            check_own_name(own_name)
+            # Read-only for permissions: asking changes nothing, and its tools ask for themselves.
+            as_tool = tool(name=own_name, description=description or about, permission="readonly")
+            return replace(as_tool(ask), concurrency=Concurrency.AGENT)
 
     @overload
     async def run(

@@ -45,7 +45,7 @@ from agcore.llm import (
     TurnComplete,
     TurnSettings,
 )
-from agcore.llm.agent_tools import CallerRun
+from agcore.llm.calls import CallerRun
 from agcore.llm.history import given_messages
 from agcore.memory import ConversationMemory, InMemoryStore
 from agcore.tools import Tool, ToolError, ToolRegistry, Toolset, open_toolset

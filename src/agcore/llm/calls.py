@@ -26,22 +26,30 @@ from agcore.llm.error import (
 from agcore.llm.history import ChatHistory, ChatRedactor
 from agcore.llm.hooks import HookContext, HookEvent, HookExecutor, HookResult
 from agcore.llm.provider import (
-    INSTRUCTED,
     AdapterProvider,
     LlmProvider,
     SecretSource,
+    chat_request,
     instruction_blocks,
     model_request,
     request_settings,
     response_of,
+    system_messages,
 )
 from agcore.llm.stream import ChatChunk
-from agcore.llm.types import ChatMessage, ChatRequest, ChatResponse, CostTracker, FinishReason
+from agcore.llm.types import (
+    ChatMessage,
+    ChatRequest,
+    ChatResponse,
+    CostTracker,
+    FinishReason,
+    ModelSettings,
+)
 from agent_core.aio import TaskStream
 from agent_core.budgets.meter import Meter, MeteredAdapter
 from agent_core.budgets.prices import Prices, may_have_price
 from agent_core.config.models import ModelConfig, RetryConfig
-from agent_core.errors import ErrorCode, PermissionDeniedError
+from agent_core.errors import ErrorCode, PermissionDeniedError, ToolError
 from agent_core.extensions import Extension, ExtensionContext, Place
 from agent_core.providers.adapter_faults import open_stream
 from agent_core.providers.base import ProviderAdapter
@@ -53,6 +61,7 @@ from agent_core.providers.requests import IdentityCache
 from agent_core.providers.retrying import RetryingAdapter
 from agent_core.providers.tally import CallTally, CountedStart
 from agent_core.redaction import Redactor
+from agent_core.tools import ToolReturn
 from agent_core.types import (
     FINAL_ANSWER,
     ErrorPayload,
@@ -114,7 +123,7 @@ class CallTurn:
         response: the last reply.
     """
 
-    settings: ChatRequest
+    settings: ModelSettings
     limit: int | None = None
     is_streamed: bool = False
     session_id: str | None = None
@@ -131,7 +140,7 @@ class CallTurn:
     chat: ChatRequest | None = None
     response: ChatResponse | None = None
 
-    def next_settings(self) -> ChatRequest:
+    def next_settings(self) -> ModelSettings:
         """Return the settings of the next request; `tool_choice` forces a tool only once."""
         if self.response is None or self.settings.tool_choice in _UNFORCED:
             return self.settings
@@ -150,6 +159,32 @@ class CallTurn:
         self.rounds += 1
         if self.rounds > self.limit:
             raise ToolTurnLimitError(self.limit)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallerRun:
+    """A run that calls tools: what an agent that answers such a call shares with it.
+
+    Attributes:
+        provider: its model.
+        meter: of its budget, which pays for the other agent, too.
+        costs: what the calls of the other agent are added to.
+        secrets: what the other agent must not see or show either.
+        guard: decides about its calls.
+        depth: how many agents have called one another to start it.
+    """
+
+    provider: LlmProvider
+    meter: Meter | None
+    costs: Sequence[CostTracker]
+    secrets: Mapping[str, str]
+    guard: Extension | None
+    depth: int
+
+    async def __call__(self, *_: object) -> ToolReturn:
+        """Refuse the agents of the engine; those of the toolkit answer by themselves."""
+        reason = "agents of the engine can only be asked in a run of a runtime"
+        raise ToolError(ErrorCode.TOOL_NOT_AVAILABLE, reason)
 
 
 @dataclass(kw_only=True)
@@ -177,7 +212,7 @@ class ModelCalls(Extension):
     clean: ChatRedactor
     hooks: HookExecutor = field(default_factory=HookExecutor)
     cost: CostTracker = field(default_factory=CostTracker)
-    turn: CallTurn = field(default_factory=lambda: CallTurn(ChatRequest(messages=())))
+    turn: CallTurn = field(default_factory=lambda: CallTurn(ModelSettings()))
     prices: Prices = field(default_factory=Prices)
     _estimates: PromptEstimates = field(default_factory=PromptEstimates)
     _sent: IdentityCache[ChatMessage, ModelMessage] = field(
@@ -207,8 +242,7 @@ class ModelCalls(Extension):
         settings = turn.next_settings()
         whole = request.model_copy(
             update={
-                **request_settings(settings),
-                "model": settings.model or self.model(None).name,
+                **request_settings(settings, self.model(None).name),
                 "system": [*request.system, *instruction_blocks(self.history.instructions)],
             }
         )
@@ -223,24 +257,18 @@ class ModelCalls(Extension):
         messages: Sequence[ChatMessage],
         tools: Sequence[ToolDefinition] = (),
         *,
-        settings: ChatRequest,
+        settings: ModelSettings,
     ) -> ChatResponse:
         """Send exactly these messages, outside the history of a run.
 
         Raises:
             LlmError: the call failed, or a hook blocked it.
         """
-        now = self.turn
-        turn = CallTurn(
-            settings,
-            session_id=now.session_id,
-            agent_name=now.agent_name,
-            metadata=now.metadata,
-            meter=now.meter,
-            cost=now.cost,
-            callers=now.callers,
+        turn = replace(self.turn, settings=settings, limit=None, is_streamed=False)
+        turn.sent = turn.response = None
+        chat = ChatRequest(
+            **settings.by_name(), messages=self.clean.messages(messages), tools=tools
         )
-        chat = replace(settings, messages=self.clean.messages(messages), tools=tools)
         name = self.model(settings.model).name
         sent = self._requests.clean(model_request(chat, self._sent, model=name))
         turn.chat = replace(chat, tools=sent.tools)
@@ -251,7 +279,9 @@ class ModelCalls(Extension):
         except ContextLengthError as error:
             await self.report(error, turn)
             raise
-        return self._reply(turn)
+        if turn.response is None:
+            raise StreamBrokenError("the provider gave no reply")
+        return turn.response
 
     async def report(self, error: LlmError, turn: CallTurn) -> None:
         """Call the hooks for a call that has failed for good."""
@@ -303,19 +333,11 @@ class ModelCalls(Extension):
 
     def _chat_request(self, turn: CallTurn) -> ChatRequest:
         """Return the last request as the toolkit's, without secrets."""
-        sent = turn.sent
-        if turn.chat is not None or sent is None:
-            return turn.chat or turn.settings
-        system = [ChatMessage.system_text(b.content) for b in sent.system if b.source != INSTRUCTED]
-        messages = [*system, *self.history.instructions, *self.history.convert(sent.messages)]
-        turn.chat = replace(
-            turn.settings,
-            tool_choice=sent.tool_choice,
-            messages=self.clean.messages(messages),
-            tools=sent.tools,
-            output=sent.output,
-        )
-        return turn.chat
+        if turn.chat is None and (sent := turn.sent) is not None:
+            given = [*self.history.instructions, *self.history.convert(sent.messages)]
+            messages = self.clean.messages([*system_messages(sent), *given])
+            turn.chat = chat_request(sent, messages, model=turn.settings.model)
+        return turn.chat or ChatRequest(**turn.settings.by_name(), messages=())
 
     async def _events(self, sent: ModelRequest, turn: CallTurn) -> AsyncGenerator[ModelEvent]:
         """Make one call, with retries as long as no text has arrived.
@@ -411,11 +433,6 @@ class ModelCalls(Extension):
     def _add_cost(self, usage: Usage, turn: CallTurn) -> None:
         for tracker in (self.cost, turn.cost, *turn.callers):
             tracker.add(usage)
-
-    def _reply(self, turn: CallTurn) -> ChatResponse:
-        if turn.response is None:
-            raise StreamBrokenError("the provider gave no reply")
-        return turn.response
 
 
 def _error(failed: ErrorPayload, call: "_ChatCall | None") -> LlmError:
@@ -543,32 +560,12 @@ class ProviderModel:
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
         """See `ProviderAdapter.stream`."""
-        redactor = Redactor({})
-        calls = ModelCalls(
-            provider=self.provider,
-            retry=RetryConfig(max_attempts=1),
-            history=ChatHistory(),
-            redactor=redactor,
-            clean=ChatRedactor(redactor),
-        )
-        settings = ChatRequest(
-            messages=(),
-            model=request.model,
-            temperature=request.temperature,
-            seed=request.seed,
-            reasoning=request.reasoning,
-            max_output_tokens=request.max_output_tokens,
-            tool_choice=request.tool_choice,
-            stop=request.stop,
-            provider_options=request.provider_options,
-        )
-        calls.turn = CallTurn(settings, is_streamed=True)
-        try:
-            async with aclosing(calls.stream(request)) as events:
-                async for event in events:
-                    yield event
-        except LlmError as error:
-            yield ModelFailed(error=ErrorPayload.of(error))
+        messages = [*system_messages(request), *ChatHistory().convert(request.messages)]
+        asked = chat_request(request, messages, model=request.model)
+        call = _ChatCall(self.provider, asked, is_streamed=True)
+        async with aclosing(call.stream(request)) as events:
+            async for event in events:
+                yield event
 
     async def close(self) -> None:
         """Leave the provider open: it belongs to the application."""

@@ -8,8 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self, Unpack, cast
 
-from agcore.llm.agent_tools import AgentTool, CallerRun
-from agcore.llm.calls import CallTurn, ModelCalls
+from agcore.llm.calls import CallerRun, CallTurn, ModelCalls
 from agcore.llm.compact import ChatContext, CompactConfig, check_budget
 from agcore.llm.error import ContextLengthError, LlmError, StreamBrokenError, llm_error_from_payload
 from agcore.llm.history import ChatHistory, ChatRedactor
@@ -27,9 +26,9 @@ from agcore.llm.stream import (
 from agcore.llm.types import (
     CallSettings,
     ChatMessage,
-    ChatRequest,
     ChatResponse,
     CostTracker,
+    ModelSettings,
     Prompt,
     TurnSettings,
 )
@@ -62,7 +61,6 @@ from agent_core.types import (
     EventType,
     ImageBlock,
     Node,
-    ReasoningEffort,
     RunIdentity,
     RunStatus,
     RuntimeEvent,
@@ -87,27 +85,17 @@ _OPTIONS = TurnSettings.__annotations__.keys() - CallSettings.__annotations__.ke
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CycleConfig:
-    """Settings of every request of a cycle.
+class CycleConfig(ModelSettings):
+    """Settings of a cycle, beside those of `ModelSettings` for its requests.
+
+    A `tool_choice` that forces a call holds for the first request of a submission: what follows is
+    up to the model.
 
     Attributes:
-        model: None means the provider's own.
-        tool_choice: `auto`, `none`, `required` or the name of a tool. The last two hold for the
-            first request of a submission: what follows a forced call is up to the model.
-        stop: texts at which a reply ends.
-        provider_options: keyed by provider, as in `agent_core`.
         max_tool_turns: how many rounds of tool calls one submission may take.
         retry: for rate limits, timeouts and 5xx; a wait is never shorter than the service asked.
     """
 
-    model: str | None = None
-    temperature: float | None = None
-    seed: int | None = None
-    reasoning: ReasoningEffort | None = None
-    max_output_tokens: int | None = None
-    tool_choice: str | None = None
-    stop: Sequence[str] = ()
-    provider_options: dict[str, Any] = field(default_factory=dict[str, Any])
     max_tool_turns: int = 10
     retry: RetryConfig = field(default_factory=RetryConfig)
 
@@ -209,17 +197,7 @@ class LlmCycle:
         self._history = ChatHistory()
         self._redactor = Redactor({})
         self._clean = ChatRedactor(self._redactor)
-        self._settings = ChatRequest(
-            messages=(),
-            model=self._config.model,
-            temperature=self._config.temperature,
-            seed=self._config.seed,
-            reasoning=self._config.reasoning,
-            max_output_tokens=self._config.max_output_tokens,
-            tool_choice=self._config.tool_choice,
-            stop=self._config.stop,
-            provider_options=self._config.provider_options,
-        )
+        self._settings = ModelSettings(**self._config.by_name())
         self._calls = ModelCalls(
             provider=provider,
             retry=self._config.retry,
@@ -430,17 +408,6 @@ class LlmCycle:
             options = with_contributions(options, Extensions(context, options.extensions))
             runner = runner.plus(_contributed(options, runner))
         turn.meter = self._meter(run, options.budget)
-        if any(isinstance(tool, AgentTool) for tool in runner.tools):
-            here = CallerRun(
-                provider=self._calls.provider,
-                meter=turn.meter,
-                costs=(self._calls.cost, turn.cost, *turn.callers),
-                secrets=self._secrets,
-                guard=runner.guard,
-                depth=0 if caller is None else caller.depth + 1,
-            )
-            called = [t.called_by(here) if isinstance(t, AgentTool) else t for t in runner.tools]
-            runner = replace(runner, tools=called)
         offered = tools if isinstance(tools, Sequence) else runner.definitions
         if expected is not None and expected.tool is not None:
             offered = [*offered, expected.tool]
@@ -469,6 +436,14 @@ class LlmCycle:
             guards=options.guards,
             within=None if turn.meter is None else turn.meter.in_time(),
             leaves_calls=own is None,
+        )
+        made.ctx.toolbox.ask_agent = CallerRun(
+            provider=self._calls.provider,
+            meter=turn.meter,
+            costs=(self._calls.cost, turn.cost, *turn.callers),
+            secrets=self._secrets,
+            guard=runner.guard,
+            depth=0 if caller is None else caller.depth + 1,
         )
         if options.output_validators or (expected is not None and expected.functions):
             from agent_core.loop.validators import OutputChecks  # noqa: PLC0415 - few have any

@@ -2,7 +2,15 @@
 
 import os
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import aclosing
 from itertools import groupby
 from typing import Any, Protocol, Self, runtime_checkable
@@ -16,7 +24,14 @@ from agcore.llm.error import (
 )
 from agcore.llm.history import INSTRUCTION_ROLES
 from agcore.llm.stream import ChatChunk, ToolCallChunk
-from agcore.llm.types import ChatMessage, ChatRequest, ChatResponse, ChatRole, FinishReason
+from agcore.llm.types import (
+    ChatMessage,
+    ChatRequest,
+    ChatResponse,
+    ChatRole,
+    FinishReason,
+    ModelSettings,
+)
 from agent_core.aio import TaskStream
 from agent_core.config.models import ModelConfig
 from agent_core.errors import AgentCoreError
@@ -229,13 +244,18 @@ def model_request(
                 together, lambda m: ModelMessage(role=Role(m.role.value), content=m.content)
             )
     return ModelRequest(
-        model=request.model or model,
+        **request_settings(request, model),
         system=instruction_blocks(request.messages),
         messages=messages,
         tools=list(request.tools),
         output=request.output,
-        **request_settings(request),
     )
+
+
+def system_messages(sent: ModelRequest) -> list[ChatMessage]:
+    """Return the system prompt of a request, without what were messages of the conversation."""
+    own = (block for block in sent.system if block.source != INSTRUCTED)
+    return [ChatMessage.system_text(block.content) for block in own]
 
 
 def instruction_blocks(messages: Iterable[ChatMessage]) -> list[SystemBlock]:
@@ -247,17 +267,18 @@ def instruction_blocks(messages: Iterable[ChatMessage]) -> list[SystemBlock]:
     ]
 
 
-def request_settings(request: ChatRequest) -> dict[str, Any]:
-    """Return the settings of a request, as fields of the engine's."""
-    return {
-        "tool_choice": request.tool_choice,
-        "temperature": request.temperature,
-        "seed": request.seed,
-        "reasoning": request.reasoning,
-        "max_output_tokens": request.max_output_tokens,
-        "stop": list(request.stop),
-        "provider_options": request.provider_options,
-    }
+def request_settings(settings: ModelSettings, model: str) -> dict[str, Any]:
+    """Return settings as fields of the engine's request; `model` is the provider's own."""
+    return settings.by_name() | {"model": settings.model or model, "stop": list(settings.stop)}
+
+
+def chat_request(
+    sent: ModelRequest, messages: Sequence[ChatMessage], *, model: str | None
+) -> ChatRequest:
+    """Convert a request of the engine, whose messages are given, to the toolkit's."""
+    given: dict[str, Any] = {name: getattr(sent, name) for name in ModelSettings.names()}
+    given["model"] = model
+    return ChatRequest(**given, messages=messages, tools=sent.tools, output=sent.output)
 
 
 MockReply = str | ChatResponse | LlmError

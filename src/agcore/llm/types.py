@@ -45,6 +45,7 @@ __all__ = [
     "ContentField",
     "CostTracker",
     "FinishReason",
+    "ModelSettings",
     "OpenaiChatMessage",
     "Prompt",
     "RequestSettings",
@@ -159,28 +160,47 @@ class FinishReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChatRequest:
-    """Everything a provider needs for one reply.
+class ModelSettings:
+    """The settings of a request, and of all requests of a cycle.
 
     Attributes:
-        messages: system and developer messages included, in any position.
-        tools: the tools that the model may call.
-        tool_choice: `auto`, `none`, `required`, or the name of one tool.
         model: None means the provider's own.
+        tool_choice: `auto`, `none`, `required`, or the name of one tool.
+        stop: texts at which a reply ends.
         provider_options: keyed by provider, as in `agent_core`.
-        output: the form of a typed answer; None for text.
     """
 
-    messages: Sequence[ChatMessage]
-    tools: Sequence[ToolDefinition] = ()
-    tool_choice: str | None = None
     model: str | None = None
     temperature: float | None = None
     seed: int | None = None
     reasoning: ReasoningEffort | None = None
     max_output_tokens: int | None = None
+    tool_choice: str | None = None
     stop: Sequence[str] = ()
     provider_options: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def by_name(self) -> dict[str, Any]:
+        """Return the settings by their names."""
+        return {name: getattr(self, name) for name in self.names()}
+
+    @staticmethod
+    def names() -> Iterable[str]:
+        """Return the names of the settings, which the engine's requests use, too."""
+        return ModelSettings.__dataclass_fields__
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatRequest(ModelSettings):
+    """Everything a provider needs for one reply, beside the settings of `ModelSettings`.
+
+    Attributes:
+        messages: system and developer messages included, in any position.
+        tools: the tools that the model may call.
+        output: the form of a typed answer; None for text.
+    """
+
+    messages: Sequence[ChatMessage]
+    tools: Sequence[ToolDefinition] = ()
     output: OutputFormat | None = None
 
 

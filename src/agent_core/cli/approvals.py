@@ -7,7 +7,8 @@ from functools import partial
 from pathlib import Path
 
 from agent_core.api import AgentRuntime, RunHandle
-from agent_core.cli.options import COMPLETED, Options
+from agent_core.cli.exit_codes import COMPLETED
+from agent_core.cli.options import Options
 from agent_core.cli.question import fact_lines
 from agent_core.cli.run import CONTINUES_LATER, carry_out
 from agent_core.cli.setup import open_runtime, run_on_terminal

@@ -6,7 +6,8 @@ from contextlib import AsyncExitStack
 from functools import partial
 
 from agent_core.api import AgentRuntime, RunHandle
-from agent_core.cli.options import COMPLETED, INTERRUPTED, Options
+from agent_core.cli.exit_codes import COMPLETED, INTERRUPTED
+from agent_core.cli.options import Options
 from agent_core.cli.prompt import TerminalPrompt
 from agent_core.cli.run import (
     Scene,

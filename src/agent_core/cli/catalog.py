@@ -4,7 +4,8 @@ import json
 from collections.abc import Iterator
 
 from agent_core.agents.definitions import AgentDefinitions
-from agent_core.cli.options import COMPLETED, Options
+from agent_core.cli.exit_codes import COMPLETED
+from agent_core.cli.options import Options
 from agent_core.cli.setup import run_on_terminal
 from agent_core.cli.terminal import Style, Terminal
 from agent_core.config.paths import Setup

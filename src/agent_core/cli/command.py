@@ -17,7 +17,8 @@ from agent_core.cli.commands.run import (
     split_words,
     take_words,
 )
-from agent_core.cli.options import AFTER_DASHES, INTERRUPTED, MISUSED, Options, Parser
+from agent_core.cli.exit_codes import INTERRUPTED, MISUSED
+from agent_core.cli.options import AFTER_DASHES, Options, Parser
 from agent_core.cli.streams import flush_output, open_missing_streams, report_output_error
 from agent_core.loading import installed_version, without_collection
 

@@ -5,7 +5,8 @@ import shlex
 import sys
 from collections.abc import Iterator
 
-from agent_core.cli.options import COMPLETED, Options, Parser
+from agent_core.cli.exit_codes import COMPLETED
+from agent_core.cli.options import Options, Parser
 
 _FILES = ("<file>", "<dir>", "<dir-or-file>")
 _BASH = """\

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from agent_core.cli.exit_codes import COMPLETED
 from agent_core.cli.layout import cells, fitted, window_size
-from agent_core.cli.options import COMPLETED, Options
+from agent_core.cli.options import Options
 from agent_core.cli.setup import open_runtime, run_on_terminal
 from agent_core.cli.terminal import Style, Terminal
 from agent_core.config.paths import Setup

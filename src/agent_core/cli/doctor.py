@@ -16,10 +16,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from agent_core.cli.databases import examine_file, examine_home, examine_secrets, examine_server
+from agent_core.cli.exit_codes import INTERRUPTED
 from agent_core.cli.findings import Finding, show_findings
 from agent_core.cli.first_start import cure_of, find_models
 from agent_core.cli.layout import window_size
-from agent_core.cli.options import INTERRUPTED, Options
+from agent_core.cli.options import Options
 from agent_core.cli.setup import NO_MODEL, build_terminal_redactor, read_command_setup
 from agent_core.cli.terminal import OutputClosedError, Terminal, report_closed_output
 from agent_core.config.databases import find_database_url

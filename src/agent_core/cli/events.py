@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from agent_core.cli.options import COMPLETED, FAILED
+from agent_core.cli.exit_codes import COMPLETED, FAILED
 from agent_core.cli.terminal import Style, Terminal
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.opening import open_descriptor, refuse_database

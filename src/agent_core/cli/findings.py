@@ -9,7 +9,7 @@ from typing import Literal, Self
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from agent_core.cli.options import COMPLETED, FAILED
+from agent_core.cli.exit_codes import COMPLETED, FAILED
 from agent_core.cli.terminal import Terminal
 
 State = Literal["ok", "remark", "broken"]

@@ -5,8 +5,9 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 
+from agent_core.cli.exit_codes import COMPLETED, FAILED
 from agent_core.cli.lines import InputLines
-from agent_core.cli.options import COMPLETED, FAILED, Options
+from agent_core.cli.options import Options
 from agent_core.cli.setup import run_on_terminal
 from agent_core.cli.sheet import write_output
 from agent_core.cli.terminal import Style, Terminal

@@ -12,7 +12,8 @@ from typing import cast
 from urllib.parse import urlsplit
 
 from agent_core.cli.commands.mcp import usable_name
-from agent_core.cli.options import COMPLETED, FAILED, MISUSED, Options
+from agent_core.cli.exit_codes import COMPLETED, FAILED, MISUSED
+from agent_core.cli.options import Options
 from agent_core.cli.server_file import ServerFile
 from agent_core.cli.servers import server_line
 from agent_core.cli.setup import build_terminal_redactor, run_on_terminal

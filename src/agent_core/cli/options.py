@@ -1,4 +1,4 @@
-"""The arguments of the commands, how they are parsed, and the exit codes of the process."""
+"""The arguments of the commands, and how they are parsed."""
 
 import argparse
 import re
@@ -8,17 +8,12 @@ from datetime import datetime, timedelta
 from math import inf
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
 
+from agent_core.cli.exit_codes import MISUSED
 from agent_core.cli.layout import window_size, wrapped
 from agent_core.text import visible
 
 if TYPE_CHECKING:
     from agent_core.types import PermissionMode
-
-COMPLETED = 0
-FAILED = 1
-MISUSED = 2
-INTERRUPTED = 130  # 128 + SIGINT; other signals likewise
-OUTPUT_CLOSED = 141  # 128 + SIGPIPE, as if the signal had ended the process
 
 AFTER_DASHES = 'a message that begins with a dash goes after --: soong-agent run -- "-…"'
 MOVE_SESSION = "move a session of another folder to this folder"

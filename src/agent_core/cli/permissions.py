@@ -10,7 +10,8 @@ from typing import Any, cast
 
 from agent_core.api import AgentRuntime
 from agent_core.cli.config_file import ConfigFile
-from agent_core.cli.options import COMPLETED, FAILED, MISUSED, Options
+from agent_core.cli.exit_codes import COMPLETED, FAILED, MISUSED
+from agent_core.cli.options import Options
 from agent_core.cli.settings import check_rules
 from agent_core.cli.setup import build_terminal_redactor, open_runtime, run_on_terminal
 from agent_core.cli.terminal import Style, Terminal

@@ -19,16 +19,10 @@ from agent_core.cli.answers import how_to_allow, open_answers, open_screen
 from agent_core.cli.children import Children
 from agent_core.cli.content import GivenMessage, holds_unread_text, read_message
 from agent_core.cli.elicitation import TerminalElicitation
+from agent_core.cli.exit_codes import COMPLETED, FAILED, INTERRUPTED, MISUSED, OUTPUT_CLOSED
 from agent_core.cli.first_start import is_first_start, set_up
 from agent_core.cli.lines import InputLines
-from agent_core.cli.options import (
-    COMPLETED,
-    FAILED,
-    INTERRUPTED,
-    MISUSED,
-    OUTPUT_CLOSED,
-    Options,
-)
+from agent_core.cli.options import Options
 from agent_core.cli.prompt import TerminalPrompt
 from agent_core.cli.setup import (
     build_terminal_redactor,

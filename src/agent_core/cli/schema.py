@@ -6,8 +6,9 @@ from typing import Any
 from pydantic import RootModel
 
 from agent_core.cli.events import RunSummary
+from agent_core.cli.exit_codes import COMPLETED
 from agent_core.cli.export.lines import SessionExportLine
-from agent_core.cli.options import COMPLETED, Options
+from agent_core.cli.options import Options
 from agent_core.types import RuntimeEvent
 
 

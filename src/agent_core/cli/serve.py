@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from agent_core.cli.options import COMPLETED, MISUSED, OUTPUT_CLOSED, Options
+from agent_core.cli.exit_codes import COMPLETED, MISUSED, OUTPUT_CLOSED
+from agent_core.cli.options import Options
 from agent_core.cli.setup import NO_MODEL, build_terminal_redactor, open_runtime, show_warnings
 from agent_core.cli.streams import catch_signals, is_output_closed
 from agent_core.cli.terminal import exit_code_of

@@ -12,8 +12,9 @@ from msgspec import Struct
 
 from agent_core.cli.answers import open_screen
 from agent_core.cli.elicitation import TerminalElicitation
+from agent_core.cli.exit_codes import COMPLETED, FAILED, INTERRUPTED
 from agent_core.cli.lines import InputLines
-from agent_core.cli.options import COMPLETED, FAILED, INTERRUPTED, Options
+from agent_core.cli.options import Options
 from agent_core.cli.setup import build_terminal_redactor, run_on_terminal
 from agent_core.cli.terminal import Style, Terminal
 from agent_core.config.paths import Setup

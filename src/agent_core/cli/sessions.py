@@ -9,10 +9,11 @@ from pathlib import Path
 
 from agent_core.api import AgentRuntime
 from agent_core.cli.damage import warn_of_damage
+from agent_core.cli.exit_codes import COMPLETED, FAILED, MISUSED
 from agent_core.cli.layout import fitted
 from agent_core.cli.lines import InputLines
 from agent_core.cli.nearby import name_nearby
-from agent_core.cli.options import COMPLETED, FAILED, MISUSED, Options
+from agent_core.cli.options import Options
 from agent_core.cli.setup import open_runtime, run_on_terminal
 from agent_core.cli.sheet import Sheet, status_of, style_of, title_of, write_output
 from agent_core.cli.terminal import Style, Terminal

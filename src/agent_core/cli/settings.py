@@ -5,7 +5,8 @@ import os
 from functools import partial
 from typing import Any
 
-from agent_core.cli.options import COMPLETED, FAILED, MISUSED, Options
+from agent_core.cli.exit_codes import COMPLETED, FAILED, MISUSED
+from agent_core.cli.options import Options
 from agent_core.cli.setup import (
     NO_MODEL,
     build_terminal_redactor,

@@ -7,8 +7,9 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from agent_core.cli.databases import examine_file, examine_secrets, examine_server
+from agent_core.cli.exit_codes import COMPLETED, FAILED
 from agent_core.cli.findings import show_findings
-from agent_core.cli.options import COMPLETED, FAILED, Options
+from agent_core.cli.options import Options
 from agent_core.cli.setup import run_on_terminal
 from agent_core.cli.terminal import Style, Terminal, exit_code_of
 from agent_core.config.databases import find_database_url, url_secrets

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Generator
 from types import FrameType
 
-from agent_core.cli.options import FAILED, OUTPUT_CLOSED
+from agent_core.cli.exit_codes import FAILED, OUTPUT_CLOSED
 from agent_core.opening import open_descriptor
 
 _GONE = {errno.EPIPE, errno.EIO, errno.EBADF}  # no reader, no terminal, no file

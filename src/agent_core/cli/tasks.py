@@ -9,8 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from agent_core.cli.exit_codes import COMPLETED, FAILED, MISUSED
 from agent_core.cli.layout import window_size
-from agent_core.cli.options import COMPLETED, FAILED, MISUSED, Options
+from agent_core.cli.options import Options
 from agent_core.cli.pictures import build_tree, render_svg, render_tree, summary_lines
 from agent_core.cli.setup import build_terminal_redactor, read_command_setup, run_on_terminal
 from agent_core.cli.sheet import write_output

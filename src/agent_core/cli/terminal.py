@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, TextIO
 
+from agent_core.cli.exit_codes import FAILED, MISUSED, OUTPUT_CLOSED
 from agent_core.cli.layout import cells, reflows, rows_of, window_size, wrapped
-from agent_core.cli.options import FAILED, MISUSED, OUTPUT_CLOSED
 from agent_core.cli.streams import is_gone
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode, PortableError
 from agent_core.text import short_line, visible

@@ -5,8 +5,9 @@ from functools import partial
 from itertools import groupby
 
 from agent_core.api import AgentRuntime
+from agent_core.cli.exit_codes import COMPLETED, FAILED
 from agent_core.cli.nearby import name_nearby
-from agent_core.cli.options import COMPLETED, FAILED, Options
+from agent_core.cli.options import Options
 from agent_core.cli.setup import open_runtime, run_on_terminal
 from agent_core.cli.terminal import Style, Terminal, exit_code_of
 from agent_core.config.paths import Setup

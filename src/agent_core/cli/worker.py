@@ -6,7 +6,8 @@ import sys
 from functools import partial
 
 from agent_core.api.worker import Worker
-from agent_core.cli.options import COMPLETED, FAILED, Options
+from agent_core.cli.exit_codes import COMPLETED, FAILED
+from agent_core.cli.options import Options
 from agent_core.cli.setup import build_terminal_redactor, show_warnings
 from agent_core.cli.streams import catch_signals
 from agent_core.cli.terminal import Style, Terminal, exit_code_of

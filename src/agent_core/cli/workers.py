@@ -5,7 +5,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from agent_core.cli.options import COMPLETED, Options
+from agent_core.cli.exit_codes import COMPLETED
+from agent_core.cli.options import Options
 from agent_core.cli.setup import open_runtime, run_on_terminal
 from agent_core.cli.sheet import Piece, Sheet
 from agent_core.cli.terminal import Style, Terminal

@@ -7,8 +7,9 @@ import signal
 import sys
 from collections.abc import Callable
 
+from agent_core.cli.exit_codes import COMPLETED, MISUSED, OUTPUT_CLOSED
 from agent_core.cli.json_lines import Lines, private_streams
-from agent_core.cli.options import COMPLETED, MISUSED, OUTPUT_CLOSED, Options
+from agent_core.cli.options import Options
 from agent_core.cli.setup import build_terminal_redactor, read_command_setup, show_warnings
 from agent_core.cli.streams import (
     catch_signals,

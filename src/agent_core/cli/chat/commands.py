@@ -16,10 +16,10 @@ from agent_core.cli.chat.conversation import Chat
 from agent_core.cli.chat.editor import edit_command, edit_draft
 from agent_core.cli.chat.own_commands import OwnCommand, OwnCommands
 from agent_core.cli.chat.window import show_context
+from agent_core.cli.exit_codes import COMPLETED, INTERRUPTED, MISUSED
 from agent_core.cli.interruption import Interruption
 from agent_core.cli.layout import ASCII_SIGNS, SIGNS, fitted
 from agent_core.cli.nearby import short_id_of
-from agent_core.cli.options import COMPLETED, INTERRUPTED, MISUSED
 from agent_core.cli.render import CallLayout
 from agent_core.cli.sheet import status_of, title_of
 from agent_core.cli.terminal import Style

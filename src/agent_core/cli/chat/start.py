@@ -22,10 +22,11 @@ from agent_core.cli.chat.editor import DRAFTS, remove_left_drafts
 from agent_core.cli.chat.own_commands import FOLDER, OwnCommands
 from agent_core.cli.chat.screen import ChatTerminal, InputLine
 from agent_core.cli.elicitation import TerminalElicitation
+from agent_core.cli.exit_codes import FAILED, MISUSED, OUTPUT_CLOSED
 from agent_core.cli.first_start import is_first_start, set_up
 from agent_core.cli.lines import InputLines
 from agent_core.cli.notify import Notifier
-from agent_core.cli.options import FAILED, MISUSED, OUTPUT_CLOSED, Options
+from agent_core.cli.options import Options
 from agent_core.cli.prompt import TerminalPrompt
 from agent_core.cli.setup import (
     build_terminal_redactor,

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from agent_core.api import AgentRuntime
 from agent_core.cli.damage import warn_of_damage
-from agent_core.cli.options import COMPLETED, FAILED, Options
+from agent_core.cli.exit_codes import COMPLETED, FAILED
+from agent_core.cli.options import Options
 from agent_core.cli.streams import is_gone
 from agent_core.cli.terminal import OutputClosedError, Terminal
 from agent_core.errors import AgentCoreError, ErrorCode

@@ -277,6 +277,11 @@ def _identity_of(status: os.stat_result) -> _Identity:
     return status.st_dev, status.st_ino
 
 
+def is_settled(changed_ns: int) -> bool:
+    """Return whether a change now would have another time than one at `changed_ns`."""
+    return time.time_ns() - changed_ns >= _SETTLED_NS
+
+
 def version_of(path: Path) -> FileVersion | None:
     """Return a value that identifies this content of a file; None while the file is too new.
 
@@ -284,8 +289,7 @@ def version_of(path: Path) -> FileVersion | None:
         OSError: there is no such file.
     """
     found = os.stat(path)  # noqa: PTH116 - called for every file, in every run
-    changed_ns = max(found.st_mtime_ns, found.st_ctime_ns)
-    if time.time_ns() - changed_ns < _SETTLED_NS:
+    if not is_settled(max(found.st_mtime_ns, found.st_ctime_ns)):
         return None
     return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 

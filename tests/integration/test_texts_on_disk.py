@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from agent_core import AgentRuntime, ModelRequest, RunStatus
-from agent_core.context import instructions
+from agent_core.context import project_walk
 from agent_core.providers.scripted import Reply, Says, ScriptedProvider, calls
 from isolation import Home
 from runtimes import ask, runtime
@@ -100,7 +100,8 @@ async def test_files_that_a_search_does_not_reach_are_compared_with_the_disk_too
     provider = model(reads("sub/AGENTS.md"))
     async with runtime(home, project, provider, config=CONFIG) as made:
         await ask(made, "one")
-        monkeypatch.setattr(instructions, "_MOST_ENTRIES", 0)
+        monkeypatch.setattr(project_walk, "_MOST_ENTRIES", 0)
+        (project / "later").mkdir()  # so the folders are searched again, and not to the end
         await ask(made, "unchanged")
         assert "TABS" in shown(last(provider))
         rules.write_text("Use SPACES.")
@@ -421,3 +422,30 @@ async def test_what_is_kept_over_a_compaction_names_no_memory_that_is_forgotten(
     assert "memory mem_8" in said
     assert "mem_7" not in said
     assert "TEA" not in said
+
+
+@pytest.mark.parametrize("many", [0, 10**6], ids=["large", "small"])
+async def test_files_that_come_and_go_anywhere_are_listed_by_the_next_message(
+    home: Home, project: Path, many: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(project_walk, "_MANY_FOLDERS", many)
+    deep = project / "a" / "b" / "c"
+    deep.mkdir(parents=True)
+    provider = model()
+    async with runtime(home, project, provider, config=CONFIG) as made:
+        for _ in range(3):
+            await ask(made, "look around")
+            assert "AGENTS.md" not in shown(last(provider))
+        (deep / "AGENTS.md").write_text("Use TABS.")
+        await ask(made, "a new one")
+        assert "- a/b/c/AGENTS.md" in shown(last(provider))
+        deep.rename(project / "c")
+        await ask(made, "moved")
+        assert "- c/AGENTS.md" in shown(last(provider))
+        assert "- a/b/c/AGENTS.md" not in shown(last(provider))
+        (project / ".gitignore").write_text("/d\n")
+        await ask(made, "another is ignored")
+        assert "- c/AGENTS.md" in shown(last(provider))
+        (project / ".gitignore").write_text("/c\n")
+        await ask(made, "this one is ignored")
+        assert "- c/AGENTS.md" not in shown(last(provider))

@@ -9,30 +9,27 @@ import logging
 import os
 import re
 import stat
-from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import date
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from time import thread_time
 from typing import Any, NamedTuple, cast
 
 from msgspec import Struct, field
 
 from agent_core.assets import parse_front_matter
 from agent_core.context.loaded import read_current, with_text
+from agent_core.context.project_walk import ProjectWalk
 from agent_core.git import find_top
 from agent_core.opening import (
     MAX_TEXT_BYTES,
     FileVersion,
-    open_descriptor,
     read_text_file,
     version_of,
 )
 from agent_core.text import content_hash, fit_lines, one_line
-from agent_core.text.wildcards import Wildcards
 from agent_core.tools.base import LoadedTexts, ToolContext, View
 from agent_core.tools.text import decode_text
 from agent_core.tools.workspace import Reading, path_to_read
@@ -41,21 +38,10 @@ from agent_core.types import Node, NodeType, user_text
 logger = logging.getLogger(__name__)
 
 MOST_FILES = 200
-SKIPPED_FOLDERS = frozenset(
-    {
-        *(".git", "node_modules", ".venv", "venv", "dist", "build", "target", ".next"),
-        *(".cache", "__pycache__", ".soong-agent"),
-    }
-)
-"""Never entered, ignored or not. `.soong-agent` holds the program's own files."""
-
 _NAMES = ("CLAUDE.md", "AGENTS.md")
 _FOLDED_NAMES = tuple(map(str.lower, _NAMES))
 _NAME_LENGTHS = {*map(len, _NAMES)}
 _MOST_ENTRIES = 200_000
-_MOST_SECONDS = 1.0
-"""CPU time: a longer walk is ended there, and the catalog marked as `truncated`."""
-_MOST_IGNORE_BYTES = 262_144
 _VALUE_CHARS, _FIELDS_CHARS = 200, 400
 _PLAIN = (str, int, float, bool, date)
 
@@ -165,7 +151,12 @@ class InstructionCatalog(Struct, frozen=True):
 
 
 def find_instructions(
-    home: Path, project: Path, *, is_closed: Callable[[Path], bool], preload: bool = False
+    home: Path,
+    project: Path,
+    *,
+    is_closed: Callable[[Path], bool],
+    preload: bool = False,
+    walk: ProjectWalk | None = None,
 ) -> InstructionCatalog:
     """Search home and project, and read the files found.
 
@@ -177,10 +168,11 @@ def find_instructions(
         is_closed: whether a path is read only after a question: such a folder is not entered, and a
             file that resolves to such a path is not listed.
         preload: read the contents of the home's and the project root's own files, for `own`.
+        walk: of the project, if it is searched again later.
     """
-    search = _Search(home, project, is_closed)
+    search = _Search(home, project, is_closed, walk or walk_project(project, is_closed))
     search.look()
-    cut_short = search.walk.cut_short
+    cut_short = search.is_cut_short
     look_up = search.look_up if cut_short else _find_nothing
     if not search.found:
         return InstructionCatalog(truncated=cut_short, look_up=look_up)
@@ -194,6 +186,11 @@ def find_instructions(
         paths={place.shown: path for path, place in ordered},
         look_up=look_up,
     )
+
+
+def walk_project(project: Path, is_closed: Callable[[Path], bool]) -> ProjectWalk:
+    """Return a walk that finds the instruction files of a project."""
+    return ProjectWalk(project, _is_instruction, is_closed)
 
 
 _FOUND, _NAMED_ONLY = 0, 1
@@ -220,13 +217,16 @@ class _Place(NamedTuple):
 class _Search:
     """Finds the instruction files of home and project."""
 
-    def __init__(self, home: Path, project: Path, is_closed: Callable[[Path], bool]) -> None:
+    def __init__(
+        self, home: Path, project: Path, is_closed: Callable[[Path], bool], walk: ProjectWalk
+    ) -> None:
         self.found: dict[Path, _Place] = {}
+        self.is_cut_short = False
         self._home = home
         self._project = project
         self._is_closed = is_closed
         self._top = find_top(project) or project
-        self.walk = _Walk(project, self._top, is_closed)
+        self._walk = walk
         self._lookups = 0
 
     def look(self) -> None:
@@ -263,9 +263,12 @@ class _Search:
             own = _own_file(folder, _list_names(folder), root=self._top)
             if own and not self._is_closed(own[0]):
                 yield _Place(-distance, _FOUND, f"{folder / own[1]}"), own[0], self._top
-        for shown, path in self.walk.files():
-            depth = shown.removeprefix("./").count("/")
-            yield _Place(depth, _FOUND, shown, is_own=depth == 0), path, self._top
+        folders, self.is_cut_short = self._walk.search()
+        for below, names in folders:
+            own = _own_file(project / below, names, root=self._top)
+            if own and not self._is_closed(own[0]):
+                shown, depth = path_to_read(f"{below}{own[1]}"), below.count("/")
+                yield _Place(depth, _FOUND, shown, is_own=depth == 0), own[0], self._top
 
     def _add_named(self, path: Path, folder: Path, root: Path) -> Iterator[tuple[Path, Path, Path]]:
         """Add the files that a file in `folder` names as `@path`, and yield them alike."""
@@ -305,84 +308,6 @@ def _find_rules(folder: Path) -> Iterator[Path]:
         seen += len(names) + 1
         if seen > _MOST_ENTRIES:
             return
-
-
-class _Walk:
-    """A walk over the project, nearest folders first, that skips unnecessary folders."""
-
-    def __init__(self, root: Path, top: Path, is_closed: Callable[[Path], bool]) -> None:
-        self.cut_short = False
-        self._root = root
-        self._top = top
-        self._is_closed = is_closed
-
-    def files(self) -> Iterator[tuple[str, Path]]:
-        """Yield the path below the root and the resolved path of each instruction file."""
-        entries, end = 0, thread_time() + _MOST_SECONDS
-        waiting = deque[tuple[str, tuple[_IgnoreRules, ...]]]([("", ())])
-        while waiting and not self.cut_short:
-            below, rules = waiting.popleft()
-            names, folders, seen = self._list(below)
-            entries += seen
-            self.cut_short = entries > _MOST_ENTRIES or thread_time() > end
-            own = _own_file(self._root / below, names, root=self._top) if names else None
-            if own and not self._is_closed(own[0]):
-                yield path_to_read(f"{below}{own[1]}"), own[0]
-            if ".gitignore" in names and (rule := _read_ignore_file(self._root, below)):
-                rules = (*rules, rule)
-            for name in folders:
-                folder = f"{below}{name}"
-                if not _is_ignored(folder, rules) and not self._is_closed(self._root / folder):
-                    waiting.append((f"{folder}/", rules))
-
-    def _list(self, below: str) -> tuple[set[str], list[str], int]:
-        """Return the relevant files of a folder, the folders to enter, and the number of entries.
-
-        Links do not count as folders: their target is found in its own place, or is outside.
-        """
-        try:
-            with os.scandir(f"{self._root}/{below}") as listing:
-                entries = list(islice(listing, _MOST_ENTRIES + 1))
-        except OSError:
-            return set(), [], 0  # a folder that cannot be listed contributes no files
-        names: set[str] = set()
-        folders: list[str] = []
-        for entry in entries:
-            if entry.name == ".gitignore" or _is_instruction(entry.name):
-                names.add(entry.name)
-            if entry.name not in SKIPPED_FOLDERS and entry.is_dir(follow_symlinks=False):
-                folders.append(entry.name)
-        return names, folders, len(entries)
-
-
-_IgnoreRules = tuple[str, Wildcards]
-"""The folder of a `.gitignore` (ending in `/`, or empty), and its patterns."""
-
-
-def _read_ignore_file(root: Path, below: str) -> _IgnoreRules | None:
-    """Read a `.gitignore`; None if it cannot be read or is too long."""
-    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
-    try:
-        with os.fdopen(open_descriptor(f"{root}/{below}.gitignore", flags), "rb") as file:
-            content = file.read(_MOST_IGNORE_BYTES + 1)
-    except OSError:
-        return None
-    return None if len(content) > _MOST_IGNORE_BYTES else (below, _parse_ignore_file(content))
-
-
-@lru_cache(maxsize=32)
-def _parse_ignore_file(content: bytes) -> Wildcards:
-    """Return the patterns of a file; successive runs read the same files."""
-    return Wildcards.parse(content, folders=True)
-
-
-def _is_ignored(folder: str, rules: tuple[_IgnoreRules, ...]) -> bool:
-    """Return whether the closest ignore file with a pattern for the folder excludes it."""
-    for base, patterns in reversed(rules):
-        verdict = patterns.verdict(os.fsencode(folder[len(base) :]))
-        if verdict is not None:
-            return verdict
-    return False
 
 
 def _own_file(

@@ -19,7 +19,11 @@ from agent_core.config.load import Profile, config_secrets
 from agent_core.config.models import ModelConfig
 from agent_core.config.paths import Setup, expand_path, resolve_project, tasks_folder
 from agent_core.config.problems import nearest, unusable
-from agent_core.context.instructions import InstructionCatalog, find_instructions
+from agent_core.context.instructions import (
+    InstructionCatalog,
+    find_instructions,
+    walk_project,
+)
 from agent_core.context.loaded import with_text
 from agent_core.context.skills import SkillCatalog, find_skills
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
@@ -128,6 +132,7 @@ class Project:
         self.task_logs = None if setup.persist else options.in_memory.task_logs
         self._redactor = redactor
         self._paths = PathPolicy.of(setup)
+        self.walk = walk_project(setup.project, self._paths.is_closed)
         self._sandbox = load_sandbox(setup, self._paths)
         self.hooks = _load_hooks(setup, launcher, self._sandbox)
         self._servers: Collection[str] = ()
@@ -331,6 +336,7 @@ class Project:
             setup.project,
             is_closed=is_closed,
             preload=setup.config.context.instructions == "preloaded",
+            walk=self.walk,
         )
         for problem in instructions.problems:
             logger.warning("an instruction file is listed by its path only: %s", problem)

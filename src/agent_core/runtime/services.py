@@ -218,6 +218,7 @@ def _close_at_end(stack: AsyncExitStack, models: Models, project: Project) -> No
     if project.mcp:
         stack.push_async_callback(project.mcp.aclose)
     stack.push_async_callback(project.close_toolsets)
+    stack.callback(project.walk.close)
 
 
 async def _clean_up_after_dead(options: RuntimeOptions, setup: Setup, opened: OpenedStore) -> None:

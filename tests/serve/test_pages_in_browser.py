@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import pytest
 from axe_playwright_python.async_playwright import Axe  # pyright: ignore[reportMissingTypeStubs]
+from playwright.async_api import Route
 
 from agent_core import AgentRuntime
 from agent_core.providers.scripted import Calls, Fails, Hangs, ScriptedCall, ScriptedProvider, calls
@@ -112,7 +113,27 @@ async def test_two_browsers_and_another_process_follow_one_session(
         two.check()
 
 
-@pytest.mark.sweep  # on a busy machine the second window sometimes misses the open question
+async def test_a_page_is_live_although_a_script_arrives_late(home: Home, project: Path) -> None:
+    made = runtime(home, project, ["First.", "Second."], config=ASKS)
+    async with (
+        made,
+        console(made) as address,
+        chromium() as browser,
+        window(browser, address) as one,
+    ):
+        await ask(made)
+
+        async def delay(route: Route) -> None:
+            await asyncio.sleep(0.5)
+            await route.continue_()
+
+        await one.page.route("**/hx-sse*", delay)
+        await one.open("/sessions/s1")
+        await ask(made)
+        await one.shows("Second.")
+        one.check()
+
+
 async def test_a_reason_denies_and_the_page_shows_what_its_session_does(
     home: Home, project: Path
 ) -> None:

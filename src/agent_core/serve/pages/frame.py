@@ -22,6 +22,8 @@ from agent_core.serve.visits import Visit, visit_of
 from agent_core.text.languages import Language, language_of
 from agent_core.text.pages import plain
 
+_SCRIPTS = ("htmx.min.js", "hx-sse.min.js", "console.js")
+
 _HTMX = (
     '{"includeIndicatorCSS":false,"history":false,"transitions":false,'
     '"sse":{"reconnectMaxDelay":10000}}'
@@ -130,6 +132,9 @@ class Frame:
         """
         notice = _NOTICES.take(self.request.query_params.get("done", ""), self._reader)
         lost = self.say("The connection to the console is lost. This page tries again by itself.")
+        # htmx starts when the document is complete only if it runs before that: a deferred script
+        # would start without the extensions that arrive after it.
+        scripts = "".join(f'<script src="{self.asset(name)}"></script>' for name in _SCRIPTS)
         body = (
             f'<!doctype html>\n<html lang="{self.say.code}"><head><meta charset="utf-8">'
             '<meta name="viewport" content="width=device-width,initial-scale=1">'
@@ -138,14 +143,11 @@ class Frame:
             f"<title>{plain(title)} · soong-agent</title>"
             f'<link rel="icon" href="{self.asset("icon.svg")}">'
             f'<link rel="stylesheet" href="{self.asset("console.css")}">'
-            f'<script defer src="{self.asset("htmx.min.js")}"></script>'
-            f'<script defer src="{self.asset("hx-sse.min.js")}"></script>'
-            f'<script defer src="{self.asset("console.js")}"></script>'
             f'</head>\n<body><a class="skip" href="#main">{self.say("Skip to the content")}</a>\n'
             f"<header>{self._navigation()}</header>\n"
             f'<p id="lost" class="notice fair" role="status" hidden>{lost}</p>\n'
             f'<main id="main" tabindex="-1">\n{notice}{main}\n</main>\n'
-            f"<footer><p>soong-agent</p></footer>\n</body></html>\n"
+            f"<footer><p>soong-agent</p></footer>\n{scripts}</body></html>\n"
         )
         return HTMLResponse(body, status, {"Content-Language": self.say.code, **_LANGUAGES})
 

@@ -1,6 +1,7 @@
 """The interface of engines, and the results that all of them share."""
 
 import asyncio
+import logging
 import os
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -11,6 +12,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 from agent_core.config.models import ModelConfig
 from agent_core.errors import ErrorCode, ParkedError
+from agent_core.redaction import Redactor
 from agent_core.text import plural
 from kgent.config.models import KgentConfig
 from kgent.errors import (
@@ -31,6 +33,8 @@ from kgent.runtime.questions import waiting_error
 from kgent.tools.calls import record_rejected_call
 from kgent.tools.core_adapter import explain_rejection
 from kgent.tools.registry import ToolDefinition
+
+logger = logging.getLogger(__name__)
 
 
 class EngineStatus(StrEnum):
@@ -58,6 +62,44 @@ class EngineEvent(Record):
 
 EventCallback = Callable[[EngineEvent], None]
 """Receives the events of an engine, in whichever thread the engine works."""
+
+
+class RedactingCallback:
+    """Passes events to a caller's callback, without secrets.
+
+    Text that may be the beginning of a secret is held back until more of it is known. If the
+    callback raises an error, it gets no more events, and the run continues.
+    """
+
+    def __init__(self, callback: EventCallback, redactor: Redactor) -> None:
+        self._callback: EventCallback | None = callback
+        self._streams = {
+            kind: redactor.stream() for kind in (EngineEventKind.TEXT, EngineEventKind.REASONING)
+        }
+
+    def __call__(self, event: EngineEvent) -> None:
+        """Pass an event to the callback."""
+        stream = self._streams.get(event.kind)
+        if stream is None:
+            self.finish()
+            self._pass_on(event)
+        elif shown := stream.feed(event.text):
+            self._pass_on(EngineEvent(kind=event.kind, text=shown))
+
+    def finish(self) -> None:
+        """Pass on the text that was held back, because the text is complete."""
+        for kind, stream in self._streams.items():
+            if rest := stream.finish():
+                self._pass_on(EngineEvent(kind=kind, text=rest))
+
+    def _pass_on(self, event: EngineEvent) -> None:
+        if self._callback is None:
+            return
+        try:
+            self._callback(event)
+        except Exception as error:  # noqa: BLE001 - the caller's code, or a closed pipe
+            logger.warning("the event callback broke and hears no more: %s", type(error).__name__)
+            self._callback = None
 
 
 async def _end() -> None:

@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator
 
-from rich.cells import cell_len, set_cell_size
 from rich.console import Console, Group
 from rich.panel import Panel
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
 from agent_core.text import plural, shortened, visible
@@ -25,10 +24,8 @@ _COLOURS = {
 
 _SEVERITIES = {"warning": "yellow", "error": "red"}
 _MAX_TEXT = 2000
-_MAX_WORD, _MIN_TEXT = 27, 10
-"""The widest column of words, and the narrowest of text, whose words are kept whole."""
-_FRAME = 3
-"""The frame and the padding of a column."""
+_TEXTS = {"call", "reason", "result", "summary"}
+"""Columns that are wrapped before the words of others."""
 _MAX_ANSWER = 100_000
 
 
@@ -63,7 +60,6 @@ def print_report(report: RunReport, console: Console) -> None:
             console.print(Panel(_plain(text[:_MAX_TEXT]), title=title, expand=False))
     _print_answer(report, console)
     for table in _tables(report):
-        _keep_words(table, console.width)
         if table.title == "Events":
             _print_files(report, console)
         if table.row_count or table.title == "Events":
@@ -83,22 +79,17 @@ def _print_answer(report: RunReport, console: Console) -> None:
 def _print_files(report: RunReport, console: Console) -> None:
     """Print a line for each file, with its whole path last; those of attempts are counted."""
     files = report.artifacts.artifacts if report.artifacts else []
-    of_attempts = [one for one in files if one.path.startswith(f"{ATTEMPTS}/")]
-    rows: list[tuple[str, str, str, str, Text]] = []
-    for one in files:
-        if one not in of_attempts:
-            gone = one.status == "missing"
-            size, sha256 = "missing" if gone else str(one.bytes), (one.sha256 or "")[:12]
-            path = Text(visible(one.path, one_line=True), style="red" if gone else "")
-            rows.append((size, sha256, visible(one.kind), visible(one.created_by), path))
-    if rows:
+    own = [one for one in files if not one.path.startswith(f"{ATTEMPTS}/")]
+    if own:
         console.print(Text("Files", "bold"))
-    widths = [max(cell_len(str(row[at])) for row in rows) for at in range(4 if rows else 0)]
-    for row in rows:
-        facts = [set_cell_size(str(row[at]), width) for at, width in enumerate(widths)]
-        console.print(Text("  ".join([*facts, ""])) + row[4], soft_wrap=True)
-    if of_attempts:
-        console.print(f"and {plural(len(of_attempts), 'record')} of attempts, in {ATTEMPTS}/")
+    for one in own:
+        gone = one.status == "missing"
+        size, sha256 = "missing" if gone else str(one.bytes), (one.sha256 or "")[:12]
+        facts = f"{size:7}  {sha256:12}  {visible(one.kind):11}  {visible(one.created_by):15}"
+        path = Text(f"  {visible(one.path, one_line=True)}", style="red" if gone else "")
+        console.print(Text(facts) + path, soft_wrap=True)
+    if more := len(files) - len(own):
+        console.print(f"and {plural(more, 'record')} of attempts, in {ATTEMPTS}/")
 
 
 def _tables(report: RunReport) -> Iterator[Table]:
@@ -134,22 +125,8 @@ def _tables(report: RunReport) -> Iterator[Table]:
 def _grid(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left")
     for name in columns:
-        table.add_column(name, overflow="fold")
+        table.add_column(name, overflow="fold", no_wrap=name not in _TEXTS)
     return table
-
-
-def _keep_words(table: Table, width: int) -> None:
-    """Fix the widths of the columns of short words, if the others keep enough room for theirs."""
-    short: list[tuple[Column, int]] = []
-    for column in table.columns:
-        cells = [str(cell) for cell in column.cells]
-        size = max(map(cell_len, (str(column.header), *cells)))
-        if size <= _MAX_WORD and not any(" " in cell for cell in cells):
-            short.append((column, size))
-    needed = sum(size for _, size in short) + (len(table.columns) - len(short)) * _MIN_TEXT
-    if needed + len(table.columns) * _FRAME < width:
-        for column, size in short:
-            column.width = size
 
 
 def _plain(text: str) -> Text:

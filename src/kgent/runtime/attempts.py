@@ -5,14 +5,13 @@ closes an attempt whose process has died, checks that the folder is as the last 
 begins the next attempt.
 """
 
-import asyncio
 import json
 import os
 import pwd
 from collections import Counter
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AsyncExitStack, ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypedDict, cast
@@ -57,9 +56,8 @@ from kgent.runtime.ids import RunIds
 from kgent.runtime.options import RunResult
 from kgent.runtime.questions import WAITING, AttemptQuestions
 from kgent.runtime.runner import open_means
-from kgent.runtime.start import read_options, read_prompt_at
 from kgent.runtime.state import SCHEMA_VERSION, Cause, RunState, RunStatus
-from kgent.runtime.task import Continuation, FolderTask
+from kgent.runtime.task import Continuation, FolderTask, read_options, read_prompt_at
 from kgent.sandbox.attempts import read_sandbox_manifest
 from kgent.sandbox.files import RunFiles
 from kgent.sandbox.inputs import find_inputs, remove_inputs
@@ -115,7 +113,7 @@ def resume(root: Path, **parts: Unpack[AttemptParts]) -> RunResult:
             text, seal = read_answer(read_report(folder.root)), read_seal(folder.root)
             return RunResult.of(folder.state, folder.root, final_text=text, seal=seal)
         _require(folder, "resumed", (_S.incomplete, _S.failed))
-        return _work(folder, "resume", folder.state, parts)
+        return _work(folder, "resume", parts)
 
 
 def revise(root: Path, prompt: str | None = None, **parts: Unpack[AttemptParts]) -> RunResult:
@@ -136,7 +134,7 @@ def revise(root: Path, prompt: str | None = None, **parts: Unpack[AttemptParts])
             raise _refused("there is no prompt, and no reason of a review that asks for a revision")
         said = reason and f"A review asks for a revision: {reason}"
         prompt = "\n\n".join(one for one in (prompt, said) if one)
-        return _work(folder, "revise", folder.state, parts, prompt=prompt)
+        return _work(folder, "revise", parts, prompt=prompt)
 
 
 def _review_reason(state: RunState) -> str | None:
@@ -176,9 +174,9 @@ def answer(
         requests = [
             one.model_copy(update=changes) if one is asked else one for one in state.requests
         ]
-        answered = state.model_copy(update={"requests": requests})
+        folder.state = state.model_copy(update={"requests": requests})
         said = f"{verdict} {request_id}{f': {reason}' if reason else ''}"
-        return _work(folder, "answer", answered, parts, by=by, reason=said)
+        return _work(folder, "answer", parts, by=by, reason=said)
 
 
 def review(
@@ -204,7 +202,7 @@ def review(
             earlier = read_bytes(folder.root / TRANSCRIPT_FILE)
             context.records.transcript.continue_from(earlier.decode("utf-8", "replace"))
         continuation = Continuation(
-            state=_begun(folder, "review", state, context.records, by=by, reason=said),
+            state=_begin(folder, "review", by, said, context.records),
             manifest=folder.manifest(),
             prompt_at=read_prompt_at(folder.root),
             verdict=status,
@@ -454,16 +452,11 @@ def _complete_events(root: Path, state: RunState, context: RunContext) -> None:
 # --- an attempt that works ------------------------------------------------------------------------
 
 
-def _begun(
-    folder: _Folder,
-    cause: Cause,
-    state: RunState,
-    records: RunRecords,
-    *,
-    by: str | None,
-    reason: str | None,
+def _begin(
+    folder: _Folder, cause: Cause, by: str | None, reason: str | None, records: RunRecords
 ) -> RunState:
-    here = state.model_copy(update={"sandbox_root": str(folder.root)})  # it may have been moved
+    """Return the state of the run with another attempt begun."""
+    here = folder.state.model_copy(update={"sandbox_root": str(folder.root)})  # it may have moved
     seal = read_seal(folder.root)
     return here.begun(cause, when=records.now(), seal=seal, by=by, reason=reason)
 
@@ -471,7 +464,6 @@ def _begun(
 def _work(
     folder: _Folder,
     cause: Cause,
-    state: RunState,
     parts: AttemptParts,
     *,
     prompt: str | None = None,
@@ -480,21 +472,17 @@ def _work(
 ) -> RunResult:
     """Begin an attempt with the engine, and do it."""
     folder.refuse_changes(*WRITABLE)
-    work = partial(_work_async, folder, cause, state, parts, prompt=prompt, by=by, reason=reason)
-    return run_blocking(work)
+    begin = partial(_begin, folder, cause, by, reason)
+    return run_blocking(partial(_work_async, folder, parts, prompt, begin))
 
 
 async def _work_async(
     folder: _Folder,
-    cause: Cause,
-    state: RunState,
     parts: AttemptParts,
-    *,
     prompt: str | None,
-    by: str | None,
-    reason: str | None,
+    begin: Callable[[RunRecords], RunState],
 ) -> RunResult:
-    root = folder.root
+    root, state = folder.root, folder.state
     async with AsyncExitStack() as stack:
         is_prepared = state.started_at is not None
         profile = load_config(root / CONFIG_FILE) if is_prepared else _load_original(folder)
@@ -514,16 +502,13 @@ async def _work_async(
             open_calls=waiting,
         )
         cancellation = parts.get("cancellation") or Cancellation()
-        context = replace(
-            folder.open_context(
-                stack, config, Redactor(means.secrets), questions, cancellation=cancellation
-            ),
-            loop=asyncio.get_running_loop(),
+        context = folder.open_context(
+            stack, config, Redactor(means.secrets), questions, cancellation=cancellation
         )
         if not is_prepared:
             remove_inputs(root)
         continuation = Continuation(
-            state=_begun(folder, cause, state, context.records, by=by, reason=reason),
+            state=begin(context.records),
             manifest=folder.manifest(),
             is_prepared=is_prepared,
             has_new_prompt=not is_sent,
@@ -538,14 +523,7 @@ async def _work_async(
             inputs=inputs,
             continuation=continuation,
         )
-        executor = FolderRun(
-            context,
-            task,
-            engine=means.engine,
-            memory=means.memory,
-            event_callback=parts.get("event_callback"),
-        )
-        return await executor.run()
+        return await FolderRun(context, task, means, parts.get("event_callback")).run()
 
 
 def _load_original(folder: _Folder) -> KgentConfig:

@@ -4,11 +4,16 @@ import asyncio
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from agent_core.aio import is_loop_running
 from agent_core.process import Launcher
 from kgent.config.models import KgentConfig
 from kgent.records.context import RunRecords
 from kgent.runtime.cancellation import Cancellation
 from kgent.runtime.questions import AttemptQuestions
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    return asyncio.get_running_loop() if is_loop_running() else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +26,7 @@ class RunContext:
         launcher: starts the programs of all calls.
         cancellation: asks the run to stop.
         questions: decides about calls that the profile does not allow.
-        loop: the event loop of the run; None outside of a run.
+        loop: the event loop of the run; None if it was made outside of one.
     """
 
     session_id: str
@@ -35,7 +40,7 @@ class RunContext:
     launcher: Launcher = field(default_factory=Launcher)
     cancellation: Cancellation = field(default_factory=Cancellation)
     questions: AttemptQuestions = field(default_factory=AttemptQuestions)
-    loop: asyncio.AbstractEventLoop | None = None
+    loop: asyncio.AbstractEventLoop | None = field(default_factory=_running_loop)
 
     def core_fields(self) -> dict[str, str]:
         """Return the fields that `run.json` contains from the start."""

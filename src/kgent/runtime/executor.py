@@ -19,11 +19,11 @@ from kgent.config.models import KgentConfig
 from kgent.config.portable import KEPT_MODEL, KEPT_SKILLS, read_script, relocated
 from kgent.config.prompts import render_sandbox_rules, render_system_prompt
 from kgent.engine.base import (
-    AgentEngine,
     AgentResult,
     AgentRunRequest,
     EngineStatus,
     EventCallback,
+    RedactingCallback,
     run_engine,
 )
 from kgent.errors import ErrorCategory, ErrorInfo, KgentError, engine_error, error_info
@@ -39,9 +39,7 @@ from kgent.records.lines import plain_name
 from kgent.records.transcript import quoted
 from kgent.runtime.blocking import finish_in_thread
 from kgent.runtime.context import RunContext
-from kgent.runtime.listening import RedactingCallback
 from kgent.runtime.options import RunResult
-from kgent.runtime.start import start_texts
 from kgent.runtime.state import (
     RUN_FILE,
     RUN_FILE_HASH,
@@ -51,7 +49,7 @@ from kgent.runtime.state import (
     state_hash,
     state_text,
 )
-from kgent.runtime.task import Continuation, FolderTask
+from kgent.runtime.task import Continuation, FolderTask, Means, start_texts
 from kgent.sandbox.attempts import draft_deliverables, is_own_entry, keep_attempt, set_aside
 from kgent.sandbox.files import PRIVATE_FILE, PRIVATE_FOLDER, readable_name
 from kgent.sandbox.inputs import INPUTS, copy_inputs
@@ -108,9 +106,7 @@ class FolderRun:
         self,
         context: RunContext,
         task: FolderTask,
-        *,
-        engine: AgentEngine | None = None,
-        memory: MemoryClient | None = None,
+        means: Means | None = None,
         event_callback: EventCallback | None = None,
     ) -> None:
         self._context = context
@@ -122,8 +118,7 @@ class FolderRun:
         self._nudges = 0
         self._results: list[CheckResult] | None = None
         self._is_outdated = False
-        self._engine = engine
-        self._memory = memory
+        self._means = means
         self._callback = (
             RedactingCallback(event_callback, self._redactor) if event_callback else None
         )
@@ -190,6 +185,10 @@ class FolderRun:
         finally:
             self._records.close()
         return self._state
+
+    @property
+    def _memory(self) -> MemoryClient | None:
+        return self._means.memory if self._means else None
 
     @property
     def _verdict(self) -> RunStatus | None:
@@ -427,8 +426,8 @@ class FolderRun:
             ask_further=self._nudge,
             on_spent=self._note_spent,
         )
-        assert self._engine is not None  # noqa: S101 - only a review has none
-        result = await run_engine(self._engine, request)
+        assert self._means is not None  # noqa: S101 - only a review has none
+        result = await run_engine(self._means.engine, request)
         if self._callback is not None:
             self._callback.finish()
         return self._read_result(result)

@@ -1,9 +1,6 @@
 """One run, from a profile and a prompt to a finished run folder. Start reading at `run`."""
 
-import asyncio
-from collections.abc import Mapping
 from contextlib import AsyncExitStack, closing
-from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -40,9 +37,8 @@ from kgent.runtime.ids import RunIds
 from kgent.runtime.options import RunOptions, RunResult
 from kgent.runtime.preflight import refuse_obstacles
 from kgent.runtime.questions import AttemptQuestions
-from kgent.runtime.start import start_texts
 from kgent.runtime.state import RunState, RunStatus
-from kgent.runtime.task import FolderTask
+from kgent.runtime.task import FolderTask, Means, start_texts
 from kgent.sandbox.inputs import find_inputs
 from kgent.sandbox.workspace import CONFIG_FILE, create_workspace, resolve_run_folder
 from kgent.tools.mcp import build_servers, mcp_secrets
@@ -110,7 +106,6 @@ async def run_async(
                 launcher=stack.enter_context(closing(Launcher())),
                 cancellation=cancellation or Cancellation(),
                 questions=AttemptQuestions(parks=config.runtime.unattended == "park"),
-                loop=asyncio.get_running_loop(),
             )
             texts = _first_texts(context, profile, prompt, chosen, origin)
             await finish_in_thread(partial(create_workspace, context, texts, origin=origin))
@@ -120,14 +115,7 @@ async def run_async(
         task = FolderTask(
             profile=profile, config_path=origin, prompt=prompt, inputs=inputs, options=chosen
         )
-        executor = FolderRun(
-            context,
-            task,
-            engine=means.engine,
-            memory=means.memory,
-            event_callback=event_callback,
-        )
-        result = await executor.run()
+        result = await FolderRun(context, task, means, event_callback).run()
         stop_if_cancelled()
         return result
 
@@ -145,15 +133,6 @@ def run(
         The result of the run. If it was refused before it had a folder, `sandbox_root` is None.
     """
     return run_blocking(partial(run_async, config_path, prompt, options, **parts))
-
-
-@dataclass(frozen=True, slots=True)
-class Means:
-    """The means of a run, which its profile names or the caller has given."""
-
-    engine: AgentEngine
-    memory: MemoryClient | None
-    secrets: Mapping[str, str]
 
 
 async def open_means(

@@ -12,7 +12,7 @@ from kgent.engine.base import EngineEvent, EngineEventKind
 from kgent.engine.mock import MockAgentEngine, MockPause
 from kgent.review.verification import verify
 from kgent.runtime.cancellation import Cancellation
-from kgent.runtime.listening import RedactingCallback
+from kgent.engine.base import RedactingCallback
 from kgent.runtime.options import RunOptions
 from kgent.runtime.runner import run, run_async
 from kgent.runtime.state import RunStatus

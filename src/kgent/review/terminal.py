@@ -24,7 +24,7 @@ _COLOURS = {
 
 _SEVERITIES = {"warning": "yellow", "error": "red"}
 _MAX_TEXT = 2000
-_TEXTS = {"call", "reason", "result", "summary"}
+_TEXTS = {"call", "cause", "reason", "result", "summary"}
 """Columns that are wrapped before the words of others."""
 _MAX_ANSWER = 100_000
 

@@ -224,117 +224,105 @@ def build_parser() -> argparse.ArgumentParser:
     root.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    def add(name: str, what: str, examples: str) -> argparse.ArgumentParser:
-        return commands.add_parser(
+    given: list[tuple[Callable[..., argparse.Action], dict[str, bool]]] = []
+
+    def add(
+        name: str,
+        what: str,
+        examples: str,
+        *,
+        has_folder: bool = True,
+        asks_model: bool = False,
+        is_signed: bool = False,
+        has_result: bool = True,
+    ) -> Callable[..., argparse.Action]:
+        command = commands.add_parser(
             name,
             help=what,
             description=f"{what[0].upper()}{what[1:]}.",
             epilog=examples,
             formatter_class=HelpLayout,
         )
+        command.set_defaults(stream=None)
+        option = command.add_argument
+        if has_folder:
+            option("run_dir", type=Path, metavar="RUN_DIR", help="the run folder")
+        common = {"stream": asks_model, "sign": is_signed, "output_format": has_result}
+        given.append((option, common))
+        return option
 
-    def add_format(command: argparse.ArgumentParser) -> None:
-        command.add_argument(
-            "--output-format",
-            choices=("text", "json"),
-            default="text",
-            help="json: one result on standard output (default: text)",
-        )
-
-    one = add("run", "run a profile", _RUN_EXAMPLES)
-    one.add_argument("--config", type=Path, required=True, metavar="FILE", help="the profile")
-    prompt = one.add_mutually_exclusive_group(required=True)
+    by_help = "who decides, for the record; by default the user of this machine"
+    option = add(
+        "run", "run a profile", _RUN_EXAMPLES, has_folder=False, asks_model=True, is_signed=True
+    )
+    option("--config", type=Path, required=True, metavar="FILE", help="the profile")
+    prompt = commands.choices["run"].add_mutually_exclusive_group(required=True)
     prompt.add_argument("--prompt", metavar="TEXT", help="the task")
     prompt.add_argument("--prompt-file", type=Path, metavar="FILE", help="the same, in a file")
-    one.add_argument(
-        "--input",
-        dest="inputs",
-        type=_parse_input,
-        action="append",
-        metavar="PATH[=NAME]",
-        help="copy a file or folder into inputs/; may be repeated",
-    )
-    one.add_argument(
-        "--param",
-        dest="parameters",
-        type=_parse_parameter,
-        action="append",
-        metavar="NAME=VALUE",
-        help="a value for a parameter of the profile; may be repeated",
-    )
-    one.add_argument("--sandbox", type=Path, metavar="DIR", help="the run folder to make")
+    several: dict[str, Any] = {"action": "append", "metavar": "PATH[=NAME]", "dest": "inputs"}
+    input_help = "copy a file or folder into inputs/; may be repeated"
+    option("--input", type=_parse_input, help=input_help, **several)
+    several |= {"metavar": "NAME=VALUE", "dest": "parameters"}
+    parameter_help = "a value for a parameter of the profile; may be repeated"
+    option("--param", type=_parse_parameter, help=parameter_help, **several)
+    option("--sandbox", type=Path, metavar="DIR", help="the run folder to make")
     for name in ("session", "task", "run"):
-        id_help = f"of the {name} (default: a new one)"
-        one.add_argument(f"--{name}-id", metavar="ID", help=id_help)
-    one.add_argument("--max-steps", type=int, metavar="N", help="the maximum number of model calls")
-    timeout_help = "the time limit of the run"
-    one.add_argument(
-        "--timeout", dest="timeout_seconds", type=float, metavar="SECONDS", help=timeout_help
-    )
-    one.add_argument("--stream", action="store_true", default=None, help="show text as it arrives")
-    sign_help = "sign the seal with this SSH key (ssh-keygen -Y)"
-    one.add_argument("--sign", type=Path, metavar="KEY", help=sign_help)
-    add_format(one)
+        option(f"--{name}-id", metavar="ID", help=f"of the {name} (default: a new one)")
+    option("--max-steps", type=int, metavar="N", help="the maximum number of model calls")
+    seconds = {"dest": "timeout_seconds", "metavar": "SECONDS"}
+    option("--timeout", type=float, help="the time limit of the run", **seconds)
 
-    two = add("validate", "check a profile without running it", _VALIDATE_EXAMPLES)
-    two.add_argument("--config", type=Path, required=True, metavar="FILE", help="the profile")
-    add_format(two)
+    what = "check a profile without running it"
+    option = add("validate", what, _VALIDATE_EXAMPLES, has_folder=False)
+    option("--config", type=Path, required=True, metavar="FILE", help="the profile")
 
-    folder_help = "the run folder"
-    three = add("show", "show what happened in a run", _SHOW_EXAMPLES)
-    three.add_argument("run_dir", type=Path, metavar="RUN_DIR", help=folder_help)
-    three.add_argument("--html", type=Path, metavar="FILE", help="write it as one page instead")
+    option = add("show", "show what happened in a run", _SHOW_EXAMPLES, has_result=False)
+    option("--html", type=Path, metavar="FILE", help="write it as one page instead")
 
-    four = add("verify", "check a run folder against its manifests", _VERIFY_EXAMPLES)
-    four.add_argument("run_dir", type=Path, metavar="RUN_DIR", help=folder_help)
+    option = add("verify", "check a run folder against its manifests", _VERIFY_EXAMPLES)
     seal_help = "the seal that the run printed: also detects changed manifests"
-    four.add_argument("--seal", metavar="SEAL", help=seal_help)
+    option("--seal", metavar="SEAL", help=seal_help)
     signers_help = "a signer in this file of ssh-keygen must have signed the seal"
-    four.add_argument("--allowed-signers", type=Path, metavar="FILE", help=signers_help)
-    four.add_argument("--signer", metavar="NAME", help="which of them must have signed")
-    add_format(four)
+    option("--allowed-signers", type=Path, metavar="FILE", help=signers_help)
+    option("--signer", metavar="NAME", help="which of them must have signed")
 
-    five = add("rerun", "run again from the contents of a run folder", _RERUN_EXAMPLES)
-    five.add_argument("run_dir", type=Path, metavar="RUN_DIR", help=folder_help)
-    five.add_argument("--sandbox", type=Path, metavar="DIR", help="the new run folder")
-    five.add_argument("--stream", action="store_true", help="show text as it arrives")
-    five.add_argument("--sign", type=Path, metavar="KEY", help=sign_help)
-    add_format(five)
+    what = "run again from the contents of a run folder"
+    option = add("rerun", what, _RERUN_EXAMPLES, asks_model=True, is_signed=True)
+    option("--sandbox", type=Path, metavar="DIR", help="the new run folder")
 
-    def add_attempt(
-        name: str, what: str, examples: str, *, asks_model: bool = True
-    ) -> argparse.ArgumentParser:
-        command = add(name, what, examples)
-        command.add_argument("run_dir", type=Path, metavar="RUN_DIR", help=folder_help)
-        command.set_defaults(stream=False)
-        if asks_model:
-            command.add_argument("--stream", action="store_true", help="show text as it arrives")
-        command.add_argument("--sign", type=Path, metavar="KEY", help=sign_help)
-        add_format(command)
-        return command
+    what = "continue a run that was interrupted or killed"
+    add("resume", what, _RESUME_EXAMPLES, asks_model=True, is_signed=True)
 
-    add_attempt("resume", "continue a run that was interrupted or killed", _RESUME_EXAMPLES)
-    seven = add_attempt("revise", "ask a run for changes, in a new attempt", _REVISE_EXAMPLES)
+    what = "ask a run for changes, in a new attempt"
+    option = add("revise", what, _REVISE_EXAMPLES, asks_model=True, is_signed=True)
     changes = "what is to be changed; by default the reason of the review that asks for it"
-    seven.add_argument("--prompt", metavar="TEXT", help=changes)
-    eight = add_attempt("answer", "answer a question of a waiting run", _ANSWER_EXAMPLES)
-    eight.add_argument("request", metavar="REQUEST", help="the id that the run printed")
-    eight.add_argument("answer", choices=("allow", "deny"), help="whether the call may be made")
-    eight.add_argument("--reason", metavar="TEXT", help="why; the model reads it")
-    by_help = "who decides, for the record; by default the user of this machine"
-    eight.add_argument("--by", metavar="NAME", help=by_help)
-    what = "decide about the result of a run"
-    nine = add_attempt("review", what, _REVIEW_EXAMPLES, asks_model=False)
-    nine.add_argument("verdict", choices=("accept", "revise", "cancel"), help="the decision")
-    nine.add_argument("--reason", metavar="TEXT", help="why, for the record")
-    nine.add_argument("--by", metavar="NAME", help=by_help)
+    option("--prompt", metavar="TEXT", help=changes)
 
-    six = add("diff", "show the differences between two run folders", _DIFF_EXAMPLES)
-    six.add_argument("run_dir", type=Path, metavar="RUN_DIR", help=folder_help)
-    six.add_argument(
-        "other_dir", type=Path, metavar="OTHER_DIR", help="the folder of the other run"
-    )
-    add_format(six)
+    what = "answer a question of a waiting run"
+    option = add("answer", what, _ANSWER_EXAMPLES, asks_model=True, is_signed=True)
+    option("request", metavar="REQUEST", help="the id that the run printed")
+    option("answer", choices=("allow", "deny"), help="whether the call may be made")
+    option("--reason", metavar="TEXT", help="why; the model reads it")
+    option("--by", metavar="NAME", help=by_help)
+
+    option = add("review", "decide about the result of a run", _REVIEW_EXAMPLES, is_signed=True)
+    option("verdict", choices=("accept", "revise", "cancel"), help="the decision")
+    option("--reason", metavar="TEXT", help="why, for the record")
+    option("--by", metavar="NAME", help=by_help)
+
+    option = add("diff", "show the differences between two run folders", _DIFF_EXAMPLES)
+    option("other_dir", type=Path, metavar="OTHER_DIR", help="the folder of the other run")
+
+    for option, common in given:  # after the command's own
+        if common["stream"]:
+            option("--stream", action="store_true", help="show text as it arrives")
+        if common["sign"]:
+            sign_help = "sign the seal with this SSH key (ssh-keygen -Y)"
+            option("--sign", type=Path, metavar="KEY", help=sign_help)
+        if common["output_format"]:
+            forms: dict[str, Any] = {"choices": ("text", "json"), "default": "text"}
+            format_help = "json: one result on standard output (default: text)"
+            option("--output-format", help=format_help, **forms)
     return root
 
 

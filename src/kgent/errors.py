@@ -79,6 +79,19 @@ def config_error(message: str, code: ErrorCode = ErrorCode.CONFIG_ERROR) -> Kgen
     return KgentError(code, message, category=ErrorCategory.CONFIG)
 
 
+def sandbox_error(
+    message: str, code: ErrorCode = ErrorCode.PATH_CONFLICT, *, path: str | None = None
+) -> KgentError:
+    """Build the error of a run folder that cannot be used, or of a `path` that must not be."""
+    details = None if path is None else {"path": path}
+    return KgentError(code, message, category=ErrorCategory.SANDBOX, details=details)
+
+
+def denial(message: str) -> KgentError:
+    """Build the error of what a rule, a person or a missing proof does not allow."""
+    return KgentError(ErrorCode.PERMISSION_DENIED, message, category=ErrorCategory.GOVERNANCE)
+
+
 def expand_home(path: Path | str) -> Path:
     """Return an absolute path, with a `~` at its beginning replaced by the home it names.
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.tools.files import open_file
-from kgent.errors import ErrorCategory, KgentError
+from kgent.errors import sandbox_error
 from kgent.records.conversation import CONVERSATION_FILE
 from kgent.records.errors import ERRORS_FILE, ErrorRecord
 from kgent.records.events import EVENTS_FILE, Event, is_held
@@ -215,8 +215,7 @@ def read_state(root: Path) -> RunState:
         return RunState.model_validate({**facts, **known, "created_at": when, "updated_at": when})
     except (OSError, ValueError, AgentCoreError) as error:
         message = f"{root} cannot be read as a run folder: {_explain(root, error)}"
-        category = ErrorCategory.SANDBOX
-        raise KgentError(ErrorCode.FILE_NOT_FOUND, message, category=category) from None
+        raise sandbox_error(message, ErrorCode.FILE_NOT_FOUND) from None
 
 
 def _explain(root: Path, error: Exception) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.opening import open_descriptor
 from agent_core.tools.files import open_file
-from kgent.errors import ErrorCategory, KgentError, config_error
+from kgent.errors import ErrorCategory, KgentError, config_error, denial
 from kgent.sandbox.files import PRIVATE_FILE
 from kgent.sandbox.workspace import SIGNATURE_FILE
 
@@ -78,7 +78,7 @@ def find_signer(root: Path, seal: str, *, allowed: Path, signer: str | None = No
         with open_file(root / SIGNATURE_FILE) as file:
             signature = file.read(_MAX_SIGNATURE_BYTES)
     except (OSError, AgentCoreError):
-        raise _unproven("the folder is not signed") from None
+        raise denial("the folder is not signed") from None
     with tempfile.TemporaryDirectory() as place:
         # Checks the same bytes that were read.
         copy = Path(place, SIGNATURE_FILE)
@@ -90,7 +90,7 @@ def find_signer(root: Path, seal: str, *, allowed: Path, signer: str | None = No
             if _ssh_keygen("verify", *facts, given=_message(seal)).returncode == 0:
                 return name
     who = f"{signer} has not signed it" if signer else f"no signer in {allowed.name} has signed it"
-    raise _unproven(f"the signature does not fit: {who} as it is now")
+    raise denial(f"the signature does not fit: {who} as it is now")
 
 
 def _find_principals(signature: Path, allowed: Path) -> list[str]:
@@ -101,10 +101,6 @@ def _find_principals(signature: Path, allowed: Path) -> list[str]:
 
 def _message(seal: str) -> bytes:
     return f"kgent seal {seal}\n".encode()
-
-
-def _unproven(message: str) -> KgentError:
-    return KgentError(ErrorCode.PERMISSION_DENIED, message, category=ErrorCategory.GOVERNANCE)
 
 
 def _ssh_keygen(

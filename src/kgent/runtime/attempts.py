@@ -19,7 +19,7 @@ from typing import Any, Literal, TypedDict, cast
 from typing_extensions import Unpack
 
 from agcore.memory import MemoryStore
-from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.errors import AgentCoreError
 from agent_core.opening import open_descriptor, read_bytes, read_text
 from agent_core.process import Launcher
 from agent_core.redaction import Redactor
@@ -27,7 +27,7 @@ from kgent.config.loader import apply_cli_overrides, fingerprint_config, load_co
 from kgent.config.models import KgentConfig
 from kgent.config.parameters import fill_config
 from kgent.engine.base import AgentEngine, EventCallback
-from kgent.errors import ErrorCategory, ErrorInfo, KgentError
+from kgent.errors import ErrorCategory, ErrorInfo, sandbox_error
 from kgent.memory.contract import MemoryClient
 from kgent.records.archive import ARCHIVE
 from kgent.records.context import RunRecords
@@ -126,12 +126,14 @@ def revise(root: Path, prompt: str | None = None, **parts: Unpack[AttemptParts])
         KgentError: the run cannot be revised; nothing has been changed.
     """
     if prompt is not None and not prompt.strip():
-        raise _refused("the prompt is empty")
+        raise sandbox_error("the prompt is empty")
     with _opened(root) as folder:
         _require(folder, "revised", _REVISABLE)
         reason = _review_reason(folder.state)
         if prompt is None and reason is None:
-            raise _refused("there is no prompt, and no reason of a review that asks for a revision")
+            raise sandbox_error(
+                "there is no prompt, and no reason of a review that asks for a revision"
+            )
         said = reason and f"A review asks for a revision: {reason}"
         prompt = "\n\n".join(one for one in (prompt, said) if one)
         return _work(folder, "revise", parts, prompt=prompt)
@@ -166,9 +168,9 @@ def answer(
         asked = next((one for one in state.requests if one.request_id == request_id), None)
         if asked is None:
             known = ", ".join(one.request_id for one in state.open_requests) or "none"
-            raise _refused(f"{root} has no request {request_id[:80]!r}; open requests: {known}")
+            raise sandbox_error(f"{root} has no request {request_id[:80]!r}; open are: {known}")
         if asked.answer is not None:
-            raise _refused(f"{request_id} was answered before: {asked.answer}")
+            raise sandbox_error(f"{request_id} was answered before: {asked.answer}")
         _require(folder, "answered", (_S.waiting_for_user,))
         changes = {"answer": verdict, "by": by, "reason": reason, "answered_at": now()}
         requests = [
@@ -222,7 +224,7 @@ def _person(name: str | None) -> str:
     """Return the name of the person who decides: the given one, or that of this process's user."""
     if name is not None:
         if not name.strip():
-            raise _refused("the name of the person is empty")
+            raise sandbox_error("the name of the person is empty")
         return name
     user = os.geteuid()
     try:
@@ -271,7 +273,7 @@ class _Folder:
         try:
             return in_call_order(json.loads(line) for line in lines if line)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise _refused(f"the conversation in {self.root} is damaged") from error
+            raise sandbox_error(f"the conversation in {self.root} is damaged") from error
 
     def refuse_changes(self, *allowed: str) -> None:
         """Refuse a folder that differs from what the last attempt left.
@@ -291,7 +293,7 @@ class _Folder:
         wrong = [one for one in problems if one not in self.changes]
         if wrong:
             shown = "; ".join(wrong[:_SHOWN_PROBLEMS])
-            raise _refused(f"{self.root} is not as its last attempt left it: {shown}")
+            raise sandbox_error(f"{self.root} is not as its last attempt left it: {shown}")
 
     def records(self, redactor: Redactor) -> RunRecords:
         """Return the records of the run, to be continued."""
@@ -347,16 +349,16 @@ def _opened(root: Path) -> Generator[_Folder]:
     """
     root = root.resolve()
     if read_state(root).schema_version < SCHEMA_VERSION:
-        raise _refused(
+        raise sandbox_error(
             f"an earlier release of kgent made {root}, without what an attempt needs:"
             " `kgent rerun` begins a new run"
         )
     try:
         lock = lock_events(root)
     except OSError as error:
-        raise _refused(f"{root / EVENTS_FILE} cannot be opened: {error.strerror}") from error
+        raise sandbox_error(f"{root / EVENTS_FILE} cannot be opened: {error.strerror}") from error
     if lock is None:
-        raise _refused(f"another process works on {root}: wait for it to end, or stop it")
+        raise sandbox_error(f"another process works on {root}: wait for it to end, or stop it")
     try:
         RunFiles(root).unfinished.clear()  # files that a killed process has not finished
         folder = _Folder(root=root, lock=lock, state=read_state(root))
@@ -371,11 +373,7 @@ def _require(folder: _Folder, what: str, states: Sequence[RunStatus]) -> None:
     status = folder.state.status
     if status not in states:
         cure = _CURES.get(status, f"it is {status}")
-        raise _refused(f"{folder.root} cannot be {what}: {cure}")
-
-
-def _refused(message: str) -> KgentError:
-    return KgentError(ErrorCode.PATH_CONFLICT, message, category=ErrorCategory.SANDBOX)
+        raise sandbox_error(f"{folder.root} cannot be {what}: {cure}")
 
 
 # --- an attempt whose process has died ------------------------------------------------------------
@@ -535,7 +533,7 @@ def _load_original(folder: _Folder) -> KgentConfig:
     state = folder.state
     profile = apply_cli_overrides(load_config(state.config_path), read_options(folder.root))
     if fingerprint_config(profile) != state.config_fingerprint:
-        raise _refused(
+        raise sandbox_error(
             f"the run ended before it had copied what its profile names, and the profile"
             f" {state.config_path} has changed since: `kgent run` begins a new run"
         )

@@ -4,10 +4,10 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from agent_core.errors import ErrorCode, ParkedError
+from agent_core.errors import ParkedError
 from agent_core.tools.values import storable
 from agent_core.types import new_id
-from kgent.errors import ErrorCategory, ErrorInfo, KgentError
+from kgent.errors import ErrorCategory, ErrorInfo, KgentError, denial
 from kgent.records.lines import now
 from kgent.runtime.state import RequestRecord
 
@@ -63,11 +63,7 @@ class AttemptQuestions:
                 return
             if answered is not None:
                 why = f": {answered.reason}" if answered.reason else ""
-                raise KgentError(
-                    ErrorCode.PERMISSION_DENIED,
-                    f"a person has denied this call{why}",
-                    category=ErrorCategory.GOVERNANCE,
-                )
+                raise denial(f"a person has denied this call{why}")
             if not self._parks:
                 raise refusal
             asked = next(

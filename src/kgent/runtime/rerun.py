@@ -5,7 +5,7 @@ from pathlib import Path
 from typing_extensions import Unpack
 
 from agent_core.errors import ErrorCode
-from kgent.errors import ErrorCategory, KgentError, Record
+from kgent.errors import Record, sandbox_error
 from kgent.review.comparison import compare_runs
 from kgent.review.report import MAX_TEXT_BYTES, read_bytes, read_report
 from kgent.runtime.ids import RunIds
@@ -44,14 +44,14 @@ def rerun(
             f"the first release of kgent made {report.root}, and did not keep what its profile"
             f" names; run the profile again: kgent run --config {report.state.config_path}"
         )
-        raise KgentError(ErrorCode.CONFIG_ERROR, message, category=ErrorCategory.SANDBOX)
+        raise sandbox_error(message, ErrorCode.CONFIG_ERROR)
     prompt = report.prompt
     if len(report.state.attempts) > 1:  # a later attempt may have had another one
         file = report.root / report.state.attempts[0].path / PROMPT_FILE
         prompt = read_bytes(file, MAX_TEXT_BYTES).decode("utf-8", "replace")
     if not prompt or len(prompt.encode()) >= MAX_TEXT_BYTES:
         message = f"{report.root / PROMPT_FILE} cannot be read whole, and a rerun needs all of it"
-        raise KgentError(ErrorCode.FILE_NOT_FOUND, message, category=ErrorCategory.SANDBOX)
+        raise sandbox_error(message, ErrorCode.FILE_NOT_FOUND)
     ids = RunIds.choose(chosen)
     joined = {
         "sandbox": chosen.sandbox or report.root.parent / ids.run_id,

@@ -17,7 +17,7 @@ from agent_core.errors import ErrorCode
 from agent_core.opening import read_text
 from kgent.config.models import KgentConfig
 from kgent.engine.base import AgentEngine
-from kgent.errors import ErrorCategory, KgentError
+from kgent.errors import KgentError, sandbox_error
 from kgent.governance.results import CheckResult
 from kgent.memory.contract import MemoryClient
 from kgent.records.conversation import CONVERSATION_FILE
@@ -163,4 +163,4 @@ def _fixed(options: RunOptions) -> RunOptions:
 
 def _unreadable(path: Path) -> KgentError:
     message = f"{path} cannot be read, and the run cannot be continued without it"
-    return KgentError(ErrorCode.FILE_NOT_FOUND, message, category=ErrorCategory.SANDBOX)
+    return sandbox_error(message, ErrorCode.FILE_NOT_FOUND)

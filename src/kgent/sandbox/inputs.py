@@ -18,7 +18,7 @@ from agent_core.disk.folders import open_folder
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.tools.files import belongs_to_kernel
 from kgent.config.models import InputSpec, KgentConfig
-from kgent.errors import ErrorCategory, KgentError, config_error
+from kgent.errors import KgentError, config_error, sandbox_error
 from kgent.sandbox.files import (
     PRIVATE_FOLDER,
     FolderEntry,
@@ -229,9 +229,4 @@ def _stays_inside(path: Sequence[str], link: str) -> bool:
 
 def _refused(path: str, reason: str, code: ErrorCode = ErrorCode.PATH_CONFLICT) -> KgentError:
     shown = readable_name(path)
-    return KgentError(
-        code,
-        f"the input {shown} cannot be copied: {reason}",
-        category=ErrorCategory.SANDBOX,
-        details={"path": shown},
-    )
+    return sandbox_error(f"the input {shown} cannot be copied: {reason}", code, path=shown)

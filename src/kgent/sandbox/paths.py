@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.text import shortened
 from agent_core.tools.workspace import PathPolicy, ResolvedPath
-from kgent.errors import ErrorCategory, KgentError
+from kgent.errors import KgentError, sandbox_error
 from kgent.sandbox.workspace import WRITABLE
 
 
@@ -66,7 +66,7 @@ class SandboxPaths(PathPolicy):
         try:
             place = super().resolve(given, base=base)
         except ToolError as error:
-            raise KgentError(error.code, error.message, category=ErrorCategory.SANDBOX) from None
+            raise sandbox_error(error.message, error.code) from None
         if not any(place.path.is_relative_to(root) for root in self._read_roots):
             raise _path_refused(given, "it leads out of the run folder")
         return place
@@ -87,9 +87,4 @@ def _path_refused(
     path: str, reason: str, code: ErrorCode = ErrorCode.PERMISSION_DENIED
 ) -> KgentError:
     shown = shortened(path, 200)
-    return KgentError(
-        code,
-        f"{shown!r} is refused: {reason}",
-        category=ErrorCategory.SANDBOX,
-        details={"path": shown},
-    )
+    return sandbox_error(f"{shown!r} is refused: {reason}", code, path=shown)

@@ -13,7 +13,7 @@ from agent_core.disk.folders import make_private
 from agent_core.errors import ErrorCode
 from agent_core.opening import open_descriptor, write_text
 from kgent.config.models import DELIVERABLES, KgentConfig
-from kgent.errors import ErrorCategory, KgentError
+from kgent.errors import KgentError, sandbox_error
 from kgent.records.archive import ARCHIVE
 from kgent.records.errors import ERRORS_FILE
 from kgent.records.events import EVENTS_FILE, lock_events
@@ -150,9 +150,4 @@ def create_workspace(
 
 
 def _unusable(root: Path, reason: str, *, code: ErrorCode = ErrorCode.CONFIG_ERROR) -> KgentError:
-    return KgentError(
-        code,
-        f"the run folder {root} cannot be used: {reason}",
-        category=ErrorCategory.SANDBOX,
-        details={"path": str(root)},
-    )
+    return sandbox_error(f"the run folder {root} cannot be used: {reason}", code, path=str(root))

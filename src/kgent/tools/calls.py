@@ -17,7 +17,7 @@ from agent_core.tools.schema import Arguments
 from agent_core.tools.values import storable
 from agent_core.tools.workspace import PathPolicy, Workspace
 from agent_core.types import ArtifactSource, RunIdentity, ToolResult as CoreResult, new_id
-from kgent.errors import ErrorCategory, ErrorInfo, KgentError, error_info
+from kgent.errors import ErrorCategory, ErrorInfo, KgentError, denial, error_info
 from kgent.records.archive import TOOL_OUTPUT
 from kgent.records.events import Event, RunEventType
 from kgent.records.logs import ToolCallRecord
@@ -279,11 +279,7 @@ class RecordedCalls:
             raise KgentError(reason.code, reason.message, category=ErrorCategory.TOOL)
         permission = check_permission(self.policy, self.name, self.action)
         if not permission.is_allowed:
-            raise KgentError(
-                ErrorCode.PERMISSION_DENIED,
-                permission.reason or "the call is not allowed",
-                category=ErrorCategory.GOVERNANCE,
-            )
+            raise denial(permission.reason or "the call is not allowed")
         return await self.perform(self.parse(arguments), scope)
 
 

@@ -9,7 +9,7 @@ from agent_core.tools.code.command import run_command
 from agent_core.tools.schema import Arguments
 from agent_core.tools.workspace import PathPolicy
 from agent_core.types import JsonBlock, ToolResult as CoreResult
-from kgent.errors import ErrorCategory, ErrorInfo, KgentError
+from kgent.errors import ErrorCategory, ErrorInfo, denial
 from kgent.governance.checks import command_environment
 from kgent.tools.calls import OwnTool, ToolCallScope
 from kgent.tools.results import ToolResult
@@ -36,11 +36,8 @@ async def perform_command(arguments: RunProgram, call: ToolCallScope) -> ToolRes
     program, allowed = arguments.argv[0], call.context.config.tools.shell.allowed_commands
     if program not in allowed:
         listed = ", ".join(allowed) or "none"
-        refusal = KgentError(
-            ErrorCode.PERMISSION_DENIED,
-            f"{program[:100]!r} is not in tools.shell.allowed_commands; there are: {listed}",
-            category=ErrorCategory.GOVERNANCE,
-        )
+        reason = f"is not in tools.shell.allowed_commands; there are: {listed}"
+        refusal = denial(f"{program[:100]!r} {reason}")
         given = arguments.model_dump(mode="json")
         call.context.questions.admit(refusal, call_id=call.call_id, tool=call.name, arguments=given)
     home = str(call.paths.project / "workspace")

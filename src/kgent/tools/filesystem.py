@@ -10,7 +10,7 @@ from typing import Annotated, Any, cast
 from pydantic import Field
 
 from agent_core.disk.folders import open_folder
-from agent_core.errors import ErrorCode
+from agent_core.errors import ErrorCode, ToolError
 from agent_core.tools.base import Tool, ToolOutput
 from agent_core.tools.code.read import list_dir, read_file
 from agent_core.tools.code.search import search
@@ -19,7 +19,6 @@ from agent_core.tools.files import disk_errors, open_file, read_state
 from agent_core.tools.schema import Arguments
 from agent_core.tools.text import SAMPLE_BYTES, encoding_of
 from agent_core.tools.workspace import ResolvedPath, Workspace
-from kgent.errors import ErrorCategory, KgentError
 from kgent.sandbox.paths import resolve_sandbox_path
 from kgent.tools.calls import OwnTool, ToolCallScope
 from kgent.tools.results import ToolResult
@@ -106,11 +105,8 @@ async def _write_file(arguments: _WriteFile, call: ToolCallScope) -> ToolResult:
     size = len(arguments.content.encode("utf-8", "replace"))
     if size > limit:
         place = await asyncio.to_thread(call.paths.resolve, arguments.path)
-        raise KgentError(
-            ErrorCode.VALIDATION_ERROR,
-            f"{place.shown} has {size} bytes; tools.filesystem.max_file_bytes allows {limit}",
-            category=ErrorCategory.TOOL,
-        )
+        reason = f"has {size} bytes; tools.filesystem.max_file_bytes allows {limit}"
+        raise ToolError(ErrorCode.VALIDATION_ERROR, f"{place.shown} {reason}")
     action = await call.prepare(write_file, {**arguments.model_dump(), "overwrite": True})
     name = call.paths.shown(Path(action.access.target or ""))
     answer = cast("dict[str, Any]", await action.run())
@@ -173,7 +169,7 @@ async def _delete_file(arguments: _DeleteFile, call: ToolCallScope) -> ToolResul
         with disk_errors(name):
             if read_state(path) is None:
                 message = f"{name}: there is no such file"
-                raise KgentError(ErrorCode.FILE_NOT_FOUND, message, category=ErrorCategory.TOOL)
+                raise ToolError(ErrorCode.FILE_NOT_FOUND, message)
             with open_folder(path.parent) as folder:
                 os.unlink(path.name, dir_fd=folder)
         return name

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from agent_core.redaction import Redactor
-from kgent.engine.base import EngineEvent, EngineEventKind
+from kgent.engine.base import EngineEvent, EngineEventKind, RedactingCallback
 from kgent.engine.mock import MockAgentEngine, MockPause
 from kgent.review.verification import verify
 from kgent.runtime.cancellation import Cancellation
-from kgent.engine.base import RedactingCallback
 from kgent.runtime.options import RunOptions
 from kgent.runtime.runner import run, run_async
 from kgent.runtime.state import RunStatus

@@ -25,6 +25,7 @@ from agcore.llm.error import (
 from agcore.llm.history import INSTRUCTION_ROLES
 from agcore.llm.stream import ChatChunk, ToolCallChunk
 from agcore.llm.types import (
+    MODEL_SETTINGS,
     ChatMessage,
     ChatRequest,
     ChatResponse,
@@ -276,7 +277,7 @@ def chat_request(
     sent: ModelRequest, messages: Sequence[ChatMessage], *, model: str | None
 ) -> ChatRequest:
     """Convert a request of the engine, whose messages are given, to the toolkit's."""
-    given: dict[str, Any] = {name: getattr(sent, name) for name in ModelSettings.names()}
+    given: dict[str, Any] = {name: getattr(sent, name) for name in MODEL_SETTINGS}
     given["model"] = model
     return ChatRequest(**given, messages=messages, tools=sent.tools, output=sent.output)
 

@@ -181,12 +181,11 @@ class ModelSettings:
 
     def by_name(self) -> dict[str, Any]:
         """Return the settings by their names."""
-        return {name: getattr(self, name) for name in self.names()}
+        return {name: getattr(self, name) for name in MODEL_SETTINGS}
 
-    @staticmethod
-    def names() -> Iterable[str]:
-        """Return the names of the settings, which the engine's requests use, too."""
-        return ModelSettings.__dataclass_fields__
+
+MODEL_SETTINGS: Sequence[str] = tuple(ModelSettings.__dataclass_fields__)
+"""Names of the settings, which the engine's requests use, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

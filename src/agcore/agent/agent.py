@@ -19,9 +19,7 @@ from agcore.agent.spec import (
     RunSettings,
     TurnArgs,
     Usable,
-    named_tools,
-    own_tools,
-    toolsets_of,
+    read_tools,
 )
 from agcore.agent.streams import AgentStream
 from agcore.llm import (
@@ -85,15 +83,8 @@ class AgentParts(AgentSettings, total=False):
 _OF_ENGINE = {each.name for each in fields(EngineAgent)}
 """Settings that an agent of the engine has, too."""
 
-_PARTS = {
-    "system_prompt": "system_prompt",
-    "model": "model",
-    "tools": "tools",
-    "hooks": "_hooks",
-    "permissions": "_permissions",
-    "config": "_config",
-}
-"""Attributes of the parts."""
+_PARTS = AgentParts.__annotations__.keys() - AgentSettings.__annotations__.keys()
+"""Keywords that are attributes, too."""
 
 
 class RunArgs(TurnArgs[DepsT], Generic[DepsT], total=False):
@@ -137,9 +128,9 @@ class Agent(AgentSpec[DepsT, OutputT]):
     """
 
     model: Model | None = None
-    _hooks: HookExecutor | None = None
-    _permissions: PermissionConfig | None = None
-    _config: AgentConfig | None = None
+    hooks: HookExecutor | None = None
+    permissions: PermissionConfig | None = None
+    config: AgentConfig | None = None
 
     @overload
     def __init__(
@@ -196,19 +187,17 @@ class Agent(AgentSpec[DepsT, OutputT]):
         **parts: Unpack[AgentParts],
     ) -> None:
         settings: dict[str, Any] = {**parts}
-        own = {each: settings.pop(each, None) for each in _PARTS}
+        given = {each: settings.pop(each, None) for each in _PARTS}
         known = AgentSettings.__annotations__.keys()
         if unknown := settings.keys() - known:
             wrong = min(unknown)
             hint = hint_at_option(wrong, {*known, *_PARTS})
             raise TypeError(f"Agent() got an unexpected keyword argument {wrong!r}{hint}")
-        prompt = own.pop("system_prompt")
-        given: dict[str, Any] = {"name": name, "output_type": output_type}
+        given |= {"name": name, "output_type": output_type, "settings": settings or None}
         if callable(instructions):
-            given["written_instructions"], instructions = instructions, None
-        given["system_prompt"] = instructions if prompt is None else prompt
-        given["settings"] = settings or None
-        given |= {_PARTS[each]: value for each, value in own.items()}
+            given["written_instructions"] = instructions
+        elif given["system_prompt"] is None:
+            given["system_prompt"] = instructions
         for attribute, value in given.items():
             if value is None:  # a subclass may define its own
                 continue
@@ -251,17 +240,17 @@ class Agent(AgentSpec[DepsT, OutputT]):
         if chosen is None:
             message = f"the agent {self.name!r} has no model; give it one, such as openai:gpt-5"
             raise AgentConfigError(message)
-        if named := named_tools(self.tools or ()):
+        if named := read_tools(self.tools).names:
             message = (
                 f"the agent {self.name!r} names the tool {named[0]!r}; only a bundle has tools"
             )
             raise AgentConfigError(f"{message} by name, so give it the tool itself")
         with raise_as_agent_error():
             provider = _open_provider(chosen)
-        parts = AgentBuilder().provider(provider).hook_executor(self._hooks or HookExecutor())
-        parts.tool_registry(ToolRegistry(permissions=self._permissions))
+        parts = AgentBuilder().provider(provider).hook_executor(self.hooks or HookExecutor())
+        parts.tool_registry(ToolRegistry(permissions=self.permissions))
         parts.secrets({} if caller is None else caller.secrets)
-        bundle = parts.config(self._config or AgentConfig()).build()
+        bundle = parts.config(self.config or AgentConfig()).build()
         return AgentSession(
             self,
             session_id,
@@ -278,19 +267,20 @@ class Agent(AgentSpec[DepsT, OutputT]):
         Raises:
             AgentError: `Config`; it has hooks, or names tools of a bundle.
         """
-        if self._hooks is not None:
+        if self.hooks is not None:
             message = f"the agent {self.name!r} has hooks, which only run in the toolkit"
             raise AgentConfigError(message)
-        if named := named_tools(self.tools or ()):
+        given_tools = read_tools(self.tools)
+        if named := given_tools.names:
             message = f"the agent {self.name!r} names the tool {named[0]!r} of a bundle"
             raise AgentConfigError(f"{message}; give it the tool itself")
         given: dict[str, Any] = {
             name: value for name, value in self.settings.items() if name in _OF_ENGINE
         }
-        if self._permissions is not None:
-            checks = PermissionChecker(self._permissions)
+        if self.permissions is not None:
+            checks = PermissionChecker(self.permissions)
             given["extensions"] = [*given.get("extensions", ()), checks]
-        tools = [*own_tools(self.tools or ()), *toolsets_of(self.tools or ())]
+        tools = [*given_tools.own, *given_tools.toolsets]
         with raise_as_agent_error():
             return EngineAgent(
                 re.sub(r"[^A-Za-z0-9_-]+", "_", self.name).strip("_")[:64] or "agent",
@@ -330,7 +320,7 @@ class Agent(AgentSpec[DepsT, OutputT]):
                 reason = f"{max_depth} agents have called one another; answer without another one"
                 raise ToolExecutionError(own_name, reason)
             if caller is not None and isinstance(caller.guard, PermissionChecker):
-                asks = self._permissions is None or self._permissions.ask is None
+                asks = self.permissions is None or self.permissions.ask is None
                 guard = caller.guard.of_child(asks=asks)
                 options["extensions"] = [*self.settings.get("extensions", ()), guard]
             try:

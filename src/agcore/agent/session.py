@@ -23,9 +23,7 @@ from agcore.agent.spec import (
     TurnArgs,
     Usable,
     check_parts,
-    named_tools,
-    own_tools,
-    toolsets_of,
+    read_tools,
 )
 from agcore.agent.streams import AgentStream
 from agcore.llm import (
@@ -145,7 +143,7 @@ class AgentSession(Generic[DepsT, OutputT]):
         self._owned = owned
         self._is_entered = False
         self._stack = AsyncExitStack()
-        self._kept: tuple[AgentSpec[Any, Any], _Opened] | None = None
+        self._kept: AgentSpec[Any, Any] | None = None
         self._served: _Opened = ()
         self._brought: _Opened = ()
         self._turn_index = 0
@@ -404,11 +402,8 @@ class AgentSession(Generic[DepsT, OutputT]):
                     prompt = self._layers.compose(prompt, more)
                 self._cycle.with_system_prompt(prompt)
                 replies: list[ChatResponse] = []
-                async with self._toolsets() as self._served, AsyncExitStack() as stack:
-                    agents = toolsets_of(self.agent.tools or ())
-                    asked = toolsets_of(settings.get("tools") or ())
-                    asked = [each for each in asked if each not in agents]
-                    self._brought = await _open_all(stack, asked)
+                async with AsyncExitStack() as stack:
+                    await self._open_toolsets(stack, settings.get("tools"))
                     try:
                         yield replies
                     finally:
@@ -421,19 +416,14 @@ class AgentSession(Generic[DepsT, OutputT]):
                         replace(end, response=replies[0], usage=self._cycle.turn_usage())
                     )
 
-    @asynccontextmanager
-    async def _toolsets(self) -> AsyncGenerator[_Opened]:
-        """Open the agent's toolsets and yield their tools; an entered session keeps them open."""
-        given = toolsets_of(self.agent.tools or ())
-        if not self._is_entered or not given:
-            async with AsyncExitStack() as stack:
-                yield await _open_all(stack, given)
-            return
-        if self._kept is None or self._kept[0] is not self.agent:
-            async with AsyncExitStack() as stack:
-                self._kept = self.agent, await _open_all(stack, given)
-                self._stack.push_async_exit(stack.pop_all())
-        yield self._kept[1]
+    async def _open_toolsets(self, turn: AsyncExitStack, asked: Collection[Usable] | None) -> None:
+        """Open the toolsets of the agent and of a turn; an entered session keeps the agent's."""
+        agents = read_tools(self.agent.tools).toolsets
+        if self._kept is not self.agent:
+            self._served = await _open_all(self._stack if self._is_entered else turn, agents)
+            self._kept = self.agent if self._is_entered else None
+        brought = (each for each in read_tools(asked).toolsets if each not in agents)
+        self._brought = await _open_all(turn, brought)
 
     async def _submit(self, text: Prompt, settings: SessionSettings) -> ChatResponse:
         given, tools = self._with_agents(settings), self._tools(settings.get("tools"))
@@ -496,7 +486,7 @@ class AgentSession(Generic[DepsT, OutputT]):
         offered = list(self.agent.tool_definitions(self.bundle))
         names = {tool.name for tool in offered}
         served = [tool for _, tools in self._served for tool in tools]
-        own = [*own_tools(self.agent.tools or ()), *self._own_tools, *served]
+        own = [*read_tools(self.agent.tools).own, *self._own_tools, *served]
         try:
             registry = self.bundle.tool_registry.for_session(self.session_id, names, more=own)
             if asked is not None:
@@ -510,16 +500,16 @@ class AgentSession(Generic[DepsT, OutputT]):
 
     def _asked_tools(self, known: ToolRegistry, asked: Collection[Usable]) -> ToolRegistry:
         """Return the tools of a turn that selects some of the known ones or brings its own."""
-        agents = [each for each in self.agent.tools or () if not isinstance(each, str)]
-        again = [each for each in asked if any(each is one for one in agents)]
-        names = {*named_tools(asked), *(tool.name for tool in own_tools(again))}
-        names |= {t.name for one, tools in self._served if one in again for t in tools}
+        agents = {id(each) for each in self.agent.tools or () if not isinstance(each, str)}
+        again = read_tools([each for each in asked if id(each) in agents])
+        given = read_tools([each for each in asked if id(each) not in agents])
+        names = {*again.names, *given.names, *(tool.name for tool in again.own)}
+        names |= {t.name for one, tools in self._served if one in again.toolsets for t in tools}
         if unknown := sorted(name for name in names if known.get(name) is None):
             reason = f"the agent {self.agent.name!r} has no tool named {unknown[0]!r}"
             hint = nearest(unknown[0], known.list_tools())
             raise AgentConfigError(f"{reason}{hint}; `tools` of a run names what it has")
-        brought = own_tools(each for each in asked if not any(each is one for one in again))
-        brought += [tool for _, tools in self._brought for tool in tools]
+        brought = [*given.own, *(tool for _, tools in self._brought for tool in tools)]
         return known.plus(brought).only({*names, *(tool.name for tool in brought)})
 
 
@@ -529,8 +519,12 @@ def _turn_settings(output_type: Any, args: TurnArgs[Any]) -> SessionSettings:
     return cast("SessionSettings", {**args, **asked})
 
 
-async def _open_all(stack: AsyncExitStack, given: Iterable[Toolset]) -> _Opened:
-    return [(each, await stack.enter_async_context(open_toolset(each))) for each in given]
+async def _open_all(owner: AsyncExitStack, given: Iterable[Toolset]) -> _Opened:
+    """Open toolsets, all or none; the owner closes them."""
+    async with AsyncExitStack() as stack:
+        opened = [(each, await stack.enter_async_context(open_toolset(each))) for each in given]
+        owner.push_async_exit(stack.pop_all())
+    return opened
 
 
 def _both(first: "Instructions", second: "Instructions") -> "Instructions":

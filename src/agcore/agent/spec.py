@@ -1,6 +1,7 @@
 """The parts of an agent that a session needs."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 from inspect import iscoroutinefunction, signature
 from typing import TYPE_CHECKING, Any, Generic, cast
 
@@ -82,8 +83,10 @@ class AgentSpec(Generic[DepsT, OutputT]):
     def tool_definitions(self, bundle: RuntimeBundle) -> list[ToolDefinition]:
         """Return the tools of a bundle that the model may call."""
         offered = bundle.tool_registry.definitions()
-        named = None if self.tools is None else named_tools(self.tools)
-        return [tool for tool in offered if named is None or tool.name in named]
+        if self.tools is None:
+            return offered
+        named = read_tools(self.tools).names
+        return [tool for tool in offered if tool.name in named]
 
 
 def check_parts(agent: Any, bundle: Any) -> None:
@@ -129,41 +132,39 @@ def check_parts(agent: Any, bundle: Any) -> None:
         raise AgentConfigError(f"{message} `bundle.tool_registry.definitions()`")
 
 
-def own_tools(given: Iterable[Usable]) -> list[AnyTool]:
-    """Return the tools in `given`, functions made into tools, without names and toolsets.
+@dataclass(frozen=True, slots=True)
+class GivenTools:
+    """The `tools` of an agent or a run, by kind.
+
+    Attributes:
+        names: of tools that are known without being given.
+        own: tools, with functions made into tools.
+        toolsets: to be opened.
+    """
+
+    names: list[str] = field(default_factory=list[str])
+    own: list[AnyTool] = field(default_factory=list[AnyTool])
+    toolsets: list[Toolset] = field(default_factory=list[Toolset])
+
+
+def read_tools(given: Iterable[Usable] | None) -> GivenTools:
+    """Return tools by kind.
 
     Raises:
         AgentError: `Config`; a function cannot be a tool, or `given` is one tool instead of a list.
     """
-    _require_list(given)
-    others = str | Toolset | ToolDefinition
-    with raise_as_agent_error():
-        return [make_tool(each) for each in given if not isinstance(each, others)]
-
-
-def toolsets_of(given: Iterable[Usable]) -> list[Toolset]:
-    """Return the toolsets in `given`.
-
-    Raises:
-        AgentError: `Config`; `given` is one tool instead of a list.
-    """
-    _require_list(given)
-    return [each for each in given if isinstance(each, Toolset)]
-
-
-def named_tools(given: Iterable[Usable]) -> list[str]:
-    """Return the names of known tools in `given`, which holds names, definitions and other tools.
-
-    Raises:
-        AgentError: `Config`; `given` is one tool instead of a list.
-    """
-    _require_list(given)
-    named = [each for each in given if isinstance(each, str | ToolDefinition)]
-    return [each if isinstance(each, str) else each.name for each in named]
-
-
-def _require_list(given: object) -> None:
     if isinstance(given, str):
         raise AgentConfigError(f"`tools` is a list; write [{given!r}]")
-    if not isinstance(given, Iterable):
+    if given is not None and not isinstance(given, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance] - a program's
         raise AgentConfigError(f"`tools` is a list, not {kind_of(given)}")
+    found = GivenTools()
+    for each in given or ():
+        match each:
+            case str() | ToolDefinition():
+                found.names.append(each if isinstance(each, str) else each.name)
+            case Toolset():
+                found.toolsets.append(each)
+            case _:
+                with raise_as_agent_error():
+                    found.own.append(make_tool(each))
+    return found

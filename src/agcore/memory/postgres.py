@@ -2,8 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Collection, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Self
 
 from agcore.memory.error import InvalidMemoryError, MemoryStorageError
@@ -11,6 +10,7 @@ from agcore.memory.items import LOOP_OWNER, ItemTable
 from agcore.memory.types import EvictionConfig
 from agent_core.aio.loops import running_loop
 from agent_core.errors import AgentCoreError, ConfigError, StorageError
+from agent_core.storage.sql import needing_postgres
 
 _TABLE_NAME = re.compile(r"[a-z_][a-z0-9_]{0,50}")
 _VERSION = "agcore memory 1"
@@ -108,9 +108,9 @@ class PostgresStore(ItemTable, indexes_pages=True):
         if not _TABLE_NAME.fullmatch(table):
             message = f"the table {table[:80]!r} needs a name of lower-case letters, digits and _"
             raise InvalidMemoryError(message)
-        with _needing_psycopg():
-            from agent_core.storage.postgres.connections import Threads  # noqa: PLC0415
         try:
+            with needing_postgres():
+                from agent_core.storage.postgres.connections import Threads  # noqa: PLC0415
             await asyncio.to_thread(_create_table, url, table)
         except (StorageError, ConfigError) as error:
             raise _unusable(table, error) from error
@@ -182,14 +182,3 @@ def _unusable(table: str, error: AgentCoreError) -> MemoryStorageError:
         reason = "its user may not create or use the tables; give the user the right, or have the"
         reason += " owner of the database open the store once and grant them"
     return MemoryStorageError(f"the memory store {table} in Postgres cannot be used: {reason}")
-
-
-@contextmanager
-def _needing_psycopg() -> Generator[None]:
-    try:
-        yield
-    except ImportError as error:
-        from agent_core.installation import extra_command  # noqa: PLC0415 - rarely missing
-
-        message = f"a memory store in Postgres needs the extra postgres ({error}); to install it:"
-        raise MemoryStorageError(f"{message}\n{extra_command('postgres')}") from None

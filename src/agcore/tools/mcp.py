@@ -8,20 +8,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import ValidationError
-
 from agcore.tools.error import McpToolError, tool_error_from
 from agcore.tools.registry import ToolRegistry
 from agent_core.config.models import ToolsConfig
-from agent_core.config.problems import problems_of
-from agent_core.errors import ToolError
-from agent_core.mcp import McpTools, McpToolset, ServerFailure, secret_values
-from agent_core.mcp.config import HttpServer, ServerConfig, StdioServer
+from agent_core.errors import ConfigError, ToolError
+from agent_core.mcp import (
+    McpHttp,
+    McpStdio,
+    McpTools,
+    McpToolset,
+    ServerFailure,
+    secret_values,
+)
+from agent_core.mcp.config import StdioServer
 from agent_core.mcp.discovery import DiscoveryCache
 from agent_core.mcp.tools import PREFIX
 from agent_core.redaction import Redactor
 from agent_core.tools import Action, Tool, ToolContext, ToolOutput, wrap
-from agent_core.tools.toolsets import ToolFilter, Toolset, opened
+from agent_core.tools.toolsets import Toolset, opened
 from agent_core.types import ToolDefinition, ToolResult
 
 TIMEOUT_S = 30.0
@@ -44,7 +48,8 @@ class McpClient:
         env: further environment variables of the program.
         cwd: its working folder; the root folder by default, so that no project file is picked up.
         timeout_s: for the start, and for each call, in seconds above 0.
-        server_id: becomes part of the tools' names: `mcp.<server_id>.<tool>`.
+        server_id: becomes part of the tools' names, `mcp.<server_id>.<tool>`: letters, digits,
+            `_` and `-`.
 
     Raises:
         ToolError: `Mcp`; there is not exactly one of `command` and `url`, or a value cannot
@@ -66,44 +71,35 @@ class McpClient:
         if not 0 < timeout_s < math.inf:
             message = f"timeout_s is {timeout_s:g}; give seconds above 0, or leave it out"
             raise McpToolError(server_id, message)
-        milliseconds = max(1, round(timeout_s * 1000))
-        fields: dict[str, Any] = {"timeout_ms": milliseconds}
-        if command is not None:
-            model = StdioServer
-            fields |= {"command": command, "args": list(args), "env": dict(env or {})}
-            fields["cwd"] = str(cwd or Path(os.sep))
-        else:
-            model = HttpServer
-            fields |= {"url": url, "headers": dict(headers or {})}
         if (command is None) == (url is None):
             raise McpToolError(server_id, "give exactly one of command and url")
+        limit = max(1, round(timeout_s * 1000))
         try:
-            server = model.model_validate(fields)
-        except ValidationError as error:
-            raise McpToolError(server_id, str(problems_of(error, model)[0])) from None
-        self._set_up(server_id, server)
+            if command is None:
+                server = McpHttp(server_id, url or "", headers=headers, timeout_ms=limit)
+            else:
+                server = McpStdio(server_id, command, args, env=env, cwd=cwd, timeout_ms=limit)
+        except ConfigError as error:
+            raise McpToolError(server_id, error.message) from None
+        self._set_up(server)
 
     @classmethod
     def of(cls, toolset: McpToolset) -> Self:
         """Create a client for a server given as a toolset (`McpStdio`, `McpHttp`)."""
-        server = toolset.server
-        if isinstance(server, StdioServer) and server.cwd is None:
-            server = server.model_copy(update={"cwd": os.sep})
         client = cls.__new__(cls)
-        client._set_up(toolset.name, server, toolset.filter)  # noqa: SLF001 - its own class
+        client._set_up(toolset)  # noqa: SLF001 - its own class
         return client
 
-    def _set_up(
-        self, server_id: str, server: ServerConfig, chosen: ToolFilter | None = None
-    ) -> None:
-        if not server_id.strip():
-            raise McpToolError(server_id, "the id of the server is empty; give it one")
+    def _set_up(self, toolset: McpToolset) -> None:
+        server_id, server = toolset.name, toolset.server
+        if isinstance(server, StdioServer) and server.cwd is None:
+            server = server.model_copy(update={"cwd": os.sep})
         milliseconds = server.timeout_ms
         limits = ToolsConfig(default_timeout_ms=milliseconds, max_timeout_ms=milliseconds)
         self._prefix = f"{PREFIX}{server_id}."
         self._server_id = server_id
         self._timeout_s = milliseconds / 1000
-        filters = {} if chosen is None else {server_id: chosen}
+        filters = {} if toolset.filter is None else {server_id: toolset.filter}
         self._servers = McpTools(
             {server_id: server}, limits, cache=DiscoveryCache(), filters=filters
         )

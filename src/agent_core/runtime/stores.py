@@ -2,8 +2,8 @@
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, closing, contextmanager
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, closing
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -11,9 +11,9 @@ from msgspec import Struct
 from agent_core.config.databases import find_database_url
 from agent_core.config.paths import Setup, database_key
 from agent_core.disk.unfinished import UnfinishedWrites
-from agent_core.errors import ConfigError, ErrorCode
 from agent_core.runtime.start_clock import StartClock
 from agent_core.storage.owners import Owner
+from agent_core.storage.sql import needing_postgres
 from agent_core.storage.sqlite import SqliteSessionStore
 from agent_core.storage.store import SessionStore
 
@@ -155,20 +155,3 @@ def open_blobs(url: str, objects: str | None) -> "PostgresBlobs":
 
         contents = ObjectBlobs.at(objects)
     return PostgresBlobs(url, contents)
-
-
-@contextmanager
-def needing_postgres() -> Generator[None]:
-    """Report a failed import in the block as missing packages for Postgres.
-
-    Raises:
-        ConfigError: a package for Postgres is missing.
-    """
-    try:
-        yield
-    except ImportError as error:
-        from agent_core.installation import extra_command  # noqa: PLC0415 - rarely missing
-
-        message = f"a Postgres database needs the extra postgres ({error}); to install it:"
-        command = extra_command("postgres")
-        raise ConfigError(ErrorCode.CONFIG_ERROR, f"{message}\n{command}") from None

@@ -1,10 +1,11 @@
 """Interface of a database for the jobs of `storage`: SQLite has it, `postgres` adapts to it."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal, Protocol, TypeVar
 
-from agent_core.errors import ErrorCode, StorageError
+from agent_core.errors import ConfigError, ErrorCode, StorageError
 
 Result = TypeVar("Result")
 
@@ -128,3 +129,20 @@ class NoWriter:
             "this runtime was opened with read_only=True; open one without it to change anything"
         )
         return StorageError(ErrorCode.STORAGE_ERROR, message)
+
+
+@contextmanager
+def needing_postgres() -> Generator[None]:
+    """Report a failed import in the block as missing packages for Postgres.
+
+    Raises:
+        ConfigError: a package for Postgres is missing.
+    """
+    try:
+        yield
+    except ImportError as error:
+        from agent_core.installation import extra_command  # noqa: PLC0415 - rarely missing
+
+        message = f"a Postgres database needs the extra postgres ({error}); to install it:"
+        command = extra_command("postgres")
+        raise ConfigError(ErrorCode.CONFIG_ERROR, f"{message}\n{command}") from None

@@ -22,7 +22,7 @@ from typing import Any, Self
 from agent_core import AgentRuntime, RunStatus
 from agent_core.assets import load_asset
 from agent_core.providers.scripted import Calls, Says, calls
-from agent_core.text import mark_content
+from agent_core.text.content import mark_content
 from isolation import Home
 from model_server import ModelServer, Received, Reply
 from runtimes import Asked, ask

@@ -203,6 +203,42 @@ def test_importing_a_package_loads_nothing_that_only_some_programs_need(package:
     assert package in loaded
 
 
+VERSION_LOADS = {
+    *("agent_core", "agent_core.loading", "agent_core.cli", "agent_core.cli.command"),
+    *("agent_core.cli.exit_codes", "agent_core.cli.streams"),
+}
+HELP_LOADS = VERSION_LOADS | {
+    *("agent_core.text", "agent_core.cli.arguments", "agent_core.cli.layout"),
+    *("agent_core.cli.options", "agent_core.cli.commands", "agent_core.cli.commands.run"),
+}
+DEAR_ONES = {
+    *("dataclasses", "datetime", "hashlib", "importlib.metadata", "inspect", "json"),
+    *("msgspec", "pathlib", "shutil", "signal", "typing_extensions", "urllib.parse"),
+}
+"""Modules that take longer to import than the version and the help to be shown."""
+
+
+@together(
+    ("option", "ours", "dear"),
+    [
+        ("--version", VERSION_LOADS, DEAR_ONES | {"argparse", "re", "typing"}),
+        ("--help", HELP_LOADS, DEAR_ONES),
+    ],
+)
+def test_version_and_help_load_few_modules(option: str, ours: set[str], dear: set[str]) -> None:
+    program = (
+        f"import sys; sys.path.insert(0, {str(SOURCES)!r})\n"
+        f"from agent_core.cli import main; assert main([{option!r}]) == 0\n"
+        "print(*sys.modules)"
+    )
+    done = subprocess.run(  # noqa: S603 — our own interpreter and text; `-S`: nothing is loaded
+        [sys.executable, "-S", "-c", program], capture_output=True, text=True, check=True
+    )
+    loaded = {*done.stdout.splitlines()[-1].split()}
+    assert {name for name in loaded if name.startswith("agent_core")} <= ours
+    assert not dear & loaded
+
+
 @pytest.mark.parametrize("package", ["agent_core", "kgent"])
 def test_help_loads_nothing_that_a_command_needs(package: str) -> None:
     program = (

@@ -11,7 +11,7 @@
 Names are imported when they are first used, so that `import agent_core` itself costs nothing.
 """
 
-from typing import TYPE_CHECKING
+TYPE_CHECKING = False  # type checkers know the name, and `typing` is slow to import
 
 if TYPE_CHECKING:
     from agent_core.api import AgentRuntime, RunError, RunHandle, RunResult, Session

@@ -1,22 +1,33 @@
 """Modules that are loaded when they are first needed, and the installed version."""
 
 import gc
+import os
 import sys
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 
+_RECORDS, _END_OF_RECORDS = "soong_agent-", ".dist-info"
+"""The name of the folder of an installation begins and ends with this."""
 
-@cache  # it reads files, and a process keeps the version that it was started with
+
+@cache  # it reads folders, and a process keeps the version that it was started with
 def installed_version() -> str | None:
-    """Return the version of the three packages; None if they are not installed."""
-    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - slow to import
+    """Return the version of the three packages; None if they are not installed.
 
-    try:
-        return version("soong-agent")
-    except PackageNotFoundError:
-        return None
+    It is in the name of the folder that an installer has written beside the packages, and
+    `importlib.metadata` is slow to import.
+    """
+    for folder in sys.path:
+        try:
+            names = os.listdir(folder or ".")  # noqa: PTH208 - so is `pathlib`
+        except OSError:  # an archive, or nothing
+            continue
+        for name in names:
+            if name.startswith(_RECORDS) and name.endswith(_END_OF_RECORDS):
+                return name[len(_RECORDS) : -len(_END_OF_RECORDS)]
+    return None
 
 
 def require_platform(program: str) -> None:

@@ -18,12 +18,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from agent_core.cli.layout import window_size
 from agent_core.cli.options import HelpLayout, PlainParser
-from agent_core.cli.streams import (
-    catch_signals,
-    flush_output,
-    open_missing_streams,
-    report_output_error,
-)
+from agent_core.cli.signals import catch_signals
+from agent_core.cli.streams import flush_output, open_missing_streams, report_output_error
 from agent_core.loading import require_platform
 from agent_core.opening import write_text
 from agent_core.text import visible

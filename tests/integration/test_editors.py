@@ -16,7 +16,7 @@ from PIL import Image
 
 from agent_core.installation import extra_command
 from agent_core.providers.scripted import Hangs, Says, calls
-from agent_core.text import mark_content
+from agent_core.text.content import mark_content
 from editors import COMMAND, WAIT_S, Editor, EditorError, text_of
 from isolation import Home
 from model_server import ModelServer, Received, Reply, Status

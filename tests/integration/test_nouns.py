@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_core.cli.command import parse
+from agent_core.cli.arguments import parse
 from isolation import Home
 from session_stories import SOONG
 from tables import together

@@ -8,7 +8,7 @@ import pytest
 
 from agent_core import ImageBlock, ModelRequest, RunStatus, TextBlock, UserMessage
 from agent_core.providers.scripted import ScriptedProvider, calls
-from agent_core.text import mark_content
+from agent_core.text.content import mark_content
 from captures import Key
 from integration.test_chat import CTRL_D, ENTER, READY, converse
 from integration.test_compaction import CONFIG, Reply, is_compact, said, split, summarised

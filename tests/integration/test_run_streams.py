@@ -15,7 +15,7 @@ import pytest
 
 from agent_core.process.confinement import probe
 from agent_core.providers.scripted import Calls, Fails, Hangs, Says, ScriptedCall, calls
-from agent_core.text import without_content
+from agent_core.text.content import without_content
 from agent_core.types import RuntimeEvent
 from isolation import Home
 from model_server import Answer, ModelServer, Reply

@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 import warm
-from agent_core.cli.command import build_parser
+from agent_core.cli.arguments import build_parser
 from agent_core.config.load import read_setup
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "scale"

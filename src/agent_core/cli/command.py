@@ -1,33 +1,28 @@
-"""Reads the arguments, prepares the process, and turns every outcome into an exit code.
+"""Prepares the process, carries out a command, and turns every outcome into an exit code.
 
-Only the standard library is imported here: help and usage errors answer at once.
+What a command needs is imported once it is known: `--version` needs not even the arguments of the
+others.
 """
 
 import sys
-from argparse import SUPPRESS
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
-from typing import Any
 
-from agent_core.cli.commands import GROUPS, add_commands
-from agent_core.cli.commands.run import (
-    DESCRIPTION,
-    SYNOPSIS,
-    find_misuse,
-    split_words,
-    take_words,
-)
-from agent_core.cli.exit_codes import INTERRUPTED, MISUSED
-from agent_core.cli.options import AFTER_DASHES, Options, Parser
+from agent_core.cli.exit_codes import COMPLETED, INTERRUPTED, MISUSED
 from agent_core.cli.streams import flush_output, open_missing_streams, report_output_error
 from agent_core.loading import installed_version, without_collection
+
+TYPE_CHECKING = False  # `typing` is slow to import
+
+if TYPE_CHECKING:
+    from agent_core.cli.options import RunLoop
 
 
 def execute(
     argv: Sequence[str] | None = None,
     project: str | None = None,
     *,
-    run_loop: Callable[[Coroutine[Any, Any, int]], int] | None = None,
+    run_loop: "RunLoop | None" = None,
 ) -> int:
     """Carry out the arguments and return the exit code; nothing is raised.
 
@@ -38,7 +33,7 @@ def execute(
     """
     open_missing_streams()
     try:
-        code = _execute(argv, project, run_loop)
+        code = _execute(sys.argv[1:] if argv is None else argv, project, run_loop)
     except KeyboardInterrupt:  # before the run had begun to listen for it
         code = INTERRUPTED
         if sys.stderr.isatty():  # which has shown `^C` where the line was
@@ -48,115 +43,19 @@ def execute(
     return flush_output(code, "soong-agent")
 
 
-def _execute(
-    argv: Sequence[str] | None,
-    project: str | None,
-    run_loop: Callable[[Coroutine[Any, Any, int]], int] | None,
-) -> int:
+def _execute(argv: Sequence[str], project: str | None, run_loop: "RunLoop | None") -> int:
+    if [*argv] == ["--version"]:
+        print(f"soong-agent {installed_version() or '(not installed)'}")
+        return COMPLETED
+    from agent_core.cli.arguments import parse  # noqa: PLC0415 - loads argparse
+
     try:
-        options = parse(sys.argv[1:] if argv is None else argv)
-    except SystemExit as leaving:  # argparse exits: help, version, wrong usage
+        options = parse(argv)
+    except SystemExit as leaving:  # argparse exits: help, wrong usage
         return leaving.code if isinstance(leaving.code, int) else MISUSED
     options.execute, options.run_loop = execute, run_loop
     options.path = options.path or project
     module, _, name = options.work.partition(":")
     with without_collection():  # help and wrong usage have not waited for it
-        do: Callable[[Options], int] = getattr(import_module(module), name)
+        do = getattr(import_module(module), name)
     return do(options)
-
-
-def parse(argv: Sequence[str]) -> Options:
-    """Read the arguments.
-
-    Raises:
-        SystemExit: help or the version was shown, or they are wrong, which has been said.
-    """
-    opens_chat = _opens_chat(argv)
-    if opens_chat:
-        argv = ["chat", *argv]
-    first, *rest = argv or [""]
-    if first in _names():
-        parser = _parser_of([first])
-    else:
-        parser = _parser_of([]) if first == "--version" and not rest else build_parser()
-    options = Options(build_parser=build_parser)
-    argv = _with_default_action(argv, parser)
-    before, after = split_words(argv)
-    if first == "mcp":
-        from agent_core.cli.commands import mcp  # noqa: PLC0415 - few commands need it
-
-        before, after = mcp.split_words(argv, parser)
-    options, unknown = parser.parse_known_args(before, options)
-    if options.command == "run":
-        unknown = take_words(options, unknown, after)
-    options.words = after or options.words
-    if unknown:
-        chosen = parser
-        for name in filter(None, (options.command, options.action)):
-            chosen = chosen.commands.get(name, chosen)
-        chosen.refuse(unknown, AFTER_DASHES if options.command == "run" else "")
-    if options.version:
-        print(f"soong-agent {installed_version() or '(not installed)'}")
-        parser.exit()
-    if options.command is None:
-        parser.error('a command is missing; for example: soong-agent run "…"')
-    if opens_chat and (word := next(iter(options.message), "")) in _names():
-        parser.error(f"the command comes first: soong-agent {word} …")
-    problem = find_misuse(options) if options.command == "run" else None
-    if options.command in {"chat", "mcp"}:
-        own = import_module(f"agent_core.cli.commands.{options.command}")
-        problem = own.find_misuse(options)
-    if problem is not None:
-        parser.error(problem)
-    return options
-
-
-def _opens_chat(argv: Sequence[str]) -> bool:
-    """Return whether a terminal's arguments name no command: they are those of `chat`."""
-    first = argv[0] if argv else ""
-    is_open = not first or first.startswith("-") or len(first.split()) > 1
-    if not is_open or first in {"-h", "--help", "--version"}:
-        return False
-    return sys.stdin.isatty() and sys.stdout.isatty()
-
-
-def _names() -> Iterable[str]:
-    return (name for names in GROUPS.values() for name in names)
-
-
-def _with_default_action(argv: Sequence[str], parser: Parser) -> Sequence[str]:
-    """Add the default action of a command of which only options are given."""
-    first, *rest = argv or [""]
-    command = parser.commands.get(first)
-    if command is None or not command.default or rest[:1] in (["-h"], ["--help"]):
-        return argv
-    if any(word in command.commands for word in rest) or (rest and rest[0][:1] != "-"):
-        return argv
-    return [first, command.default, *rest]
-
-
-def build_parser() -> Parser:
-    """Build the parser of all commands."""
-    parser = _parser_of(_names())
-    lines = [DESCRIPTION]
-    for group, names in GROUPS.items():
-        lines += ["", f"{group}:"]
-        lines += (f"  {name:<12} {parser.commands[name].what}" for name in names)
-    lines += ["", "soong-agent <command> --help shows details. On a terminal, chat is the default."]
-    parser.description = "\n".join(lines)
-    # The most used command should not need a second look: its help is part of this one.
-    parser.epilog = parser.commands["run"].format_help()
-    return parser
-
-
-def _parser_of(names: Iterable[str]) -> Parser:
-    """Build a parser for the named commands; building all takes as long as loading argparse."""
-    parser = Parser(prog="soong-agent")
-    parser.add_argument("--version", action="store_true", help="show the version and exit")
-    commands = parser.add_subparsers(
-        dest="command", metavar="command", parser_class=Parser, help=SUPPRESS
-    )
-    parser.commands = commands.choices
-    add_commands(commands, names)
-    parser.usage = f"soong-agent [-h] [--version] {SYNOPSIS}"
-    return parser

@@ -11,7 +11,7 @@ from msgspec import Struct
 from agent_core.cli.options import Options
 from agent_core.cli.terminal import Style, Terminal
 from agent_core.errors import AgentCoreError, ErrorCode
-from agent_core.text import mark_content
+from agent_core.text.content import mark_content
 
 MOST_CONTENT = 10 * 2**20
 """Bytes of standard input that a message may have."""

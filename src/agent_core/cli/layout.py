@@ -2,19 +2,16 @@
 
 import os
 import re
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TextIO, TypeVar
+from typing import NamedTuple, TextIO, TypeVar
 from unicodedata import category
-
-from msgspec import Struct
 
 from agent_core.text import visible
 
 Look = TypeVar("Look")
 
 
-class Signs(Struct, frozen=True):
+class Signs(NamedTuple):
     """Signs of the screen, in the letters that a stream can write."""
 
     call: str = "●"
@@ -44,7 +41,15 @@ def window_size(stream: TextIO) -> os.terminal_size:
         size = os.get_terminal_size(stream.fileno())
     except (OSError, ValueError):  # no terminal
         size = os.terminal_size((0, 0))
-    return size if size.columns and size.lines else shutil.get_terminal_size()
+    if size.columns and size.lines:
+        return size
+    return os.terminal_size((_stated("COLUMNS", 80), _stated("LINES", 24)))
+
+
+def _stated(name: str, default: int) -> int:
+    """Return a size that the environment states."""
+    value = os.environ.get(name, "")
+    return int(value) if value.isdecimal() and int(value) else default
 
 
 def reflows(environ: Mapping[str, str]) -> bool:

@@ -4,7 +4,6 @@ import argparse
 import re
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from datetime import datetime, timedelta
 from math import inf
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
 
@@ -13,6 +12,8 @@ from agent_core.cli.layout import window_size, wrapped
 from agent_core.text import visible
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from agent_core.types import PermissionMode
 
 AFTER_DASHES = 'a message that begins with a dash goes after --: soong-agent run -- "-…"'
@@ -25,6 +26,10 @@ _CURES = {
 _INCOMPLETE = "the following arguments are required"
 _MOST_NAMED = 12
 _EXAMPLE = re.compile(r"^  .*soong-agent .*$", re.MULTILINE)
+
+
+RunLoop: TypeAlias = Callable[[Coroutine[Any, Any, int]], int]
+"""Runs a coroutine to its end, as `asyncio.run` does."""
 
 
 class HelpLayout(argparse.RawDescriptionHelpFormatter):
@@ -44,7 +49,7 @@ class Options(argparse.Namespace):
 
     work: str
     execute: Callable[..., int]
-    run_loop: Callable[[Coroutine[Any, Any, int]], int] | None = None
+    run_loop: RunLoop | None = None
     build_parser: "Callable[[], Parser]"
     version: bool = False
     command: str | None = None
@@ -75,8 +80,8 @@ class Options(argparse.Namespace):
     svg: str | None = None
     limit: int = 20
     by: "Literal['session', 'project', 'model', 'day'] | None" = None
-    since: datetime | None = None
-    older_than: datetime | None = None
+    since: "datetime | None" = None
+    older_than: "datetime | None" = None
     keep_last: int | None = None
     dry_run: bool = False
     yes: bool = False
@@ -270,12 +275,14 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
-def moment(text: str) -> datetime:
+def moment(text: str) -> "datetime":
     """A moment of the local time, or one so long ago.
 
     Raises:
         argparse.ArgumentTypeError: it is something else.
     """
+    from datetime import datetime, timedelta  # noqa: PLC0415 - few commands take a time
+
     units = {"h": "hours", "d": "days", "w": "weeks"}
     try:
         if ago := re.fullmatch(r"([0-9]{1,6})([hdw])", text):

@@ -30,7 +30,8 @@ from agent_core.cli.setup import (
     read_command_setup,
     show_warnings,
 )
-from agent_core.cli.streams import catch_signals, is_output_closed
+from agent_core.cli.signals import catch_signals
+from agent_core.cli.streams import is_output_closed
 from agent_core.cli.terminal import OutputClosedError, Style, Terminal, exit_code_of
 from agent_core.cli.view import RunView, answer_hints
 from agent_core.cli.wishes import finish_wishes

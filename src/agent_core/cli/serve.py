@@ -16,7 +16,8 @@ from msgspec.structs import replace
 from agent_core.cli.exit_codes import COMPLETED, MISUSED, OUTPUT_CLOSED
 from agent_core.cli.options import Options
 from agent_core.cli.setup import NO_MODEL, build_terminal_redactor, open_runtime, show_warnings
-from agent_core.cli.streams import catch_signals, is_output_closed
+from agent_core.cli.signals import catch_signals
+from agent_core.cli.streams import is_output_closed
 from agent_core.cli.terminal import exit_code_of
 from agent_core.cli.tokens import is_loopback, read_token, require_token
 from agent_core.config.databases import find_database_url

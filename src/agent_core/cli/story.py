@@ -24,7 +24,8 @@ from agent_core.history.reading import (
 )
 from agent_core.history.words import NOT_ACTIVE, SUMMARY, end_in_words, outcome_word, remarks
 from agent_core.runtime.background import read_background_usage
-from agent_core.text import Clean, plural, short_line, shortened, shown_json, visible
+from agent_core.text import Clean, plural, short_line, shortened, visible
+from agent_core.text.json_text import shown_json
 from agent_core.types import EventLevel, NodeType, Role, RunStatus, Usage
 
 _LONGEST_MESSAGE = 400

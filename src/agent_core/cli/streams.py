@@ -3,13 +3,9 @@
 import contextlib
 import errno
 import os
-import signal
 import sys
-from collections.abc import Callable, Generator
-from types import FrameType
 
 from agent_core.cli.exit_codes import FAILED, OUTPUT_CLOSED
-from agent_core.opening import open_descriptor
 
 _GONE = {errno.EPIPE, errno.EIO, errno.EBADF}  # no reader, no terminal, no file
 
@@ -32,7 +28,7 @@ def open_missing_streams() -> None:
         try:
             os.fstat(number)
         except OSError:
-            null = open_descriptor(os.devnull, os.O_RDONLY if number == 1 else os.O_RDWR)
+            null = _open_null(os.O_RDONLY if number == 1 else os.O_RDWR)
             if null != number:
                 os.dup2(null, number)
                 os.close(null)
@@ -54,42 +50,16 @@ def is_output_closed() -> bool:
     return False
 
 
+def _open_null(flags: int) -> int:
+    from agent_core.opening import open_descriptor  # noqa: PLC0415 - streams are rarely closed
+
+    return open_descriptor(os.devnull, flags)
+
+
 def _write_to_null(number: int) -> None:
-    null = open_descriptor(os.devnull, os.O_WRONLY)
+    null = _open_null(os.O_WRONLY)
     os.dup2(null, number)
     os.close(null)
-
-
-@contextlib.contextmanager
-def catch_signals(
-    stop: Callable[[signal.Signals], object], *, leave: Callable[[int], object] | None = None
-) -> Generator[None]:
-    """Call `stop` at the first Ctrl-C, termination or hang-up; at the second, end the process.
-
-    Just before that, `leave` gets the exit code.
-
-    Plain signal handlers, not an event loop's: they also run while a write to a stuck pipe holds
-    up the loop, so that the second signal always gets through.
-    """
-    received: list[int] = []
-
-    def receive(number: int, _: FrameType | None) -> None:
-        received.append(number)
-        if len(received) > 1:
-            if leave is not None:
-                leave(128 + number)
-            os._exit(128 + number)
-        stop(signal.Signals(number))
-
-    # Signals ignored by the parent of the process (`nohup`) stay ignored.
-    ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    heard = [number for number in ends if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, receive) for number in heard}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def report_output_error(program: str, error: OSError) -> int:

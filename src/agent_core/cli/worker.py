@@ -9,7 +9,7 @@ from agent_core.api.worker import Worker
 from agent_core.cli.exit_codes import COMPLETED, FAILED
 from agent_core.cli.options import Options
 from agent_core.cli.setup import build_terminal_redactor, show_warnings
-from agent_core.cli.streams import catch_signals
+from agent_core.cli.signals import catch_signals
 from agent_core.cli.terminal import Style, Terminal, exit_code_of
 from agent_core.config.load import read_setup
 from agent_core.errors import AgentCoreError, ConfigError

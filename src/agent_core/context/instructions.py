@@ -29,7 +29,8 @@ from agent_core.opening import (
     read_text_file,
     version_of,
 )
-from agent_core.text import content_hash, fit_lines, one_line
+from agent_core.text import fit_lines, one_line
+from agent_core.text.content import content_hash
 from agent_core.tools.base import LoadedTexts, ToolContext, View
 from agent_core.tools.text import decode_text
 from agent_core.tools.workspace import Reading, path_to_read

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from agent_core.opening import MAX_TEXT_BYTES, FileVersion, read_text_file, version_of
 from agent_core.providers.estimates import estimate_blocks
-from agent_core.text import content_hash
+from agent_core.text.content import content_hash
 from agent_core.tools.text import decode_text
 from agent_core.types import JsonBlock, Node, NodeType, TextBlock, ToolResultBlock
 

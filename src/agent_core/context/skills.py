@@ -21,7 +21,8 @@ from agent_core.opening import (
     read_text_file,
     version_of,
 )
-from agent_core.text import content_hash, estimate_text, fit_lines, one_line, short_line
+from agent_core.text import estimate_text, fit_lines, one_line, short_line
+from agent_core.text.content import content_hash
 from agent_core.tools.base import Action, LoadedTexts, Tool, ToolContext, ToolOutput, View
 from agent_core.tools.registry import model_tool
 from agent_core.tools.schema import Arguments

@@ -19,13 +19,8 @@ from agent_core.assets import load_asset
 from agent_core.context.loaded import is_from_disk
 from agent_core.context.messages import wrap, wrap_node
 from agent_core.providers.estimates import estimate_tools, json_bytes
-from agent_core.text import (
-    BYTES_PER_TOKEN,
-    content_hash,
-    estimate_text,
-    join_surrogates,
-    one_line,
-)
+from agent_core.text import BYTES_PER_TOKEN, estimate_text, join_surrogates, one_line
+from agent_core.text.content import content_hash
 from agent_core.tools.text import decode_text
 from agent_core.types import AgentDefinition, AgentRole, Node, NodeType, SystemBlock, ToolDefinition
 

@@ -19,7 +19,8 @@ from agent_core.history.reading import (
 from agent_core.history.service_tools import source_lines, use_line
 from agent_core.history.tree import Branch, grow_tree
 from agent_core.history.words import NOT_ACTIVE, SUMMARY, UNSEEN, outcome_word, remarks, speaker
-from agent_core.text import Clean, lines_of_diff, short_line, shortened, shown_json
+from agent_core.text import Clean, lines_of_diff, short_line, shortened
+from agent_core.text.json_text import shown_json
 from agent_core.text.languages import ENGLISH, Language
 from agent_core.text.pages import (
     facts_list,

@@ -11,7 +11,7 @@ from agent_core.errors import ErrorCode, StorageError, describe_error
 from agent_core.events.projection import Call, PlacedEvent, Projection
 from agent_core.history.service_tools import source_lines, use_line
 from agent_core.history.words import SENT, TAKEN_BACK, UNDELIVERED, event_line, story_words
-from agent_core.text import shown_json
+from agent_core.text.json_text import shown_json
 from agent_core.text.languages import ENGLISH, Language
 from agent_core.types import (
     AgentRecord,

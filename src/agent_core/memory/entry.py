@@ -9,7 +9,9 @@ from typing import Any, cast
 from msgspec import Struct, field
 
 from agent_core.assets import FrontMatter, parse_front_matter
-from agent_core.text import content_hash, one_line, strict_json
+from agent_core.text import one_line
+from agent_core.text.content import content_hash
+from agent_core.text.json_text import strict_json
 
 CATEGORIES = ("user", "feedback", "reference")
 """The folders of the memory."""

@@ -29,7 +29,7 @@ from agent_core.storage.owners import Owner
 from agent_core.storage.rows import node_not_found, session_not_found
 from agent_core.storage.store import SessionStore
 from agent_core.storage.workspaces import MovedMeanwhileError
-from agent_core.text import without_content
+from agent_core.text.content import without_content
 from agent_core.types import EventType, Node, NodeType, Role, SessionRecord, utc_now
 
 if TYPE_CHECKING:

@@ -23,7 +23,8 @@ from pydantic_core import PydanticSerializationError, from_json
 
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.storage.sql import Connection, Cursor, FoundRow
-from agent_core.text import shown_id, strict_json
+from agent_core.text import shown_id
+from agent_core.text.json_text import strict_json
 from agent_core.types import (
     AgentRecord,
     Batch,

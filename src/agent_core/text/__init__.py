@@ -1,8 +1,5 @@
 """Pure functions on text that several packages use."""
 
-import hashlib
-import json
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
@@ -75,11 +72,6 @@ def join_surrogates(text: str) -> str:
     return text
 
 
-def content_hash(content: bytes) -> str:
-    """Return a hash that identifies a version of a text."""
-    return hashlib.sha256(content).hexdigest()
-
-
 def estimate_text(text: str) -> int:
     """Estimate the tokens of a text: its UTF-8 bytes, four to a token."""
     size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
@@ -111,13 +103,13 @@ def noun(count: int, one: str, many: str = "") -> str:
     return one if count == 1 else many or f"{one}s"
 
 
-_SOUNDS_OPEN = re.compile(r"[AEFHILMNORSX](?![a-z])|(?!uni|use|eu|one)[aeiou]", re.IGNORECASE)
+_SOUNDS_OPEN = r"[AEFHILMNORSX](?![a-z])|(?!uni|use|eu|one)[aeiou]"
 """Beginnings of words that are spoken with a vowel: letters that are spelled, and vowels."""
 
 
 def with_article(word: str) -> str:
     """Return a word, such as the name of a type, with its indefinite article."""
-    return f"{'an' if _SOUNDS_OPEN.match(word) else 'a'} {word}"
+    return f"{'an' if re.match(_SOUNDS_OPEN, word, re.IGNORECASE) else 'a'} {word}"
 
 
 def kind_of(value: object) -> str:
@@ -219,50 +211,6 @@ def lines_of_diff(diff: str) -> list[str]:
     return [line.removesuffix("\r") for line in diff.removesuffix("\n").split("\n") if diff]
 
 
-def strict_json(
-    value: object, *, default: Callable[[Any], object] | None = None, **layout: Any
-) -> str:
-    """Return the JSON text of a value; numbers that JSON does not have become null.
-
-    Args:
-        value: of plain types, and of those that `default` replaces by plain ones.
-        default: as for `json.dumps`.
-        layout: other arguments of `json.dumps`.
-
-    Raises:
-        TypeError: a part of JSON cannot express it.
-        ValueError: it contains itself.
-        RecursionError: it is nested too deeply, or contains itself.
-    """
-    try:
-        return json.dumps(value, default=default, allow_nan=False, **layout)
-    except ValueError:
-        return json.dumps(_finite(value, default), allow_nan=False, **layout)
-
-
-def _finite(value: object, default: Callable[[Any], object] | None) -> object:
-    match value:
-        case None | str() | bool() | int():
-            return value
-        case float():
-            return value if math.isfinite(value) else None
-        case dict():
-            items = cast("dict[object, object]", value).items()
-            return {key: _finite(item, default) for key, item in items}
-        case list() | tuple():
-            return [_finite(item, default) for item in cast("list[object]", value)]
-        case _:
-            return value if default is None else _finite(default(value), default)
-
-
-def shown_json(value: object, *, indent: int | None = None) -> str:
-    """Return `value` as readable JSON; a note if it is nested too deeply."""
-    try:
-        return json.dumps(value, ensure_ascii=False, indent=indent, default=str)
-    except RecursionError:
-        return "(nested too deeply to be shown)"
-
-
 def _escape(found: re.Match[str]) -> str:
     character = found[0]
     if character in _SHORT:
@@ -271,38 +219,3 @@ def _escape(found: re.Match[str]) -> str:
     if code <= 0xFF:
         return f"\\x{code:02x}"
     return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
-
-
-_MARK = re.compile(r'<content from="[^"\n]*" boundary="([0-9a-f]+)">\n')
-
-
-def mark_content(text: str, source: str) -> str:
-    """Return `text` as a marked block of a message, which are not the sender's own words.
-
-    The boundary is derived from the text and does not occur in it, so that no text can end its
-    block.
-    """
-    boundary, number = "", 0
-    while not boundary or boundary in text:
-        seed = f"{number}\n{text}".encode("utf-8", "surrogatepass")
-        boundary, number = content_hash(seed)[:16], number + 1
-    source = source.replace('"', "'").replace("\n", " ")
-    end = "" if text.endswith("\n") else "\n"
-    head = f'<content from="{source}" boundary="{boundary}">'
-    return f'{head}\n{text}{end}</content boundary="{boundary}">'
-
-
-def without_content(text: str) -> str:
-    """Return `text` without its marked blocks; one that was cut off extends to the end."""
-    if "<content from=" not in text:
-        return text
-    kept: list[str] = []
-    start = 0
-    while found := _MARK.search(text, start):
-        closing = f'</content boundary="{found[1]}">'
-        end = text.find(closing, found.end())
-        kept.append(text[start : found.start()])
-        if end < 0:
-            return "".join(kept)
-        start = end + len(closing)
-    return "".join([*kept, text[start:]])

@@ -15,7 +15,8 @@ from pydantic import BeforeValidator, Field, ValidationError
 
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.providers.requests import wire_name
-from agent_core.text import content_hash, estimate_text, fit_lines, shortened
+from agent_core.text import estimate_text, fit_lines, shortened
+from agent_core.text.content import content_hash
 from agent_core.text.folding import fold
 from agent_core.tools.base import Action, AskAgent, LoadedTexts, Tool, ToolContext, ToolOutput, View
 from agent_core.tools.registry import AnyCall, Renew, Toolbox, model_tool

@@ -21,7 +21,7 @@ from pydantic import (
 )
 
 from agent_core.errors import AgentCoreError, ErrorCode, ProviderError
-from agent_core.text import without_content
+from agent_core.text.content import without_content
 
 _new = object.__new__
 _slots = vars(BaseModel)  # their own setters: half the cost of `object.__setattr__`

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from agent_core.text import strict_json
+from agent_core.text.json_text import strict_json
 from kgent.records.lines import RecordLines, plain_name
 
 ARCHIVE = "archive"

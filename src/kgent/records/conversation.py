@@ -16,7 +16,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from agent_core.text import strict_json
+from agent_core.text.json_text import strict_json
 from kgent.records.archive import ARCHIVE, Archive
 from kgent.records.lines import RecordLines
 

@@ -10,7 +10,8 @@ from typing import Any, cast
 from urllib.parse import quote
 
 from agent_core.errors import AgentCoreError
-from agent_core.text import plural, short_line, shortened, shown_json
+from agent_core.text import plural, short_line, shortened
+from agent_core.text.json_text import shown_json
 from agent_core.text.pages import (
     facts_list,
     fold,

@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 
 from agent_core.loading import installed_version
 from agent_core.redaction import Redactor
-from agent_core.text import strict_json
+from agent_core.text.json_text import strict_json
 from agent_core.tools.values import storable
 from kgent.config.models import KgentConfig, ParameterValue
 from kgent.errors import ErrorInfo, Record

@@ -19,7 +19,7 @@ from agcore.llm import (
 )
 from agcore.tools import ToolRegistry, tool
 from agent_core.providers.estimates import estimate_blocks, estimate_tools
-from agent_core.text import mark_content
+from agent_core.text.content import mark_content
 from agent_parts import SUMMARY, bundle, is_summary
 from tables import together
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from agent_core.cli.command import build_parser, parse
+from agent_core.cli.arguments import build_parser, parse
 from agent_core.cli.options import Parser
 from tables import together
 

@@ -6,7 +6,8 @@ from pkgutil import resolve_name
 
 import pytest
 
-from agent_core.cli.command import build_parser, execute, parse
+from agent_core.cli.arguments import build_parser, parse
+from agent_core.cli.command import execute
 from tables import together
 
 

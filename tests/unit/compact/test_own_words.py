@@ -2,7 +2,8 @@
 
 from agent_core.compact.kept import collect_kept, fit_kept, render_kept
 from agent_core.compact.transcript import render_transcript
-from agent_core.text import estimate_text, mark_content
+from agent_core.text import estimate_text
+from agent_core.text.content import mark_content
 from agent_core.types import ImageBlock, Role, TextBlock
 from tables import together
 from unit.compact.paths import NOW, Path

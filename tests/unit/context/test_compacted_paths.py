@@ -1,5 +1,5 @@
 from agent_core.providers.estimates import estimate_blocks
-from agent_core.text import mark_content
+from agent_core.text.content import mark_content
 from agent_core.types import ImageBlock, ModelRequest, NodeType, Role, TextBlock
 from unit.context.conversations import READ_FILE, Talk, composer
 

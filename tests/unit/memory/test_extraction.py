@@ -19,7 +19,7 @@ from agent_core.memory.spans import (
     ScanRecord,
     unprocessed_spans,
 )
-from agent_core.text import mark_content
+from agent_core.text.content import mark_content
 from agent_core.types import Node, NodeType
 from agent_core.types.memory_scopes import MEMORY_OFF, MemoryTerms
 from tables import together

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from agent_core.cli.command import build_parser
+from agent_core.cli.arguments import build_parser
 from agent_core.config.models import Config
 from kgent.cli import build_parser as build_kgent_parser
 from tables import together

@@ -7,6 +7,7 @@ import tomllib
 import zipfile
 from email import message_from_bytes
 from email.message import Message
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -60,7 +61,7 @@ def test_the_version_is_the_one_of_the_commit(wheel: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)  # noqa: S603
 
     assert metadata_of(wheel)["Version"] == done.stdout.strip()
-    assert installed_version() is not None
+    assert installed_version() == version("soong-agent")
 
 
 def test_what_is_installed_beside_it_is_no_tool_of_a_contributor(wheel: Path) -> None:

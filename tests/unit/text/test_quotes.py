@@ -1,6 +1,6 @@
 from hypothesis import given, strategies as st
 
-from agent_core.text import mark_content, without_content
+from agent_core.text.content import mark_content, without_content
 from agent_core.text.quotes import without_quotes
 from tables import together
 

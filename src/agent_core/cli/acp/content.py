@@ -21,7 +21,8 @@ from acp.schema import (
 
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.mcp.toolsets import McpHttp, McpStdio, McpToolset
-from agent_core.text import mark_content, visible
+from agent_core.text import visible
+from agent_core.text.content import mark_content
 from agent_core.types import WORDS, ContentBlock, ImageBlock, TextBlock, UserMessage, own_words
 
 PromptBlock = (

@@ -26,7 +26,8 @@ from msgspec import Struct, field
 
 from agent_core.events.projection import Call, PlacedEvent, Projection
 from agent_core.history.words import meaning_of, objection_line, remark_line
-from agent_core.text import lines_of_diff, plural, shortened, shown_json
+from agent_core.text import lines_of_diff, plural, shortened
+from agent_core.text.json_text import shown_json
 from agent_core.tools.patch import changes_of
 from agent_core.types import (
     ContentBlock,

@@ -15,7 +15,8 @@ from agent_core.cli.chat.mentions import find_mentions
 from agent_core.cli.images import read_image
 from agent_core.errors import AgentCoreError, ToolError
 from agent_core.history.words import ending_of
-from agent_core.text import mark_content, plural, shorten_text
+from agent_core.text import plural, shorten_text
+from agent_core.text.content import mark_content
 from agent_core.tools.files import disk_errors, open_file
 from agent_core.tools.text import DecodedText
 from agent_core.tools.workspace import PathPolicy, ResolvedPath

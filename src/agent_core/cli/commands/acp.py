@@ -1,5 +1,6 @@
 """The arguments of `soong-agent acp`."""
 
+from agent_core.cli.commands import PURPOSES
 from agent_core.cli.options import Commands, add_command
 
 _EPILOG = """\
@@ -22,8 +23,6 @@ In the settings of an editor: {"command": "soong-agent", "args": ["acp"]}
 
 def add_parser(commands: Commands) -> None:
     """Add the command's arguments."""
-    acp = add_command(
-        commands, "acp", "serve an editor through the Agent Client Protocol", epilog=_EPILOG
-    )
+    acp = add_command(commands, "acp", PURPOSES["acp"], epilog=_EPILOG)
     acp.set_defaults(work="agent_core.cli.acp.serve:serve_editor")
     acp.add_argument("--model", metavar="<provider:name>", help="the default model of sessions")

@@ -1,5 +1,6 @@
 """The arguments of `soong-agent approvals`."""
 
+from agent_core.cli.commands import PURPOSES
 from agent_core.cli.options import Commands, add_actions, add_command, add_path, positive
 
 _WHAT = """\
@@ -29,9 +30,7 @@ Exit codes: as for `run`; 2 no such open question, or an ambiguous id.
 
 def add_parser(commands: Commands) -> None:
     """Add the command's arguments."""
-    approvals = add_command(
-        commands, "approvals", "list and answer questions of runs", description=_WHAT
-    )
+    approvals = add_command(commands, "approvals", PURPOSES["approvals"], description=_WHAT)
     approvals.set_defaults(work="agent_core.cli.approvals:manage_approvals")
     actions = add_actions(approvals, "list")
     listing = add_command(actions, "list", "list open questions", epilog=_LIST)

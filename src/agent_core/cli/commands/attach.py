@@ -2,6 +2,7 @@
 
 import argparse
 
+from agent_core.cli.commands import PURPOSES
 from agent_core.cli.options import Commands, add_command, add_path
 
 _ATTACH = """\
@@ -38,7 +39,7 @@ def add_parser(commands: Commands) -> None:
     attach = add_command(
         commands,
         "attach",
-        "watch a run of another process",
+        PURPOSES["attach"],
         description=_ATTACH,
         epilog=_ATTACH_EXAMPLES,
     )
@@ -57,7 +58,7 @@ def add_parser(commands: Commands) -> None:
         help="write events to this file, as run --events does; an existing file is replaced",
     )
     cancel = add_command(
-        commands, "cancel", "cancel a run", description=_CANCEL, epilog=_CANCEL_EXAMPLES
+        commands, "cancel", PURPOSES["cancel"], description=_CANCEL, epilog=_CANCEL_EXAMPLES
     )
     cancel.set_defaults(work="agent_core.cli.attach:cancel_run")
     for command in (attach, cancel):

@@ -1,5 +1,6 @@
 """The arguments of `soong-agent agents` and `skills`."""
 
+from agent_core.cli.commands import PURPOSES
 from agent_core.cli.options import Commands, add_actions, add_command, add_path
 
 _AGENTS = """\
@@ -24,11 +25,11 @@ Exit codes: 0 listed; 2 wrong usage or configuration.
 
 def add_parser(commands: Commands) -> None:
     """Add the arguments of the two commands."""
-    for name, what, listing, examples in (
-        ("agents", "show the kinds of agents", "list the kinds of agents", _AGENTS),
-        ("skills", "show the skills", "list the skills", _SKILLS),
+    for name, listing, examples in (
+        ("agents", "list the kinds of agents", _AGENTS),
+        ("skills", "list the skills", _SKILLS),
     ):
-        command = add_command(commands, name, what)
+        command = add_command(commands, name, PURPOSES[name])
         command.set_defaults(work="agent_core.cli.catalog:list_catalog")
         action = add_command(
             add_actions(command, "list"), "list", f"{listing} that runs have", epilog=examples

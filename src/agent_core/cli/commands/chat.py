@@ -1,5 +1,6 @@
 """The arguments of `soong-agent chat`."""
 
+from agent_core.cli.commands import PURPOSES
 from agent_core.cli.commands.run import find_misplaced_move
 from agent_core.cli.options import (
     MOVE_SESSION,
@@ -30,7 +31,7 @@ run; 143 ended by SIGTERM.
 
 def add_parser(commands: Commands) -> None:
     """Add the command's arguments."""
-    chat = add_command(commands, "chat", "talk with an agent about a project", epilog=_EXAMPLES)
+    chat = add_command(commands, "chat", PURPOSES["chat"], epilog=_EXAMPLES)
     chat.set_defaults(work=WORK)
     add_path(chat)
     chat.add_argument("--model", metavar="<provider:name>", help="the model, such as openai:gpt-5")

@@ -1,5 +1,6 @@
 """The arguments of `soong-agent completion`."""
 
+from agent_core.cli.commands import PURPOSES
 from agent_core.cli.options import Commands, add_actions, add_command
 
 _WHAT = {
@@ -11,9 +12,7 @@ _WHAT = {
 
 def add_parser(commands: Commands) -> None:
     """Add the command's arguments."""
-    completion = add_command(
-        commands, "completion", "print a script that lets a shell complete commands and options"
-    )
+    completion = add_command(commands, "completion", PURPOSES["completion"])
     completion.set_defaults(work="agent_core.cli.completion:print_completion")
     actions = add_actions(completion)
     for shell, (name, line, file) in _WHAT.items():

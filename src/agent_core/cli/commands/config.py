@@ -1,5 +1,6 @@
 """The arguments of `soong-agent config`."""
 
+from agent_core.cli.commands import PURPOSES
 from agent_core.cli.options import Commands, add_actions, add_command, add_path
 
 _WHAT = """\
@@ -51,7 +52,7 @@ configuration or key (nothing was written), or wrong usage.
 
 def add_parser(commands: Commands) -> None:
     """Add the command's arguments."""
-    config = add_command(commands, "config", "show and change the settings")
+    config = add_command(commands, "config", PURPOSES["config"])
     config.set_defaults(work="agent_core.cli.settings:manage_settings")
     actions = add_actions(config, "show")
     show = add_command(

@@ -1,5 +1,6 @@
 """The arguments of `soong-agent cost`."""
 
+from agent_core.cli.commands import PURPOSES
 from agent_core.cli.options import Commands, add_command, moment, positive
 
 _WHAT = """\
@@ -22,9 +23,7 @@ configuration.
 
 def add_parser(commands: Commands) -> None:
     """Add the command's arguments."""
-    cost = add_command(
-        commands, "cost", "show what runs have cost", description=_WHAT, epilog=_EXAMPLES
-    )
+    cost = add_command(commands, "cost", PURPOSES["cost"], description=_WHAT, epilog=_EXAMPLES)
     cost.set_defaults(work="agent_core.cli.cost:show_costs")
     cost.add_argument(
         "--by",

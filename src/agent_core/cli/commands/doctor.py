@@ -1,5 +1,6 @@
 """The arguments of `soong-agent doctor`."""
 
+from agent_core.cli.commands import PURPOSES
 from agent_core.cli.options import Commands, add_command, add_path
 
 _EXAMPLES = """\
@@ -14,7 +15,7 @@ fix. Exit codes: 0 everything needed works, 1 something is broken.
 
 def add_parser(commands: Commands) -> None:
     """Add the command's arguments."""
-    doctor = add_command(commands, "doctor", "check everything that a run needs", epilog=_EXAMPLES)
+    doctor = add_command(commands, "doctor", PURPOSES["doctor"], epilog=_EXAMPLES)
     doctor.set_defaults(work="agent_core.cli.doctor:examine_all")
     add_path(doctor)
     doctor.add_argument(

@@ -4,6 +4,7 @@ import re
 from argparse import SUPPRESS, ArgumentTypeError
 from collections.abc import Callable, Sequence
 
+from agent_core.cli.commands import PURPOSES
 from agent_core.cli.options import (
     Commands,
     Options,
@@ -115,7 +116,7 @@ _ADDITIONS = ("add", "add-json")
 
 def add_parser(commands: Commands) -> None:
     """Add the command's arguments."""
-    mcp = add_command(commands, "mcp", "add, list and test MCP servers, and log in to them")
+    mcp = add_command(commands, "mcp", PURPOSES["mcp"])
     mcp.set_defaults(work="agent_core.cli.servers:manage_servers")
     actions = add_actions(mcp, "list")
     listing = add_command(actions, "list", "list the servers of mcp.json", epilog=_LIST)

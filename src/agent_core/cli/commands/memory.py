@@ -2,6 +2,7 @@
 
 import argparse
 
+from agent_core.cli.commands import PURPOSES
 from agent_core.cli.options import Commands, add_actions, add_command
 
 _LIST = """\
@@ -38,7 +39,7 @@ answer was no; 1 no such memory, or several; 2 wrong usage or configuration.
 
 def add_parser(commands: Commands) -> None:
     """Add the command's arguments."""
-    memory = add_command(commands, "memory", "list, show and delete memories")
+    memory = add_command(commands, "memory", PURPOSES["memory"])
     memory.set_defaults(work="agent_core.cli.memories:manage_memories")
     actions = add_actions(memory, "list")
     listing = add_command(actions, "list", "list memories, newest first", epilog=_LIST)

@@ -1,5 +1,6 @@
 """The arguments of `soong-agent permissions`."""
 
+from agent_core.cli.commands import PURPOSES
 from agent_core.cli.options import Commands, add_actions, add_command, add_mode, add_path
 
 _LIST = """\
@@ -49,9 +50,7 @@ was written), or wrong usage.
 
 def add_parser(commands: Commands) -> None:
     """Add the command's arguments."""
-    permissions = add_command(
-        commands, "permissions", "show and add rules, show remembered answers"
-    )
+    permissions = add_command(commands, "permissions", PURPOSES["permissions"])
     permissions.set_defaults(work="agent_core.cli.permissions:manage_permissions")
     actions = add_actions(permissions, "list")
     explain = add_command(

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from agent_core.cli.commands import PURPOSES
 from agent_core.cli.options import (
     MOVE_SESSION,
     Commands,
@@ -61,7 +62,7 @@ def add_parser(commands: Commands) -> None:
     run = add_command(
         commands,
         "run",
-        "give an agent a task and wait for the answer",
+        PURPOSES["run"],
         usage=f"soong-agent {SYNOPSIS}",
         description=DESCRIPTION,
         epilog=_STREAMS,

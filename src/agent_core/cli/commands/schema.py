@@ -1,5 +1,6 @@
 """The arguments of `soong-agent schema`."""
 
+from agent_core.cli.commands import PURPOSES
 from agent_core.cli.options import Commands, add_actions, add_command
 
 _EVENTS = """\
@@ -19,7 +20,7 @@ Exit codes: 0 printed; 2 wrong usage.
 
 def add_parser(commands: Commands) -> None:
     """Add the command's arguments."""
-    schema = add_command(commands, "schema", "print the JSON Schema of what commands write")
+    schema = add_command(commands, "schema", PURPOSES["schema"])
     actions = add_actions(schema)
     add_command(
         actions, "events", "print the schema of a line of run --events", epilog=_EVENTS

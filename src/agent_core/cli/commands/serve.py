@@ -1,5 +1,6 @@
 """The arguments of `soong-agent serve`."""
 
+from agent_core.cli.commands import PURPOSES
 from agent_core.cli.options import Commands, add_command, add_token, port
 
 _ABOUT = """\
@@ -36,7 +37,7 @@ def add_parser(commands: Commands) -> None:
     serve = add_command(
         commands,
         "serve",
-        "see and continue sessions in a browser, or over HTTP",
+        PURPOSES["serve"],
         description=_ABOUT,
         epilog=_EPILOG,
     )

@@ -1,5 +1,6 @@
 """The arguments of `soong-agent sessions`."""
 
+from agent_core.cli.commands import PURPOSES
 from agent_core.cli.options import (
     MOVE_SESSION,
     Commands,
@@ -136,9 +137,7 @@ _FORMATS = {
 
 def add_parser(commands: Commands) -> None:
     """Add the command's arguments."""
-    sessions = add_command(
-        commands, "sessions", "list, show, search, change and export sessions", epilog=_ALL
-    )
+    sessions = add_command(commands, "sessions", PURPOSES["sessions"], epilog=_ALL)
     sessions.set_defaults(work="agent_core.cli.sessions:manage_sessions")
     actions = add_actions(sessions, "list")
     listing = add_command(actions, "list", "list sessions, last used first", epilog=_LIST)

@@ -1,5 +1,6 @@
 """The arguments of `soong-agent store`."""
 
+from agent_core.cli.commands import PURPOSES
 from agent_core.cli.options import Commands, Parser, add_actions, add_command
 
 _ADDRESSES = """\
@@ -51,9 +52,7 @@ not copied; 2 wrong usage or configuration.
 
 def add_parser(commands: Commands) -> None:
     """Add the command's arguments."""
-    store = add_command(
-        commands, "store", "migrate, check and copy session databases", epilog=_ADDRESSES
-    )
+    store = add_command(commands, "store", PURPOSES["store"], epilog=_ADDRESSES)
     store.set_defaults(work="agent_core.cli.store:manage_store")
     actions = add_actions(store)
     migrate = add_command(

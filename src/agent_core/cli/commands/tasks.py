@@ -1,5 +1,6 @@
 """The arguments of `soong-agent tasks`."""
 
+from agent_core.cli.commands import PURPOSES
 from agent_core.cli.options import Commands, add_actions, add_command, add_path
 
 _LIST = """\
@@ -24,7 +25,7 @@ configuration.
 
 def add_parser(commands: Commands) -> None:
     """Add the command's arguments."""
-    tasks = add_command(commands, "tasks", "list and show the Tasks of a project")
+    tasks = add_command(commands, "tasks", PURPOSES["tasks"])
     tasks.set_defaults(work="agent_core.cli.tasks:show_tasks")
     actions = add_actions(tasks, "list")
     listing = add_command(actions, "list", "list the Tasks of the project", epilog=_LIST)

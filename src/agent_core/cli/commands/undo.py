@@ -1,5 +1,6 @@
 """The arguments of `soong-agent undo`, `redo` and `workspace`."""
 
+from agent_core.cli.commands import PURPOSES
 from agent_core.cli.options import Commands, add_actions, add_command, add_path
 
 _FORCE = "overwrite changes of others; a snapshot taken before keeps them"
@@ -35,11 +36,8 @@ usage or configuration.
 
 def add_parser(commands: Commands) -> None:
     """Add the arguments of the three commands."""
-    for name, what, examples in (
-        ("undo", "revert the last message and everything done for it", _UNDO),
-        ("redo", "return to the state just before the last undo", _REDO),
-    ):
-        command = add_command(commands, name, what, epilog=examples)
+    for name, examples in (("undo", _UNDO), ("redo", _REDO)):
+        command = add_command(commands, name, PURPOSES[name], epilog=examples)
         command.set_defaults(work="agent_core.cli.undo:move_session", session_id=None)
         add_path(command)
         command.add_argument("--force", action="store_true", help=_FORCE)
@@ -49,7 +47,7 @@ def add_parser(commands: Commands) -> None:
             metavar="session",
             help="the id of the session, or its beginning",
         )
-    workspace = add_command(commands, "workspace", "compare recorded states of a project")
+    workspace = add_command(commands, "workspace", PURPOSES["workspace"])
     workspace.set_defaults(work="agent_core.cli.undo:move_session")
     diff = add_command(
         add_actions(workspace),

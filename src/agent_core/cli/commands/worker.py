@@ -3,6 +3,7 @@
 import argparse
 from math import inf
 
+from agent_core.cli.commands import PURPOSES
 from agent_core.cli.options import Commands, add_command, port, positive
 
 _WORKER = """\
@@ -61,7 +62,7 @@ def add_parser(commands: Commands) -> None:
     worker = add_command(
         commands,
         "worker",
-        "execute the queued runs of a database",
+        PURPOSES["worker"],
         description=_WORKER,
         epilog=_WORKER_EXAMPLES,
     )
@@ -99,10 +100,11 @@ def add_parser(commands: Commands) -> None:
         metavar="<address>",
         help="address to serve them on; default: 127.0.0.1, only this machine",
     )
-    for name, what, about, examples in (
-        ("workers", "list the workers of a database", _WORKERS, _WORKERS_EXAMPLES),
-        ("queue", "list the queued runs of a database", _QUEUE, _QUEUE_EXAMPLES),
+    for name, about, examples in (
+        ("workers", _WORKERS, _WORKERS_EXAMPLES),
+        ("queue", _QUEUE, _QUEUE_EXAMPLES),
     ):
+        what = PURPOSES[name]
         listing = add_command(commands, name, what, description=about, epilog=examples)
         listing.set_defaults(work="agent_core.cli.workers:list_workers")
         listing.add_argument("--json", action="store_true", help="one JSON object per line")

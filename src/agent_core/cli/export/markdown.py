@@ -18,7 +18,8 @@ from agent_core.history.reading import (
     spoken,
 )
 from agent_core.history.words import NOT_ACTIVE, SUMMARY, UNSEEN, outcome_word, remarks, speaker
-from agent_core.text import Clean, plural, short_line, shortened, shown_json, visible
+from agent_core.text import Clean, plural, short_line, shortened, visible
+from agent_core.text.json_text import shown_json
 from agent_core.types import NodeType, Role
 
 _LONGEST_RESULT = 20_000

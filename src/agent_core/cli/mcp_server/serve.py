@@ -19,7 +19,8 @@ from agent_core.cli.exit_codes import COMPLETED, MISUSED, OUTPUT_CLOSED
 from agent_core.cli.json_lines import Lines, private_streams
 from agent_core.cli.options import Options
 from agent_core.cli.setup import build_terminal_redactor, read_command_setup, show_warnings
-from agent_core.cli.streams import catch_signals, is_gone, is_output_closed, report_output_error
+from agent_core.cli.signals import catch_signals
+from agent_core.cli.streams import is_gone, is_output_closed, report_output_error
 from agent_core.cli.tokens import read_token, require_token
 from agent_core.config.paths import Setup, resolve_project
 from agent_core.errors import AgentCoreError

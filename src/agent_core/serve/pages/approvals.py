@@ -12,7 +12,7 @@ from agent_core.permissions.request import THIS_CALL_ONLY, UNTIL_END, wide_of
 from agent_core.providers import jsontext
 from agent_core.serve.pages.frame import Frame, framed, problem_page
 from agent_core.serve.problems import Problem
-from agent_core.text import shown_json
+from agent_core.text.json_text import shown_json
 from agent_core.text.pages import fold, plain, preformatted, section
 from agent_core.types import ApprovalRecord, Decision
 

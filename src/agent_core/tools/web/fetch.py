@@ -10,7 +10,7 @@ from pydantic import Field
 
 from agent_core.config.models import ToolsConfig
 from agent_core.errors import ConfigError, ErrorCode, ToolError
-from agent_core.text import mark_content
+from agent_core.text.content import mark_content
 from agent_core.tools.base import Action, Tool, ToolContext
 from agent_core.tools.registry import model_tool
 from agent_core.tools.schema import Arguments

@@ -1,0 +1,50 @@
+"""JSON as text: for programs, and for people."""
+
+import json
+import math
+from collections.abc import Callable
+from typing import Any, cast
+
+
+def strict_json(
+    value: object, *, default: Callable[[Any], object] | None = None, **layout: Any
+) -> str:
+    """Return the JSON text of a value; numbers that JSON does not have become null.
+
+    Args:
+        value: of plain types, and of those that `default` replaces by plain ones.
+        default: as for `json.dumps`.
+        layout: other arguments of `json.dumps`.
+
+    Raises:
+        TypeError: a part of JSON cannot express it.
+        ValueError: it contains itself.
+        RecursionError: it is nested too deeply, or contains itself.
+    """
+    try:
+        return json.dumps(value, default=default, allow_nan=False, **layout)
+    except ValueError:
+        return json.dumps(_finite(value, default), allow_nan=False, **layout)
+
+
+def _finite(value: object, default: Callable[[Any], object] | None) -> object:
+    match value:
+        case None | str() | bool() | int():
+            return value
+        case float():
+            return value if math.isfinite(value) else None
+        case dict():
+            items = cast("dict[object, object]", value).items()
+            return {key: _finite(item, default) for key, item in items}
+        case list() | tuple():
+            return [_finite(item, default) for item in cast("list[object]", value)]
+        case _:
+            return value if default is None else _finite(default(value), default)
+
+
+def shown_json(value: object, *, indent: int | None = None) -> str:
+    """Return `value` as readable JSON; a note if it is nested too deeply."""
+    try:
+        return json.dumps(value, ensure_ascii=False, indent=indent, default=str)
+    except RecursionError:
+        return "(nested too deeply to be shown)"

@@ -25,7 +25,6 @@ from agent_core.types import (
     TextBlock,
     ToolPermission,
     WaitingMessage,
-    new_id,
     utc_now,
 )
 from agent_core.types.lanes import PROTOCOL
@@ -52,7 +51,7 @@ def an_event(
     tool_call_id: str | None = None,
 ) -> PendingEvent:
     draft = EventDraft(event_type, payload or {}, node_id=node_id, tool_call_id=tool_call_id)
-    return PendingEvent(new_id("evt"), utc_now(), draft)
+    return PendingEvent(draft)
 
 
 def a_node(

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -167,7 +167,7 @@ class SpawnerDeps(Struct, frozen=True, kw_only=True):
         telemetry: records the runs, if set.
         task_logs: the logs by session if they are kept in memory; None if they are written.
         check_options: checks the tools of an agent's options.
-        open_tools: opens the toolsets of an agent's options while it works.
+        open_tools: opens the toolsets of an agent's options, until a stack is closed.
     """
 
     setup: Setup
@@ -185,7 +185,7 @@ class SpawnerDeps(Struct, frozen=True, kw_only=True):
     redactor: Redactor
     boards: TaskBoards
     check_options: Callable[[RunOptions], None]
-    open_tools: Callable[[RunOptions, Journal], AbstractAsyncContextManager[RunOptions]]
+    open_tools: Callable[[RunOptions, Journal, AsyncExitStack], Awaitable[RunOptions]]
     telemetry: "Telemetry | None" = None
     task_logs: Mapping[str, dict[str, int]] | None = None
 
@@ -573,7 +573,7 @@ class ChildSpawner:
             opened, own = None, options
             if any(isinstance(each, Toolset) for each in options.tools or ()):
                 opened = AsyncExitStack()
-                own = await opened.enter_async_context(deps.open_tools(options, journal))
+                own = await deps.open_tools(options, journal, opened)
             try:
                 return await begin(journal, own, opened)
             except BaseException:

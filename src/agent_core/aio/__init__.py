@@ -156,7 +156,8 @@ def stop_if_cancelled() -> None:
     Raises:
         asyncio.CancelledError: it was, and the exception was swallowed on its way.
     """
-    if is_cancelled(asyncio.current_task()):
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
         raise asyncio.CancelledError
 
 

@@ -130,8 +130,11 @@ class HomeLoop:
         Raises:
             AgentCoreError: `validation_error`: another one is running, or none.
         """
-        if running_loop(self._owner) is not self.loop:
-            raise self.foreign()
+        with suppress(RuntimeError):
+            if asyncio.get_running_loop() is self.loop:
+                return
+        running_loop(self._owner)
+        raise self.foreign()
 
     def foreign(self) -> AgentCoreError:
         """Build the error for a use from another event loop."""

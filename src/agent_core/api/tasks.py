@@ -23,7 +23,6 @@ from pydantic import TypeAdapter, ValidationError
 from agent_core.aio import finish_uncancelled
 from agent_core.api.arguments import checks_arguments
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError, TaskError
-from agent_core.events.journal import pending
 from agent_core.redaction.redactor import JournalRedactor
 from agent_core.runtime.options import checked_session_id
 from agent_core.storage.rows import session_not_found
@@ -399,7 +398,7 @@ class _Notes:
         """Keep an event if it is a line of a log; what else a board notes, its caller learns."""
         if payload and "wal_event_id" in payload:
             draft = EventDraft(event_type, self._redactor.payload(payload), level)
-            self.events.append(pending(draft))
+            self.events.append(PendingEvent(draft))
 
 
 @asynccontextmanager

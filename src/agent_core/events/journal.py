@@ -230,9 +230,8 @@ class Journal:
         """Record an event; `add` does so for each node of the conversation."""
         if self.failure is not None or self.is_closing:
             return
-        payload = payload or {}
-        draft = EventDraft(event_type, payload, level, node_id, tool_call_id)
-        self._events.append(pending(draft, json_text(payload)))
+        draft = EventDraft(event_type, payload or {}, level, node_id, tool_call_id)
+        self._events.append(PendingEvent(draft, json_text(draft.payload)))
         self._recorded += 1
         if self._due is None:
             self._due = asyncio.get_running_loop().call_later(_GATHER_S, self._flush_late)
@@ -268,7 +267,7 @@ class Journal:
         shown = shown[shown.find("\n", cut) + 1 or cut :] if cut > 0 else shown
         payload = {"tool_name": call.name, "text": shown, "lines": lines}
         draft = EventDraft(EventType.TOOL_OUTPUT, payload, tool_call_id=call.tool_call_id)
-        self._stream.write(self._event(pending(draft)))
+        self._stream.write(self._event(PendingEvent(draft)))
 
     async def commit(self, *, is_shown: bool = True) -> None:
         """Wait until everything recorded is stored, and the stream's consumer has kept up.
@@ -352,8 +351,7 @@ class Journal:
         return self._redactor.payload(value)
 
     def _show_delta(self, event_type: EventType, text: str) -> None:
-        draft = EventDraft(event_type, {"text": text})
-        self._stream.write(self._event(pending(draft)))
+        self._stream.write(self._event(PendingEvent(EventDraft(event_type, {"text": text}))))
 
     def _flush_late(self) -> None:
         self._due = None
@@ -387,7 +385,7 @@ class Journal:
         agent_status = AgentStatus.RUNNING if is_begun else None
         active = nodes[-1].node_id if nodes and not nodes[-1].is_partial else None
         if end is not None:
-            events += [pending(draft, json_text(draft.payload)) for draft in end.events]
+            events += [PendingEvent(draft, json_text(draft.payload)) for draft in end.events]
             added = change.metadata if change is not None else None
             change, agent_status = end.change, end.agent_status
             if added is not None:
@@ -445,7 +443,7 @@ class Journal:
     def _event(
         self, event: PendingEvent, start: Position | None = None, offset: int = 0
     ) -> RuntimeEvent:
-        event_type, payload, level, node_id, tool_call_id = event.draft
+        draft = event.draft
         return RuntimeEvent.of_checked(
             event_id=event.event_id,
             seq=start.seq + offset if start else None,
@@ -453,18 +451,13 @@ class Journal:
             session_id=self._session_id,
             agent_id=self._agent_id,
             run_id=self._run_id,
-            level=level,
-            event_type=event_type,
-            node_id=node_id,
-            tool_call_id=tool_call_id,
-            payload={**payload},
+            level=draft.level,
+            event_type=draft.event_type,
+            node_id=draft.node_id,
+            tool_call_id=draft.tool_call_id,
+            payload={**draft.payload},
             created_at=event.created_at,
         )
-
-
-def pending(draft: EventDraft, payload_json: str | None = None) -> PendingEvent:
-    """Return the event with an id and time, not yet stored."""
-    return PendingEvent(new_id("evt"), utc_now(), draft, payload_json)
 
 
 def build_node(
@@ -528,7 +521,7 @@ class SessionJournal:
         Raises:
             StorageError: it could not be stored.
         """
-        event = pending(EventDraft(event_type, self._redactor.payload(payload), level))
+        event = PendingEvent(EventDraft(event_type, self._redactor.payload(payload), level))
         await self._store.note(
             SessionNote(session_id=session_id, events=[event], metadata=dict(metadata or {}))
         )
@@ -568,5 +561,6 @@ class SessionJournal:
             parent_id=after.node_id,
         )
         announcement = EventDraft(announce, self._redactor.payload(payload), node_id=node.node_id)
-        note = SessionNote(session_id=after.session_id, events=[pending(announcement)], node=node)
+        events = [PendingEvent(announcement)]
+        note = SessionNote(session_id=after.session_id, events=events, node=node)
         return node if await self._store.note(note) else None

@@ -329,13 +329,12 @@ def resting_node(path: Sequence[Node]) -> Node | None:
     hands_over = False
     resting: Node | None = None
     for node in path:  # the path of the whole session: do as little as possible per node
-        if node.metadata:
-            if node.is_partial and not node.results:
+        if node.metadata and node.is_partial:
+            if not (results := node.results):
                 continue
-            if node.is_partial:
-                cut_calls.update(result.tool_call_id for result in node.results)
-            elif "abort_reason" in node.metadata:
-                hands_over = True
+            cut_calls.update(result.tool_call_id for result in results)
+        elif "abort_reason" in node.metadata:
+            hands_over = True
         for block in node.content:
             if isinstance(block, ToolCallBlock):
                 open_calls.add(block.tool_call_id)

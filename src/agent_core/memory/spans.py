@@ -211,7 +211,7 @@ class Backlog(Struct, frozen=True):
         messages = tokens = 0
         has_request = False
         for span in spans:
-            for node in span.messages:
+            for node in filter(_is_message, span.nodes):
                 tokens += node.token_count
                 if span.is_users(node):
                     messages += 1
@@ -220,8 +220,9 @@ class Backlog(Struct, frozen=True):
 
     def plus(self, nodes: Sequence[Node]) -> "Backlog":
         """Return the backlog with the nodes that a run of a root agent has added."""
-        roots = {node.agent_id for node in nodes}
-        more = Backlog.of([MessageSpan(nodes, (), roots)] if nodes else [])
+        if not nodes:
+            return self
+        more = Backlog.of([MessageSpan(nodes, (), [nodes[0].agent_id])])
         return Backlog(
             self.messages + more.messages,
             self.tokens + more.tokens,

@@ -167,7 +167,7 @@ class PermissionGuard(Extension):
     def is_listed(self, name: str) -> bool:
         """Return whether the lists of names allow a tool."""
         allowed, denied = self._lists
-        if any(fnmatchcase(name, pattern) for pattern in denied):
+        if denied and any(fnmatchcase(name, pattern) for pattern in denied):
             return False
         return allowed is None or any(fnmatchcase(name, pattern) for pattern in allowed)
 
@@ -191,7 +191,9 @@ class PermissionGuard(Extension):
 
             views = access.command.views if access.command else ()
             hosts = await asyncio.to_thread(hosts_in, call.arguments, views)  # may be long
-        by_rules = self._judge_by_rules(definition, access, run, hosts)
+        by_rules = None
+        if self.rules is not None:
+            by_rules = self._judge_by_rules(self.rules, definition, access, run, hosts)
         if by_rules is not None and by_rules.decision != "ask":
             return by_rules
         hosts = hosts if is_network else None
@@ -337,26 +339,25 @@ class PermissionGuard(Extension):
 
     def _judge_by_rules(
         self,
+        rules: "RuleSet",
         definition: ToolDefinition,
         access: Access,
         run: RunIdentity,
         hosts: Sequence[str] | None,
     ) -> Verdict | None:
         """Return the decision of the user's rules about a call; None if they do not decide it."""
-        if self.rules is None:
-            return None
-        named = self.rules.named(definition, access, run, hosts)
-        if rule := self.rules.find("deny", named):
+        named = rules.named(definition, access, run, hosts)
+        if rule := rules.find("deny", named):
             refusal = f"{definition.name} is denied by {rule}"
             return Verdict(decision="deny", by=str(rule), hosts=hosts, refusal=refusal)
         if "internal" in definition.tags:
             return None
-        if rule := self.rules.find("ask", named):
+        if rule := rules.find("ask", named):
             return Verdict(decision="ask", by=str(rule), hosts=hosts)
-        if rule := self.rules.find_possible(named):
+        if rule := rules.find_possible(named):
             unseen = access.command.unseen if access.command else None
             return Verdict(decision="ask", by=f"{rule}, as {unseen}", hosts=hosts)
-        allowing = self.rules.find_allowing(named)
+        allowing = rules.find_allowing(named)
         if not allowing:
             return None
         if "network" in definition.tags and self._policy.refuses(hosts or ()):

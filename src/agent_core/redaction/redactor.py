@@ -8,10 +8,12 @@ import logging
 import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import attrgetter
 from typing import Any, cast
 from urllib.parse import quote, quote_plus
 
 import orjson
+from msgspec.structs import replace
 
 from agent_core.redaction.shapes import (
     Hit,
@@ -208,7 +210,9 @@ class ShapeFilter:
             return ""
         self._due = 0
         out: list[str] = []
-        at = self._skip_rest_of_secret(self._fresh)
+        at = self._fresh
+        if self._rest_of_secret is not None:
+            at = self._skip_rest_of_secret(self._rest_of_secret, at)
         leads = LeadFinder(self._text, final=final)
         while found := leads.next(at):
             start, lead = found
@@ -216,8 +220,9 @@ class ShapeFilter:
             match verdict:
                 case Hit():
                     out += self._text[at : verdict.start], marker(verdict.kind)
-                    self._rest_of_secret = verdict.more
-                    at = self._skip_rest_of_secret(verdict.end)
+                    self._rest_of_secret, at = verdict.more, verdict.end
+                    if verdict.more is not None:
+                        at = self._skip_rest_of_secret(verdict.more, at)
                 case More():
                     out.append(self._text[at:start])
                     self._keep_from(start)
@@ -231,10 +236,8 @@ class ShapeFilter:
         self._keep_from(end)
         return "".join(out)
 
-    def _skip_rest_of_secret(self, start: int) -> int:
-        if self._rest_of_secret is None:
-            return start
-        rest = self._rest_of_secret.match(self._text, start)
+    def _skip_rest_of_secret(self, rest_of_secret: re.Pattern[str], start: int) -> int:
+        rest = rest_of_secret.match(self._text, start)
         end = rest.end() if rest else start
         if end < len(self._text):
             self._rest_of_secret = None
@@ -476,14 +479,14 @@ class JournalRedactor:
 
     def events(self, events: list[PendingEvent]) -> list[PendingEvent]:
         """Return the events without secrets, after one search through all their texts."""
-        texts = [event.payload_json for event in events if event.payload_json is not None]
-        if len(texts) == len(events) and self._redactor.is_plain("\n".join(texts)):
+        texts: list[str | None] = list(map(attrgetter("payload_json"), events))
+        if None not in texts and self._redactor.is_plain("\n".join(cast("list[str]", texts))):
             return events
         return list(map(self._clean_event, events))
 
     def _clean_event(self, event: PendingEvent) -> PendingEvent:
         payload, text = self.payload_and_json(event.draft.payload)
-        return event._replace(draft=event.draft._replace(payload=payload), payload_json=text)
+        return replace(event, draft=replace(event.draft, payload=payload), payload_json=text)
 
     def content(self, blocks: Iterable[ContentBlock]) -> list[ContentBlock]:
         """Return the blocks of a node without secrets; the same objects if there are none."""
@@ -523,9 +526,10 @@ class JournalRedactor:
 
 
 def _encodable_block(block: ContentBlock) -> ContentBlock:
-    if isinstance(block, TextBlock) and (text := join_surrogates(block.text)) != block.text:
-        return block.model_copy(update={"text": text})
-    return block
+    if not isinstance(block, TextBlock) or block.text.isascii():
+        return block
+    text = join_surrogates(block.text)
+    return block if text == block.text else block.model_copy(update={"text": text})
 
 
 def _encodable(value: Any) -> Any:

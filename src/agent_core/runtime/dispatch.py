@@ -29,8 +29,6 @@ from agent_core.types import (
     NewRun,
     PendingEvent,
     StoredOptions,
-    new_id,
-    utc_now,
 )
 from agent_core.types.lanes import (
     NAME_PATTERN,
@@ -179,7 +177,7 @@ class Dispatcher:
             session_id=run.session_id,
             agent_id=run.agent_id,
             run_id=run.run_id,
-            events=[PendingEvent(new_id("evt"), utc_now(), draft)],
+            events=[PendingEvent(draft)],
             epoch=opened.session.epoch,
         )
         try:

@@ -78,6 +78,7 @@ class RunExecutor:
             run.journal.begin(traced_options)
             asked = run.options or run.stored_options
             payer = run.nesting.payer if run.nesting else None
+            scope = self._memory.scope_of(asked or NO_OPTIONS)
             is_plan = run.identity.permission_mode == "plan"
             try:
                 meter = self._models.meter(
@@ -92,75 +93,73 @@ class RunExecutor:
                     ) as stats,
                     _traced(run.identity, self._traces) if self._traces else nullcontext(),
                     meter.in_time() if meter else nullcontext(),
+                    AsyncExitStack() as opened,
                 ):
                     await before(run)
                     if run.identity.mode is RunMode.ORCHESTRATOR:  # from another process, perhaps
                         tools = self._project.toolboxes.known_names()
                         self._spawning.workers.require_any(tools)
                     options = run.options or self._restore_options(run.stored_options)
-                    scope = self._memory.scope_of(options)
                     if not is_plan:
                         self._memory.take_up_backlog(scope)
                     if scope != (options.memory or MEMORY_SHARED):
                         options = replace(options, memory=scope)
                     asked_for = options
-                    has_handoffs = bool(options.handoffs or self._project.handoffs)
                     if self._project.mcp is not None:
                         run.inbox.read_mentions = partial(self._read_mentions, run.journal)
-                    async with (
-                        _guarded(run, options)
-                        if options.guards
-                        else nullcontext((run.prompt, None)) as (prompt, guards),
-                        self._project.with_toolsets(
-                            self._project.with_contributions(options, run.identity), run.journal
-                        ) as options,
-                        self._contexts.recording(run.journal, run.scope),
-                        self._open_spawner(run, options) as spawner,
-                        AsyncExitStack() if has_handoffs else nullcontext() as opened,
-                    ):
-                        spec = RunSpec(
-                            run=run.identity,
-                            journal=run.journal,
-                            history=self._project.with_mentions(run.history, prompt),
-                            options=options,
-                            guards=guards,
-                            trace=run.trace,
-                            tools=spawner.tools,
-                            ask_agent=spawner.ask,
-                            free=spawner.free,
-                            board=spawner.board,
-                            memory=self._memory.open(scope, run.tenant),
-                            inbox=run.inbox,
-                        )
-                        if opened is not None:
-                            spec = self._with_handovers(run, spec, asked_for, opened)
-                        made = self._contexts.context_and_source(spec, run.scope)
-                        ctx, source = await made
-                        if prompt is not None or run.is_continued:
-                            await converse(ctx, prompt or _NO_MESSAGE, stats)
-                        elif self._project.setup.config.compact.enabled:
-                            await ctx.history.resume(ctx.journal)
-                            await source.compact(ctx.toolbox.definitions, stats, focus=options.text)
-                        else:
-                            raise not_summarised()
+                    prompt, guards = run.prompt, None
+                    if options.guards:
+                        prompt, guards = await opened.enter_async_context(_guarded(run, options))
+                    options = self._project.with_contributions(options, run.identity)
+                    options = await self._project.with_toolsets(options, run.journal, opened)
+                    if self._contexts.records_files:
+                        recording = self._contexts.recording(run.journal, run.scope)
+                        await opened.enter_async_context(recording)
+                    spawner = await self._open_spawner(run, options, opened)
+                    spec = RunSpec(
+                        run=run.identity,
+                        journal=run.journal,
+                        history=self._project.with_mentions(run.history, prompt),
+                        options=options,
+                        guards=guards,
+                        trace=run.trace,
+                        tools=spawner.tools,
+                        ask_agent=spawner.ask,
+                        free=spawner.free,
+                        board=spawner.board,
+                        memory=self._memory.open(scope, run.tenant),
+                        inbox=run.inbox,
+                    )
+                    if options.handoffs or self._project.handoffs:
+                        spec = self._with_handovers(run, spec, asked_for, opened)
+                    ctx, source = await self._contexts.context_and_source(spec, run.scope)
+                    if prompt is not None or run.is_continued:
+                        await converse(ctx, prompt or _NO_MESSAGE, stats)
+                    elif self._project.setup.config.compact.enabled:
+                        await ctx.history.resume(ctx.journal)
+                        await source.compact(ctx.toolbox.definitions, stats, focus=options.text)
+                    else:
+                        raise not_summarised()
             finally:
                 is_cancelled = (
                     run.status in {RunStatus.CANCELLED, RunStatus.WAITING}
                     or run.journal.is_abandoned
                 )
-                is_private = self._memory.scope_of(asked or NO_OPTIONS) == MEMORY_OFF
+                is_private = scope == MEMORY_OFF
                 if not (is_cancelled or is_private or is_plan):
                     self._memory.run_ended(run.identity, run.journal.path, run.scope.model)
                 elif run.status.is_terminal and not run.journal.is_abandoned:
                     self._memory.run_is_left(
                         run.identity, run.journal.path, has_memory=not is_private, is_plan=is_plan
                     )
-                self._contexts.compactions.run_ended(run.session_id, is_cancelled=is_cancelled)
+                session_id = run.identity.session_id
+                self._contexts.compactions.run_ended(session_id, is_cancelled=is_cancelled)
                 await after(run)
 
-    @asynccontextmanager
-    async def _open_spawner(self, run: Run, options: RunOptions) -> AsyncGenerator[ChildSpawner]:
-        """Open the spawner for a run's role; an orchestrator's Tasks are replayed.
+    async def _open_spawner(
+        self, run: Run, options: RunOptions, opened: AsyncExitStack
+    ) -> ChildSpawner:
+        """Return the spawner for a run's role; an orchestrator's Tasks are replayed.
 
         Raises:
             TaskError: the folder of the Task logs cannot be used.
@@ -168,15 +167,13 @@ class RunExecutor:
         build_context = partial(self._contexts.child_context, parent=run.scope)
         if run.identity.role is not AgentRole.ORCHESTRATOR:
             agents = self._project.agents_of(options)
-            yield ChildSpawner(self._spawning, run.journal, build_context, options, agents=agents)
-            return
+            return ChildSpawner(self._spawning, run.journal, build_context, options, agents=agents)
         # Tasks and workers are a third of all code, and most runs have neither.
         from agent_core.agents.orchestrator import open_orchestrator_spawner  # noqa: PLC0415
 
-        async with open_orchestrator_spawner(
-            self._spawning, run.journal, build_context, options
-        ) as spawner:
-            yield spawner
+        return await opened.enter_async_context(
+            open_orchestrator_spawner(self._spawning, run.journal, build_context, options)
+        )
 
     def _with_handovers(
         self, run: Run, spec: RunSpec, options: RunOptions, opened: AsyncExitStack

@@ -3,7 +3,7 @@
 import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -57,6 +57,7 @@ from agent_core.types import (
 
 if TYPE_CHECKING:
     from agent_core.mcp import McpTools
+    from agent_core.memory.folder import MemoryFolder
     from agent_core.runtime.changed_files import ChangedFiles
     from agent_core.runtime.recording import RunRecorder
     from agent_core.telemetry.spans import RunTrace
@@ -193,10 +194,12 @@ class RunFactory:
         if options.model is not None:
             scope.model = model
         found = scope.project_context
+        memory_scope = spec.scope
         if found is None:
-            found = scope.project_context = await self._look_around(spec)
+            found = await self._look_around(spec.memory, memory_scope)
+            scope.project_context = found
         if spec.memory is not None and found.memories.catalog:
-            recall = self._memory.tools(spec.memory, spec.scope, journal, spec.view, scope)
+            recall = self._memory.tools(spec.memory, memory_scope, journal, spec.view, scope)
             spec = replace(spec, tools=[*spec.tools, *recall])
         expected = options.expected() if options.output_type is not None else None
         toolbox = await self._project.toolboxes.fill(
@@ -251,28 +254,25 @@ class RunFactory:
         )
         return ctx, source
 
-    async def _look_around(self, spec: RunSpec) -> ProjectContext:
+    async def _look_around(self, memory: "MemoryFolder | None", scope: str) -> ProjectContext:
         """Look at home and project: in place while this is quick, otherwise in a thread."""
         clock = asyncio.get_running_loop().time
         started = clock()
         if self._look_s < _QUICK_LOOK_S:
-            found = self._project.find_project_context(spec.memory, spec.scope)
+            found = self._project.find_project_context(memory, scope)
         else:
-            found = await asyncio.to_thread(
-                self._project.find_project_context, spec.memory, spec.scope
-            )
+            found = await asyncio.to_thread(self._project.find_project_context, memory, scope)
         self._look_s = clock() - started
         return found
 
-    def recording(self, journal: Journal, scope: RunScope) -> AbstractAsyncContextManager[None]:
-        """Record the project's files around the changes of a user's run, including its children's.
-
-        Does nothing where no snapshots are taken.
-        """
-        return self._recording(journal, scope) if self._files.is_on else nullcontext()
+    @property
+    def records_files(self) -> bool:
+        """Return whether snapshots are taken."""
+        return self._files.is_on
 
     @asynccontextmanager
-    async def _recording(self, journal: Journal, scope: RunScope) -> AsyncGenerator[None]:
+    async def recording(self, journal: Journal, scope: RunScope) -> AsyncGenerator[None]:
+        """Record the project's files around the changes of a user's run and its children."""
         from agent_core.runtime.recording import recording  # noqa: PLC0415 - others load no more
 
         async with recording(self._files, self._store, journal, scope.lease) as recorder:

@@ -77,8 +77,7 @@ class RunHandovers:
         options = replace(options, agents=together(base.agents, agent.agents))
         options = self._project.with_contributions(options, identity)
         self._project.toolboxes.check_options(options)
-        opening = self._project.with_toolsets(options, self._run.journal)
-        options = await self._opened.enter_async_context(opening)
+        options = await self._project.with_toolsets(options, self._run.journal, self._opened)
         spawner = self._open_spawner(options)
         self._run.scope.model = None
         spec = with_fields(

@@ -471,7 +471,7 @@ class RunPipeline:
         Raises:
             StorageError: `session_active`: the run only summarises the history.
         """
-        parked = self._table.parked.get(run.session_id)
+        parked = self._table.parked.get(run.identity.session_id)
         if parked is None:
             return
         before = parked.record
@@ -495,7 +495,7 @@ class RunPipeline:
                 return
             if (record := await self._store.run(run_id)) is not None:
                 caller = Caller(options=run.options, context=run.context, nesting=run.nesting)
-                self._table.parked[run.session_id] = ParkedRun(record, caller)
+                self._table.parked[run.identity.session_id] = ParkedRun(record, caller)
             if await self._store.is_answered(run_id):  # answered while it was being stored
                 await self.resume(run_id)
 

@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import os
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -439,11 +439,10 @@ class Project:
         context = ExtensionContext(run=run, deps=options.deps)
         return with_contributions(options, Extensions(context, extensions))
 
-    @asynccontextmanager
     async def with_toolsets(
-        self, options: RunOptions, journal: Journal
-    ) -> AsyncGenerator[RunOptions]:
-        """Open the toolsets of the options, and yield the options with their tools.
+        self, options: RunOptions, journal: Journal, opened_until: AsyncExitStack
+    ) -> RunOptions:
+        """Open the toolsets of the options until a stack is closed; return them with their tools.
 
         An MCP server that cannot be reached is reported, and its tools are missing.
 
@@ -455,21 +454,19 @@ class Project:
         given = options.tools
         sets = [each for each in given if isinstance(each, Toolset)] if given else []
         if not given or not sets:
-            yield options
-            return
+            return options
         tools = [each for each in given if not isinstance(each, Toolset)]
         servers = [each for each in sets if is_server(each)]
-        async with AsyncExitStack() as stack:
-            for each in sets:
-                if not is_server(each):
-                    tools += await stack.enter_async_context(opened(each))
-            if servers:
-                served = self._serve(self._named(servers))
-                stack.push_async_callback(lambda: finish_uncancelled(served.aclose()))
-                tools += await served.tools(on_failure=partial(note_failure, journal))
-            found = replace(options, tools=tools)
-            self.toolboxes.check_options(found)
-            yield found
+        for each in sets:
+            if not is_server(each):
+                tools += await opened_until.enter_async_context(opened(each))
+        if servers:
+            served = self._serve(self._named(servers))
+            opened_until.push_async_callback(lambda: finish_uncancelled(served.aclose()))
+            tools += await served.tools(on_failure=partial(note_failure, journal))
+        found = replace(options, tools=tools)
+        self.toolboxes.check_options(found)
+        return found
 
     def _load_servers(self, given: "Sequence[McpToolset]") -> "McpTools | None":
         """Load the servers of `<home>/mcp.json` and of the program; none is started yet.

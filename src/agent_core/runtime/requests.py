@@ -247,13 +247,11 @@ class RunRequests:
             AgentCoreError: `validation_error`: an image of it cannot be shown to any model.
             StorageError: `artifact_not_found`: an image does not exist.
         """
-        limit, artifacts = model.max_image_bytes, self._artifacts.of_tenant(tenant)
-        content = [
-            await sendable(block, artifacts, max_bytes=limit)
-            if isinstance(block, ImageBlock)
-            else block
-            for block in prompt.content
-        ]
+        content = list(prompt.content)
+        for place, block in enumerate(content):
+            if isinstance(block, ImageBlock):
+                artifacts = self._artifacts.of_tenant(tenant)
+                content[place] = await sendable(block, artifacts, max_bytes=model.max_image_bytes)
         return RunPrompt.of_checked(
             content=self._journal_redactor.content(content),
             metadata=self._journal_redactor.metadata(prompt.metadata),

@@ -208,10 +208,6 @@ class Run(RunProgress, eq=False, kw_only=True):
     inbox: Inbox = field(default_factory=Inbox)
 
     @property
-    def session_id(self) -> str:
-        return self.identity.session_id
-
-    @property
     def is_nested(self) -> bool:
         """Return whether the run was started inside a run that has not ended."""
         return self.nesting is not None and not self.nesting.outer.ended.is_set()

@@ -6,8 +6,8 @@ decides which is next, and `execute` carries one out.
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable
-from contextlib import AsyncExitStack, aclosing, contextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import AsyncExitStack, aclosing, suppress
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
@@ -35,7 +35,7 @@ from agent_core.runtime.project_files import ProjectFiles
 from agent_core.runtime.reading import CONTROL, RunReader
 from agent_core.runtime.recovery import SessionLeases
 from agent_core.runtime.requests import RunRequests
-from agent_core.runtime.run import Nesting, Phase, Run, RunProgress, identity_of
+from agent_core.runtime.run import Phase, Run, RunProgress, identity_of
 from agent_core.runtime.scheduler import Scheduler
 from agent_core.runtime.table import RunTable
 from agent_core.storage.messages import run_has_ended
@@ -237,7 +237,12 @@ class Runs:
                 options name an unknown tool, or the placement is not possible; `cancelled`: the run
                 inside which this one is started is being cancelled.
         """
-        with self._nested(session_id) as nesting:
+        nesting = request = None
+        if (found := self.table.enclosing()) is not None:
+            outer, inside = found
+            payer = outer.scope.meter_of(inside.run_id)
+            nesting = self._scheduler.nest(outer, payer, session_id)
+        try:
             await self.leases.store_ends()
             request = await self._requests.prepare(
                 prompt,
@@ -249,42 +254,21 @@ class Runs:
                 nesting=nesting,
             )
             dispatcher, dispatch = self._dispatcher, request.opening.dispatch
-            is_here = dispatcher is None or dispatch is None or dispatch.process is not None
-            if dispatcher is not None and not is_here:
-                queued = await dispatcher.add(request.opening)
-                if nesting is not None:
-                    nesting.add(queued)
-                return queued
-            run: RunProgress
-            try:
-                if dispatcher is None:
-                    run = await self.pipeline.start(request)
-                else:
-                    timeout_s = placement.queue_timeout_s
-                    run = await self.pipeline.start_in_turn(dispatcher, request, timeout_s)
-            except BaseException as error:
-                if request.caller.trace is not None:
-                    request.caller.trace.finish(_unopened(error))
-                raise
-            return run
-
-    @contextmanager
-    def _nested(self, session_id: str) -> Generator[Nesting | None]:
-        """Link a run started here to the run whose code starts it, unless it fails to start.
-
-        Raises:
-            StorageError, AgentCoreError: as for `Scheduler.nest`.
-        """
-        if (found := self.table.enclosing()) is None:
-            yield None
-            return
-        outer, inside = found
-        nesting = self._scheduler.nest(outer, outer.scope.meter_of(inside.run_id), session_id)
-        try:
-            yield nesting
-        except BaseException:
-            nesting.end()
+            if dispatcher is None:
+                return await self.pipeline.start(request)
+            if dispatch is None or dispatch.process is not None:
+                timeout_s = placement.queue_timeout_s
+                return await self.pipeline.start_in_turn(dispatcher, request, timeout_s)
+            queued = await dispatcher.add(request.opening)
+            if nesting is not None:
+                nesting.add(queued)
+        except BaseException as error:
+            if request is not None and request.caller.trace is not None:
+                request.caller.trace.finish(_unopened(error))
+            if nesting is not None:
+                nesting.end()
             raise
+        return queued
 
     async def compact(
         self, session_id: str, *, instructions: str | None = None, move_session: bool = False

@@ -133,8 +133,9 @@ class Scheduler:
         A run whose outer run was cancelled meanwhile is stopping, and does not begin; the caller
         ends it.
         """
-        self._occupy(run.session_id)
-        lane = self._lanes[run.session_id]
+        session_id = run.identity.session_id
+        self._occupy(session_id)
+        lane = self._lanes[session_id]
         lane.append(run)
         if run.nesting is not None:
             run.nesting.add(run)
@@ -322,12 +323,13 @@ class Scheduler:
                 self._take_place(each.run)
         if run.nesting is not None:
             run.nesting.end()
-        lane = self._lanes[run.session_id]
+        session_id = run.identity.session_id
+        lane = self._lanes[session_id]
         was_first = lane[0] is run
         lane.remove(run)
-        self._vacate(run.session_id)
+        self._vacate(session_id)
         if not lane:
-            del self._lanes[run.session_id]
+            del self._lanes[session_id]
         elif was_first:
             self._offer(lane)
         run.leave()

@@ -301,7 +301,8 @@ class Toolboxes:
         deps = spec.options.deps
         if programs:
             check_deps(tools, deps)
-        outside = [tool.definition for tool in tools if self._is_deferrable(tool.name)]
+        others = tools if self._mcp is not None or self._declared_names or programs else ()
+        outside = [tool.definition for tool in others if self._is_deferrable(tool.name)]
         most = self._setup.config.tools.defer_above_tokens
         most = window // _DEFERRED_SHARE if most is None else most
         renewed = None if self._mcp is None else renew

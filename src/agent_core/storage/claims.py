@@ -64,7 +64,6 @@ from agent_core.types import (
     SessionStatus,
     Usage,
     is_cut_off,
-    new_id,
     utc_now,
 )
 from agent_core.types.lanes import SNAPSHOT
@@ -429,7 +428,7 @@ def _resume_session(
     """Claim an existing session, or only note its place; `cwd` is the folder it moves to."""
     if cwd is not None:
         draft = EventDraft(EventType.SESSION_MOVED, {"from": session.cwd, "to": cwd})
-        moved = PendingEvent(new_id("evt"), utc_now(), draft)
+        moved = PendingEvent(draft)
         insert_session_events(connection, session.session_id, [moved])
     agent = first(AgentRecord, agents) or _add_root_agent(connection, opening)
     changes: dict[str, Any] = {
@@ -765,7 +764,7 @@ def close_run(connection: Connection, run: RunRecord, closing: _Closing) -> RunR
         payload["error"] = closing.error.model_dump(mode="json")
     level = EventLevel.ERROR if closing.error else EventLevel.INFO
     draft = EventDraft(closing.event, payload, level)
-    insert_events(connection, run, [PendingEvent(new_id("evt"), utc_now(), draft)])
+    insert_events(connection, run, [PendingEvent(draft)])
     now = utc_now()
     changes = {
         "status": closing.status,

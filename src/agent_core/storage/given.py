@@ -24,7 +24,6 @@ from agent_core.types import (
     Node,
     PendingEvent,
     SessionRecord,
-    new_id,
 )
 from agent_core.types.memory_scopes import MEMORY_CURSOR
 
@@ -77,7 +76,7 @@ def add_path(connection: Connection, session_id: str, path: Sequence[Node]) -> N
         connection.execute(INSERT_NODE, (number, *node_row(node)))
         facts = {"role": node.role, "node_type": node.node_type}
         draft = EventDraft(EventType.MESSAGE_CREATED, facts, node_id=node.node_id)
-        events.append(PendingEvent(new_id("evt"), node.created_at, draft))
+        events.append(PendingEvent(draft, created_at=node.created_at))
     insert_session_events(connection, session_id, events)
 
 

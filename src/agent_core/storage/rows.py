@@ -26,7 +26,6 @@ from agent_core.storage.sql import Connection, Cursor, FoundRow
 from agent_core.text import shown_id
 from agent_core.text.json_text import strict_json
 from agent_core.types import (
-    AgentRecord,
     Batch,
     ContentBlock,
     Node,
@@ -240,8 +239,7 @@ def update(
     connection: Connection, kind: type[BaseModel], key: str, changes: Mapping[str, Any]
 ) -> None:
     """Set fields of a record to new values; an unknown id changes nothing."""
-    row = _as_columns(changes)
-    connection.execute(_update_sql(kind, tuple(row)), (*row.values(), key))
+    connection.execute(*update_sql(kind, key, changes))
 
 
 def update_sql(kind: type[BaseModel], key: str, changes: Mapping[str, Any]) -> tuple[str, Row]:
@@ -447,6 +445,11 @@ _RELEASE = f"""UPDATE sessions SET owner = NULL, lease_expires_at = NULL
      AND runs.{OWNED_RUN})"""  # noqa: S608 - a constant
 
 
+_AGENT_STATUS = "UPDATE agents SET status = ?, updated_at = ? WHERE agent_id = ?"
+_ACTIVE_NODE = "UPDATE sessions SET active_node_id = ? WHERE session_id = ?"
+_SESSION_USED = f"""UPDATE sessions SET active_node_id = coalesce(?, active_node_id),
+    updated_at = ?, use_number = {NEXT_USE} WHERE session_id = ?"""  # noqa: S608 - a constant
+
 _DELIVERED = "DELETE FROM waiting_messages WHERE message_id = ?"
 
 FIRST = Position(1, 1, 1)
@@ -474,7 +477,7 @@ def rows_of(batch: Batch) -> BatchRows:
     nodes = list(map(node_row, batch.nodes))
     events = list(map(event_row, batch.events))
     changes: list[tuple[str, Row]] = []
-    now = utc_now()
+    now = iso(utc_now())
     if batch.run is not None:
         values = {
             name: value
@@ -485,16 +488,12 @@ def rows_of(batch: Batch) -> BatchRows:
             values["prompt"] = None
         changes.append(update_sql(RunRecord, batch.run_id, {**values, "updated_at": now}))
     if batch.agent_status is not None:
-        agent = {"status": batch.agent_status, "updated_at": now}
-        changes.append(update_sql(AgentRecord, batch.agent_id, agent))
-    session: dict[str, Any] = {}
-    if batch.active_node_id is not None:
-        session["active_node_id"] = batch.active_node_id
+        changes.append((_AGENT_STATUS, (str(batch.agent_status), now, batch.agent_id)))
     if batch.run is not None and batch.run.status is not None:
-        # Not with every batch: its index would double the cost of a small one.
-        session["updated_at"] = now
-    if session:
-        changes.append(update_sql(SessionRecord, batch.session_id, session))
+        # Not with every batch: the index of the time would double the cost of a small one.
+        changes.append((_SESSION_USED, (batch.active_node_id, now, batch.session_id)))
+    elif batch.active_node_id is not None:
+        changes.append((_ACTIVE_NODE, (batch.active_node_id, batch.session_id)))
     for message_id in batch.delivered:
         changes.append((_DELIVERED, (message_id,)))  # noqa: PERF401 - a frame less
     if batch.release is not None:

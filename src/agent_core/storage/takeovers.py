@@ -40,8 +40,6 @@ from agent_core.types import (
     RunRecord,
     RunStatus,
     SessionRecord,
-    new_id,
-    utc_now,
 )
 
 _SESSION_ID = "(SELECT session_id FROM runs WHERE run_id = ?)"
@@ -71,7 +69,7 @@ def queue_run(
     dispatch = opening.dispatch
     if dispatch is not None and dispatch.process is None:
         facts["queue"] = dispatch.queue
-    queued = PendingEvent(new_id("evt"), utc_now(), EventDraft(EventType.RUN_QUEUED, facts))
+    queued = PendingEvent(EventDraft(EventType.RUN_QUEUED, facts))
     opening = replace(opening, status=RunStatus.QUEUED, events=[queued, *opening.events])
     looked = (found, agents)
     return open_run(connection, liveness, opening, same_folder, now=now, looked=looked)
@@ -161,7 +159,7 @@ def _continue(
     settle_time(connection, run.run_id, is_continued=True)
     payload = {"takeovers": takeovers, "reason": "owner_lost" if was_owned else "handed_over"}
     event = EventDraft(EventType.RUN_TAKEN_OVER, payload)
-    insert_events(connection, run, [PendingEvent(new_id("evt"), utc_now(), event)])
+    insert_events(connection, run, [PendingEvent(event)])
     update(connection, RunRecord, run.run_id, {"takeovers": takeovers})
     return True
 
@@ -196,7 +194,7 @@ def drop_queued(connection: Connection, run_id: str, taken_by: str | None) -> bo
         return False
     if not is_taken and run.status is not RunStatus.QUEUED:
         return False
-    dequeued = PendingEvent(new_id("evt"), utc_now(), EventDraft(EventType.RUN_DEQUEUED, {}))
+    dequeued = PendingEvent(EventDraft(EventType.RUN_DEQUEUED, {}))
     insert_events(connection, run, [dequeued])
     close_run(connection, run, CANCELLED_UNBEGUN)
     if is_taken and taken_by is not None:

@@ -3,10 +3,11 @@
 import os
 import random
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import partial
 from operator import not_
 from typing import Annotated, Any, Literal, Self
 
@@ -83,9 +84,8 @@ UtcDatetime = Annotated[AwareDatetime, AfterValidator(_to_utc)]
 """An aware point in time, always in UTC; ISO-8601 when stored."""
 
 
-def utc_now() -> datetime:
-    """Return the current time, aware, in UTC."""
-    return datetime.now(UTC)
+utc_now: Callable[[], datetime] = partial(datetime.now, UTC)
+"""Returns the current time, aware, in UTC."""
 
 
 _RANDOM = random.Random()  # noqa: S311 - ids are no secrets, and asking the kernel costs more
@@ -574,7 +574,7 @@ class Node(Frozen):
     @property
     def is_partial(self) -> bool:
         """Return whether it was cut off: kept for people, never sent to a model again."""
-        return bool(self.metadata) and is_cut_off(self.metadata)
+        return is_cut_off(self.metadata)
 
     @property
     def calls(self) -> list[ToolCallBlock]:

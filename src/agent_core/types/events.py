@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
 from pydantic import Field
 
 from agent_core.types.content import Frozen, SafeId, UtcDatetime
@@ -116,7 +117,7 @@ CLOSING_EVENTS = frozenset({EventType.RUN_COMPLETED, EventType.RUN_FAILED, Event
 """Events that end a run: exactly one of them ends the stream of every run."""
 
 
-class EventDraft(NamedTuple):
+class EventDraft(Struct, frozen=True):
     """An event that has no place in the timeline yet."""
 
     event_type: EventType

@@ -5,7 +5,8 @@ These types are passed between the journal and storage, which do not know each o
 
 from collections.abc import Mapping, Sequence, Set
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 from msgspec import Struct, field
 
@@ -18,6 +19,8 @@ from agent_core.types.content import (
     RunMode,
     RunStatus,
     Usage,
+    new_id,
+    utc_now,
 )
 from agent_core.types.events import EventDraft
 from agent_core.types.lanes import Lane, lane_of_process
@@ -54,16 +57,16 @@ class Heartbeat(Struct, frozen=True):
     in_last_turn: Sequence[str] = ()
 
 
-class PendingEvent(NamedTuple):
+class PendingEvent(Struct, frozen=True):
     """An event on its way into the store, where it gets its sequence numbers.
 
     `payload_json` is the draft's payload as JSON text, if it is known already.
     """
 
-    event_id: str
-    created_at: datetime
     draft: EventDraft
     payload_json: str | None = None
+    event_id: str = field(default_factory=partial(new_id, "evt"))
+    created_at: datetime = field(default_factory=utc_now)
 
 
 class RunChange(Struct, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, Router
 
 from agent_core.serve.bodies import LARGE, SMALL, Body, read_json
-from agent_core.serve.problems import Problem
+from agent_core.serve.problems import HttpProblem
 from consoles import served
 
 
@@ -32,7 +32,7 @@ async def _note(request: Request) -> Response:
     holds_image = _holds_image if request.path_params["images"] else None
     try:
         note = await read_json(request, Note, holds_image=holds_image)
-    except Problem as problem:
+    except HttpProblem as problem:
         return problem.response()
     return JSONResponse({"length": len(note.text)})
 

@@ -18,7 +18,7 @@ from agent_core.serve import Principal
 from agent_core.serve.access import AuthAccess
 from agent_core.serve.door import Door
 from agent_core.serve.places import OnePlace
-from agent_core.serve.problems import Problem
+from agent_core.serve.problems import HttpProblem
 from agent_core.serve.visits import Console
 from consoles import served
 from isolation import Home
@@ -39,7 +39,7 @@ class Work:
         await self.go_on.wait()
         body = await request.json()
         if status := body.get("status"):
-            raise Problem(status, "as you like")
+            raise HttpProblem(status, "as you like")
         headers = {"Location": f"/made/{self.count}"}
         return JSONResponse({"number": self.count, "got": body}, 201, headers)
 

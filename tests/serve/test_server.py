@@ -8,7 +8,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from agent_core.serve import server as module
-from agent_core.serve.server import Connection, Server, listen
+from agent_core.serve.server import HttpConnection, Server, listen
 
 
 class Endless:
@@ -84,7 +84,7 @@ async def test_the_server_ends_while_a_client_does_not_read() -> None:
 async def test_of_too_many_connections_the_longest_silent_one_makes_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Connection, "most", 3)
+    monkeypatch.setattr(HttpConnection, "most", 3)
     async with running(Endless()) as port:
         busy = await request(port, "/endless")
         first = await asyncio.open_connection("127.0.0.1", port)
@@ -108,7 +108,7 @@ async def _is_cut(reader: asyncio.StreamReader) -> bool:
 async def test_where_every_connection_works_a_new_one_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Connection, "most", 1)
+    monkeypatch.setattr(HttpConnection, "most", 1)
     async with running(Endless()) as port:
         busy = await request(port, "/endless")
         assert (await busy[0].readline()).startswith(b"HTTP/1.1 200")

@@ -11,8 +11,8 @@ from starlette.types import Receive, Scope, Send
 
 from agent_core.serve import streams
 from agent_core.serve.principals import Principal
-from agent_core.serve.problems import Problem
-from agent_core.serve.streams import EventStream, Frames, ServerEvent, Streams
+from agent_core.serve.problems import HttpProblem
+from agent_core.serve.streams import EventResponse, Frames, ServerEvent, Streams
 from consoles import served
 
 
@@ -65,10 +65,10 @@ class Ticks:
         return self._events()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        stream = EventStream(self.streams, ANN, self._begin, retry_ms=self._retry_ms)
+        stream = EventResponse(self.streams, ANN, self._begin, retry_ms=self._retry_ms)
         try:
             await stream(scope, receive, send)
-        except Problem as problem:
+        except HttpProblem as problem:
             await problem.response()(scope, receive, send)
 
 
@@ -171,7 +171,7 @@ async def test_events_that_come_together_are_sent_together() -> None:
     async def send(message: Any) -> None:
         parts.append(message.get("body", b""))
 
-    await EventStream(Streams(), ANN, begin, retry_ms=None)({"method": "GET"}, receive, send)
+    await EventResponse(Streams(), ANN, begin, retry_ms=None)({"method": "GET"}, receive, send)
     sent = [part for part in parts if part]
     assert sent == [b"".join(f"data: {number}\n\n".encode() for number in range(5))]
 
@@ -189,7 +189,7 @@ def test_the_more_streams_the_larger_the_pieces_of_text() -> None:
 async def test_a_handler_of_events_that_fails_ends_its_stream() -> None:
     async def events() -> AsyncGenerator[ServerEvent]:
         yield ServerEvent("first")
-        raise Problem(500, "it broke")
+        raise HttpProblem(500, "it broke")
 
     async def begin() -> AsyncGenerator[ServerEvent]:
         return events()
@@ -200,5 +200,5 @@ async def test_a_handler_of_events_that_fails_ends_its_stream() -> None:
     async def send(_: Any) -> None:
         pass
 
-    with pytest.raises(Problem, match="it broke"):
-        await EventStream(Streams(), ANN, begin)({"method": "GET"}, receive, send)
+    with pytest.raises(HttpProblem, match="it broke"):
+        await EventResponse(Streams(), ANN, begin)({"method": "GET"}, receive, send)

@@ -25,7 +25,7 @@ from agent_core.types.budget import SharedBudget, limits_of, shown
 _WALL = "wall_ms"
 
 
-class Limits(TypedDict, total=False):
+class PoolLimits(TypedDict, total=False):
     """The fields of `Budget` as keywords, for type checkers."""
 
     usd: float | None
@@ -54,16 +54,16 @@ class BudgetPool(SharedBudget):
         AgentCoreError: `validation_error`: a limit is unknown or invalid, or there is none.
     """
 
-    @lists_keywords(Limits)
-    def __init__(self, **limits: Unpack[Limits]) -> None:
+    @lists_keywords(PoolLimits)
+    def __init__(self, **limits: Unpack[PoolLimits]) -> None:
         self.limits = _checked("a BudgetPool", limits)
         self._ledger = PoolLedger(self.limits)
 
     def __repr__(self) -> str:
         return f"BudgetPool({_listed(self.limits)})"
 
-    @lists_keywords(Limits)
-    def share(self, **limits: Unpack[Limits]) -> "PoolShare":
+    @lists_keywords(PoolLimits)
+    def share(self, **limits: Unpack[PoolLimits]) -> "PoolShare":
         """Return a budget for runs that spend from this pool, and each at most these limits.
 
         Args:

@@ -17,7 +17,7 @@ MOST_CONTENT = 10 * 2**20
 """Bytes of standard input that a message may have."""
 
 
-class GivenMessage(Struct, frozen=True):
+class CommandMessage(Struct, frozen=True):
     """The user's message.
 
     Attributes:
@@ -31,7 +31,7 @@ class GivenMessage(Struct, frozen=True):
     text: str
 
 
-def read_message(options: Options, terminal: Terminal) -> GivenMessage:
+def read_message(options: Options, terminal: Terminal) -> CommandMessage:
     """The message of a run. Standard input is the message itself if `-` is all there is.
 
     Raises:
@@ -39,14 +39,14 @@ def read_message(options: Options, terminal: Terminal) -> GivenMessage:
     """
     words = " ".join(options.message)
     if options.content_at is None:
-        return GivenMessage(words, None, words)
+        return CommandMessage(words, None, words)
     content = _read_content(terminal)
     if not words.strip():
-        return GivenMessage(content, None, content)
+        return CommandMessage(content, None, content)
     block = mark_content(content, "standard input")
     before = " ".join(options.message[: options.content_at])
     after = " ".join(options.message[options.content_at :])
-    return GivenMessage(words, block, "\n\n".join(filter(None, (before, block, after))))
+    return CommandMessage(words, block, "\n\n".join(filter(None, (before, block, after))))
 
 
 def holds_unread_text() -> bool:

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from agent_core.cli.answers import how_to_allow, open_answers, open_screen
 from agent_core.cli.children import Children
-from agent_core.cli.content import GivenMessage, holds_unread_text, read_message
+from agent_core.cli.content import CommandMessage, holds_unread_text, read_message
 from agent_core.cli.elicitation import TerminalElicitation
 from agent_core.cli.exit_codes import COMPLETED, FAILED, INTERRUPTED, MISUSED, OUTPUT_CLOSED
 from agent_core.cli.first_start import is_first_start, set_up
@@ -471,7 +471,7 @@ def _run_options(options: Options) -> dict[str, Any]:
 
 
 async def _compose(
-    runtime: "AgentRuntime", said: GivenMessage, options: Options
+    runtime: "AgentRuntime", said: CommandMessage, options: Options
 ) -> str | UserMessage:
     """Build the user's message, with pictures; `/server:prompt words` is an MCP prompt."""
     message: str | UserMessage = said.text

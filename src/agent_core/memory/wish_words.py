@@ -6,7 +6,7 @@ A pattern admits: what no pattern describes is no wish.
 from msgspec import Struct
 
 
-class Language(Struct, frozen=True):
+class WishLanguage(Struct, frozen=True):
     """The ways in which wishes begin in one language, as patterns.
 
     Attributes:
@@ -50,7 +50,7 @@ _MEMORY_NAMED = (
     r"with\b|regarding\b|mem_|$|[.,!])"
 )
 
-_ENGLISH = Language(
+_ENGLISH = WishLanguage(
     marks=(
         *("remember", "always", "never", "forget", "prefer", "memor", "note", " mind", "from now"),
         *(
@@ -111,7 +111,7 @@ _ENGLISH = Language(
 )
 
 _CHINESE_VERB = r"(?:请|請|要|你|不要|只用|只说|先|用(?!不|户|戶)|使用|回答|回复|回覆|保持|附上|遵守|遵循|写(?!入)|提交信息)"
-_CHINESE = Language(
+_CHINESE = WishLanguage(
     marks=(
         *(
             "记",
@@ -177,7 +177,7 @@ _GERMAN_VERB = (
 _GERMAN_FROM_NOW = (
     r"(?:ab\s+(?:jetzt|sofort|heute)|von\s+(?:nun|jetzt)\s+an|künftig|zukünftig|in\s+zukunft)"
 )
-_GERMAN = Language(
+_GERMAN = WishLanguage(
     marks=(
         *("merk", "vergiss", "immer", " nie", "nie ", "niemals", "lieber", "bevorzug", "ab jetzt"),
         *("zukunft", "künftig", "gedächtnis", "notier", "lösch", "denk", "ab sofort", " an", "mag"),
@@ -210,7 +210,7 @@ _SPANISH_VERB = (
     r"formatea|verifica|revisa|guarda|traduce|evita)"
 )
 _SPANISH_FROM_NOW = r"(?:a\s+partir\s+de\s+ahora|de\s+ahora\s+en\s+adelante|desde\s+ahora|en\s+adelante|en\s+lo\s+sucesivo)"
-_SPANISH = Language(
+_SPANISH = WishLanguage(
     marks=(
         *("recuerd", "record", "acuérd", "acuerd", "olvid", "cuenta", "siempre", "nunca", "jamás"),
         *("prefier", "preferir", "gusta", "ahora", "memori", "anota", "apunta", "nota", "odio"),
@@ -245,7 +245,7 @@ _FRENCH_VERB = (
     r"montre|explique|garde|évite|préfère|nomme|formate|teste|vérifie|demande|donne|prends)"
 )
 _FRENCH_FROM_NOW = r"(?:désormais|dorénavant|à\s+partir\s+de\s+maintenant|à\s+l['\u2019]avenir)"
-_FRENCH = Language(
+_FRENCH = WishLanguage(
     marks=(
         *("souv", "rappel", "retien", "retenez", "oubli", "toujours", "jamais", "préfèr", "préfér"),
         *(
@@ -284,7 +284,7 @@ _FRENCH = Language(
     ),
 )
 
-_PORTUGUESE = Language(
+_PORTUGUESE = WishLanguage(
     marks=(
         "lembr",
         "esque",
@@ -314,7 +314,7 @@ _PORTUGUESE = Language(
     ),
 )
 
-_ITALIAN = Language(
+_ITALIAN = WishLanguage(
     marks=(
         "ricord",
         "dimentic",
@@ -345,7 +345,7 @@ _ITALIAN = Language(
     ),
 )
 
-_RUSSIAN = Language(
+_RUSSIAN = WishLanguage(
     marks=(
         "запомн",
         "помни",
@@ -379,7 +379,7 @@ _RUSSIAN = Language(
 _JAPANESE_LAST = (
     r"(?:ください|下さい|て|てね|てほしい|で|でね|こと|ように|禁止|お願い(?:します)?)[。！!\s]*$"
 )
-_JAPANESE = Language(
+_JAPANESE = WishLanguage(
     marks=(
         "覚え",
         "忘れ",
@@ -408,7 +408,7 @@ _JAPANESE = Language(
 )
 
 _KOREAN_LAST = r"(?:줘|주세요|하세요|세요|십시오|해라|마|말아\s?줘)[.!\s]*$"
-_KOREAN = Language(
+_KOREAN = WishLanguage(
     marks=(
         "기억",
         "잊",

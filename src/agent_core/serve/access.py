@@ -13,7 +13,7 @@ from agent_core.serve.bodies import read_form
 from agent_core.serve.origins import changes, check_host, check_origin
 from agent_core.serve.pages.login import login_page
 from agent_core.serve.principals import Auth, Principal
-from agent_core.serve.problems import Problem
+from agent_core.serve.problems import HttpProblem
 from agent_core.serve.sign_in import LASTS_S, SignIn
 
 _SCHEMES = ("http", "https")
@@ -21,7 +21,7 @@ _CHALLENGE = {"WWW-Authenticate": "Bearer"}
 _LONGEST = 4096
 
 
-class Access(Protocol):
+class Admission(Protocol):
     """Decides whose request this is.
 
     Attributes:
@@ -35,7 +35,7 @@ class Access(Protocol):
         """Refuse a request that comes by a wrong name, or from the page of another origin.
 
         Raises:
-            Problem: 403.
+            HttpProblem: 403.
         """
         ...
 
@@ -43,7 +43,7 @@ class Access(Protocol):
         """Return the sender.
 
         Raises:
-            Problem: 401: it is not known; 403; 429.
+            HttpProblem: 401: it is not known; 403; 429.
         """
         ...
 
@@ -64,13 +64,13 @@ class AuthAccess:
         """Return the sender as the program knows it.
 
         Raises:
-            Problem: 401.
+            HttpProblem: 401.
         """
         found = self._auth(request) if self._auth is not None else None
         if inspect.isawaitable(found):
             found = await found
         if found is None:
-            raise Problem(401, "who sends this request is not known", headers=_CHALLENGE)
+            raise HttpProblem(401, "who sends this request is not known", headers=_CHALLENGE)
         return found
 
 
@@ -113,7 +113,7 @@ class ServerAccess:
         """Return the user, if the request has the token or the cookie.
 
         Raises:
-            Problem: 401; 403: a change with the cookie does not say where it comes from; 429.
+            HttpProblem: 401; 403: a change with the cookie does not say where it comes from; 429.
         """
         given = request.headers.getlist("authorization")
         kind, _, token = given[0].strip().partition(" ") if len(given) == 1 else ("", "", "")
@@ -124,10 +124,10 @@ class ServerAccess:
         if not self._sign_in.knows(_cookies(request, self._sign_in.cookie)):
             raise self._unknown(request)
         if changes(request) and "origin" not in request.headers:
-            raise Problem(403, "a change with the cookie must say its Origin")
+            raise HttpProblem(403, "a change with the cookie must say its Origin")
         return self._principal
 
-    def _unknown(self, request: Request) -> Problem:
+    def _unknown(self, request: Request) -> HttpProblem:
         detail = "sign in with the token, or with the link that the server has printed"
         return _SignInProblem(request, detail)
 
@@ -158,7 +158,7 @@ class ServerAccess:
         return response
 
 
-class _SignInProblem(Problem):
+class _SignInProblem(HttpProblem):
     """The refusal of a request that is not signed in; a browser gets the page to sign in."""
 
     def __init__(self, request: Request, detail: str, *, is_wrong: bool = False) -> None:

@@ -15,7 +15,7 @@ from agent_core.loop.options import NO_OPTIONS, RunOptions
 from agent_core.runtime.options import checked_session_id
 from agent_core.serve.bodies import read_json
 from agent_core.serve.json_values import holds_part
-from agent_core.serve.problems import Problem
+from agent_core.serve.problems import HttpProblem
 from agent_core.serve.request_runs import RequestRun, RunStream
 from agent_core.serve.streams import ServerEvent
 from agent_core.serve.visits import Visit, visit_of
@@ -35,7 +35,7 @@ async def ag_ui(request: Request) -> RunStream:
     """Start a run, or answer the questions of one, and stream what follows.
 
     Raises:
-        Problem: the request is refused.
+        HttpProblem: the request is refused.
         AgentCoreError: the body is no input of AG-UI, or the run cannot be started or continued.
     """
     from agent_core.frontends import ag_ui as protocol  # noqa: PLC0415 - takes long to load
@@ -87,7 +87,7 @@ async def _start(visit: Visit, asked: Asked, mode: Mode) -> RunHandle[Any]:
     """Start a run with the user's message; in a new session, with the messages before it."""
     visit.require("run")
     if asked.message is None:
-        raise Problem(400, "the input has no message", code=ErrorCode.VALIDATION_ERROR)
+        raise HttpProblem(400, "the input has no message", code=ErrorCode.VALIDATION_ERROR)
     is_new = not await visit.has(asked.thread_id)
     options = RunOptions(history=asked.history) if is_new and asked.history else NO_OPTIONS
     return await visit.start(asked.message, asked.thread_id, mode, options=options, is_new=is_new)
@@ -97,7 +97,7 @@ async def _resume(visit: Visit, session_id: str, answers: Sequence[Answered]) ->
     """Answer questions of a run, and return a handle with the events since they were asked.
 
     Raises:
-        Problem: 403, or 400: the questions are of several runs.
+        HttpProblem: 403, or 400: the questions are of several runs.
         StorageError: `session_not_found`, `approval_not_found`.
         AgentCoreError: `already_answered`, `validation_error`.
     """
@@ -107,7 +107,7 @@ async def _resume(visit: Visit, session_id: str, answers: Sequence[Answered]) ->
     run_ids = {each.root_run_id for each in questions}
     if len(run_ids) > 1:
         detail = "the interrupts are of several runs; resume one after the other"
-        raise Problem(400, detail, code=ErrorCode.VALIDATION_ERROR)
+        raise HttpProblem(400, detail, code=ErrorCode.VALIDATION_ERROR)
     (run_id,) = run_ids
     after = await _asked_at(visit, session_id, run_id, {each.request_id for each in questions})
     closed = (at for at, each in enumerate(questions) if each.state is not ApprovalState.OPEN)

@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from agent_core.errors import ErrorCode
 from agent_core.providers import jsontext
-from agent_core.serve.problems import Problem
+from agent_core.serve.problems import HttpProblem
 from agent_core.tools.schema import json_path
 
 T = TypeVar("T")
@@ -55,7 +55,7 @@ async def read_json(
             1 MB.
 
     Raises:
-        Problem: 400: it is not such an object; 413: it is too large; 415: it is not
+        HttpProblem: 400: it is not such an object; 413: it is too large; 415: it is not
             `application/json`; 408: it does not arrive.
     """
     raw = await read_raw(request, SMALL if holds_image is None else LARGE)
@@ -78,11 +78,11 @@ async def read_form(request: Request, limit: int = _FORM) -> dict[str, str]:
         limit: the largest number of bytes.
 
     Raises:
-        Problem: 400: it is no form; 413: it is too large; 415: it is of another type.
+        HttpProblem: 400: it is no form; 413: it is too large; 415: it is of another type.
     """
     raw = await read_raw(request, limit)
     if _kind(request)[0] != "application/x-www-form-urlencoded":
-        raise Problem(415, "send the form as application/x-www-form-urlencoded")
+        raise HttpProblem(415, "send the form as application/x-www-form-urlencoded")
     try:
         fields = parse_qsl(raw.decode(), keep_blank_values=True, max_num_fields=_FIELDS)
     except ValueError:
@@ -94,7 +94,7 @@ def parse_body(raw: bytes, model: type[T]) -> T:
     """Read JSON as a value of this type; nothing is converted.
 
     Raises:
-        Problem: 400: it is not JSON, or not such a value; `details.errors` has the paths.
+        HttpProblem: 400: it is not JSON, or not such a value; `details.errors` has the paths.
     """
     try:
         jsontext.parse_strictly(raw)
@@ -105,7 +105,7 @@ def parse_body(raw: bytes, model: type[T]) -> T:
         raise _invalid(f"the body is not JSON that can be stored: {error}") from None
 
 
-def misfit(error: ValidationError) -> Problem:
+def misfit(error: ValidationError) -> HttpProblem:
     """Return the refusal of a value, with the paths at which it is wrong."""
     found = error.errors(include_url=False, include_context=False, include_input=False)
     errors = [{"path": json_path(each["loc"]), "message": each["msg"]} for each in found[:_SHOWN]]
@@ -113,8 +113,8 @@ def misfit(error: ValidationError) -> Problem:
     return _invalid(f"{first['path']}: {first['message']}", errors=errors)
 
 
-def _invalid(detail: str, **details: Any) -> Problem:
-    return Problem(400, detail, code=ErrorCode.VALIDATION_ERROR, details=details)
+def _invalid(detail: str, **details: Any) -> HttpProblem:
+    return HttpProblem(400, detail, code=ErrorCode.VALIDATION_ERROR, details=details)
 
 
 @lru_cache(maxsize=64)
@@ -132,16 +132,16 @@ def _require_json(request: Request) -> None:
     kind, parameters = _kind(request)
     charset = parameters.removeprefix("charset=").strip('"')
     if kind != "application/json" or charset not in {"", "utf-8"}:
-        raise Problem(415, "send the body as Content-Type: application/json")
+        raise HttpProblem(415, "send the body as Content-Type: application/json")
     if request.headers.get("content-encoding", "identity") != "identity":
-        raise Problem(415, "send the body without Content-Encoding")
+        raise HttpProblem(415, "send the body without Content-Encoding")
 
 
 async def read_raw(request: Request, limit: int) -> bytes:
     """Return the body of a request as it is.
 
     Raises:
-        Problem: 408: it does not arrive; 413: it is longer than the limit, in bytes.
+        HttpProblem: 408: it does not arrive; 413: it is longer than the limit, in bytes.
     """
     if _announced(request) > limit:
         raise _too_large(limit)
@@ -154,9 +154,9 @@ async def read_raw(request: Request, limit: int) -> bytes:
                     raise _too_large(limit)
                 parts.append(part)
     except TimeoutError:
-        raise Problem(408, "the body has not arrived in time") from None
+        raise HttpProblem(408, "the body has not arrived in time") from None
     except ClientDisconnect:
-        raise Problem(400, "the body ends before its end") from None
+        raise HttpProblem(400, "the body ends before its end") from None
     return b"".join(parts)
 
 
@@ -165,7 +165,7 @@ def _announced(request: Request) -> int:
     return int(length) if length.isdecimal() and length.isascii() else 0
 
 
-def _too_large(limit: int) -> Problem:
+def _too_large(limit: int) -> HttpProblem:
     most = f"{limit // SMALL} MB" if limit >= SMALL else f"{limit} bytes"
     detail = f"a body may have {most} here, and {LARGE // SMALL} MB only with an image"
-    return Problem(413, detail, headers={"Connection": "close"})
+    return HttpProblem(413, detail, headers={"Connection": "close"})

@@ -8,9 +8,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agent_core.errors import AgentCoreError
-from agent_core.serve.access import Access
+from agent_core.serve.access import Admission
 from agent_core.serve.headers import with_headers
-from agent_core.serve.problems import Problem
+from agent_core.serve.problems import HttpProblem
 from agent_core.serve.refusals import refuse
 from agent_core.serve.repeating import handle_once
 from agent_core.serve.visits import Console, Visit
@@ -28,7 +28,7 @@ _CLOSE = {"Connection": "close"}
 class Door:
     """Lets requests in to the handlers of an application."""
 
-    def __init__(self, inside: ASGIApp, console: Console, access: Access) -> None:
+    def __init__(self, inside: ASGIApp, console: Console, access: Admission) -> None:
         self._inside = inside
         self._console = console
         self._access = access
@@ -48,7 +48,7 @@ class Door:
         """Have a request handled, if its sender may send it.
 
         Raises:
-            Problem: it is refused.
+            HttpProblem: it is refused.
         """
         request, path = Request(scope, receive), _path_of(scope)
         self._admit(path, request)
@@ -57,7 +57,7 @@ class Door:
             return
         principal = await self._access.principal_of(request)
         if self._console.read_only and request.method == "POST" and path != _LOGOUT:
-            raise Problem(403, "this console is read-only")
+            raise HttpProblem(403, "this console is read-only")
         visit = scope["agent_core.visit"] = Visit(self._console, principal)
         handle = partial(_answer, self._inside)
         try:
@@ -69,20 +69,20 @@ class Door:
         """Refuse a request that nobody may send.
 
         Raises:
-            Problem: 400, 403, 404, 431; 503: the server stops.
+            HttpProblem: 400, 403, 404, 431; 503: the server stops.
         """
         if "content-length" in request.headers and "transfer-encoding" in request.headers:
-            raise Problem(400, "a request has one length", headers=_CLOSE)
+            raise HttpProblem(400, "a request has one length", headers=_CLOSE)
         headers = request.scope["headers"]
         if len(headers) > _MOST_HEADERS or sum(map(_size_of, headers)) > _LONGEST_HEADERS:
-            raise Problem(431, "these are too many headers", headers=_CLOSE)
+            raise HttpProblem(431, "these are too many headers", headers=_CLOSE)
         self._access.check(request)
         if self._console.is_stopping:
-            raise Problem(503, "the server stops", headers={"Retry-After": "5", **_CLOSE})
+            raise HttpProblem(503, "the server stops", headers={"Retry-After": "5", **_CLOSE})
         if "\0" in path:
-            raise Problem(_MISSING, _NOT_FOUND)
+            raise HttpProblem(_MISSING, _NOT_FOUND)
         if b"%00" in request.scope["query_string"]:
-            raise Problem(400, "a query holds no NUL")
+            raise HttpProblem(400, "a query holds no NUL")
 
 
 async def _answer(handle: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
@@ -106,22 +106,22 @@ async def _answer(handle: ASGIApp, scope: Scope, receive: Receive, send: Send) -
     await refuse(problem, scope)(scope, receive, send)
 
 
-def _problem_of(error: Exception, scope: Scope) -> Problem:
+def _problem_of(error: Exception, scope: Scope) -> HttpProblem:
     """Return the refusal that an error of a handler means."""
     match error:
-        case Problem():
+        case HttpProblem():
             return error
         case AgentCoreError():
-            return Problem.of(error)
+            return HttpProblem.of(error)
         case HTTPException():
             detail = _NOT_FOUND if error.status_code == _MISSING else error.detail
-            return Problem(error.status_code, detail, headers=error.headers)
+            return HttpProblem(error.status_code, detail, headers=error.headers)
         case ClientDisconnect():
-            return Problem(400, "the sender has left")
+            return HttpProblem(400, "the sender has left")
         case _:
             kind, method = type(error).__name__, scope["method"]
             logger.error("%s of %s hit a bug: %s", method, _route_of(scope), kind, exc_info=error)
-            return Problem(500, f"internal error ({kind}); the log has the details")
+            return HttpProblem(500, f"internal error ({kind}); the log has the details")
 
 
 def _whole_path(scope: Scope) -> str:

@@ -9,7 +9,7 @@ from msgspec import Struct, field
 
 from agent_core.api import AgentRuntime
 from agent_core.errors import ErrorCode, StorageError
-from agent_core.serve.problems import Problem
+from agent_core.serve.problems import HttpProblem
 
 _MOST_IDLE = 8
 _IDLE_S = 300.0
@@ -81,7 +81,7 @@ class Folders:
         """Return the runtime of a folder; None is where new sessions work.
 
         Raises:
-            Problem: 403: the server does not work in that folder.
+            HttpProblem: 403: the server does not work in that folder.
             ConfigError: the settings cannot be used there.
         """
         if project is None:
@@ -89,7 +89,7 @@ class Folders:
         folder = await asyncio.to_thread(_resolve, self._first, project)
         if folder is None or not await self._is_served(folder):
             detail = "this server does not work in that folder; name it with --project at the start"
-            raise Problem(403, detail)
+            raise HttpProblem(403, detail)
         return await self._use(folder)
 
     async def _is_served(self, folder: Path) -> bool:

@@ -14,7 +14,7 @@ from agent_core.serve.operations import (
     EVENTS,
     FILE,
     JSON,
-    Call,
+    ApiCall,
     Operation,
     Query,
     path_names,
@@ -80,13 +80,13 @@ class OpenApi(BaseModel):
     components: dict[str, Any]
 
 
-async def _described(call: Call[Query, None]) -> OpenApi:
+async def _described(call: ApiCall[Query, None]) -> OpenApi:
     scope = call.request.scope
     port = (scope.get("server") or ("", None))[1]
     return describe(call.address("") or "/", f"soong-agent-{port}")
 
 
-async def _elsewhere(_: Call[Query, None]) -> Response:
+async def _elsewhere(_: ApiCall[Query, None]) -> Response:
     raise AssertionError("this operation is only described here: another module serves it")
 
 

@@ -15,7 +15,7 @@ from agent_core.errors import ErrorCode
 from agent_core.providers import jsontext
 from agent_core.serve.bodies import Body, misfit, read_json
 from agent_core.serve.principals import Right
-from agent_core.serve.problems import Problem
+from agent_core.serve.problems import HttpProblem
 from agent_core.serve.visits import Visit, visit_of
 
 Q = TypeVar("Q", bound=Body)
@@ -53,7 +53,7 @@ class Paging(Query):
     cursor: str | None = None
 
 
-class Call(Struct, Generic[Q, B], frozen=True):
+class ApiCall(Struct, Generic[Q, B], frozen=True):
     """A request that has been read.
 
     Attributes:
@@ -121,7 +121,7 @@ class Operation(Struct, frozen=True, kw_only=True):
         """Answer a request.
 
         Raises:
-            Problem: it is refused.
+            HttpProblem: it is refused.
             AgentCoreError: it cannot be carried out.
         """
         visit = visit_of(request)
@@ -131,7 +131,7 @@ class Operation(Struct, frozen=True, kw_only=True):
         body = None
         if self.body is not None:
             body = await read_json(request, self.body, holds_image=self.holds_image)
-        value = await self.handler(Call(visit, request, query, body))
+        value = await self.handler(ApiCall(visit, request, query, body))
         headers: dict[str, str] = {}
         if isinstance(value, Created):
             location = f"{request.scope.get('root_path', '')}{value.location}"
@@ -152,7 +152,7 @@ def read_query(request: Request, model: type[Q]) -> Q:
     """Return the parameters of an address; an empty one, but a number or time, is left out.
 
     Raises:
-        Problem: 400: one is unknown, given twice, or wrong.
+        HttpProblem: 400: one is unknown, given twice, or wrong.
     """
     given: dict[str, str] = {}
     seen = set[str]()
@@ -160,7 +160,7 @@ def read_query(request: Request, model: type[Q]) -> Q:
         if name in _IGNORED and name not in model.model_fields:
             continue
         if name in seen:
-            raise Problem(400, f"{name} is given twice", code=ErrorCode.VALIDATION_ERROR)
+            raise HttpProblem(400, f"{name} is given twice", code=ErrorCode.VALIDATION_ERROR)
         seen.add(name)
         if value or name in _NEVER_EMPTY or name not in model.model_fields:
             given[name] = value

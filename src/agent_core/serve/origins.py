@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
-from agent_core.serve.problems import Problem
+from agent_core.serve.problems import HttpProblem
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _READING = {"GET", "HEAD", "OPTIONS"}
@@ -34,11 +34,11 @@ def check_host(request: Request, known: Collection[str] | None) -> None:
         known: the names, in lower case; None: any one name.
 
     Raises:
-        Problem: 403.
+        HttpProblem: 403.
     """
     hosts = request.headers.getlist("host")
     if len(hosts) != 1 or (known is not None and hosts[0].lower() not in known):
-        raise Problem(403, "this server does not go by that Host")
+        raise HttpProblem(403, "this server does not go by that Host")
 
 
 def check_origin(request: Request, schemes: Collection[str]) -> None:
@@ -49,14 +49,14 @@ def check_origin(request: Request, schemes: Collection[str]) -> None:
         schemes: the schemes by which pages reach this server.
 
     Raises:
-        Problem: 403.
+        HttpProblem: 403.
     """
     origins = request.headers.getlist("origin")
     if not origins or not changes(request):
         return
     host = request.headers.get("host", "")
     if len(origins) != 1 or not _is_of_host(origins[0], host, schemes):
-        raise Problem(403, "a page of another origin may change nothing here")
+        raise HttpProblem(403, "a page of another origin may change nothing here")
 
 
 def _is_of_host(origin: str, host: str, schemes: Collection[str]) -> bool:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Protocol
 
 from agent_core.api import AgentRuntime
-from agent_core.serve.problems import Problem
+from agent_core.serve.problems import HttpProblem
 
 
-class Places(Protocol):
+class Runtimes(Protocol):
     """Finds the runtime that acts in a folder or for a session.
 
     A runtime that was found stays open until it is released.
@@ -38,7 +38,7 @@ class Places(Protocol):
         """Return the runtime of a folder; None is where new sessions work.
 
         Raises:
-            Problem: 403: the console does not serve the folder.
+            HttpProblem: 403: the console does not serve the folder.
         """
         ...
 
@@ -66,10 +66,12 @@ class OnePlace:
         """Return the runtime; its project is the only one.
 
         Raises:
-            Problem: 403: the request names another folder.
+            HttpProblem: 403: the request names another folder.
         """
         if project is not None and not await asyncio.to_thread(self._is_here, project):
-            raise Problem(403, "runs of this application work in one project; leave project out")
+            raise HttpProblem(
+                403, "runs of this application work in one project; leave project out"
+            )
         return self.reader
 
     def _is_here(self, project: str) -> bool:

@@ -29,7 +29,7 @@ _STATUS: Mapping[ErrorCode, int] = {
 _UNAVAILABLE = 503
 
 
-class Problem(Exception):  # noqa: N818 - the noun of RFC 9457
+class HttpProblem(Exception):  # noqa: N818 - the noun of RFC 9457
     """The refusal of a request.
 
     Args:
@@ -60,7 +60,7 @@ class Problem(Exception):  # noqa: N818 - the noun of RFC 9457
         return self.detail
 
     @classmethod
-    def of(cls, error: AgentCoreError) -> "Problem":
+    def of(cls, error: AgentCoreError) -> "HttpProblem":
         """Return the refusal that an error of the runtime means."""
         status = _STATUS.get(error.code, _UNAVAILABLE if error.retryable else 500)
         headers = {"Retry-After": "1"} if status == _UNAVAILABLE else None

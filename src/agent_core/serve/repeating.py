@@ -16,7 +16,7 @@ from agent_core.aio import finish_uncancelled
 from agent_core.api.repeats import RepeatedRequests
 from agent_core.errors import StorageError
 from agent_core.serve.bodies import LARGE, read_raw
-from agent_core.serve.problems import Problem
+from agent_core.serve.problems import HttpProblem
 from agent_core.serve.visits import Visit
 
 logger = logging.getLogger(__name__)
@@ -44,15 +44,15 @@ async def handle_once(handle: Handle, visit: Visit, request: Request, send: Send
         send: sends the answer.
 
     Raises:
-        Problem: 400: the key cannot be used; 409: the request is being carried out; 422: the key
-            was used for another request.
+        HttpProblem: 400: the key cannot be used; 409: the request is being carried out; 422: the
+            key was used for another request.
     """
     keys = request.headers.getlist(_HEADER)
     if request.method != "POST" or not keys:
         await handle(request.scope, request.receive, send)
         return
     if len(keys) != 1 or _KEY.fullmatch(keys[0]) is None:
-        raise Problem(400, "an Idempotency-Key has 1 to 255 printable ASCII characters")
+        raise HttpProblem(400, "an Idempotency-Key has 1 to 255 printable ASCII characters")
     principal, repeats = visit.principal, visit.runtime.repeats
     key = _digest(principal.tenant, principal.name, keys[0])
     body = await read_raw(request, LARGE)
@@ -77,10 +77,10 @@ async def _send_again(
     known: str, answer: str | None, digest: str, request: Request, send: Send
 ) -> None:
     if known not in {"", digest}:
-        raise Problem(422, "this Idempotency-Key was used for another request")
+        raise HttpProblem(422, "this Idempotency-Key was used for another request")
     if answer is None:
         detail = "the first request with this Idempotency-Key is being carried out"
-        raise Problem(409, detail, headers={"Retry-After": "1"})
+        raise HttpProblem(409, detail, headers={"Retry-After": "1"})
     first = json.loads(answer)
     response = Response(base64.b64decode(first["body"]), first["status"])
     response.raw_headers = [

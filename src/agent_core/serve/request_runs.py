@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from agent_core.aio import finish_uncancelled
 from agent_core.api import RunHandle
-from agent_core.serve.streams import EventStream, ServerEvent, Streams, client_gone
+from agent_core.serve.streams import EventResponse, ServerEvent, Streams, client_gone
 from agent_core.serve.visits import Visit
 
 T = TypeVar("T")
@@ -63,12 +63,12 @@ class RunStream:
         """Send the response.
 
         Raises:
-            Problem: 429: the principal has too many streams; or an error of `begin`.
+            HttpProblem: 429: the principal has too many streams; or an error of `begin`.
         """
         streams, principal = self._visit.console.streams, self._visit.principal
         run = RequestRun(streams)
         begin = partial(self._begin, run)
-        stream = EventStream(streams, principal, begin, headers=self._headers, retry_ms=None)
+        stream = EventResponse(streams, principal, begin, headers=self._headers, retry_ms=None)
         try:
             await stream(scope, receive, send)
         finally:

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from agent_core.serve.headers import EVERYWHERE, NO_STORE
-from agent_core.serve.problems import Problem
+from agent_core.serve.problems import HttpProblem
 
 _HEAD_S = 10.0
 """Seconds that a client may take for the head of a request."""
@@ -74,7 +74,7 @@ class _Draining:
         asyncio.get_running_loop().call_later(_BODY_S, self._transport.abort)
 
 
-class Connection(H11Protocol):
+class HttpConnection(H11Protocol):
     """One connection of a client.
 
     Attributes:
@@ -109,7 +109,7 @@ class Connection(H11Protocol):
         self._expect(_HEAD_S, self._give_up)
 
     def _make_room(self) -> bool:
-        every = cast("set[Connection]", self.connections)
+        every = cast("set[HttpConnection]", self.connections)
         waiting = [each for each in every if each.is_waiting]
         if not waiting:
             return False
@@ -179,7 +179,7 @@ class Connection(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what is no HTTP request."""
-        response = Problem(400, msg).response()
+        response = HttpProblem(400, msg).response()
         fixed = [*EVERYWHERE, NO_STORE, (b"connection", b"close")]
         headers = [*response.raw_headers, *fixed]
         reason = b"Bad Request"
@@ -208,7 +208,7 @@ class Server(uvicorn.Server):
     def __init__(self, application: ASGIApp, tls: Tls | None = None) -> None:
         config = uvicorn.Config(
             application,
-            http=Connection,
+            http=HttpConnection,
             ws="none",
             lifespan="off",
             log_config=None,
@@ -265,4 +265,4 @@ def raise_file_limit() -> None:
         with suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        Connection.most = max(16, min(_MOST_CONNECTIONS, soft - _OWN_FILES))
+        HttpConnection.most = max(16, min(_MOST_CONNECTIONS, soft - _OWN_FILES))

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from agent_core.serve.problems import Problem
+from agent_core.serve.problems import HttpProblem
 
 LASTS_S = 30 * 24 * 3600
 """Seconds for which a cookie signs in."""
@@ -47,7 +47,7 @@ class SignIn:
         """Return whether this is the token.
 
         Raises:
-            Problem: 429: it is wrong, as too many were before.
+            HttpProblem: 429: it is wrong, as too many were before.
         """
         return await self._attempts.check(lambda: self._is_token(given))
 
@@ -59,7 +59,7 @@ class SignIn:
         """Return whether this is the code, which signs in once.
 
         Raises:
-            Problem: 429: it is wrong, as too many were before.
+            HttpProblem: 429: it is wrong, as too many were before.
         """
         return await self._attempts.check(lambda: self._use_code(given))
 
@@ -109,7 +109,7 @@ class Attempts:
         """Return whether an attempt is right.
 
         Raises:
-            Problem: 429: it is wrong, as too many were before.
+            HttpProblem: 429: it is wrong, as too many were before.
         """
         if not self._is_full():
             return self._note(is_right())
@@ -135,10 +135,10 @@ class Attempts:
             self._wrong.append(time.monotonic())
         return is_right
 
-    def _refusal(self) -> Problem:
+    def _refusal(self) -> HttpProblem:
         left = self._wrong[0] + _WINDOW_S - time.monotonic()
         headers = {"Retry-After": str(max(1, round(left + 0.5)))}
-        return Problem(429, "too many wrong tokens or codes; wait", headers=headers)
+        return HttpProblem(429, "too many wrong tokens or codes; wait", headers=headers)
 
 
 def _is_same(one: bytes, other: bytes) -> bool:

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 from starlette.types import Receive, Scope, Send
 
 from agent_core.serve.principals import Principal
-from agent_core.serve.problems import Problem
+from agent_core.serve.problems import HttpProblem
 
 MOST = 100
 """Streams that one principal may have open."""
@@ -107,12 +107,12 @@ class Streams:
         """Count a stream of a principal within the block.
 
         Raises:
-            Problem: 429: the principal has too many.
+            HttpProblem: 429: the principal has too many.
         """
         key = (principal.tenant, principal.name)
         if self._open[key] >= MOST:
             detail = f"{principal.name} has {MOST} streams open, the most there may be; close some"
-            raise Problem(429, detail, headers={"Retry-After": str(round(COMMENT_S))})
+            raise HttpProblem(429, detail, headers={"Retry-After": str(round(COMMENT_S))})
         self._open[key] += 1
         try:
             yield
@@ -131,7 +131,7 @@ class Streams:
         self.stopping.set()
 
 
-class EventStream:
+class EventResponse:
     """A response that streams events until they end, the client leaves, or the server stops.
 
     Args:
@@ -170,7 +170,7 @@ class EventStream:
         """Send the response.
 
         Raises:
-            Problem: 429: the principal has too many streams; or an error of `begin`.
+            HttpProblem: 429: the principal has too many streams; or an error of `begin`.
         """
         with self._streams.opened(self._principal):
             async with aclosing(await self._begin()) as events:
@@ -199,7 +199,7 @@ class EventStream:
                 async with asyncio.timeout(SEND_S):
                     await send({"type": "http.response.body", "body": body, "more_body": True})
             except TimeoutError:
-                raise Problem(408, "the reader of a stream is too slow") from None
+                raise HttpProblem(408, "the reader of a stream is too slow") from None
 
         await send_part(b"" if self._retry_ms is None else f"retry: {self._retry_ms}\n\n".encode())
         async with aclosing(self._parts(events, left)) as parts:

@@ -11,9 +11,9 @@ from agent_core.api import AgentRuntime, RunHandle
 from agent_core.api.handles import AnyDecision
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.loop.options import NO_OPTIONS, RunOptions
-from agent_core.serve.places import Places
+from agent_core.serve.places import Runtimes
 from agent_core.serve.principals import Principal, Right
-from agent_core.serve.problems import Problem
+from agent_core.serve.problems import HttpProblem
 from agent_core.serve.streams import Streams
 from agent_core.storage.rows import session_not_found
 from agent_core.types import Mode, SessionRecord, UserMessage
@@ -31,7 +31,7 @@ class Console(Struct):
         streams: the open streams.
     """
 
-    places: Places
+    places: Runtimes
     read_only: bool = False
     is_stopping: bool = False
     questions_wait: bool = False
@@ -68,12 +68,12 @@ class Visit(Struct, frozen=True):
         """Raise a 403 if the principal may not do this, or nothing may be changed.
 
         Raises:
-            Problem: 403.
+            HttpProblem: 403.
         """
         if right not in self.principal.may:
-            raise Problem(403, f"{self.principal.name} may not {right}")
+            raise HttpProblem(403, f"{self.principal.name} may not {right}")
         if right in {"run", "answer"} and self.console.read_only:
-            raise Problem(403, "this console is read-only")
+            raise HttpProblem(403, "this console is read-only")
 
     async def session(self, session_id: str) -> SessionRecord:
         """Return a session that the principal may see.
@@ -113,7 +113,7 @@ class Visit(Struct, frozen=True):
         """Return the runtime of a folder; None is where new sessions work.
 
         Raises:
-            Problem: 403: the console does not serve the folder.
+            HttpProblem: 403: the console does not serve the folder.
         """
         return self._use(await self.console.places.of_project(project))
 
@@ -152,7 +152,7 @@ class Visit(Struct, frozen=True):
             placement: keywords of a Postgres database, as for `AgentRuntime.start`.
 
         Raises:
-            Problem: 403: the principal may start no runs, or none there.
+            HttpProblem: 403: the principal may start no runs, or none there.
             StorageError: `session_not_found`, `session_elsewhere`, `session_active`.
             AgentCoreError, ConfigError: as for `AgentRuntime.start`.
         """
@@ -200,7 +200,7 @@ class Visit(Struct, frozen=True):
             arguments: likewise.
 
         Raises:
-            Problem: 403: the principal may answer nothing.
+            HttpProblem: 403: the principal may answer nothing.
             StorageError, AgentCoreError, ConfigError: as for `AgentRuntime.answer`.
         """
         self.require("answer")

@@ -3,18 +3,18 @@
 import asyncio
 from collections.abc import Sequence
 
-from agent_core.cli.chat.picker import Choice, Pages, Picker, line_of, numbered_lines
+from agent_core.cli.chat.picker import Pages, Picker, PickerEntry, line_of, numbered_lines
 from agent_core.cli.layout import cells
 from agent_core.errors import ErrorCode, StorageError
 
 
-async def pages_of(*pages: Sequence[Choice]) -> Pages:
+async def pages_of(*pages: Sequence[PickerEntry]) -> Pages:
     for page in pages:
         yield page
 
 
-def named(*names: str) -> list[Choice]:
-    return [Choice(f"id_{name}", name) for name in names]
+def named(*names: str) -> list[PickerEntry]:
+    return [PickerEntry(f"id_{name}", name) for name in names]
 
 
 def texts(picker: Picker, rows: int = 10) -> list[str]:
@@ -54,7 +54,7 @@ async def test_the_selected_entry_stays_in_sight() -> None:
 async def test_words_in_any_case_and_order_narrow_the_list() -> None:
     found = [
         *named("Fix the LAMP", "Straße räumen", "修理台灯"),
-        Choice("sess_9f", "x", words="9f"),
+        PickerEntry("sess_9f", "x", words="9f"),
     ]
     picker = await full(Picker("?", pages_of(found)))
     for typed, value in (
@@ -126,7 +126,7 @@ async def test_pages_that_cannot_be_read_leave_those_that_were() -> None:
 
 
 def test_lines_fit_any_width_and_nothing_in_them_acts_on_the_terminal() -> None:
-    choice = Choice(
+    choice = PickerEntry(
         "x", "修理 the \x1b[2J\nlamp 台灯", ["2 h ago   ", "completed"], is_current=True
     )
     for width in (12, 20, 40, 41, 80, 200):
@@ -146,7 +146,10 @@ def test_numbers_end_with_the_newest() -> None:
 
 
 async def test_a_typed_line_names_an_id_or_a_whole_name() -> None:
-    found = [Choice("sess_18ea", "one", words="18ea"), Choice("sess_18eb", "two", words="18eb")]
+    found = [
+        PickerEntry("sess_18ea", "one", words="18ea"),
+        PickerEntry("sess_18eb", "two", words="18eb"),
+    ]
     picker = await full(Picker("?", pages_of(found)))
     assert picker.named("18ea") == "sess_18ea"
     assert picker.named("sess_18") is None

@@ -11,7 +11,7 @@ from agent_core.cli.chat.sent import Waiting
 PROMPT = "> "
 
 
-class Conversation(Protocol):
+class ShownConversation(Protocol):
     """The part of a conversation that a line shows and uses.
 
     Attributes:

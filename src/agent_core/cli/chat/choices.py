@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from agent_core.cli.chat.conversation import Chat
-from agent_core.cli.chat.picker import Choice, Pages, Picker
+from agent_core.cli.chat.picker import Pages, Picker, PickerEntry
 from agent_core.cli.sheet import status_of, title_of
 from agent_core.config.load import resolve_model
 from agent_core.config.models import ModelConfig
@@ -45,7 +45,7 @@ async def choose_waiting(chat: Chat) -> str | None:
 
     async def pages() -> Pages:
         waiting = [
-            Choice(
+            PickerEntry(
                 each.key, visible(each.text, zero_width=False, one_line=True), [f"{each.word:<7}"]
             )
             for each in chat.waiting()
@@ -66,13 +66,13 @@ async def _sessions(chat: Chat, *, everywhere: bool) -> Pages:
         offset, size = offset + size, _PAGE
 
 
-def _session(chat: Chat, summary: SessionSummary, *, names_project: bool) -> Choice:
+def _session(chat: Chat, summary: SessionSummary, *, names_project: bool) -> PickerEntry:
     title, folder = chat.clean(title_of(summary)), chat.clean(summary.cwd)
     facts = [f"{format_age(summary.updated_at):<10}", f"{status_of(summary):<9}"]
     if names_project:
         title = f"{title}  {_from_home(folder)}"
     bare = summary.session_id.removeprefix("sess_")
-    return Choice(
+    return PickerEntry(
         summary.session_id,
         title,
         facts,
@@ -97,13 +97,13 @@ async def _models(chat: Chat) -> Pages:
         yield [_model(chat, name) for name in names]
 
 
-def _model(chat: Chat, name: str) -> Choice:
+def _model(chat: Chat, name: str) -> PickerEntry:
     profile = chat.setup.config.model_overrides.get(name)
     text = name
     if profile is not None:
         with suppress(AgentCoreError):
             text = f"{name}  {resolve_model(chat.setup.config, name).full_name}"
-    return Choice(name, text, is_current=name == chat.model_name)
+    return PickerEntry(name, text, is_current=name == chat.model_name)
 
 
 async def _served(model: ModelConfig) -> AsyncIterator[Sequence[str]]:

@@ -38,7 +38,7 @@ from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.styles import Style
 from prompt_toolkit.widgets import SearchToolbar
 
-from agent_core.cli.chat.base_line import PROMPT, Conversation, Entered, LineStream
+from agent_core.cli.chat.base_line import PROMPT, Entered, LineStream, ShownConversation
 from agent_core.cli.chat.characters import character_keys
 from agent_core.cli.chat.completion import ChatCompleter
 from agent_core.cli.chat.history import FileHistory
@@ -123,7 +123,7 @@ class EditedLine:
     def __init__(
         self,
         out: TextIO,
-        conversation: Conversation,
+        conversation: ShownConversation,
         *,
         completer: ChatCompleter,
         history: FileHistory,

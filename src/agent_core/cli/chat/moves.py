@@ -8,7 +8,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from agent_core.cli.chat.conversation import Chat
-from agent_core.cli.chat.picker import Choice, Pages, Picker
+from agent_core.cli.chat.picker import Pages, Picker, PickerEntry
 from agent_core.cli.nearby import model_option, short_id_of
 from agent_core.cli.sessions import fork_session
 from agent_core.cli.terminal import Style
@@ -194,7 +194,7 @@ def _exchanges_of(path: Sequence[Node]) -> list[_Exchange]:
 
 async def _pages(chat: Chat, exchanges: Sequence[_Exchange]) -> Pages:
     yield [
-        Choice(
+        PickerEntry(
             each.node.node_id,
             visible(chat.clean(each.words), one_line=True),
             [f"{format_age(each.node.created_at):<10}"],

@@ -20,7 +20,7 @@ _LEAST_TEXT = 24
 """Columns that facts leave to the text."""
 
 
-class Choice(Struct, frozen=True):
+class PickerEntry(Struct, frozen=True):
     """An entry of a list.
 
     Attributes:
@@ -38,7 +38,7 @@ class Choice(Struct, frozen=True):
     is_current: bool = False
 
 
-Pages = AsyncIterator[Sequence[Choice]]
+Pages = AsyncIterator[Sequence[PickerEntry]]
 """The entries, the newest first; pages are asked for as they are needed."""
 
 
@@ -65,15 +65,15 @@ class Picker:
         self.problem = ""
         self._pages = pages
         self._takes_other = takes_other
-        self._known: dict[str, Choice] = {}
+        self._known: dict[str, PickerEntry] = {}
         self._texts: list[str] = []
-        self._matches: list[Choice] = []
+        self._matches: list[PickerEntry] = []
         self._first = 0
         self._rows = 0
         self._wants = asyncio.Event()
 
     @property
-    def matches(self) -> Sequence[Choice]:
+    def matches(self) -> Sequence[PickerEntry]:
         """Return the entries that have the typed words, the newest first."""
         return self._matches
 
@@ -125,7 +125,7 @@ class Picker:
             return
         self.is_complete = True
 
-    def shown(self, rows: int) -> tuple[int, Sequence[Choice]]:
+    def shown(self, rows: int) -> tuple[int, Sequence[PickerEntry]]:
         """Return the entries in sight, and the number of the first of them, which is the lowest."""
         if rows != self._rows:
             self._rows = rows
@@ -151,14 +151,14 @@ class Picker:
         is_near_end = self.index + 2 * self._rows >= len(self._matches)
         return bool(self.typed.strip()) or is_near_end
 
-    def _add(self, page: Sequence[Choice]) -> None:
+    def _add(self, page: Sequence[PickerEntry]) -> None:
         new = [choice for choice in page if choice.value not in self._known]
         self._known |= {choice.value: choice for choice in new}
         texts = [fold(f"{choice.text} {choice.value} {choice.words}") for choice in new]
         self._texts += texts
         self._matches += self._select(new, texts)
 
-    def _select(self, choices: Sequence[Choice], texts: Sequence[str]) -> list[Choice]:
+    def _select(self, choices: Sequence[PickerEntry], texts: Sequence[str]) -> list[PickerEntry]:
         words = fold(self.typed).split()
         return [
             choice
@@ -167,7 +167,7 @@ class Picker:
         ]
 
 
-def _begins(choice: Choice, typed: str) -> bool:
+def _begins(choice: PickerEntry, typed: str) -> bool:
     """Return whether a typed line is a choice's name, or enough of the beginning of its id."""
     ids = (choice.value, *choice.words.split())
     is_id = len(typed) >= _LEAST_ID and any(each.startswith(typed) for each in ids)
@@ -175,7 +175,7 @@ def _begins(choice: Choice, typed: str) -> bool:
 
 
 def line_of(
-    choice: Choice, width: int, *, lead: str, facts: bool = True, signs: Signs = SIGNS
+    choice: PickerEntry, width: int, *, lead: str, facts: bool = True, signs: Signs = SIGNS
 ) -> str:
     """Return the line of an entry, at most so wide: facts are left out where room is short."""
     room = width - cells(lead)
@@ -188,7 +188,7 @@ def line_of(
     return f"{lead}{shown}{text}"
 
 
-def numbered_lines(choices: Sequence[Choice], width: int, signs: Signs = SIGNS) -> list[str]:
+def numbered_lines(choices: Sequence[PickerEntry], width: int, signs: Signs = SIGNS) -> list[str]:
     """Return a numbered line for each entry; the newest is the last, and has the number 1."""
     digits = len(str(len(choices)))
     return [

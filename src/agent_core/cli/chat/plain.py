@@ -7,9 +7,9 @@ from itertools import takewhile
 from operator import eq
 from typing import TextIO, cast
 
-from agent_core.cli.chat.base_line import PROMPT, Conversation, Entered, LineStream
+from agent_core.cli.chat.base_line import PROMPT, Entered, LineStream, ShownConversation
 from agent_core.cli.chat.other_program import OtherProgram
-from agent_core.cli.chat.picker import Choice, Picker, numbered_lines
+from agent_core.cli.chat.picker import Picker, PickerEntry, numbered_lines
 from agent_core.cli.layout import ASCII_SIGNS, window_size
 from agent_core.cli.lines import InputLines
 from agent_core.types import ImageBlock
@@ -33,7 +33,7 @@ class PlainLine:
         lines: the typed lines.
     """
 
-    def __init__(self, out: TextIO, conversation: Conversation, lines: InputLines) -> None:
+    def __init__(self, out: TextIO, conversation: ShownConversation, lines: InputLines) -> None:
         self._out = out
         self._conversation = conversation
         self._lines = lines
@@ -278,7 +278,7 @@ class PlainLine:
         self._free.set()
 
 
-def _list_of(picker: Picker, listed: Sequence[Choice], width: int) -> str:
+def _list_of(picker: Picker, listed: Sequence[PickerEntry], width: int) -> str:
     """Return the numbered entries, the newest at the end."""
     lines = [picker.title]
     if len(picker.matches) > len(listed):

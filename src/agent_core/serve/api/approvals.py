@@ -3,7 +3,7 @@
 from typing import Any, Literal
 
 from agent_core.serve.bodies import Body
-from agent_core.serve.operations import Call, Operation, Paging, Query
+from agent_core.serve.operations import ApiCall, Operation, Paging, Query
 from agent_core.serve.visits import Visit
 from agent_core.types import ApprovalRecord, Decision, Page
 
@@ -15,7 +15,7 @@ class ApprovalsQuery(Paging):
     state: Literal["open", "all"] = "open"
 
 
-class Answer(Body):
+class ApprovalAnswer(Body):
     """The answer to a question; arguments replace those of the call."""
 
     decision: Decision
@@ -23,7 +23,7 @@ class Answer(Body):
     arguments: dict[str, Any] | None = None
 
 
-async def _approvals(call: Call[ApprovalsQuery, None]) -> Page[ApprovalRecord]:
+async def _approvals(call: ApiCall[ApprovalsQuery, None]) -> Page[ApprovalRecord]:
     visit, asked = call.visit, call.query
     if asked.session_id is not None:
         await visit.session(asked.session_id)
@@ -47,11 +47,11 @@ async def _seen(visit: Visit, request_id: str) -> ApprovalRecord:
     return record
 
 
-async def _approval(call: Call[Query, None]) -> ApprovalRecord:
+async def _approval(call: ApiCall[Query, None]) -> ApprovalRecord:
     return await _seen(call.visit, call.path("request_id"))
 
 
-async def _answer(call: Call[Query, Answer]) -> ApprovalRecord:
+async def _answer(call: ApiCall[Query, ApprovalAnswer]) -> ApprovalRecord:
     visit, body = call.visit, call.body
     asked = await _seen(visit, call.path("request_id"))
     runtime = await visit.acting(asked.session_id)
@@ -84,7 +84,7 @@ OPERATIONS = [
         handler=_answer,
         answer=ApprovalRecord,
         right="answer",
-        body=Answer,
+        body=ApprovalAnswer,
         refusals=[404, 409, 413, 415],
     ),
 ]

@@ -10,7 +10,7 @@ from urllib.parse import quote
 from starlette.responses import StreamingResponse
 
 from agent_core.artifacts.images import PICTURES, media_type
-from agent_core.serve.operations import FILE, Call, Operation, Query
+from agent_core.serve.operations import FILE, ApiCall, Operation, Query
 
 _PIECE = 2**17
 _NOT_PLAIN = re.compile(r"[^ -!#-\[\]-~]")
@@ -18,7 +18,7 @@ _NOT_PLAIN = re.compile(r"[^ -!#-\[\]-~]")
 _LONGEST_NAME = 200
 
 
-async def _artifact(call: Call[Query, None]) -> StreamingResponse:
+async def _artifact(call: ApiCall[Query, None]) -> StreamingResponse:
     visit, artifact_id = call.visit, call.path("artifact_id")
     record = await visit.runtime.artifact(artifact_id, tenant=visit.tenant)
     await visit.session(record.session_id)
@@ -26,7 +26,7 @@ async def _artifact(call: Call[Query, None]) -> StreamingResponse:
     return await _download(content, record.filename)
 
 
-async def _file(call: Call[Query, None]) -> StreamingResponse:
+async def _file(call: ApiCall[Query, None]) -> StreamingResponse:
     visit, path = call.visit, call.path("path")
     content = await visit.runtime.file_at(call.path("state_id"), path, tenant=visit.tenant)
     return await _download(io.BytesIO(content), path)

@@ -4,7 +4,7 @@ from pydantic import AwareDatetime
 
 from agent_core.api.pages import MOST
 from agent_core.errors import ErrorCode, TaskError
-from agent_core.serve.operations import Call, Operation, Paging, Query
+from agent_core.serve.operations import ApiCall, Operation, Paging, Query
 from agent_core.tasks.model import SessionTask
 from agent_core.text import shorten_name
 from agent_core.types import CostSummary, CostUnit, Page
@@ -31,7 +31,7 @@ class CostQuery(Paging):
     project: str | None = None
 
 
-async def _tasks(call: Call[TasksQuery, None]) -> Page[SessionTask]:
+async def _tasks(call: ApiCall[TasksQuery, None]) -> Page[SessionTask]:
     visit, asked = call.visit, call.query
     runtime = visit.runtime
     if asked.session_id is not None:
@@ -41,7 +41,7 @@ async def _tasks(call: Call[TasksQuery, None]) -> Page[SessionTask]:
     )
 
 
-async def _task(call: Call[TaskQuery, None]) -> SessionTask:
+async def _task(call: ApiCall[TaskQuery, None]) -> SessionTask:
     visit, task_id, session_id = call.visit, call.path("task_id"), call.query.session_id
     if session_id is not None:
         runtime = await visit.acting(session_id)
@@ -59,17 +59,17 @@ async def _task(call: Call[TaskQuery, None]) -> SessionTask:
     raise TaskError(ErrorCode.TASK_NOT_FOUND, message)
 
 
-async def _workers(call: Call[Paging, None]) -> Page[WorkerRecord]:
+async def _workers(call: ApiCall[Paging, None]) -> Page[WorkerRecord]:
     visit, asked = call.visit, call.query
     return await visit.runtime.pages.workers(asked.limit, asked.cursor, tenant=visit.tenant)
 
 
-async def _queue(call: Call[Paging, None]) -> Page[QueuedRun]:
+async def _queue(call: ApiCall[Paging, None]) -> Page[QueuedRun]:
     visit, asked = call.visit, call.query
     return await visit.runtime.pages.queue(asked.limit, asked.cursor, tenant=visit.tenant)
 
 
-async def _cost(call: Call[CostQuery, None]) -> Page[CostSummary]:
+async def _cost(call: ApiCall[CostQuery, None]) -> Page[CostSummary]:
     visit, asked = call.visit, call.query
     return await visit.runtime.pages.costs(
         asked.by,

@@ -6,8 +6,8 @@ from pydantic import Field
 
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.serve.bodies import Body
-from agent_core.serve.operations import Call, Created, Operation, Query
-from agent_core.serve.problems import Problem
+from agent_core.serve.operations import ApiCall, Created, Operation, Query
+from agent_core.serve.problems import HttpProblem
 from agent_core.serve.visits import Visit
 from agent_core.types import SwitchResult
 
@@ -34,19 +34,19 @@ class Fork(Body):
     into: Annotated[str, Field(min_length=1)] | None = None
 
 
-async def _undo(call: Call[Query, Force]) -> SwitchResult:
+async def _undo(call: ApiCall[Query, Force]) -> SwitchResult:
     session_id = call.path("session_id")
     runtime = await call.visit.acting(session_id)
     return await _clean(call.visit, await runtime.undo(session_id, call.body.force))
 
 
-async def _redo(call: Call[Query, Force]) -> SwitchResult:
+async def _redo(call: ApiCall[Query, Force]) -> SwitchResult:
     session_id = call.path("session_id")
     runtime = await call.visit.acting(session_id)
     return await _clean(call.visit, await runtime.redo(session_id, call.body.force))
 
 
-async def _switch(call: Call[Query, Switch]) -> SwitchResult:
+async def _switch(call: ApiCall[Query, Switch]) -> SwitchResult:
     session_id, body = call.path("session_id"), call.body
     runtime = await call.visit.acting(session_id)
     switched = await runtime.switch_node(
@@ -55,19 +55,19 @@ async def _switch(call: Call[Query, Switch]) -> SwitchResult:
     return await _clean(call.visit, switched)
 
 
-async def _fork(call: Call[Query, Fork]) -> Created:
+async def _fork(call: ApiCall[Query, Fork]) -> Created:
     session_id, body = call.path("session_id"), call.body
     if body.into is not None:
         call.visit.require("admin")
         if not body.into.startswith("/") or "\0" in body.into:
-            raise Problem(400, "into is not an absolute path", code=ErrorCode.VALIDATION_ERROR)
+            raise HttpProblem(400, "into is not an absolute path", code=ErrorCode.VALIDATION_ERROR)
     runtime = await call.visit.acting(session_id)
     try:
         forked = await runtime.fork(session_id, body.node_id, into=body.into)
     except StorageError as error:
         if body.into is None or error.code is not ErrorCode.STORAGE_ERROR or error.retryable:
             raise
-        raise Problem(400, error.message, code=error.code, details=error.details) from None
+        raise HttpProblem(400, error.message, code=error.code, details=error.details) from None
     return Created(await _clean(call.visit, forked), f"/api/sessions/{forked.session_id}")
 
 

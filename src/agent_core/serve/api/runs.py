@@ -14,9 +14,9 @@ from agent_core.loop.options import RunOptions
 from agent_core.providers import jsontext
 from agent_core.serve.bodies import Body
 from agent_core.serve.json_values import holds_part
-from agent_core.serve.operations import EVENTS, Call, Created, Number, Operation, Query
-from agent_core.serve.problems import Problem
-from agent_core.serve.streams import EventStream, ServerEvent, Streams
+from agent_core.serve.operations import EVENTS, ApiCall, Created, Number, Operation, Query
+from agent_core.serve.problems import HttpProblem
+from agent_core.serve.streams import EventResponse, ServerEvent, Streams
 from agent_core.serve.visits import Visit
 from agent_core.types import (
     SESSION_ID_PATTERN,
@@ -37,7 +37,7 @@ _IMAGES = {"image", "image_url", "input_image"}
 """Types of the parts of messages that are images, in every form of a history."""
 
 
-class Options(Body):
+class RunOptionsBody(Body):
     """The options of a run that JSON can hold; the others belong to a program."""
 
     instructions: str | None = None
@@ -67,16 +67,16 @@ class Options(Body):
         return RunOptions(**given)
 
 
-class NewRun(Body):
+class RunRequestBody(Body):
     """A message to a session."""
 
     message: str | list[ContentBlock]
     mode: RunMode = RunMode.NORMAL
-    options: Options = Options()
+    options: RunOptionsBody = RunOptionsBody()
     here: bool = False
 
 
-class NewRunAnywhere(NewRun):
+class NewRunAnywhere(RunRequestBody):
     """A message to a session, or to a new one."""
 
     session_id: Annotated[str, Field(pattern=f"^{SESSION_ID_PATTERN}$")] | None = None
@@ -89,13 +89,13 @@ class EventsQuery(Query):
     after: Number = 0
 
 
-def _holds_image(body: NewRun) -> bool:
+def _holds_image(body: RunRequestBody) -> bool:
     blocks = [] if isinstance(body.message, str) else body.message
     is_image = any(isinstance(each, ImageBlock) for each in blocks)
     return is_image or holds_part(body.options.history, _IMAGES)
 
 
-async def _start(call: Call[Query, NewRunAnywhere]) -> Created:
+async def _start(call: ApiCall[Query, NewRunAnywhere]) -> Created:
     visit, body = call.visit, call.body
     is_new = body.session_id is None or not await visit.has(body.session_id)
     return await _started(
@@ -103,13 +103,15 @@ async def _start(call: Call[Query, NewRunAnywhere]) -> Created:
     )
 
 
-async def _continue(call: Call[Query, NewRun]) -> Created:
+async def _continue(call: ApiCall[Query, RunRequestBody]) -> Created:
     session_id = call.path("session_id")
     await call.visit.session(session_id)
     return await _started(call.visit, call.body, session_id)
 
 
-async def _started(visit: Visit, body: NewRun, session_id: str | None, **where: Any) -> Created:
+async def _started(
+    visit: Visit, body: RunRequestBody, session_id: str | None, **where: Any
+) -> Created:
     options = body.options.as_run_options()
     if options.permission_mode == "accept-edits":  # it answers questions before they are asked
         visit.require("answer")
@@ -119,7 +121,7 @@ async def _started(visit: Visit, body: NewRun, session_id: str | None, **where: 
     try:
         handle = await visit.start(message, session_id, body.mode, options=options, **where)
     except ConfigError as error:
-        raise Problem(400, error.message, code=error.code, details=error.details) from None
+        raise HttpProblem(400, error.message, code=error.code, details=error.details) from None
     run = await visit.runtime.run_report(handle.run_id, tenant=visit.tenant)
     return Created(run, f"/api/runs/{run.run_id}")
 
@@ -131,11 +133,11 @@ async def _seen(visit: Visit, run_id: str) -> RunReport:
     return run
 
 
-async def _run(call: Call[Query, None]) -> RunReport:
+async def _run(call: ApiCall[Query, None]) -> RunReport:
     return await _seen(call.visit, call.path("run_id"))
 
 
-async def _cancel(call: Call[Query, Body]) -> CancelResult:
+async def _cancel(call: ApiCall[Query, Body]) -> CancelResult:
     run = await _seen(call.visit, call.path("run_id"))
     runtime = await _nearest(call.visit, run.session_id)
     return await (await runtime.attach(run.run_id)).cancel()
@@ -151,7 +153,7 @@ async def _nearest(visit: Visit, session_id: str) -> AgentRuntime:
         return visit.runtime
 
 
-async def _events(call: Call[EventsQuery, None]) -> EventStream | Response:
+async def _events(call: ApiCall[EventsQuery, None]) -> EventResponse | Response:
     visit = call.visit
     run = await _seen(visit, call.path("run_id"))
     last = _last_event(call.request.headers.get("last-event-id"))
@@ -165,14 +167,14 @@ async def _events(call: Call[EventsQuery, None]) -> EventStream | Response:
     async def begin() -> AsyncGenerator[ServerEvent]:
         return _sent(events, first, visit.console.streams)
 
-    return EventStream(visit.console.streams, visit.principal, begin)
+    return EventResponse(visit.console.streams, visit.principal, begin)
 
 
 def _last_event(given: str | None) -> int | None:
     if not given:
         return None
     if not given.isdecimal() or not given.isascii() or len(given) > 18:
-        raise Problem(
+        raise HttpProblem(
             400, "Last-Event-ID is not the id of an event", code=ErrorCode.VALIDATION_ERROR
         )
     return int(given)
@@ -220,7 +222,7 @@ OPERATIONS = [
         path="/api/sessions/{session_id}/runs",
         summary="Send a message to a session",
         handler=_continue,
-        body=NewRun,
+        body=RunRequestBody,
         **_STARTED,
     ),
     Operation(

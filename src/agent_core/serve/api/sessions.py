@@ -1,6 +1,6 @@
 """Sessions: lists, searches and histories."""
 
-from agent_core.serve.operations import Call, Operation, Paging
+from agent_core.serve.operations import ApiCall, Operation, Paging
 from agent_core.types import Page, RunStatus, SessionMatch, SessionPage, SessionSummary
 
 
@@ -19,7 +19,7 @@ class SearchQuery(Paging):
     project: str | None = None
 
 
-async def _sessions(call: Call[SessionsQuery, None]) -> Page[SessionSummary]:
+async def _sessions(call: ApiCall[SessionsQuery, None]) -> Page[SessionSummary]:
     visit, asked = call.visit, call.query
     page = await visit.runtime.pages.sessions(
         asked.limit,
@@ -35,7 +35,7 @@ async def _sessions(call: Call[SessionsQuery, None]) -> Page[SessionSummary]:
     )
 
 
-async def _search(call: Call[SearchQuery, None]) -> Page[SessionMatch]:
+async def _search(call: ApiCall[SearchQuery, None]) -> Page[SessionMatch]:
     visit, asked = call.visit, call.query
     page = await visit.runtime.pages.matches(
         asked.query, asked.limit, asked.cursor, project=asked.project, tenant=visit.tenant
@@ -46,7 +46,7 @@ async def _search(call: Call[SearchQuery, None]) -> Page[SessionMatch]:
     )
 
 
-async def _session(call: Call[Paging, None]) -> SessionPage:
+async def _session(call: ApiCall[Paging, None]) -> SessionPage:
     visit, session_id = call.visit, call.path("session_id")
     await visit.session(session_id)
     return await visit.runtime.pages.session(

@@ -14,7 +14,7 @@ from agent_core.serve.bodies import Body
 from agent_core.serve.json_values import table
 from agent_core.serve.openai.errors import refused
 from agent_core.serve.openai.models import MAIN
-from agent_core.serve.problems import Problem
+from agent_core.serve.problems import HttpProblem
 from agent_core.types import ContentBlock, ReasoningEffort, Role, UserMessage
 
 IMAGES = frozenset({"image_url", "input_image", "file", "input_file"})
@@ -94,7 +94,7 @@ class AgentBody(Body):
         """Refuse what no run can honour.
 
         Raises:
-            Problem: 400, which names the field.
+            HttpProblem: 400, which names the field.
         """
         for name, (values, why) in _ONLY.items():
             given = getattr(self, name, None)
@@ -116,7 +116,7 @@ class AgentBody(Body):
         return {**(self.metadata or {}), "openai": own}
 
 
-class Conversation(Struct, frozen=True):
+class AskedConversation(Struct, frozen=True):
     """A conversation that a client brings.
 
     Attributes:
@@ -135,7 +135,7 @@ class Conversation(Struct, frozen=True):
         return UserMessage(content=self.content)
 
 
-def read_conversation(messages: Sequence[Any], param: str, *, continues: bool) -> Conversation:
+def read_conversation(messages: Sequence[Any], param: str, *, continues: bool) -> AskedConversation:
     """Read the messages of a client.
 
     Args:
@@ -144,7 +144,7 @@ def read_conversation(messages: Sequence[Any], param: str, *, continues: bool) -
         continues: they continue a stored session: all of them are the user's.
 
     Raises:
-        Problem: 400: a message cannot be read, or the last one is not the user's.
+        HttpProblem: 400: a message cannot be read, or the last one is not the user's.
     """
     try:
         given = read_history(messages)
@@ -160,16 +160,16 @@ def read_conversation(messages: Sequence[Any], param: str, *, continues: bool) -
     instructions = given.system or None
     if not continues:
         history = replace(given, system="", messages=said[:-1]) if said[:-1] else None
-        return Conversation([*said[-1].content], history, instructions)
+        return AskedConversation([*said[-1].content], history, instructions)
     if any(each.role is not Role.USER for each in said):
         message = f"the session has its messages: with previous_response_id, {param} is the user's"
         raise refused(param, message)
-    return Conversation([part for each in said for part in each.content], None, instructions)
+    return AskedConversation([part for each in said for part in each.content], None, instructions)
 
 
 def options_of(
     body: AgentBody,
-    said: Conversation,
+    said: AskedConversation,
     *,
     effort: Effort | None,
     max_tokens: int | None,
@@ -195,7 +195,7 @@ def options_of(
     )
 
 
-def renamed(error: AgentCoreError, names: Mapping[str, str]) -> Problem | AgentCoreError:
+def renamed(error: AgentCoreError, names: Mapping[str, str]) -> HttpProblem | AgentCoreError:
     """Return the error of a run that cannot start, with the name of the client's field.
 
     Args:
@@ -223,7 +223,7 @@ def output_of(
         nested: the schema is below `json_schema`, as in Chat Completions.
 
     Raises:
-        Problem: 400: there is no such format, or its schema is missing.
+        HttpProblem: 400: there is no such format, or its schema is missing.
     """
     if form is None:
         return None

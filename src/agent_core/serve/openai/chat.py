@@ -88,7 +88,7 @@ async def complete(request: Request) -> ASGIApp:
     """Run an agent on a conversation, in a new session.
 
     Raises:
-        Problem: the request is refused.
+        HttpProblem: the request is refused.
         AgentCoreError: the run cannot be started.
     """
     visit = visit_of(request)

@@ -7,7 +7,7 @@ from typing import Any
 from starlette.responses import Response
 
 from agent_core.providers import jsontext
-from agent_core.serve.problems import Problem
+from agent_core.serve.problems import HttpProblem
 from agent_core.types import ErrorPayload
 
 _SERVER = 500
@@ -44,7 +44,7 @@ def failed_run(error: ErrorPayload | None) -> Response:
     return _response(_SERVER, run_error(error), _NO_RETRY)
 
 
-def error_response(problem: Problem) -> Response:
+def error_response(problem: HttpProblem) -> Response:
     """Return the response to a refused request."""
     status, details = problem.status, problem.details or {}
     if status >= _SERVER:
@@ -60,9 +60,9 @@ def error_response(problem: Problem) -> Response:
     return _response(status, body, problem.headers)
 
 
-def refused(param: str, message: str, *, code: str | None = None, status: int = 400) -> Problem:
+def refused(param: str, message: str, *, code: str | None = None, status: int = 400) -> HttpProblem:
     """Return the refusal of a request because of one of its fields."""
-    return Problem(status, message, code=code, details={"param": param})
+    return HttpProblem(status, message, code=code, details={"param": param})
 
 
 def _response(status: int, body: dict[str, Any], headers: Mapping[str, str] | None) -> Response:

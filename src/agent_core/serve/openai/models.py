@@ -19,7 +19,7 @@ async def require_model(visit: Visit, model: str) -> None:
     """Refuse a model that is no agent.
 
     Raises:
-        Problem: 404.
+        HttpProblem: 404.
     """
     if model not in await _ids(visit):
         message = f"the model {model!r} does not exist; GET /v1/models lists those that do"

@@ -109,7 +109,7 @@ async def respond(request: Request) -> ASGIApp:
     """Run an agent: in a new session, or in that of an earlier response.
 
     Raises:
-        Problem: the request is refused.
+        HttpProblem: the request is refused.
         AgentCoreError: the run cannot be started.
     """
     visit = visit_of(request)
@@ -132,7 +132,7 @@ async def read_response(request: Request) -> Response:
     """Return a response as it is now.
 
     Raises:
-        Problem: 400: it would have to be streamed again; 404.
+        HttpProblem: 400: it would have to be streamed again; 404.
     """
     visit = visit_of(request)
     visit.require("read")
@@ -145,7 +145,7 @@ async def cancel_response(request: Request) -> Response:
     """Cancel the run of a response.
 
     Raises:
-        Problem: 403, 404.
+        HttpProblem: 403, 404.
     """
     visit = visit_of(request)
     visit.require("run")

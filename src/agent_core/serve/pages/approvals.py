@@ -11,7 +11,7 @@ from agent_core.permissions.questions import describe_answer
 from agent_core.permissions.request import THIS_CALL_ONLY, UNTIL_END, wide_of
 from agent_core.providers import jsontext
 from agent_core.serve.pages.frame import Frame, framed, problem_page
-from agent_core.serve.problems import Problem
+from agent_core.serve.problems import HttpProblem
 from agent_core.text.json_text import shown_json
 from agent_core.text.pages import fold, plain, preformatted, section
 from agent_core.types import ApprovalRecord, Decision
@@ -166,8 +166,8 @@ async def answer(frame: Frame) -> Response:
             fields.get("reason") or None,
             arguments,
         )
-    except (Problem, AgentCoreError) as error:
-        problem = error if isinstance(error, Problem) else Problem.of(error)
+    except (HttpProblem, AgentCoreError) as error:
+        problem = error if isinstance(error, HttpProblem) else HttpProblem.of(error)
         if problem.status != 400:
             return problem_page(frame, problem)
         notice = f'<p class="notice bad" role="alert">{plain(problem.detail)}</p>'
@@ -180,7 +180,7 @@ def _changed(record: ApprovalRecord, text: str | None) -> dict[str, Any] | None:
     """Return the arguments of the form if they are not those of the call.
 
     Raises:
-        Problem: 400: they are no JSON object.
+        HttpProblem: 400: they are no JSON object.
     """
     if text is None or record.arguments is None:
         return None
@@ -188,8 +188,8 @@ def _changed(record: ApprovalRecord, text: str | None) -> dict[str, Any] | None:
         given = jsontext.parse_strictly(text.encode())
     except ValueError as error:
         detail = f"the arguments are not JSON: {error}"
-        raise Problem(400, detail, code=ErrorCode.VALIDATION_ERROR) from None
+        raise HttpProblem(400, detail, code=ErrorCode.VALIDATION_ERROR) from None
     if not isinstance(given, dict):
-        raise Problem(400, "the arguments are a JSON object", code=ErrorCode.VALIDATION_ERROR)
+        raise HttpProblem(400, "the arguments are a JSON object", code=ErrorCode.VALIDATION_ERROR)
     found = cast("dict[str, Any]", given)
     return None if found == record.arguments else found

@@ -18,7 +18,7 @@ def is_over(run: RunRecord | None) -> bool:
     return run is None or run.status.is_terminal
 
 
-class Conversation(SessionParts):
+class ConversationParts(SessionParts):
     """Writes the parts of a session for pages of the console.
 
     Args:

@@ -6,7 +6,7 @@ from typing import Any
 from agent_core.errors import ErrorCode
 from agent_core.loop.options import NO_OPTIONS, RunOptions
 from agent_core.serve.pages.frame import Frame
-from agent_core.serve.problems import Problem
+from agent_core.serve.problems import HttpProblem
 from agent_core.text.pages import plain
 from agent_core.types import Mode
 
@@ -56,7 +56,7 @@ def chosen_mode(fields: Mapping[str, str]) -> Mode:
     """Return the mode of a run as a form has it.
 
     Raises:
-        Problem: 400: there is no such mode.
+        HttpProblem: 400: there is no such mode.
     """
     return _choice(fields, "mode", _KINDS)[0]
 
@@ -65,7 +65,7 @@ def options_of(fields: Mapping[str, str]) -> RunOptions[Any]:
     """Return the options of a run as a form has them.
 
     Raises:
-        Problem: 400: there is no such permission mode.
+        HttpProblem: 400: there is no such permission mode.
     """
     _choice(fields, "permission_mode", _MODES)
     match fields.get("permission_mode", ""):
@@ -80,5 +80,5 @@ def _choice(fields: Mapping[str, str], name: str, choices: Mapping[str, Any]) ->
     if given not in choices:
         known = ", ".join(filter(None, choices))
         detail = f"there is no {name} {given!r}; there are: {known}"
-        raise Problem(400, detail, code=ErrorCode.VALIDATION_ERROR)
+        raise HttpProblem(400, detail, code=ErrorCode.VALIDATION_ERROR)
     return choices[given]

@@ -17,7 +17,7 @@ from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.serve.bodies import SMALL, read_form
 from agent_core.serve.pages.assets import asset_address
 from agent_core.serve.principals import Right
-from agent_core.serve.problems import Problem
+from agent_core.serve.problems import HttpProblem
 from agent_core.serve.visits import Visit, visit_of
 from agent_core.text.languages import Language, language_of
 from agent_core.text.pages import plain
@@ -90,7 +90,7 @@ class Frame:
         """Return the fields of the form that was sent.
 
         Raises:
-            Problem: 403: the reader may not do this; 400, 413, 415: it is no form.
+            HttpProblem: 403: the reader may not do this; 400, 413, 415: it is no form.
         """
         self.visit.require(right)
         self.fields = await read_form(self.request, SMALL)
@@ -226,17 +226,17 @@ def framed(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
         frame = Frame(request)
         try:
             return await handler(frame)
-        except Problem as problem:
+        except HttpProblem as problem:
             return problem_page(frame, problem)
         except AgentCoreError as error:
-            return problem_page(frame, Problem.of(error))
+            return problem_page(frame, HttpProblem.of(error))
         except HTTPException as error:
-            return problem_page(frame, Problem(error.status_code, error.detail))
+            return problem_page(frame, HttpProblem(error.status_code, error.detail))
 
     return handle
 
 
-def problem_page(frame: Frame, problem: Problem) -> Response:
+def problem_page(frame: Frame, problem: HttpProblem) -> Response:
     """Return the page of a refused request."""
     say = frame.say
     title = say(_TITLES.get(problem.status, "This did not work"))

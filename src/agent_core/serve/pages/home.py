@@ -14,7 +14,7 @@ from agent_core.history.page import COLOURS
 from agent_core.serve.pages.conversation import question_list
 from agent_core.serve.pages.forms import message_form
 from agent_core.serve.pages.frame import Frame, framed
-from agent_core.serve.streams import EventStream, ServerEvent
+from agent_core.serve.streams import EventResponse, ServerEvent
 from agent_core.text.pages import plain, section
 from agent_core.types import (
     ApprovalRecord,
@@ -111,7 +111,7 @@ async def stream_news(request: Request) -> Response:
         return _changes(frame)
 
     visit = frame.visit
-    return cast("Response", EventStream(visit.console.streams, visit.principal, begin))
+    return cast("Response", EventResponse(visit.console.streams, visit.principal, begin))
 
 
 async def _changes(frame: Frame) -> AsyncGenerator[ServerEvent]:

@@ -10,7 +10,7 @@ from msgspec import Struct
 from agent_core.aio import TaskStream
 from agent_core.errors import AgentCoreError
 from agent_core.history.reading import CallEntry, Entry, Exchange, History, HistoryReader
-from agent_core.serve.pages.conversation import Conversation, open_questions
+from agent_core.serve.pages.conversation import ConversationParts, open_questions
 from agent_core.serve.pages.frame import Frame
 from agent_core.serve.pages.reading import LOOKBACK
 from agent_core.serve.streams import ServerEvent
@@ -111,7 +111,7 @@ class Live:
     def __init__(self, frame: Frame, reader: HistoryReader, history: History) -> None:
         self.frame = frame
         self._reader = reader
-        self._parts = Conversation(frame, history)
+        self._parts = ConversationParts(frame, history)
         self._history = history
         self._session_id = history.session.session_id
         self._shown = {each.run_id for each in history.exchanges}

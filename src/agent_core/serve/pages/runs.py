@@ -10,13 +10,13 @@ from starlette.responses import Response
 
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.history.page import diff_block
-from agent_core.serve.pages.conversation import Conversation, is_over, open_questions
+from agent_core.serve.pages.conversation import ConversationParts, is_over, open_questions
 from agent_core.serve.pages.forms import chosen_mode, options_of
 from agent_core.serve.pages.frame import Frame, framed, positive
 from agent_core.serve.pages.live import Live, stream_run
 from agent_core.serve.pages.reading import other_parts, read_run
 from agent_core.serve.principals import Right
-from agent_core.serve.streams import EventStream, ServerEvent
+from agent_core.serve.streams import EventResponse, ServerEvent
 from agent_core.text import short_line
 from agent_core.text.pages import facts_list, plain, preformatted, section
 from agent_core.types import ApprovalRecord, RunRecord, RunReport, UserMessage, WorkspaceDiff
@@ -50,7 +50,7 @@ async def show_run(frame: Frame) -> Response:
     run = exchange.run
     if run is None:
         raise StorageError(ErrorCode.RUN_NOT_FOUND, f"there is no run {report.run_id}")
-    parts, say = Conversation(frame, part.history), frame.say
+    parts, say = ConversationParts(frame, part.history), frame.say
     gist = short_line(exchange.prompt, _GIST) or say("A run")
     session_url = frame.address("sessions", run.session_id)
     body = await asyncio.to_thread(parts.exchange, exchange)
@@ -69,7 +69,11 @@ async def show_run(frame: Frame) -> Response:
 
 
 def _live(
-    frame: Frame, parts: Conversation, run: RunRecord, after: int, asked: Sequence[ApprovalRecord]
+    frame: Frame,
+    parts: ConversationParts,
+    run: RunRecord,
+    after: int,
+    asked: Sequence[ApprovalRecord],
 ) -> str:
     if is_over(run):
         return ""
@@ -98,7 +102,7 @@ async def stream(request: Request) -> Response:
         events = await visit.runtime.run_events(run_id, after, tenant=visit.tenant)
         return stream_run(live, run_id, events)
 
-    return cast("Response", EventStream(visit.console.streams, visit.principal, begin))
+    return cast("Response", EventResponse(visit.console.streams, visit.principal, begin))
 
 
 @framed

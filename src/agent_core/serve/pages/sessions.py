@@ -11,15 +11,15 @@ from starlette.responses import Response
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.history.page import session_page
 from agent_core.history.reading import read_history
-from agent_core.serve.pages.conversation import Conversation, open_questions
+from agent_core.serve.pages.conversation import ConversationParts, open_questions
 from agent_core.serve.pages.forms import chosen_mode, message_form, options_of
 from agent_core.serve.pages.frame import Frame, framed, positive
 from agent_core.serve.pages.live import MOST_QUEUED, Live, stream_session
 from agent_core.serve.pages.outcomes import moved_notice
 from agent_core.serve.pages.reading import Part, other_parts, read_part
 from agent_core.serve.pages.tasks import task_graphs
-from agent_core.serve.problems import Problem
-from agent_core.serve.streams import EventStream, ServerEvent
+from agent_core.serve.problems import HttpProblem
+from agent_core.serve.streams import EventResponse, ServerEvent
 from agent_core.text.pages import facts_list, fold, plain, section, table
 from agent_core.types import ContextReport, SessionRecord, UserMessage
 
@@ -32,7 +32,7 @@ async def show_session(frame: Frame) -> Response:
     await frame.visit.session(session_id)
     to_seq = positive(query.get("to"))
     part = await read_part(frame.visit, session_id, to_seq=to_seq, at=query.get("at"))
-    parts = Conversation(frame, part.history)
+    parts = ConversationParts(frame, part.history)
     say, session = frame.say, part.history.session
     title = session.title or say("A session")
     is_last = to_seq is None
@@ -42,7 +42,7 @@ async def show_session(frame: Frame) -> Response:
     sections = [
         _head(frame, parts, part, is_asked=bool(asked)),
         '<div id="moved" role="status"></div>',
-        section(say("Conversation"), earlier + conversation, key="talk"),
+        section(say("ConversationParts"), earlier + conversation, key="talk"),
         _live(frame, part) if is_last else "",
         parts.question_place(asked) if is_last else "",
         _writing(frame, parts, session_id) if is_last else "",
@@ -53,7 +53,7 @@ async def show_session(frame: Frame) -> Response:
     return frame.page(title, "\n".join(each for each in sections if each))
 
 
-def _conversation(parts: Conversation, part: Part) -> str:
+def _conversation(parts: ConversationParts, part: Part) -> str:
     blocks = [
         parts.exchange(exchange, str(number))
         for number, exchange in enumerate(part.history.exchanges, 1)
@@ -61,7 +61,7 @@ def _conversation(parts: Conversation, part: Part) -> str:
     return f'<div id="conversation">{"".join(blocks)}</div>'
 
 
-def _head(frame: Frame, parts: Conversation, part: Part, *, is_asked: bool) -> str:
+def _head(frame: Frame, parts: ConversationParts, part: Part, *, is_asked: bool) -> str:
     session, say = part.history.session, frame.say
     export = frame.address("sessions", session.session_id, "export")
     origin = session.parent_session_id
@@ -109,7 +109,7 @@ def _live(frame: Frame, part: Part) -> str:
     )
 
 
-def _writing(frame: Frame, parts: Conversation, session_id: str) -> str:
+def _writing(frame: Frame, parts: ConversationParts, session_id: str) -> str:
     if not frame.may("run"):
         return ""
     form = message_form(frame, frame.address("sessions", session_id, "runs"))
@@ -171,7 +171,7 @@ async def stream(request: Request) -> Response:
         return stream_session(live, session_id, after)
 
     visit = frame.visit
-    return cast("Response", EventStream(visit.console.streams, visit.principal, begin))
+    return cast("Response", EventResponse(visit.console.streams, visit.principal, begin))
 
 
 @framed
@@ -254,5 +254,5 @@ def _is_set(fields: dict[str, str], name: str) -> bool:
 
 def _required(fields: dict[str, str], name: str) -> str:
     if not fields.get(name):
-        raise Problem(400, f"the field {name} is missing", code=ErrorCode.VALIDATION_ERROR)
+        raise HttpProblem(400, f"the field {name} is missing", code=ErrorCode.VALIDATION_ERROR)
     return fields[name]

@@ -16,7 +16,7 @@ from agent_core.tools.registry import model_tool
 from agent_core.tools.schema import Arguments
 from agent_core.tools.web.conversion import LIBRARY
 from agent_core.tools.web.network import Gate, read_url, request_page
-from agent_core.tools.web.page import Page, check_type, read_page
+from agent_core.tools.web.page import WebPage, check_type, read_page
 from agent_core.types import Access, JsonBlock, TextBlock, ToolResult
 
 WEB_FETCH = "web.fetch"
@@ -87,20 +87,20 @@ class _Pages:
     """Keeps the latest pages for a while, in memory only, so that their parts fit together."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[str, tuple[float, Page]] = OrderedDict()
+        self._kept: OrderedDict[str, tuple[float, WebPage]] = OrderedDict()
 
-    def find(self, url: str) -> Page | None:
+    def find(self, url: str) -> WebPage | None:
         kept = self._kept.get(url)
         return kept[1] if kept and time.monotonic() - kept[0] < _KEPT_S else None
 
-    def keep(self, url: str, page: Page) -> None:
+    def keep(self, url: str, page: WebPage) -> None:
         self._kept.pop(url, None)
         self._kept[url] = time.monotonic(), page
         while len(self._kept) > _MAX_KEPT:
             self._kept.popitem(last=False)
 
 
-def _part(page: Page, offset: int, limit_bytes: int) -> ToolResult:
+def _part(page: WebPage, offset: int, limit_bytes: int) -> ToolResult:
     """Return the part of a page that begins at a character, marked as text of another author."""
     total = len(page.text)
     if offset and offset >= total:

@@ -44,7 +44,7 @@ _WIDER = {"ascii": "cp1252", "iso8859-1": "cp1252", "gb2312": "gb18030", "gbk": 
 """What browsers read for encodings that pages name and do not keep to."""
 
 
-class Page(Struct, frozen=True):
+class WebPage(Struct, frozen=True):
     """A page as text. `url` is its address, after redirects; `is_cut`: its end is missing."""
 
     url: str
@@ -64,7 +64,7 @@ def check_type(url: str, content_type: str) -> None:
         raise _binary(url, content_type)
 
 
-async def read_page(answer: Answer, *, max_chars: int, seconds: float) -> Page:
+async def read_page(answer: Answer, *, max_chars: int, seconds: float) -> WebPage:
     """Return the text of an answer, at most `max_chars` of it.
 
     Raises:
@@ -81,7 +81,7 @@ async def read_page(answer: Answer, *, max_chars: int, seconds: float) -> Page:
         text = await to_markdown(text, answer.url, max_chars=max_chars, seconds=seconds)
     is_cut = answer.is_cut or len(text) > max_chars
     text = storable_text(text[:max_chars].replace("\r\n", "\n").strip("\n"))
-    return Page(answer.url, answer.content_type, storable_text(title), text, is_cut)
+    return WebPage(answer.url, answer.content_type, storable_text(title), text, is_cut)
 
 
 def _decode(answer: Answer, *, is_html: bool) -> str:

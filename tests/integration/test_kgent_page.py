@@ -12,8 +12,7 @@ import pytest
 
 from agent_core.text.pages import render_markdown
 from kgent.cli import main
-from kgent.review.documents import render_document
-from kgent.review.page import render_page
+from kgent.review.page import render_document, render_page
 from kgent.review.report import read_report
 from kgent.review.verification import verify
 from kgent_forgery import edit_state

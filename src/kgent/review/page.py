@@ -1,11 +1,13 @@
 """A run as one self-contained HTML page: the outcome first, then the details."""
 
+import base64
+import csv
 import json
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, cast
 from urllib.parse import quote
 
@@ -24,7 +26,6 @@ from agent_core.text.pages import (
 )
 from kgent.config.models import DELIVERABLES
 from kgent.records.conversation import CONVERSATION_FILE
-from kgent.review.documents import MAX_IMAGE_BYTES, MAX_SHOWN_BYTES, is_image, render_document
 from kgent.review.report import (
     RunReport,
     describe_request,
@@ -37,6 +38,19 @@ from kgent.review.report import (
 from kgent.review.verification import FolderCheck
 from kgent.sandbox.manifest import ArtifactRecord
 
+MAX_SHOWN_BYTES = 200_000
+MAX_IMAGE_BYTES = 5_000_000
+
+
+_MAX_ROWS, _MAX_COLUMNS = 200, 40
+_IMAGES = {
+    ".png": "image/png",
+    ".jpg": "image/jpeg",
+    ".jpeg": "image/jpeg",
+    ".gif": "image/gif",
+    ".webp": "image/webp",
+    ".svg": "image/svg+xml",
+}
 _MAX_DOCUMENTS = 40
 _TOO_LARGE = "<p>It is too large to be shown here.</p>"
 _MAX_ALL_BYTES = 20_000_000
@@ -175,7 +189,7 @@ def _deliverables(report: RunReport, beside: Path | None) -> str:
         else:
             limit, size = MAX_SHOWN_BYTES, one.bytes or 0
             cost = size * _TEXT_COST
-            if is_image(one.path):
+            if _suffix(one.path) in _IMAGES:
                 limit, cost = MAX_IMAGE_BYTES, size
             body = _TOO_LARGE
             if number < _MAX_DOCUMENTS and size <= limit and cost <= room:
@@ -393,3 +407,64 @@ def _duration(began: str, ended: str | None) -> str:
     if hours:
         return f"{hours} h {minutes} min {seconds} s"
     return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
+
+
+# --- a file as inert HTML, which can neither run code nor load anything ---------------------------
+
+
+def render_document(path: str, content: bytes) -> str:
+    """Return the content of a file as HTML in the format of its ending, or else as text."""
+    suffix = _suffix(path)
+    if suffix in _IMAGES:
+        encoded = base64.b64encode(content).decode()
+        return f'<img alt="{plain(path)}" src="data:{_IMAGES[suffix]};base64,{encoded}">'
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return "<p>It is no text, and no image that is shown here.</p>"
+    render = _RENDERERS.get(suffix, preformatted)
+    return render(text) or "<p>It is empty.</p>"
+
+
+def _suffix(path: str) -> str:
+    return PurePosixPath(path).suffix.lower()
+
+
+def _render_json(text: str) -> str:
+    try:
+        return preformatted(json.dumps(json.loads(text), indent=2, ensure_ascii=False))
+    except (ValueError, RecursionError):
+        return preformatted(text)
+
+
+def _render_table(delimiter: str) -> Callable[[str], str]:
+    def render(text: str) -> str:
+        try:
+            rows = list(_read_rows(text, delimiter))
+        except csv.Error:
+            return preformatted(text)
+        if not rows:
+            return ""
+        head, *body = rows
+        shown = [[plain(cell) for cell in row[:_MAX_COLUMNS]] for row in body[:_MAX_ROWS]]
+        more = len(body) - len(shown)
+        note = f"<p>The first {len(shown)} rows are shown.</p>" if more else ""
+        return table(head[:_MAX_COLUMNS], shown or [[""]]) + note
+
+    return render
+
+
+def _read_rows(text: str, delimiter: str) -> Iterator[list[str]]:
+    for number, row in enumerate(csv.reader(text.splitlines(), delimiter=delimiter)):
+        if number > _MAX_ROWS + 1:
+            return
+        yield row
+
+
+_RENDERERS: dict[str, Callable[[str], str]] = {
+    ".md": render_markdown,
+    ".markdown": render_markdown,
+    ".json": _render_json,
+    ".csv": _render_table(","),
+    ".tsv": _render_table("\t"),
+}

@@ -22,8 +22,7 @@ from kgent.config.loader import fingerprint_config, load_config
 from kgent.config.portable import KEPT_SKILLS
 from kgent.errors import ErrorCategory, KgentError, Record
 from kgent.records.events import EVENTS_FILE
-from kgent.review.attempts import check_attempts, read_seal
-from kgent.review.consistency import LINE_ENDS, check_story
+from kgent.review.consistency import LINE_ENDS, SEALED, check_attempts, check_story, read_seal
 from kgent.review.modes import ModeChange, compare_modes
 from kgent.review.report import (
     MAX_MANIFEST_BYTES,
@@ -75,7 +74,6 @@ REDACTED = "[redacted:"
 """The beginning of a text that replaces a secret."""
 _GIT = ".git"
 _FIRST_WITH_MODES = 2
-_SEALED = (RUN_FILE, ARTIFACT_MANIFEST, SANDBOX_MANIFEST)
 _FIRST_RELEASE = (
     "the first release of kgent wrote this folder: what it did not record yet (modes, counts, a"
     " fingerprint with the content of skills) cannot be checked; the seal that the run printed"
@@ -466,7 +464,7 @@ def _check_modes(
             recorded[one.kind][one.name] = one.mode
     # No manifest has the modes of these; they are written like the events.
     expected = recorded["file"].get(EVENTS_FILE, mode_text(PRIVATE_FILE))
-    recorded["file"] |= dict.fromkeys((*_SEALED, SIGNATURE_FILE), expected)
+    recorded["file"] |= dict.fromkeys((*SEALED, SIGNATURE_FILE), expected)
     pairs = {
         kind: {name: (then, modes_now[kind][name]) for name, then in modes.items()
                if name in modes_now[kind]}

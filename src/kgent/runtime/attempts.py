@@ -45,7 +45,7 @@ from kgent.records.events import EVENTS_FILE, Event, RunEventType, lock_events
 from kgent.records.lines import now
 from kgent.records.logs import TOOLS_FILE, ToolCallRecord
 from kgent.records.transcript import TRANSCRIPT_FILE
-from kgent.review.attempts import read_seal
+from kgent.review.consistency import read_seal
 from kgent.review.report import each_record, read_answer, read_report, read_state
 from kgent.review.verification import verify
 from kgent.runtime.blocking import run_blocking

@@ -14,11 +14,10 @@ from contextlib import AsyncExitStack, ExitStack, closing, contextmanager, suppr
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypedDict, cast
+from typing import Any, Literal, cast
 
 from typing_extensions import Unpack
 
-from agcore.memory import MemoryStore
 from agent_core.errors import AgentCoreError
 from agent_core.opening import open_descriptor, read_bytes, read_text
 from agent_core.process import Launcher
@@ -26,9 +25,7 @@ from agent_core.redaction import Redactor
 from kgent.config.loader import apply_cli_overrides, fingerprint_config, load_config
 from kgent.config.models import KgentConfig
 from kgent.config.parameters import fill_config
-from kgent.engine.base import AgentEngine, EventCallback
 from kgent.errors import ErrorCategory, ErrorInfo, sandbox_error
-from kgent.memory.contract import MemoryClient
 from kgent.records.archive import ARCHIVE
 from kgent.records.context import RunRecords
 from kgent.records.conversation import (
@@ -55,7 +52,7 @@ from kgent.runtime.executor import FolderRun
 from kgent.runtime.ids import RunIds
 from kgent.runtime.options import RunResult
 from kgent.runtime.questions import WAITING, AttemptQuestions
-from kgent.runtime.runner import open_means
+from kgent.runtime.runner import AttemptParts, open_means
 from kgent.runtime.state import SCHEMA_VERSION, Cause, RunState, RunStatus
 from kgent.runtime.task import Continuation, FolderTask, read_options, read_prompt_at
 from kgent.sandbox.attempts import read_sandbox_manifest
@@ -89,15 +86,6 @@ _CURES = {
     _S.failed: "it has failed: `kgent resume` continues it",
 }
 _SHOWN_PROBLEMS = 5
-
-
-class AttemptParts(TypedDict, total=False):
-    """The objects that a program gives an attempt; see `kgent.runtime.runner.run_async`."""
-
-    engine: AgentEngine | None
-    memory: MemoryClient | MemoryStore | None
-    cancellation: Cancellation | None
-    event_callback: EventCallback | None
 
 
 def resume(root: Path, **parts: Unpack[AttemptParts]) -> RunResult:

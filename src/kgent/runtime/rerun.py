@@ -1,13 +1,13 @@
 """Repeat a run from the content of its run folder."""
 
+import shlex
 from pathlib import Path
 
 from typing_extensions import Unpack
 
 from agent_core.errors import ErrorCode
 from kgent.errors import Record, sandbox_error
-from kgent.review.comparison import compare_runs
-from kgent.review.report import MAX_TEXT_BYTES, read_bytes, read_report
+from kgent.review.report import MAX_TEXT_BYTES, read_report
 from kgent.runtime.ids import RunIds
 from kgent.runtime.options import RunOptions, RunResult
 from kgent.runtime.runner import RunParts, run
@@ -45,11 +45,7 @@ def rerun(
             f" names; run the profile again: kgent run --config {report.state.config_path}"
         )
         raise sandbox_error(message, ErrorCode.CONFIG_ERROR)
-    prompt = report.prompt
-    if len(report.state.attempts) > 1:  # a later attempt may have had another one
-        file = report.root / report.state.attempts[0].path / PROMPT_FILE
-        prompt = read_bytes(file, MAX_TEXT_BYTES).decode("utf-8", "replace")
-    if not prompt or len(prompt.encode()) >= MAX_TEXT_BYTES:
+    if not report.task or len(report.task.encode()) >= MAX_TEXT_BYTES:
         message = f"{report.root / PROMPT_FILE} cannot be read whole, and a rerun needs all of it"
         raise sandbox_error(message, ErrorCode.FILE_NOT_FOUND)
     ids = RunIds.choose(chosen)
@@ -61,23 +57,16 @@ def rerun(
     }
     result = run(
         report.root / CONFIG_FILE,
-        prompt,
+        report.task,
         chosen.model_copy(update=joined),
         **{**parts, "prompt_is_final": True},
     )
-    if result.sandbox_root is None:
+    now, then = result.config_fingerprint, report.state.config_fingerprint
+    if now is None or now == then:
         return Rerun(result=result)
-    again = read_report(result.sandbox_root)
-    if again.state.config_fingerprint == report.state.config_fingerprint:
-        return Rerun(result=result)
-    now, then = again.state.config_fingerprint, report.state.config_fingerprint
     reasons = [f"the fingerprint is {now[:16]}…, and was {then[:16]}…"]
     if report.state.program != program_version():
         reasons.append(f"{report.state.program or 'an older kgent'} made the first run")
-    for difference in compare_runs(report.root, again.root):
-        if difference.area in {"config", "inputs"}:
-            reasons.append(f"{difference.path} {difference.change}")
-            reasons.extend(line for line in difference.diff[2:] if line[:1] in {"+", "-"})
-    if len(reasons) == 1:
-        reasons.append("the profile or the skills in the folder were changed after the first run")
+    folders = shlex.join(map(str, (report.root, result.sandbox_root)))
+    reasons.append(f"the profile, or something that it names, has changed: kgent diff {folders}")
     return Rerun(result=result, reasons=reasons)

@@ -44,13 +44,18 @@ from kgent.sandbox.workspace import CONFIG_FILE, create_workspace, resolve_run_f
 from kgent.tools.mcp import build_servers, mcp_secrets
 
 
-class RunParts(TypedDict, total=False):
-    """The objects that a program gives a run, besides its options."""
+class AttemptParts(TypedDict, total=False):
+    """The objects that a program gives an attempt at a run; see `run_async`."""
 
     engine: AgentEngine | None
     memory: MemoryClient | MemoryStore | None
     cancellation: Cancellation | None
     event_callback: EventCallback | None
+
+
+class RunParts(AttemptParts, total=False):
+    """The objects that a program gives a run, besides its options."""
+
     prompt_is_final: bool
 
 

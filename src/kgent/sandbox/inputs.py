@@ -196,8 +196,10 @@ def _entries_of(one: RunInput) -> Iterator[tuple[str, Path, FolderEntry]]:
 
 def _find_obstacle(shown: str, entry: FolderEntry) -> str | None:
     """Return why an entry cannot be copied; None if it can."""
-    if entry.kind in {"special", "unreadable"}:
-        return f"it is {entry.kind}, not a file, a folder or a link that can be read"
+    if entry.kind == "special":
+        return "it is neither a file nor a folder nor a link"
+    if entry.kind == "unreadable":
+        return "it cannot be read"
     if shown.count("/") > MAX_INPUT_DEPTH:
         return f"it has more than {MAX_INPUT_DEPTH} folders around it"
     if entry.target is not None and not _stays_inside(shown.split("/"), entry.target):

@@ -67,7 +67,6 @@ if TYPE_CHECKING:
     from agent_core.mcp import ElicitationCallback
     from agent_core.permissions import PermissionCallback
     from agent_core.providers.base import ProviderFactory, ProviderRegistry
-    from agent_core.runtime.conversations import MessageFormat
     from agent_core.runtime.services import Services
     from agent_core.storage.store import SessionStore
     from agent_core.telemetry.spans import Telemetry
@@ -570,47 +569,7 @@ class AgentRuntime:
             AgentCoreError: `validation_error`: the session id or `memory` is malformed.
         """
         chosen = new_id("sess") if session_id is None else checked_session_id(session_id)
-        return Session(
-            chosen,
-            self.start,
-            memory=_checked_memory(memory),
-            answer=self._answer_in,
-            run_sync=self.run_sync,
-            replay=self.replay_session,
-            inspect=self.inspect_run,
-            undo=self.undo,
-            redo=self.redo,
-            switch=self.switch_node,
-            messages=self._messages,
-            messages_sync=self._messages_sync,
-            fork=self.fork,
-            session=self.session,
-        )
-
-    async def _answer_in(
-        self, session_id: str, request_id: str, decision: AnyDecision, **given: Any
-    ) -> RunHandle[Any]:
-        services = await self._home.services()
-        return await answer_question(
-            services.runs,
-            services.sessions,
-            request_id,
-            decision,
-            decided_by="sdk",
-            session_id=session_id,
-            **given,
-        )
-
-    def _messages_sync(self, session_id: str, form: "MessageFormat") -> list[dict[str, Any]]:
-        return self._home.call(
-            lambda: self._messages(session_id, form),
-            "await session.messages()",
-            method="messages_sync",
-        )
-
-    async def _messages(self, session_id: str, form: "MessageFormat") -> list[dict[str, Any]]:
-        conversations = (await self._home.services()).sessions.conversations
-        return await conversations.messages(session_id, form)
+        return Session(self, self._home, chosen, memory=_checked_memory(memory))
 
     async def import_session(
         self,

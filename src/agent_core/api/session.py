@@ -3,11 +3,18 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack, overload
+from typing import TYPE_CHECKING, Any, Protocol, Self, Unpack, overload
 
 from agent_core.aio.loops import running_loop
 from agent_core.api.arguments import checks_arguments, not_a_flag
-from agent_core.api.handles import AnyDecision, RunHandle, RunResult, await_result
+from agent_core.api.handles import (
+    AnyDecision,
+    RunHandle,
+    RunResult,
+    answer_question,
+    await_result,
+)
+from agent_core.api.home import RuntimeHome
 from agent_core.api.keywords import run_keywords
 from agent_core.keywords import lists_keywords
 from agent_core.types import Mode, OutputT, UserMessage
@@ -33,6 +40,37 @@ if TYPE_CHECKING:
     from agent_core.types.budget import SharedBudget
 
 
+class SessionRuntime(Protocol):
+    """The methods of `AgentRuntime` that a session calls."""
+
+    @property
+    def start(self) -> Callable[..., Awaitable[RunHandle[Any]]]: ...
+
+    @property
+    def run_sync(self) -> Callable[..., RunResult[Any]]: ...
+
+    @property
+    def replay_session(self) -> "Callable[..., Awaitable[ReplayResult]]": ...
+
+    @property
+    def inspect_run(self) -> "Callable[..., Awaitable[InspectResult]]": ...
+
+    @property
+    def undo(self) -> "Callable[..., Awaitable[SwitchResult]]": ...
+
+    @property
+    def redo(self) -> "Callable[..., Awaitable[SwitchResult]]": ...
+
+    @property
+    def switch_node(self) -> "Callable[..., Awaitable[SwitchResult]]": ...
+
+    @property
+    def fork(self) -> "Callable[..., Awaitable[SwitchResult]]": ...
+
+    @property
+    def session(self) -> "Callable[..., Session]": ...
+
+
 @checks_arguments(but=("start", "run", "run_sync"))
 class Session:
     """One conversation. Exiting the context waits for its runs; exiting with an error cancels them.
@@ -40,50 +78,24 @@ class Session:
     The conversation stays stored, and another `Session` with the same id continues it.
 
     Args:
+        runtime: runs the conversation, and keeps it.
+        home: the parts of the runtime.
         session_id: id of the session; it need not exist yet.
-        start, run_sync: the methods of `AgentRuntime`.
-        answer: `AgentRuntime.answer`, for questions of one session.
         memory: the default of the option `memory`.
-        replay: `AgentRuntime.replay_session`.
-        inspect: `AgentRuntime.inspect_run`.
-        undo, redo, switch: `AgentRuntime.undo`, `redo` and `switch_node`.
-        messages, messages_sync: return the messages of a session.
-        fork: `AgentRuntime.fork`.
-        session: `AgentRuntime.session`.
     """
 
     def __init__(
         self,
+        runtime: SessionRuntime,
+        home: RuntimeHome,
         session_id: str,
-        start: Callable[..., Awaitable[RunHandle[Any]]],
         *,
-        answer: Callable[..., Awaitable[RunHandle[Any]]],
-        run_sync: Callable[..., RunResult[Any]],
         memory: str | None = None,
-        replay: "Callable[..., Awaitable[ReplayResult]]",
-        inspect: "Callable[..., Awaitable[InspectResult]]",
-        undo: "Callable[..., Awaitable[SwitchResult]]",
-        redo: "Callable[..., Awaitable[SwitchResult]]",
-        switch: "Callable[..., Awaitable[SwitchResult]]",
-        messages: Callable[..., Awaitable[list[dict[str, Any]]]],
-        messages_sync: Callable[..., list[dict[str, Any]]],
-        fork: "Callable[..., Awaitable[SwitchResult]]",
-        session: "Callable[..., Session]",
     ) -> None:
+        self._runtime = runtime
+        self._home = home
         self._session_id = session_id
-        self._start = start
-        self._answer = answer
-        self._run_sync = run_sync
         self._memory = memory
-        self._replay = replay
-        self._inspect = inspect
-        self._undo = undo
-        self._redo = redo
-        self._switch = switch
-        self._messages = messages
-        self._messages_sync = messages_sync
-        self._fork = fork
-        self._session = session
         self._handles: list[RunHandle[Any]] = []
 
     @property
@@ -149,7 +161,9 @@ class Session:
         """Start a run in this session, like `AgentRuntime.start`."""
         fields |= self._default_memory(options, fields)
         self._handles = [each for each in self._handles if not each.status.is_terminal]
-        handle = await self._start(message, self._session_id, mode, options=options, **fields)
+        handle = await self._runtime.start(
+            message, self._session_id, mode, options=options, **fields
+        )
         self._handles.append(handle)
         return handle
 
@@ -229,10 +243,14 @@ class Session:
             StorageError: `approval_not_found`: no run of this session has asked the question.
             AgentCoreError, ConfigError: as for `AgentRuntime.answer`.
         """
-        handle = await self._answer(
-            self._session_id,
+        services = await self._home.services()
+        handle = await answer_question(
+            services.runs,
+            services.sessions,
             request_id,
             decision,
+            decided_by="sdk",
+            session_id=self._session_id,
             reason=reason,
             arguments=arguments,
             always=always,
@@ -297,7 +315,7 @@ class Session:
     ) -> RunResult[Any]:
         """Run in this session, like `AgentRuntime.run_sync`; the session need not be entered."""
         fields |= self._default_memory(options, fields)
-        return self._run_sync(
+        return self._runtime.run_sync(
             message, self._session_id, mode, events=events, options=options, **fields
         )
 
@@ -315,7 +333,7 @@ class Session:
         Raises:
             StorageError: `session_not_found`.
         """
-        return await self._replay(self._session_id, from_seq, to_seq)
+        return await self._runtime.replay_session(self._session_id, from_seq, to_seq)
 
     async def inspect_run(self, run_id: str) -> "InspectResult":
         """Return everything about a run of this session, like `AgentRuntime.inspect_run`.
@@ -323,7 +341,7 @@ class Session:
         Raises:
             StorageError: `run_not_found`: no such run, or it belongs to another session.
         """
-        found = await self._inspect(run_id)
+        found = await self._runtime.inspect_run(run_id)
         if found.session_id != self._session_id:
             from agent_core.storage.rows import run_not_found  # noqa: PLC0415 - rarely raised
 
@@ -344,7 +362,8 @@ class Session:
             StorageError: `session_not_found`; an image of it cannot be read.
             AgentCoreError: `validation_error`: there is no such format.
         """
-        return await self._messages(self._session_id, format)
+        conversations = (await self._home.services()).sessions.conversations
+        return await conversations.messages(self._session_id, format)
 
     def messages_sync(self, format: "MessageFormat" = "soong") -> list[dict[str, Any]]:  # noqa: A002
         """Return the conversation like `messages`, in a thread without an event loop.
@@ -352,7 +371,8 @@ class Session:
         Raises:
             StorageError, AgentCoreError: as for `messages` and `run_sync`.
         """
-        return self._messages_sync(self._session_id, format)
+        instead = "await session.messages()"
+        return self._home.call(lambda: self.messages(format), instead, method="messages_sync")
 
     async def fork_at(self, node_id: str) -> "Session":
         """Return a new conversation with this one's messages up to a node, in the same folder.
@@ -364,8 +384,8 @@ class Session:
             StorageError: `session_not_found`, `node_not_found`.
             AgentCoreError: `validation_error`: the node is not visible to users.
         """
-        forked = await self._fork(self._session_id, node_id)
-        return self._session(forked.session.session_id, memory=self._memory)
+        forked = await self._runtime.fork(self._session_id, node_id)
+        return self._runtime.session(forked.session.session_id, memory=self._memory)
 
     async def undo(self, *, force: bool = False) -> "SwitchResult":
         """Revert the last message of this session, like `AgentRuntime.undo`.
@@ -373,7 +393,7 @@ class Session:
         Raises:
             StorageError: `session_not_found`, `session_active`, `path_conflict`.
         """
-        return await self._undo(self._session_id, force=force)
+        return await self._runtime.undo(self._session_id, force=force)
 
     async def redo(self, *, force: bool = False) -> "SwitchResult":
         """Reverse the last undo in this session, like `AgentRuntime.redo`.
@@ -381,7 +401,7 @@ class Session:
         Raises:
             StorageError: `session_not_found`, `session_active`, `path_conflict`.
         """
-        return await self._redo(self._session_id, force=force)
+        return await self._runtime.redo(self._session_id, force=force)
 
     async def switch_node(
         self, node_id: str, *, restore_files: bool = False, force: bool = False
@@ -391,6 +411,6 @@ class Session:
         Raises:
             StorageError: `node_not_found`, `session_active`, `path_conflict`.
         """
-        return await self._switch(
+        return await self._runtime.switch_node(
             self._session_id, node_id, restore_files=restore_files, force=force
         )

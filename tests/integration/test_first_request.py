@@ -8,7 +8,7 @@ import pytest
 
 from agent_core import ErrorCode, ModelRequest
 from agent_core.providers.estimates import estimate_tools
-from agent_core.providers.requests import with_wire_names
+from agent_core.providers.requests import wire_name, with_wire_names
 from agent_core.providers.scripted import Says, ScriptedProvider, calls
 from agent_core.runtime.built_in import built_in_definitions
 from agent_core.text import estimate_text
@@ -16,8 +16,10 @@ from agent_core.tools.code import CODE_TOOLS
 from isolation import Home
 from runtimes import CONFIG, ask, runtime
 
-MOST = 1250
+MOST = 1150
 """Tokens of the system prompt and of the definitions of all built-in tools together."""
+MOST_CHARACTERS = 4_850
+"""The same in characters, which are counted where no tokenizer is installed."""
 
 CANONICAL = re.compile(r"\b(?:agent|code|internal)\.[a-z_]+\b")
 """A name of a tool that no service knows: there `.` is `__`."""
@@ -31,12 +33,18 @@ async def first_request(home: Home, project: Path, *, config: str = CONFIG) -> M
 
 
 def sent(request: ModelRequest) -> tuple[list[str], list[str]]:
-    """Return the text of the system part, and the tools as a service reads them."""
-    tools = [
-        f"{tool.name}\n{tool.description}\n{json.dumps(tool.input_schema, separators=(',', ':'))}"
+    """Return the text of the system part, and the tools as OpenAI's services are sent them."""
+    functions = [
+        {
+            "description": tool.description,
+            "name": wire_name(tool.name),
+            "parameters": tool.input_schema,
+        }
         for tool in request.tools
     ]
-    return [block.content for block in request.system], tools
+    tools = [{"function": each, "type": "function"} for each in functions]
+    texts = [json.dumps(tool, separators=(",", ":"), ensure_ascii=False) for tool in tools]
+    return [block.content for block in request.system], texts
 
 
 async def test_system_prompt_and_tools_fit_by_the_estimate(home: Home, project: Path) -> None:
@@ -44,6 +52,8 @@ async def test_system_prompt_and_tools_fit_by_the_estimate(home: Home, project: 
     system = sum(estimate_text(block.content) for block in request.system)
     assert {"code.run_command", "agent.create_sub_agent"} <= {tool.name for tool in request.tools}
     assert system + estimate_tools(request.tools) <= MOST
+    texts, tools = sent(request)
+    assert len("".join([*texts, *tools]).replace(str(project), "")) <= MOST_CHARACTERS
 
 
 async def test_system_prompt_and_tools_fit_as_a_tokenizer_counts(home: Home, project: Path) -> None:

@@ -78,13 +78,13 @@ class ChildAssignment(Assignment):
 
 
 class SubAssignment(ChildAssignment):
-    """Hand a task to a new agent, which sees only what you pass, and get its report."""
+    """Let a new agent, which sees only what you pass, do a task and report."""
 
     context: Words | None = None
 
 
 class ForkAssignment(ChildAssignment):
-    """Hand a task to an agent with this conversation, and get its report."""
+    """Let an agent with this conversation do a task and report."""
 
 
 class WorkerAssignment(Assignment):

@@ -31,7 +31,7 @@ from agent_core.types import Access, Node, NodeType, user_text
 
 
 class PlanTemplate(Arguments):
-    """Get the template and rules for a plan file."""
+    """Get the template of a plan."""
 
     goal: str | None = None
     suggested_dir: str | None = None

@@ -183,7 +183,6 @@ def memory_block(catalog: str) -> SystemBlock:
 
 @lru_cache(maxsize=64)
 def runtime_block(
-    role: AgentRole,
     project_dir: Path,
     noted: str | None = None,
     *,
@@ -193,7 +192,6 @@ def runtime_block(
     """Build the block on the place and time of the run, and the state of the repository there.
 
     Args:
-        role: the agent's.
         project_dir: the place.
         noted: the state of the repository that the last compaction has noted, if it has.
         today: the date.
@@ -204,10 +202,9 @@ def runtime_block(
         date=today.isoformat(),
         project=" ".join(str(project_dir).split()),
         platform=sys.platform,
-        role=role.value,
     )
     if repository:
-        text = f"{text.rstrip()}\n- Git (may have changed since): {one_line(repository)}"
+        text = f"{text.rstrip()}\n- Git at the start: {one_line(repository)}"
     return system_block("runtime_state", "runtime", text, priority=PRIORITY_RUNTIME, dynamic=True)
 
 

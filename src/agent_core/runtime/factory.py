@@ -440,7 +440,6 @@ class RunFactory:
         before = self._composers.pop(run.agent_id, None)
         state = partial(
             runtime_block,
-            run.role,
             self._setup.project,
             today=utc_now().date(),
             repository=opened.repository,

@@ -364,7 +364,7 @@ def test_runtime_facts_stand_at_the_very_end() -> None:
     talk.user("go")
     project = Path("/somewhere/project")
     dynamic = [
-        runtime_block(AgentRole.MAIN, project, today=date(2026, 1, 2)),
+        runtime_block(project, today=date(2026, 1, 2)),
         skills_block("- review: Review a change"),
         memory_block("- mem_1: likes tea"),
         definition_block(AgentDefinition(agent_definition_id="x", name="X", description="d")),
@@ -377,5 +377,5 @@ def test_runtime_facts_stand_at_the_very_end() -> None:
         "runtime_state",
     ]
     assert "Date: 2026-01-02" in system[-1].content
-    assert "Project folder: /somewhere/project" in system[-1].content
+    assert "Project: /somewhere/project" in system[-1].content
     assert "You are a sub agent." in system[4].content

@@ -94,7 +94,7 @@ _PATH = re.compile(r"(?=.*[/.])[^-\s'\"=;|&<>()`,:{}$*?\[][^\s'\"=;|&<>()`,:{}$*
 
 
 class RunCommand(Arguments):
-    """Run a program. No shell: no pipes, globs or variables unless `argv` starts one.
+    """Run a program. For pipes, globs or variables argv starts a shell.
 
     No input; background processes are stopped.
     """
@@ -105,7 +105,7 @@ class RunCommand(Arguments):
 
 
 class SandboxedCommand(RunCommand):
-    """Run a program in a sandbox. No shell: no pipes, globs or variables unless `argv` starts one.
+    """Run a program in a sandbox. For pipes, globs or variables argv starts a shell.
 
     No input, minimal environment; background processes are stopped. It writes to the project and
     $TMPDIR only. What the sandbox blocks can be run again with `outside_sandbox`, which asks the
@@ -116,7 +116,7 @@ class SandboxedCommand(RunCommand):
 
 
 class OfflineCommand(SandboxedCommand):
-    """Run a program in a sandbox. No shell: no pipes, globs or variables unless `argv` starts one.
+    """Run a program in a sandbox. For pipes, globs or variables argv starts a shell.
 
     No input, minimal environment; background processes are stopped. It writes to the project and
     $TMPDIR only, and has no network without `network`. What the sandbox blocks can be run again

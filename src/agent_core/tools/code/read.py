@@ -32,11 +32,11 @@ _MAX_DEPTH = 400
 
 
 class ReadFile(Arguments):
-    """Read a page of a text file or artifact:<id>; continue at next_start_line."""
+    """Read 200 lines (up to 1000) of a text file or artifact:<id>; go on at next_start_line."""
 
     path: Annotated[str, Field(min_length=1)]
     start_line: Annotated[int, Field(ge=1)] = 1
-    max_lines: Annotated[int, Field(ge=1, le=1000, description="Default 200, most 1000.")] = 200
+    max_lines: Annotated[int, Field(ge=1, le=1000)] = 200
 
 
 def read_file(workspace: Workspace) -> Tool:

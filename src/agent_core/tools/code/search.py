@@ -57,7 +57,7 @@ class Search(Arguments):
     limit: Annotated[int, Field(ge=1, le=10_000)] = 200
     regex: bool = False
     include_ignored: bool = False
-    context: Annotated[int, Field(ge=0, le=20, description="Lines around.")] = 0
+    context: Annotated[int, Field(ge=0, le=20)] = 0
 
 
 def search(workspace: Workspace) -> Tool:

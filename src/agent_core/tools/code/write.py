@@ -33,7 +33,7 @@ _MAX_DIFF = 1_000_000
 
 
 class WriteFile(Arguments):
-    """Write a whole text file; replaces an existing one only with `overwrite`."""
+    """Write a whole text file; overwrite replaces an existing one."""
 
     path: Annotated[str, Field(min_length=1)]
     content: str
@@ -42,7 +42,7 @@ class WriteFile(Arguments):
 
 
 class EditFile(Arguments):
-    """Change a text file, by `edits` in order or a `unified_diff`: all or nothing."""
+    """Change a text file by edits in order or a unified_diff: all or nothing."""
 
     path: Annotated[str, Field(min_length=1)]
     edits: Annotated[list[TextEdit] | None, Field(min_length=1)] = None

@@ -27,7 +27,7 @@ from agcore.llm.types import (
     CallSettings,
     ChatMessage,
     ChatResponse,
-    CostTracker,
+    CostTracker as CostTracker,
     ModelSettings,
     Prompt,
     TurnSettings,
@@ -71,15 +71,6 @@ from agent_core.types import (
     user_text,
 )
 from agent_core.types.budget import SharedBudget
-
-__all__ = [
-    "CostTracker",
-    "CycleConfig",
-    "LlmCycle",
-    "RunTools",
-    "ToolRunner",
-    "Tools",
-]
 
 _OPTIONS = TurnSettings.__annotations__.keys() - CallSettings.__annotations__.keys()
 

@@ -19,12 +19,12 @@ from agent_core.types import (
     ReasoningEffort,
     StopReason,
     TextBlock,
-    ToolCall,
+    ToolCall as ToolCall,
     ToolCallBlock,
-    ToolDefinition,
-    ToolResult,
+    ToolDefinition as ToolDefinition,
+    ToolResult as ToolResult,
     ToolResultBlock,
-    Usage,
+    Usage as Usage,
 )
 from agent_core.types.budget import SharedBudget
 
@@ -33,28 +33,6 @@ if TYPE_CHECKING:
     from agent_core.loop.guards import RunGuard
     from agent_core.loop.options import Instructions
     from agent_core.loop.validators import OutputValidator
-
-
-__all__ = [
-    "AgentSettings",
-    "CallSettings",
-    "ChatMessage",
-    "ChatRequest",
-    "ChatResponse",
-    "ChatRole",
-    "ContentField",
-    "CostTracker",
-    "FinishReason",
-    "ModelSettings",
-    "OpenaiChatMessage",
-    "Prompt",
-    "RequestSettings",
-    "ToolCall",
-    "ToolDefinition",
-    "ToolResult",
-    "TurnSettings",
-    "Usage",
-]
 
 
 class ChatRole(StrEnum):

@@ -282,11 +282,7 @@ class _Parser:
                 raise self._wrong(line, reason)
             if len(self._open) > MAX_DEPTH:
                 reason = f"its blocks are nested deeper than {MAX_DEPTH} levels; make it flatter"
-                raise PromptDepthError(
-                    f"the template {self._name!r} is wrong in line {line}: {reason}",
-                    template=self._name,
-                    line=line,
-                )
+                raise self._wrong(line, reason, PromptDepthError)
             self._open.append(_Node(kind, self._path(path.strip(), line), line))
         elif tag.startswith("/"):
             kind = tag[1:].strip()
@@ -304,9 +300,9 @@ class _Parser:
             raise self._wrong(line, f"{path[:80]!r} is not the name of a variable")
         return path
 
-    def _wrong(self, line: int, reason: str) -> PromptError:
+    def _wrong(self, line: int, reason: str, kind: type[PromptError] = PromptError) -> PromptError:
         message = f"the template {self._name!r} is wrong in line {line}: {reason}"
-        return PromptError(message, template=self._name, line=line)
+        return kind(message, template=self._name, line=line)
 
 
 @dataclass(frozen=True, slots=True)

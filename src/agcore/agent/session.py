@@ -3,7 +3,7 @@
 import time
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, Self, Unpack, cast, overload
 
 from typing_extensions import TypeVar
@@ -67,6 +67,8 @@ Environment = str | Callable[[], str]
 
 _Asked = TypeVar("_Asked")
 _Opened = Sequence[tuple[Toolset, Sequence[Tool]]]
+_OF_SESSION = SessionSettings.__annotations__.keys() - TurnSettings.__annotations__.keys()
+"""Settings of a turn that its cycle does not take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,15 @@ class PromptLayers:
         """Base, agent, environment and other layers, in this order, without empty ones."""
         around = self.environment() if callable(self.environment) else self.environment
         return "\n\n".join(filter(None, [self.base, agent_prompt, around, *more]))
+
+
+@dataclass(slots=True)
+class _Turn:
+    """A turn: its options and tools, and its reply once there is one."""
+
+    options: TurnSettings
+    tools: RunTools = field(default_factory=RunTools)
+    reply: ChatResponse | None = None
 
 
 class AgentSession(Generic[DepsT, OutputT]):
@@ -232,9 +243,11 @@ class AgentSession(Generic[DepsT, OutputT]):
         Raises:
             AgentError: `LimitExceeded`, `HookBlocked`, `Llm` or `Memory`.
         """
-        async with self._turn(settings) as replies:
-            replies.append(await self._submit(text, settings))
-        return replies[0]
+        async with self._turn(settings) as turn:
+            reply = turn.reply = await self._cycle.submit_with_tools(
+                text, turn.tools, **turn.options
+            )
+        return reply
 
     @overload
     async def run(
@@ -275,17 +288,14 @@ class AgentSession(Generic[DepsT, OutputT]):
         Raises:
             AgentError: as for `submit_turn`.
         """
-        given = _turn_settings(output_type, args)
-        async with self._turn(given) as replies:
-            expected = given.get("output_type", self.agent.output_type)
-            reply = await self._submit(message, given)
-            replies.append(reply)
+        async with self._turn(_turn_settings(output_type, args)) as turn:
+            options, tools = turn.options, turn.tools
+            reply = turn.reply = await self._cycle.submit_with_tools(message, tools, **options)
             run_id, usage = self._cycle.run_id, self._cycle.turn_usage()
-        is_text = (expected is None or expected is str) and not self._with_agents(given).get(
-            "output_validators"
-        )
+        is_typed = options.get("output_type") not in (None, str)
+        has_value = is_typed or options.get("output_validators")
         return RunResult(
-            output=reply.text if is_text else reply.output,
+            output=reply.output if has_value else reply.text,
             text=reply.text,
             status=RunStatus.COMPLETED,
             usage=usage,
@@ -351,26 +361,26 @@ class AgentSession(Generic[DepsT, OutputT]):
 
     async def _events(self, text: Prompt, settings: SessionSettings) -> AsyncGenerator[StreamEvent]:
         last: TurnComplete | Error | None = None
-        async with self._turn(settings) as replies:
-            tools = self._tools(settings.get("tools"))
-            turn = self._cycle.events_of(text, tools, self._with_agents(settings))
-            async with aclosing(turn) as events:
+        async with self._turn(settings) as turn:
+            running = self._cycle.events_of(text, turn.tools, turn.options)
+            async with aclosing(running) as events:
                 async for event in events:
                     if isinstance(event, TurnComplete | Error):
                         last = event
                     else:
                         yield event
             if isinstance(last, TurnComplete):
-                replies.append(last.response)
+                turn.reply = last.response
         if last is not None:
             yield last
 
     @asynccontextmanager
-    async def _turn(self, settings: SessionSettings) -> AsyncGenerator[list[ChatResponse]]:
-        """Prepare and finish one turn, which counts only if the caller adds a reply to the list."""
-        async with AsyncExitStack() as turn:
+    async def _turn(self, settings: SessionSettings) -> AsyncGenerator[_Turn]:
+        """Prepare and finish one turn, which counts only if the caller notes its reply."""
+        turn = _Turn(self._with_agents(settings))
+        async with AsyncExitStack() as alone:
             with raise_as_agent_error():
-                await turn.enter_async_context(self._lock)
+                await alone.enter_async_context(self._lock)
             config = self.bundle.config
             if self._turn_index >= config.max_turns:
                 turns = plural(config.max_turns, "turn")
@@ -386,14 +396,14 @@ class AgentSession(Generic[DepsT, OutputT]):
             self._learn()
             with raise_as_agent_error():
                 hooks, index = self.bundle.hook_executor, self._turn_index
-                about = self._with_agents(settings).get("metadata", {})
+                about = turn.options.get("metadata", {})
                 start = self._hook_context(HookEvent.ON_TURN_START, about)
                 verdict = await hooks.execute(start)
                 if verdict.blocked:
                     raise HookBlockedError(f"a hook blocked turn {index}: {verdict.reason}")
                 await self._remember(self._notices)
                 self._notices = []
-                self._cycle.with_messages(await self._history(settings.pop("history", ())))
+                self._cycle.with_messages(await self._history(settings.get("history", ())))
                 prompt = self.agent.system_prompt or ""
                 if self._layers is not None:
                     more = list(self.notes.values())
@@ -401,19 +411,20 @@ class AgentSession(Generic[DepsT, OutputT]):
                         more.append(await self.session_memory.snapshot())
                     prompt = self._layers.compose(prompt, more)
                 self._cycle.with_system_prompt(prompt)
-                replies: list[ChatResponse] = []
                 async with AsyncExitStack() as stack:
-                    await self._open_toolsets(stack, settings.get("tools"))
+                    asked = settings.get("tools")
+                    await self._open_toolsets(stack, asked)
+                    turn.tools = self._tools(asked)
                     try:
-                        yield replies
+                        yield turn
                     finally:
                         await finish_uncancelled(self._remember(self._cycle.added()))
-                if replies:
-                    self.last_response = replies[0]
+                if turn.reply is not None:
+                    self.last_response = turn.reply
                     end = self._hook_context(HookEvent.ON_TURN_END, about)
                     self._turn_index += 1
                     await hooks.execute(
-                        replace(end, response=replies[0], usage=self._cycle.turn_usage())
+                        replace(end, response=turn.reply, usage=self._cycle.turn_usage())
                     )
 
     async def _open_toolsets(self, turn: AsyncExitStack, asked: Collection[Usable] | None) -> None:
@@ -425,17 +436,13 @@ class AgentSession(Generic[DepsT, OutputT]):
         brought = (each for each in read_tools(asked).toolsets if each not in agents)
         self._brought = await _open_all(turn, brought)
 
-    async def _submit(self, text: Prompt, settings: SessionSettings) -> ChatResponse:
-        given, tools = self._with_agents(settings), self._tools(settings.get("tools"))
-        return await self._cycle.submit_with_tools(text, tools, **given)
-
     def _with_agents(self, settings: SessionSettings) -> TurnSettings:
-        """Return a turn's settings without `tools`, completed by the agent's own settings."""
+        """Return a turn's settings for the cycle, completed by the agent's own settings."""
         known = SessionSettings.__annotations__.keys()
         if unknown := settings.keys() - known:
             name = min(unknown)
             raise TypeError(f"{name!r} is not a setting of a run{hint_at_option(name, known)}")
-        given = {name: value for name, value in settings.items() if name != "tools"}
+        given = {name: value for name, value in settings.items() if name not in _OF_SESSION}
         own = {"output_type": self.agent.output_type, **self.agent.settings}
         if (write := self.agent.written_instructions) is not None:
             more: Any = given.get("instructions")

@@ -266,6 +266,27 @@ async def test_what_is_not_there_is_not_found(home: Home, project: Path, path: s
         assert "<main" in text
 
 
+async def test_an_unknown_address_answers_a_browser_with_a_page(home: Home, project: Path) -> None:
+    browser = {"Accept": "text/html,*/*;q=0.8", "Accept-Language": "en"}
+    async with (
+        runtime(home, project, []) as made,
+        console(made) as address,
+        aiohttp.ClientSession() as client,
+    ):
+        for path, kind, headers in (
+            ("/nowhere", "text/html", browser),
+            ("/sessions/a/b/c", "text/html", browser),
+            ("/assets/nothing.js", "application/problem+json", browser),
+            ("/nowhere", "application/problem+json", {"Accept": "*/*"}),
+            ("/api/nowhere", "application/problem+json", browser),
+            ("/v1/nowhere", "application/json", browser),
+        ):
+            async with client.get(f"{address}{path}", headers=headers) as response:
+                assert (response.status, response.content_type) == (404, kind), path
+                if kind == "text/html":
+                    assert "There is nothing here" in await response.text()
+
+
 async def test_a_long_session_is_shown_in_parts(home: Home, project: Path) -> None:
     made = runtime(home, project, ["Fine."] * 60)
     async with made, reader(made) as client:

@@ -225,6 +225,11 @@ async def _is_found(reading: Awaitable[object]) -> bool:
     return True
 
 
+def has_visit(request: Request) -> bool:
+    """Return whether the sender of a request has been let in."""
+    return "agent_core.visit" in request.scope
+
+
 def visit_of(request: Request) -> Visit:
     """Return the visit that the guard at the door has let in."""
     visit: Visit = request.scope["agent_core.visit"]

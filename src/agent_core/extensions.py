@@ -377,7 +377,8 @@ class Extensions:
             PermissionDeniedError: an extension refused it.
             AgentCoreError: `guard_stopped`: an extension has stopped the run.
         """
-        self.require_going()
+        if self._stopped is not None:
+            raise self._stopped
         note = None
         for each in self._at["before_tool_call"]:
             with self._failures_of(each):

@@ -91,7 +91,7 @@ CONTEXT_PART = "Context"
 """Name of the part of a child's task that its parent passes on."""
 _TAGS = ("internal",)
 CREATE_SUB_AGENT = "agent.create_sub_agent"
-_STARTING = ("create_sub_agent", "fork_agent", "list_agent_definitions")
+STARTING = ("create_sub_agent", "fork_agent", "list_agent_definitions")
 _CHILD_ROLES = {
     RunMode.NORMAL: (AgentRole.SUB, AgentRole.FORK),
     RunMode.ORCHESTRATOR: (AgentRole.SUB, AgentRole.WORKER),
@@ -160,6 +160,7 @@ class SpawnerDeps(Struct, frozen=True, kw_only=True):
         work_tools: returns all but the built-in `agent.*` and `internal.*` tools, restricted by the
             user's settings and the options of a run, with their effective permissions and tags.
         are_sessions_limited: whether every run has the budget of its session.
+        starting: names of the tools that start agents, without the disabled ones.
         is_disabled: whether the user's settings remove the tool of this name from all runs.
         can_ask: whether a permission can be requested.
         history_of: returns the history of a child that has waited for an answer.
@@ -178,6 +179,7 @@ class SpawnerDeps(Struct, frozen=True, kw_only=True):
     model_of: Callable[[AgentDefinition, RunOptions], ModelConfig]
     work_tools: Callable[[RunOptions], Awaitable[Mapping[str, ToolDefinition]]]
     are_sessions_limited: bool
+    starting: Sequence[str]
     is_disabled: Callable[[str], bool]
     can_ask: bool
     history_of: Callable[[RunRecord], HistorySource]
@@ -218,11 +220,9 @@ class ChildSpawner:
     @property
     def tools(self) -> list[Tool]:
         """Return the tools that start agents, without the tools disabled in the settings."""
-        is_off = self._deps.is_disabled
-        starting = _STARTING
+        wanted = self._deps.starting
         if self._depth > 0:  # a child starts only agents of its own
-            starting = ("create_sub_agent",) if self._agents else ()
-        wanted = [name for name in starting if not is_off(f"agent.{name}")]
+            wanted = [name for name in wanted if name == "create_sub_agent" and self._agents]
         if not wanted:
             return []
         # Their schemas are loaded only for runs that have these tools.

@@ -79,15 +79,28 @@ async def start_uncancelled(work: Coroutine[Any, Any, T]) -> T:
     Raises:
         asyncio.CancelledError: the caller was cancelled; the work is done nevertheless.
     """
+    return await finish_uncancelled(begin(work))
+
+
+def begin(work: Coroutine[Any, Any, T]) -> "asyncio.Future[T]":
+    """Take the first step of work in the caller's task, and return the future of its result.
+
+    The future is done if the work never has to wait; otherwise a task continues the work.
+
+    Raises:
+        BaseException: the first step has failed.
+    """
     try:
         awaited = work.send(None)
     except StopIteration as end:
-        return end.value
+        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        done.set_result(end.value)
+        return done
 
     async def rest() -> T:
         return await _continue(work, awaited)
 
-    return await finish_uncancelled(rest())
+    return asyncio.create_task(rest())
 
 
 @coroutine

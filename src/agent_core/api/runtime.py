@@ -399,7 +399,7 @@ class AgentRuntime:
         chosen = new_id("sess") if session_id is None else checked_session_id(session_id)
         if not isinstance(move_session, bool):  # pyright: ignore[reportUnnecessaryIsInstance] - typed by users
             raise not_a_flag("move_session", move_session)
-        placement = _asked_placement(fields)
+        placement = _asked_placement(fields) if fields else ANYWHERE
         services = await self._home.services()
         asked = _asked_options(options, fields)
         run = await services.runs.start(

@@ -157,8 +157,6 @@ class MessageHistory:
         else:
             for node in self._shown(new):
                 self.builder.add(node)
-                if self.builder.is_answered:
-                    self.builder.seal()
             self.builder.seal()
         if self.builder.answered_late:
             self._late |= self.builder.answered_late
@@ -217,7 +215,7 @@ class MessageHistory:
             if node.node_type is NodeType.COMPACTION:
                 if self.compaction is None or node.node_id != self.compaction.node_id:
                     self.builder.excluded.append(node.node_id)
-            elif is_of_other_memory(node, self.scope):
+            elif node.node_type in _NAMED_BY and is_of_other_memory(node, self.scope):
                 self.builder.excluded.append(node.node_id)
             elif node.role is Role.TOOL:
                 node = _without_other_memory(node, self.scope)

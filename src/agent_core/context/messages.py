@@ -390,7 +390,7 @@ class MessageBuilder:
         return rolling.hexdigest()[:16]
 
     def add(self, node: Node) -> None:
-        """Add the next node of the path; `seal` follows once `is_answered`."""
+        """Add the next node of the path; `seal` follows the last one."""
         exchange = self._exchange
         # Providers refuse messages without content.
         is_empty = all(isinstance(b, TextBlock) and not b.text.strip() for b in node.content)
@@ -409,6 +409,8 @@ class MessageBuilder:
                     self.answered_late[result.tool_call_id] = result
                 elif result.tool_call_id not in self._late:
                     self.excluded.append(node.node_id)
+            if exchange is not None and not exchange.open:
+                self.seal()
         elif node.node_type is NodeType.MESSAGE:
             self.seal()
             self._add_message(node)
@@ -416,11 +418,6 @@ class MessageBuilder:
             exchange.after.append(node)
         else:
             self._add_wrapped(node)
-
-    @property
-    def is_answered(self) -> bool:
-        """Return whether the last calls have all their results."""
-        return self._exchange is not None and not self._exchange.open
 
     def note(self, message: ModelMessage) -> None:
         """Add a message from the runtime that is not a node."""

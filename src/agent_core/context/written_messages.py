@@ -61,8 +61,6 @@ def _messages(path: Iterable[Node]) -> Sequence[ModelMessage]:
     for node in path:
         if node.node_type is not NodeType.COMPACTION:
             builder.add(node)
-            if builder.is_answered:
-                builder.seal()
     builder.seal()
     return builder.messages
 

@@ -92,7 +92,8 @@ async def take_turn(ctx: RunContext, stats: RunStats) -> Reply:
         return reply
     started = 0.0
     refused: tuple[ModelRequest, ProviderError] | None = None
-    await ctx.toolbox.refresh()
+    if ctx.toolbox.may_change:
+        await ctx.toolbox.refresh()
     while True:
         built = ctx.composer.build(ctx.journal.path, ctx.toolbox.definitions)
         if built.over_budget:  # compacted first, then cut

@@ -36,7 +36,7 @@ class AdapterCheck:
     """
 
     def __init__(self, request: ModelRequest, tally: CallTally) -> None:
-        self._whose = _name_of(request)
+        self._whose = f"the adapter of model {request.model!r}"
         self._tally = tally
         self._has_shown_text = False
         self._is_over = False
@@ -141,11 +141,7 @@ def open_stream(
         f"returned {kind_of(events)} from stream; write it as "
         "`async def stream(self, request)` with `yield` for every event"
     )
-    raise _mistake(_name_of(request), what)
-
-
-def _name_of(request: ModelRequest) -> str:
-    return f"the adapter of model {request.model!r}"
+    raise _mistake(f"the adapter of model {request.model!r}", what)
 
 
 def _mistake(whose: str, what: str) -> ProviderError:

@@ -168,7 +168,8 @@ class CallDraft(_Growing):
     @property
     def name(self) -> str:
         """The canonical name."""
-        return join_surrogates(self._canonical(self.wire_name))
+        name = self._canonical(self.wire_name)
+        return name if name.isascii() else join_surrogates(name)
 
     @property
     def is_whole(self) -> bool:
@@ -181,8 +182,9 @@ class CallDraft(_Growing):
 
     def block(self, called: Called, *, cut_off: bool) -> ToolCallBlock:
         """Return the finished call; arguments that are no object are kept in `metadata`."""
-        opaque = jsontext.clean(self.opaque)
-        metadata: dict[str, Any] = {**called.details, OPAQUE: opaque} if opaque else {}
+        metadata: dict[str, Any] = {}
+        if self.opaque:
+            metadata = {**called.details, OPAQUE: jsontext.clean(self.opaque)}
         if self.raw_id != self.tool_call_id:
             metadata["raw_tool_call_id"] = join_surrogates(self.raw_id[:MAX_KEPT_ID])
         arguments: dict[str, Any] = {}

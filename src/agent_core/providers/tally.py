@@ -62,7 +62,11 @@ class CallTally:
             case ToolCallDelta(arguments_fragment=text):
                 self.arrived += size_of(text)
             case ModelStarted():
-                self._begin(event)
+                if self._counted is not None:
+                    self._read(self._counted)
+                self._counted = event.tally if isinstance(event, CountedStart) else None
+                self._seen = self.arrived = 0
+                self._sent_at = monotonic()
             case ModelRetry(error=error, delay_ms=delay_ms):
                 self._fail(error)
                 if "fallback" not in error.details:  # another model begins with a start of its own
@@ -107,13 +111,6 @@ class CallTally:
         This is false during the pause before a retry, and after the end of an attempt.
         """
         return self.arrived > 0 or (self._sent_at is not None and monotonic() >= self._sent_at)
-
-    def _begin(self, started: ModelStarted) -> None:
-        if self._counted is not None:
-            self._read(self._counted)
-        self._counted = started.tally if isinstance(started, CountedStart) else None
-        self._seen = self.arrived = 0
-        self._sent_at = monotonic()
 
     def _fail(self, error: ErrorPayload) -> None:
         if self._counted is not None:

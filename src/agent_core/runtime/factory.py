@@ -5,7 +5,7 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -30,7 +30,7 @@ from agent_core.context.system_prompt import (
 from agent_core.events import Journal
 from agent_core.extensions import Extension, ExtensionContext, Extensions
 from agent_core.loop import NoHistory, RunContext, RunLimits
-from agent_core.loop.options import NO_OPTIONS, RunOptions
+from agent_core.loop.options import NO_OPTIONS
 from agent_core.runtime.background import Background
 from agent_core.runtime.compact_agent import CompactAgentDeps
 from agent_core.runtime.compaction import CompactingContextSource, Compactions
@@ -61,8 +61,6 @@ if TYPE_CHECKING:
     from agent_core.runtime.changed_files import ChangedFiles
     from agent_core.runtime.recording import RunRecorder
     from agent_core.telemetry.spans import RunTrace
-
-T = TypeVar("T")
 
 _COMPACT_TURNS = 3
 """One answer, plus the turns needed to make clear to a model that calls tools that it has none."""
@@ -238,6 +236,9 @@ class RunFactory:
             model, composer.use, meter=meter, is_counted=is_counted, changes=changes
         )
         extensions = await self._extensions_of(spec, scope, model, toolbox)
+        limits = self._limits
+        if options.max_turns is not None:
+            limits = replace(limits, max_turns=min(options.max_turns, limits.max_turns))
         ctx = RunContext(
             run=run,
             journal=journal,
@@ -249,7 +250,7 @@ class RunFactory:
             extensions=Extensions(ExtensionContext(run=run, deps=options.deps), extensions),
             results=self._results.within(model.window // _RESULT_SHARE),
             project_dir=self._setup.project,
-            limits=self._limits_of(options),
+            limits=limits,
             inbox=spec.inbox,
         )
         return ctx, source
@@ -326,11 +327,6 @@ class RunFactory:
             granted = await self._project.toolboxes.work_tools(spec.options)
             is_early = any(each.permission is ToolPermission.WRITE for each in granted.values())
         return Snapshots(recorder, toolbox, is_users=is_users, is_early=is_early)
-
-    def _limits_of(self, options: RunOptions) -> RunLimits:
-        if options.max_turns is None:
-            return self._limits
-        return replace(self._limits, max_turns=min(options.max_turns, self._limits.max_turns))
 
     def last_path(self, agent_id: str) -> Sequence[Node]:
         """Return the path whose messages are ready for the agent's next run."""
@@ -455,7 +451,9 @@ class RunFactory:
             board=spec.board,
             fields=RequestFields(_ids(run), output, sampling),
         )
-        _remember(self._composers, run.agent_id, composer)
+        self._composers[run.agent_id] = composer
+        if len(self._composers) > _REMEMBERED:
+            self._composers.popitem(last=False)
         return composer
 
 
@@ -467,12 +465,6 @@ def _server_instructions(mcp: "McpTools", toolbox: Toolbox) -> dict[str, str]:
         if offer is not None and offer.instructions.strip():
             said[server_id] = offer.instructions
     return said
-
-
-def _remember(known: OrderedDict[str, T], key: str, value: T) -> None:
-    known[key] = value
-    if len(known) > _REMEMBERED:
-        known.popitem(last=False)
 
 
 def _ids(run: RunIdentity) -> dict[str, str]:

@@ -208,15 +208,30 @@ class Models:
 
     def _own_adapter(self, model: ModelConfig) -> object:
         """Return the adapter of a resolved model, without what is around it."""
-        self.open(model)
-        adapter = self._brought if model is self._base else model.adapter
-        return self._adapters[self._key_of(model)].adapter if adapter is None else adapter
+        if model.fallbacks:
+            self.open(model)
+        brought = self._brought if model is self._base else model.adapter
+        return self._shared(model)[1].adapter if brought is None else brought
 
-    def _key_of(self, model: ModelConfig) -> str:
+    def _shared(self, model: ModelConfig) -> tuple[str, RedactingAdapter]:
+        """Return the adapter that all runs with a resolved model share, and its key.
+
+        Raises:
+            ConfigError: its provider is not registered, or the configuration does not suit it.
+        """
         if model is self._base:
-            return self._base_key
-        source = model.key_source
-        return model.model_dump_json() + (f" {id(source)}" if source else "")
+            key = self._base_key
+        else:
+            source = model.key_source
+            key = model.model_dump_json() + (f" {id(source)}" if source else "")
+        adapter = self._adapters.get(key)
+        if adapter is None:
+            made = self._registry.create(model)
+            if self._traces and isinstance(made, Traceable):
+                made.trace(self._traces.keep_exchange)
+            adapter = self._adapters[key] = RedactingAdapter(made, self._redactor)
+            self._priced[key] = self._price(adapter, model, None)
+        return key, adapter
 
     def _adapter(
         self, model: ModelConfig, meter: Meter | None, *, is_counted: bool = False
@@ -230,16 +245,10 @@ class Models:
         if brought is not None:
             adapter = RedactingAdapter(brought, self._redactor)
             return self._price(adapter, model, meter, is_counted=is_counted)
-        key = self._key_of(model)
-        if key not in self._adapters:
-            adapter = self._registry.create(model)
-            if self._traces and isinstance(adapter, Traceable):
-                adapter.trace(self._traces.keep_exchange)
-            self._adapters[key] = RedactingAdapter(adapter, self._redactor)
-            self._priced[key] = self._price(self._adapters[key], model, None)
+        key, adapter = self._shared(model)
         if meter is None and not is_counted:
             return self._priced[key]
-        return self._price(self._adapters[key], model, meter, is_counted=is_counted)
+        return self._price(adapter, model, meter, is_counted=is_counted)
 
     def _price(
         self,

@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
-from agent_core.aio import SideTasks, finish_uncancelled, start_uncancelled, stop_if_cancelled
+from agent_core.aio import SideTasks, begin, finish_uncancelled, stop_if_cancelled
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.events import EventStream
 from agent_core.loop import Outcome, settle_parked
@@ -103,19 +103,15 @@ class RunPipeline:
             AgentCoreError: `validation_error`: this runtime is being closed.
         """
         session_id = request.opening.session_id
-        opened: ClaimedRun | None = None
-
-        async def open_run() -> ClaimedRun:
-            nonlocal opened
-            opened = await self._store.open_run(request.opening)
-            return opened
-
+        opening: asyncio.Future[ClaimedRun] | None = None
         with self._scheduler.opening(session_id):
             try:
-                opened = await start_uncancelled(open_run())
+                opening = begin(self._store.open_run(request.opening))
+                opened = await finish_uncancelled(opening)
                 self._scheduler.require_open()
             except BaseException:
-                if opened is not None:  # the caller was cancelled and gets no handle
+                if opening is not None and not (opening.cancelled() or opening.exception()):
+                    opened = opening.result()  # the caller was cancelled and gets no handle
                     self._adopt(opened)
                     is_new = opened.session.active_node_id is None and not opened.resumed
                     run = self._add(opened.run, opened, Caller(), is_new=is_new)

@@ -176,9 +176,17 @@ class SessionHistory:
     ) -> str | None:
         """Return what the workers have written whose results the last run has not collected."""
         last = path[-1].run_id if path and self._is_message else None
-        nodes = [*takewhile(lambda node: node.run_id == last, reversed(path))]
-        is_sent = any(call.arguments.get("wait") is False for node in nodes for call in node.calls)
-        if last is None or not is_sent:
+        if last is None:
+            return None
+        nodes: list[Node] = []
+        is_sent = False
+        for node in reversed(path):
+            if node.run_id != last:
+                break
+            nodes.append(node)
+            for call in node.calls:
+                is_sent |= call.arguments.get("wait") is False
+        if not is_sent:
             return None
         workers = [worker for answer in reports for worker in _workers_in(answer)]
         known = {worker.get("child_run_id") for worker in workers}

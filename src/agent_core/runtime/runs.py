@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from agent_core.agents.boards import TaskBoards
 from agent_core.agents.child_runs import ChildRuns
-from agent_core.agents.spawner import SpawnerDeps
+from agent_core.agents.spawner import STARTING, SpawnerDeps
 from agent_core.agents.workers import WorkerPools
 from agent_core.aio import SideTasks
 from agent_core.aio.loops import HomeLoop
@@ -178,6 +178,9 @@ class Runs:
             model_of=model_of,
             are_sessions_limited=project.setup.config.budget.is_limited,
             work_tools=project.toolboxes.work_tools,
+            starting=[
+                name for name in STARTING if not project.toolboxes.is_disabled(f"agent.{name}")
+            ],
             is_disabled=project.toolboxes.is_disabled,
             can_ask=project.toolboxes.can_ask,
             check_options=partial(project.toolboxes.check_options, is_child=True),

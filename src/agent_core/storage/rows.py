@@ -239,17 +239,8 @@ def update(
     connection: Connection, kind: type[BaseModel], key: str, changes: Mapping[str, Any]
 ) -> None:
     """Set fields of a record to new values; an unknown id changes nothing."""
-    connection.execute(*update_sql(kind, key, changes))
-
-
-def update_sql(kind: type[BaseModel], key: str, changes: Mapping[str, Any]) -> tuple[str, Row]:
-    """Return the statement that sets fields of a record to new values, and its parameters.
-
-    Raises:
-        StorageError: a value has no JSON form.
-    """
     row = _as_columns(changes)
-    return _update_sql(kind, tuple(row)), (*row.values(), key)
+    connection.execute(_update_sql(kind, tuple(row)), (*row.values(), key))
 
 
 @lru_cache
@@ -345,7 +336,7 @@ def _as_columns(values: Mapping[str, Any], *, skip_none: bool = False) -> dict[s
             if not skip_none:
                 row[f"{name}_json" if name in _JSON_FIELDS else name] = None
         elif name in _JSON_FIELDS:
-            row[f"{name}_json"] = dumps(value)
+            row[f"{name}_json"] = dumps(_as_json(value) if isinstance(value, BaseModel) else value)
         elif (kind := value.__class__) in _PLAIN:
             row[name] = value
         elif kind is datetime:
@@ -479,14 +470,14 @@ def rows_of(batch: Batch) -> BatchRows:
     changes: list[tuple[str, Row]] = []
     now = iso(utc_now())
     if batch.run is not None:
-        values = {
-            name: value
-            for name in _CHANGED_COLUMNS
-            if (value := getattr(batch.run, name)) is not None
-        }
+        values: dict[str, Any] = {"updated_at": now}
+        for name in _CHANGED_COLUMNS:
+            if (value := getattr(batch.run, name)) is not None:
+                values[name] = value
         if batch.run.has_prompt_node:
             values["prompt"] = None
-        changes.append(update_sql(RunRecord, batch.run_id, {**values, "updated_at": now}))
+        row = _as_columns(values)
+        changes.append((_update_sql(RunRecord, tuple(row)), (*row.values(), batch.run_id)))
     if batch.agent_status is not None:
         changes.append((_AGENT_STATUS, (str(batch.agent_status), now, batch.agent_id)))
     if batch.run is not None and batch.run.status is not None:

@@ -145,7 +145,10 @@ class ResultLimiter:
             returned, adds = returned.answer, returned.adds
         limit = None if tool is not None and tool.keeps_own_limits else self._limit
         try:
-            read = await _read(returned)
+            try:
+                read = read_result(returned, most=QUICK_VALUES)
+            except TooManyValuesError:
+                read = await asyncio.to_thread(read_result, returned)
             if not_shown := read.result.metadata.get("not_shown"):
                 logger.warning("tool %s: parts of its return value: %s", call.name, not_shown)
             result = await self._bound(read, run, call, limit=limit)
@@ -159,7 +162,7 @@ class ResultLimiter:
         self, error: ErrorPayload, run: RunIdentity, call: ToolCall
     ) -> BoundedResult:
         """The answer to a call that failed; a text too long for it becomes an artifact."""
-        failed = await _read(ToolResult(is_error=True, error=error))
+        failed = read_result(ToolResult(is_error=True, error=error))
         return BoundedResult(await self._bound(failed, run, call, limit=self._limit))
 
     def _is_small(self, result: ToolResult, limit: int | None) -> bool:
@@ -260,14 +263,6 @@ class _ResultFiles:
             return await self._artifacts.read(artifact_id)
         except StorageError as error:
             return shorten_text(error.message, _SUMMARY_BYTES)
-
-
-async def _read(returned: object) -> ReadResult:
-    """Read a return value, in a thread if it has many parts."""
-    try:
-        return read_result(returned, most=QUICK_VALUES)
-    except TooManyValuesError:
-        return await asyncio.to_thread(read_result, returned)
 
 
 async def _keep_files(read: Sequence[KeptFile], files: _ResultFiles) -> list[ContentBlock]:

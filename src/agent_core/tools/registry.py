@@ -356,6 +356,11 @@ class Toolbox:
         """Return the list of deferred tools: empty, since this toolbox defers none."""
         return ""
 
+    @property
+    def may_change(self) -> bool:
+        """Return whether the tools on offer may differ between turns."""
+        return self._selects or self._renew is not None
+
     async def refresh(self) -> None:
         """Take changed tools, and select those to offer: the next turn offers the current ones.
 

@@ -153,7 +153,11 @@ def _result_of(value: object, writer: ValueWriter) -> ToolResult:
             data = writer.write(value)
             is_whole_file = bool(writer.files) and isinstance(data, str)
             is_left_out = bool(writer.left_out) and isinstance(data, str)
-            return _result(*(() if is_whole_file or is_left_out else (_json_block(data),)))
+            if is_whole_file or is_left_out:
+                return _result()
+            return _result(
+                JsonBlock.of_checked(type="json", data=data, summary=None, artifact_id=None)
+            )
 
 
 def _result(*blocks: ContentBlock) -> ToolResult:
@@ -162,10 +166,6 @@ def _result(*blocks: ContentBlock) -> ToolResult:
     return ToolResult.of_checked(
         tool_call_id="", tool_name="", content=content, is_error=False, error=None, metadata={}
     )
-
-
-def _json_block(data: Any) -> JsonBlock:
-    return JsonBlock.of_checked(type="json", data=data, summary=None, artifact_id=None)
 
 
 def parse_answer(text: str, *, unique_names: bool = False) -> Any:

@@ -46,8 +46,6 @@ def built(*nodes: Node) -> MessageBuilder:
     builder = MessageBuilder()
     for each in nodes:
         builder.add(each)
-        if builder.is_answered:
-            builder.seal()
     builder.seal()
     return builder
 

@@ -299,20 +299,16 @@ def _time_limits(request: AgentRunRequest) -> Iterator[tuple[float, str, ErrorCo
         yield wall_s, f"the time of the run is over: {limit}", ErrorCode.BUDGET_EXCEEDED
 
 
-def interrupted(
-    reason: ErrorInfo | None, *, text: str | None = None, usage: Mapping[str, int] | None = None
-) -> AgentResult:
+def interrupted(reason: ErrorInfo | None, *, text: str | None = None) -> AgentResult:
     """Build the result of an engine that was stopped early; it has failed if a budget is spent."""
     is_spent = reason is not None and reason.code == ErrorCode.BUDGET_EXCEEDED.value
     status = EngineStatus.FAILED if is_spent else EngineStatus.INTERRUPTED
-    return AgentResult(status=status, final_text=text, error=reason, usage=dict(usage or {}))
+    return AgentResult(status=status, final_text=text, error=reason)
 
 
-def parked_result(
-    request_ids: Iterable[str], *, text: str | None = None, usage: Mapping[str, int] | None = None
-) -> AgentResult:
+def parked_result(request_ids: Iterable[str], *, text: str | None = None) -> AgentResult:
     """Build the result of an engine that waits for a person's answer."""
-    return interrupted(waiting_error(request_ids), text=text, usage=usage)
+    return interrupted(waiting_error(request_ids), text=text)
 
 
 async def make_open_calls(request: AgentRunRequest) -> None:
@@ -350,22 +346,18 @@ async def answer_call(request: AgentRunRequest, call_id: str, name: str, args: o
     return content
 
 
-def out_of_steps(
-    max_steps: int | None, *, text: str | None = None, usage: Mapping[str, int] | None = None
-) -> AgentResult:
+def out_of_steps(max_steps: int | None, *, text: str | None = None) -> AgentResult:
     """Build the result of an engine that has used all of its model calls."""
     calls = plural(max_steps or 0, "model call")
     message = f"no final answer after {calls}; raise runtime.max_steps"
-    return interrupted(engine_error(ErrorCode.MAX_TURNS, message), text=text, usage=usage)
+    return interrupted(engine_error(ErrorCode.MAX_TURNS, message), text=text)
 
 
-def out_of_budget(
-    limit: str, *, text: str | None = None, usage: Mapping[str, int] | None = None
-) -> AgentResult:
+def out_of_budget(limit: str, *, text: str | None = None) -> AgentResult:
     """Build the result of an engine that was stopped by a budget of the run."""
     message = f"the budget of the run is spent; raise runtime.budget.{limit}"
     error = engine_error(ErrorCode.BUDGET_EXCEEDED, message, details={"limit": limit})
-    return interrupted(error, text=text, usage=usage)
+    return interrupted(error, text=text)
 
 
 def each_model(config: KgentConfig) -> list[KgentConfig]:

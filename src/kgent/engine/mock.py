@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter, ValidationError
 
 from agent_core.config.models import RetryConfig
-from agent_core.errors import ErrorCode, ParkedError
+from agent_core.errors import ErrorCode
 from agent_core.opening import read_text_file
 from agent_core.types import Frozen, new_id
 from kgent.config.models import KgentConfig
@@ -20,11 +20,9 @@ from kgent.engine.base import (
     EngineEventKind,
     EngineStatus,
     answer_call,
-    interrupted,
     make_open_calls,
     out_of_budget,
     out_of_steps,
-    parked_result,
     run_limited,
 )
 from kgent.errors import config_error, engine_error
@@ -103,95 +101,95 @@ class MockAgentEngine(AsyncAgentEngine):
         """
         self.requests.append(request)
         script = self._script if self._script is not None else _load_script(request.context.config)
-        return await run_limited(request, partial(_play, script, request))
-
-
-async def _play(script: Sequence[MockStep], request: AgentRunRequest) -> AgentResult:
-    token, usage = request.cancellation_token, {"model_calls": 0}
-    talk, budget = _Talk(request), request.context.config.runtime.budget
-    text: str | None = None
-    answer: str | None = None
-    made = failures = 0
-    try:
-        steps, text = await _begin(script, request, talk)
-        while steps:
-            step = steps.pop()
-            if isinstance(step, MockContinuation):
-                if (asked := await request.ask_further()) is None:
-                    break
-                talk.say(message("user", now(), text_block(asked)))
-                answer = text
-                steps += reversed(step.nudged)
-                continue
-            if isinstance(step, MockPause):
-                await asyncio.sleep(step.sleep)
-                continue
-            if (ended := _out_of_calls(request, text, usage)) is not None:
-                return ended
-            usage["model_calls"] += 1
-            request.on_spent(usage)
-            if isinstance(step, MockFailure):
-                failures += 1
-                if not _is_tried_again(step, steps, failures):
-                    return _failed(step, answer, usage)
-                continue
-            failures = 0
-            request.report(EngineEventKind.STEP)
-            if isinstance(step, str):
-                text = step
-                talk.say(message("assistant", now(), text_block(step)))
-                request.report(EngineEventKind.TEXT, step)
-            else:
-                made += 1
-                is_spent = budget.tool_calls is not None and made > budget.tool_calls
-                await _call(step, request, talk, is_spent=is_spent)
-                if is_spent:
-                    return out_of_budget("tool_calls", text=text, usage=usage)
-            await asyncio.sleep(0)  # lets a cancellation take effect
-    except ParkedError as parked:
-        return parked_result(parked.request_ids, text=text, usage=usage)
-    except asyncio.CancelledError:
-        token.cancel("the run was interrupted")  # unless there is another reason
-        return interrupted(token.reason, text=text, usage=usage)
-    return AgentResult(status=EngineStatus.COMPLETED, final_text=text, usage=usage)
+        talk = _Talk(request)
+        result = await run_limited(request, partial(_play, script, request, talk))
+        return result.model_copy(update={"final_text": talk.text, "usage": talk.usage})
 
 
 class _Talk:
-    """The conversation of a script, which is kept from the first call of a tool on."""
+    """The conversation of a script, which is kept from the first call of a tool on.
+
+    Attributes:
+        text: the latest text, which is the answer if nothing follows it.
+        usage: the number of model calls.
+    """
 
     def __init__(self, request: AgentRunRequest) -> None:
+        self.text: str | None = None
+        self.usage = {"model_calls": 0}
         self._conversation = request.context.records.conversation
         self._held: list[dict[str, Any]] | None = None if request.history else []
 
-    def say(self, one: dict[str, Any]) -> None:
+    def say(self, role: str, block: dict[str, Any]) -> None:
         """Add a message."""
+        one = message(role, now(), block)
         if self._held is None:
             self._conversation.add(one)
             return
         self._held.append(one)
-        if blocks_of([one], "tool_call"):
+        if block["type"] == "tool_call":
             self._conversation.add(*self._held)
             self._held = None
 
 
-def _failed(step: MockFailure, answer: str | None, usage: dict[str, int]) -> AgentResult:
-    error = engine_error(step.code, step.fail, retryable=step.retryable)
-    return AgentResult(status=EngineStatus.FAILED, final_text=answer, error=error, usage=usage)
+async def _play(script: Sequence[MockStep], request: AgentRunRequest, talk: _Talk) -> AgentResult:
+    budget, answer, made, failures = request.context.config.runtime.budget, None, 0, 0
+    steps = await _begin(script, request, talk)
+    while steps:
+        step = steps.pop()
+        if isinstance(step, MockContinuation):
+            if (asked := await request.ask_further()) is None:
+                break
+            talk.say("user", text_block(asked))
+            answer = talk.text
+            steps += reversed(step.nudged)
+            continue
+        if isinstance(step, MockPause):
+            await asyncio.sleep(step.sleep)
+            continue
+        if talk.usage["model_calls"] == request.max_steps:
+            return out_of_steps(request.max_steps)
+        if talk.usage["model_calls"] == budget.requests:
+            return out_of_budget("requests")
+        talk.usage["model_calls"] += 1
+        request.on_spent(talk.usage)
+        if isinstance(step, MockFailure):
+            failures += 1
+            if step.retryable and steps and failures < RetryConfig().max_attempts:
+                continue
+            talk.text = answer
+            error = engine_error(step.code, step.fail, retryable=step.retryable)
+            return AgentResult(status=EngineStatus.FAILED, error=error)
+        failures = 0
+        request.report(EngineEventKind.STEP)
+        if isinstance(step, str):
+            talk.text = step
+            talk.say("assistant", text_block(step))
+            request.report(EngineEventKind.TEXT, step)
+        else:
+            made += 1
+            is_spent = budget.tool_calls is not None and made > budget.tool_calls
+            await _call(step, request, talk, is_spent=is_spent)
+            if is_spent:
+                return out_of_budget("tool_calls")
+        await asyncio.sleep(0)  # lets a cancellation take effect
+    return AgentResult(status=EngineStatus.COMPLETED)
 
 
 async def _begin(
     script: Sequence[MockStep], request: AgentRunRequest, talk: _Talk
-) -> tuple[list[MockStep], str | None]:
-    """Return the steps to play, the next one last, and the latest text of earlier attempts."""
+) -> list[MockStep]:
+    """Return the steps to play, the next one last; open calls of earlier attempts are made."""
     steps = list(reversed(script))
     if not request.continues:
-        talk.say(message("user", now(), text_block(request.prompt)))
-        return steps, None
-    await make_open_calls(request)
+        talk.say("user", text_block(request.prompt))
+        return steps
     own = request.history[request.prompt_at :]
-    _leave_out_played(steps, own)
     said = blocks_of((one for one in own if one["role"] == "assistant"), "text")
-    return steps, said[-1]["text"] if said else None
+    talk.text = said[-1]["text"] if said else None
+    await make_open_calls(request)
+    _leave_out_played(steps, own)
+    return steps
 
 
 def _leave_out_played(steps: list[MockStep], own: Sequence[Mapping[str, Any]]) -> None:
@@ -205,31 +203,14 @@ def _leave_out_played(steps: list[MockStep], own: Sequence[Mapping[str, Any]]) -
             played -= 1
 
 
-def _out_of_calls(
-    request: AgentRunRequest, text: str | None, usage: dict[str, int]
-) -> AgentResult | None:
-    """Return the result if no more model calls are allowed; None otherwise."""
-    if usage["model_calls"] == request.max_steps:
-        return out_of_steps(request.max_steps, text=text, usage=usage)
-    if usage["model_calls"] == request.context.config.runtime.budget.requests:
-        return out_of_budget("requests", text=text, usage=usage)
-    return None
-
-
-def _is_tried_again(failure: MockFailure, steps: Sequence[MockStep], failures: int) -> bool:
-    return failure.retryable and bool(steps) and failures < RetryConfig().max_attempts
-
-
 async def _call(step: MockCall, request: AgentRunRequest, talk: _Talk, *, is_spent: bool) -> None:
-    """Call the tool; if there is no such tool or no budget, only record the call."""
+    """Call the tool; if the budget is spent, only record the call."""
     call_id = new_id("call")
-    talk.say(message("assistant", now(), call_block(call_id, step.tool, step.args)))
-    if not is_spent and any(tool.name == step.tool for tool in request.tools):
+    talk.say("assistant", call_block(call_id, step.tool, step.args))
+    if not is_spent:
         await answer_call(request, call_id, step.tool, step.args)
         return
-    code = ErrorCode.BUDGET_EXCEEDED if is_spent else ErrorCode.TOOL_NOT_AVAILABLE
-    text = f"there is no tool {step.tool[:80]} in this run"
-    text = "the budget of the run has no call of a tool left" if is_spent else text
+    code, text = ErrorCode.BUDGET_EXCEEDED, "the budget of the run has no call of a tool left"
     await record_rejected_call(
         request.context,
         call_id=call_id,
@@ -239,7 +220,7 @@ async def _call(step: MockCall, request: AgentRunRequest, talk: _Talk, *, is_spe
         message=text,
     )
     content = {"code": code.value, "message": text}
-    talk.say(message("tool", now(), result_block(call_id, step.tool, content, is_error=True)))
+    talk.say("tool", result_block(call_id, step.tool, content, is_error=True))
 
 
 def _load_script(config: KgentConfig) -> list[MockStep]:

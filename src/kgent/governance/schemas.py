@@ -73,9 +73,9 @@ def find_fault(path: Path, spec: DeliverableSpec, schema: Schema) -> str | None:
     try:
         match content_format(spec):
             case "json":
-                faults = _faults(schema, _read_json(path))
+                faults = _faults(BoundedValidator(schema), _read_json(path))
             case "yaml":
-                faults = _faults(schema, _read_yaml(path))
+                faults = _faults(BoundedValidator(schema), _read_yaml(path))
             case "csv":
                 faults = _table_faults(schema, path)
             case None:
@@ -96,8 +96,10 @@ def find_fault(path: Path, spec: DeliverableSpec, schema: Schema) -> str | None:
     return f"it does not fit its schema: {'; '.join(found)}" if found else None
 
 
-def _faults(schema: Schema, value: Any, *, place: str = "$") -> Iterator[str]:
-    for error in BoundedValidator(schema).errors(value, seconds=CHECK_SECONDS):
+def _faults(
+    checks: BoundedValidator, value: Any, *, place: str = "$", seconds: float = CHECK_SECONDS
+) -> Iterator[str]:
+    for error in checks.errors(value, seconds=seconds):
         where = place + str(error.json_path).removeprefix("$")
         yield f"{where}: {bounded_line(str(error.message))[:200]}"
 
@@ -202,14 +204,12 @@ def _table_faults(schema: Schema, path: Path) -> Iterator[str]:
             yield from _header_faults(row_schema, columns)
             rows = _rows(lines, columns, row_schema, root=schema)
             if is_list:
-                yield from _faults(schema, [row for _, row in rows])
+                yield from _faults(BoundedValidator(schema), [row for _, row in rows])
                 return
-            validator = BoundedValidator(schema)
-            end = time.thread_time() + CHECK_SECONDS
+            checks, end = BoundedValidator(schema), time.thread_time() + CHECK_SECONDS
             for line, row in rows:
-                for error in validator.errors(row, seconds=end - time.thread_time()):
-                    where = f"line {line}{str(error.json_path).removeprefix('$')}"
-                    yield f"{where}: {bounded_line(str(error.message))[:200]}"
+                left = end - time.thread_time()
+                yield from _faults(checks, row, place=f"line {line}", seconds=left)
         except csv.Error as error:
             raise _InvalidContentError(f"line {lines.line_num}: it is not CSV: {error}") from None
 

@@ -27,6 +27,7 @@ from agent_core.text.pages import (
 from kgent.config.models import DELIVERABLES
 from kgent.records.conversation import CONVERSATION_FILE
 from kgent.review.report import (
+    OUTCOMES,
     RunReport,
     describe_request,
     explain_no_answer,
@@ -65,17 +66,6 @@ _TELLING = ("path", "argv", "skill_id", "pattern", "query", "content")
 _WHO = {"user": "Prompt", "assistant": "Model", "tool": "Tool"}
 
 
-_COLOURS = {
-    "completed": "good",
-    "failed": "bad",
-    "lost": "bad",
-    **dict.fromkeys(
-        ("incomplete", "waiting_for_user", "review_required", "revision_required", "cancelled"),
-        "fair",
-    ),
-}
-
-
 def render_page(
     report: RunReport, check: FolderCheck | None = None, *, beside: Path | None = None
 ) -> str:
@@ -87,7 +77,7 @@ def render_page(
         beside: the folder of the page, for relative links to files; absolute without it.
     """
     state = report.state
-    colour = _COLOURS.get(report.outcome, "busy")
+    colour = OUTCOMES.get(report.outcome, "busy")
     sections = (
         section("Outcome", _outcome(report, check)),
         section("Answer", _answer(report)),
@@ -297,7 +287,7 @@ def _attempts(report: RunReport) -> str:
             (
                 plain(one.path),
                 plain(" by ".join(filter(None, (one.cause, one.by)))),
-                f'<span class="{_COLOURS.get(one.status, "busy")}">{plain(one.status)}</span>',
+                f'<span class="{OUTCOMES.get(one.status, "busy")}">{plain(one.status)}</span>',
                 _moment(one.created_at),
                 plain(one.reason or ""),
                 f"<code>{plain((one.seal or '-')[:16])}</code>",

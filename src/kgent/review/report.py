@@ -34,6 +34,18 @@ MAX_LINES = 100_000
 MAX_LINE_BYTES = 2**24
 
 
+OUTCOMES = {
+    "completed": "good",
+    "failed": "bad",
+    "lost": "bad",
+    **dict.fromkeys(
+        ("incomplete", "waiting_for_user", "review_required", "revision_required", "cancelled"),
+        "fair",
+    ),
+}
+"""What an outcome means for the reader; any other is of a run under way."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunReport:
     """The content of a run folder.

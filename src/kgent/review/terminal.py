@@ -8,20 +8,16 @@ from rich.table import Table
 from rich.text import Text
 
 from agent_core.text import plural, shortened, visible
-from kgent.review.report import RunReport, describe_request, explain_no_answer, read_answer
+from kgent.review.report import (
+    OUTCOMES,
+    RunReport,
+    describe_request,
+    explain_no_answer,
+    read_answer,
+)
 from kgent.runtime.state import ATTEMPTS
 
-_COLOURS = {
-    "completed": "green",
-    "failed": "red",
-    "lost": "red",
-    **dict.fromkeys(
-        ("incomplete", "waiting_for_user", "review_required", "revision_required", "cancelled"),
-        "yellow",
-    ),
-}
-
-
+_COLOURS = {"good": "green", "bad": "red", "fair": "yellow", "busy": "cyan"}
 _SEVERITIES = {"warning": "yellow", "error": "red"}
 _MAX_TEXT = 2000
 _TEXTS = {"call", "cause", "reason", "result", "summary"}
@@ -33,7 +29,7 @@ def print_report(report: RunReport, console: Console) -> None:
     """Print the report on a terminal."""
     state = report.state
     head = Table.grid(padding=(0, 2))
-    head.add_row("status", Text(report.outcome, f"bold {_COLOURS.get(report.outcome, 'cyan')}"))
+    head.add_row("status", Text(report.outcome, f"bold {_colour(report.outcome)}"))
     if report.is_lost:
         head.add_row("", Text("the run was lost: its process ended without closing it", "red"))
     if state.failure_reason:
@@ -96,7 +92,7 @@ def _tables(report: RunReport) -> Iterator[Table]:
     attempts = report.state.attempts
     table = _grid("Attempts", "#", "cause", "status", "began", "seal", "reason")
     for one in attempts if len(attempts) > 1 else ():
-        status = Text(one.status, style=_COLOURS.get(one.status, ""))
+        status = Text(one.status, style=_colour(one.status))
         began, seal = one.created_at[:19].replace("T", " "), (one.seal or "")[:8]
         cause = _plain(" by ".join(filter(None, (one.cause, one.by))))
         table.add_row(str(one.number), cause, status, began, seal, _plain(one.reason or ""))
@@ -127,6 +123,10 @@ def _grid(title: str, *columns: str) -> Table:
     for name in columns:
         table.add_column(name, overflow="fold", no_wrap=name not in _TEXTS)
     return table
+
+
+def _colour(outcome: str) -> str:
+    return _COLOURS[OUTCOMES.get(outcome, "busy")]
 
 
 def _plain(text: str) -> Text:

@@ -233,7 +233,7 @@ class OwnTool(NamedTuple):
     perform: Perform
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class RecordedCalls:
     """The handler of a tool: checks, makes and records its calls.
 

@@ -26,7 +26,7 @@ from kgent.runtime.context import RunContext
 from kgent.sandbox.paths import SandboxPaths
 from kgent.tools.calls import RecordedCalls, ToolCallScope
 from kgent.tools.permissions import build_effective_policy
-from kgent.tools.registry import ToolDefinition
+from kgent.tools.registry import ToolDefinition, recorded_tool
 from kgent.tools.results import ToolResult
 
 MAX_TOOL_NAME = 64
@@ -120,19 +120,10 @@ async def open_servers(context: RunContext) -> AsyncGenerator[list[ToolDefinitio
                 if tool is None:
                     raise _missing(spec, wanted, offered, failures)
                 name = spec.tool_name(wanted)
-                found[name] = ToolDefinition(
-                    name=name,
-                    description=tool.definition.description,
-                    input_schema=tool.definition.input_schema,
-                    handler=RecordedCalls(
-                        name=name,
-                        action="execute",
-                        parse=tool.parse,
-                        perform=partial(_call, tool),
-                        paths=paths,
-                        policy=policy,
-                    ),
+                calls = RecordedCalls(
+                    name, "execute", tool.parse, partial(_call, tool), paths, policy
                 )
+                found[name] = recorded_tool(tool.definition, calls)
         yield [found[name] for name in sorted(found)]
     finally:
         with suppress(Exception):  # the launcher ends the processes

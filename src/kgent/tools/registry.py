@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from agent_core.tools.registry import model_definition
 from agent_core.tools.schema import read_arguments
+from agent_core.types import ToolDefinition as CoreDefinition
 from kgent.memory.contract import MemoryClient
 from kgent.runtime.blocking import finish_in_thread
 from kgent.runtime.context import RunContext
@@ -60,6 +61,13 @@ class ToolDefinition:
         return await finish_in_thread(partial(self.handler, dict(args), context))
 
 
+def recorded_tool(shown: CoreDefinition, calls: RecordedCalls) -> ToolDefinition:
+    """Return a tool with this description, whose calls are checked and recorded."""
+    return ToolDefinition(
+        calls.name, shown.description, dict(shown.input_schema), calls, action=calls.action
+    )
+
+
 def build_toolsets(
     context: RunContext,
     skills: SkillRegistry,
@@ -75,21 +83,9 @@ def build_toolsets(
     paths = SandboxPaths(context.sandbox_root, read_roots=skills.folders)
 
     def build(own: OwnTool) -> ToolDefinition:
-        shown = model_definition(own.name, own.arguments)
-        return ToolDefinition(
-            name=own.name,
-            description=shown.description,
-            input_schema=shown.input_schema,
-            handler=RecordedCalls(
-                name=own.name,
-                action=own.action,
-                parse=partial(read_arguments, own.name, own.arguments),
-                perform=own.perform,
-                paths=paths,
-                policy=policy,
-            ),
-            action=own.action,
-        )
+        parse = partial(read_arguments, own.name, own.arguments)
+        calls = RecordedCalls(own.name, own.action, parse, own.perform, paths, policy)
+        return recorded_tool(model_definition(own.name, own.arguments), calls)
 
     every = [*FILE_TOOLS, *COMMAND_TOOLS, *skill_tools(skills, policy), *memory_tools(memory)]
     return [

@@ -82,7 +82,7 @@ PROCESS_BOUND = {
     "agent_core.tools.decorator.FunctionTool",
     *("kgent.engine.base.AgentRunRequest", "kgent.tools.calls.ToolCallScope"),
     *("kgent.tools.calls.RecordedCalls", "kgent.tools.registry.ToolDefinition"),
-    *("kgent.runtime.context.RunContext", "kgent.runtime.runner.Means"),
+    *("kgent.runtime.context.RunContext", "kgent.runtime.task.Means"),
 }
 """Classes whose values belong to one process: they hold functions, connections or locks."""
 

@@ -45,6 +45,8 @@ SCENARIOS = {
 OF_OURS = {  # these take long, and are measured when they are named
     "turn-1000": ("turns", 980, 1_000, "a turn, the last 20 of 1,000"),
     "turn-tools": ("turns_with_tools", 10, 30, "a turn, with 500 tools on offer"),
+    "first": ("first_messages", 5, 25, "a stored run of one turn, in a new session"),
+    "next": ("next_messages", 5, 25, "the next message of a session, one turn"),
     "run-sessions": ("runs_among_sessions", 5, 25, "a stored run, among 10,000 sessions"),
     "run-traced": ("traced_runs", 5, 25, "a stored run whose spans go to a collector"),
 }
@@ -109,6 +111,19 @@ async def turns_with_tools(measured, count):
 
     measured.adapter.make_agent = with_tools
     await turns(measured, count)
+
+
+async def first_messages(measured, count):
+    await measured.setup(0, bench.WORDS)
+    for _ in range(5 + count):
+        await measured.run()
+
+
+async def next_messages(measured, count):
+    await measured.setup(0, bench.WORDS)
+    for _ in range(5 + count):
+        measured.sid = 0  # the session of the message before
+        await measured.run()
 
 
 async def sessions(measured, count):

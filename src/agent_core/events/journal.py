@@ -117,6 +117,7 @@ class Journal:
     continues from its nodes. Other agents do not move the session.
 
     Attributes:
+        active_node_id: the session's active node, if this journal has moved it.
         failure: the reason why the store refused this run's history; the run cannot continue.
         shows_output: whether the output of a command is shown while it runs.
     """
@@ -137,6 +138,7 @@ class Journal:
         self._session_id, self._agent_id, self._run_id = run.session_id, run.agent_id, run.run_id
         self.path = list(path)
         self.is_closing = self.is_abandoned = self.has_end = False
+        self.active_node_id: str | None = None
         self._store = store
         self._stream = stream
         self._redactor = redactor
@@ -416,6 +418,7 @@ class Journal:
         if failure := written.exception():
             self._fail(batch, failure)
             return
+        self.active_node_id = batch.active_node_id or self.active_node_id
         if on_stored is not None:
             self.has_end = batch.run is not None and batch.run.status is not RunStatus.WAITING
             on_stored()
@@ -495,6 +498,7 @@ class SessionJournal:
         store: the store to write to.
         redactor: removes secrets, as for a run's journal.
         estimate: returns the tokens that content will take in a request.
+        on_move: called with a session's id before its active node is moved.
     """
 
     def __init__(
@@ -502,8 +506,10 @@ class SessionJournal:
         store: NoteStore,
         redactor: JournalRedactor,
         estimate: Callable[[Sequence[ContentBlock]], int],
+        on_move: Callable[[str], object] = bool,
     ) -> None:
         self._store = store
+        self._on_move = on_move
         self._redactor = redactor
         self._estimate = estimate
 
@@ -563,4 +569,5 @@ class SessionJournal:
         announcement = EventDraft(announce, self._redactor.payload(payload), node_id=node.node_id)
         events = [PendingEvent(announcement)]
         note = SessionNote(session_id=after.session_id, events=events, node=node)
+        self._on_move(after.session_id)
         return node if await self._store.note(note) else None

@@ -106,7 +106,8 @@ class RunPipeline:
         opening: asyncio.Future[ClaimedRun] | None = None
         with self._scheduler.opening(session_id):
             try:
-                opening = begin(self._store.open_run(request.opening))
+                known = self._table.last_claim(session_id)
+                opening = begin(self._store.open_run(request.opening, known))
                 opened = await finish_uncancelled(opening)
                 self._scheduler.require_open()
             except BaseException:
@@ -448,6 +449,7 @@ class RunPipeline:
             self._store,
             record.session_id,
             is_new=is_new,
+            left=partial(self._table.path_left, record.session_id, record.run_id),
             known=partial(self._contexts.last_path, record.agent_id),
             is_message=record.prompt is not None,
             results=self._table.results,
@@ -481,6 +483,7 @@ class RunPipeline:
         A run that fails or is cancelled in its first process may leave a question, too: another
         call of the same reply, or a child of it, may have begun to wait.
         """
+        self._table.run_ended(run)
         has_waited = run.is_continued or run.status is not RunStatus.COMPLETED
         if not has_waited or run.journal.is_abandoned:
             return

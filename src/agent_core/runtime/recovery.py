@@ -73,11 +73,13 @@ _NOT_WHOLE = (
 class SessionHistory:
     """The path that a session's next run continues.
 
-    The first run of a new session has no path, and does not query the store. `known` returns the
-    path left by the last run of this process; nodes of it that came from the store are not read
-    again. `from_node_id` is the node from which a child continues; a user's run continues from the
-    session's active node. With `is_message`, a note before the run's message announces a change of
-    the permission mode. `results` bounds the answers to calls that were cut off.
+    The first run of a new session has no path, and does not query the store. Neither does a run
+    whose claim has found the session unchanged since the last run of this process: `left` returns
+    the path then, otherwise None. `known` returns the path that the last run here has shown; nodes
+    of it that came from the store are not read again. `from_node_id` is the node from which a child
+    continues; a user's run continues from the session's active node. With `is_message`, a note
+    before the run's message announces a change of the permission mode. `results` bounds the answers
+    to calls that were cut off.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class SessionHistory:
         session_id: str,
         *,
         is_new: bool,
+        left: Callable[[], Sequence[Node] | None] = lambda: None,
         known: Callable[[], Sequence[Node]] = tuple,
         from_node_id: str | None = None,
         is_message: bool = True,
@@ -94,6 +97,7 @@ class SessionHistory:
         self._store = store
         self._session_id = session_id
         self._is_new = is_new
+        self._left = left
         self._known = known
         self._from = from_node_id
         self._is_message = is_message
@@ -110,11 +114,10 @@ class SessionHistory:
         Raises:
             StorageError: the history cannot be read.
         """
-        from_node_id = self._from or await self._active_node_id()
-        if from_node_id is None:
+        path, run_id = await self._find_path(), journal.run.run_id
+        if not path:
             self._note_mode(journal)
             return None
-        path, run_id = await self._read(from_node_id), journal.run.run_id
         mine = [node for node in path if node.run_id == run_id]
         was_begun = not _BEFORE_MESSAGE.issuperset(map(attrgetter("node_type"), mine))
         if mine and not was_begun:  # notes before its message are written again
@@ -222,9 +225,14 @@ class SessionHistory:
             note = user_text(text, NodeType.SYSTEM_NOTE, reason=_MODE, permission_mode=mode)
             journal.add(note, EventType.MESSAGE_CREATED)
 
-    async def _active_node_id(self) -> str | None:
-        session = None if self._is_new else await self._store.session(self._session_id)
-        return session.active_node_id if session else None
+    async def _find_path(self) -> Sequence[Node]:
+        from_node_id = self._from
+        if from_node_id is None and not self._is_new:
+            if (left := self._left()) is not None:
+                return left
+            session = await self._store.session(self._session_id)
+            from_node_id = session.active_node_id if session else None
+        return [] if from_node_id is None else await self._read(from_node_id)
 
     async def _read(self, node_id: str) -> list[Node]:
         stored = list(takewhile(attrgetter("node_seq"), self._known()))

@@ -23,6 +23,7 @@ from agent_core.loop.options import RunOptions
 from agent_core.types import (
     AgentRole,
     AgentType,
+    ClaimedRun,
     Draft,
     NewRun,
     RunIdentity,
@@ -180,7 +181,7 @@ class Run(RunProgress, eq=False, kw_only=True):
         nesting: links it to the run inside which it was started.
         nested: the runs started inside this one.
         context: the context variables of the call that requested it.
-        tenant: owns its session.
+        claimed: the claim to its session, if this process has claimed it for a run.
         inbox: the messages that its user sends while it works.
     """
 
@@ -204,8 +205,13 @@ class Run(RunProgress, eq=False, kw_only=True):
     nested: "list[Nesting]" = field(default_factory=list["Nesting"])
     trace: "RunTrace | None" = None
     context: Context = field(default_factory=copy_context)
-    tenant: str | None = None
+    claimed: ClaimedRun | None = None
     inbox: Inbox = field(default_factory=Inbox)
+
+    @property
+    def tenant(self) -> str | None:
+        """Return the tenant that owns its session."""
+        return None if self.claimed is None else self.claimed.session.tenant
 
     @property
     def is_nested(self) -> bool:

@@ -120,7 +120,7 @@ class Runs:
         )
         self.table = RunTable(store, owner, redactor, self.leases, results)
         self.jobs = Jobs(grace_s=config.memory.exit_wait_ms / 1000)
-        session_journal = SessionJournal(store, redactor, estimate_blocks)
+        session_journal = SessionJournal(store, redactor, estimate_blocks, self.table.forget_path)
         background = Background(self.jobs, UsageLedger(store, session_journal), session_journal)
         self._memory = MemoryService(
             project.setup,

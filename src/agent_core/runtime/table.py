@@ -1,6 +1,7 @@
 """The runs of this process: at work, or waiting for an answer."""
 
-from collections.abc import Iterable
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
 from contextvars import copy_context
 from itertools import count
 from weakref import WeakValueDictionary
@@ -40,6 +41,21 @@ class ParkedRun(Struct, frozen=True):
         return stored is None or not stored.needs_caller or self.caller.options is not None
 
 
+class LeftSession(Struct, frozen=True):
+    """A session as its last run in this process has left it.
+
+    Attributes:
+        claimed: the claim of that run, with the session as it is since.
+        path: the nodes up to the active one.
+    """
+
+    claimed: ClaimedRun
+    path: Sequence[Node]
+
+
+_MOST_LEFT = 64
+
+
 class RunTable:
     """Creates and numbers runs, and finds them as long as anything else holds them.
 
@@ -64,6 +80,7 @@ class RunTable:
         self._redactor = redactor
         self._numbers = count()
         self._runs: WeakValueDictionary[str, Run] = WeakValueDictionary()
+        self._left: OrderedDict[str, LeftSession] = OrderedDict()
 
     def get(self, run_id: str) -> Run | None:
         """Return the run, if this process still has it."""
@@ -152,7 +169,7 @@ class RunTable:
             journal=self.open_journal(identity, stream, held=held),
             stream=stream,
             history=history,
-            tenant=None if opened is None else opened.session.tenant,
+            claimed=opened,
             context=copy_context() if caller.context is None else caller.context,
             inbox=Inbox(store=self.store, has_mail=True, is_last_turn=LAST_TURN in record.metadata),
         )
@@ -161,10 +178,48 @@ class RunTable:
             run.trace = caller.trace
         self._runs[identity.run_id] = run
         if opened is not None:
+            self._follow_claim(opened)
             run.scope.lease = self.leases.lease_for(
                 identity.run_id, identity.session_id, opened.session.epoch, opened.asked_at
             )
         return run
+
+    # sessions between their runs
+
+    def last_claim(self, session_id: str) -> ClaimedRun | None:
+        """Return the last claim to a session that was released here, if it may be as it was."""
+        left = self._left.get(session_id)
+        return None if left is None else left.claimed
+
+    def path_left(self, session_id: str, run_id: str) -> Sequence[Node] | None:
+        """Return the path that a run continues, if its claim has found the session unchanged."""
+        left = self._left.get(session_id)
+        return left.path if left is not None and left.claimed.run.run_id == run_id else None
+
+    def forget_path(self, session_id: str) -> None:
+        """Forget a session's path: its active node moves."""
+        self._left.pop(session_id, None)
+
+    def run_ended(self, run: Run) -> None:
+        """Keep the path of a session for its next run, if all of it is stored."""
+        self._left.pop(run.session_id, None)
+        journal, claimed = run.journal, run.claimed
+        is_stored = run.status.is_terminal and journal.has_end and journal.is_stored
+        if claimed is None or not is_stored or not journal.path:
+            return
+        if journal.path[-1].node_id != journal.active_node_id:
+            return  # it was cut off, and few are
+        changes = {"active_node_id": journal.active_node_id}
+        session = claimed.session.model_copy(update=changes)
+        self._left[run.session_id] = LeftSession(replace(claimed, session=session), journal.path)
+        if len(self._left) > _MOST_LEFT:
+            self._left.popitem(last=False)
+
+    def _follow_claim(self, claimed: ClaimedRun) -> None:
+        """Keep the path of a session that was claimed again, unless others may have changed it."""
+        left = self._left.pop(claimed.session.session_id, None)
+        if left is not None and claimed.is_unchanged:
+            self._left[claimed.session.session_id] = replace(left, claimed=claimed)
 
     def forget(self, run: Run) -> None:
         """Forget a run that another process has taken over."""

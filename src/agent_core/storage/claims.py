@@ -123,7 +123,7 @@ def open_run(
             queued, waiting = freed.queued, freed.waiting
         agents = agents or select_root_agent(connection, opening)
         session, agent = _resume_session(connection, session, opening, cwd, now, agents)
-    run = _run_of(opening, session, agent.agent_id, now)
+    run = run_of(opening, session, agent.agent_id, now)
     insert(connection, run)
     start = FIRST if found is None and not opening.history else None
     return ClaimedRun(
@@ -448,7 +448,8 @@ def _resume_session(
     return session.model_copy(update=changes), agent
 
 
-def _run_of(opening: NewRun, session: SessionRecord, agent_id: str, now: datetime) -> RunRecord:
+def run_of(opening: NewRun, session: SessionRecord, agent_id: str, now: datetime) -> RunRecord:
+    """Return the record of a run that is opened."""
     dispatch = opening.dispatch
     return RunRecord.of_checked(
         run_id=opening.run_id,

@@ -33,6 +33,7 @@ from agent_core.types import (
     Position,
     RunChange,
     RunRecord,
+    RunStatus,
     SessionNote,
     SessionRecord,
     StoredOptions,
@@ -480,8 +481,8 @@ def rows_of(batch: Batch) -> BatchRows:
         changes.append((_update_sql(RunRecord, tuple(row)), (*row.values(), batch.run_id)))
     if batch.agent_status is not None:
         changes.append((_AGENT_STATUS, (str(batch.agent_status), now, batch.agent_id)))
-    if batch.run is not None and batch.run.status is not None:
-        # Not with every batch: the index of the time would double the cost of a small one.
+    if batch.run is not None and batch.run.status not in {None, RunStatus.RUNNING}:
+        # Not with every batch: its indexes would double the cost of a small one.
         changes.append((_SESSION_USED, (batch.active_node_id, now, batch.session_id)))
     elif batch.active_node_id is not None:
         changes.append((_ACTIVE_NODE, (batch.active_node_id, batch.session_id)))

@@ -32,6 +32,7 @@ from agent_core.storage import (
     queries,
     repeats,
     takeovers,
+    unchanged,
     workspaces,
 )
 from agent_core.storage.approvals import (
@@ -326,12 +327,17 @@ class SessionStore:
         """Return the job that stores a batch."""
         return partial(append, batch=batch, rows=rows, epoch=epoch)
 
-    async def open_run(self, opening: NewRun) -> ClaimedRun:
+    async def open_run(self, opening: NewRun, known: ClaimedRun | None = None) -> ClaimedRun:
         """Create or resume the session, claim it, and add the run.
 
         A session without an owner, or with a dead owner, is taken over: runs that had begun are
         closed as lost, as by `close_lost_runs`; queued runs and a run that waits for an answer are
         returned.
+
+        Args:
+            opening: the run.
+            known: the last claim of this process to the session, with the session as that run has
+                left it: if that is still so, nothing is read.
 
         Raises:
             StorageError: `session_elsewhere`: the session works in another folder and the opening
@@ -343,15 +349,17 @@ class SessionStore:
             isinstance(b, TextBlock) and len(b.text) < LARGE for b in blocks
         )
         asked_at, same_folder = owners.now(), None
+
+        def open_run(connection: Connection) -> ClaimedRun:
+            if known is not None:
+                found = unchanged.open_next_run(connection, self.liveness, opening, known)
+                if found is not None:
+                    return found
+            return claims.open_run(connection, self.liveness, opening, same_folder)
+
         while True:
             try:
-                job = partial(
-                    claims.open_run,
-                    liveness=self.liveness,
-                    opening=opening,
-                    same_folder=same_folder,
-                )
-                opened = await self.writer.submit(job, opening.session_id, is_small=is_small)
+                opened = await self.writer.submit(open_run, opening.session_id, is_small=is_small)
             except StorageError as error:
                 same_folder = await _find_same_folder(error, same_folder)
             else:

@@ -1,0 +1,78 @@
+"""Opens the next run of a session that nobody else has used since this process released it.
+
+Whoever uses a session claims it, which begins a new epoch, or moves its active node. So one
+statement finds out that nothing has changed, and nothing has to be read again.
+"""
+
+from datetime import datetime
+
+from agent_core.storage.claims import run_of
+from agent_core.storage.liveness import Liveness
+from agent_core.storage.rows import NEXT_USE, OPEN_RUN, insert, insert_events, iso, storable
+from agent_core.storage.sql import Connection
+from agent_core.types import ClaimedRun, NewRun, SessionRecord
+
+_CLAIM = f"""UPDATE sessions SET owner = :owner, lease_expires_at = :end, epoch = epoch + 1,
+    updated_at = :now, use_number = {NEXT_USE}
+    WHERE session_id = :session AND owner IS NULL AND epoch = :epoch AND active_node_id = :node
+    AND NOT EXISTS (SELECT 1 FROM runs WHERE session_id = :session AND {OPEN_RUN})
+    AND NOT EXISTS (SELECT 1 FROM budget_holds WHERE run_id = :session)"""  # noqa: S608 - constants
+
+
+def open_next_run(
+    connection: Connection, liveness: Liveness, opening: NewRun, known: ClaimedRun
+) -> ClaimedRun | None:
+    """Claim a session again and add a run to it: see `SessionStore.open_run`.
+
+    Args:
+        connection: in a transaction.
+        liveness: has the clock.
+        opening: the run.
+        known: the last claim of this process, with the session as that run has left it.
+
+    Returns:
+        The run; None if the session may have changed, or the run needs more than that: nothing was
+        written.
+    """
+    session, agent = known.session, known.agent
+    is_same = session.cwd == storable(opening.cwd) and agent.agent_type is opening.agent_type
+    if not is_same or session.place or opening.dispatch or opening.history:
+        return None
+    now = liveness.now(connection)
+    changes = _claim(connection, session, opening, now)
+    if changes is None:
+        return None
+    run = run_of(opening, session, agent.agent_id, now)
+    insert(connection, run)
+    if opening.events:
+        insert_events(connection, run, opening.events)
+    return ClaimedRun(
+        session=session.model_copy(update=changes),
+        agent=agent,
+        run=run,
+        resumed=True,
+        is_unchanged=True,
+    )
+
+
+def _claim(
+    connection: Connection, session: SessionRecord, opening: NewRun, now: datetime
+) -> dict[str, object] | None:
+    """Claim a session; return what has changed in its row, or None if it is not as it was."""
+    until = now + opening.lease
+    values = {
+        "owner": opening.owner,
+        "end": iso(until),
+        "now": iso(now),
+        "session": session.session_id,
+        "epoch": session.epoch,
+        "node": session.active_node_id,
+    }
+    if connection.execute(_CLAIM, values).rowcount != 1:
+        return None
+    return {
+        "owner": opening.owner,
+        "lease_expires_at": until,
+        "epoch": session.epoch + 1,
+        "updated_at": now,
+    }

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.storage import rows
@@ -58,6 +59,7 @@ from rows import (
     a_child_run,
     a_node,
     a_question,
+    a_turn_hold,
     an_artifact,
     an_event,
     an_opening,
@@ -155,6 +157,69 @@ async def test_a_resumed_session_keeps_its_folder_its_agent_and_its_history(
     assert again.position.seq == 2
     assert again.position.run_seq == 1
     assert again.position.node_seq == 2
+
+
+async def left(session: SessionStore) -> ClaimedRun:
+    """The claim of a run that has ended at the node `n1`."""
+    claimed = await session.open_run(an_opening(run_id="run_2"))
+    end = a_batch(a_node("n1"), run_id="run_2", active_node_id="n1", run=COMPLETED, release="me")
+    await session.append(a_batch(run=COMPLETED))
+    await session.append(end)
+    record = await session.session("s1")
+    assert record is not None
+    return replace(claimed, session=record)
+
+
+async def test_a_session_that_nobody_has_used_since_is_claimed_again_as_it_is_known(
+    session: SessionStore,
+) -> None:
+    known = await left(session)
+    opening = an_opening(run_id="run_3", events=[an_event(EventType.RUN_QUEUED)])
+    again = await session.open_run(opening, known)
+    assert again.is_unchanged
+    assert again.resumed
+    assert again.session.epoch == known.session.epoch + 1
+    assert again.session == await session.session("s1")
+    assert again.agent == known.agent
+    assert again.run == await session.run("run_3")
+    assert (await session.page("s1")).events[-1].run_id == "run_3"
+    await session.append(a_batch(a_node("n2", "n1"), run_id="run_3", owner="me"))
+
+
+@pytest.mark.parametrize(
+    "use", ["claim", "claim and release", "undo", "note", "hold", "delete", "role", "folder"]
+)
+async def test_a_session_that_was_used_since_is_read_again(session: SessionStore, use: str) -> None:
+    known = await left(session)
+    opening = an_opening(run_id="run_3")
+    match use:
+        case "claim" | "claim and release":
+            is_ours = use == "claim"
+            other = an_opening(run_id="run_x", owner="me" if is_ours else "you")
+            await session.open_run(other)
+            if not is_ours:
+                await session.append(a_batch(run_id="run_x", run=COMPLETED, release="you"))
+        case "undo":
+            await session.append(a_batch(a_node("n2", "n1"), active_node_id="n2"))
+            await session.move_node("s1", a_move("n1"))
+            known = replace(
+                known, session=known.session.model_copy(update={"active_node_id": "n2"})
+            )
+        case "note":
+            await session.note(SessionNote(session_id="s1", node=a_node("n2", "n1")))
+        case "hold":
+            await session.reserve_budget(replace(a_turn_hold("hold_1"), run_id="s1"))
+        case "delete":
+            await session.delete_session("s1")
+        case "role":
+            opening = an_opening(run_id="run_3", agent_type=AgentType.ORCHESTRATOR, agent_id="a_o")
+        case _:
+            known = replace(known, session=known.session.model_copy(update={"cwd": "/elsewhere"}))
+    again = await session.open_run(opening, known)
+    assert not again.is_unchanged
+    assert again.session == await session.session("s1")
+    assert again.resumed == (use != "delete")
+    assert (await session.run("run_3")) == again.run
 
 
 async def test_a_session_opened_from_another_folder_is_refused_and_nothing_is_stored(

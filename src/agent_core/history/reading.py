@@ -14,6 +14,8 @@ from agent_core.history.words import SENT, TAKEN_BACK, UNDELIVERED, event_line, 
 from agent_core.text.json_text import shown_json
 from agent_core.text.languages import ENGLISH, Language
 from agent_core.types import (
+    CLOSING_EVENTS,
+    EFFECT_UNKNOWN,
     AgentRecord,
     CitationBlock,
     ContentBlock,
@@ -296,6 +298,16 @@ async def _active_path(
     return frozenset(found)
 
 
+def _lose_open_calls(exchange: Exchange) -> list[Entry]:
+    """Mark the calls that are open when their run has ended; return their entries."""
+    lost: list[Entry] = []
+    for entry in exchange.entries:
+        if isinstance(entry, CallEntry) and entry.call.outcome == "open":
+            entry.call.reason = EFFECT_UNKNOWN if entry.call.started else "run_failed"
+            lost.append(entry)
+    return lost
+
+
 class HistoryReader:
     """Puts the events of each run together, with those of its children inside.
 
@@ -408,6 +420,8 @@ class HistoryReader:
                 self._add_note(exchange, placed)
         for call in placed.answered:
             changed += self._entries_of(call)
+        if event.event_type in CLOSING_EVENTS:
+            changed += _lose_open_calls(exchange)
         return [*changed, *exchange.entries[before:]]
 
     def open_call(self, agent_id: str | None, tool_call_id: str) -> CallEntry | None:

@@ -10,6 +10,7 @@ from collections.abc import (
     Collection,
     Generator,
     Iterable,
+    Mapping,
     Sequence,
 )
 from contextlib import contextmanager
@@ -93,6 +94,9 @@ class ItemTable(ABC):
     """
 
     indexes_pages = False
+    _unindexed = _best = _with_all = ""
+    """Queries for pages that are not in the index, that fit best, that have every one of some
+    words: rows of an item, the second one's with the score."""
     _changed_with_content = ""
     """Further assignments when an item is replaced."""
     _lock: str | None = None
@@ -200,12 +204,7 @@ class ItemTable(ABC):
             since = max(since, _microseconds(wanted.since))
         limit = _FOREVER if wanted.limit is None else wanted.limit
         key = [prefix, prefix + _LAST_CHARACTER, since, limit]
-        return await self._aside(
-            lambda: self._read(
-                lambda connection: [_item(row) for row in self._execute(connection, _LIST, key)],
-                is_single=True,
-            )
-        )
+        return [*await self._find(_LIST, key, _item)]
 
     async def has_page_index(self) -> bool:
         """Return whether words of pages can be indexed; creates the index if it is missing."""
@@ -226,9 +225,7 @@ class ItemTable(ABC):
 
     async def unindexed_pages(self, limit: int) -> Sequence[tuple[str, str]]:
         """Return the id and the content of some knowledge pages that are not in the index."""
-        return await self._aside(
-            lambda: self._read(lambda connection: self._unindexed(connection, limit))
-        )
+        return await self._find(self._unindexed, [limit], lambda row: (row[0], row[1]))
 
     async def index_pages(
         self, pages: Sequence[tuple[str, str, Sequence[Collection[str]]]]
@@ -244,23 +241,30 @@ class ItemTable(ABC):
     async def best_pages(
         self, words: Collection[str], *, min_score: float, limit: int
     ) -> Sequence[tuple[MemoryItem, float]]:
-        """Return the indexed pages that match best, with their scores; see `_best`."""
-        since = self._oldest()
+        """Return the indexed pages that match best, with their scores, the oldest of equals first.
 
-        def read(connection: Connection) -> Sequence[tuple[MemoryItem, float]]:
-            found = self._best(connection, words, since=since, min_score=min_score, limit=limit)
-            return [(_item(row), row[4]) for row in found]
-
-        return await self._aside(lambda: self._read(read))
+        A page's score is the Dice overlap of these words with those of its best part.
+        """
+        values = self._wanted(words) | {"least": float(min_score), "limit": limit}
+        return await self._find(self._best, values, lambda row: (_item(row), row[4]))
 
     async def pages_with_all(self, words: Collection[str]) -> Sequence[MemoryItem]:
         """Return the indexed pages that have every one of these words, oldest first."""
-        since = self._oldest()
+        return await self._find(self._with_all, self._wanted(words), _item)
 
-        def read(connection: Connection) -> Sequence[MemoryItem]:
-            return [_item(row) for row in self._with_all(connection, words, since=since)]
+    def _wanted(self, words: Collection[str]) -> dict[str, Any]:
+        listed = dump_text(sorted(words))
+        return {"words": listed, "count": len(words), "since": self._oldest()}
 
-        return await self._aside(lambda: self._read(read))
+    async def _find(
+        self, sql: str, values: Sequence[Any] | Mapping[str, Any], read: Callable[[Any], T]
+    ) -> Sequence[T]:
+        """Return what is read from each row that a query finds, which may be many."""
+
+        def query(connection: Connection) -> Sequence[T]:
+            return [read(row) for row in self._execute(connection, sql, values)]
+
+        return await self._aside(lambda: self._read(query, is_single=True))
 
     async def _aside(self, work: Callable[[], Awaitable[T]]) -> T:
         """Run work that may take long; most stores' jobs run in threads anyway."""
@@ -294,31 +298,17 @@ class ItemTable(ABC):
         """Make the index of pages if it is missing; return False if this database has none."""
 
     @abstractmethod
-    def _unindexed(self, connection: Any, limit: int) -> Sequence[tuple[str, str]]:
-        """Return the id and the content of some pages that are not in the index."""
-
-    @abstractmethod
     def _add_page(
         self, connection: Any, item_id: str, content: str, parts: Sequence[Collection[str]]
     ) -> None:
         """Index a page, unless it has other content by now or is indexed already."""
 
-    @abstractmethod
-    def _best(
-        self, connection: Any, words: Collection[str], *, since: int, min_score: float, limit: int
-    ) -> Iterable[Sequence[Any]]:
-        """Return the rows of the pages that fit best and their scores, the oldest of equals first.
-
-        A page's score is the Dice overlap of these words with those of its best part.
-        """
-
-    @abstractmethod
-    def _with_all(
-        self, connection: Any, words: Collection[str], *, since: int
-    ) -> Iterable[Sequence[Any]]:
-        """Return the rows of the pages that have every one of these words, oldest first."""
-
-    def _execute(self, connection: Connection, sql: str, parameters: Sequence[Any] = ()) -> Cursor:
+    def _execute(
+        self,
+        connection: Connection,
+        sql: str,
+        parameters: Sequence[Any] | Mapping[str, Any] = (),
+    ) -> Cursor:
         sql = sql.replace("{item}", self._table).replace("{more}", self._changed_with_content)
         return connection.execute(sql, parameters)
 

@@ -68,7 +68,7 @@ INSERT INTO page (item_id, created_at) SELECT id, created_at FROM item WHERE id 
 _BEST = f"""
 WITH found AS MATERIALIZED (
     SELECT number / {_PAGE} AS page, max(score) AS best FROM (
-        SELECT doc AS number, 2.0 * count(*) / (:base + doc % {_PLACE}) AS score
+        SELECT doc AS number, 2.0 * count(*) / (:count + doc % {_PLACE}) AS score
         FROM json_each(:words) AS wanted CROSS JOIN word ON term = wanted.value GROUP BY doc
     ) GROUP BY page HAVING best >= :least
 )
@@ -93,6 +93,8 @@ WHERE item.created_at >= :since ORDER BY item.created_at, id
 class SqliteItems(ItemTable):
     """A memory store in an SQLite database."""
 
+    _unindexed, _best, _with_all = _LIST_UNINDEXED, _BEST, _WITH_ALL
+
     def _prepare_index(self, connection: sqlite3.Connection) -> bool:
         if not connection.execute(_HAS_FTS5).fetchone():
             return False
@@ -100,9 +102,6 @@ class SqliteItems(ItemTable):
             for statement in _INDEX:
                 connection.execute(statement)
         return True
-
-    def _unindexed(self, connection: sqlite3.Connection, limit: int) -> list[tuple[str, str]]:
-        return connection.execute(_LIST_UNINDEXED, [limit]).fetchall()
 
     def _add_page(
         self, connection: sqlite3.Connection, item_id: str, content: str, parts: Sequence[Words]
@@ -116,27 +115,3 @@ class SqliteItems(ItemTable):
         ]
         connection.execute("INSERT INTO page_parts VALUES (?, ?)", [page, dump_text(rows)])
         connection.executemany("INSERT INTO part (rowid, words) VALUES (?, ?)", rows)
-
-    def _best(
-        self,
-        connection: sqlite3.Connection,
-        words: Words,
-        *,
-        since: int,
-        min_score: float,
-        limit: int,
-    ) -> sqlite3.Cursor:
-        values = {
-            "base": len(words),
-            "words": dump_text(sorted(words)),
-            "since": since,
-            "least": min_score,
-            "limit": limit,
-        }
-        return connection.execute(_BEST, values)
-
-    def _with_all(
-        self, connection: sqlite3.Connection, words: Words, *, since: int
-    ) -> sqlite3.Cursor:
-        values = {"words": dump_text(sorted(words)), "since": since, "count": len(words)}
-        return connection.execute(_WITH_ALL, values)

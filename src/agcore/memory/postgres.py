@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Self
 
 from agcore.memory.error import InvalidMemoryError, MemoryStorageError
@@ -58,24 +58,25 @@ INSERT INTO {item}_word (word, number, part, size)
 SELECT word, CAST(? AS BIGINT), part, size
 FROM unnest(CAST(? AS TEXT[]), CAST(? AS INTEGER[]), CAST(? AS INTEGER[])) AS w (word, part, size)
 """
+_WORDS = "ARRAY(SELECT json_array_elements_text(CAST(:words AS JSON)))"
 _BEST = """
 WITH found AS MATERIALIZED (
     SELECT number, max(score) AS best FROM (
-        SELECT number, CAST(2 * count(*) AS FLOAT8) / (CAST(? AS INTEGER) + size) AS score
-        FROM {item}_word WHERE word = ANY (CAST(? AS TEXT[])) GROUP BY number, part, size
-    ) AS parts GROUP BY number HAVING max(score) >= ?
+        SELECT number, CAST(2 * count(*) AS FLOAT8) / (CAST(:count AS INTEGER) + size) AS score
+        FROM {item}_word WHERE word = ANY ({words}) GROUP BY number, part, size
+    ) AS parts GROUP BY number HAVING max(score) >= :least
 )
 SELECT id, content, metadata, created_at, best FROM found JOIN {item} USING (number)
-WHERE is_indexed AND created_at >= ? ORDER BY best DESC, created_at, id LIMIT ?
-"""
+WHERE is_indexed AND created_at >= :since ORDER BY best DESC, created_at, id LIMIT :limit
+""".replace("{words}", _WORDS)
 _WITH_ALL = """
 WITH found AS MATERIALIZED (
-    SELECT number FROM {item}_word WHERE word = ANY (CAST(? AS TEXT[]))
-    GROUP BY number HAVING count(DISTINCT word) = ?
+    SELECT number FROM {item}_word WHERE word = ANY ({words})
+    GROUP BY number HAVING count(DISTINCT word) = :count
 )
 SELECT id, content, metadata, created_at FROM found JOIN {item} USING (number)
-WHERE is_indexed AND created_at >= ? ORDER BY created_at, id
-"""
+WHERE is_indexed AND created_at >= :since ORDER BY created_at, id
+""".replace("{words}", _WORDS)
 
 
 class PostgresStore(ItemTable, indexes_pages=True):
@@ -86,6 +87,7 @@ class PostgresStore(ItemTable, indexes_pages=True):
 
     _changed_with_content = ", is_indexed = NULL"
     _lock = _LOCK
+    _unindexed, _best, _with_all = _UNINDEXED, _BEST, _WITH_ALL
 
     @classmethod
     async def open(
@@ -120,10 +122,6 @@ class PostgresStore(ItemTable, indexes_pages=True):
     def _prepare_index(self, connection: Any) -> bool:  # noqa: ARG002 - the table has it
         return True
 
-    def _unindexed(self, connection: Any, limit: int) -> list[tuple[str, str]]:
-        found = self._execute(connection, _UNINDEXED, [limit])
-        return [(row[0], row[1]) for row in found]
-
     def _add_page(
         self, connection: Any, item_id: str, content: str, parts: Sequence[Collection[str]]
     ) -> None:
@@ -134,17 +132,6 @@ class PostgresStore(ItemTable, indexes_pages=True):
         words, places, sizes = map(list, zip(*found, strict=True)) if found else ([], [], [])
         self._execute(connection, _REMOVE_WORDS, [row[0]])
         self._execute(connection, _ADD_WORDS, [row[0], words, places, sizes])
-
-    def _best(
-        self, connection: Any, words: Collection[str], *, since: int, min_score: float, limit: int
-    ) -> Iterable[Sequence[Any]]:
-        values = [len(words), sorted(words), float(min_score), since, limit]
-        return self._execute(connection, _BEST, values)
-
-    def _with_all(
-        self, connection: Any, words: Collection[str], *, since: int
-    ) -> Iterable[Sequence[Any]]:
-        return self._execute(connection, _WITH_ALL, [sorted(words), len(words), since])
 
     def _failed(self, error: AgentCoreError) -> MemoryStorageError:
         return _unusable(self._table, error)

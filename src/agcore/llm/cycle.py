@@ -3,7 +3,7 @@
 import asyncio
 import os
 import re
-from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self, Unpack, cast
@@ -114,23 +114,6 @@ class RunTools:
     def for_run(self) -> "RunTools":
         """See `ToolRunner.for_run`."""
         return self
-
-    def plus(self, tools: Sequence[Tool]) -> "RunTools":
-        """Return a copy with more tools."""
-        definitions = [tool.definition for tool in tools]
-        return replace(
-            self,
-            tools=[*self.tools, *tools],
-            definitions=[*self.definitions, *definitions],
-        )
-
-    def without(self, names: Collection[str]) -> "RunTools":
-        """Return a copy without these tools; they do not exist for the submission."""
-        return replace(
-            self,
-            tools=[tool for tool in self.tools if tool.name not in names],
-            definitions=[each for each in self.definitions if each.name not in names],
-        )
 
 
 class ToolRunner(Protocol):
@@ -376,16 +359,18 @@ class LlmCycle:
         asked = {name: given.pop(name) for name in settings if name in _OPTIONS}
         options = asked_options(None, asked) if asked else NO_OPTIONS
         expected = options.expected()
-        own = None if isinstance(tools, Sequence) else tools.for_run()
-        runner = own or RunTools()
-        if options.disabled_tools:
-            runner = runner.without(options.disabled_tools)
+        are_called = not isinstance(tools, Sequence)
+        runner = RunTools(definitions=tools) if isinstance(tools, Sequence) else tools.for_run()
+        has, offered = list(runner.tools), list(runner.definitions)
+        if disabled := options.disabled_tools:
+            has = [tool for tool in has if tool.name not in disabled]
+            offered = [each for each in offered if each.name not in disabled]
         caller = self._caller
         turn = self._calls.turn = CallTurn(
             replace(self._settings, **given),
-            limit=None if own is None else self._config.max_tool_turns,
+            limit=self._config.max_tool_turns if are_called else None,
             is_streamed=is_streamed,
-            session_id=None if own is None else own.session_id,
+            session_id=runner.session_id if are_called else None,
             agent_name=runner.agent_name,
             metadata=options.metadata,
             callers=() if caller is None else caller.costs,
@@ -397,13 +382,15 @@ class LlmCycle:
             options = await with_instructions(options, context)
         if options.extensions:
             options = with_contributions(options, Extensions(context, options.extensions))
-            runner = runner.plus(_contributed(options, runner))
+            if are_called:
+                more = _contributed(options, offered)
+                has += more
+                offered += [tool.definition for tool in more]
         turn.meter = self._meter(run, options.budget)
-        offered = tools if isinstance(tools, Sequence) else runner.definitions
         if expected is not None and expected.tool is not None:
-            offered = [*offered, expected.tool]
+            offered.append(expected.tool)
         path = self._history.path()
-        draft = self._fitting_prompt(prompt, offered, path, options, are_called=own is not None)
+        draft = self._fitting_prompt(prompt, offered, path, options, are_called=are_called)
         running_loop("a model cycle")
         most = self._config.max_tool_turns + 1 + (expected.retries if expected else 0)
         extensions = [self._calls, *options.extensions]
@@ -415,7 +402,7 @@ class LlmCycle:
             provider=self._calls,
             composer=self._context,
             compactor=self._context,
-            tools=runner.tools,
+            tools=has,
             path=path,
             run=run,
             redactor=self._redactor,
@@ -426,7 +413,7 @@ class LlmCycle:
             expected=expected,
             guards=options.guards,
             within=None if turn.meter is None else turn.meter.in_time(),
-            leaves_calls=own is None,
+            leaves_calls=not are_called,
         )
         made.ctx.toolbox.ask_agent = CallerRun(
             provider=self._calls.provider,
@@ -581,7 +568,7 @@ class LlmCycle:
         return (await self._calls.ask(messages, settings=plain)).text
 
 
-def _contributed(options: RunOptions[Any], runner: RunTools) -> list[Tool]:
+def _contributed(options: RunOptions[Any], offered: Iterable[ToolDefinition]) -> list[Tool]:
     """Return the tools that extensions contribute.
 
     Raises:
@@ -592,7 +579,7 @@ def _contributed(options: RunOptions[Any], runner: RunTools) -> list[Tool]:
         reason = "contribute a toolset; here an agent gets its toolsets as tools=[...]"
         raise malformed_option("extensions", reason)
     contributed = [tool for tool in given if isinstance(tool, Tool)]
-    taken = {each.name for each in runner.definitions}
+    taken = {each.name for each in offered}
     for tool in contributed:
         if tool.name in taken:
             raise malformed_option("extensions", f"contribute {tool.name}, which is taken")

@@ -2,6 +2,7 @@
 
 import pytest
 
+from agcore import Agent
 from agcore.llm import (
     AdapterProvider,
     ChatChunk,
@@ -18,9 +19,16 @@ from agcore.llm import (
     Usage,
     tool_call_reply,
 )
+from agcore.llm.calls import ProviderModel
 from agent_core.errors import ErrorCode
 from agent_core.providers.scripted import Fails, Says, ScriptedProvider, calls
-from agent_core.types import Usage as CoreUsage
+from agent_core.types import (
+    ModelCompleted,
+    ModelFailed,
+    ModelRequest,
+    SystemBlock,
+    Usage as CoreUsage,
+)
 from tables import together
 
 
@@ -100,6 +108,23 @@ async def test_what_the_service_asked_for_is_passed_on() -> None:
     with pytest.raises(LlmError.RateLimit) as caught:
         await AdapterProvider(ScriptedProvider([failure]), "x").chat(request())
     assert caught.value.retry_after_s == 7.5
+
+
+async def test_a_provider_as_the_model_of_the_engine_passes_on_what_the_service_asked_for() -> None:
+    provider = MockProvider([LlmError.RateLimit("slow down", retry_after_s=7.5), "Hello."])
+    model = Agent("a", "Be short.", model=provider).engine_agent.model
+    assert isinstance(model, ProviderModel)
+    block = SystemBlock(block_id="a", source="a", content="Be short.")
+    asked = ModelRequest(model="x", system=[block], messages=[], temperature=0.5, stop=["END"])
+    *_, failed = [event async for event in model.stream(asked)]
+    assert isinstance(failed, ModelFailed)
+    assert failed.error.retryable
+    assert failed.error.details["retry_after_s"] == 7.5
+    *_, completed = [event async for event in model.stream(asked)]
+    assert isinstance(completed, ModelCompleted)
+    seen = provider.requests[1]
+    assert [message.text for message in seen.messages] == ["Be short."]
+    assert (seen.model, seen.temperature, seen.stop) == ("x", 0.5, ["END"])
 
 
 async def test_a_key_that_is_missing_is_an_authentication_error() -> None:

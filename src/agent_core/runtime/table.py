@@ -202,8 +202,8 @@ class RunTable:
 
     def run_ended(self, run: Run) -> None:
         """Keep the path of a session for its next run, if all of it is stored."""
-        self._left.pop(run.session_id, None)
-        journal, claimed = run.journal, run.claimed
+        session_id, journal, claimed = run.identity.session_id, run.journal, run.claimed
+        self._left.pop(session_id, None)
         is_stored = run.status.is_terminal and journal.has_end and journal.is_stored
         if claimed is None or not is_stored or not journal.path:
             return
@@ -211,7 +211,7 @@ class RunTable:
             return  # it was cut off, and few are
         changes = {"active_node_id": journal.active_node_id}
         session = claimed.session.model_copy(update=changes)
-        self._left[run.session_id] = LeftSession(replace(claimed, session=session), journal.path)
+        self._left[session_id] = LeftSession(replace(claimed, session=session), journal.path)
         if len(self._left) > _MOST_LEFT:
             self._left.popitem(last=False)
 

@@ -1,7 +1,8 @@
 """Profiles, run folders and readings of them, for tests of kgent."""
 
 import json
-from collections.abc import Sequence
+import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,18 @@ def a_run(
         RunOptions(sandbox=tmp_path / "run"),
         engine=engine or MockAgentEngine(script or None),
     )
+
+
+def keep(root: Path) -> Callable[[], None]:
+    """Copy a run folder, and return what puts it back as it was: cheaper than the run again."""
+    kept = root.with_name(f"{root.name}.kept")
+    shutil.copytree(root, kept, symlinks=True)
+
+    def restore() -> None:
+        shutil.rmtree(root)
+        shutil.copytree(kept, root, symlinks=True)
+
+    return restore
 
 
 def a_context(tmp_path: Path, **sections: Any) -> RunContext:

@@ -26,7 +26,7 @@ from kgent.runtime.attempts import answer, resume, review, revise
 from kgent.runtime.options import RunOptions, RunResult
 from kgent.runtime.runner import run
 from kgent.runtime.state import EDGES, RunStatus
-from kgent_runs import calls as step, events, lines, profile, skill, state
+from kgent_runs import calls as step, events, keep, lines, profile, skill, state
 from model_server import ModelServer
 from sweeps import sampled
 
@@ -106,23 +106,26 @@ LEADS: dict[tuple[str, str], str] = {
 STATES = (*BEGINNINGS, "revision_required", "cancelled")
 
 
-@pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("status", STATES)
-def test_every_command_in_every_state(tmp_path: Path, status: str, command: str) -> None:
+def test_every_command_in_every_state(tmp_path: Path, status: str) -> None:
     root = beginning(tmp_path, status)
-    before, attempts = state(root), len(state(root)["attempts"])
+    before, restore = state(root), keep(root)
     assert before["status"] == status
-    expected = LEADS.get((status, command))
-    if expected is None:
+    assert verify(root).problems == []
+    for command in (each for each in COMMANDS if (status, each) not in LEADS):
         with pytest.raises(KgentError, match=r"cannot be|no request"):
             COMMANDS[command](root)
-    else:
+        assert state(root) == before, command
+    for command in (each for each in COMMANDS if (status, each) in LEADS):
+        expected = LEADS[status, command]
         result = COMMANDS[command](root)
-        assert (result.status, state(root)["status"]) == (expected, expected)
-    is_new = expected is not None and (status, command) != ("waiting_for_user", "resume")
-    assert len(state(root)["attempts"]) == attempts + is_new
-    if not is_new:
-        assert state(root) == before
+        after = state(root)
+        assert (result.status, after["status"]) == (expected, expected), command
+        is_new = (status, command) != ("waiting_for_user", "resume")
+        assert len(after["attempts"]) == len(before["attempts"]) + is_new, command
+        assert is_new or after == before, command
+        assert verify(root).problems == [], command
+        restore()
     assert verify(root).problems == []
 
 
@@ -348,6 +351,12 @@ def test_an_edit_by_hand_is_recorded_and_the_run_can_be_continued(
     for name, text in expected.items():
         kept = root / "attempts" / "001" / name
         assert (kept.read_text(encoding="utf-8") if text else kept.is_file()) == (text or False)
+
+
+def test_a_later_attempt_names_the_edits_since_the_one_before(tmp_path: Path) -> None:
+    root = begin(tmp_path, WRITE, "Done.", **OWED)
+    _change(root)
+    revise(root, "Again.", engine=plays(WRITE, "Done."))
     (root / "deliverables" / "later.md").write_text("Later.\n", encoding="utf-8")
     revise(root, "Once more.", engine=plays(WRITE, "Done."))
     assert [one["path"] for one in state(root)["attempts"][2]["edited"]] == [

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from agent_core.errors import ErrorCode
 from agent_core.opening import read_text
+from kgent.config.loader import dump_yaml
 from kgent.config.models import KgentConfig
 from kgent.engine.base import AgentEngine
 from kgent.errors import KgentError, sandbox_error
@@ -121,7 +122,7 @@ def start_texts(
             "prompt": prompt,
             "options": _fixed(options).model_dump(mode="json", exclude_none=True, exclude=_IDS),
         }
-        texts[TASK_FILE] = yaml.safe_dump(task, sort_keys=False, allow_unicode=True, width=100)
+        texts[TASK_FILE] = dump_yaml(task)
     return texts
 
 

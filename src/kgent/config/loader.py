@@ -9,11 +9,14 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import yaml
 from pydantic import ValidationError
+from yaml.composer import Composer
 from yaml.constructor import SafeConstructor
 from yaml.resolver import Resolver
 
@@ -291,7 +294,7 @@ class _YamlSource:
         return self.lines.get(key, 1)
 
     def _read(self) -> None:
-        loader = _OwnLoader(self.text) if self.is_own else yaml.SafeLoader(self.text)
+        loader = _own_loader()(self.text) if self.is_own else yaml.SafeLoader(self.text)
         try:
             node = loader.get_single_node()
             if node is None:
@@ -342,20 +345,20 @@ class _YamlSource:
                 node.value[number] = (name_node, text)
 
 
-if yaml.__with_libyaml__:
-    from yaml.composer import Composer
-    from yaml.cyaml import CParser
+@cache
+def _own_loader() -> type[yaml.SafeLoader]:
+    """Return a loader that parses with libyaml but composes in Python, with a limit to nesting."""
+    if not yaml.__with_libyaml__:
+        return yaml.SafeLoader
+    parser: Any = import_module("yaml.cyaml").CParser
 
-    class _OwnLoader(Composer, CParser, SafeConstructor, Resolver):
-        """Parses with libyaml, but composes in Python, where nesting has a limit."""
-
+    class Fast(Composer, parser, SafeConstructor, Resolver):
         def __init__(self, text: str) -> None:
-            CParser.__init__(self, text)
-            Composer.__init__(self)
-            SafeConstructor.__init__(self)
-            Resolver.__init__(self)
-else:
-    _OwnLoader = yaml.SafeLoader
+            parser.__init__(self, text)
+            for base in (Composer, SafeConstructor, Resolver):
+                cast("Callable[[Self], None]", base.__init__)(self)
+
+    return cast("type[yaml.SafeLoader]", Fast)
 
 
 _Resolve = Callable[[type[yaml.Node], str, tuple[bool, bool]], str]

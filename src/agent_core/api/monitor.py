@@ -1,18 +1,21 @@
 """Pages about a worker: `/metrics` in the text format of Prometheus, and `/healthz`."""
 
 import asyncio
+import json
 import logging
+import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from http import HTTPStatus
 
-from aiohttp import web
-from aiohttp.http import HttpProcessingError
 from msgspec import Struct
 
 from agent_core.errors import ConfigError, ErrorCode
 from agent_core.types.workers import QueueDepth
 
 _CONTENT_TYPE = "text/plain; version=0.0.4"
+_REQUEST = re.compile(rb"([A-Z]+) (?:https?://[!-~]*?)?(/[!-~]*|\*) HTTP/1\.[01]\r?\n")
+_HEADER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~\x80-\xff]*\r?\n")
 _ESCAPED = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
 CLIENT_S = 30.0
@@ -21,7 +24,7 @@ CLIENT_S = 30.0
 MOST_CLIENTS = 64
 """Most clients connected at once: a further one replaces the oldest."""
 
-_ACCEPTED = 64
+_BACKLOG = 64
 """Length of the queue of connections that wait to be accepted."""
 
 LINE = 4096
@@ -81,65 +84,116 @@ class WorkerFigures(Struct, frozen=True, kw_only=True):
 
 
 Look = Callable[[], Awaitable[WorkerFigures]]
-Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
-
-
-class _OwnErrors(logging.Filter):
-    """Logs malformed requests at DEBUG, because anyone who reaches the port can send them."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        error = record.exc_info[1] if record.exc_info else None
-        if not isinstance(error, HttpProcessingError):
-            return True
-        if record.levelno > logging.DEBUG:
-            client = record.args[0] if isinstance(record.args, tuple) and record.args else "?"
-            logger.debug("a request of %s is malformed: %s", client, type(error).__name__)
-        return False
-
 
 logger = logging.getLogger(__name__)
-_requests = logger.getChild("requests")
-_requests.addFilter(_OwnErrors())
 
 
-class _Server(web.Server):
-    """Limits the number of clients, and the time of each, whatever they send or read."""
+class _Answer(Struct, frozen=True):
+    """The answer to a client."""
 
-    def __init__(self, handler: Handler, *, client_s: float) -> None:
-        super().__init__(
-            handler,
-            access_log=None,
-            logger=_requests,
-            max_line_size=LINE,
-            max_field_size=LINE,
-            max_headers=HEADERS,
-        )
+    status: HTTPStatus
+    body: bytes = b""
+    content_type: str = "text/plain; charset=utf-8"
+    allow: str = ""
+
+    def written(self, *, with_body: bool) -> bytes:
+        """Return it as it is sent; the connection is closed after it."""
+        lines = [
+            f"HTTP/1.1 {self.status} {self.status.phrase}",
+            f"Content-Type: {self.content_type}",
+            f"Content-Length: {len(self.body)}",
+            "Connection: close",
+            *([f"Allow: {self.allow}"] if self.allow else ()),
+        ]
+        head = "\r\n".join((*lines, "", "")).encode("ascii")
+        return head + self.body if with_body else head
+
+
+class _Clients:
+    """Answers each client once, and limits their number, and the time of each.
+
+    Args:
+        look: returns the figures.
+        client_s: seconds that a client may take to send its request and to read the answer.
+    """
+
+    def __init__(self, look: Look, client_s: float) -> None:
+        self._look = look
         self._client_s = client_s
-        self._clients: dict[web.RequestHandler, tuple[asyncio.Transport, asyncio.TimerHandle]] = {}
+        self._tasks: dict[asyncio.Task[None], None] = {}
 
-    def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
-        super().connection_made(handler, transport)
-        if len(self._clients) >= MOST_CLIENTS:
-            self._close(next(iter(self._clients)))
-        end = asyncio.get_running_loop().call_later(self._client_s, self._close, handler)
-        self._clients[handler] = transport, end
+    def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer a client, in the place of the oldest one if there are too many."""
+        if len(self._tasks) >= MOST_CLIENTS:
+            next(iter(self._tasks)).cancel()
+        task = asyncio.create_task(self._serve(reader, writer))
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
 
-    def connection_lost(
-        self, handler: web.RequestHandler, exc: BaseException | None = None
-    ) -> None:
-        if handler in self._clients:
-            self._clients.pop(handler)[1].cancel()
-        super().connection_lost(handler, exc)
-
-    def close_all(self) -> None:
+    async def close(self) -> None:
         """Close the remaining connections; unread answers are dropped."""
-        for handler in tuple(self._clients):
-            self._close(handler)
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _close(self, handler: web.RequestHandler) -> None:
-        transport, end = self._clients.pop(handler)
-        end.cancel()
-        transport.abort()
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(self._client_s):
+                writer.transport.set_write_buffer_limits(0)  # so that `drain` waits for all of it
+                method, answer = await self._answer(reader)
+                writer.write(answer.written(with_body=method != b"HEAD"))
+                await writer.drain()
+                writer.close()
+                await writer.wait_closed()
+        except (TimeoutError, OSError, asyncio.IncompleteReadError):
+            pass  # it was too slow, or has gone
+        finally:
+            writer.transport.abort()
+
+    async def _answer(self, reader: asyncio.StreamReader) -> tuple[bytes, _Answer]:
+        """Read a request, and return its method and the answer."""
+        try:
+            method, path = await _read_request(reader)
+        except (ValueError, asyncio.LimitOverrunError) as error:
+            logger.debug("a request is malformed: %s", error)
+            return b"", _Answer(HTTPStatus.BAD_REQUEST)
+        if path not in {b"/metrics", b"/healthz"}:
+            text = b"404: the pages are /metrics and /healthz\n"
+            return method, _Answer(HTTPStatus.NOT_FOUND, text)
+        if method not in {b"GET", b"HEAD"}:
+            return method, _Answer(HTTPStatus.METHOD_NOT_ALLOWED, allow="GET,HEAD")
+        try:
+            figures = await self._look()
+            if path == b"/metrics":
+                text = metrics_text(figures).encode()
+                return method, _Answer(HTTPStatus.OK, text, _CONTENT_TYPE)
+            status = HTTPStatus.OK if figures.is_ready else HTTPStatus.SERVICE_UNAVAILABLE
+            text = json.dumps(health_of(figures)).encode()
+            return method, _Answer(status, text, "application/json; charset=utf-8")
+        except Exception:
+            logger.exception("the figures of the worker cannot be shown")
+            return method, _Answer(HTTPStatus.INTERNAL_SERVER_ERROR)
+
+
+async def _read_request(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
+    """Return method and path of a request. Its body, if any, is not read.
+
+    Raises:
+        ValueError: it is malformed, or has too many headers.
+        LimitOverrunError: a line is too long.
+        IncompleteReadError: the client has gone.
+    """
+    request = _REQUEST.fullmatch(await reader.readuntil(b"\n"))
+    if request is None:
+        raise ValueError("its first line")
+    for _ in range(HEADERS + 1):
+        line = await reader.readuntil(b"\n")
+        if line in {b"\r\n", b"\n"}:
+            return request[1], request[2].partition(b"?")[0]
+        if not _HEADER.fullmatch(line):
+            raise ValueError("a header")
+    raise ValueError("too many headers")
 
 
 @asynccontextmanager
@@ -159,41 +213,25 @@ async def serve_monitor(
     Raises:
         ConfigError: the port cannot be used.
     """
-
-    async def answer(request: web.BaseRequest) -> web.Response:
-        if request.path not in {"/metrics", "/healthz"}:
-            return web.Response(status=404, text="404: the pages are /metrics and /healthz\n")
-        if request.method not in {"GET", "HEAD"}:
-            return web.Response(status=405, headers={"Allow": "GET,HEAD"})
-        figures = await look()
-        if request.path == "/healthz":
-            status = 200 if figures.is_ready else 503
-            return web.json_response(health_of(figures), status=status)
-        body = metrics_text(figures).encode()
-        return web.Response(body=body, headers={"Content-Type": _CONTENT_TYPE})
-
-    async def answer_once(request: web.BaseRequest) -> web.Response:
-        response = await answer(request)
-        response.force_close()
-        return response
-
-    server = _Server(answer_once, client_s=client_s)
-    runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=1.0)
-    await runner.setup()
+    clients = _Clients(look, client_s)
     try:
-        try:
-            await web.TCPSite(runner, address, port, backlog=_ACCEPTED).start()
-        except (OSError, OverflowError) as error:
-            reason = getattr(error, "strerror", None) or str(error)
-            message = (
-                f"the metrics cannot be served at {address} port {port}: {reason};"
-                " choose another port, or address"
-            )
-            raise ConfigError(ErrorCode.CONFIG_ERROR, message) from error
-        yield runner.addresses[0][1]
+        server = await asyncio.start_server(
+            clients.accept, address, port, limit=LINE, backlog=_BACKLOG
+        )
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        message = (
+            f"the metrics cannot be served at {address} port {port}: {reason};"
+            " choose another port, or address"
+        )
+        raise ConfigError(ErrorCode.CONFIG_ERROR, message) from error
+    try:
+        yield server.sockets[0].getsockname()[1]
     finally:
-        await runner.cleanup()
-        server.close_all()
+        server.close()
+        await clients.close()
+        with suppress(OSError):
+            await server.wait_closed()
 
 
 def health_of(figures: WorkerFigures) -> dict[str, object]:

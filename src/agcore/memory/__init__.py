@@ -1,12 +1,11 @@
 """Memory: stores, conversations, knowledge pages and how they are found again."""
 
 from agcore.memory.conversation import ConversationMemory, ConversationMemoryConfig, MemoryStrategy
-from agcore.memory.embeddings import Embed
 from agcore.memory.error import MemoryError  # noqa: A004 - the toolkit's own
 from agcore.memory.knowledge import KnowledgePage, KnowledgeStore, PageIndexEntry, ScoredItem
 from agcore.memory.page_index import KNOWLEDGE_PREFIX
 from agcore.memory.postgres import PostgresStore
-from agcore.memory.retriever import MemoryRetriever, RetrievalResult, RetrieverConfig
+from agcore.memory.retriever import Embed, MemoryRetriever, RetrievalResult, RetrieverConfig
 from agcore.memory.store import InMemoryStore, MemoryStore, SqliteStore
 from agcore.memory.types import (
     EvictionConfig,

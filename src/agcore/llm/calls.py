@@ -60,7 +60,6 @@ from agent_core.providers.reply import CallDraft, ReplyAccumulator
 from agent_core.providers.requests import IdentityCache
 from agent_core.providers.retrying import RetryingAdapter
 from agent_core.providers.tally import CallTally, CountedStart
-from agent_core.redaction import Redactor
 from agent_core.tools import ToolReturn
 from agent_core.types import (
     FINAL_ANSWER,
@@ -195,8 +194,8 @@ class ModelCalls(Extension):
         provider: answers the requests. An adapter of the engine gets the engine's requests.
         retry: for rate limits, timeouts and 5xx; a wait is never shorter than the service asked.
         history: converts the messages of a request.
-        redactor: knows the secrets that requests and replies must not have.
-        clean: removes them from messages.
+        requests: keeps secrets out of the engine's requests.
+        clean: keeps them out of messages.
         hooks: called before a call, after it, and when it fails.
         cost: of all calls.
         turn: the state that all calls of the current run share.
@@ -208,7 +207,7 @@ class ModelCalls(Extension):
     provider: LlmProvider
     retry: RetryConfig
     history: ChatHistory
-    redactor: Redactor
+    requests: RequestRedactor
     clean: ChatRedactor
     hooks: HookExecutor = field(default_factory=HookExecutor)
     cost: CostTracker = field(default_factory=CostTracker)
@@ -218,10 +217,6 @@ class ModelCalls(Extension):
     _sent: IdentityCache[ChatMessage, ModelMessage] = field(
         default_factory=IdentityCache[ChatMessage, ModelMessage]
     )
-    _requests: RequestRedactor = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._requests = RequestRedactor(self.redactor)
 
     def model(self, name: str | None) -> ModelConfig:
         """Return the configuration of the model with this name, as far as the provider knows it."""
@@ -246,7 +241,7 @@ class ModelCalls(Extension):
                 "system": [*request.system, *instruction_blocks(self.history.instructions)],
             }
         )
-        turn.sent, turn.chat = self._requests.clean(whole), None
+        turn.sent, turn.chat = self.requests.clean(whole), None
         return self._events(turn.sent, turn)
 
     async def close(self) -> None:
@@ -270,7 +265,7 @@ class ModelCalls(Extension):
             **settings.by_name(), messages=self.clean.messages(messages), tools=tools
         )
         name = self.model(settings.model).name
-        sent = self._requests.clean(model_request(chat, self._sent, model=name))
+        sent = self.requests.clean(model_request(chat, self._sent, model=name))
         turn.chat = replace(chat, tools=sent.tools)
         try:
             async with aclosing(self._events(sent, turn)) as events:

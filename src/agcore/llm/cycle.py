@@ -49,6 +49,7 @@ from agent_core.loop.options import (
     with_instructions,
 )
 from agent_core.providers.estimates import estimate_blocks
+from agent_core.providers.redacting import RequestRedactor
 from agent_core.redaction import Redactor
 from agent_core.telemetry.opening import telemetry_of_program
 from agent_core.text import kind_of
@@ -176,7 +177,7 @@ class LlmCycle:
             provider=provider,
             retry=self._config.retry,
             history=self._history,
-            redactor=self._redactor,
+            requests=RequestRedactor(self._redactor),
             clean=self._clean,
         )
         self._context = ChatContext(self._summarise)

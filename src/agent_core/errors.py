@@ -117,7 +117,7 @@ _UNSPECIFIC = frozenset(
 _SEARCHABLE = frozenset(ErrorCode) - _UNSPECIFIC
 """Codes that name a failure: the documentation can be searched for them."""
 
-_ROOT = re.compile(r"(?<![^\s(])\$(?:: |\.(?=[A-Za-z_]\w*(?:[.\[]\S*)?:)|(?=\[\S*:))")
+_ROOT = r"(?<![^\s(])\$(?:: |\.(?=[A-Za-z_]\w*(?:[.\[]\S*)?:)|(?=\[\S*:))"
 """The beginning of a place that is followed by what is wrong there: `$.a[0].b: …`."""
 
 
@@ -128,7 +128,7 @@ def describe_error(message: str, code: str) -> str:
     """
     if not message:
         return code.replace("_", " ")
-    message = _ROOT.sub("", message)
+    message = re.sub(_ROOT, "", message)
     first, newline, rest = message.partition("\n")
     return f"{first} ({code}){newline}{rest}" if code in _SEARCHABLE else message
 

@@ -24,7 +24,7 @@ from agent_core.types import ArtifactSource
 _PART = ".part"
 _NAME_BYTES = 120
 _CHUNK = 1 << 20
-_UNSAFE = re.compile(r"[^\w.\-]+")
+_UNSAFE = r"[^\w.\-]+"
 _PLAIN_ID = re.compile(r"[A-Za-z0-9_.:\-]{1,128}").fullmatch
 
 
@@ -32,7 +32,7 @@ def safe_filename(wanted: str) -> str:
     """Make a plain file name that resembles the one wanted: no folders, no leading dots."""
     text = unicodedata.normalize("NFC", wanted.encode("utf-8", "replace").decode())
     last = re.split(r"[/\\]", text)[-1]
-    name = _UNSAFE.sub("_", last).strip("._")
+    name = re.sub(_UNSAFE, "_", last).strip("._")
     stem, dot, suffix = name.rpartition(".")
     if not dot or len(suffix) > 16:
         stem, suffix = name, ""

@@ -26,7 +26,7 @@ MAX_DEPTH = 5
 _HEAD = re.compile(
     rb"---[ \t]*\r?\n(.*?)^(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE
 )
-_ENTRY = re.compile(r"^[^\s#][^\n]*(?:\n(?:[ \t][^\n]*)?$)*", re.MULTILINE)
+_ENTRY = r"(?m)^[^\s#][^\n]*(?:\n(?:[ \t][^\n]*)?$)*"
 """A key of the head with its value: a line, and the indented or empty lines below it."""
 _JSON_TEXT = r'"(?:[^"\\]|\\["\\nt])*+"'
 _JSON_LINE = rf"[a-z_]++: (?:{_JSON_TEXT}|\[(?:{_JSON_TEXT}(?:, {_JSON_TEXT})*+)?\])"
@@ -101,7 +101,7 @@ def read_fields(content: str, keys: Collection[str]) -> FrontMatter:
     if match is None:
         return whole
     fields: dict[str, Any] = {}
-    for entry in _ENTRY.findall(match[1].decode("utf-8", "replace")):
+    for entry in re.findall(_ENTRY, match[1].decode("utf-8", "replace")):
         key, _, written = entry.partition(":")
         key = key.strip().strip("\"'")
         if key in keys and key not in fields:

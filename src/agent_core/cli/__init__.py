@@ -1,6 +1,7 @@
 """The command line. Modules are imported only once the command is known."""
 
 import gc
+import os
 import sys
 from collections.abc import Sequence
 
@@ -17,6 +18,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ImportError as error:
         print(error, file=sys.stderr)
         return 2
+    if argv is None:  # looking for plugins reads a file of every installed distribution
+        os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     from agent_core.cli.command import execute  # noqa: PLC0415 - importing a name must be free
 
     code = execute(argv)

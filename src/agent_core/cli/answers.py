@@ -20,7 +20,7 @@ from agent_core.types import PermissionRequest, ToolPermission
 
 _LONGEST_CALL = 120
 _LONGEST_TARGET = 1_000
-_PLAIN = re.compile(r"[\w./=:@%+, -]+")
+_PLAIN = r"[\w./=:@%+, -]+"
 """A command without any sign that is special to a shell, or a rule."""
 _RUN_COMMAND = "code.run_command"
 _STANDARD = {None, "-"}
@@ -138,7 +138,7 @@ def _rule(request: PermissionRequest) -> str | None:
         return None
     about: dict[str, object] = {"decision": "allow", "tool": request.tool_name}
     if request.tool_name == _RUN_COMMAND:
-        if not _PLAIN.fullmatch(target):
+        if not re.fullmatch(_PLAIN, target):
             return None
         about["command"] = target.split()
     elif target.startswith("/"):

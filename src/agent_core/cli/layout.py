@@ -24,8 +24,8 @@ SIGNS = Signs()
 ASCII_SIGNS = Signs(call="*", more="...", bar="|", spinner="|/-\\")
 
 
-_LOOK = re.compile(r"\x1b\[[0-9;]*m")
-_WORD = re.compile(r"[^ ]+")
+_LOOK = r"\x1b\[[0-9;]*m"
+_WORD = r"[^ ]+"
 _WIDE = 2
 _JOINER = "\u200d"
 _SKIN_TONES = "\U0001f3fb\U0001f3fc\U0001f3fd\U0001f3fe\U0001f3ff"
@@ -66,7 +66,7 @@ def reflows(environ: Mapping[str, str]) -> bool:
 
 def rows_of(line: str, width: int) -> int:
     """Return how many rows of a window a line takes, its colours aside."""
-    text, width = _LOOK.sub("", line), max(width, 1)
+    text, width = re.sub(_LOOK, "", line), max(width, 1)
     if text.isascii() or cells(text) <= width:
         return max(-(-cells(text) // width), 1)
     rows, used = 1, 0
@@ -137,7 +137,7 @@ def words_of(text: str) -> Iterator[tuple[int, int]]:
 
     That is a word; in scripts without spaces it is a letter, with the punctuation beside it.
     """
-    for found in _WORD.finditer(text):
+    for found in re.finditer(_WORD, text):
         start, word = found.start(), found[0]
         if word.isascii():
             yield found.span()

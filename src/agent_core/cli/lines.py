@@ -16,7 +16,7 @@ AT_ONCE_S = 0.05
 """Input that follows within this time was not typed by a person."""
 ESCAPE = "\x1b"
 """Escape alone, where a line or a key is awaited."""
-_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|O.|.)", re.DOTALL)
+_SEQUENCE = r"(?s)\x1b(?:\[[0-?]*[ -/]*[@-~]|O.|.)"
 """A key such as an arrow, which types nothing."""
 REST_S = 1.0
 """Seconds without a key after which typing has come to rest."""
@@ -188,7 +188,7 @@ class InputLines:
                 typed = decode(await self._read_keys(is_one=is_one)).replace("\r", "\n")
                 if typed.endswith(ESCAPE):
                     return ESCAPE
-                line, end, rest = _SEQUENCE.sub("", typed).partition("\n")
+                line, end, rest = re.sub(_SEQUENCE, "", typed).partition("\n")
                 if is_one and end:
                     line = " ".join([line, *rest.split("\n")]).rstrip()
                 elif end:

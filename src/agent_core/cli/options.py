@@ -25,7 +25,7 @@ _CURES = {
 """Cures by the message of argparse."""
 _INCOMPLETE = "the following arguments are required"
 _MOST_NAMED = 12
-_EXAMPLE = re.compile(r"^  .*soong-agent .*$", re.MULTILINE)
+_EXAMPLE = r"(?m)^  .*soong-agent .*$"
 
 
 RunLoop: TypeAlias = Callable[[Coroutine[Any, Any, int]], int]
@@ -220,7 +220,7 @@ class Parser(PlainParser):
         text = super().format_help()
         if not self.what or not self.commands:
             return text
-        found = (_EXAMPLE.search(action.epilog or "") for action in self.commands.values())
+        found = (re.search(_EXAMPLE, action.epilog or "") for action in self.commands.values())
         examples = "".join(f"\n{match[0]}" for match in found if match)
         alone = f"Without an action: {self.default}. " if self.default else ""
         details = f"{self.prog} <action> --help shows details."

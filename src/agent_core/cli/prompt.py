@@ -49,7 +49,7 @@ _CONFIRMATIONS = {
     Decision.ALLOW_EDITS: "allowed, with every edit",
     Decision.DENY: "denied",
 }
-_CUT = re.compile(r"… (\d+) more lines?")
+_CUT = r"… (\d+) more lines?"
 """Last line of a diff that was cut when it was made."""
 _STRAY = (
     "denied: that is not an answer (1, 2 or 3), and no more answers are read; for content in"
@@ -422,7 +422,7 @@ def _cut(parts: Sequence[Sequence[str]], most: int) -> list[list[str]]:
 
 def _count_hidden(lines: Sequence[_Line], shown: int) -> int:
     """Return the number of lines after the shown ones, including those cut from a diff."""
-    cut = _CUT.match(lines[-1].rows[0].strip())
+    cut = re.match(_CUT, lines[-1].rows[0].strip())
     return max(len(lines) - shown, 0) - bool(cut) + (int(cut[1]) if cut else 0)
 
 

@@ -29,7 +29,7 @@ _LONG_LOOK_MS = 2_000
 """Milliseconds from which on the duration of a read or a search is shown."""
 _LEAST_SUMMARY = 12
 _LEAST_SAID = 8
-_HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@")
+_HUNK = r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@"
 _QUIET = ("read", "search")
 
 Line = list[Part]
@@ -252,7 +252,7 @@ def _numbered(lines: Sequence[str]) -> Iterator[tuple[int, str, str]]:
     """The lines of a unified diff with their numbers in the file, of the new one if it has them."""
     old = new = 0
     for line in lines:
-        if hunk := _HUNK.match(line):
+        if hunk := re.match(_HUNK, line):
             if new:
                 yield 0, " ", "…"
             old, new = int(hunk[1]), int(hunk[2])

@@ -9,7 +9,7 @@ from typing import Any, cast
 _ENDS = ("]", "}", '"""', "'''")
 _MOST_READ = 10_000_000
 """Characters that are parsed: a broken file may make every line a part of one statement."""
-_AT_THE_END = re.compile(r" \(at end of document\)$")
+_AT_THE_END = r" \(at end of document\)$"
 
 
 def dotted_key(path: Iterable[int | str]) -> str:
@@ -62,7 +62,7 @@ def find_line(lines: Mapping[str, int], key: str) -> int | None:
 def problem_of(text: str, error: ValueError) -> str:
     """Return why a text is not TOML, with a line even if it was noticed only at the end."""
     message = str(error)
-    if not _AT_THE_END.search(message):
+    if not re.search(_AT_THE_END, message):
         return message
     begin = 1
     for at, statement, _ in _statements(text):
@@ -70,7 +70,7 @@ def problem_of(text: str, error: ValueError) -> str:
     lines = text.split("\n")
     while begin < len(lines) and not lines[begin - 1].partition("#")[0].strip():
         begin += 1
-    return _AT_THE_END.sub(f" (begun at line {begin}, and never ended)", message)
+    return re.sub(_AT_THE_END, f" (begun at line {begin}, and never ended)", message)
 
 
 def _statements(text: str) -> Iterator[tuple[int, str, list[Sequence[str]]]]:

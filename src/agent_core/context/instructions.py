@@ -49,16 +49,14 @@ _PLAIN = (str, int, float, bool, date)
 _MOST_LEVELS = 5
 """Files that name files that name files, and so on, are followed so far."""
 _MOST_NAMED, _MOST_LOOKUPS = 200, 2000
-_NAMED = re.compile(
-    r"(?<![\w.%+/@-])@((?:\\ |[^\s@`\"'<>()\[\]{}\u2018-\u201f\u3000-\u303f\uff01-\uff5e])+)",
-    re.ASCII,
+_NAMED = (
+    r"(?a)(?<![\w.%+/@-])"
+    r"@((?:\\ |[^\s@`\"'<>()\[\]{}\u2018-\u201f\u3000-\u303f\uff01-\uff5e])+)"
 )
 """A path that a text names as `@path`; marks that end a sentence may follow it."""
 _AFTER_PATH = ".,;:!?*_~|"
-_UNDERLINED = re.compile(r"^[^\n]+\n(?:=+|-+)[ \t\r]*$", re.MULTILINE)
-_SAYS_NOTHING = re.compile(
-    r"[\s*+>-]*+(?:#.*|`?@?(?:\./)?(?:claude|agents)\.md`?[.:]?)?", re.IGNORECASE
-)
+_UNDERLINED = r"(?m)^[^\n]+\n(?:=+|-+)[ \t\r]*$"
+_SAYS_NOTHING = r"(?i)[\s*+>-]*+(?:#.*|`?@?(?:\./)?(?:claude|agents)\.md`?[.:]?)?"
 """A line that is empty, a heading, or the name of the file beside it."""
 _MOST_SCANNED = 65_536
 """Bytes at the beginning of a file that are searched for the files it names."""
@@ -388,13 +386,13 @@ def _read_facts(path: Path) -> _Facts:
     content = read_text_file(path, _MOST_SCANNED)
     text = decode_text(content, complete=len(content) < _MOST_SCANNED)
     described = parse_front_matter(text)
-    names = dict.fromkeys(match[1] for match in _NAMED.finditer(described.body))
-    lines = _UNDERLINED.sub("", _without_comments(described.body)).splitlines()
+    names = dict.fromkeys(match[1] for match in re.finditer(_NAMED, described.body))
+    lines = re.sub(_UNDERLINED, "", _without_comments(described.body)).splitlines()
     return _Facts(
         described.fields,
         described.problem,
         tuple(islice(names, _MOST_NAMED)),
-        not all(_SAYS_NOTHING.fullmatch(line.strip()) for line in lines),
+        not all(re.fullmatch(_SAYS_NOTHING, line.strip()) for line in lines),
     )
 
 

@@ -20,7 +20,7 @@ from typing import Self
 from agent_core.disk.folders import open_folder
 from agent_core.opening import open_descriptor
 
-_TOKEN = re.compile(r"[0-9a-f]{16}")
+_HEX = r"[0-9a-f]{16}"
 _NOTE = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _LONGEST_NOTE = 65_536
 _ATTEMPTS = 100
@@ -115,7 +115,7 @@ class Notes:
             return []
         found: list[Note] = []
         for path in paths:
-            if _TOKEN.fullmatch(path.name):
+            if re.fullmatch(_HEX, path.name):
                 with suppress(OSError):
                     found.append(_lock_abandoned(path))
         return found

@@ -55,7 +55,7 @@ EVERY_TOOL = "(every tool)"
 AnyModel = str | ModelConfig | ProviderAdapter
 """`provider:name`, a `ModelConfig`, or an adapter that the program creates and closes."""
 
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_NAME = r"[A-Za-z0-9_-]{1,64}"
 _SHOWN = 200
 
 JsonSchema = Mapping[str, Any]
@@ -455,7 +455,7 @@ class Agent(Generic[OutputT]):
         Raises:
             AgentCoreError: `validation_error`, which names the field.
         """
-        if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):  # pyright: ignore[reportUnnecessaryIsInstance] - typed by users
+        if not isinstance(self.name, str) or not re.fullmatch(_NAME, self.name):  # pyright: ignore[reportUnnecessaryIsInstance] - typed by users
             reason = f"of an agent is 1 to 64 letters, digits, _ and -, not {self.name!r}"
             raise malformed_option("name", reason)
         options = self.options

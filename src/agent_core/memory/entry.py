@@ -16,8 +16,8 @@ from agent_core.text.json_text import strict_json
 CATEGORIES = ("user", "feedback", "reference")
 """The folders of the memory."""
 
-_ID = re.compile(r"[A-Za-z0-9_.:\-]{1,128}")
-_WORD_OF_ID = re.compile(r"[A-Za-z0-9_.:\-]+")
+_ID = r"[A-Za-z0-9_.:\-]{1,128}"
+_WORD_OF_ID = r"[A-Za-z0-9_.:\-]+"
 _LONGEST_SLUG = 60
 _FIELDS = {
     *("id", "category", "summary", "tags", "created_at", "updated_at"),
@@ -98,7 +98,7 @@ def parse_memory(text: str, path: str) -> Memory:
     if head.problem:
         raise ValueError(head.problem)
     memory_id, summary = head.text("id"), one_line(head.text("summary"))
-    if not _ID.fullmatch(memory_id):
+    if not re.fullmatch(_ID, memory_id):
         raise ValueError("the front matter needs an id of letters, digits, _ . : or -")
     if not summary:
         raise ValueError("the front matter needs a summary")
@@ -123,7 +123,7 @@ def find_id(text: str, known: Collection[str]) -> str:
     """Return the one known id in a text, as in `[user node_1]`; else the text itself."""
     if text in known:
         return text
-    words = {word.strip(".:") for word in _WORD_OF_ID.findall(text)}
+    words = {word.strip(".:") for word in re.findall(_WORD_OF_ID, text)}
     found = [one for one in words if one in known]
     return found[0] if len(found) == 1 else text
 

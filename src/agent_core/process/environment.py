@@ -52,7 +52,7 @@ def configured_names(env: Mapping[str, str]) -> tuple[str, ...]:
     )
 
 
-_HARMLESS = re.compile(
+_HARMLESS = (
     r"PATH|HOME|TMPDIR|LANG|LC_[A-Z]+|TZ|TERM|USER|LOGNAME|SHELL|PWD|COLUMNS|LINES|NO_COLOR"
     rf"|{HOOK}"
 )
@@ -67,7 +67,7 @@ def changing_names(env: Mapping[str, str]) -> list[str]:
     return sorted(
         name
         for name, value in env.items()
-        if not _HARMLESS.fullmatch(name) and not is_unattended(name, value)
+        if not re.fullmatch(_HARMLESS, name) and not is_unattended(name, value)
     )
 
 

@@ -18,7 +18,7 @@ MAX_DEPTH = 100
 """Deeper arguments are refused: later serialisers give up at about 250 levels."""
 
 
-_EMPTY_BEFORE = re.compile(r"\A(\s*\{\s*\})+(?=\s*\{)")
+_EMPTY_BEFORE = r"\A(\s*\{\s*\})+(?=\s*\{)"
 
 
 def parse(raw: bytes | str) -> Any:
@@ -58,7 +58,7 @@ def parse_object(raw: str) -> dict[str, Any]:
     try:
         value = orjson.loads(raw)
     except orjson.JSONDecodeError:
-        value = clean(_parse_leniently(_EMPTY_BEFORE.sub("", raw), strict=False))
+        value = clean(_parse_leniently(re.sub(_EMPTY_BEFORE, "", raw), strict=False))
     if not isinstance(value, dict):
         raise ValueError("not a JSON object")
     if raw.count("{") + raw.count("[") > MAX_DEPTH and _too_deep(value):

@@ -73,7 +73,7 @@ _MORE_OF_CALL = frozenset({"index", "function"})
 
 _NINE = 9
 MAX_CALL_ID = 40
-_KIMI = re.compile(r"functions\.[\w.-]+:\d+")
+_KIMI = r"functions\.[\w.-]+:\d+"
 
 
 class OpenAIRequests:
@@ -211,7 +211,7 @@ class OpenAIRequests:
         raw, is_nine = block.tool_call_id, self._dialect.tool_call_ids == "nine"
         if len(raw) == _NINE and raw.isalnum():
             return raw
-        if not is_nine and (len(raw) <= MAX_CALL_ID or _KIMI.fullmatch(raw)):
+        if not is_nine and (len(raw) <= MAX_CALL_ID or re.fullmatch(_KIMI, raw)):
             return raw
         digest = hashlib.sha256(raw.encode()).hexdigest()
         return digest[:_NINE] if is_nine else f"{raw[: MAX_CALL_ID - 17]}_{digest[:16]}"

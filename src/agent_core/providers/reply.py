@@ -431,7 +431,7 @@ _BROKEN_STOPS = frozenset(
 """Stop reasons that mean the service gave up in the middle of the reply."""
 
 
-_BEGINS_JSON = re.compile(rb'\s*(\{|\[\s*[\[{"\]]|$)')
+_BEGINS_JSON = rb'\s*(\{|\[\s*[\[{"\]]|$)'
 
 
 class ChunkParser(ABC):
@@ -495,7 +495,7 @@ class ChunkParser(ABC):
         try:
             return jsontext.parse(payload)
         except ValueError as error:
-            if not _BEGINS_JSON.match(payload):  # some gateways report an error in plain words
+            if not re.match(_BEGINS_JSON, payload):  # some gateways report an error in plain words
                 raise self.called.reported(payload.decode("utf-8", "replace")) from error
             if self.at_end:
                 raise self.called.broke("ended its stream inside of a chunk") from error

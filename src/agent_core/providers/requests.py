@@ -97,7 +97,7 @@ MAX_WIRE_NAME = 64
 MAX_CANONICAL_NAME = 256
 _HASH_DIGITS = 10
 _SAFE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
-_FOREIGN = re.compile(r"[^A-Za-z0-9_-]")
+_FOREIGN = r"[^A-Za-z0-9_-]"
 
 
 @lru_cache(maxsize=4096)
@@ -108,19 +108,19 @@ def wire_name(canonical: str) -> str:
         return name
     digest = hashlib.sha256(canonical.encode("utf-8", "replace")).hexdigest()[:_HASH_DIGITS]
     name = name if _SAFE.match(name) else f"_{name}"  # some services want a letter first
-    return f"{_FOREIGN.sub('_', name)[: MAX_WIRE_NAME - _HASH_DIGITS - 1]}_{digest}"
+    return f"{re.sub(_FOREIGN, '_', name)[: MAX_WIRE_NAME - _HASH_DIGITS - 1]}_{digest}"
 
 
 @lru_cache(maxsize=4096)
 def safe_id(tool_call_id: str) -> str:
     """Return the id for services that refuse dots and colons, which other ids may have."""
-    safe = _FOREIGN.sub("_", tool_call_id)
+    safe = re.sub(_FOREIGN, "_", tool_call_id)
     if safe == tool_call_id and len(safe) <= MAX_WIRE_NAME:
         return safe
     return f"{safe[:50]}_{hashlib.sha256(tool_call_id.encode()).hexdigest()[:_HASH_DIGITS]}"
 
 
-_OWN_NAMES = re.compile(
+_OWN_NAMES = (
     r"(?<![\w./-])(?:"
     r"agent\.(?:create_sub_agent|dispatch_worker|fork_agent|list_\w+|plan_template|task_\w+"
     r"|wait_workers)"
@@ -133,7 +133,7 @@ _OWN_NAMES = re.compile(
 
 def with_wire_names(text: str) -> str:
     """Return a text of the program with the names that the model knows its tools by."""
-    return _OWN_NAMES.sub(lambda found: wire_name(found[0]), text)
+    return re.sub(_OWN_NAMES, lambda found: wire_name(found[0]), text)
 
 
 def plain(wire: str) -> str:

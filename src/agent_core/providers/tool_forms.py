@@ -286,7 +286,7 @@ class ToolFitter:
         The tools of the program itself are known to be accepted. Return False if there is
         nothing to withhold, or the refusal is about something else.
         """
-        if not (is_refused_request(refusal) and _ABOUT_SCHEMAS.search(refusal.message)):
+        if not (is_refused_request(refusal) and re.search(_ABOUT_SCHEMAS, refusal.message)):
             return False
         foreign = [tool.name for tool in offered if not tool.name.startswith(_OWN)]
         known = self._runs.get(request.metadata.get("run_id"))
@@ -368,25 +368,23 @@ def with_left_out(refusal: ErrorPayload, faults: Mapping[str, str]) -> ErrorPayl
     return refusal.model_copy(update={"message": message, "details": details})
 
 
-_NUMBERED = re.compile(
-    r"(?:tools|function_?declarations)\W{1,6}(\d{1,4})\b(?!\W{0,2}\w*function_declarations)",
-    re.IGNORECASE,
+_NUMBERED = (
+    r"(?i)(?:tools|function_?declarations)\W{1,6}(\d{1,4})\b"
+    r"(?!\W{0,2}\w*function_declarations)"
 )
-_ABOUT_SCHEMAS = re.compile(r"(?i)schema|declaration|grammar")
-_ABOUT_A_TOOL = re.compile(
-    r"(?i)schema|function|tool|parameter|propert|declaration|grammar|pattern"
-)
+_ABOUT_SCHEMAS = r"(?i)schema|declaration|grammar"
+_ABOUT_A_TOOL = r"(?i)schema|function|tool|parameter|propert|declaration|grammar|pattern"
 
 
 def refused_tools(refusal: ErrorPayload, offered: Sequence[ToolDefinition]) -> list[str]:
     """Return the names of the offered tools that a refusal names, or counts from zero."""
-    if not is_refused_request(refusal) or not _ABOUT_A_TOOL.search(refusal.message):
+    if not is_refused_request(refusal) or not re.search(_ABOUT_A_TOOL, refusal.message):
         return []
     said = refusal.message.partition("\n")[2]  # the first line is the program's own
     words = set(re.findall(r"[A-Za-z0-9_-]+", said))
     found = [tool.name for tool in offered if wire_name(tool.name) in words]
     if not found:
-        numbers = sorted({int(number) for number in _NUMBERED.findall(refusal.message)})
+        numbers = sorted({int(number) for number in re.findall(_NUMBERED, refusal.message)})
         found = [offered[number].name for number in numbers if number < len(offered)]
     return found if len(found) < len(offered) else []  # without any tool the run could do nothing
 

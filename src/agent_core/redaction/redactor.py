@@ -42,7 +42,7 @@ SHORTEST_SECRET = 4
 
 _PERCENT = re.compile(r"%[0-9A-F]{2}")
 _CUT_BEHIND = re.compile(r"(?:\n|\\n)?(?:\u2026|\\u2026| ?\[\.\.\. omitted)")
-_CUT_BEFORE = re.compile(r"\u2026(?:\n|\\n)?\Z")
+_CUT_BEFORE = r"\u2026(?:\n|\\n)?\Z"
 _LONGEST_CUT = len("\u2026\\n")
 _SHORTEST_LINE = 16
 """Shortest line of a multi-line secret, such as a private key, that is also searched for."""
@@ -112,7 +112,7 @@ class SecretValues:
             for at in _found(form[-SHORTEST_SECRET:], text):
                 end = at + SHORTEST_SECRET
                 start = end - _common_length(form[::-1], text[max(0, end - len(form)) : end][::-1])
-                if _CUT_BEFORE.search(text[max(0, start - _LONGEST_CUT) : start]):
+                if re.search(_CUT_BEFORE, text[max(0, start - _LONGEST_CUT) : start]):
                     yield start, end, shown
 
     def settle(self, text: str) -> tuple[str, str]:
@@ -184,7 +184,7 @@ DEEPEST = 200
 """Levels of nesting that are searched; deeper values are replaced as a whole."""
 
 _SHORTEST_NUMBER, _LONGEST_NUMBER = 10**5, 10**40
-_LONE_MARKER = re.compile(r"-?\[redacted:[^\]]*\]")
+_LONE_MARKER = r"-?\[redacted:[^\]]*\]"
 _SHOWN_ENDS = 10_000  # characters of each end of a long traceback
 _SHORT_WAIT = 256
 
@@ -409,7 +409,7 @@ def walk(value: Any, clean: Callable[[str], str], *, named: bool = False, depth:
     if isinstance(value, int) and _SHORTEST_NUMBER <= abs(value) <= _LONGEST_NUMBER:
         digits = str(value)
         shown = clean(digits)
-        return shown if digits not in shown and _LONE_MARKER.fullmatch(shown) else value
+        return shown if digits not in shown and re.fullmatch(_LONE_MARKER, shown) else value
     if depth > DEEPEST and isinstance(value, dict | list | tuple):
         return marker("nesting")
     if isinstance(value, list | tuple):

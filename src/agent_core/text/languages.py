@@ -37,7 +37,7 @@ class Language(Struct, frozen=True):
 
 ENGLISH = Language("en")
 
-_PART = re.compile(r"\s*([a-zA-Z]{1,8}|\*)(-[a-zA-Z0-9-]*)?\s*(?:;\s*q=([01](?:\.\d{0,3})?))?\s*")
+_PART = r"\s*([a-zA-Z]{1,8}|\*)(-[a-zA-Z0-9-]*)?\s*(?:;\s*q=([01](?:\.\d{0,3})?))?\s*"
 _MOST_PARTS = 20
 
 
@@ -45,7 +45,7 @@ def language_of(accepted: str) -> Language:
     """Return the language that an `Accept-Language` header asks for; English without another."""
     best, weight = "en", 0.0
     for part in accepted[:1000].split(",")[:_MOST_PARTS]:
-        if (found := _PART.fullmatch(part)) is None:
+        if (found := re.fullmatch(_PART, part)) is None:
             continue
         code, given = found[1].lower(), float(found[3] or 1)
         if given > weight and code in {"en", "zh", "*"}:

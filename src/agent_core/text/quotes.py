@@ -8,16 +8,14 @@ from unicodedata import category
 QUOTED = "[…]"
 """Stands for a quoted part."""
 
-_FENCE = re.compile(r" {0,3}(`{3,}(?=[^`]*\Z)|~{3,})")
-_LIST_ITEM = re.compile(
-    r"\s*(?:[-*+\u2022\u2013\u2014\u2192]|\(?[^\W_]{1,3}[.)\u3001\uff09]|\[[ xX]?\])\s"
-)
-_QUOTED_LINE = re.compile(r" {0,3}>")
+_FENCE = r" {0,3}(`{3,}(?=[^`]*\Z)|~{3,})"
+_LIST_ITEM = r"\s*(?:[-*+\u2022\u2013\u2014\u2192]|\(?[^\W_]{1,3}[.)\u3001\uff09]|\[[ xX]?\])\s"
+_QUOTED_LINE = r" {0,3}>"
 _LEADS_IN = (":", "?", "\uff1a", "\uff1f")
 _MOST_LINES = 12
 """A paragraph of more lines is a paste, unless it is a list; the chat folds as many."""
 _LEAST_LINES = 2
-_TIME = re.compile(r"\d+[-:./][\d:./TZ,+-]*\Z")
+_TIME = r"\d+[-:./][\d:./TZ,+-]*\Z"
 """A date, a time or an address."""
 _BRACKETS = "[](){}<>|$%+=\\"
 _MOST_JUDGED = 200
@@ -35,7 +33,7 @@ def without_quotes(text: str, *, pastes: bool = True) -> str:
     colon or a question mark is not part of it; one line is enough after that.
     With `pastes` false, only fenced blocks and lines that begin with `>` are quoted.
     """
-    if "\n" not in text and not _QUOTED_LINE.match(text):  # as most messages are
+    if "\n" not in text and not re.match(_QUOTED_LINE, text):  # as most messages are
         return text
     parts: list[str] = []
     for is_quoted, lines in groupby(
@@ -52,13 +50,13 @@ def _judge(lines: Sequence[str], *, pastes: bool) -> Iterator[tuple[bool, str]]:
     """Yield whether each line is quoted, and the line."""
     fence, paragraph = "", list[str]()
     for line in lines:
-        opening = _FENCE.match(line)
+        opening = re.match(_FENCE, line)
         if fence:
             yield True, line
             is_end = opening and opening[1].startswith(fence) and not line.strip(f" {fence[0]}")
             fence = "" if is_end else fence
             continue
-        if not (opening or not line.strip() or _QUOTED_LINE.match(line)):
+        if not (opening or not line.strip() or re.match(_QUOTED_LINE, line)):
             paragraph.append(line)
             continue
         yield from _judge_paragraph(paragraph, pastes=pastes)
@@ -76,7 +74,7 @@ def _judge_paragraph(lines: Sequence[str], *, pastes: bool) -> Iterator[tuple[bo
     if lines and lines[0].rstrip().endswith(_LEADS_IN):
         yield False, lines[0]
         lines, least = lines[1:], 1
-    others = [line for line in lines if not _LIST_ITEM.match(line)]
+    others = [line for line in lines if not re.match(_LIST_ITEM, line)]
     is_pasted = 2 * len(others) > len(lines) >= least and (
         len(lines) > _MOST_LINES or 2 * sum(map(_is_output, others)) > len(lines)
     )
@@ -87,7 +85,7 @@ def _is_output(line: str) -> bool:
     """Return whether a line that is not blank looks as if a program has written it."""
     begin = line.lstrip()[:_MOST_JUDGED]
     first = begin.split(maxsplit=1)[0]
-    if first[0] in _BRACKETS or _TIME.match(first):
+    if first[0] in _BRACKETS or re.match(_TIME, first):
         return True
     signs = [sign for sign in begin if not (sign.isspace() or sign == "`")]
     letters = sum(category(sign)[0] in "LM" for sign in signs)

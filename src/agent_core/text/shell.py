@@ -4,10 +4,10 @@ import re
 import shlex
 from collections.abc import Iterable
 
-_REPLACED = re.compile(r"[$`!]")
+_REPLACED = r"[$`!]"
 """What a shell replaces in double quotes; `shlex` reads it otherwise, with or without escapes."""
 
-_ESCAPED = re.compile(r'"|\\(?=["\\\n]|\Z)')
+_ESCAPED = r'"|\\(?=["\\\n]|\Z)'
 _BACKSLASHED = r"\\\g<0>"
 
 
@@ -17,6 +17,6 @@ def command_line(words: Iterable[str]) -> str:
 
 
 def _quoted(word: str) -> str:
-    if "'" not in word or _REPLACED.search(word):
+    if "'" not in word or re.search(_REPLACED, word):
         return shlex.quote(word)
-    return f'"{_ESCAPED.sub(_BACKSLASHED, word)}"'
+    return f'"{re.sub(_ESCAPED, _BACKSLASHED, word)}"'

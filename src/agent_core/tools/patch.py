@@ -24,7 +24,7 @@ _MAX_SEARCHED = 10_000
 _MAX_SHOWN = 200
 _CLOSEST = 3
 
-_HUNK = re.compile(r"@@ -(\d{1,9})(?:,(\d{1,9}))? \+\d{1,9}(?:,(\d{1,9}))? @@")
+_HUNK = r"@@ -(\d{1,9})(?:,(\d{1,9}))? \+\d{1,9}(?:,(\d{1,9}))? @@"
 _REFUSED = ("rename ", "copy ", "deleted file", "GIT binary patch", "Binary files", "similarity ")
 _IGNORED = ("diff ", "index ", "new file mode", "old mode", "new mode", "Index: ", "====")
 _UNTERMINATED = "\\"
@@ -245,7 +245,7 @@ def _read_header(line: str, hunks: int) -> str | None:
 
 
 def _read_hunk(lines: deque[str], number: int) -> Hunk:
-    header = _HUNK.match(lines[0])
+    header = re.match(_HUNK, lines[0])
     if header is None:
         raise _patch_error(f"hunk {number}: its header {_quote(lines[0])} is not readable")
     lines.popleft()
@@ -393,7 +393,7 @@ def changes_of(diff: str) -> list[TextChange] | None:
                 target = target.removeprefix("b/")
             if target == _NO_FILE or source not in {target, _NO_FILE}:
                 return None
-        elif target and (head := _HUNK.match(line)) is not None:
+        elif target and (head := re.match(_HUNK, line)) is not None:
             texts = _read_texts(lines, *(int(size or 1) for size in head.group(2, 3)))
             if texts is None or (source == _NO_FILE and texts[0]):
                 return None

@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from fnmatch import translate
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 from agent_core.text.folding import fold
@@ -87,15 +87,10 @@ class SensitivePaths:
         everything = [".*"] if "/" in entries else []
         entries = [entry for entry in entries if entry.strip("/")]
         self.names = [fold(entry) for entry in entries if "/" not in entry]
-        folders = [fold(entry[:-1]) for entry in entries if entry.find("/") == len(entry) - 1]
+        self.folders = [fold(entry[:-1]) for entry in entries if entry.find("/") == len(entry) - 1]
         paths = [entry for entry in entries if "/" in entry.rstrip("/")]
-        self.folders = folders
-        self._is_name = _any_of(map(translate, self.names))
-        ends = tuple(_TEMPLATES)
-        self._is_template = _any_of(translate(each) for each in self.names if each.endswith(ends))
-        self._is_folder = _any_of(map(translate, folders))
         found = [expression for path in paths for expression in _expressions(path, project)]
-        self._is_path = _any_of([*everything, *found])
+        self._paths = [*everything, *found]
         self._project = f"{project}".rstrip("/") + "/"
         spellings = {spelt for home in homes for spelt in (str(home), os.path.realpath(home))}
         self._homes = tuple(f"{fold(home).rstrip('/')}/" for home in spellings if home != os.sep)
@@ -128,6 +123,24 @@ class SensitivePaths:
         """Return whether a path is sensitive by where it is, whatever the names in it."""
         folded = fold(text)
         return self._is_path.match(folded) is not None or self._is_hidden(folded)
+
+    # Compiled when the first path is looked at: many runs look at none.
+    @cached_property
+    def _is_name(self) -> re.Pattern[str]:
+        return _any_of(map(translate, self.names))
+
+    @cached_property
+    def _is_template(self) -> re.Pattern[str]:
+        ends = tuple(_TEMPLATES)
+        return _any_of(translate(each) for each in self.names if each.endswith(ends))
+
+    @cached_property
+    def _is_folder(self) -> re.Pattern[str]:
+        return _any_of(map(translate, self.folders))
+
+    @cached_property
+    def _is_path(self) -> re.Pattern[str]:
+        return _any_of(self._paths)
 
     def _fits_name(self, name: str) -> bool:
         folded = fold(name)

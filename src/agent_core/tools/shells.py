@@ -92,13 +92,13 @@ INTERPRETERS = words_of(
 RUN_INPUT = ALL_SHELLS | (INTERPRETERS - {"gsed", "sed"}) | words_of("at batch crontab parallel")
 """Programs that run what they read, if they are given nothing else to run."""
 
-_VERSION = re.compile(r"[-.\d]+$")
+_VERSION = r"[-.\d]+$"
 
 
 def bare_name(program: str) -> str:
     """Return the name of a program without its folder and, for a language, its version."""
     name = program.rpartition("/")[2].lower()
-    bare = _VERSION.sub("", name)
+    bare = re.sub(_VERSION, "", name)
     return bare if bare in INTERPRETERS or bare in ALL_SHELLS else name
 
 

@@ -56,11 +56,11 @@ _MAKERS = (threading.Lock, threading.RLock)
 """Before Python 3.13 these are functions, although annotations use them as types."""
 _PACKAGE = "agent_core.tools."
 _COMMON = "Returns?|Yields?|Raises|Examples?|Notes?|Attributes|Warnings?|See Also|References"
-_SECTION = re.compile(rf"(Args|Arguments|Parameters|Params|{_COMMON}):\s*$")
-_TITLE = re.compile(rf"(Parameters|Other Parameters|{_COMMON})\s*$")
-_UNDERLINE = re.compile(r"-{3,}\s*$")
+_SECTION = rf"(Args|Arguments|Parameters|Params|{_COMMON}):\s*$"
+_TITLE = rf"(Parameters|Other Parameters|{_COMMON})\s*$"
+_UNDERLINE = r"-{3,}\s*$"
 _NUMPY_ARGUMENT = re.compile(r"\*{0,2}(\w+)(?:\s*:.*)?()$")
-_FIELD = re.compile(r":(\w+)(?:\s+(?:[^:]*\s)?\*{0,2}(\w+))?:\s*(.*)$")
+_FIELD = r":(\w+)(?:\s+(?:[^:]*\s)?\*{0,2}(\w+))?:\s*(.*)$"
 _FIELDS = frozenset({"param", "parameter", "arg", "argument", "key", "keyword"})
 _OTHER_FIELDS = frozenset({"type", "return", "returns", "rtype", "raise", "raises", "yield"})
 _ARGUMENT = re.compile(r"\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)$")
@@ -351,11 +351,13 @@ def docstring_of(function: object) -> Docstring:
     """Read a function's docstring. One without sections is all text."""
     doc = getattr(function, "__doc__", None)
     lines = inspect.cleandoc(doc if isinstance(doc, str) else "").splitlines()
-    if any((match := _FIELD.match(line)) and match[1] in _FIELDS for line in lines):
+    if any((match := re.match(_FIELD, line)) and match[1] in _FIELDS for line in lines):
         return _read_sphinx(lines)
     pairs = enumerate(pairwise(lines))
-    titles = [n for n, (line, below) in pairs if _TITLE.match(line) and _UNDERLINE.match(below)]
-    starts = titles or [number for number, line in enumerate(lines) if _SECTION.match(line)]
+    titles = [
+        n for n, (line, below) in pairs if re.match(_TITLE, line) and re.match(_UNDERLINE, below)
+    ]
+    starts = titles or [number for number, line in enumerate(lines) if re.match(_SECTION, line)]
     arguments: dict[str, str] = {}
     for start, end in pairwise([*starts, len(lines)]):
         title, body = lines[start].rstrip().rstrip(":"), lines[start + 1 : end]
@@ -373,7 +375,7 @@ def _read_sphinx(lines: Iterable[str]) -> Docstring:
     found: dict[str, list[str]] = {}
     current: list[str] = text
     for line in lines:
-        entry = _FIELD.match(line)
+        entry = re.match(_FIELD, line)
         if entry and entry[1] in _FIELDS and entry[2]:
             current = found.setdefault(entry[2], [])
             current.append(entry[3])

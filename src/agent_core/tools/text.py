@@ -45,8 +45,8 @@ _KANA_SHARE = 0.3
 _STRONG = 0.05
 """So much better a reading must be than an earlier candidate's."""
 
-_LINE = re.compile(rb"[^\n]*[\x80-\xff][^\n]*")
-_WORD = re.compile(r"[^\W\d_]+")
+_LINE = rb"[^\n]*[\x80-\xff][^\n]*"
+_WORD = r"[^\W\d_]+"
 _NEUTRAL = frozenset(
     "\u2018\u2019\u201a\u201c\u201d\u201e\u2013\u2014\u2026\u2022\u20ac\u2122\xa0«»°§©®£·\xd7½€№\xb5"
 )
@@ -291,7 +291,7 @@ def guess_encoding(content: bytes, *, complete: bool = True) -> str | None:
     """
     lines: list[bytes] = []  # the lines that are not plain ASCII
     room = _GUESSED_BYTES
-    for match in _LINE.finditer(content):
+    for match in re.finditer(_LINE, content):
         lines.append(match[0][:room])
         room -= len(lines[-1]) + 1
         if room <= 0:
@@ -312,7 +312,7 @@ def guess_encoding(content: bytes, *, complete: bool = True) -> str | None:
 def _by_alphabet(text: str, name: str) -> float:
     """Return the highest share of letters beyond ASCII in one alphabet; odd signs reduce it."""
     odd = sum(_is_odd(text, at) for at, sign in enumerate(text) if not sign.isascii())
-    words = (match[0] for match in _WORD.finditer(text) if not match[0].isascii())
+    words = (match[0] for match in re.finditer(_WORD, text) if not match[0].isascii())
     found = (
         (word, [sign for sign in word if not sign.isascii() and sign not in _NEUTRAL])
         for word in words

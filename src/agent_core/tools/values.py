@@ -46,7 +46,7 @@ SMALL_BYTES = 1_024
 _MAX_REASON = 300
 _TOO_DEEP = "(nested too deeply)"
 _WITHIN_ITSELF = "(contains itself)"
-_CONTROLS = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")
+_CONTROLS = r"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]"
 _LISTS: tuple[type[Any], ...] = (list, tuple, Sequence, AbstractSet, MappingView)
 _WRITTEN: tuple[type[Any], ...] = (
     str,
@@ -299,7 +299,7 @@ def read_text(content: bytes) -> str | None:
         text = content.decode()
     except UnicodeDecodeError:
         return None
-    return None if _CONTROLS.search(text) else text
+    return None if re.search(_CONTROLS, text) else text
 
 
 def text_of(value: object) -> str:

@@ -57,9 +57,9 @@ _MAX_ARGUMENT = 131_071
 """Longest single argument that Linux accepts, in bytes."""
 _MAX_WORDS = 5_000
 
-_BETWEEN = re.compile(r"[\s'\"=;|&<>()`,:{}]+")
-_ADDRESS = re.compile(r"\b(?!file:)[a-z][a-z0-9+.-]{0,31}://[^\s'\"`;|&<>()]*", re.IGNORECASE)
-_DIVISION = re.compile(r"(?<=\w\s)//?(?=\s\w)")
+_BETWEEN = r"[\s'\"=;|&<>()`,:{}]+"
+_ADDRESS = r"(?i)\b(?!file:)[a-z][a-z0-9+.-]{0,31}://[^\s'\"`;|&<>()]*"
+_DIVISION = r"(?<=\w\s)//?(?=\s\w)"
 _HOME_VARIABLE = re.compile(r"\$(?:HOME\b|\{HOME\})")
 _FOLDER_VARIABLE = re.compile(r"(?:\$PWD\b|\$\{PWD\}|~\+)(?=/|$)")
 _OF_ANOTHER_PROCESS = (Path("/proc"), Path("/dev"))  # the target depends on the process that looks
@@ -89,7 +89,7 @@ _INIT = re.compile(r"-q|--quiet|-b|--initial-branch(?:=.*)?|[^-].*", re.DOTALL)
 """Words of `git init` that bring in no hooks."""
 
 _TESTS = frozenset(("[", "test"))
-_PATH = re.compile(r"(?=.*[/.])[^-\s'\"=;|&<>()`,:{}$*?\[][^\s'\"=;|&<>()`,:{}$*?\[]*")
+_PATH = r"(?=.*[/.])[^-\s'\"=;|&<>()`,:{}$*?\[][^\s'\"=;|&<>()`,:{}$*?\[]*"
 """Word that is read as a path even if nothing of that name exists yet."""
 
 
@@ -583,7 +583,7 @@ def _find_named_places(
             if Path(os.path.normpath(base / word)) in STREAMS:
                 continue
             found = list(_resolve(policy, word, base))
-            is_path = word in opened or _PATH.fullmatch(word)
+            is_path = word in opened or re.fullmatch(_PATH, word)
             likely = [str(each.path) for each in found[:1]] if is_path else []
             names = [str(each.path) for each in found]
             # A name may be too long for `Path.exists`.
@@ -617,7 +617,7 @@ def _find_named_places(
     return reason, tuple(dict.fromkeys([*own, *sensitive, *outside])), tuple(dict.fromkeys(paths))
 
 
-_OWN_PROGRAM = re.compile(r"(?:.*/)?soong-agent|agent_core(?:\.cli(?:\.__main__)?)?")
+_OWN_PROGRAM = r"(?:.*/)?soong-agent|agent_core(?:\.cli(?:\.__main__)?)?"
 _CHANGES = {
     "config": ("set", "unset"),
     "permissions": ("add", "forget"),
@@ -632,7 +632,7 @@ def _changed_settings(view: CommandView) -> str | None:
 
     It names no file, and yet writes those that tools do not write.
     """
-    own = [at for at, word in enumerate(view.argv) if _OWN_PROGRAM.fullmatch(word)]
+    own = [at for at, word in enumerate(view.argv) if re.fullmatch(_OWN_PROGRAM, word)]
     rest = view.argv[own[0] + 1 :] if own else ()
     for at, word in enumerate(rest):
         actions = _CHANGES.get(word, ())
@@ -665,7 +665,7 @@ def _words(argv: Iterable[str]) -> Iterator[str]:
     behind a short option.
     """
     for argument in argv:
-        pieces = _BETWEEN.split(_DIVISION.sub(" ", _ADDRESS.sub(" ", argument)))
+        pieces = re.split(_BETWEEN, re.sub(_DIVISION, " ", re.sub(_ADDRESS, " ", argument)))
         for word in (argument, *(piece for piece in pieces if piece != argument)):
             if word:
                 yield word

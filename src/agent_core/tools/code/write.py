@@ -26,7 +26,7 @@ from agent_core.tools.text import SAMPLE_BYTES, DecodedText, Encoding
 from agent_core.tools.workspace import ResolvedPath, Workspace, code_tool
 from agent_core.types import ToolPermission
 
-_PLAN_NAME = re.compile(r"[a-z0-9_-]{1,80}\.md")
+_PLAN_NAME = r"[a-z0-9_-]{1,80}\.md"
 
 _MAX_DIFF = 1_000_000
 """Characters of a diff in a question, which is there as a whole."""
@@ -267,4 +267,4 @@ def _check_plan_name(workspace: Workspace, place: ResolvedPath) -> bool:
 def _is_plan(workspace: Workspace, place: ResolvedPath) -> bool:
     """Return whether a file lies in the plans folder itself and has the name of a plan."""
     is_there = workspace.plans_dir == place.path.parent
-    return is_there and _PLAN_NAME.fullmatch(place.path.name) is not None
+    return is_there and re.fullmatch(_PLAN_NAME, place.path.name) is not None

@@ -79,7 +79,11 @@ async def start_uncancelled(work: Coroutine[Any, Any, T]) -> T:
     Raises:
         asyncio.CancelledError: the caller was cancelled; the work is done nevertheless.
     """
-    return await finish_uncancelled(begin(work))
+    try:
+        awaited = work.send(None)
+    except StopIteration as end:
+        return end.value
+    return await finish_uncancelled(_rest(work, awaited))
 
 
 def begin(work: Coroutine[Any, Any, T]) -> "asyncio.Future[T]":
@@ -96,11 +100,12 @@ def begin(work: Coroutine[Any, Any, T]) -> "asyncio.Future[T]":
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         done.set_result(end.value)
         return done
+    return asyncio.create_task(_rest(work, awaited))
 
-    async def rest() -> T:
-        return await _continue(work, awaited)
 
-    return asyncio.create_task(rest())
+async def _rest(work: Coroutine[Any, Any, T], awaited: Any) -> T:
+    """Continue work that waits for `awaited`, in the task that awaits this."""
+    return await _continue(work, awaited)
 
 
 @coroutine

@@ -318,7 +318,10 @@ class ModelConfig(Section):
     @property
     def is_window_fixed(self) -> bool:
         """True if the window is the same in every process that reads these settings."""
-        return not self.is_window_assumed and self._window_from != "server"
+        source = self._window_from
+        if self.context_window is not None and source != "another":
+            return source != "server"
+        return self._service_window is not None
 
     def with_window(self, window: int) -> "ModelConfig":
         """Copy the model, with the context window that its server has named."""

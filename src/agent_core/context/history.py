@@ -151,7 +151,8 @@ class MessageHistory:
         self._loaded += loaded
         if seen == 0 or is_compacted:
             self._look_up()
-        self._settle(loaded, is_first=seen == 0, is_compacted=is_compacted)
+        if loaded or seen == 0 or is_compacted:  # as in few turns
+            self._settle(loaded, is_first=seen == 0, is_compacted=is_compacted)
         if is_compacted:
             self.rebuild()
         else:
@@ -236,8 +237,6 @@ class MessageHistory:
     def _settle(self, new: Sequence[Node], *, is_first: bool, is_compacted: bool) -> None:
         """Determine the instruction files that belong to the system part from now on."""
         files = [node for node in new if node.node_type is NodeType.INSTRUCTION_CONTEXT]
-        if not (files or is_first or is_compacted):
-            return  # as in nearly every turn
         if is_first:
             self.former = frozenset(node.node_id for node in files)
         if is_first and self.settled is None:

@@ -380,6 +380,9 @@ class Journal:
 
     def _take(self, end: JournalEnd | None = None) -> Batch:
         """Return everything that waits, as one batch."""
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
         nodes, events, change = self._nodes, self._events, self._change
         self._nodes, self._events, self._change = [], [], None
         delivered, self._delivered = self._delivered, []

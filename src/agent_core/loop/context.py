@@ -20,6 +20,7 @@ from agent_core.tools.limits import ResultLimiter
 from agent_core.tools.registry import Toolbox
 from agent_core.types import (
     FINAL_ANSWER,
+    NO_USAGE,
     AgentStatus,
     EndReason,
     ErrorPayload,
@@ -185,7 +186,7 @@ class Outcome(Struct, frozen=True):
 
     end_reason: EndReason | None
     text: str = ""
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = NO_USAGE
     turns: int = 0
     error: ErrorPayload | None = None
     output: Any = None
@@ -231,7 +232,7 @@ class RunStats(Struct):
     """
 
     call_ids: set[str] = field(default_factory=set[str])
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = NO_USAGE
     turns: int = 0
     answer: list[str] = field(default_factory=list[str])
     continuations: int = 0
@@ -406,8 +407,8 @@ def _end(path: Sequence[Node], outcome: Outcome, *, run_id: str, began: bool) ->
     }
     if outcome.error is not None:
         payload["error"] = outcome.error.model_dump(mode="json")
-    payload |= outcome.metadata
-    status = outcome.status
+    metadata, status = outcome.metadata, outcome.status
+    payload |= metadata
     loop_event, run_event = _CLOSING[status]
     level = EventLevel.ERROR if status is RunStatus.FAILED else EventLevel.INFO
     events = [EventDraft(run_event, payload, level)]
@@ -422,7 +423,7 @@ def _end(path: Sequence[Node], outcome: Outcome, *, run_id: str, began: bool) ->
         turn_count=outcome.turns,
         usage=outcome.usage,
         error=outcome.error,
-        metadata=outcome.metadata or None,
+        metadata=metadata or None,
         has_prompt_node=any(map(_is_message, mine)),
     )
     return JournalEnd(events, change, _AGENT_STATUS[status], resting_id)

@@ -589,7 +589,7 @@ def _answer(
     draft = Draft(Role.TOOL, [block], metadata=facts, flags=flags)
     node = journal.add(draft, event, payload=payload, level=level, tool_call_id=call.tool_call_id)
     (clean,) = node.results
-    metadata = {key: clean.metadata[key] for key in result.metadata}
+    metadata = {key: clean.metadata[key] for key in result.metadata} if result.metadata else {}
     return result.model_copy(
         update={"content": clean.content, "error": clean.error, "metadata": metadata}
     )

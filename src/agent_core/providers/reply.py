@@ -61,7 +61,8 @@ class _Growing:
         if not last and text and "\ud800" <= text[-1] <= "\udbff":
             self.fresh.append(text[-1])
             text = text[:-1]
-        text = join_surrogates(text)
+        if not text.isascii():
+            text = join_surrogates(text)
         self._shown.write(text)
         return text
 
@@ -254,14 +255,19 @@ class ReplyAccumulator:
     def add_text(self, piece: str) -> None:
         """Add text; a new block begins after reasoning or a call."""
         part = self._parts[-1] if self._parts else None
-        if type(part) is ProseDraft and part.fresh and not part.is_reasoning:
-            part.fresh.append(piece)  # nearly every piece of a reply
-        else:
-            self._grow(piece, is_reasoning=False)
+        if type(part) is not ProseDraft or part.is_reasoning:
+            part = self.open_prose(is_reasoning=False)
+        if not part.fresh:
+            self._touched.append(part)
+        part.fresh.append(piece)
 
     def add_reasoning(self, piece: str, **metadata: Any) -> ProseDraft:
         """Add reasoning; a new block, with `metadata`, begins after text or a call."""
-        return self._grow(piece, is_reasoning=True, **metadata)
+        part = self._parts[-1] if self._parts else None
+        if type(part) is not ProseDraft or not part.is_reasoning:
+            part = self.open_prose(is_reasoning=True, **metadata)
+        self.feed(part, piece)
+        return part
 
     def open_prose(self, *, is_reasoning: bool, **metadata: Any) -> ProseDraft:
         """Begin a block of text or reasoning explicitly; fill it with `feed`."""
@@ -414,15 +420,6 @@ class ReplyAccumulator:
     def _is_taken(self, call_id: str) -> bool:
         before = _CALL_IDS.get_all(self._history, _call_ids_of)
         return call_id in self._ids or call_id in chain.from_iterable(before)
-
-    def _grow(self, piece: str, *, is_reasoning: bool, **metadata: Any) -> ProseDraft:
-        part = self._parts[-1] if self._parts else None
-        if type(part) is not ProseDraft or part.is_reasoning is not is_reasoning:
-            part = self.open_prose(is_reasoning=is_reasoning, **metadata)
-        if not part.fresh:
-            self._touched.append(part)
-        part.fresh.append(piece)
-        return part
 
 
 _BROKEN_STOPS = frozenset(

@@ -2,7 +2,7 @@
 
 import logging
 import traceback
-from collections.abc import Callable, Mapping, Sequence, Set as AbstractSet
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set as AbstractSet
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,6 @@ from agent_core.context.system_prompt import system_block
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode, ProviderError, StorageError
 from agent_core.loop import require_whole, stream_reply
 from agent_core.providers.base import (
-    Preflight,
     ProviderAdapter,
     ProviderRegistry,
     RawExchange,
@@ -49,6 +48,9 @@ if TYPE_CHECKING:
     from agent_core.telemetry.spans import Telemetry
 
 logger = logging.getLogger(__name__)
+
+_Ready = Callable[[], Awaitable[None]]
+"""See `Preflight.require_ready`."""
 
 NO_CHANGES: Mapping[str, Any] = {}
 """For a run that changes no setting of its model."""
@@ -81,6 +83,7 @@ class Models:
         self._traces = traces
         self._telemetry = telemetry
         self._config = config
+        self._sized: ModelConfig | None = None  # the last one whose window was known
         self.scale = TokenScale()
         self.prices = Prices()
         self.budgets = Budgets(store, config.budget, scale=self.scale.of)
@@ -115,7 +118,10 @@ class Models:
 
     async def sized(self, model: ModelConfig) -> ModelConfig:
         """Return the model with its window: asked of its server where the settings have none."""
+        if model is self._sized:
+            return model
         if not model.is_window_assumed:
+            self._sized = model
             return model
         sized = await self._windows.ask(model)
         if model is self._base and sized is not model:
@@ -183,9 +189,11 @@ class Models:
                 configuration cannot be used.
         """
         adapter = self._own_adapter(model)
-        if isinstance(adapter, Preflight):
+        # A check of the whole protocol would take a large part of what a start takes.
+        require_ready: _Ready | None = getattr(adapter, "require_ready", None)
+        if require_ready is not None:
             try:
-                await adapter.require_ready()
+                await require_ready()
             except ProviderError as error:  # caused by the settings, not by a call
                 raise ConfigError(error.code, error.message, details=error.details) from error
         if model.provider_tools:

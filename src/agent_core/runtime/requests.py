@@ -101,12 +101,19 @@ class RunRequests:
         if dispatcher is None and placement is not ANYWHERE:
             placement.require_one_machine()
         is_here = dispatcher is None or placement.here or prompt is None
-        begins = RunIdentity(
+        begins = RunIdentity.of_checked(
             session_id=session_id,
             agent_id=new_id("agent"),
             run_id=new_id("run"),
             role=ROLES[mode][1],
+            agent_definition_id=None,
             mode=mode,
+            permission_mode="ask",
+            parent_agent_id=None,
+            parent_run_id=None,
+            root_run_id=None,
+            task=None,
+            questions_wait=False,
         )
         given, options = options, await self._settled(options, begins)
         model = self._models.resolve(instead=options.model, provider_tools=options.provider_tools)

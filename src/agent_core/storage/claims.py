@@ -44,6 +44,7 @@ from agent_core.text import plural
 from agent_core.types import (
     LAST_TURN,
     LEASE,
+    NO_USAGE,
     AgentRecord,
     AgentStatus,
     Claim,
@@ -62,7 +63,6 @@ from agent_core.types import (
     RunStatus,
     SessionRecord,
     SessionStatus,
-    Usage,
     is_cut_off,
     utc_now,
 )
@@ -462,7 +462,7 @@ def run_of(opening: NewRun, session: SessionRecord, agent_id: str, now: datetime
         end_node_id=None,
         end_reason=None,
         turn_count=0,
-        usage=Usage(),
+        usage=NO_USAGE,
         error=None,
         metadata=opening.run_metadata,
         created_at=now,

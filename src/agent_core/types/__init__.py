@@ -16,6 +16,7 @@ from agent_core.types.budget import (
 from agent_core.types.content import (
     CHANGED,
     NO_FLAGS,
+    NO_USAGE,
     OPAQUE,
     REDACTED,
     SESSION_ID_PATTERN,
@@ -207,6 +208,7 @@ __all__ = [
     "MODEL_KEY",
     "NEVER_BEGAN",
     "NO_FLAGS",
+    "NO_USAGE",
     "OPAQUE",
     "REDACTED",
     "REFUSED_CALL",

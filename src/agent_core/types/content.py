@@ -4,13 +4,14 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import partial
 from operator import not_
 from typing import Annotated, Any, Literal, Self
 
+from msgspec import Struct
 from pydantic import (
     AfterValidator,
     AwareDatetime,
@@ -239,6 +240,21 @@ class Usage(Frozen):
             is_estimated=self.is_estimated or other.is_estimated,
             raw_usage={},
         )
+
+
+NO_USAGE = Usage.of_checked(
+    input_tokens=0,
+    output_tokens=0,
+    total_tokens=0,
+    cache_read_tokens=0,
+    cache_write_tokens=0,
+    cache_write_1h_tokens=0,
+    reasoning_tokens=0,
+    cost=None,
+    is_estimated=False,
+    raw_usage={},
+)
+"""The usage of no call."""
 
 
 def _added_cost(one: Usage, other: Usage) -> float | None:
@@ -517,14 +533,13 @@ _FLAGS = tuple(flag.name for flag in fields(NodeFlags))
 NO_FLAGS = NodeFlags()
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+class Draft(Struct, frozen=True):
     """A conversation item that has not been stored yet."""
 
     role: Role
     content: Sequence[ContentBlock]
     node_type: NodeType = NodeType.MESSAGE
-    metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    metadata: Mapping[str, Any] = {}
     token_count: int = 0
     flags: NodeFlags = NO_FLAGS
 

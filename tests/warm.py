@@ -62,6 +62,8 @@ _TESTS = Path(__file__).resolve().parent
 _FOLDERS = (_TESTS, _TESTS.parent / "examples")
 _CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine())
 _CLONE_PARENT = 0x8000
+_MADV_COLLAPSE = 25
+_HUGE = 1 << 21
 _FIRST_FREE = 300  # above all descriptors of the stock
 _AT_START = ("LANG", "LC_", "LD_", "MALLOC", "PYTHON")  # read when a process begins
 _HEEDED = (  # by a copy as well
@@ -332,8 +334,11 @@ def _load() -> None:
         if model.__module__.startswith("agent_core."):
             model.model_rebuild(raise_errors=False)
     _fill_caches()
+    with warnings.catch_warnings():  # at its end, what has been warned of is forgotten
+        _rehearse()
     gc.collect()
     gc.freeze()
+    _use_huge_pages()
 
 
 def _fill_caches() -> None:
@@ -352,6 +357,53 @@ def _load_package(name: str) -> None:
         if found.name.rpartition(".")[2] != "__main__" and "testing" not in found.name:
             with contextlib.suppress(ImportError):
                 importlib.import_module(found.name)
+
+
+def _rehearse() -> None:
+    """Carry out a run and a list, so that copies find patterns, schemas and texts prepared."""
+    environ, words = dict(os.environ), sys.argv
+    streams = sys.stdin, sys.stdout, sys.stderr
+    main: Any = importlib.import_module("agent_core.cli").main
+    with (
+        tempfile.TemporaryDirectory(prefix="soong-agent-warm-") as place,
+        Path(os.devnull).open("r+", encoding="utf-8") as null,
+    ):
+        home, project = Path(place, "home"), Path(place, "project")
+        home.mkdir()
+        shutil.copytree(_TESTS.parent / "examples" / "hello-project", project)
+        replies = json.dumps(str(_TESTS.parent / "examples" / "hello-replies.json"))
+        (home / "config.toml").write_text(
+            f'[model]\nprovider = "scripted"\nname = "m"\ncontext_window = 32768\npath = {replies}',
+            encoding="utf-8",
+        )
+        os.environ["SOONG_AGENT_HOME"] = str(home)
+        sys.stdin = sys.stdout = sys.stderr = null
+        try:
+            for command in (["run", "--mode", "accept-edits", "Fix the typo."], ["sessions"]):
+                sys.argv = ["soong-agent", *command, "--path", str(project)]
+                with contextlib.suppress(SystemExit):
+                    main()
+        finally:
+            sys.stdin, sys.stdout, sys.stderr = streams
+            sys.argv = words
+            os.environ.clear()
+            os.environ.update(environ)
+    assert threading.active_count() == 1, "a copy would be without the threads of the rehearsal"
+
+
+def _use_huge_pages() -> None:
+    """Have the system keep this memory in a few large pages: it copies their table for each copy.
+
+    That halves what a short command costs. Linux before 6.1 cannot, which only takes longer.
+    """
+    advise = ctypes.CDLL(None).madvise
+    advise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
+        area, rights, _, _, inode, *name = line.split()
+        if rights == "rw-p" and inode == "0" and name in ([], ["[heap]"]):
+            begin, end = (int(each, 16) for each in area.split("-"))
+            for page in range(-(-begin // _HUGE) * _HUGE, end - _HUGE + 1, _HUGE):
+                advise(page, _HUGE, _MADV_COLLAPSE)
 
 
 def _subclasses(of: type[Any]) -> Iterable[type[Any]]:

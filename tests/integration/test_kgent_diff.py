@@ -213,7 +213,7 @@ OF_BOTH_ENGINES = [  # the protocol that Pydantic AI asks in does not have the s
     ("name", "engine"),
     [
         *((name, "core") for name in CONTRADICTIONS),
-        *((name, "pydantic_ai") for name in sampled(OF_BOTH_ENGINES, keep=3)),
+        *((name, "pydantic_ai") for name in sampled(OF_BOTH_ENGINES, keep=1)),
     ],
 )
 def test_two_runs_differ_in(tmp_path: Path, engine: str, name: str) -> None:
@@ -355,7 +355,8 @@ def originals(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Two equal runs, which tests copy."""
     script: list[Reply] = [PRINTS, "Done."]
     one, other = conduct(tmp_path_factory.mktemp("originals"), script, script)
-    assert areas(one, other) == {}
+    copies = [shutil.copytree(root, root.parent / "copy", symlinks=True) for root in (one, other)]
+    assert areas(*copies) == {}
     return one, other
 
 
@@ -374,7 +375,6 @@ def test_no_difference_of_the_conversation_is_overlooked(
     equal: tuple[Path, Path], name: str
 ) -> None:
     one, other = equal
-    assert areas(one, other) == {}
     EDITS[name](other)
     (found,) = [each for each in compare_runs(one, other) if each.area == "conversation"]
     assert found.change == ("removed" if "no conversation" in name else "changed")

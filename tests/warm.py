@@ -55,7 +55,7 @@ _CACHING = (
     "agent_core.tools.schema",
     "agent_core.config.models",
     "agent_core.tools.sensitive",
-    "prompt_toolkit.key_binding.defaults",
+    "prompt_toolkit.application.application",
 )
 _SCRIPTS = ("soong-agent",)
 _TESTS = Path(__file__).resolve().parent
@@ -343,12 +343,15 @@ def _load() -> None:
 
 def _fill_caches() -> None:
     """Make what nearly every command would make: a fifth of the work of a short one."""
-    schema, settings, paths, keys = map(importlib.import_module, _CACHING)
+    schema, settings, paths, prompt = map(importlib.import_module, _CACHING)
     for model in list(_subclasses(schema.Arguments)):
         schema.model_schema(model)
     entries = settings.ToolsConfig().sensitive_paths
-    paths.SensitivePaths(entries, project=Path("/"))
-    keys.load_key_bindings()
+    paths.SensitivePaths(entries, project=Path("/")).hold(Path("/a/b"))
+    # A prompt begins with a thousand bindings of keys, the same in every process.
+    bindings = prompt.load_key_bindings()
+    assert bindings.bindings
+    prompt.load_key_bindings = lambda: bindings
 
 
 def _load_package(name: str) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -16,7 +17,7 @@ from agent_core.cli.chat.recap import Recap, read_recap
 from agent_core.cli.command import execute
 from agent_core.errors import AgentCoreError
 from agent_core.history.reading import MessageEntry
-from isolation import Home
+from isolation import Home, fresh_folder
 from runtimes import CONFIG, runtime
 from sweeps import sampled
 
@@ -104,6 +105,8 @@ OF_SQLITE = {
 
 ORDER = ("first", "second", "third")
 Tell = Callable[..., tuple[int, str, str]]
+SCHEMA: list[jsonschema.Draft202012Validator] = []
+"""Of an exported session, once it was printed."""
 
 
 async def hold(home: Home, project: Path, config: str = CONFIG) -> None:
@@ -158,20 +161,29 @@ def examine(tell: Tell, problem: str, *, searches: bool = True) -> None:
     if problem:
         lines = [json.loads(line) for line in out.splitlines()]
         assert lines[-1]["type"] == "damage"
-        _, schema, _ = tell("schema", "session")
-        jsonschema.validate(lines[-1], json.loads(schema))
+        if not SCHEMA:  # to check a schema takes longer than to use it
+            SCHEMA.append(jsonschema.Draft202012Validator(json.loads(tell("schema", "session")[1])))
+        SCHEMA[0].validate(lines[-1])
     if searches:
         code, out, err = tell("sessions", "search", "third answer")
         assert code == 0, err
         assert "the third answer" in out
 
 
+@pytest.fixture(scope="module")
+def held() -> tuple[Home, Path]:
+    """A home with two sessions, and their project."""
+    home, project = Home(fresh_folder("home", "held")), fresh_folder("project", "held")
+    asyncio.run(hold(home, project))
+    return home, project
+
+
 @pytest.mark.parametrize("damage", [*DAMAGE, *OF_SQLITE])
 def test_a_damaged_row_hides_no_other_one(
-    home: Home, project: Path, tell: Tell, damage: str, monkeypatch: pytest.MonkeyPatch
+    home: Home, held: tuple[Home, Path], tell: Tell, damage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(project)
-    asyncio.run(hold(home, project))
+    shutil.copytree(held[0].path, home.path, dirs_exist_ok=True)
+    monkeypatch.chdir(held[1])
     path, (sql, problem) = home.path / "sessions.sqlite", {**DAMAGE, **OF_SQLITE}[damage]
     with closing(sqlite3.connect(path)) as rows:
         rows.executescript(sql)

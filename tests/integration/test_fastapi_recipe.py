@@ -147,64 +147,61 @@ async def service(
     assert "Traceback" not in "".join(said), "".join(said)
 
 
-async def test_any_process_shows_a_run_and_takes_the_answer_to_its_question(
+async def test_two_processes_serve_the_runs_of_several_users(
     home: Home, project: Path, database_url: str
 ) -> None:
-    with ModelServer.in_thread([ASKS, say_what_came_of_it] * 3) as model:
+    """One service: runs and questions, other users, killed processes, and its end."""
+    replies = [*[ASKS, say_what_came_of_it] * 3, "hello", ASKS, say_what_came_of_it, ASKS]
+    with ModelServer.in_thread(replies) as model:
         async with service(home, project, model, database_url) as made:
-            for number in range(3):
-                run_id = await made.start(f"c{number}")
-                question = await made.question()
-                assert question["arguments"] == MAIL.arguments
-                assert (await made.get("/questions", "bob"))[1] == []
-                path = f"/questions/{question['id']}"
-                assert (await made.post(path, "bob", allow=True))[0] == 404
-                assert (await made.post(path, allow=True))[0] == 200
-                assert (await made.post(path, allow=True))[0] == 409
-                assert await made.text_of(run_id) in {"It is sent.", ""}
-    sent = [request.text for request in model.requests if "sent 2 characters" in request.text]
-    assert len(sent) == 3
+            await answer_in_any_process(made)
+            sent = [request.text for request in model.requests if "sent 2 char" in request.text]
+            assert len(sent) == 3
+            await keep_users_apart(made)
+            await answer_after_a_kill(made)
+            await end_with_an_open_stream(made)
     offered = [each["function"]["name"] for r in model.requests for each in r.body["tools"]]
     assert set(offered) == {"send_mail"}
 
 
-async def test_a_question_outlives_the_process_that_asked_it(
-    home: Home, project: Path, database_url: str
-) -> None:
-    with ModelServer.in_thread([ASKS, say_what_came_of_it]) as model:
-        async with service(home, project, model, database_url) as made:
-            run_id = await made.start()
-            question = await made.question()
-            for pid in made.workers:
-                os.kill(pid, signal.SIGKILL)
-            await made.started(4)  # the supervisor has started others
-            assert (await made.post(f"/questions/{question['id']}", allow=True))[0] == 200
-            await made.text_of(run_id)
+async def answer_in_any_process(made: Service) -> None:
+    for number in range(3):
+        run_id = await made.start(f"c{number}")
+        question = await made.question()
+        assert question["arguments"] == MAIL.arguments
+        assert (await made.get("/questions", "bob"))[1] == []
+        path = f"/questions/{question['id']}"
+        assert (await made.post(path, "bob", allow=True))[0] == 404
+        assert (await made.post(path, allow=True))[0] == 200
+        assert (await made.post(path, allow=True))[0] == 409
+        assert await made.text_of(run_id) in {"It is sent.", ""}
 
 
-async def test_a_stream_that_is_open_does_not_keep_the_service_from_ending(
-    home: Home, project: Path, database_url: str
-) -> None:
-    with ModelServer.in_thread([ASKS, say_what_came_of_it]) as model:
-        async with service(home, project, model, database_url) as made:
-            run_id = await made.start()
-            await made.question()
-            async with aclosing(made.events(run_id)) as shown:
-                assert (await anext(shown))[1]
-                made.process.send_signal(signal.SIGINT)
-                assert await asyncio.wait_for(made.process.wait(), 60) in {0, -signal.SIGINT, 130}
+async def keep_users_apart(made: Service) -> None:
+    run_id = await made.start("c1")
+    await made.text_of(run_id)
+    assert (await made.get(f"/runs/{run_id}/events", "bob"))[0] == 404
+    assert (await made.post(f"/runs/{run_id}/cancel", "bob"))[0] == 404
+    assert (await made.post("/runs/run_x/cancel"))[0] == 404
+    # "ann" with the chat "b-c1" and "ann-b" with "c1" would share a session.
+    assert (await made.post("/runs", "ann-b", text="Hi", chat="c1"))[0] == 401
+    assert (await made.post("/runs", text="", chat="c"))[0] == 400
 
 
-async def test_the_runs_of_others_cannot_be_seen(
-    home: Home, project: Path, database_url: str
-) -> None:
-    with ModelServer.in_thread(["hello"]) as model:
-        async with service(home, project, model, database_url) as made:
-            run_id = await made.start()
-            await made.text_of(run_id)
-            assert (await made.get(f"/runs/{run_id}/events", "bob"))[0] == 404
-            assert (await made.post(f"/runs/{run_id}/cancel", "bob"))[0] == 404
-            assert (await made.post("/runs/run_x/cancel"))[0] == 404
-            # "ann" with the chat "b-c1" and "ann-b" with "c1" would share a session.
-            assert (await made.post("/runs", "ann-b", text="Hi", chat="c1"))[0] == 401
-            assert (await made.post("/runs", text="", chat="c"))[0] == 400
+async def answer_after_a_kill(made: Service) -> None:
+    run_id = await made.start("killed")
+    question = await made.question()
+    for pid in made.workers:
+        os.kill(pid, signal.SIGKILL)
+    await made.started(4)  # the supervisor has started others
+    assert (await made.post(f"/questions/{question['id']}", allow=True))[0] == 200
+    await made.text_of(run_id)
+
+
+async def end_with_an_open_stream(made: Service) -> None:
+    run_id = await made.start("open")
+    await made.question()
+    async with aclosing(made.events(run_id)) as shown:
+        assert (await anext(shown))[1]
+        made.process.send_signal(signal.SIGINT)
+        assert await asyncio.wait_for(made.process.wait(), 60) in {0, -signal.SIGINT, 130}

@@ -14,6 +14,7 @@ import pytest
 
 from agent_core.providers.scripted import Calls, Hangs, Says, ScriptedCall, calls
 from agent_core.types import Usage
+from isolation import program_file
 from kgent.cli import main
 from kgent.engine.base import EngineEvent, EngineEventKind
 from kgent.review.verification import verify
@@ -22,7 +23,6 @@ from kgent.runtime.cancellation import Cancellation
 from kgent.runtime.options import RunOptions
 from kgent.runtime.runner import run
 from kgent.runtime.state import RunStatus
-from isolation import program_file
 from kgent_runs import lines, profile, state, types
 from model_server import ModelServer, Reply, Status
 from sweeps import is_whole

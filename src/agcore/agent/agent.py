@@ -69,8 +69,8 @@ _Deps = TypeVar("_Deps", default=None)
 _Asked = TypeVar("_Asked")
 
 
-class AgentParts(AgentSettings, total=False):
-    """Keywords of an agent: its parts, and default options of its turns."""
+class AgentParts(AgentSettings, Generic[DepsT], total=False):
+    """Keywords of an agent but `output_type`: its parts, and default options of its turns."""
 
     system_prompt: str | None
     model: Model | None
@@ -78,12 +78,19 @@ class AgentParts(AgentSettings, total=False):
     hooks: HookExecutor | None
     permissions: PermissionConfig | None
     config: AgentConfig | None
+    deps_type: "TypeForm[DepsT] | None"
+
+
+class TypedAgentParts(AgentParts[DepsT], Generic[DepsT, OutputT], total=False):
+    """Keywords of an agent."""
+
+    output_type: "TypeForm[OutputT]"
 
 
 _OF_ENGINE = {each.name for each in fields(EngineAgent)}
 """Settings that an agent of the engine has, too."""
 
-_PARTS = AgentParts.__annotations__.keys() - AgentSettings.__annotations__.keys()
+_PARTS = TypedAgentParts.__annotations__.keys() - AgentSettings.__annotations__.keys()
 """Keywords that are attributes, too."""
 
 
@@ -134,24 +141,10 @@ class Agent(AgentSpec[DepsT, OutputT]):
 
     @overload
     def __init__(
-        self: "Agent[_Deps, str]",
-        name: str | None = None,
-        instructions: "Instructions | None" = None,
-        *,
-        output_type: None = None,
-        deps_type: "TypeForm[_Deps] | None" = None,
-        **parts: Unpack[AgentParts],
-    ) -> None: ...
-
-    @overload
-    def __init__(
         self,
         name: str | None = None,
         instructions: "Instructions | None" = None,
-        *,
-        output_type: "TypeForm[OutputT]",
-        deps_type: "TypeForm[DepsT] | None" = None,
-        **parts: Unpack[AgentParts],
+        **parts: "Unpack[TypedAgentParts[DepsT, OutputT]]",
     ) -> None: ...
 
     @overload
@@ -161,8 +154,7 @@ class Agent(AgentSpec[DepsT, OutputT]):
         instructions: "Instructions | None" = None,
         *,
         output_type: "Outputs[OutputT]",
-        deps_type: "TypeForm[DepsT] | None" = None,
-        **parts: Unpack[AgentParts],
+        **parts: "Unpack[AgentParts[DepsT]]",
     ) -> None: ...
 
     @overload
@@ -172,28 +164,24 @@ class Agent(AgentSpec[DepsT, OutputT]):
         instructions: "Instructions | None" = None,
         *,
         output_type: "AnyOutput",
-        deps_type: "TypeForm[_Deps] | None" = None,
-        **parts: Unpack[AgentParts],
+        **parts: "Unpack[AgentParts[_Deps]]",
     ) -> None: ...
 
-    @lists_keywords(AgentParts)
+    @lists_keywords(TypedAgentParts)
     def __init__(
         self,
         name: str | None = None,
         instructions: "Instructions | None" = None,
-        *,
-        output_type: Any = None,
-        deps_type: Any = None,  # noqa: ARG002 - for type checkers
-        **parts: Unpack[AgentParts],
+        **settings: Any,
     ) -> None:
-        settings: dict[str, Any] = {**parts}
         given = {each: settings.pop(each, None) for each in _PARTS}
+        del given["deps_type"]  # for type checkers
         known = AgentSettings.__annotations__.keys()
         if unknown := settings.keys() - known:
             wrong = min(unknown)
             hint = hint_at_option(wrong, {*known, *_PARTS})
             raise TypeError(f"Agent() got an unexpected keyword argument {wrong!r}{hint}")
-        given |= {"name": name, "output_type": output_type, "settings": settings or None}
+        given |= {"name": name, "settings": settings or None}
         if callable(instructions):
             given["written_instructions"] = instructions
         elif given["system_prompt"] is None:

@@ -7,6 +7,7 @@ died, and records that a session was moved.
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -34,6 +35,7 @@ from agent_core.types import (
     SessionNote,
     StoredOptions,
     ToolCall,
+    call_ids_of,
     new_id,
     utc_now,
 )
@@ -118,6 +120,8 @@ class Journal:
 
     Attributes:
         active_node_id: the session's active node, if this journal has moved it.
+        complete: the number of nodes at the beginning of the path that are known to be complete:
+            the last of them is one to continue at, and every call on them is answered.
         failure: the reason why the store refused this run's history; the run cannot continue.
         shows_output: whether the output of a command is shown while it runs.
     """
@@ -139,6 +143,8 @@ class Journal:
         self.path = list(path)
         self.is_closing = self.is_abandoned = self.has_end = False
         self.active_node_id: str | None = None
+        self.complete = self._searched = 0
+        self._call_ids: set[str] = set()
         self._store = store
         self._stream = stream
         self._redactor = redactor
@@ -163,6 +169,18 @@ class Journal:
     def hold(self) -> None:
         """Keep what is recorded until `begin`: the row of the run does not exist yet."""
         self._is_held = True
+
+    def continue_path(self, path: Sequence[Node], call_ids: set[str]) -> None:
+        """Begin the path with complete nodes, on which these calls were made."""
+        self.path.extend(path)
+        self.complete = self._searched = len(path)
+        self._call_ids = call_ids
+
+    def call_ids(self) -> set[str]:
+        """Return the ids of all calls on the path, and of those that could not be stored."""
+        self._call_ids |= call_ids_of(islice(self.path, self._searched, None))[0]
+        self._searched = len(self.path)
+        return self._call_ids
 
     def begin(self, options: StoredOptions | None = None) -> None:
         """Mark the run and its agent as running, with the next write.

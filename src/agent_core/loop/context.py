@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -318,8 +319,10 @@ class RunStats(Struct):
         return Outcome(reason, "".join(self.answer), self.usage, self.turns)
 
 
-def resting_node(path: Sequence[Node]) -> Node | None:
+def resting_node(path: Sequence[Node], complete: int = 0) -> Node | None:
     """Return the node to continue at: the last one with nothing unfinished before it.
+
+    The first `complete` nodes are known to have nothing unfinished.
 
     A turn with a call that was cut short while it ran is left out as a whole, unless a call hands
     over what it had; calls that never began cut nothing short. An unanswered note to the model is
@@ -328,8 +331,8 @@ def resting_node(path: Sequence[Node]) -> Node | None:
     open_calls: set[str] = set()
     cut_calls: set[str] = set()
     hands_over = False
-    resting: Node | None = None
-    for node in path:  # the path of the whole session: do as little as possible per node
+    resting = path[complete - 1] if complete else None
+    for node in islice(path, complete, None):  # perhaps a whole session: as little as possible
         if node.metadata and node.is_partial:
             if not (results := node.results):
                 continue
@@ -379,14 +382,14 @@ async def _settle(journal: Journal, outcome: Outcome, on_end: OnEnd, *, began: b
     if outcome.stop_objection is not None:
         outcome = replace(outcome, stop_objection=journal.clean(outcome.stop_objection))
     try:
-        end = _end(journal.path, outcome, run_id=journal.run.run_id, began=began)
+        end = _end(journal, outcome, began=began)
         await journal.close(end, on_stored=partial(on_end, outcome))
     except Exception as error:  # noqa: BLE001 - whatever it is, the run must have an end
         failed = _clean(journal, ErrorPayload.of(_as_core_error(error)))
         outcome = replace(outcome, end_reason=EndReason.FAILED, error=failed)
     else:
         return outcome
-    end = _end(journal.path, outcome, run_id=journal.run.run_id, began=began)
+    end = _end(journal, outcome, began=began)
     try:
         await journal.close(end, on_stored=partial(on_end, outcome))
     except Exception:  # noqa: BLE001 - the first failure is the one that counts
@@ -395,11 +398,12 @@ async def _settle(journal: Journal, outcome: Outcome, on_end: OnEnd, *, began: b
     return outcome
 
 
-def _end(path: Sequence[Node], outcome: Outcome, *, run_id: str, began: bool) -> JournalEnd:
-    mine = [node for node in path if node.run_id == run_id]
+def _end(journal: Journal, outcome: Outcome, *, began: bool) -> JournalEnd:
+    path, run_id = journal.path, journal.run.run_id
+    mine = [node for node in islice(path, journal.complete, None) if node.run_id == run_id]
     if outcome.end_reason is None:
         return _pause(path, mine, outcome)
-    resting = resting_node(path)
+    resting = resting_node(path, journal.complete)
     payload = {
         "end_reason": outcome.end_reason,
         "turns": outcome.turns,

@@ -39,7 +39,6 @@ from agent_core.types import (
     NodeType,
     StopReason,
     Usage,
-    call_ids_of,
     user_text,
 )
 
@@ -184,7 +183,7 @@ async def begin(ctx: RunContext, prompt: Draft, stats: RunStats) -> RunContext:
     """
     ctx.journal.note(EventType.LOOP_STARTED, {"mode": ctx.run.mode, "role": ctx.run.role})
     left_off = await ctx.history.resume(ctx.journal)
-    stats.call_ids |= call_ids_of(ctx.journal.path)[0]
+    stats.call_ids = ctx.journal.call_ids()
     if ctx.toolbox.handover is not None:
         ctx = await ctx.toolbox.handover.restore(ctx)
     await ctx.extensions.run_started()

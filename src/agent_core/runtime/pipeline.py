@@ -449,7 +449,7 @@ class RunPipeline:
             self._store,
             record.session_id,
             is_new=is_new,
-            left=partial(self._table.path_left, record.session_id, record.run_id),
+            left=partial(self._table.left, record.session_id, record.run_id),
             known=partial(self._contexts.last_path, record.agent_id),
             is_message=record.prompt is not None,
             results=self._table.results,

@@ -10,6 +10,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakSet
 
+from msgspec import Struct
+
 from agent_core.agents.roles import WAIT_WORKERS
 from agent_core.aio import finish_uncancelled
 from agent_core.config.stores import RunWorkerConfig
@@ -27,6 +29,7 @@ from agent_core.types import (
     LEASE,
     REDACTED,
     Claim,
+    ClaimedRun,
     Draft,
     ErrorPayload,
     EventLevel,
@@ -70,16 +73,30 @@ _NOT_WHOLE = (
 )
 
 
+class LeftSession(Struct, frozen=True):
+    """A session as its last run in this process has left it.
+
+    Attributes:
+        claimed: the claim of that run, with the session as it is since.
+        path: the nodes up to the active one, which is complete.
+        call_ids: the ids of all calls on the path.
+    """
+
+    claimed: ClaimedRun
+    path: Sequence[Node]
+    call_ids: set[str]
+
+
 class SessionHistory:
     """The path that a session's next run continues.
 
     The first run of a new session has no path, and does not query the store. Neither does a run
     whose claim has found the session unchanged since the last run of this process: `left` returns
-    the path then, otherwise None. `known` returns the path that the last run here has shown; nodes
-    of it that came from the store are not read again. `from_node_id` is the node from which a child
-    continues; a user's run continues from the session's active node. With `is_message`, a note
-    before the run's message announces a change of the permission mode. `results` bounds the answers
-    to calls that were cut off.
+    the session then, otherwise None. `known` returns the path that the last run here has shown;
+    nodes of it that came from the store are not read again. `from_node_id` is the node from which
+    a child continues; a user's run continues from the session's active node. With `is_message`, a
+    note before the run's message announces a change of the permission mode. `results` bounds the
+    answers to calls that were cut off.
     """
 
     def __init__(
@@ -88,7 +105,7 @@ class SessionHistory:
         session_id: str,
         *,
         is_new: bool,
-        left: Callable[[], Sequence[Node] | None] = lambda: None,
+        left: Callable[[], "LeftSession | None"] = lambda: None,
         known: Callable[[], Sequence[Node]] = tuple,
         from_node_id: str | None = None,
         is_message: bool = True,
@@ -114,6 +131,15 @@ class SessionHistory:
         Raises:
             StorageError: the history cannot be read.
         """
+        left = self._left() if self._from is None else None
+        if left is None:
+            return await self._resume_stored(journal)
+        workers = await self._describe_uncollected(left.path, (), journal.run)
+        journal.continue_path(left.path, left.call_ids)
+        self._note_mode(journal, workers)
+        return None
+
+    async def _resume_stored(self, journal: Journal) -> ResumePoint | None:
         path, run_id = await self._find_path(), journal.run.run_id
         if not path:
             self._note_mode(journal)
@@ -228,8 +254,6 @@ class SessionHistory:
     async def _find_path(self) -> Sequence[Node]:
         from_node_id = self._from
         if from_node_id is None and not self._is_new:
-            if (left := self._left()) is not None:
-                return left
             session = await self._store.session(self._session_id)
             from_node_id = session.active_node_id if session else None
         return [] if from_node_id is None else await self._read(from_node_id)

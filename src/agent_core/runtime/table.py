@@ -1,7 +1,7 @@
 """The runs of this process: at work, or waiting for an answer."""
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextvars import copy_context
 from itertools import count
 from weakref import WeakValueDictionary
@@ -15,7 +15,7 @@ from agent_core.loop.inside import Inside, enclosing_runs
 from agent_core.loop.options import RunOptions
 from agent_core.providers.estimates import estimate_blocks
 from agent_core.redaction.redactor import JournalRedactor
-from agent_core.runtime.recovery import SessionHistory, SessionLeases
+from agent_core.runtime.recovery import LeftSession, SessionHistory, SessionLeases
 from agent_core.runtime.run import STARTED_BY_HOOK, Caller, Execute, Run, RunScope, identity_of
 from agent_core.storage.owners import Owner
 from agent_core.storage.store import SessionStore
@@ -39,18 +39,6 @@ class ParkedRun(Struct, frozen=True):
         """Return whether this process has the options that only the run's program can have."""
         stored = self.record.options
         return stored is None or not stored.needs_caller or self.caller.options is not None
-
-
-class LeftSession(Struct, frozen=True):
-    """A session as its last run in this process has left it.
-
-    Attributes:
-        claimed: the claim of that run, with the session as it is since.
-        path: the nodes up to the active one.
-    """
-
-    claimed: ClaimedRun
-    path: Sequence[Node]
 
 
 _MOST_LEFT = 64
@@ -191,10 +179,10 @@ class RunTable:
         left = self._left.get(session_id)
         return None if left is None else left.claimed
 
-    def path_left(self, session_id: str, run_id: str) -> Sequence[Node] | None:
-        """Return the path that a run continues, if its claim has found the session unchanged."""
+    def left(self, session_id: str, run_id: str) -> LeftSession | None:
+        """Return what a run continues, if its claim has found the session unchanged."""
         left = self._left.get(session_id)
-        return left.path if left is not None and left.claimed.run.run_id == run_id else None
+        return left if left is not None and left.claimed.run.run_id == run_id else None
 
     def forget_path(self, session_id: str) -> None:
         """Forget a session's path: its active node moves."""
@@ -211,7 +199,8 @@ class RunTable:
             return  # it was cut off, and few are
         changes = {"active_node_id": journal.active_node_id}
         session = claimed.session.model_copy(update=changes)
-        self._left[session_id] = LeftSession(replace(claimed, session=session), journal.path)
+        claimed = replace(claimed, session=session)
+        self._left[session_id] = LeftSession(claimed, journal.path, journal.call_ids())
         if len(self._left) > _MOST_LEFT:
             self._left.popitem(last=False)
 

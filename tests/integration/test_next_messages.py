@@ -5,12 +5,14 @@ import json
 import signal
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agent_core import AgentRuntime, RunStatus, StorageError
+from agent_core import AgentRuntime, RunStatus, StorageError, tool
 from agent_core.errors import ErrorCode
+from agent_core.providers.scripted import Calls, ScriptedCall, ScriptedProvider
 from agent_core.storage.sqlite import ReaderThreads
 from agent_core.types import ModelRequest, Node
 from isolation import Home, program_file
@@ -86,7 +88,7 @@ class Peer:
 
 
 @pytest.fixture
-async def peer(home: Home, project: Any) -> AsyncIterator[Peer]:
+async def peer(home: Home, project: Path) -> AsyncIterator[Peer]:
     home.write_config(CONFIG)
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, program_file(PEER), str(home.path), str(project)),
@@ -105,13 +107,11 @@ async def peer(home: Home, project: Any) -> AsyncIterator[Peer]:
 class Here:
     """This process' runtime: what its model was shown last."""
 
-    def __init__(self, home: Home, project: Any) -> None:
+    def __init__(self, home: Home, project: Path) -> None:
         self.requests: list[ModelRequest] = []
         self.home, self.project = home, project
 
     def open(self) -> AgentRuntime:
-        from agent_core.providers.scripted import ScriptedProvider  # noqa: PLC0415
-
         def answer(request: ModelRequest) -> str:
             self.requests.append(request)
             return f"reply {len(self.requests)} here"
@@ -125,7 +125,7 @@ class Here:
 
 
 @pytest.fixture
-def here(home: Home, project: Any) -> Here:
+def here(home: Home, project: Path) -> Here:
     return Here(home, project)
 
 
@@ -288,3 +288,27 @@ async def test_a_message_after_one_that_was_cancelled_or_has_failed_continues_at
             *(f"{'assistant' if t.startswith('reply') else 'user'}: {t}" for t in here.shown),
             f"assistant: reply {len(here.requests)} here",
         ]
+
+
+@tool(permission="readonly")
+async def add(a: int) -> int:
+    """Add one."""
+    return a + 1
+
+
+async def test_a_model_that_repeats_the_id_of_a_call_gets_another_in_every_message(
+    home: Home, project: Path
+) -> None:
+    call = Calls(calls=[ScriptedCall(name="add", arguments={"a": 1}, tool_call_id="call_0")])
+    script = [each for _ in range(4) for each in (call, "done")]
+    made = runtime(home, project, script)
+    made.register_tool(add)
+    async with made:
+        for text in ("one", "two", "three", "four"):
+            await ask(made, text)
+        page = await made.replay_session("s1")
+        ids = [call.tool_call_id for node in page.nodes for call in node.calls]
+        assert len(ids) == len(set(ids)) == 4
+        assert [each.tool_call_id for node in page.nodes for each in node.results] == ids
+        ends = [run.end_node_id for run in page.runs]
+        assert ends == [node.node_id for node in page.nodes if node.text == "done"]

@@ -3,7 +3,6 @@
 A value is data: it replaces `{{ name }}` once, and placeholders in it are not replaced.
 """
 
-import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, cast
@@ -21,6 +20,7 @@ from kgent.config.models import (
     has_parameter_type,
 )
 from kgent.errors import KgentError, config_error
+from kgent.governance.schemas import read_scalar
 
 _TEMPLATED_PARTS = {"profile", "deliverables", "checks"}
 _TEMPLATED = re.compile(
@@ -29,9 +29,6 @@ _TEMPLATED = re.compile(
 )
 """The keys of the texts that may contain parameters."""
 _PLACEHOLDER = re.compile(r"\{\{([^{}\n]*)\}\}")
-_INTEGER = re.compile(r"[+-]?\d{1,40}")
-_NUMBER = re.compile(r"[+-]?(\d{1,40}(\.\d{0,40})?|\.\d{1,40})([eE][+-]?\d{1,3})?")
-_TRUTH = {"true": True, "false": False}
 
 
 def set_parameters(config: KgentConfig, given: Mapping[str, ParameterValue]) -> KgentConfig:
@@ -149,34 +146,16 @@ def _explain_unknown(config: KgentConfig, name: str) -> str:
 
 
 def _read_value(name: str, spec: ParameterSpec, given: ParameterValue) -> ParameterValue:
-    value: ParameterValue | None = given
+    value: ParameterValue = given
     if isinstance(given, str) and spec.type != "string":
-        value = _READERS[spec.type](given.strip())
-    if value is None or not has_parameter_type(value, spec.type):
+        value = read_scalar(given.strip(), {spec.type})
+    if not has_parameter_type(value, spec.type):
         shown = shortened(str(given), 80)
         raise _invalid(name, f"must be {_TYPES[spec.type]}, not {shown!r}")
     if spec.choices is not None and value not in spec.choices:
         listed = ", ".join(map(str, spec.choices))
         raise _invalid(name, f"must be one of: {listed}")
     return value
-
-
-def _read_integer(text: str) -> int | None:
-    return int(text) if _INTEGER.fullmatch(text) else None
-
-
-def _read_number(text: str) -> int | float | None:
-    if _INTEGER.fullmatch(text):
-        return int(text)
-    value = float(text) if _NUMBER.fullmatch(text) else math.nan
-    return value if math.isfinite(value) else None
-
-
-_READERS: Mapping[str, Callable[[str], Any]] = {
-    "integer": _read_integer,
-    "number": _read_number,
-    "boolean": _TRUTH.get,
-}
 
 
 _TYPES = {

@@ -239,7 +239,7 @@ def _rows(
             header = plural(len(columns), "column")
             reason = f"{plural(len(values), 'value')}, and the header has {header}"
             raise _InvalidContentError(f"line {lines.line_num}: {reason}")
-        read = (_read_cell(text, kinds) for text, kinds in zip(values, types, strict=True))
+        read = (read_scalar(text, kinds) for text, kinds in zip(values, types, strict=True))
         yield lines.line_num, dict(zip(columns, read, strict=True))
 
 
@@ -280,8 +280,8 @@ def _find_part(root: Schema, place: object) -> Any:
     return found
 
 
-def _read_cell(text: str, kinds: set[str]) -> Any:
-    """Convert a cell to a type that its column may have; keep it as text if none fits."""
+def read_scalar(text: str, kinds: set[str]) -> Any:
+    """Convert a text to one of these types of JSON; keep it as it is if it fits none of them."""
     if not text and "null" in kinds:
         return None
     if kinds & {"integer", "number"} and _INTEGER.fullmatch(text):

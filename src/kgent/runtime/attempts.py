@@ -117,21 +117,15 @@ def revise(root: Path, prompt: str | None = None, **parts: Unpack[AttemptParts])
         raise sandbox_error("the prompt is empty")
     with _opened(root) as folder:
         _require(folder, "revised", _REVISABLE)
-        reason = _review_reason(folder.state)
-        if prompt is None and reason is None:
+        asked = folder.state.attempt.reason if folder.state.status is _S.revision_required else None
+        reason = (asked or "").partition(": ")[2].strip()
+        if prompt is None and not reason:
             raise sandbox_error(
                 "there is no prompt, and no reason of a review that asks for a revision"
             )
         said = reason and f"A review asks for a revision: {reason}"
         prompt = "\n\n".join(one for one in (prompt, said) if one)
         return _work(folder, "revise", parts, prompt=prompt)
-
-
-def _review_reason(state: RunState) -> str | None:
-    """Return the reason of the review that has asked for a revision of this run."""
-    if state.status is not RunStatus.revision_required:
-        return None
-    return (state.attempt.reason or "").partition(": ")[2].strip() or None
 
 
 def answer(

@@ -95,10 +95,6 @@ class _Outcome:
     check: DeliverableCheck | None = None
 
 
-def _code_of(error: BaseException) -> ErrorCode | None:
-    return error.code if isinstance(error, KgentError) else None
-
-
 class FolderRun:
     """One attempt at a run, in its folder; only this class writes its `run.json`."""
 
@@ -152,7 +148,8 @@ class FolderRun:
         except (asyncio.CancelledError, KeyboardInterrupt):
             return self._interrupt(outcome)
         except BaseException as error:  # noqa: BLE001 - every error ends the run
-            if self._cancellation.reason and _code_of(error) is ErrorCode.CANCELLED:
+            is_cancelled = isinstance(error, KgentError) and error.code is ErrorCode.CANCELLED
+            if self._cancellation.reason and is_cancelled:
                 return self._interrupt(outcome)
             failure = self._error_info(error, ErrorCategory.INTERNAL)
             return replace(outcome, failure=outcome.failure or failure)

@@ -186,7 +186,6 @@ def review(
             earlier = read_bytes(folder.root / TRANSCRIPT_FILE)
             context.records.transcript.continue_from(earlier.decode("utf-8", "replace"))
         continuation = Continuation(
-            state=_begin(folder, "review", by, said, context.records),
             manifest=folder.manifest(),
             prompt_at=read_prompt_at(folder.root),
             verdict=status,
@@ -194,8 +193,8 @@ def review(
             checks=state.checks,
         )
         task = FolderTask(
+            state=_begin(folder, "review", by, said, context.records),
             profile=profile,
-            config_path=Path(state.config_path),
             prompt=folder.prompt(),
             continuation=continuation,
         )
@@ -373,10 +372,10 @@ def _recover(folder: _Folder) -> None:
         context = folder.open_context(stack, fill_config(profile), Redactor({}), questions)
         _complete_events(root, state, context)
         task = FolderTask(
+            state=state,
             profile=profile,
-            config_path=Path(state.config_path),
             prompt=folder.prompt(),
-            continuation=Continuation(state=state, manifest=folder.manifest()),
+            continuation=Continuation(manifest=folder.manifest()),
         )
         folder.state = FolderRun(context, task).close_lost()
         folder.is_recovered = True
@@ -488,7 +487,6 @@ async def _work_async(
         if not is_prepared:
             remove_inputs(root)
         continuation = Continuation(
-            state=begin(context.records),
             manifest=folder.manifest(),
             is_prepared=is_prepared,
             has_new_prompt=not is_sent,
@@ -497,8 +495,8 @@ async def _work_async(
             changes=folder.changes,
         )
         task = FolderTask(
+            state=begin(context.records),
             profile=profile,
-            config_path=Path(state.config_path),
             prompt=last if prompt is None else prompt,
             inputs=inputs,
             continuation=continuation,

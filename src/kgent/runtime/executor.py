@@ -119,17 +119,10 @@ class FolderRun:
             RedactingCallback(event_callback, self._redactor) if event_callback else None
         )
         self._skills = SkillRegistry([])
-        earlier = self._earlier = task.continuation
-        if earlier is not None:
-            self._manifest, self._state = earlier.manifest, earlier.state
-            return
+        self._state, self._earlier = task.state, task.continuation
         self._manifest = SandboxManifest.of(context.sandbox_root)
-        self._state = RunState.of(
-            context.core_fields(),
-            context.config,
-            config_path=str(task.config_path),
-            when=context.records.now(),
-        )
+        if self._earlier is not None:
+            self._manifest = self._earlier.manifest
 
     async def run(self) -> RunResult:
         """Do the whole attempt, and leave a folder whose `run.json` has the final status.
@@ -249,7 +242,7 @@ class FolderRun:
         write_artifact_manifest(
             records, config.deliverables.required, is_left_out=self._is_own_entry
         )
-        data = {"path": str(self._task.config_path), "fingerprint": context.config_fingerprint}
+        data = {"path": self._state.config_path, "fingerprint": context.config_fingerprint}
         emit("config.loaded", f"profile {config.profile.id}", data)
         facts = {**fields, "engine": config.runtime.engine, "created": self._state.created_at}
         if self._earlier is not None:
@@ -312,7 +305,7 @@ class FolderRun:
     def _write_config(self, config: KgentConfig) -> None:
         clean = self._redactor.text
         self._files.put(
-            CONFIG_FILE, dump_config(config, origin=self._task.config_path, clean=clean)
+            CONFIG_FILE, dump_config(config, origin=self._state.config_path, clean=clean)
         )
 
     def _keep_sources(self) -> None:

@@ -37,7 +37,7 @@ from kgent.runtime.ids import RunIds
 from kgent.runtime.options import RunOptions, RunResult
 from kgent.runtime.preflight import refuse_obstacles
 from kgent.runtime.questions import AttemptQuestions
-from kgent.runtime.state import RunState, RunStatus
+from kgent.runtime.state import RUN_FILE, RunState, RunStatus, state_text
 from kgent.runtime.task import FolderTask, Means, start_texts
 from kgent.sandbox.inputs import find_inputs
 from kgent.sandbox.workspace import CONFIG_FILE, create_workspace, resolve_run_folder
@@ -112,14 +112,16 @@ async def run_async(
                 cancellation=cancellation or Cancellation(),
                 questions=AttemptQuestions(parks=config.runtime.unattended == "park"),
             )
-            texts = _first_texts(context, profile, prompt, chosen, origin)
-            await finish_in_thread(partial(create_workspace, context, texts, origin=origin))
+            fields, when = context.core_fields(), context.records.now()
+            state = RunState.of(fields, config, config_path=str(origin), when=when)
+            task = FolderTask(
+                state=state, profile=profile, prompt=prompt, inputs=inputs, options=chosen
+            )
+            texts = _first_texts(context, task)
+            await finish_in_thread(partial(create_workspace, context, texts))
         except Exception as error:  # noqa: BLE001 - there is no run; the result has the reason
             info = error_info(error, ErrorCategory.INTERNAL)
             return RunResult(**ids._asdict(), status=RunStatus.failed, error=info)
-        task = FolderTask(
-            profile=profile, config_path=origin, prompt=prompt, inputs=inputs, options=chosen
-        )
         result = await FolderRun(context, task, means, event_callback).run()
         stop_if_cancelled()
         return result
@@ -162,20 +164,16 @@ async def open_means(
     return Means(chosen, client, secrets)
 
 
-def _first_texts(
-    context: RunContext, profile: KgentConfig, prompt: str, options: RunOptions, origin: Path
-) -> dict[str, str]:
+def _first_texts(context: RunContext, task: FolderTask) -> dict[str, str]:
     """Return the files from which a run that is killed before its first record can be continued."""
-    clean, root = context.records.redactor.text, context.sandbox_root
-    state = RunState.of(
-        context.core_fields(),
-        context.config,
-        config_path=str(origin),
-        when=context.records.now(),
-    )
-    config = dump_config(relocated(profile, root), origin=origin, clean=clean)
-    texts = start_texts(state, prompt, options=options)
-    return {CONFIG_FILE: config} | {name: clean(text) for name, text in texts.items()}
+    clean, state = context.records.redactor.text, task.state
+    texts = start_texts(state, task.prompt, options=task.options)
+    profile = relocated(task.profile, context.sandbox_root)
+    return {
+        RUN_FILE: state_text(state.content(context.records.redactor)),
+        CONFIG_FILE: dump_config(profile, origin=state.config_path, clean=clean),
+        **{name: clean(text) for name, text in texts.items()},
+    }
 
 
 def select_engine(config: KgentConfig) -> AgentEngine:

@@ -45,7 +45,6 @@ class Continuation:
     """The run and the conversation that a later attempt continues.
 
     Attributes:
-        state: the run with the new attempt begun.
         manifest: the sandbox manifest of the last attempt.
         is_prepared: the run folder has the inputs, the skills and the script.
         has_new_prompt: the conversation gets the task's prompt; otherwise it continues as it is.
@@ -57,7 +56,6 @@ class Continuation:
         changes: differences in the model's folders since the last attempt.
     """
 
-    state: RunState
     manifest: SandboxManifest
     is_prepared: bool = True
     has_new_prompt: bool = False
@@ -74,16 +72,16 @@ class FolderTask:
     """The work of one attempt, as the caller and the profile state it.
 
     Attributes:
+        state: the run with this attempt begun.
         profile: as it was loaded, with the caller's overrides.
-        config_path: the file it was loaded from.
         prompt: the message to the model.
         inputs: the files that the run may read.
         options: those of the caller, for the record.
         continuation: what an attempt after the first one continues.
     """
 
+    state: RunState
     profile: KgentConfig
-    config_path: Path
     prompt: str
     inputs: Sequence[RunInput] = ()
     options: RunOptions = field(default_factory=RunOptions)

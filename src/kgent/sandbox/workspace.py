@@ -101,24 +101,21 @@ def records_of(version: int) -> tuple[str, ...]:
 def create_workspace(
     context: RunContext,
     contents: Mapping[str, str] = MappingProxyType({}),
-    *,
-    origin: Path = Path("unknown"),
 ) -> SandboxWorkspace:
     """Create the run folder with all initial files and folders, in one step, and lock it.
 
     It is created under another name and then renamed. So a partial folder is never seen under the
     final name, and a folder that is not empty is never replaced. Unfinished folders of runs that
     were killed are removed. `contents` are texts of the first files, so that a run that was killed
-    at any time can be continued; `origin` is the place of its profile.
+    at any time can be continued.
 
     Raises:
         KgentError: category `sandbox`; the folder is not empty, or it cannot be created.
     """
     root, records = context.sandbox_root, context.records
-    unfinished, when = records.files.unfinished, records.now()
-    fields = context.core_fields()
-    state = RunState.of(fields, context.config, config_path=str(origin), when=when)
-    text = state_text(state.content(records.redactor))
+    unfinished, fields, when = records.files.unfinished, context.core_fields(), records.now()
+    state = RunState.of(fields, context.config, config_path="unknown", when=when)
+    texts = {RUN_FILE: state_text(state.content(records.redactor)), **contents}
     try:
         make_private(root.parent)
         unfinished.clear()
@@ -130,8 +127,8 @@ def create_workspace(
                 for file in FILES:
                     os.close(open_descriptor(draft / file, _NEW_FILE, PRIVATE_FILE))
                 # Fails if the disk has no room for a run; later versions are written over it.
-                write_text(draft / RUN_FILE, text, errors="replace")
-                for file, content in contents.items():
+                write_text(draft / RUN_FILE, texts.pop(RUN_FILE), errors="replace")
+                for file, content in texts.items():
                     with suppress(OSError):  # the run itself fails if there is no room for these
                         write_text(draft / file, content, errors="replace")
                 lock = lock_events(draft)

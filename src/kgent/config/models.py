@@ -198,22 +198,27 @@ def has_parameter_type(value: ParameterValue, kind: str) -> bool:
             return isinstance(value, str)
 
 
-class InputSpec(Section):
-    """A file or folder that the run gets as `inputs/<name>`.
-
-    The name is `as`, by default the last part of the path. An `optional` input may be missing.
-    """
+class PathSpec(Section):
+    """A path with options; a path alone stands for it without any."""
 
     model_config = ConfigDict(serialize_by_alias=True)
 
     path: str = Field(min_length=1)
-    name: str | None = Field(default=None, alias="as")
-    optional: bool = False
 
     @model_validator(mode="before")
     @classmethod
     def _from_path(cls, value: Any) -> Any:
         return {"path": value} if isinstance(value, str) else value
+
+
+class InputSpec(PathSpec):
+    """A file or folder that the run gets as `inputs/<name>`.
+
+    The name is `as`, by default the last part of the path. An `optional` input may be missing.
+    """
+
+    name: str | None = Field(default=None, alias="as")
+    optional: bool = False
 
     @field_validator("name")
     @classmethod
@@ -366,24 +371,16 @@ class WorkspaceConfig(Section):
         return value
 
 
-class DeliverableSpec(Section):
+class DeliverableSpec(PathSpec):
     """A file that must exist when the run ends.
 
     `schema` is a JSON Schema for its content, or the path of a file that contains one.
     """
 
-    model_config = ConfigDict(serialize_by_alias=True)
-
-    path: str = Field(min_length=1)
     kind: str = "deliverable"
     content_type: str | None = None
     allow_empty: bool = False
     content_schema: dict[str, Any] | str | None = Field(default=None, alias="schema")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_path(cls, value: Any) -> Any:
-        return {"path": value} if isinstance(value, str) else value
 
     @field_validator("path")
     @classmethod

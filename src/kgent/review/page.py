@@ -12,7 +12,7 @@ from typing import Any, cast
 from urllib.parse import quote
 
 from agent_core.errors import AgentCoreError
-from agent_core.text import plural, short_line, shortened
+from agent_core.text import gist_of_arguments, plural, short_line, shortened
 from agent_core.text.json_text import shown_json
 from agent_core.text.pages import (
     facts_list,
@@ -61,8 +61,6 @@ _MAX_EVENTS = 2000
 _MAX_CHARS = 20_000
 _MAX_GIST = 120
 _MAX_PROBLEMS = 100
-_TELLING = ("path", "argv", "skill_id", "pattern", "query", "content")
-"""Arguments that describe a call best, the best first."""
 _WHO = {"user": "Prompt", "assistant": "Model", "tool": "Tool"}
 
 
@@ -234,7 +232,7 @@ def _message(one: Mapping[str, Any]) -> str:
                 parts.append(fold("reasoning", preformatted(shortened(text, _MAX_CHARS))))
             case "tool_call":
                 given = shortened(_json(block.get("arguments")), _MAX_CHARS)
-                label = f"calls <code>{name}</code> {_gist(block.get('arguments'), *_TELLING)}"
+                label = f"calls <code>{name}</code> {_gist(block.get('arguments'))}"
                 parts.append(fold(label, preformatted(given)))
             case "tool_result":
                 kind = ' <span class="bad">error</span>' if block.get("is_error") else ""
@@ -248,14 +246,11 @@ def _message(one: Mapping[str, Any]) -> str:
     return f'<div class="message {kind}"><p class="who">{plain(who)}</p>{"".join(parts)}</div>'
 
 
-def _gist(value: object, *keys: str) -> str:
-    """Return the first of these fields as a muted line, which labels a folded block."""
-    fields = cast("dict[str, object]", value) if isinstance(value, dict) else {}
-    for key in keys:
-        if text := fields.get(key):
-            shown = text if isinstance(text, str) else json.dumps(text, ensure_ascii=False)
-            return f'<span class="muted">{plain(short_line(shown, _MAX_GIST))}</span>'
-    return ""
+def _gist(value: object, key: str = "") -> str:
+    """Return the subject of a call, or a field, as a muted line, which labels a folded block."""
+    fields = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    text = str(fields.get(key, "")) if key else gist_of_arguments(fields)
+    return f'<span class="muted">{plain(short_line(text, _MAX_GIST))}</span>' if text else ""
 
 
 def _json(value: object) -> str:
@@ -269,7 +264,7 @@ def _calls(report: RunReport) -> str:
         label = (
             f'<code>{plain(call.tool_name)}</code> <span class="{colour}">{call.status}</span>'
             f' <span class="muted">{call.duration_ms or 0} ms</span>'
-            f" {_gist(call.args_summary, *_TELLING)}"
+            f" {_gist(call.args_summary)}"
         )
         links = "".join(f"<li>{plain(path)}</li>" for path in call.artifacts)
         body = f"<p>{plain(call.result_summary or '')}</p>" + preformatted(_json(call.args_summary))

@@ -30,6 +30,7 @@ from kgent.review.report import (
     OUTCOMES,
     RunReport,
     describe_request,
+    describe_usage,
     explain_no_answer,
     message_blocks,
     read_answer,
@@ -126,12 +127,11 @@ def _outcome(report: RunReport, check: FolderCheck | None) -> str:
     if check is not None:
         parts.append(_verdict(check))
     model = " ".join(part for part in state.model.values() if part)
-    usage = ", ".join(f"{name.replace('_', ' ')} {n}" for name, n in state.usage.items())
     facts = {
         "Engine": f"{state.engine} {model}".strip(),
         "Began": _moment(state.started_at or state.created_at),
         "Took": _duration(state.started_at or state.created_at, state.ended_at),
-        "Usage": f"{usage} (some of it estimated)" if state.usage_is_estimated else usage,
+        "Usage": describe_usage(state),
         "Cost": f"{state.cost:.6f} USD" if state.cost is not None else "",
         "Parameters": ", ".join(f"{name} = {value}" for name, value in state.parameters.items()),
     }

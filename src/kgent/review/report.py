@@ -166,6 +166,12 @@ def explain_no_answer(report: RunReport) -> str:
     return f"none: the run {how} before the model answered"
 
 
+def describe_usage(state: RunState) -> str:
+    """Return what a run has used, in words; empty if it has used nothing."""
+    usage = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in state.usage.items())
+    return f"{usage} (some of it estimated)" if state.usage_is_estimated else usage
+
+
 def describe_request(asked: RequestRecord) -> str:
     """Return the call that a request asks about, in one line."""
     argv = asked.arguments.get("argv")

@@ -12,6 +12,7 @@ from kgent.review.report import (
     OUTCOMES,
     RunReport,
     describe_request,
+    describe_usage,
     explain_no_answer,
     read_answer,
 )
@@ -42,7 +43,7 @@ def print_report(report: RunReport, console: Console) -> None:
         "engine": f"{state.engine} {state.model.get('name') or ''}".strip(),
         "began": state.started_at or state.created_at,
         "ended": state.ended_at or "-",
-        "usage": _usage(report),
+        "usage": describe_usage(state) or "-",
         "fingerprint": state.config_fingerprint[:16],
     }
     for name, value in facts.items():
@@ -132,9 +133,3 @@ def _colour(outcome: str) -> str:
 def _plain(text: str) -> Text:
     """Return text from a run folder without control characters and markup."""
     return Text(visible(text, zero_width=False))
-
-
-def _usage(report: RunReport) -> str:
-    state = report.state
-    counts = ", ".join(f"{name} {count}" for name, count in state.usage.items()) or "-"
-    return f"{counts} (some of it estimated)" if state.usage_is_estimated else counts

@@ -185,7 +185,7 @@ def fingerprint_config(config: KgentConfig) -> str:
     return hashlib.sha256(canonical.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def dump_config(config: KgentConfig, *, origin: str, clean: Callable[[str], str]) -> str:
+def dump_config(config: KgentConfig, *, origin: Path | str, clean: Callable[[str], str]) -> str:
     """Return the resolved profile as YAML, with a comment that names its source file.
 
     Args:

@@ -10,7 +10,8 @@ from agent_core.tools.schema import Arguments
 from agent_core.types import Budget
 
 _LONGEST = 100_000
-_SHOWN = 200
+SHOWN = 200
+"""Characters of an assignment that people are shown."""
 
 
 def _check_words(text: str) -> str:
@@ -74,7 +75,7 @@ class ChildAssignment(Assignment):
     @property
     def summary(self) -> str:
         """Return the beginning of its task."""
-        return short_line(self.task, _SHOWN)
+        return short_line(self.task, SHOWN)
 
 
 class SubAssignment(ChildAssignment):
@@ -87,46 +88,8 @@ class ForkAssignment(ChildAssignment):
     """Let an agent with this conversation do a task and report."""
 
 
-class WorkerAssignment(Assignment):
-    """Send a worker to a Task and wait for it. The worker claims a step itself, one at most;
-    allowed_step_ids limits which. Without worker_agent_id the first idle worker goes. Several in
-    one turn run side by side. With wait=false you get its child_run_id at once and go on;
-    agent__wait_workers collects the result. Workers still running when you end are stopped.
-    """
-
-    task_id: str
-    worker_pool_id: str | None = None
-    worker_agent_id: str | None = None
-    allowed_step_ids: tuple[str, ...] | None = None
-    instruction: Words
-    context: Words | None = None
-    wait: Annotated[
-        bool, Field(description="false: answer at once; agent__wait_workers gets the result.")
-    ] = True
-
-    @property
-    def summary(self) -> str:
-        """Return the beginning of its instruction."""
-        return short_line(self.instruction, _SHOWN)
-
-
-class WaitWorkers(AgentArguments):
-    """Wait for workers that were sent with wait=false, and get their results: of run_ids, or of
-    all that you have not collected. After timeout_ms those not done are listed as running.
-    """
-
-    run_ids: tuple[str, ...] | None = None
-    timeout_ms: Annotated[Milliseconds | None, Field(ge=0)] = None
-
-
 class ListDefinitions(AgentArguments):
     """List the kinds of agents."""
-
-
-class ListWorkers(AgentArguments):
-    """List the workers, whether they are idle, and what they are working on."""
-
-    worker_pool_id: str | None = None
 
 
 _LIMITED: dict[type[Assignment], Any] = {}

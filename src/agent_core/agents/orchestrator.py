@@ -9,12 +9,7 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from agent_core.agents.assignments import (
-    ListWorkers,
-    WaitWorkers,
-    WorkerAssignment,
-    with_budget,
-)
+from agent_core.agents.assignments import with_budget
 from agent_core.agents.child_runs import ChildCancelReason, ChildRun, ChildSpec, TaskBinding
 from agent_core.agents.report import WorkerHandle, build_handle, find_failure, view_stored_worker
 from agent_core.agents.roles import does_work
@@ -26,6 +21,7 @@ from agent_core.agents.spawner import (
     build_agent_tool,
     build_expected_output,
 )
+from agent_core.agents.worker_assignments import ListWorkers, WaitWorkers, WorkerAssignment
 from agent_core.agents.workers import PoolWorker
 from agent_core.aio import end_uncancelled, finish_uncancelled
 from agent_core.context.composer import TaskBoardSource

@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from agent_core.cli.lines import InputLines
 from agent_core.cli.options import Options
@@ -16,7 +16,10 @@ from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.opening import open_descriptor
 from agent_core.permissions.request import shown_rule
 from agent_core.text import shortened, visible
-from agent_core.types import PermissionRequest, ToolPermission
+from agent_core.types import ToolPermission
+
+if TYPE_CHECKING:
+    from agent_core.types import PermissionRequest
 
 _LONGEST_CALL = 120
 _LONGEST_TARGET = 1_000
@@ -97,7 +100,7 @@ def open_screen(terminal: Terminal, lines: InputLines) -> Generator[tuple[Termin
         yield _Screen(stream, terminal), InputLines(descriptor)
 
 
-def how_to_allow(denied: Sequence[PermissionRequest]) -> str:
+def how_to_allow(denied: "Sequence[PermissionRequest]") -> str:
     """Return one line about calls denied without a question, and how the next run may do them.
 
     `--answers` and the mode allow all of them; a rule is told for the first that one can allow.
@@ -125,11 +128,11 @@ def how_to_allow(denied: Sequence[PermissionRequest]) -> str:
     return visible(f"{what}; to allow {them}, {' or '.join(cures)}", one_line=True)
 
 
-def _call(request: PermissionRequest) -> str:
+def _call(request: "PermissionRequest") -> str:
     return shortened(f"{request.tool_name} {subject_of(request)}", _LONGEST_CALL)
 
 
-def _rule(request: PermissionRequest) -> str | None:
+def _rule(request: "PermissionRequest") -> str | None:
     """Return a rule that would allow the call; None if no such rule is known."""
     if saved := request.metadata.get("rule"):
         return shown_rule(str(saved))
@@ -146,7 +149,7 @@ def _rule(request: PermissionRequest) -> str | None:
     return "; ".join(f"{key} = {json.dumps(value)}" for key, value in about.items())
 
 
-def _is_edit(request: PermissionRequest) -> bool:
+def _is_edit(request: "PermissionRequest") -> bool:
     """Return whether the mode that accepts edits may let a call pass."""
     is_write = request.permission is ToolPermission.WRITE and not request.dangerous
     return (

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -32,7 +33,10 @@ from agent_core.permissions.questions import (
 )
 from agent_core.permissions.request import THIS_CALL_ONLY, WIDE_DECISIONS, coverage_of
 from agent_core.text import lines_of_diff, plural, shortened, visible
-from agent_core.types import Decision, PermissionDecision, PermissionRequest
+from agent_core.types import Decision
+
+if TYPE_CHECKING:
+    from agent_core.types import PermissionDecision, PermissionRequest
 
 _ANSWERS = {
     "1": Decision.ALLOW_ONCE,
@@ -115,7 +119,7 @@ class TerminalPrompt:
         self._given_before: dict[str, PermissionDecision] = {}
         self._count_asked = 0
 
-    async def __call__(self, request: PermissionRequest) -> PermissionDecision:
+    async def __call__(self, request: "PermissionRequest") -> "PermissionDecision":
         """Show the request and get an answer: a key of a person, or a line of a pipe or file.
 
         Raises:
@@ -136,7 +140,7 @@ class TerminalPrompt:
         self._settle(request, answer)
         return answer
 
-    async def _ask_line(self, request: PermissionRequest) -> PermissionDecision:
+    async def _ask_line(self, request: "PermissionRequest") -> "PermissionDecision":
         """Ask for a line of a pipe or a file.
 
         Raises:
@@ -156,26 +160,23 @@ class TerminalPrompt:
                 self._terminal.line(_STRAY, Style.WARN)
                 self._lines.end()
                 self.unanswered.append(request)
-                metadata = {"decided_by": NOBODY}
-                return PermissionDecision(decision=decision, reason=_NO_ANSWER, metadata=metadata)
+                return _answered(decision, _NO_ANSWER, by=NOBODY)
             if self._echoes:
                 self._terminal.line(_CONFIRMATIONS[decision])
             return _answered(decision)
 
-    def _settle(self, request: PermissionRequest, answer: PermissionDecision) -> None:
+    def _settle(self, request: "PermissionRequest", answer: "PermissionDecision") -> None:
         """Give the same answer to the questions that wait for their turn and are covered by it."""
         if (coverage := coverage_of(request, answer.decision)) is None:
             return
         for other in self._waiting:
             is_of_session = other.session_id == request.session_id
             if is_of_session and coverage_of(other, answer.decision) == coverage:
-                self._given_before[other.request_id] = PermissionDecision(
-                    decision=answer.decision,
-                    reason=covered_by(request.request_id),
-                    metadata={"decided_by": BY_SESSION},
-                )
+                reason = covered_by(request.request_id)
+                given = _answered(answer.decision, reason, by=BY_SESSION)
+                self._given_before[other.request_id] = given
 
-    async def _ask_at_rest(self, request: PermissionRequest) -> PermissionDecision:
+    async def _ask_at_rest(self, request: "PermissionRequest") -> "PermissionDecision":
         """Ask a person who types nothing else; a text that is no answer returns to its line."""
         while True:
             async with self._terminal.question_at_rest(self._lines, request.tool_name):
@@ -193,7 +194,7 @@ class TerminalPrompt:
                         self._terminal.line("no longer asked", Style.WARN)
                     raise
 
-    def _end(self, request: PermissionRequest, said: str = "", style: Style = Style.DIM) -> None:
+    def _end(self, request: "PermissionRequest", said: str = "", style: Style = Style.DIM) -> None:
         """Take the question off the screen, and leave a line with its subject and the answer.
 
         Where the screen cannot be drawn on, the question stays, and the answer follows the keys.
@@ -208,7 +209,7 @@ class TerminalPrompt:
             subject = fitted(f"{first} {signs.more}" if more else first, room, signs)
             terminal.parts((subject, Style.BOLD), (f"  {said}", style))
 
-    def show(self, request: PermissionRequest) -> None:
+    def show(self, request: "PermissionRequest") -> None:
         """Show all that is asked for, without asking."""
         title = f"{request.tool_name} asks for permission ({risk_of(request)})"
         if (total := self._count_asked + len(self._waiting)) > 1:
@@ -216,7 +217,7 @@ class TerminalPrompt:
         self._show([_Line(self._rows([title]), Style.BOLD)])
         self._show([_Line(self._rows(fact_lines(request))), *self._diff_lines(request)])
 
-    async def _ask_person(self, request: PermissionRequest) -> PermissionDecision:
+    async def _ask_person(self, request: "PermissionRequest") -> "PermissionDecision":
         terminal = self._terminal
         rules, choices = rules_of(request), choices_of(request)
         shown, whole = self._question_lines(request, choices)
@@ -272,7 +273,7 @@ class TerminalPrompt:
         return None
 
     def _question_lines(
-        self, request: PermissionRequest, choices: list[Choice]
+        self, request: "PermissionRequest", choices: list[Choice]
     ) -> tuple[list[_Line], list[_Line]]:
         """Return as much of a question as fits, and all of what does not fit, for `v`.
 
@@ -380,7 +381,7 @@ class TerminalPrompt:
         width = self._terminal.width if self._terminal.is_watched else None
         return [row for line in lines for row in rows_of(line, width)]
 
-    def _diff_lines(self, request: PermissionRequest) -> list[_Line]:
+    def _diff_lines(self, request: "PermissionRequest") -> list[_Line]:
         """Return the lines of the diff of a question."""
         lines: list[_Line] = []
         for line in lines_of_diff(str(request.metadata.get("diff") or "")):
@@ -401,9 +402,11 @@ def _style_of(decision: Decision) -> Style:
 
 
 def _answered(
-    decision: Decision, reason: str | None = None, *, always: bool = False
-) -> PermissionDecision:
-    metadata = {"decided_by": "terminal"} | ({"always": True} if always else {})
+    decision: Decision, reason: str | None = None, *, by: str = "terminal", always: bool = False
+) -> "PermissionDecision":
+    from agent_core.types import PermissionDecision  # noqa: PLC0415 - many runs ask nothing
+
+    metadata = {"decided_by": by} | ({"always": True} if always else {})
     return PermissionDecision(decision=decision, reason=reason, metadata=metadata)
 
 

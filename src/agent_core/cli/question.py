@@ -7,6 +7,7 @@ keys.
 import shlex
 from collections.abc import Sequence
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -20,7 +21,10 @@ from agent_core.permissions.request import (
     wide_of,
 )
 from agent_core.text import visible
-from agent_core.types import BY_NETWORK, Decision, PermissionRequest, ToolPermission
+from agent_core.types import BY_NETWORK, Decision, ToolPermission
+
+if TYPE_CHECKING:
+    from agent_core.types import PermissionRequest
 
 MARK = "  | "
 """Begins every further row of a text that is not the program's own."""
@@ -68,7 +72,7 @@ class OfferedRule(Struct, frozen=True):
     covers: str
 
 
-def choices_of(request: PermissionRequest) -> list[Choice]:
+def choices_of(request: "PermissionRequest") -> list[Choice]:
     """Return the keys that a question takes, the most used first; `v` is for what was cut."""
     choices = [Choice("y", "once", Decision.ALLOW_ONCE)]
     if is_remembered(request):
@@ -79,12 +83,12 @@ def choices_of(request: PermissionRequest) -> list[Choice]:
     return [*choices, Choice("n", "no", Decision.DENY), Choice("e", "no, why"), Choice("?", "help")]
 
 
-def is_remembered(request: PermissionRequest) -> bool:
+def is_remembered(request: "PermissionRequest") -> bool:
     """Return whether an answer for the session covers more than this call."""
     return (request.target_scope or THIS_CALL_ONLY) != THIS_CALL_ONLY
 
 
-def what_lines(request: PermissionRequest) -> list[str]:
+def what_lines(request: "PermissionRequest") -> list[str]:
     """Return what a call would do: one line, and more for a command of several lines."""
     verb = _VERBS.get(request.tool_name)
     if verb is None:
@@ -93,7 +97,7 @@ def what_lines(request: PermissionRequest) -> list[str]:
     return [f"{verb}: {first}", *(f"{MARK}{line}" for line in rest)]
 
 
-def subject_of(request: PermissionRequest) -> str:
+def subject_of(request: "PermissionRequest") -> str:
     """Return what a call is about: a command, a path, or the arguments of a server's tool."""
     metadata = request.metadata
     if "mcp" in request.tags and request.args_summary:  # its target is only where the server is
@@ -102,7 +106,7 @@ def subject_of(request: PermissionRequest) -> str:
     return target.removeprefix(f"{metadata.get('project') or request.cwd}/")
 
 
-def where_line(request: PermissionRequest) -> str | None:
+def where_line(request: "PermissionRequest") -> str | None:
     """Return where a call would act, if that is not the project, or another place is its reason."""
     metadata, parts = request.metadata, list[str]()
     if request.cwd != metadata.get("project"):
@@ -133,7 +137,7 @@ def rows_of(line: str, width: int | None) -> list[str]:
     return rows
 
 
-def risk_of(request: PermissionRequest) -> str:
+def risk_of(request: "PermissionRequest") -> str:
     """Return the kind of a call: whether it only reads, writes, or can do whatever the user can."""
     if "dangerous" in request.tags and not request.dangerous:  # a command known to read only
         return ToolPermission.READONLY
@@ -141,7 +145,7 @@ def risk_of(request: PermissionRequest) -> str:
 
 
 def help_lines(
-    request: PermissionRequest, choices: Sequence[Choice], *, may_cancel: bool = False
+    request: "PermissionRequest", choices: Sequence[Choice], *, may_cancel: bool = False
 ) -> list[str]:
     """Return everything about a question that is not on its first lines, and its keys in words.
 
@@ -165,7 +169,7 @@ def help_lines(
     return [*lines, f"  1, 2, 3 are y, a, n; {keys} the run"]
 
 
-def _scope_beside_target(request: PermissionRequest) -> str:
+def _scope_beside_target(request: "PermissionRequest") -> str:
     """Return the coverage of an answer for the session, since target and folder are shown above."""
     scope = request.target_scope or THIS_CALL_ONLY
     exactly = f" as exactly: {request.metadata.get('target')} in {shlex.quote(request.cwd)}"
@@ -174,7 +178,7 @@ def _scope_beside_target(request: PermissionRequest) -> str:
     return visible(scope, one_line=True)
 
 
-def _wide(request: PermissionRequest) -> dict[Decision, tuple[str, str, str]]:
+def _wide(request: "PermissionRequest") -> dict[Decision, tuple[str, str, str]]:
     """Return the wider answer that a question takes: its key, its label, its coverage."""
     offered = wide_of(request)
     if offered is None or offered[0] not in _WIDE_KEYS:
@@ -184,7 +188,7 @@ def _wide(request: PermissionRequest) -> dict[Decision, tuple[str, str, str]]:
     return {decision: (key, label, visible(covers.removesuffix(UNTIL_END), one_line=True))}
 
 
-def rules_of(request: PermissionRequest) -> dict[str, OfferedRule]:
+def rules_of(request: "PermissionRequest") -> dict[str, OfferedRule]:
     """Return the rules that a question offers to save, by their keys."""
     rules: dict[str, OfferedRule] = {}
     if text := rule_of(request, Decision.ALLOW_ONCE):
@@ -198,7 +202,7 @@ def rules_of(request: PermissionRequest) -> dict[str, OfferedRule]:
     return rules
 
 
-def fact_lines(request: PermissionRequest) -> list[str]:
+def fact_lines(request: "PermissionRequest") -> list[str]:
     """Return all facts as lines; further ones are marked, and cannot pass for another fact."""
     return [*chain.from_iterable(_blocks(request_facts(request)))]
 

@@ -18,9 +18,7 @@ from msgspec import Struct
 from agent_core.cli.answers import how_to_allow, open_answers, open_screen
 from agent_core.cli.children import Children
 from agent_core.cli.content import CommandMessage, holds_unread_text, read_message
-from agent_core.cli.elicitation import TerminalElicitation
 from agent_core.cli.exit_codes import COMPLETED, FAILED, INTERRUPTED, MISUSED, OUTPUT_CLOSED
-from agent_core.cli.first_start import is_first_start, set_up
 from agent_core.cli.lines import InputLines
 from agent_core.cli.options import Options
 from agent_core.cli.prompt import TerminalPrompt
@@ -45,7 +43,6 @@ from agent_core.types import (
     Budget,
     ContentBlock,
     Decision,
-    PermissionRequest,
     RunMode,
     RunStatus,
     RuntimeEvent,
@@ -59,6 +56,7 @@ if TYPE_CHECKING:
     from agent_core.cli.events import EventsFile
     from agent_core.cli.notify import Notifier
     from agent_core.cli.tasks import LiveTasks
+    from agent_core.types import ElicitationAnswer, ElicitationRequest, PermissionRequest
 
 
 CONTINUES_LATER = "answered; the run continues with the next message to the session %s"
@@ -80,8 +78,11 @@ _NOT_READ = "standard input holds text that was not read; `-` in the message inc
 
 def run_message(options: Options) -> int:
     """Run to the end and return the exit code; every error has been shown."""
-    if sys.stderr.isatty() and is_first_start(options) and not set_up(options):
-        return MISUSED
+    if sys.stderr.isatty():
+        from agent_core.cli.first_start import is_first_start, set_up  # noqa: PLC0415 - for people
+
+        if is_first_start(options) and not set_up(options):
+            return MISUSED
 
     def prepare(terminal: Terminal) -> Begin:
         said = read_message(options, terminal)
@@ -224,9 +225,17 @@ class Scene:
         interrupt: "Interrupt",
     ) -> None:
         self.options, self.begin, self.shown, self.interrupt = options, begin, shown, interrupt
-        self.screen, self.asks_person, turn = screen, lines.is_terminal, asyncio.Lock()
-        self.prompt = TerminalPrompt(screen, lines, echoes=not lines.is_terminal, turn=turn)
-        self.elicit = TerminalElicitation(screen, lines, turn=turn, descriptor=lines.descriptor)
+        self.screen, self.asks_person, self._lines = screen, lines.is_terminal, lines
+        self._turn = asyncio.Lock()
+        self.prompt = TerminalPrompt(screen, lines, echoes=not lines.is_terminal, turn=self._turn)
+
+    async def elicit(self, request: "ElicitationRequest") -> "ElicitationAnswer":
+        """Ask the question of an MCP server."""
+        from agent_core.cli.elicitation import TerminalElicitation  # noqa: PLC0415 - few servers ask
+
+        descriptor = self._lines.descriptor
+        ask = TerminalElicitation(self.screen, self._lines, turn=self._turn, descriptor=descriptor)
+        return await ask(request)
 
     @asynccontextmanager
     async def open_runtime(self) -> "AsyncGenerator[AgentRuntime]":
@@ -422,7 +431,7 @@ async def _path_option(runtime: "AgentRuntime", session_id: str) -> str:
 
 async def _denied(
     runtime: "AgentRuntime", handle: "RunHandle", prompt: TerminalPrompt
-) -> list[PermissionRequest]:
+) -> "list[PermissionRequest]":
     """The requests that were denied because no question could be asked."""
     if not prompt.unanswered:
         return []

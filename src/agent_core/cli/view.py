@@ -31,10 +31,8 @@ from agent_core.history.words import (
 from agent_core.text import shortened, visible
 from agent_core.types import (
     CLOSING_EVENTS,
-    ApprovalRecord,
     ErrorPayload,
     EventType,
-    PermissionRequest,
     RuntimeEvent,
     StopReason,
     Usage,
@@ -61,6 +59,7 @@ from agent_core.types.event_details import (
 if TYPE_CHECKING:
     from agent_core.api import AgentRuntime, RunHandle
     from agent_core.cli.markdown import MarkdownStream
+    from agent_core.types import ApprovalRecord, PermissionRequest
 
 _LONGEST_MESSAGE = 2000
 _QUIET_S = 2.0
@@ -529,7 +528,7 @@ class RunView:
             self._terminal.command(f"waiting for an answer to {request_id}:", hint)
 
 
-def answers_of(request: PermissionRequest) -> list[str]:
+def answers_of(request: "PermissionRequest") -> list[str]:
     """Return the answers that a question takes, as they are typed."""
     from agent_core.permissions.request import wide_of  # noqa: PLC0415 - few runs ask
 
@@ -538,7 +537,7 @@ def answers_of(request: PermissionRequest) -> list[str]:
     return ["allow", "session", *more, "deny"]
 
 
-def answer_hint(question: ApprovalRecord) -> str:
+def answer_hint(question: "ApprovalRecord") -> str:
     """Return the command that answers a question, with the answers that it takes.
 
     A shell refuses the line as it is: pasted by mistake, it answers nothing.

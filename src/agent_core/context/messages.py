@@ -12,7 +12,6 @@ import re
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum, auto
-from html import escape
 from pathlib import Path
 from typing import Any, cast
 
@@ -180,6 +179,8 @@ _NOTE_TOKENS = 64
 
 def wrap(node_type: NodeType, text: str, **attributes: Any) -> str:
     """Put `text` between the tags of its type; lists become comma-separated values."""
+    from html import escape  # noqa: PLC0415 - it loads every entity, and many runs wrap nothing
+
     named = ""
     for key, value in attributes.items():
         items = cast("list[Any]", value) if isinstance(value, list) else [value]

@@ -1,9 +1,12 @@
 """The facts of a question about a call, as people read them."""
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from agent_core.text.languages import ENGLISH, Language
-from agent_core.types import PermissionRequest
+
+if TYPE_CHECKING:
+    from agent_core.types import PermissionRequest
 
 _REASONS = {
     "sensitive": "this is a sensitive path",
@@ -13,7 +16,7 @@ _REASONS = {
 }
 
 
-def request_facts(request: PermissionRequest, say: Language = ENGLISH) -> list[tuple[str, str]]:
+def request_facts(request: "PermissionRequest", say: Language = ENGLISH) -> list[tuple[str, str]]:
     """Return the facts a person needs to decide, most important first, each with its name."""
     metadata = request.metadata
     reason = str(metadata.get("reason") or "")

@@ -10,13 +10,11 @@ from agent_core.agents.assignments import (
     AgentArguments,
     ForkAssignment,
     ListDefinitions,
-    ListWorkers,
     SubAssignment,
-    WaitWorkers,
-    WorkerAssignment,
     with_budget,
 )
 from agent_core.agents.spawner import agent_definition
+from agent_core.agents.worker_assignments import ListWorkers, WaitWorkers, WorkerAssignment
 from agent_core.context.skills import LOAD_SKILL, PLAN_TEMPLATE, LoadSkill, PlanTemplate
 from agent_core.memory.recall import RECALL_MEMORY, RecallArguments
 from agent_core.tasks.tools import TASK_ARGUMENTS, task_definition

@@ -311,15 +311,22 @@ def snapshots_by_session(connection: Connection) -> dict[str, set[str]]:
 
 def _snapshots_in(named: Iterable[Sequence[Any]], states: Iterable[Sequence[Any]]) -> set[str]:
     """Return the snapshots in rows of `node_snapshots` and `workspaces`."""
-    from agent_core.types import NodeMove, UndoneMessage  # noqa: PLC0415 - few runs need it
-
     found = {each for row in named for each in row}
     for snapshot_id, undone, pending in states:
-        entries = [UndoneMessage.model_validate(each) for each in loads(undone)]
-        found |= {each for entry in entries for each in (entry.before, entry.after, entry.known)}
-        files = NodeMove.model_validate(loads(pending)).files if pending else None
-        found |= {snapshot_id, *((files.target, files.before, files.git) if files else ())}
+        found.add(snapshot_id)
+        if loads(undone) or pending:
+            found |= _snapshots_of_moves(undone, pending)
     return {each for each in found if each is not None}
+
+
+def _snapshots_of_moves(undone: str, pending: str | None) -> set[str | None]:
+    """Return the snapshots of messages that can be redone, and of a move that is under way."""
+    from agent_core.types import NodeMove, UndoneMessage  # noqa: PLC0415 - few sessions have any
+
+    entries = [UndoneMessage.model_validate(each) for each in loads(undone)]
+    found = {each for entry in entries for each in (entry.before, entry.after, entry.known)}
+    files = NodeMove.model_validate(loads(pending)).files if pending else None
+    return found | {files.target, files.before, files.git} if files else found
 
 
 def drop_snapshots(connection: Connection, before: datetime) -> bool:

@@ -179,14 +179,12 @@ if TYPE_CHECKING:
         PermissionGrant,
         PermissionRequest,
     )
+    from agent_core.types.snapshots import RunChanges, SessionFork, SnapshotNote
     from agent_core.types.tools import CommandView, CommandViews
     from agent_core.types.workspace import (
         FileChange,
         FilesMove,
         NodeMove,
-        RunChanges,
-        SessionFork,
-        SnapshotNote,
         SwitchResult,
         UndoneMessage,
         WorkspaceDiff,
@@ -405,9 +403,6 @@ _HOMES = {
             "FileChange",
             "FilesMove",
             "NodeMove",
-            "RunChanges",
-            "SessionFork",
-            "SnapshotNote",
             "SwitchResult",
             "UndoneMessage",
             "WorkspaceDiff",
@@ -415,6 +410,7 @@ _HOMES = {
         ),
         "agent_core.types.workspace",
     ),
+    **dict.fromkeys(("RunChanges", "SessionFork", "SnapshotNote"), "agent_core.types.snapshots"),
 }
 
 

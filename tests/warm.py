@@ -180,12 +180,12 @@ def arguments(*words: str) -> list[str]:
     return ["-S", "-E", str(_TESTS / "warm_client.py"), address, *words]
 
 
-def write_command(folder: Path) -> None:
-    """Write `soong-agent` into a folder for `PATH`, so that a shell starts copies of it."""
+def write_command(folder: Path, name: str = "soong-agent", module: str = "agent_core.cli") -> None:
+    """Write a command into a folder for `PATH`, so that a shell starts copies of it."""
     folder.mkdir(exist_ok=True)
-    words = shlex.join([sys.executable, *arguments("-m", "agent_core.cli")])
-    (folder / "soong-agent").write_text(f'#!/bin/sh\nexec {words} "$@"\n', encoding="utf-8")
-    (folder / "soong-agent").chmod(0o755)
+    words = shlex.join([sys.executable, *arguments("-m", module)])
+    (folder / name).write_text(f'#!/bin/sh\nexec {words} "$@"\n', encoding="utf-8")
+    (folder / name).chmod(0o755)
 
 
 def _open_door() -> socket.socket:

@@ -211,5 +211,5 @@ def interrupt(way: str, at: int) -> bool:
 def test_a_run_that_waits_interrupted_at_any_step_ends_once(
     way: str, tally: Tally, depth: Depth
 ) -> None:
-    points = depth.points(*range(20, 320, 100), stride=3)
+    points = depth.points(*range(20, 320, 150), stride=3)
     assert tally.sweep(points, partial(interrupt, way))

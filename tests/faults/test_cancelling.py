@@ -168,7 +168,7 @@ def once(place: Place, parts: dict[str, Any], mode: Mode, way: str, at: int) -> 
 def sweep(
     tally: Tally, depth: Depth, script: dict[str, Any], mode: Mode, way: str, stride: int
 ) -> None:
-    for at in depth.points(*range(3, 700, 80 * stride), stride=stride):
+    for at in depth.points(*range(3, 700, 160 * stride), stride=stride):
         place = a_place(f"cancel-{mode}-{way}-{at}")
         name = f"{way} interrupted at step {at} in {place.home.path}"
         went_on = tally.try_case(name, partial(once, place, script, mode, way, at))

@@ -82,7 +82,7 @@ async def test_arguments_of_any_kind_get_an_answer(
 ) -> None:
     taking = Taking(home, project)
     async with taking.runtime:
-        for kind, name, text in depth.of(ARGUMENTS, 25):
+        for kind, name, text in depth.of(ARGUMENTS, 12):
             with tally.case(f"{kind}: {name}"):
                 result = await taking.call(f'{{"value": {text}}}')
                 if kind == "valid":
@@ -132,7 +132,7 @@ async def test_prompts_and_results_of_any_text_are_kept_and_sent(
 ) -> None:
     taking = Taking(home, project)
     async with taking.runtime:
-        for name, text in depth.of(TEXTS, 20):
+        for name, text in depth.of(TEXTS, 10):
             with tally.case(f"prompt: {name}"):
                 taking.script = ["done"]
                 if not text.strip():
@@ -174,7 +174,7 @@ async def test_session_ids_of_any_text_are_used_or_refused(
     home: Home, project: Path, tally: Tally, depth: Depth
 ) -> None:
     async with runtime(home, project, ScriptedProvider(lambda request: Says(text="ok"))) as made:
-        for name, text in depth.of(TEXTS, 20):
+        for name, text in depth.of(TEXTS, 10):
             with tally.case(f"session: {name}"):
                 attempts = (made.start("go", session_id=text), made.replay_session(text))
                 refusals = [await refusal(attempt) for attempt in attempts]
@@ -209,7 +209,7 @@ async def test_file_names_and_contents_of_any_text_are_written_as_given_or_refus
     provider = ScriptedProvider(lambda request: script.pop(0))
     allow = Asked("allow_once")
     async with runtime(home, inner, provider, config=QUIET, permission_callback=allow) as made:
-        for name, text in depth.of(TEXTS, 20):
+        for name, text in depth.of(TEXTS, 10):
             with tally.case(f"file: {name}"):
                 script[:] = [
                     calls("code.write_file", path=f"d/{text}", content=text),
@@ -234,7 +234,7 @@ async def test_file_names_and_contents_of_any_text_are_written_as_given_or_refus
 async def test_titles_of_tasks_of_any_text_are_read_back(
     home: Home, project: Path, tally: Tally, depth: Depth
 ) -> None:
-    chosen = dict(enumerate(depth.of(TEXTS, 20)))
+    chosen = dict(enumerate(depth.of(TEXTS, 10)))
     create = {
         number: calls(
             "agent.task_create",

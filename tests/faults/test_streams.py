@@ -96,7 +96,7 @@ async def test_a_run_is_the_same_wherever_its_stream_is_split(
     async with ModelServer(service) as server:
         notes = Notes(home, project, protocol, server)
         async with notes.runtime:
-            for at in depth.of(range(1, len(body)), 6):
+            for at in depth.of(range(1, len(body)), 3):
                 with tally.case(f"split at {at}"):
                     service.first = Sends([body[:at], body[at:]], pause_s=0.0003)
                     assert await notes.ask("go", f"s{at}") == (RunStatus.COMPLETED, "done")
@@ -118,7 +118,7 @@ async def test_a_run_whose_stream_is_cut_fails_and_its_session_goes_on(
     async with ModelServer(service) as server:
         notes = Notes(home, project, protocol, server)
         async with notes.runtime:
-            for at in depth.of(range(0, len(body), 1 if ending is Ending.CLOSE else 3), 4):
+            for at in depth.of(range(0, len(body), 1 if ending is Ending.CLOSE else 3), 2):
                 with tally.case(f"cut at {at} of {len(body)}, {ending.name}"):
                     service.first = Sends(body, cut=at, ending=ending)
                     status, _ = await notes.ask("go", f"s{at}")
@@ -152,7 +152,7 @@ async def test_an_agent_of_the_toolkit_never_finishes_a_turn_that_did_not(
     async with ModelServer(service) as server:
         model = ModelConfig(name="m", **server.settings(protocol))
         async with AdapterProvider.open(model) as provider:
-            for at in depth.of(range(len(body)), 6):
+            for at in depth.of(range(len(body)), 4):
                 for ending in (Ending.CLOSE, Ending.COMPLETE):
                     with tally.case(f"cut at {at} of {len(body)}, {ending.name}"):
                         service.first = Sends(body, cut=at, ending=ending)

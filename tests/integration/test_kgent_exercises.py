@@ -4,12 +4,12 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import warm
 from kgent_runs import profile
 
 ROOT = Path(__file__).parents[2]
@@ -36,11 +36,8 @@ def test_an_exercise_comes_out_as_the_page_says(tmp_path: Path, name: str) -> No
     if "ssh-keygen" in script and shutil.which("ssh-keygen") is None:
         pytest.skip("there is no ssh-keygen on this machine")
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
-    program = tmp_path / "bin" / "kgent"
-    program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m kgent "$@"\n', encoding="utf-8")
-    program.chmod(0o755)
-    path = f"{program.parent}:{os.environ['PATH']}"
+    warm.write_command(tmp_path / "bin", "kgent", "kgent")
+    path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
     done = subprocess.run(  # noqa: S603 - the commands of our own page
         ["/bin/sh", "-c", script],
         cwd=tmp_path,

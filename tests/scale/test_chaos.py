@@ -1,4 +1,7 @@
-"""A short round of chaos: every fault once, in one order. `make chaos` plays whole rounds."""
+"""A short round of chaos, whose faults come once and in one order.
+
+Only `--whole` has all of them; `make chaos` plays whole rounds.
+"""
 
 import asyncio
 from pathlib import Path
@@ -8,11 +11,14 @@ import pytest
 from isolation import Home
 from postgres import Server
 from scale.chaos import Shape, play
+from sweeps import is_whole
 
+FAULTS = ("pause_in_call", "kill", "cut", "lose_answer", "drain")
+MORE = ("pause", "half_close", "kill_in_call", "stall")
 SHORT = Shape(
-    runs=16,
-    sessions=6,
-    snapshots=3,
+    runs=16 if is_whole() else 10,
+    sessions=6 if is_whole() else 4,
+    snapshots=2,
     readers=1,
     workers=2,
     heartbeat_s=0.5,
@@ -20,10 +26,7 @@ SHORT = Shape(
     pause_s=4,
     between_faults_s=(0.7, 0.7),
     patience_s=60,
-    faults=(
-        *("pause_in_call", "kill", "cut", "lose_answer"),
-        *("pause", "half_close", "kill_in_call", "drain", "stall"),
-    ),
+    faults=(*FAULTS, *MORE) if is_whole() else FAULTS,
     more_faults=0,
 )
 

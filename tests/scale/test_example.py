@@ -116,7 +116,7 @@ def eventually(claim: Callable[[], bool], seconds: float = 20) -> None:
     end = time.monotonic() + seconds
     while not claim():
         assert time.monotonic() < end
-        time.sleep(0.1)
+        time.sleep(0.5)  # to look costs a process
 
 
 @pytest.mark.timeout(120)

@@ -201,6 +201,7 @@ class Agent(AgentSpec[DepsT, OutputT]):
         *,
         conversation: ConversationMemory | None = None,
         model: Model | None = None,
+        caller: CallerRun | None = None,
     ) -> AgentSession[DepsT, OutputT]:
         """Open a conversation with this agent alone, as in `async with agent.session()`.
 
@@ -208,20 +209,11 @@ class Agent(AgentSpec[DepsT, OutputT]):
             session_id: letters, digits, `_` and `-`; a new one by default.
             conversation: keeps the history; without it turns are independent.
             model: overrides the agent's.
+            caller: the run whose tool call the session answers.
 
         Raises:
             AgentError: `Config`; there is no model, or it or the session id is invalid.
         """
-        return self._open_session(session_id, conversation=conversation, model=model)
-
-    def _open_session(
-        self,
-        session_id: str | None = None,
-        *,
-        conversation: ConversationMemory | None = None,
-        model: Model | None = None,
-        caller: CallerRun | None = None,
-    ) -> AgentSession[DepsT, OutputT]:
         chosen = model if model is not None else self.model
         if chosen is None and caller is not None:
             chosen = caller.provider
@@ -312,7 +304,7 @@ class Agent(AgentSpec[DepsT, OutputT]):
                 guard = caller.guard.of_child(asks=asks)
                 options["extensions"] = [*self.settings.get("extensions", ()), guard]
             try:
-                async with self._open_session(caller=caller) as session:
+                async with self.session(caller=caller) as session:
                     return (await session.run(message, deps=context.deps, **options)).output
             except AgentError as error:
                 details = {**error.details, "code": error.code, "agent": self.name}

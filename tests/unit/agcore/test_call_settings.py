@@ -38,6 +38,21 @@ async def test_a_cycle_sends_its_settings_and_forces_a_tool_once() -> None:
     ]
 
 
+async def test_a_disabled_tool_is_not_offered_whoever_would_run_it() -> None:
+    provider = MockProvider(lambda _: "ok")
+    cycle, registry = LlmCycle(provider), ToolRegistry([Echo()])
+    await cycle.submit("go", registry.definitions(), disabled_tools=["echo"])
+    await cycle.submit_with_tools("go", registry, disabled_tools=["echo"])
+    assert [list(request.tools) for request in provider.requests] == [[], []]
+
+
+async def test_what_only_a_cycle_has_is_no_setting_of_a_submission() -> None:
+    cycle = LlmCycle(MockProvider())
+    wrong: dict[str, Any] = {"max_tool_turns": 1}
+    with pytest.raises(TypeError, match="max_tool_turns"):
+        await cycle.submit("go", **wrong)
+
+
 @pytest.mark.parametrize("choice", ["auto", "none"])
 async def test_what_forces_nothing_holds_for_every_request(choice: str) -> None:
     provider = MockProvider([tool_call_reply("echo", text="a"), "done"])

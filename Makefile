@@ -28,7 +28,7 @@ help:
 	@echo "make stress  chats, an editor, programs and cron jobs in one home, killed at random; MINUTES=60, ARGS='--seed 7'"
 	@echo "make format  rewrite what the formatter and the linter can fix"
 	@echo "make docs    the documents and the reference as pages for a browser, in site/"
-	@echo "make reference  the pages of docs/reference/ and of the design documents anew, from docstrings and tables"
+	@echo "make reference  the pages of docs/reference/ and of the design documents, and the tools' schemas, anew: from docstrings and tables"
 	@echo "make captures   the approved screens and pages of tests/captures/ anew; read the difference"
 	@echo "make picture    docs/terminal.svg and docs/images/ anew, the terminal and the console of real runs"
 	@echo "make bench   cost per run, turn and chunk, beside a bare loop and other frameworks"
@@ -115,6 +115,7 @@ format: $(READY)
 reference: $(READY)
 	$(BIN)/python docs/write_reference.py
 	$(BIN)/python docs/write_design_documents.py
+	$(BIN)/python docs/write_tool_schemas.py
 
 docs: $(READY_DOCS)
 	$(BIN)/python docs/layout.py

@@ -99,7 +99,7 @@ def with_budget(arguments: type[A]) -> type[A]:
     """Return the arguments in a run that has a budget, which can give its child a share of it."""
     if arguments not in _LIMITED:
         _LIMITED[arguments] = create_model(
-            arguments.__name__,
+            f"Limited{arguments.__name__}",
             __base__=arguments,
             __doc__=arguments.__doc__,
             budget=(Budget | None, None),

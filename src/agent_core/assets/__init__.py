@@ -7,6 +7,7 @@ from agent_core.assets.load import (
     SYSTEM_IDS,
     check_assets,
     load_asset,
+    load_schemas,
 )
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "FrontMatter",
     "check_assets",
     "load_asset",
+    "load_schemas",
     "parse_front_matter",
     "read_fields",
 ]

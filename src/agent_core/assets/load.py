@@ -1,8 +1,10 @@
 """Find a packaged text by its id, once; check at the start that all of them exist."""
 
+import json
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 
@@ -94,6 +96,15 @@ def load_asset(asset_id: str) -> Asset:
         raise ConfigError(ErrorCode.CONFIG_ERROR, f"{message}; install soong-agent again")
     pairs = (line.partition(":") for line in head.splitlines())
     return Asset(asset_id, text.strip(), {key.strip(): value.strip() for key, _, value in pairs})
+
+
+@cache
+def load_schemas() -> dict[str, dict[str, Any]]:
+    """Return the schemas of built-in tools by the full name of the type of their arguments.
+
+    `make reference` writes them; to build the types and their schemas takes a tenth of a start.
+    """
+    return json.loads(read_text(Path(__file__).parent / "tool_schemas.json"))
 
 
 def check_assets() -> None:

@@ -146,12 +146,13 @@ def _definition(
     name: str, arguments: type[Arguments], permission: ToolPermission, tags: frozenset[str]
 ) -> ToolDefinition:
     """Return one definition object for all runs; work done with it is cached by identity."""
-    return ToolDefinition(
+    return ToolDefinition.of_checked(
         name=name,
         description=inspect.cleandoc(arguments.__doc__ or ""),
         input_schema=shown_schema(arguments),
         permission=permission,
         tags=set(tags),
+        metadata={},
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any, Self, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
+from agent_core.assets import load_schemas
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.tools.json_schema import (
     BoundedValidator,
@@ -68,9 +69,19 @@ def shown_schema(model: type[BaseModel]) -> Json:
     """Return the schema of a built-in tool's arguments that a model is shown.
 
     Limits, defaults and the closed list of names are left to the check, which reports faults:
-    they would cost tokens in every request.
+    they would cost tokens in every request. Callers share it and must not change it.
     """
+    return load_schemas().get(full_name(model)) or build_shown_schema(model)
+
+
+def build_shown_schema(model: type[BaseModel]) -> Json:
+    """Build the schema that a model is shown from the type itself, which builds its validator."""
     return _shown(model_schema(model))
+
+
+def full_name(model: type[BaseModel]) -> str:
+    """Return the name of a type with its module."""
+    return f"{model.__module__}.{model.__qualname__}"
 
 
 _CHECKED = frozenset((

@@ -43,6 +43,16 @@ def test_the_reference_is_what_the_source_says(tmp_path: Path) -> None:
     )
 
 
+def test_the_schemas_of_the_tools_are_what_their_types_say() -> None:
+    write = ROOT / "docs" / "write_tool_schemas.py"
+    program = f"import runpy; print(runpy.run_path({str(write)!r})['tool_schemas'](), end='')"
+    done = subprocess.run(  # noqa: S603 - our own program, in our own interpreter
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    kept = ROOT / "src" / "agent_core" / "assets" / "tool_schemas.json"
+    assert done.stdout == kept.read_text("utf-8"), "run make reference"
+
+
 def documented() -> Iterator[tuple[str, str, str]]:
     """Page, module and name: a heading of a name, or one of the types at the end of a page."""
     for page in PAGES:

@@ -39,6 +39,13 @@ def paired(first: Iterable[T], second: Iterable[U]) -> list[tuple[T, U]]:
     return [(ones[index % len(ones)], others[index % len(others)]) for index in range(count)]
 
 
+def kept(cases: Iterable[T], *chosen: T) -> list[T]:
+    """Return all cases with `--whole`, and otherwise the chosen ones, which must be among them."""
+    every = list(cases)
+    assert not (unknown := [each for each in chosen if each not in every]), unknown
+    return every if _is_whole else [*chosen]
+
+
 def sampled(cases: Iterable[T], keep: int) -> list[T]:
     """Return all cases with `--whole`, and otherwise `keep` of them, evenly spread."""
     every = list(cases)

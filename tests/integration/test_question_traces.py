@@ -14,6 +14,7 @@ from chats import BACKSPACE, CTRL_C, CTRL_D, ENTER, ESCAPE, LEFT, READY, convers
 from isolation import Home
 from mcp_bench import SERVERS
 from model_server import ModelServer
+from sweeps import paired
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -27,12 +28,17 @@ def rows(text: str, start: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("key", "said"), [("y", "allowed once"), ("n", "denied"), ("a", "allowed for the session")]
+    ("command", "answer"),
+    paired(
+        [("chat", "write"), ("run", "write")],
+        [("y", "allowed once"), ("n", "denied"), ("a", "allowed for the session")],
+    ),
+    ids=lambda each: each[0],
 )
-@pytest.mark.parametrize("command", [("chat", "write"), ("run", "write")], ids=["chat", "run"])
 def test_an_answered_question_leaves_one_line(
-    home: Home, project: Path, command: tuple[str, str], key: str, said: str
+    home: Home, project: Path, command: tuple[str, str], answer: tuple[str, str]
 ) -> None:
+    key, said = answer
     with ModelServer.in_thread([WRITES, "Written."]) as server:
         keys = [Key("? help > ", key)]
         keys += (

@@ -13,6 +13,7 @@ import pytest
 
 from agent_core.config.positions import find_lines
 from isolation import Home
+from sweeps import paired
 from tables import together
 
 CONFIG = """\
@@ -307,8 +308,11 @@ def test_a_full_disk_is_told_and_is_exit_code_1(
     )
 
 
-@pytest.mark.parametrize("is_closed", [False, True], ids=["reader-gone", "closed"])
-@pytest.mark.parametrize("words", [("config", "show"), ("doctor",)], ids=["config", "doctor"])
+@pytest.mark.parametrize(
+    ("words", "is_closed"),
+    paired([("config", "show"), ("doctor",)], [False, True]),
+    ids=lambda each: " ".join(each) if isinstance(each, tuple) else f"closed={each}",
+)
 def test_output_that_nobody_reads_is_exit_code_141(
     home: Home, project: Path, words: tuple[str, ...], is_closed: bool
 ) -> None:

@@ -24,6 +24,7 @@ from agent_core.storage.workspaces import drop_snapshots
 from agent_core.types import RunStatus, utc_now
 from isolation import Home
 from mounts import read_only_mount
+from sweeps import sampled
 from zoo import (
     PARKING,
     SOONG,
@@ -417,7 +418,7 @@ async def test_snapshots_that_were_swept_are_not_missing(
     assert (done.returncode, done.stdout) == (0, "story\n"), done.stderr
 
 
-@pytest.mark.parametrize("version", range(1, len(MIGRATIONS)))
+@pytest.mark.parametrize("version", sampled(range(1, len(MIGRATIONS)), keep=5))
 def test_an_older_source_is_read_and_not_migrated(home: Home, tmp_path: Path, version: int) -> None:
     older, copy = tmp_path / "older.sqlite", tmp_path / "copy.sqlite"
     with closing(sqlite3.connect(older)) as connection, connection:

@@ -151,7 +151,12 @@ def mixed(made: AgentRuntime, other: AgentRuntime, nodes: list[str]) -> dict[str
 
 
 @pytest.mark.parametrize(
-    "name", ["undo and redo", "undo and switch", "switch and switch", "redo and switch"]
+    "name",
+    [
+        "undo and redo",
+        "undo and switch",
+        *(pytest.param(f"{one} and switch", marks=pytest.mark.sweep) for one in ("switch", "redo")),
+    ],
 )
 async def test_moves_of_all_kinds_agree_with_the_files(
     home: Home, project: Path, name: str

@@ -16,7 +16,7 @@ from agent_core.types import new_id
 from isolation import Home
 from rights import as_anyone
 from runtimes import CONFIG, Asked, ask, runtime
-from sweeps import is_whole
+from sweeps import is_whole, sampled
 
 ON = f'{CONFIG}\n[workspace]\nsnapshots = "turn"\n\n[memory]\nenabled = false\n'
 GIT = "git -c user.name=a -c user.email=a@example.org -c protocol.file.allow=always"
@@ -174,7 +174,16 @@ STOPS: dict[str, tuple[str, str]] = {
 }
 
 
-COMBINED = {  # of others in the table
+COMBINED = {  # of others in the table, or with the cause of another
+    "the index is deleted",
+    "the index is of an unknown version",
+    "the index is of version 4",
+    "the index is split before",
+    "the index knows a monitor",
+    "ignored from now on",
+    "a submodule is given up",
+    "a nested repository is removed",
+    "branches of a nested repository",
     "removed and committed",
     "removed and committed, and built again",
     "no longer tracked, and changed",
@@ -233,7 +242,7 @@ CLOSES = {
 }
 
 
-@pytest.mark.parametrize("name", CLOSES)
+@pytest.mark.parametrize("name", sampled(CLOSES, keep=8))
 async def test_rights_that_a_run_took_away_come_back(home: Home, project: Path, name: str) -> None:
     """With the rights of any user: the superuser may read everything."""
     (project / "d" / "e").mkdir(parents=True)
@@ -352,7 +361,7 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("name", sampled(HOSTILE, keep=5))
 async def test_a_repository_can_run_and_block_nothing(home: Home, project: Path, name: str) -> None:
     folder = project / "work"
     folder.mkdir()

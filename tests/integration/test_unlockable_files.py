@@ -10,6 +10,7 @@ import unlockable
 from isolation import Home
 from runtimes import CONFIG
 from session_stories import SOONG
+from sweeps import paired, sampled
 
 pytestmark = [
     pytest.mark.timeout(120),
@@ -33,8 +34,9 @@ def refused(error: str, home: Home, project: Path, *words: str) -> subprocess.Co
     )
 
 
-@pytest.mark.parametrize("error", ["ENOLCK", "EOPNOTSUPP", "EINVAL"])
-@pytest.mark.parametrize("is_new", [True, False])
+@pytest.mark.parametrize(
+    ("is_new", "error"), paired([True, False], sampled(["ENOLCK", "EOPNOTSUPP", "EINVAL"], keep=1))
+)
 def test_a_start_says_that_files_cannot_be_locked(
     home: Home, project: Path, error: str, is_new: bool
 ) -> None:

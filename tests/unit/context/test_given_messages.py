@@ -66,7 +66,7 @@ def nodes(messages: Sequence[GivenMessage]) -> list[Node]:
     return made
 
 
-@settings(max_examples=examples(50))
+@settings(max_examples=examples(25))
 @given(CONVERSATIONS)
 def test_a_conversation_passes_through_every_format(turns: Sequence[Any]) -> None:
     messages = written(turns)
@@ -79,7 +79,7 @@ def test_a_conversation_passes_through_every_format(turns: Sequence[Any]) -> Non
     assert as_openai(back) == messages
 
 
-@settings(max_examples=examples(50))
+@settings(max_examples=examples(25))
 @given(CONVERSATIONS, st.data())
 def test_a_conversation_that_is_cut_off_has_an_answer_to_every_call(
     turns: Sequence[Any], data: st.DataObject

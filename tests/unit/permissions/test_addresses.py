@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from agent_core.permissions.addresses import hosts_in
+from sweeps import sampled
 from tables import together
 
 
@@ -117,7 +118,9 @@ def test_nesting_hides_no_host() -> None:
     assert hosts_in(nested) == ["deep.example"]
 
 
-@pytest.mark.parametrize("piece", ["a", "a.", "a.a:", "//", "%25", "@", "x:/", ":"])
+@pytest.mark.parametrize(
+    "piece", sampled(["a", "a.", "a.a:", "//", "%25", "@", "x:/", ":"], keep=3)
+)
 def test_long_arguments_cost_what_they_are_long(piece: str) -> None:
     started = time.process_time()
     hosts_in({"x": piece * 100_000})

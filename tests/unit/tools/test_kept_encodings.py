@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from agent_core.tools.files import MAX_LOADED_BYTES
+from sweeps import sampled
 from tool_facts import Code
 
 TEXTS = {
@@ -34,7 +35,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "mark", "newline", "is_ended"), CASES)
+@pytest.mark.parametrize(("name", "mark", "newline", "is_ended"), sampled(CASES, keep=24))
 async def test_an_overwrite_keeps_everything_but_the_text(
     code: Code, project: Path, name: str, mark: bytes, newline: str, is_ended: bool
 ) -> None:

@@ -22,7 +22,7 @@ help:
 	@echo "make test-all   with every combination and every point of the fault suite"
 	@echo "make matrix  a part of the suite on each Python found; PYTHONS='python3.12 /a/python', TESTS=tests"
 	@echo "make lowest  the same part with the lowest versions that pyproject.toml declares"
-	@echo "make check   format, lint, types, import contracts, architecture tests"
+	@echo "make check   format, lint, types, import contracts, architecture tests, reference"
 	@echo "make faults  the whole fault suite, on two cores; make test runs a short part of it"
 	@echo "make chaos   workers that are killed, paused and cut off: 200 runs a round; ROUNDS=10, ARGS='--seed 7'"
 	@echo "make stress  chats, an editor, programs and cron jobs in one home, killed at random; MINUTES=60, ARGS='--seed 7'"
@@ -107,6 +107,7 @@ check: $(READY)
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 	$(BIN)/pytest -q tests/test_architecture.py
+	$(BIN)/pytest -q -m checked tests/unit/suite tests/unit/test_platforms.py
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

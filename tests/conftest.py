@@ -182,6 +182,9 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("suite")
     # A shell starts what runs in the background with Ctrl-C ignored, and children inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # A suite that was started to survive its terminal must not hand that on, as `SIG_IGN` is.
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: None)
     if not hasattr(config, "workerinput"):  # the process that collects results, not its workers
         config.stash[GUARD] = Guard(Path.home(), Path(os.environ[REAL_HOME]))
         config.stash[LIFE] = hold_session(run_folder())
@@ -204,11 +207,10 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the sweeps to `--whole`, give tables time, and refuse names that differ.
+    """Leave out sweeps and checks, give tables time, and refuse names that differ.
 
-    They differ where they contain an address in memory, which each process has its own.
-
-    Workers could not share tests with such names.
+    Sweeps need `--whole`; `make check` runs the checks. Names differ where they contain an address
+    in memory, which each process has its own: workers could not share tests with such names.
     """
     if odd := [item.nodeid for item in items if " at 0x" in item.nodeid]:
         raise pytest.UsageError(f"give the parameters of these tests ids: {', '.join(odd)}")
@@ -217,9 +219,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             given = item.get_closest_marker("timeout")
             limit_s = given.args[0] if given else float(config.getini("timeout"))
             item.add_marker(pytest.mark.timeout(limit_s + 3 * count), append=False)
-    if not sweeps.is_whole() and (left := [i for i in items if i.get_closest_marker("sweep")]):
+    elsewhere = set[str]() if sweeps.is_whole() else {"checked", "sweep"}
+    if "checked" in config.getoption("markexpr"):
+        elsewhere.discard("checked")
+    left = [each for each in items if not elsewhere.isdisjoint(m.name for m in each.iter_markers())]
+    if left:
         config.hook.pytest_deselected(items=left)
-        items[:] = [item for item in items if item.get_closest_marker("sweep") is None]
+        kept = set(items) - set(left)
+        items[:] = [item for item in items if item in kept]
 
 
 def pytest_report_header() -> str:

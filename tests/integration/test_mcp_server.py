@@ -30,6 +30,7 @@ from mcp_clients import (
     wired,
 )
 from model_server import ModelServer
+from sweeps import paired
 
 GENERATIONS = pytest.mark.parametrize("mode", ["legacy", "auto"])
 WRITE = calls("code.write_file", path="a.txt", content="hi\n")
@@ -87,20 +88,23 @@ async def test_the_client_is_asked_and_progress_says_what_is_done(
     assert any("code.write_file" in each for each in progress)
 
 
-@GENERATIONS
 @pytest.mark.parametrize(
-    ("person", "reason"),
-    [
-        (Person([DECLINES]), "declined"),
-        (Person([CANCELS]), "dismissed"),
-        (accepts("deny", "use b.txt instead"), "use b.txt instead"),
-        (accepts("allow_everything"), "without a valid decision"),
-    ],
-    ids=["decline", "cancel", "deny", "invalid"],
+    ("mode", "said"),
+    paired(
+        ["legacy", "auto"],
+        [
+            (Person([DECLINES]), "declined"),
+            (Person([CANCELS]), "dismissed"),
+            (accepts("deny", "use b.txt instead"), "use b.txt instead"),
+            (accepts("allow_everything"), "without a valid decision"),
+        ],
+    ),
+    ids=lambda each: each if isinstance(each, str) else each[1],
 )
 async def test_a_no_is_heard_by_the_agent_and_named_in_the_result(
-    home: Home, project: Path, mode: str, person: Person, reason: str
+    home: Home, project: Path, mode: str, said: tuple[Person, str]
 ) -> None:
+    person, reason = said
     async with ModelServer([WRITE, "not written"]) as server:
         configure(home, server.base_url("openai"))
         async with connected(home, project, person=person, mode=mode) as client:

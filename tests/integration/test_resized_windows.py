@@ -15,13 +15,18 @@ from agent_core.providers.scripted import calls
 from isolation import Home
 from model_server import ModelServer, Sends, sse
 from runtimes import ask, runtime
-from sweeps import sampled
+from sweeps import paired, sampled
 from windows import Window, open_window
 
 pytestmark = pytest.mark.timeout(120)
 
 WIDTHS = sampled([(120, 40, 80), (80, 120, 40)], 1)
 TERMINALS = pytest.mark.parametrize("reflows", [True, False], ids=["reflows", "cuts"])
+PROGRAMS = pytest.mark.parametrize(
+    ("program", "reflows"),
+    paired(["chat", "run"], [True, False]),
+    ids=lambda each: each if isinstance(each, str) else "reflows" if each else "cuts",
+)
 READY = "openai:m [·|] ask"
 ENTER, CTRL_D, ESCAPE = "\r", "\x04", "\x1b"
 LINES = [f"line {number:02} of the code" for number in range(40)]
@@ -86,8 +91,7 @@ def test_a_draft_at_the_prompt(
             assert sum("/help lists" in line for line in window.lines) == 1
 
 
-@TERMINALS
-@pytest.mark.parametrize("program", ["chat", "run"])
+@PROGRAMS
 @pytest.mark.parametrize("widths", WIDTHS)
 def test_an_answer_that_streams(
     home: Home, project: Path, *, program: str, widths: Sequence[int], reflows: bool
@@ -111,8 +115,7 @@ def test_an_answer_that_streams(
         assert shown == ["Begin.", *LINES, "End."]
 
 
-@TERMINALS
-@pytest.mark.parametrize("program", ["chat", "run"])
+@PROGRAMS
 @pytest.mark.parametrize("widths", WIDTHS)
 def test_a_long_paragraph_and_a_spinner(
     home: Home, project: Path, *, program: str, widths: Sequence[int], reflows: bool
@@ -166,8 +169,7 @@ def test_a_list_to_choose_from(
             assert sum(line.startswith("> /resume") for line in window.lines) == 1
 
 
-@TERMINALS
-@pytest.mark.parametrize("program", ["chat", "run"])
+@PROGRAMS
 @pytest.mark.parametrize("widths", WIDTHS)
 def test_an_open_question(
     home: Home, project: Path, *, program: str, widths: Sequence[int], reflows: bool

@@ -250,7 +250,10 @@ CHANGES: Mapping[tuple[str, int, str], Mapping[str, str]] = {
 
 @pytest.mark.parametrize(
     "shapes",
-    [[*CHANGES][:1], pytest.param([*CHANGES][1:], marks=pytest.mark.sweep)],
+    [
+        pytest.param([*CHANGES][:1], marks=pytest.mark.sweep),
+        pytest.param([*CHANGES][1:], marks=pytest.mark.sweep),
+    ],
     ids=["sample", "others"],
 )
 async def test_what_a_picture_does_not_miss(home: Home, project: Path, shapes: Any) -> None:

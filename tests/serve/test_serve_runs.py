@@ -18,6 +18,7 @@ from isolation import Home, fresh_folder
 from mcp_clients import configure
 from model_server import ModelServer
 from own_consoles import TOKEN, ended, get, question, serving, signed_in, start, status, until
+from sweeps import is_whole
 
 WRITE = calls("code.write_file", path="a.txt", content="new\n")
 
@@ -240,7 +241,7 @@ async def test_a_hundred_streams_are_enough_for_anyone_and_slow_readers_hold_not
                 ) as many:
                     opened = [await many.get(path) for _ in range(100)]
                     assert {each.status for each in opened} == {200}
-                    for _ in range(900):
+                    for _ in range(900 if is_whole() else 50):
                         async with many.get(path) as response:
                             assert response.status == 429
                             assert int(response.headers["Retry-After"]) > 0

@@ -79,6 +79,7 @@ def test_pytest_is_not_broken_where_the_plugin_cannot_be_used() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.checked
 @pytest.mark.timeout(90)  # it loads everything
 def test_no_module_needs_what_only_linux_has() -> None:
     done = run_python(MACOS, "")

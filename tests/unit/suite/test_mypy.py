@@ -25,6 +25,7 @@ SHARED = ["examples/tutorials/agcore", "examples/tutorials/sdk"]
 """Folders whose programs import each other."""
 
 
+@pytest.mark.checked
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(find_spec("mypy") is None, reason="pip install mypy runs it")
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ for name, text in pages().items():
 """
 
 
+@pytest.mark.checked
 @pytest.mark.timeout(60)
 def test_the_reference_is_what_the_source_says(tmp_path: Path) -> None:
     done = subprocess.run(  # noqa: S603 - our own program, in our own interpreter

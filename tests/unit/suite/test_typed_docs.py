@@ -52,6 +52,7 @@ def errors_of(report: dict[str, Any]) -> list[str]:
     ]
 
 
+@pytest.mark.checked
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize(
     ("pages", "count"),

@@ -105,7 +105,9 @@ def run_pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str
     ("head", "arguments"),
     [
         ("", ["-p", "no:anyio", "--asyncio-mode=auto"]),
-        ("import pytest\n\n@pytest.mark.asyncio", ["-p", "no:anyio"]),
+        pytest.param(
+            "import pytest\n\n@pytest.mark.asyncio", ["-p", "no:anyio"], marks=pytest.mark.sweep
+        ),
         (ANYIO, ["-p", "no:asyncio"]),
     ],
     ids=["asyncio-auto", "asyncio-strict", "anyio"],

@@ -124,7 +124,7 @@ async def tools(count, url, folder):
 def definitions(count):
     """Taking down what MCP servers offer, and a run's choice among it, once it is known."""
     from agent_core.config.models import ToolsConfig
-    from agent_core.mcp.discovery import read_tool
+    from agent_core.mcp.discovery import Offer, read_tool
     from agent_core.mcp.tools import McpTools
 
     field = {"type": "string", "description": "Where to look."}
@@ -140,11 +140,11 @@ def definitions(count):
     class Server:
         server_id = "big"
 
-        async def specs(self, _):
+        async def offer(self, _):
             return offered
 
     first = timed(1, discover)
-    offered = tuple(specs)
+    offered = Offer(tools=tuple(specs))
     servers = McpTools({}, ToolsConfig())
     servers._servers["big"] = Server()
     asyncio.run(servers.tools())
@@ -156,7 +156,7 @@ def tree(count, folder):
     from types import SimpleNamespace
 
     from agent_core.config.load import read_setup
-    from agent_core.context.instructions import find_instructions
+    from agent_core.context.instructions import find_instructions, walk_project
     from agent_core.tools.code.read import _list
     from agent_core.tools.workspace import PathPolicy
 
@@ -177,8 +177,20 @@ def tree(count, folder):
     workspace = SimpleNamespace(boundaries=policy)
     place = policy.resolve(".")
     scan = timed(5, lambda: find_instructions(home, project, is_closed=policy.is_closed))
+    walk = walk_project(project, policy.is_closed)
+
+    def scan_again():
+        find_instructions(home, project, is_closed=policy.is_closed, walk=walk)
+
+    timed(3, scan_again)  # from the third on, the kernel tells what has changed
+    again = timed(5, scan_again)
+    walk.close()
     listing = timed(5, lambda: _list(workspace, place, arguments, context))
-    return {"scan for instructions": scan, "recursive listing, 1,000 entries": listing}
+    return {
+        "scan for instructions": scan,
+        "a later scan": again,
+        "recursive listing, 1,000 entries": listing,
+    }
 
 
 def memories(count, folder):
@@ -211,7 +223,8 @@ def memories(count, folder):
 
     def recall(memories, question):
         selector = Selector(choose, top_k=5, room=2000)
-        asyncio.run(Recall(memories, View(), room=2000).recall(question, "c", selector=selector))
+        recalling = Recall(memories, View(), scope="shared", room=2000)
+        asyncio.run(recalling.recall(question, "c", selector=selector))
 
     empty = Path(folder, "empty")
     empty.mkdir()
@@ -282,7 +295,7 @@ CURVES = {  # name: (title, what is counted, amounts, {series: (function, needs)
     "tree": (
         "Looking at a project",
         "folders, of 10 files each",
-        (100, 500, 1000, 2000, 4000),
+        (100, 500, 1000, 2000, 4000, 10_000),
         {"": (tree, "folder")},
     ),
     "memories": (

@@ -10,7 +10,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from datetime import date
 from functools import lru_cache
 from itertools import islice
@@ -264,7 +264,7 @@ class _Search:
                 yield _Place(-distance, _FOUND, f"{folder / own[1]}"), own[0], self._top
         folders, self.is_cut_short = self._walk.search()
         for below, names in folders:
-            own = _own_file(project / below, names, root=self._top)
+            own = _own_file(project / below, names, root=self._top, is_resolved=True)
             if own and not self._is_closed(own[0]):
                 shown, depth = path_to_read(f"{below}{own[1]}"), below.count("/")
                 yield _Place(depth, _FOUND, shown, is_own=depth == 0), own[0], self._top
@@ -310,11 +310,17 @@ def _find_rules(folder: Path) -> Iterator[Path]:
 
 
 def _own_file(
-    folder: Path, names: Collection[str], *, root: Path | None
+    folder: Path, names: Collection[str], *, root: Path | None, is_resolved: bool = False
 ) -> tuple[Path, str] | None:
     """Return the resolved instruction file of a folder and its name.
 
     `CLAUDE.md` wins over `AGENTS.md` if it says something of its own.
+
+    Args:
+        folder: the folder.
+        names: the names of instruction files in it.
+        root: the file must be inside.
+        is_resolved: the folder is inside, and resolved: only the files may be links.
     """
     own: list[tuple[Path, str]] = []
     for kind in _NAMES:
@@ -323,7 +329,7 @@ def _own_file(
             (resolved, name)
             for name in spelled
             if name.lower() == kind.lower()
-            and (resolved := _resolve_file(folder / name, root)) is not None
+            and (resolved := _resolve_entry(folder / name, root, is_resolved)) is not None
         )
         own += islice(files, 1)
     if len(own) > 1 and not _facts_of(own[0][0]).has_own_words:
@@ -339,6 +345,14 @@ def _resolve_file(path: Path, root: Path | None) -> Path | None:
     except (OSError, RuntimeError, ValueError):
         return None
     return resolved if is_file and (root is None or resolved.is_relative_to(root)) else None
+
+
+def _resolve_entry(path: Path, root: Path | None, is_resolved: bool) -> Path | None:
+    if is_resolved:
+        with suppress(OSError):
+            if stat.S_ISREG(path.lstat().st_mode):
+                return path
+    return _resolve_file(path, root)
 
 
 def _resolve_named(folder: Path, name: str, root: Path) -> Path | None:

@@ -307,7 +307,7 @@ NOTICED: dict[str, tuple[Change, str]] = {
         lambda root: edit_state(root, approved_by="nobody"),
         "run.json was changed after the run",
     ),
-    "a key stands in run.json twice": (add_key_twice, "it has the key 'status' twice"),
+    "a key stands in run.json twice": (add_key_twice, '"status" is given twice'),
     "a line is added to run.json": (
         lambda root: rewrite(root, "run.json", lambda text: text + "\n"),
         "run.json was changed after the run",

@@ -77,7 +77,7 @@ def test_content_that_fits_its_schema_completes_a_run(
     [
         ("a.json", '{"id": "x"}', {"properties": {"id": {"type": "integer"}}}, "$.id: 'x'"),
         ("a.json", "{'id': 1}", {}, "it is not JSON"),
-        ("a.json", '{"a": NaN}', {}, "NaN is not a JSON number"),
+        ("a.json", '{"a": NaN}', {}, "NaN is not a number that JSON has"),
         ("a.json", '{"a": 1, "a": 2}', {}, "given twice"),
         ("a.json", "[" * 100_000, {}, "nested too deeply"),
         ("a.yaml", "a: [", {}, "it is not YAML"),

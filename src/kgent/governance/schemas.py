@@ -5,7 +5,6 @@ A CSV file is a list of rows, and a row is an object with the columns as keys. A
 """
 
 import csv
-import json
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,6 +15,7 @@ from urllib.parse import unquote
 
 import yaml
 
+from agent_core.config.problems import parse_json
 from agent_core.errors import AgentCoreError
 from agent_core.text import bounded_line, plural
 from agent_core.tools.files import open_file
@@ -116,17 +116,9 @@ def _read_text(path: Path, limit: int) -> str:
 
 
 def _read_json(path: Path) -> Any:
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        if len(found := dict(pairs)) < len(pairs):
-            raise ValueError("a name is given twice in an object")
-        return found
-
-    def refuse(word: str) -> Any:
-        raise ValueError(f"{word} is not a JSON number")
-
     text = _read_text(path, MAX_CHECKED_BYTES)
     try:
-        return json.loads(text, object_pairs_hook=unique, parse_constant=refuse)
+        return parse_json(text)
     except ValueError as error:
         raise _InvalidContentError(f"it is not JSON: {error}") from None
 

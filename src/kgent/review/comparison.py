@@ -9,11 +9,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal, cast
 
-import yaml
-
 from agent_core.errors import AgentCoreError
 from agent_core.redaction.redactor import walk
-from kgent.config.loader import load_config
+from kgent.config.loader import dump_yaml, load_config
 from kgent.config.models import DELIVERABLES
 from kgent.config.portable import KEPT_MODEL, KEPT_SKILLS, placeless_fields
 from kgent.errors import Record
@@ -185,8 +183,7 @@ def _fact_lines(side: RunTexts) -> list[str]:
 def _profile_lines(side: RunTexts) -> list[str] | None:
     with suppress(OSError, AgentCoreError):
         fields = placeless_fields(load_config(side.root / CONFIG_FILE))
-        text = yaml.safe_dump(fields, sort_keys=False, allow_unicode=True, width=100)
-        return side.text(text).split("\n")
+        return side.text(dump_yaml(fields)).split("\n")
     return side.file_lines(CONFIG_FILE)
 
 

@@ -3,12 +3,13 @@
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from agent_core.config.problems import parse_json
 from agent_core.errors import AgentCoreError
 from kgent.config.models import DELIVERABLES
 from kgent.records.errors import ERRORS_FILE, ErrorRecord
@@ -167,8 +168,8 @@ def _check_state(root: Path, state: RunState, end: Event) -> Iterator[str]:
     yield from (f"run.json has another {name} than the events" for name in others)
     try:
         text = read_bytes(root / RUN_FILE, MAX_MANIFEST_BYTES)
-        content: dict[str, Any] = json.loads(text, object_pairs_hook=_refuse_doubles)
-    except (OSError, ValueError, AgentCoreError) as error:
+        content: dict[str, Any] = parse_json(text.decode("utf-8", "surrogatepass"))
+    except (OSError, ValueError, RecursionError, AgentCoreError) as error:
         yield f"run.json is damaged: {error}"
         return
     expected = state_text(content).encode("utf-8", "surrogatepass")
@@ -183,15 +184,6 @@ def _check_state(root: Path, state: RunState, end: Event) -> Iterator[str]:
         yield "the last event does not vouch for run.json"
     elif end.data[RUN_FILE_HASH] != state_hash(content):
         yield "run.json was changed after the run: the last event has another hash of it"
-
-
-def _refuse_doubles(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    content: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in content:
-            raise ValueError(f"it has the key {key!r} twice")
-        content[key] = value
-    return content
 
 
 # --- the chain of attempts: each is sealed, and the next one names its seal ----------------------

@@ -20,6 +20,7 @@ from yaml.composer import Composer
 from yaml.constructor import SafeConstructor
 from yaml.resolver import Resolver
 
+from agent_core.config.positions import dotted_key, find_line
 from agent_core.config.problems import problems_of
 from agent_core.errors import ErrorCode
 from agent_core.opening import read_text_file
@@ -288,10 +289,7 @@ class _YamlSource:
 
     def line_of(self, key: str) -> int:
         """Return the line of a key, or of the nearest enclosing key that exists."""
-        while key not in self.lines and key:
-            cut = max(key.rfind("."), key.rfind("["))
-            key = key[:cut] if cut > 0 else ""
-        return self.lines.get(key, 1)
+        return find_line(self.lines, key) or 1
 
     def _read(self) -> None:
         loader = _own_loader()(self.text) if self.is_own else yaml.SafeLoader(self.text)
@@ -336,8 +334,7 @@ class _YamlSource:
             if name in seen:
                 raise _YamlFaultError(line, f"the key {name[:80]!r} is given twice")
             seen.add(name)
-            shown = name if name.replace("-", "_").isidentifier() else f'"{name}"'
-            inner = f"{key}.{shown}" if key else shown
+            inner = f"{key}.{dotted_key([name])}" if key else dotted_key([name])
             self.lines[inner] = line
             self._visit(value_node, inner, depth + 1, resolve)
             if inner == "kgent.version" and value_node.tag in _NUMBERS:  # 1.10 is not 1.1

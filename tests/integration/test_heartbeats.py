@@ -18,7 +18,7 @@ from agent_core.errors import StorageError
 from agent_core.providers.scripted import Hangs
 from agent_core.runtime import recovery
 from agent_core.runtime.fence import SessionLease
-from agent_core.runtime.recovery import SessionLeases
+from agent_core.runtime.recovery import RemoteControls, SessionLeases
 from agent_core.storage.liveness import OwnerIsDead
 from agent_core.storage.owners import Owner, now
 from agent_core.storage.postgres import PostgresSessionStore
@@ -185,6 +185,10 @@ async def test_a_process_that_was_given_up_says_that_it_lives_while_its_sessions
         await asyncio.gather(*writing)
 
 
+IDLE = RemoteControls(lambda _: None, lambda _: None, lambda _: None)
+"""Controls of a process of which no other one asks anything."""
+
+
 def leases_of(
     store: PostgresSessionStore, owner: Owner, shared: RunWorkerConfig, deadlines: list[float]
 ) -> SessionLeases:
@@ -193,7 +197,7 @@ def leases_of(
         store,
         owner,
         is_busy=lambda _: True,
-        on_cancel=lambda _: None,
+        controls=IDLE,
         on_lost=lambda run_id, _: pytest.fail(f"{run_id} is lost"),
         on_extended=deadlines.append,
         shared=shared,
@@ -329,9 +333,7 @@ async def test_a_session_whose_last_work_ends_before_its_run_has_left_is_given_b
     busy = {"s1"}
     async with SqliteSessionStore.open(home.path / "sessions.sqlite") as store:
         with Owner.open(home.path) as owner:
-            leases = SessionLeases(
-                store, owner, is_busy=busy.__contains__, on_cancel=lambda _: None
-            )
+            leases = SessionLeases(store, owner, is_busy=busy.__contains__, controls=IDLE)
             await store.open_run(an_opening(owner=owner.owner_id))
             await store.append(a_batch(run=RunChange(status=RunStatus.CANCELLED)))
             await leases.release("s1")

@@ -231,14 +231,10 @@ class Agent(AgentSpec[DepsT, OutputT]):
         parts.tool_registry(ToolRegistry(permissions=self.permissions))
         parts.secrets({} if caller is None else caller.secrets)
         bundle = parts.config(self.config or AgentConfig()).build()
-        return AgentSession(
-            self,
-            session_id,
-            bundle,
-            conversation=conversation,
-            owned=provider if isinstance(chosen, str | ModelConfig) else None,
-            caller=caller,
-        )
+        session = AgentSession(self, session_id, bundle, conversation=conversation, caller=caller)
+        if isinstance(chosen, str | ModelConfig):
+            session.own_provider()
+        return session
 
     @property
     def engine_agent(self) -> EngineAgent[OutputT]:

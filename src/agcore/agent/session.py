@@ -36,7 +36,6 @@ from agcore.llm import (
     HookEvent,
     LlmCycle,
     LlmError,
-    LlmProvider,
     Prompt,
     RunTools,
     StreamEvent,
@@ -114,7 +113,6 @@ class AgentSession(Generic[DepsT, OutputT]):
         layers: builds the system prompt from a base, the agent's prompt, the environment and the
             session memory; without it, the system prompt is the agent's prompt.
         offers_memory_tool: lets the model write to the session memory.
-        owned: closed with the session.
         caller: the run whose tool call the session answers.
 
     Raises:
@@ -132,7 +130,6 @@ class AgentSession(Generic[DepsT, OutputT]):
         session_memory: SessionMemory | None = None,
         layers: PromptLayers | None = None,
         offers_memory_tool: bool = False,
-        owned: LlmProvider | None = None,
         caller: CallerRun | None = None,
     ) -> None:
         check_parts(agent, bundle)
@@ -151,7 +148,7 @@ class AgentSession(Generic[DepsT, OutputT]):
         offered = [session_memory_set_tool(self.session_memory)] if offers_memory_tool else []
         self._own_tools = offered
         self._notices: list[ChatMessage] = []
-        self._owned = owned
+        self._owns_provider = False
         self._is_entered = False
         self._stack = AsyncExitStack()
         self._kept: AgentSpec[Any, Any] | None = None
@@ -179,12 +176,17 @@ class AgentSession(Generic[DepsT, OutputT]):
         turns = plural(self._turn_index, "turn")
         return f"AgentSession({self.session_id!r}, {self.agent.name!r}, {turns})"
 
+    def own_provider(self) -> None:
+        """Have `close` close the provider of the bundle, which no other session may use."""
+        self._owns_provider = True
+
     async def close(self) -> None:
         """Close everything the session has opened. Can be repeated."""
         self._is_entered, self._kept = False, None
         await self._stack.aclose()
-        if isinstance(self._owned, AdapterProvider):
-            await self._owned.close()
+        provider = self.bundle.provider
+        if self._owns_provider and isinstance(provider, AdapterProvider):
+            await provider.close()
 
     async def __aenter__(self) -> Self:
         with raise_as_agent_error():

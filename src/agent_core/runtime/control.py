@@ -17,6 +17,7 @@ from agent_core.errors import StorageError
 from agent_core.events import MESSAGE_BOUNDS, EventStream
 from agent_core.permissions.questions import Questions
 from agent_core.runtime.reading import CONTROL, TextPiece, channel_of
+from agent_core.runtime.recovery import RemoteControls
 from agent_core.storage.postgres.notices import LONGEST_NOTICE, Notices
 from agent_core.storage.store import SessionStore
 from agent_core.types import LAST_TURN, LIVE_EVENTS, EventType
@@ -41,9 +42,7 @@ class RunControl:
         store: holds the requests.
         questions: questions of the runs of this process.
         stream_of: returns the events of a run that is under way here.
-        on_cancel: called with the ids of runs that should be cancelled.
-        on_message: called with the ids of runs for which messages wait.
-        on_last_turn: called with the ids of runs that are cancelled after a turn.
+        controls: called with the runs that the requests name.
     """
 
     def __init__(
@@ -53,17 +52,13 @@ class RunControl:
         questions: Questions,
         *,
         stream_of: Callable[[str], EventStream | None],
-        on_cancel: Callable[[Iterable[str]], None],
-        on_message: Callable[[Iterable[str]], None],
-        on_last_turn: Callable[[Iterable[str]], None],
+        controls: RemoteControls,
     ) -> None:
         self._notices = notices
         self._store = store
         self._questions = questions
         self._stream_of = stream_of
-        self._on_cancel = on_cancel
-        self._on_message = on_message
-        self._on_last_turn = on_last_turn
+        self._controls = controls
         self._senders: dict[str, _TextSender] = {}
 
     async def serve(self) -> None:
@@ -92,7 +87,7 @@ class RunControl:
             case {"what": "cancel", "run_id": str(run_id)}:
                 await self._cancel(run_id)
             case {"what": "message", "run_id": str(run_id)}:
-                self._on_message([run_id])
+                self._controls.look_for_messages([run_id])
             case {"what": "watch", "run_id": str(run_id)}:
                 facts = cast("dict[str, Any]", request)
                 self._watch(run_id, anew=facts.get("anew") is True)
@@ -108,9 +103,9 @@ class RunControl:
             logger.warning("a request to cancel could not be looked up: %s", error)
             return
         if record is not None and record.cancel_requested_at is not None:
-            self._on_cancel([run_id])
+            self._controls.cancel([run_id])
         elif record is not None and LAST_TURN in record.metadata:
-            self._on_last_turn([run_id])
+            self._controls.end_after_turn([run_id])
 
     def _watch(self, run_id: str, *, anew: bool) -> None:
         for known_id in [each for each, sender in self._senders.items() if sender.is_over]:

@@ -369,6 +369,22 @@ def _close(journal: Journal, call: ToolCall, message: str, known: ToolResult | N
 logger = logging.getLogger(__name__)
 
 
+class RemoteControls(Struct, frozen=True):
+    """The functions that do what other processes ask of runs under way here.
+
+    Each takes the ids of the runs.
+
+    Attributes:
+        cancel: cancels the runs.
+        look_for_messages: has the runs read the messages that wait for them.
+        end_after_turn: cancels the runs after their turn.
+    """
+
+    cancel: Callable[[Iterable[str]], None]
+    look_for_messages: Callable[[Iterable[str]], None]
+    end_after_turn: Callable[[Iterable[str]], None]
+
+
 class SessionLeases:
     """Extends and ends this runtime's leases on sessions, and stores missing ends of their runs.
 
@@ -379,9 +395,7 @@ class SessionLeases:
         store: the store in which sessions are claimed.
         owner: this runtime.
         is_busy: returns whether a run of a session is queued or running here.
-        on_cancel: called with the ids of runs that another process asks to cancel.
-        on_message: called with the ids of runs for which messages wait.
-        on_last_turn: called with the ids of runs that are cancelled after a turn.
+        controls: called with the runs of which other processes ask something.
         on_lost: called with the id of a run whose session another process has, and whether the
             store has refused a write; only where several machines share the store.
         on_extended: called there with the time until which the sessions are sure to be held.
@@ -394,9 +408,7 @@ class SessionLeases:
         owner: Owner,
         *,
         is_busy: Callable[[str], bool],
-        on_cancel: Callable[[Iterable[str]], None],
-        on_message: Callable[[Iterable[str]], None] = lambda _: None,
-        on_last_turn: Callable[[Iterable[str]], None] = lambda _: None,
+        controls: RemoteControls,
         on_lost: Callable[[str, bool], None] | None = None,
         on_extended: Callable[[float], None] | None = None,
         shared: RunWorkerConfig | None = None,
@@ -409,9 +421,7 @@ class SessionLeases:
         self._duration = timedelta(seconds=shared.lease_s) if shared else LEASE
         self._leases: WeakSet[SessionLease] = WeakSet()
         self._is_busy = is_busy
-        self._on_cancel = on_cancel
-        self._on_message = on_message
-        self._on_last_turn = on_last_turn
+        self._controls = controls
         self._unclosed: list[Journal] = []
         self._closing = asyncio.Lock()
         self._unreleased: set[str] = set()
@@ -468,9 +478,9 @@ class SessionLeases:
                 elif lease.session_id not in beat.late:
                     lease.extended_at = max(lease.extended_at, began)
             self._tell_extended(began)
-        self._on_cancel(beat.cancelled)
-        self._on_message(beat.sent_to)
-        self._on_last_turn(beat.in_last_turn)
+        self._controls.cancel(beat.cancelled)
+        self._controls.look_for_messages(beat.sent_to)
+        self._controls.end_after_turn(beat.in_last_turn)
 
     def refused(self, journal: Journal) -> None:
         """Mark a run as lost: the store refuses its writes, as another process has its session."""

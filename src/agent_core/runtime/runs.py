@@ -33,7 +33,7 @@ from agent_core.runtime.process import ProcessParts
 from agent_core.runtime.project import Project
 from agent_core.runtime.project_files import ProjectFiles
 from agent_core.runtime.reading import CONTROL, RunReader
-from agent_core.runtime.recovery import SessionLeases
+from agent_core.runtime.recovery import RemoteControls, SessionLeases
 from agent_core.runtime.requests import RunRequests
 from agent_core.runtime.run import Phase, Run, RunProgress, identity_of
 from agent_core.runtime.scheduler import Scheduler
@@ -102,13 +102,14 @@ class Runs:
             cancel_timeout_s=self._cancel_timeout_s,
             cancel_run=lambda run_id: self._aside.start(self.cancel(run_id)),
         )
+        self._controls = RemoteControls(
+            self._cancel_requested, self._look_for_messages, self._end_after_turn
+        )
         self.leases = SessionLeases(
             store,
             owner,
             is_busy=self._scheduler.is_busy,
-            on_cancel=self._cancel_requested,
-            on_message=self._sent_to,
-            on_last_turn=self._end_after_turn,
+            controls=self._controls,
             on_lost=self._lose if process.dispatcher else None,
             on_extended=project.launcher.keep_until,
             shared=config.worker if process.dispatcher else None,
@@ -583,9 +584,7 @@ class Runs:
             self._store,
             self._project.guard.questions,
             stream_of=self._stream_of,
-            on_cancel=self._cancel_requested,
-            on_message=self._sent_to,
-            on_last_turn=self._end_after_turn,
+            controls=self._controls,
         )
         await control.serve()
 
@@ -607,7 +606,7 @@ class Runs:
             if run is not None and not run.is_stopping:
                 self._aside.start(self._scheduler.cancel(run))
 
-    def _sent_to(self, run_ids: Iterable[str]) -> None:
+    def _look_for_messages(self, run_ids: Iterable[str]) -> None:
         """Have these runs look for messages at their next boundary."""
         for run_id in run_ids:
             if (run := self.table.get(run_id)) is not None:

@@ -315,14 +315,11 @@ class Toolboxes:
                 run=spec.run,
                 ask_agent=spec.ask_agent,
             )
-        from agent_core.tools.deferred import DeferringToolbox  # noqa: PLC0415 - few need it
+        from agent_core.tools.deferred import Deferral, DeferringToolbox  # noqa: PLC0415 - few
 
-        room = window // _DEFINITIONS_SHARE
         return DeferringToolbox(
             tools,
-            is_deferred=self._is_deferrable,
-            view=spec.view,
-            room=room,
+            Deferral(self._is_deferrable, spec.view, room=window // _DEFINITIONS_SHARE),
             renew=renewed,
             deps=deps,
             expected=expected,

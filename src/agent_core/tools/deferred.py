@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
+from msgspec import Struct
 from pydantic import BeforeValidator, Field, ValidationError
 
 from agent_core.errors import ErrorCode, ToolError
@@ -64,14 +65,26 @@ class CallTool(Arguments):
     )
 
 
+class Deferral(Struct, frozen=True):
+    """The definitions that a run holds back, and how it reads them.
+
+    Attributes:
+        is_deferred: returns whether the definition of the tool of this name is held back.
+        view: the run's own: definitions in it have been asked for.
+        room: estimated tokens of the definitions that one search brings in.
+    """
+
+    is_deferred: Callable[[str], bool]
+    view: View
+    room: int
+
+
 class DeferringToolbox(Toolbox):
     """A toolbox that holds some definitions back until they are asked for.
 
     Args:
         tools: all of the run's.
-        is_deferred: whether the definition of the tool of this name is held back.
-        view: the run's own: definitions in it have been asked for.
-        room: estimated tokens of the definitions that one search brings in.
+        deferral: the definitions that are held back.
         renew, deps, expected, run, ask_agent: see `Toolbox`.
 
     Attributes:
@@ -81,19 +94,17 @@ class DeferringToolbox(Toolbox):
     def __init__(
         self,
         tools: Iterable[Tool],
+        deferral: Deferral,
         *,
-        is_deferred: Callable[[str], bool],
-        view: View,
-        room: int,
         renew: Renew | None = None,
         deps: Any = None,
         expected: "ExpectedOutput | None" = None,
         run: RunIdentity | None = None,
         ask_agent: AskAgent | None = None,
     ) -> None:
-        self._is_deferred = is_deferred
-        self._loaded = LoadedTexts(view, NodeType.TOOL_CONTEXT, "name")
-        self._room = room
+        self._is_deferred = deferral.is_deferred
+        self._loaded = LoadedTexts(deferral.view, NodeType.TOOL_CONTEXT, "name")
+        self._room = deferral.room
         self.own = (self._find_tool(), _call_tool())
         super().__init__(
             tools, renew=renew, deps=deps, expected=expected, run=run, ask_agent=ask_agent

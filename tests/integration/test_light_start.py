@@ -1,0 +1,85 @@
+"""A plain run from the command line loads, compiles and builds only what it uses.
+
+Time and instructions depend on the machine; these counts do not.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from isolation import Home
+
+MOST_PATTERNS = 45
+"""Regular expressions of ours that are compiled; a start without a question needs few of them."""
+OF_OTHER_RUNS = {
+    *("agent_core.agents.worker_assignments", "agent_core.cli.elicitation"),
+    *("agent_core.cli.first_start", "agent_core.mcp", "agent_core.tasks"),
+    *("agent_core.tools.decorator", "agent_core.tools.signatures", "agent_core.types.approvals"),
+    *("agent_core.types.questions", "agent_core.types.workspace"),
+    *("aiohttp", "html", "jsonschema", "rich", "yaml"),
+}
+"""Modules of questions, people, workers, undone messages, functions as tools, and services."""
+PROGRAM = """
+import json, os, re._compiler, sys
+patterns, compiled = [], re._compiler.compile
+
+def compile(pattern, flags=0):
+    frame = sys._getframe(1)
+    while frame.f_globals["__name__"].startswith("re"):
+        frame = frame.f_back
+    patterns.extend([str(pattern)] * frame.f_globals["__name__"].startswith("agent_core"))
+    return compiled(pattern, flags)
+
+re._compiler.compile = compile
+from agent_core.cli import main
+code = main()
+from agent_core.tools.schema import Arguments
+types = Arguments.__subclasses__()
+types += [each for kind in types for each in kind.__subclasses__()]
+built = [kind.__name__ for kind in types if kind.__pydantic_complete__]
+plugins = os.environ["PYDANTIC_DISABLE_PLUGINS"]
+found = {"code": code, "patterns": patterns, "built": built, "plugins": plugins}
+print(json.dumps(found | {"types": len(types), "modules": [*sys.modules]}))
+"""
+
+
+def start(home: Home, project: Path, **environ: str) -> dict[str, object]:
+    """Run the command line in a process of its own, and return what it has loaded."""
+    (home.path / "replies.json").write_text('["Hello."]', encoding="utf-8")
+    home.write_config(f'model = "scripted:{home.path}/replies.json"\n')
+    done = subprocess.run(  # noqa: S603 - our own interpreter and text
+        [sys.executable, "-c", PROGRAM, "run", "hi"],
+        cwd=project,
+        env={"PATH": "/usr/bin:/bin", "SOONG_AGENT_HOME": str(home.path), **environ},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    answer, found = done.stdout.splitlines()
+    assert answer == "Hello."
+    return json.loads(found)
+
+
+@pytest.mark.cold
+def test_a_plain_run_loads_and_builds_only_what_it_uses(home: Home, project: Path) -> None:
+    found = start(home, project)
+    assert found["code"] == 0
+    modules, patterns = found["modules"], found["patterns"]
+    assert isinstance(modules, list)
+    assert isinstance(patterns, list)
+    assert OF_OTHER_RUNS & {*modules} == set()
+    assert len(patterns) <= MOST_PATTERNS, patterns
+    assert found["types"] != 0
+    assert found["built"] == []  # the schemas of the tools are read, and no tool was called
+
+
+@pytest.mark.cold
+def test_a_command_line_loads_no_plugins_unless_its_user_wants_them(
+    home: Home, project: Path
+) -> None:
+    assert start(home, project)["plugins"] == "__all__"
+    assert start(home, project, PYDANTIC_DISABLE_PLUGINS="other")["plugins"] == "other"

@@ -15,6 +15,7 @@ from agent_core.providers.scripted import calls
 from captures import Session, open_terminal
 from isolation import Home
 from model_server import ModelServer
+from sweeps import paired, sampled
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -77,23 +78,22 @@ def written(
 TITLES = ("has a question", "finished")
 
 
-@pytest.mark.parametrize("argv", [("chat", "write"), ("run", "write")])
-@pytest.mark.parametrize(
-    ("environ", "called"),
-    [
-        ({}, BELL),
-        ({"TERM_PROGRAM": "WezTerm"}, b"\x1b]9;soong-agent: "),
-        ({"TERM": "xterm-kitty"}, b"\x1b]9;soong-agent: "),
-        ({"TERM": "foot"}, b"\x1b]777;notify;soong-agent;soong-agent: "),
-    ],
-    ids=["bell", "program", "kitty", "foot"],
-)
+CALLED: dict[str, tuple[dict[str, str], bytes]] = {
+    "bell": ({}, BELL),
+    "program": ({"TERM_PROGRAM": "WezTerm"}, b"\x1b]9;soong-agent: "),
+    "kitty": ({"TERM": "xterm-kitty"}, b"\x1b]9;soong-agent: "),
+    "foot": ({"TERM": "foot"}, b"\x1b]777;notify;soong-agent;soong-agent: "),
+}
+
+
+@pytest.mark.parametrize(("command", "terminal"), paired(["chat", "run"], CALLED))
 def test_a_question_and_the_end_call_and_the_title_is_restored(
-    home: Home, project: Path, argv: Sequence[str], environ: dict[str, str], called: bytes
+    home: Home, project: Path, command: str, terminal: str
 ) -> None:
+    environ, called = CALLED[terminal]
     with ModelServer.in_thread(WRITES) as server:
         configure(home, server)
-        raw = written(home, project, *argv, environ=environ, calls_back=TITLES)
+        raw = written(home, project, command, "write", environ=environ, calls_back=TITLES)
     assert raw.count(called) == 2
     question, _, end = raw.partition(b"allowed once")
     title = b"\x1b]2;soong-agent: "
@@ -103,7 +103,7 @@ def test_a_question_and_the_end_call_and_the_title_is_restored(
     assert raw.count(SAVE) == raw.count(RESTORE) == 2
 
 
-@pytest.mark.parametrize("within", ["TMUX", "STY", "ZELLIJ"])
+@pytest.mark.parametrize("within", sampled(["TMUX", "STY", "ZELLIJ"], keep=1))
 def test_a_multiplexer_gets_the_bell_alone(home: Home, project: Path, within: str) -> None:
     with ModelServer.in_thread(WRITES) as server:
         configure(home, server)

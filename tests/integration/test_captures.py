@@ -23,7 +23,7 @@ from model_server import ModelServer, Received, Status
 
 pytestmark = pytest.mark.timeout(90)
 
-WIDTHS = (40, 80, 200)
+WIDTHS = (40, 80, pytest.param(200, marks=pytest.mark.sweep))
 CART = """\
 def total(prices):
     result = 0

@@ -20,7 +20,7 @@ from runtimes import ask, runtime
 
 pytestmark = pytest.mark.timeout(120)
 
-WIDTHS = pytest.mark.parametrize("columns", [40, 80, 120])
+WIDTHS = pytest.mark.parametrize("columns", [40, 80, pytest.param(120, marks=pytest.mark.sweep)])
 READY = "openai:m · ask"
 ENTER = "\r"
 CART = """\

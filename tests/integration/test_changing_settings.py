@@ -20,7 +20,7 @@ from agent_core.config.rules import PermissionRule
 from agent_core.errors import ConfigError
 from agent_core.redaction import Redactor
 from command_lines import make_program
-from isolation import Home
+from isolation import Home, program_file
 from runtimes import CONFIG, runtime
 
 MODEL = '[model]   # mine\nprovider = "openai"  # the service\nname = "gpt-5"\n'
@@ -272,7 +272,7 @@ def test_a_kill_in_the_middle_leaves_the_old_or_the_new_file(
 ) -> None:
     old = text(file)
     done = subprocess.run(  # noqa: S603 - our own interpreter
-        [sys.executable, "-c", KILLED, name, str(at), str(home.path)],
+        [sys.executable, program_file(KILLED), name, str(at), str(home.path)],
         env=home.env(),
         check=False,
         timeout=60,

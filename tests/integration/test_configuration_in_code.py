@@ -21,7 +21,7 @@ from agent_core import (
 from agent_core.config.models import ToolsConfig
 from agent_core.providers.base import ProviderAdapter, ProviderRegistry
 from agent_core.providers.scripted import ScriptedProvider, calls
-from isolation import Home
+from isolation import Home, program_file
 from runtimes import Asked
 
 BROKEN = "this is no TOML ["
@@ -304,7 +304,7 @@ def test_nothing_is_written(project: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
     environ = {"HOME": str(home), "SOONG_AGENT_HOME": str(home), "PATH": "/usr/bin:/bin"}
     done = subprocess.run(  # noqa: S603 - our own program
-        [sys.executable, "-c", PROGRAM, str(project)],
+        [sys.executable, program_file(PROGRAM), str(project)],
         env=environ,
         capture_output=True,
         text=True,

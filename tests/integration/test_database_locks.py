@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -144,35 +144,34 @@ def open_elsewhere(home: Home, project: Path) -> Generator[None]:
         thread.join()
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("doctor",),
-        ("sessions", "list"),
-        ("sessions", "show", "s1"),
-        ("sessions", "tree", "s1"),
-        ("sessions", "search", "answer"),
-        ("sessions", "export", "s1", "--html", "-"),
-        ("cost",),
-        ("permissions", "list"),
-        ("approvals", "list"),
-        ("memory", "list"),
-        ("tasks", "list"),
-        ("undo", "s1"),
-        ("config",),
-        ("store", "copy", "{copy}"),
-    ],
-    ids=" ".join,
-)
+COMMANDS = [
+    ("doctor",),
+    ("sessions", "list"),
+    ("sessions", "show", "s1"),
+    ("sessions", "tree", "s1"),
+    ("sessions", "search", "answer"),
+    ("sessions", "export", "s1", "--html", "-"),
+    ("cost",),
+    ("permissions", "list"),
+    ("approvals", "list"),
+    ("memory", "list"),
+    ("tasks", "list"),
+    ("undo", "s1"),
+    ("config",),
+    ("store", "copy", "{copy}"),
+]
+
+
 def test_no_command_in_the_same_process_loses_the_locks(
-    words: Sequence[str], home: Home, project: Path, tmp_path: Path, monkeypatch: Any
+    home: Home, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(project)
     with open_elsewhere(home, project):
         before = locks_here(home)
         assert before
-        main([word.format(copy=tmp_path / "copy.sqlite") for word in words])
-        assert locks_here(home) == before
+        for words in COMMANDS:
+            main([word.format(copy=tmp_path / "copy.sqlite") for word in words])
+            assert locks_here(home) == before, words
 
 
 Use = Callable[[AgentRuntime, Home, Path], Awaitable[object]]

@@ -361,26 +361,24 @@ BLAMED = (
 )
 
 
-@pytest.mark.parametrize("name", BLAMED)
-def test_what_a_run_cannot_write_is_blamed(
-    home: Home, project: Path, examine: Examine, name: str
-) -> None:
+def test_what_a_run_cannot_write_is_blamed(home: Home, project: Path, examine: Examine) -> None:
     asyncio.run(a_used_home(home, project))
     (home.path / "sessions.sqlite-wal").touch(mode=0o600)
     assert examine()[0] == 0
-    path = next(home.path.glob(name)) if name != "." else home.path
-    mode = path.stat().st_mode
-    path.chmod(mode & ~0o222)
-    try:
-        with as_anyone():
-            code, checks = examine()
-    finally:
-        path.chmod(mode)
-    blamed = checks["database" if name.startswith((".", "sessions.sqlite")) else "home"]
-    assert code == 1
-    assert blamed["state"] == "broken"
-    assert blamed["text"].startswith(f"{path} cannot be written: its mode is ")
-    assert blamed["cure"] == f"change its mode: chmod u+rwX '{path}'"
+    for name in BLAMED:
+        path = next(home.path.glob(name)) if name != "." else home.path
+        mode = path.stat().st_mode
+        path.chmod(mode & ~0o222)
+        try:
+            with as_anyone():
+                code, checks = examine()
+        finally:
+            path.chmod(mode)
+        blamed = checks["database" if name.startswith((".", "sessions.sqlite")) else "home"]
+        assert (name, code) == (name, 1)
+        assert blamed["state"] == "broken", name
+        assert blamed["text"].startswith(f"{path} cannot be written: its mode is "), name
+        assert blamed["cure"] == f"change its mode: chmod u+rwX '{path}'"
     assert examine()[0] == 0
 
 

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+import warm
 from agent_core.context.skills import find_skills
 from agent_core.process.confinement import probe
 from agent_core.storage.sqlite import SqliteSessionStore
+from isolation import program_file
 from tables import together
 
 ROOT = Path(__file__).parents[2]
@@ -94,9 +96,15 @@ def test_the_skill_on_the_page_is_the_one_of_the_example() -> None:
     assert page in {skill.path.read_text(encoding="utf-8") for skill in find_skills(home).skills}
 
 
-def demo(*arguments: str) -> subprocess.CompletedProcess[str]:
+def demo(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Play the demo; it starts the commands beside its interpreter, which are copies here."""
+    warm.write_command(folder)
+    code = f"""import runpy, sys
+sys.executable, sys.argv[0] = {str(folder / "python")!r}, "demo.py"
+runpy.run_path({str(ROOT / "examples" / "demo.py")!r}, run_name="__main__")
+"""
     return subprocess.run(  # noqa: S603 - our own script, in our own interpreter
-        [sys.executable, str(ROOT / "examples" / "demo.py"), *arguments],
+        [sys.executable, program_file(code), *arguments],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -105,12 +113,12 @@ def demo(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_demo_tells_where_its_session_is_only_if_there_is_one(tmp_path: Path) -> None:
-    played = demo()
+    played = demo(folder=tmp_path / "bin")
     assert played.returncode == 0, played.stderr
     assert "Changed on disk: " in played.stdout
     assert "The session is in " in played.stdout
 
-    refused = demo("--home", str(tmp_path))
+    refused = demo("--home", str(tmp_path), folder=tmp_path / "bin")
     assert refused.returncode == 2
     assert "config.toml" in refused.stderr
     assert "changed" not in refused.stdout

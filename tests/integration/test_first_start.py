@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import warm
 from captures import Key, record
 from editors import Editor
 from isolation import Home
@@ -110,7 +111,11 @@ def test_a_server_that_is_no_ollama_is_passed_over(home: Home, project: Path, bo
 
 @pytest.mark.parametrize(
     ("typed", "model"),
-    [("y", "qwen3:8b"), ("YES", "qwen3:8b"), ("1", "qwen3:8b"), ("2", "claude-sonnet-4-5")],
+    [
+        ("y", "qwen3:8b"),
+        ("2", "claude-sonnet-4-5"),
+        *(pytest.param(each, "qwen3:8b", marks=pytest.mark.sweep) for each in ("YES", "1")),
+    ],
 )
 def test_the_settings_are_written_after_a_yes_and_the_chat_begins(
     home: Home, project: Path, typed: str, model: str
@@ -174,7 +179,7 @@ def test_keys_typed_before_the_offer_are_no_answer(home: Home, project: Path) ->
 def test_nothing_is_offered_where_a_stream_is_no_terminal(
     home: Home, project: Path, place: str
 ) -> None:
-    words = shlex.join([sys.executable, "-m", "agent_core.cli", "run", "hello"])
+    words = shlex.join([sys.executable, *warm.arguments("-m", "agent_core.cli", "run", "hello")])
     scene = record(
         ["sh", "-c", place.format(words)], env=unconfigured(home), cwd=project, columns=200
     )

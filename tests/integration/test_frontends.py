@@ -151,7 +151,7 @@ async def test_the_client_of_the_ai_sdk_brings_the_conversation(project: Path) -
     assert [each.model_dump()["is_error"] for each in results] == [False, True]
 
 
-@pytest.mark.parametrize("answer", ["yes", "no"])
+@pytest.mark.parametrize("answer", ["yes", pytest.param("no", marks=pytest.mark.sweep)])
 async def test_the_client_of_the_ai_sdk_asks_its_user(
     answer: str, home: Home, project: Path
 ) -> None:
@@ -211,7 +211,7 @@ async def test_the_client_of_ag_ui_brings_the_conversation(project: Path) -> Non
     assert roles == ["user", "assistant", "tool", "assistant", "user"]
 
 
-@pytest.mark.parametrize("answer", ["yes", "no"])
+@pytest.mark.parametrize("answer", ["yes", pytest.param("no", marks=pytest.mark.sweep)])
 async def test_the_client_of_ag_ui_resumes_an_interrupt(
     answer: str, home: Home, project: Path
 ) -> None:

@@ -100,7 +100,7 @@ ALSO_WRITTEN = {
 }
 
 
-@pytest.mark.parametrize("case", [*WRITTEN, *sampled(ALSO_WRITTEN, keep=3)])
+@pytest.mark.parametrize("case", [*sampled(WRITTEN, keep=8), *sampled(ALSO_WRITTEN, keep=1)])
 async def test_git_writes_settings_that_execute_nothing(home: Home, clone: Path, case: str) -> None:
     script, name, value = (WRITTEN | ALSO_WRITTEN)[case]
     (answer,), _ = await run_all(home, clone, script)
@@ -156,7 +156,7 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("case", [*sampled(KEYS, keep=6), *FORMS])
+@pytest.mark.parametrize("case", [*sampled(KEYS, keep=3), *FORMS])
 async def test_settings_that_execute_something_are_left_out(
     home: Home, clone: Path, case: str
 ) -> None:
@@ -282,7 +282,7 @@ COPYING = {
 }
 
 
-@pytest.mark.parametrize("case", sampled(COPYING, keep=5))
+@pytest.mark.parametrize("case", sampled(COPYING, keep=3))
 async def test_a_copy_of_a_repository_has_its_settings(home: Home, clone: Path, case: str) -> None:
     (answer,), _ = await run_all(home, clone, f"git config pull.ff only; {COPYING[case]}")
     assert answer["exit_code"] == 0, answer
@@ -317,7 +317,7 @@ RENAMING = {
 }
 
 
-@pytest.mark.parametrize("case", RENAMING)
+@pytest.mark.parametrize("case", sampled(RENAMING, keep=4))
 async def test_programs_replace_the_settings_as_git_does(
     home: Home, clone: Path, case: str
 ) -> None:
@@ -340,7 +340,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize("case", sampled(REFUSED, keep=4))
 async def test_only_a_file_beside_the_settings_replaces_them(
     home: Home, clone: Path, case: str
 ) -> None:
@@ -451,7 +451,7 @@ HALVES = {
 }
 
 
-@pytest.mark.parametrize("case", sampled(HALVES, keep=6))
+@pytest.mark.parametrize("case", sampled(HALVES, keep=3))
 async def test_what_git_would_do_by_halves_is_refused(home: Home, clone: Path, case: str) -> None:
     before = git(clone, "for-each-ref"), (clone / ".git/config").read_bytes()
     config = ON + 'protect = [".git/config", ".git/hooks"]\n'

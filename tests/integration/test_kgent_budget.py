@@ -17,6 +17,7 @@ from kgent.runtime.cancellation import Cancellation
 from kgent.runtime.runner import run
 from kgent_runs import a_run, calls, lines, profile, state
 from model_server import ModelServer, Reply
+from sweeps import paired
 from tables import together
 
 ENGINES = pytest.mark.parametrize("engine", ["core", "pydantic_ai"])
@@ -49,21 +50,12 @@ def assert_spent(result: RunResult, limit: str) -> None:
     assert verify(result.sandbox_root).problems == []
 
 
-@ENGINES
-@pytest.mark.parametrize(
-    ("budget", "limit"),
-    [
-        ({"requests": 1}, "requests"),
-        ({"output_tokens": 1}, "output_tokens"),
-        ({"total_tokens": 1}, "total_tokens"),
-        ({"input_tokens": 1}, "input_tokens"),
-    ],
-    ids=str,
-)
-def test_a_run_ends_when_its_budget_is_spent(
-    tmp_path: Path, engine: str, budget: dict[str, Any], limit: str
-) -> None:
-    result, requests = conduct(tmp_path, engine, [LISTS, DONE], budget)
+LIMITS = ("requests", "output_tokens", "total_tokens", "input_tokens")
+
+
+@pytest.mark.parametrize(("engine", "limit"), paired(["core", "pydantic_ai"], LIMITS))
+def test_a_run_ends_when_its_budget_is_spent(tmp_path: Path, engine: str, limit: str) -> None:
+    result, requests = conduct(tmp_path, engine, [LISTS, DONE], {limit: 1})
     assert_spent(result, limit)
     assert requests <= 1
 

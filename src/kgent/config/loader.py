@@ -67,7 +67,8 @@ def load_config(path: Path | str) -> KgentConfig:
         growth = _GROWTH if text.startswith(_RESOLVED) else 1
         if len(text.encode("utf-8", "replace")) > MAX_CONFIG_BYTES * growth:
             raise _YamlFaultError(None, f"it is larger than {MAX_CONFIG_BYTES * growth:,} bytes")
-        source = _YamlSource(text, max_nodes=_MAX_NODES * growth, is_own=growth > 1)
+        is_own = growth > 1 and "\\u" not in text  # libyaml reads no half characters
+        source = _YamlSource(text, max_nodes=_MAX_NODES * growth, is_own=is_own)
         value: object = source.value
         if not isinstance(value, dict):
             raise _YamlFaultError(1, "it must be a mapping of sections, such as kgent: …")

@@ -401,7 +401,12 @@ class AgentRuntime:
             raise not_a_flag("move_session", move_session)
         placement = _asked_placement(fields) if fields else ANYWHERE
         services = await self._home.services()
-        asked = _asked_options(options, fields)
+        from agent_core.loop.options import (  # noqa: PLC0415 - loaded by now
+            NO_OPTIONS,
+            asked_options,
+        )
+
+        asked = asked_options(options, fields) if fields or options is not None else NO_OPTIONS
         run = await services.runs.start(
             draft,
             session_id=chosen,
@@ -1608,12 +1613,6 @@ class AgentRuntime:
         if not is_dry:
             services.store.require_writable()
         return services
-
-
-def _asked_options(options: object, fields: Mapping[str, Any]) -> "RunOptions[Any]":
-    from agent_core.loop.options import NO_OPTIONS, asked_options  # noqa: PLC0415 - loaded by now
-
-    return asked_options(options, fields) if fields or options is not None else NO_OPTIONS
 
 
 def _checked_memory(given: object) -> str | None:

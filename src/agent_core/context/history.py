@@ -332,8 +332,8 @@ def is_of_other_memory(node: Node, scope: str) -> bool:
 
 def _without_other_memory(node: Node, scope: str) -> Node:
     """Return the results of a turn without recalls from another memory scope."""
-    for block in node.results:
-        if _answers_for_other_memory(block, scope):
+    for block in node.content:
+        if isinstance(block, ToolResultBlock) and _answers_for_other_memory(block, scope):
             break
     else:
         return node

@@ -89,6 +89,9 @@ class RunFactory:
         memory: of the runtime.
         background: summarises beside runs.
         files: files of the project.
+
+    Attributes:
+        records_files: whether snapshots are taken.
     """
 
     def __init__(
@@ -108,6 +111,7 @@ class RunFactory:
         self._memory = memory
         self._store = process.store
         self._files = files
+        self.records_files = files.is_on
         self._artifacts = process.artifacts
         self._results = table.results
         self._composers: OrderedDict[str, Composer] = OrderedDict()
@@ -265,11 +269,6 @@ class RunFactory:
             found = await asyncio.to_thread(self._project.find_project_context, memory, scope)
         self._look_s = clock() - started
         return found
-
-    @property
-    def records_files(self) -> bool:
-        """Return whether snapshots are taken."""
-        return self._files.is_on
 
     @asynccontextmanager
     async def recording(self, journal: Journal, scope: RunScope) -> AsyncGenerator[None]:

@@ -142,7 +142,8 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     @property
     def scope(self) -> str:
         """Return the scope of its memory; for a child, the scope its conversation may show."""
-        return checked_scope(self.options.memory) or MEMORY_SHARED
+        memory = self.options.memory
+        return MEMORY_SHARED if memory is None else checked_scope(memory) or MEMORY_SHARED
 
 
 OpenJournal = Callable[[RunIdentity, EventStream, Iterable[Node]], Journal]

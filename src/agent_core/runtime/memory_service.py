@@ -136,7 +136,7 @@ class MemoryService:
     def scope_of(self, options: RunOptions | StoredOptions) -> str:
         """Return the memory scope of a run; by default the shared memory, if there is one."""
         default = MEMORY_OFF if self._is_off_by_default else MEMORY_SHARED
-        return checked_scope(options.memory) or default
+        return default if options.memory is None else checked_scope(options.memory) or default
 
     def open(self, scope: str, tenant: str | None) -> MemoryFolder | None:
         """Return the folder of a scope for a session of this tenant; None without memory."""

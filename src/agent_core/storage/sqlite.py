@@ -213,13 +213,16 @@ class Writer:
 
     def _store(self, jobs: Sequence[Job[Result]], *, patience: float) -> list[Result]:
         connection = self._ready_connection(patience)
+        execute = connection.execute
+        if patience > 0:
+            execute = partial(_execute_patiently, connection, patience)
         with connection.using:
-            patiently(partial(connection.execute, "BEGIN IMMEDIATE"), patience)
+            execute("BEGIN IMMEDIATE")
             try:
                 values: list[Result] = []
                 for job in jobs:
                     values.append(job(connection))  # noqa: PERF401 - a frame less
-                patiently(partial(connection.execute, "COMMIT"), patience)
+                execute("COMMIT")
             except BaseException:
                 # A full disk may have rolled back already; the next job ends what is still open.
                 with suppress(sqlite3.Error):
@@ -227,6 +230,13 @@ class Writer:
                         connection.execute("ROLLBACK")
                 raise
         return values
+
+
+def _execute_patiently(
+    connection: sqlite3.Connection, patience: float, statement: str
+) -> sqlite3.Cursor:
+    """Execute a statement, as soon as other processes let it."""
+    return patiently(partial(connection.execute, statement), patience)
 
 
 def _give_out(outcomes: Sequence[_Outcome]) -> None:

@@ -11,6 +11,7 @@ from agcore.tools.error import ToolPermissionError
 from agent_core.config.models import PermissionsConfig
 from agent_core.config.paths import resolve_home
 from agent_core.permissions import PermissionCallback, PermissionGuard
+from agent_core.permissions.guard import ToolLists, UserRules
 from agent_core.redaction import Redactor
 
 if TYPE_CHECKING:
@@ -68,10 +69,12 @@ class PermissionChecker(PermissionGuard):
         super().__init__(
             config.ask,
             config.rules,
-            rules=_build_rules(config.rules) if config.rules.rules else None,
-            allowed=config.allowed,
-            denied=config.denied,
-            mode="ask" if config.ask else "allow",
+            rules=UserRules(rules=_build_rules(config.rules) if config.rules.rules else None),
+            lists=ToolLists(
+                allowed=config.allowed,
+                denied=config.denied,
+                mode="ask" if config.ask else "allow",
+            ),
             redactor=self._secrets,
         )
 

@@ -98,6 +98,41 @@ class Verdict(Struct, frozen=True, kw_only=True):
     refusal: str = ""
 
 
+class UserRules(Struct, frozen=True, kw_only=True):
+    """The user's rules.
+
+    Attributes:
+        rules: the rules that there are; None if there are none.
+        open_saved: opens the file to which the answer "always" adds a rule; None: no rules are
+            added.
+    """
+
+    rules: "RuleSet | None" = None
+    open_saved: "Callable[[], SavedRules] | None" = None
+
+
+class ToolLists(Struct, frozen=True, kw_only=True):
+    """The tools that may be called, by name.
+
+    Attributes:
+        allowed: names of tools, or patterns like `mcp.files.*`; None allows all tools that
+            are not denied.
+        denied: names or patterns; a tool on both lists is denied.
+        mode: `ask` follows the settings; with `allow` every call of a tool that the lists allow
+            is allowed unless a rule refuses it.
+    """
+
+    allowed: Collection[str] | None = None
+    denied: Collection[str] = ()
+    mode: Literal["ask", "allow"] = "ask"
+
+    def allow(self, name: str) -> bool:
+        """Return whether a tool of this name may be called."""
+        if any(fnmatchcase(name, pattern) for pattern in self.denied):
+            return False
+        return self.allowed is None or any(fnmatchcase(name, each) for each in self.allowed)
+
+
 class PermissionGuard(Extension):
     """Decides about every call of one runtime, of one toolkit or of one run folder.
 
@@ -107,19 +142,12 @@ class PermissionGuard(Extension):
     Args:
         callback: asks the user; None means that no question can be asked.
         config: `[permissions]`; by default the default configuration.
-        rules: the user's rules, if there are any.
-        open_saved: opens the file to which the answer "always" adds a rule; None: no rules are
-            added.
+        rules: the user's rules.
         network: `[tools.network]`; its hosts need no question either.
-        allowed: names of tools, or patterns like `mcp.files.*`; None allows all tools that
-            are not denied.
-        denied: names or patterns; a tool on both lists is denied.
-        mode: `ask` follows the settings; with `allow` every call is allowed that
-            neither the lists nor a rule keeps back.
+        lists: the tools that may be called; by default all.
         project_dir: shown as the folder of calls without a folder.
         redactor: removes secrets from text shown to the user.
         timeout_s: how long one answer may take, in seconds; None waits as long as it takes.
-        asks_inside: commands that the sandbox confines are asked for, too.
 
     Attributes:
         rules: the user's rules, or None.
@@ -133,32 +161,26 @@ class PermissionGuard(Extension):
         callback: PermissionCallback | None = None,
         config: PermissionsConfig | None = None,
         *,
-        rules: "RuleSet | None" = None,
-        open_saved: "Callable[[], SavedRules] | None" = None,
+        rules: UserRules | None = None,
         network: NetworkConfig | None = None,
-        allowed: Collection[str] | None = None,
-        denied: Collection[str] = (),
-        mode: Literal["ask", "allow"] = "ask",
+        lists: ToolLists | None = None,
         project_dir: Path | None = None,
         redactor: Redactor | None = None,
         timeout_s: float | None = None,
-        asks_inside: bool = True,
     ) -> None:
-        config = config or PermissionsConfig()
-        self._asks_inside = asks_inside
-        self.rules = rules
+        config, rules = config or PermissionsConfig(), rules or UserRules()
+        self.rules = rules.rules
         self.grants: SessionGrants | SessionStore = SessionGrants()
         self._policy = Policy(config, network or NetworkConfig())
         self._may_remember = config.allow_for_session_enabled
         self._salt = os.urandom(16)
         self._open: dict[str, tuple[str, set[str]]] = {}
         self._passes_readers = config.readers == "allow"
-        self._lists = (allowed, denied)
-        self._mode = mode
+        self._lists = lists or ToolLists()
         self._project_dir = project_dir or Path.cwd()
         self._redactor = redactor or Redactor({})
-        self._open_saved = open_saved
-        if open_saved is not None and callback is not None:
+        self._open_saved = rules.open_saved
+        if self._open_saved is not None and callback is not None:
             callback = self._saving(callback)
         self.questions = Questions(
             callback, self._redactor, unattended=config.unattended, timeout_s=timeout_s
@@ -166,10 +188,7 @@ class PermissionGuard(Extension):
 
     def is_listed(self, name: str) -> bool:
         """Return whether the lists of names allow a tool."""
-        allowed, denied = self._lists
-        if denied and any(fnmatchcase(name, pattern) for pattern in denied):
-            return False
-        return allowed is None or any(fnmatchcase(name, pattern) for pattern in allowed)
+        return self._lists.allow(name)
 
     async def decide(
         self, call: ToolCall, definition: ToolDefinition, access: Access, run: RunIdentity
@@ -199,7 +218,7 @@ class PermissionGuard(Extension):
         hosts = hosts if is_network else None
         if access.command is not None and access.reason == "program_home":
             return Verdict(decision="deny", by="the program's own files", refusal=_own(access))
-        passes = "the permission lists" if self._mode == "allow" else None
+        passes = "the permission lists" if self._lists.mode == "allow" else None
         is_plain = access.edits and not access.dangerous and not is_network
         if is_plain and run.permission_mode == "accept-edits":
             passes = "the mode accept-edits"
@@ -222,19 +241,27 @@ class PermissionGuard(Extension):
             call, definition, access, run, hosts=hosts, by_rules=by_rules
         )
 
-    def always_asks(self, definition: ToolDefinition, permission_mode: PermissionMode) -> bool:
+    def always_asks(
+        self, definition: ToolDefinition, permission_mode: PermissionMode, *, asks_inside: bool
+    ) -> bool:
         """Return whether every call of a tool is a question, whatever its arguments.
 
         False where this is not certain: a rule, an allowed host, a setting or a stored answer may
         allow some call.
+
+        Args:
+            definition: the tool, with the user's overrides.
+            permission_mode: the mode of the run.
+            asks_inside: commands that the sandbox confines are asked for, too.
         """
         name, tags = definition.name, definition.tags
-        is_plain = self._mode == "ask" and self.is_listed(name) and permission_mode != "plan"
-        if not is_plain or "internal" in tags or not isinstance(self.grants, SessionGrants):
+        if self._lists.mode == "allow" or not self.is_listed(name) or permission_mode == "plan":
+            return False
+        if "internal" in tags or not isinstance(self.grants, SessionGrants):
             return False
         if self.rules is not None and self.rules.may_allow(name):
             return False
-        if name == _COMMAND and (self._passes_readers or not self._asks_inside):
+        if name == _COMMAND and (self._passes_readers or not asks_inside):
             return False
         if name in _EDITS and permission_mode == "accept-edits":
             return False

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from datetime import datetime
@@ -43,7 +43,7 @@ from agent_core.loop.options import (
 )
 from agent_core.memory.current import CurrentMemories, find_memories
 from agent_core.memory.folder import MemoryFolder
-from agent_core.permissions.guard import PermissionGuard
+from agent_core.permissions.guard import PermissionGuard, UserRules
 from agent_core.process import Launcher
 from agent_core.process.environment import HOOK, command_environment
 from agent_core.redaction.redactor import Redactor
@@ -69,7 +69,6 @@ if TYPE_CHECKING:
     from agent_core.mcp import McpTools, McpToolset
     from agent_core.mcp.config import ServerConfig
     from agent_core.mcp.discovery import Offer
-    from agent_core.permissions.rules import RuleSet
     from agent_core.permissions.saved_rules import SavedRules
     from agent_core.process.sandbox import Sandbox
     from agent_core.types import CleanupResult
@@ -166,16 +165,13 @@ class Project:
         self.definitions = AgentDefinitions(self._settings_home, [*options.definitions, *of_agents])
         check_definitions(self.definitions, config, self.toolboxes.known_names())
         self._learn_secrets(*self.definitions.profiles())
-        rules, open_saved = _load_rules(setup, self._paths, redactor)
         self.guard = PermissionGuard(
             options.permission_callback,
             config.permissions,
-            rules=rules,
-            open_saved=open_saved,
+            rules=_load_rules(setup, self._paths, redactor),
             network=config.tools.network,
             project_dir=setup.project,
             redactor=redactor,
-            asks_inside=self._sandbox is None or config.sandbox.ask_inside,
         )
         self._told: set[str] = set()
         self._plain_warnings: tuple[int, list[str]] = (-1, [])
@@ -306,7 +302,12 @@ class Project:
         """
         mode: PermissionMode = options.permission_mode or "ask"
         offered = self.toolboxes.offered(options)
-        denied = sorted(each.name for each in offered if self.guard.always_asks(each, mode))
+        asks_inside = self._sandbox is None or self.setup.config.sandbox.ask_inside
+        denied = sorted(
+            each.name
+            for each in offered
+            if self.guard.always_asks(each, mode, asks_inside=asks_inside)
+        )
         warnings = [_NEVER_CALLED.format(", ".join(denied))] if denied else []
         if options is NO_OPTIONS:
             self._plain_warnings = (self.toolboxes.changes, warnings)
@@ -594,13 +595,8 @@ def _check_caches(setup: Setup, paths: PathPolicy) -> None:
             raise ConfigError(ErrorCode.CONFIG_ERROR, message)
 
 
-def _load_rules(
-    setup: Setup, paths: PathPolicy, redactor: Redactor
-) -> "tuple[RuleSet | None, Callable[[], SavedRules] | None]":
-    """Load the user's rules, and return them with a function that opens the file of saved ones.
-
-    None in place of either if there are no rules, or none may be saved.
-    """
+def _load_rules(setup: Setup, paths: PathPolicy, redactor: Redactor) -> UserRules:
+    """Load the user's rules, and find out whether answers may add to them."""
     permissions, home = setup.config.permissions, setup.settings_home
     rules = None
     # As with servers: only loaded for users who have rules, or are asked.
@@ -617,7 +613,7 @@ def _load_rules(
         return SavedRules(home, rules or RuleSet((), rule_context(setup, paths)), redactor)
 
     may_save = permissions.save_rules and setup.has_settings and setup.persist
-    return rules, open_saved if may_save else None
+    return UserRules(rules=rules, open_saved=open_saved if may_save else None)
 
 
 def _load_hooks(setup: Setup, launcher: Launcher, sandbox: "Sandbox | None") -> "HookRunner | None":

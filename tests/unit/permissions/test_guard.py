@@ -11,7 +11,7 @@ import pytest
 
 from agent_core.config.models import PermissionsConfig
 from agent_core.errors import ErrorCode, PermissionDeniedError
-from agent_core.permissions.guard import PermissionGuard
+from agent_core.permissions.guard import PermissionGuard, ToolLists
 from agent_core.permissions.questions import PermissionCallback
 from agent_core.permissions.request import MAX_DIFF, MAX_SUMMARY
 from agent_core.redaction.redactor import Redactor
@@ -119,7 +119,8 @@ async def test_lists_of_names_decide_alone_where_nothing_is_to_be_asked(
     allowed: list[str] | None, denied: Collection[str], passes: bool
 ) -> None:
     user, journal = User(), Record()
-    guard = PermissionGuard(user, allowed=allowed, denied=denied, mode="allow")
+    lists = ToolLists(allowed=allowed, denied=denied, mode="allow")
+    guard = PermissionGuard(user, lists=lists)
     assert guard.is_listed(TOOL.name) is passes
     if passes:
         await guard.require(CALL, TOOL, ASKS, RUN, journal)
@@ -131,7 +132,8 @@ async def test_lists_of_names_decide_alone_where_nothing_is_to_be_asked(
 
 async def test_what_a_list_allows_is_still_asked_for_by_the_rules() -> None:
     user = User("allow_once")
-    await PermissionGuard(user, allowed=["code.*"]).require(CALL, TOOL, ASKS, RUN, Record())
+    guard = PermissionGuard(user, lists=ToolLists(allowed=["code.*"]))
+    await guard.require(CALL, TOOL, ASKS, RUN, Record())
     assert len(user.asked) == 1
 
 

@@ -14,7 +14,7 @@ from agcore.tools.permissions import PermissionChecker, PermissionConfig
 from agent_core.config.load import read_setup
 from agent_core.config.models import PermissionsConfig
 from agent_core.errors import ConfigError
-from agent_core.permissions.guard import PermissionGuard
+from agent_core.permissions.guard import PermissionGuard, UserRules
 from agent_core.runtime.permission_rules import load_rules
 from agent_core.tools.code.views import read_command
 from agent_core.tools.workspace import PathPolicy
@@ -88,7 +88,11 @@ def load(home: Path, project: Path) -> Load:
         found = load_rules(setup, PathPolicy.of(setup))
         permissions = setup.config.permissions
         return PermissionGuard(
-            None, permissions, rules=found, network=setup.config.tools.network, project_dir=project
+            None,
+            permissions,
+            rules=UserRules(rules=found),
+            network=setup.config.tools.network,
+            project_dir=project,
         )
 
     return load

@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from agent_core.permissions import PermissionGuard
+from agent_core.permissions.guard import ToolLists
 from agent_core.tools import ToolContext
 from agent_core.tools.workspace import Workspace
 from agent_core.types import Access, RunIdentity, ToolCall, ToolDefinition
@@ -530,7 +531,9 @@ async def test_a_command_that_names_the_programs_own_files_is_refused(
     call = ToolCall(tool_call_id="c1", name="code.run_command")
     definition = ToolDefinition(name=call.name, description="")
     run = RunIdentity(session_id="s1", agent_id="a1", run_id="r1")
-    verdict = await PermissionGuard(mode="allow").decide(call, definition, seen, run)
+    verdict = await PermissionGuard(lists=ToolLists(mode="allow")).decide(
+        call, definition, seen, run
+    )
     assert verdict.decision == "deny"
     assert "refused" in verdict.refusal
 

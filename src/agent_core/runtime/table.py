@@ -193,8 +193,8 @@ class RunTable:
         session_id, journal, claimed = run.identity.session_id, run.journal, run.claimed
         self._left.pop(session_id, None)
         is_stored = run.status.is_terminal and journal.has_end and journal.is_stored
-        if claimed is None or not is_stored or not journal.path:
-            return
+        if claimed is None or claimed.session.place or not is_stored or not journal.path:
+            return  # with a place, workers take the next run
         if journal.path[-1].node_id != journal.active_node_id:
             return  # it was cut off, and few are
         changes = {"active_node_id": journal.active_node_id}

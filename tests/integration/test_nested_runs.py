@@ -272,11 +272,11 @@ async def test_a_run_that_is_being_opened_when_the_outer_one_is_cancelled_never_
     inner: list[asyncio.Task[RunHandle[Any]]] = []
     open_run = SessionStore.open_run
 
-    async def open_late(store: SessionStore, opening: Any) -> Any:
+    async def open_late(store: SessionStore, *opening: Any) -> Any:
         if inner:
             asked.set()
             await go.wait()
-        return await open_run(store, opening)
+        return await open_run(store, *opening)
 
     monkeypatch.setattr(SessionStore, "open_run", open_late)
     said: list[str] = []

@@ -466,7 +466,7 @@ class MessageBuilder:
         message = ModelMessage.of_checked(
             role=node.role, content=node.content, metadata={"node_id": node.node_id}
         )
-        calls = node.calls
+        calls = node.calls if kind is EntryKind.ASSISTANT else []
         if kind is EntryKind.USER or (calls and self._group_has_reply):
             self._group += 1
             self._group_has_reply = False

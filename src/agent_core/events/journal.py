@@ -443,9 +443,12 @@ class Journal:
         if on_stored is not None:
             self.has_end = batch.run is not None and batch.run.status is not RunStatus.WAITING
             on_stored()
-        start = written.result()
+        start, stream = written.result(), self._stream
         for offset, event in enumerate(batch.events):
-            self._stream.write(self._event(event, start, offset))
+            if stream.is_read:
+                stream.write(self._event(event, start, offset))
+            else:
+                stream.pass_over(event.draft.event_type, start.run_seq + offset)
         self._stored += len(batch.events)
         self._flush()
 

@@ -84,6 +84,18 @@ class EventStream:
         if self._is_consumed and len(self._waiting) >= self._capacity and not self._closed:
             self._writable.clear()
 
+    @property
+    def is_read(self) -> bool:
+        """Return whether what is written is read, or kept for a reader."""
+        return self._keeps_unread or self._consumer is not None or bool(self._followers)
+
+    def pass_over(self, event_type: EventType, run_seq: int) -> None:
+        """Note that a stored event was not written, because nothing reads it."""
+        self.last_run_seq = run_seq
+        if event_type in MESSAGE_BOUNDS:
+            self.last_bound = run_seq
+            self._unfinished.clear()
+
     async def drain(self) -> None:
         """Wait until the consumer, if there is one, has caught up."""
         if not self._writable.is_set():

@@ -276,7 +276,7 @@ class RunStats(Struct):
             self.is_paused = PAUSED in node.metadata
             is_alone = has_final and not node.calls  # other text may stand before it
             self.answer.append(plain_text(node.content[-1:]) if is_alone else node.text)
-            if node.calls or node.metadata.get("stop_reason") != StopReason.MAX_TOKENS:
+            if node.metadata.get("stop_reason") != StopReason.MAX_TOKENS or node.calls:
                 self.continuations = 0
         elif reason == "max_output_tokens":
             self.continuations += 1

@@ -68,6 +68,20 @@ async def test_without_a_reader_nobody_waits_and_nothing_is_kept() -> None:
     assert len(stream._waiting) == 0
 
 
+async def test_an_event_that_nothing_reads_is_only_counted() -> None:
+    stream = EventStream()
+    assert stream.is_read  # a reader may still come, and gets everything
+    stream.write(event(EventType.MODEL_TEXT_DELTA, "one"))
+    assert not stream.is_read
+    stream.pass_over(EventType.MESSAGE_COMPLETED, 7)
+    assert (stream.last_run_seq, stream.last_bound) == (7, 7)
+    with stream.follow() as follower:  # of the message that has ended, nothing is shown
+        assert stream.is_read
+        stream.close()
+        assert [seen async for seen in follower.events()] == []
+    assert not stream.is_read
+
+
 async def test_a_slow_reader_makes_the_writer_wait_and_misses_no_structural_event() -> None:
     stream = EventStream(capacity=4)
     seen: list[EventType] = []

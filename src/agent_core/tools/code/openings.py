@@ -57,8 +57,76 @@ class Opening(Struct, kw_only=True):
 
 Options = list[tuple[str, str]]
 
-NOTHING_OPENED = 10_000
-"""More operands than any command has: with this value none of them is opened."""
+
+class Effects(Struct, frozen=True, kw_only=True):
+    """The options with which a program does more than read.
+
+    Attributes:
+        flags: options without a value.
+        valued: options with a value that it does not open.
+        written: options with a value that it writes as a file or a folder.
+        always: it does more than read without any of them.
+    """
+
+    flags: str = ""
+    valued: str = ""
+    written: str = ""
+    always: bool = False
+
+
+class FileOptions(Struct, frozen=True, kw_only=True):
+    """The options that name files to read.
+
+    Attributes:
+        read: options with a value that it reads as a file.
+        lists: options without a value, with which it opens what a file names.
+        listed: options with a value, the file that names what it opens.
+    """
+
+    read: str = ""
+    lists: str = ""
+    listed: str = ""
+
+
+class Folders(Struct, frozen=True, kw_only=True):
+    """What a program opens of a folder.
+
+    Attributes:
+        depth: how much of it.
+        walks: flags with which it opens all below.
+        follows: flags with which it follows links below it.
+        always_follows: it follows them without a flag.
+        names_only: it only shows names of what is below.
+    """
+
+    depth: Depth = "itself"
+    walks: str = ""
+    follows: str = ""
+    always_follows: bool = False
+    names_only: bool = False
+
+
+class Operands(Struct, frozen=True, kw_only=True):
+    """The operands that a program opens.
+
+    Attributes:
+        texts: the number of operands in front that are not opened.
+        text_options: options that replace those operands.
+        default: opened if there is no operand.
+        most: the number of operands that it reads, if it writes those after them.
+    """
+
+    texts: int = 0
+    text_options: str = ""
+    default: str = ""
+    most: int | None = None
+
+
+DOES_MORE = Effects(always=True)
+"""Effects of a program that does more than read, whatever its options."""
+
+NOTHING_OPENED = Operands(texts=10_000)
+"""Operands of a program that opens none: no command has as many."""
 
 
 class Program:
@@ -68,21 +136,10 @@ class Program:
         flags: options without a value, with which it only reads.
         valued: options with a value that it does not open.
         counts: `-5` is a count.
-        files: options with a value that it reads as a file.
-        other: options without a value, with which it does more than read.
-        other_valued: the same with a value that it does not open.
-        written: options with a value that it writes as a file or a folder.
-        lists: options with which it opens what a file names.
-        listed: the same with a value: that file.
-        depth: how much of a folder it opens.
-        walks: flags with which it opens all below.
-        follows: flags with which it follows links that it meets.
-        names_only: it shows names of what is below a folder.
-        texts: how many operands in front are not opened.
-        text_options: options that take the place of those operands.
-        default: opened if there is no operand, and it walks or always reads a folder.
-        is_reader: it only reads with `flags`, `valued` and `files`.
-        most: how many operands it reads; it writes what follows.
+        effects: the options with which it does more.
+        files: the options that name files to read.
+        folders: what it opens of a folder.
+        operands: the operands that it opens.
         adjust: changes what is opened, by options and the operands that are not; returns False if
             it is not known.
     """
@@ -93,54 +150,37 @@ class Program:
         valued: str = "",
         *,
         counts: bool = False,
-        files: str = "",
-        other: str = "",
-        other_valued: str = "",
-        written: str = "",
-        lists: str = "",
-        listed: str = "",
-        depth: Depth = "itself",
-        walks: str = "",
-        follows: str = "",
-        always_follows: bool = False,
-        names_only: bool = False,
-        texts: int = 0,
-        text_options: str = "",
-        default: str = "",
-        is_reader: bool = True,
-        most: int | None = None,
+        effects: Effects = Effects(),  # noqa: B008 - frozen
+        files: FileOptions = FileOptions(),  # noqa: B008
+        folders: Folders = Folders(),  # noqa: B008
+        operands: Operands = Operands(),  # noqa: B008
         adjust: Callable[[Opening, Options, list[str]], bool] | None = None,
     ) -> None:
-        self._files = frozenset(spell_out(files))
-        self._written = frozenset(spell_out(written))
-        self._unclear = frozenset(spell_out(f"{lists} {listed}"))
-        self._more = frozenset(spell_out(f"{other} {other_valued} {written}"))
-        self._walks = frozenset(spell_out(walks))
-        self._follows = frozenset(spell_out(follows))
-        self._text_options = frozenset(spell_out(text_options))
+        self._files = frozenset(spell_out(f"{files.read} {effects.written}"))
+        self._unclear = frozenset(spell_out(f"{files.lists} {files.listed}"))
+        self._more = frozenset(spell_out(f"{effects.flags} {effects.valued} {effects.written}"))
+        self._walks = frozenset(spell_out(folders.walks))
+        self._follows = frozenset(spell_out(folders.follows))
+        self._text_options = frozenset(spell_out(operands.text_options))
         self._options = OptionTable(
-            f"{flags} {other} {lists} {walks} {follows}",
-            f"{valued} {files} {other_valued} {written} {listed}",
+            f"{flags} {effects.flags} {files.lists} {folders.walks} {folders.follows}",
+            f"{valued} {files.read} {effects.valued} {effects.written} {files.listed}",
             counts=counts,
         )
-        self._depth: Depth = depth
-        self._always_follows = always_follows
-        self._names_only = names_only
-        self._texts = texts
-        self._default = default
-        self._is_reader = is_reader
-        self._most = most
+        self._effects = effects
+        self._folders = folders
+        self._operands = operands
         self._adjust = adjust
 
     @property
     def opens_nothing(self) -> bool:
         """Return whether none of its operands is opened."""
-        return self._texts == NOTHING_OPENED
+        return self._operands == NOTHING_OPENED
 
     @property
     def may_walk(self) -> bool:
         """Return whether it can open what is below a folder."""
-        return self._depth != "itself" or bool(self._walks)
+        return self._folders.depth != "itself" or bool(self._walks)
 
     def names_of(self, words: Sequence[str]) -> set[str] | None:
         """Return the names of the options among some words; None if one is not known."""
@@ -156,20 +196,21 @@ class Program:
         names = {name for name, _ in options}
         if names & self._unclear:
             return None
-        texts = 0 if names & self._text_options else self._texts
-        depth: Depth = "tree" if names & self._walks else self._depth
+        folders, default, most = self._folders, self._operands.default, self._operands.most
+        texts = 0 if names & self._text_options else self._operands.texts
+        depth: Depth = "tree" if names & self._walks else folders.depth
         opening = Opening(
             paths=[word for word in operands[texts:] if word != "-"],
-            places=[value for name, value in options if name in self._files | self._written],
+            places=[value for name, value in options if name in self._files],
             depth=depth,
-            names_only=self._names_only,
-            follows=self._always_follows or bool(names & self._follows),
-            only_reads=self._is_reader and not names & self._more,
+            names_only=folders.names_only,
+            follows=folders.always_follows or bool(names & self._follows),
+            only_reads=not (self._effects.always or names & self._more),
         )
-        if self._most is not None and len(operands) > self._most:
+        if most is not None and len(operands) > most:
             opening.only_reads = False
-        if not operands[texts:] and self._default:
-            opening.paths = [self._default]
+        if not operands[texts:] and default:
+            opening.paths = [default]
         if self._adjust and not self._adjust(opening, options, operands[:texts]):
             return None
         return opening

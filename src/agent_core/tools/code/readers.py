@@ -18,8 +18,13 @@ from agent_core.tools.code.languages import (
     split_git,
 )
 from agent_core.tools.code.openings import (
+    DOES_MORE,
     NOTHING_OPENED,
+    Effects,
+    FileOptions,
+    Folders,
     Opening,
+    Operands,
     Options,
     Program,
     has_brackets,
@@ -172,19 +177,23 @@ _HEAD = Program(
     "-qvz --quiet --silent --verbose --zero-terminated",
     "-cn --bytes --lines",
     counts=True,
-    other="-fF --follow --retry",
-    other_valued="-s --pid --sleep-interval",
+    effects=Effects(flags="-fF --follow --retry", valued="-s --pid --sleep-interval"),
 )
-_SUMS = Program("-btz --binary --tag --text --zero", lists="-c --check")
+_SUMS = Program("-btz --binary --tag --text --zero", files=FileOptions(lists="-c --check"))
 _SED = Program(
     "-Ernsuz --null-data --quiet --regexp-extended --separate --silent --unbuffered",
     "-el --expression --line-length",
-    other="-i --in-place",
-    texts=1,
-    text_options="-e --expression",
+    effects=Effects(flags="-i --in-place"),
+    operands=Operands(texts=1, text_options="-e --expression"),
     adjust=_adjust_sed,
 )
-_AWK = Program("", "-Fv --assign --field-separator", texts=1, is_reader=False, adjust=_adjust_awk)
+_AWK = Program(
+    "",
+    "-Fv --assign --field-separator",
+    effects=DOES_MORE,
+    operands=Operands(texts=1),
+    adjust=_adjust_awk,
+)
 _GREP_FLAGS = """
     -EFGHILPTUVZabchilnoqsvwxyz --basic-regexp --byte-offset --color --colour --count
     --extended-regexp --files-with-matches --files-without-match --fixed-strings --ignore-case
@@ -199,13 +208,12 @@ _GREP_VALUED = """
 _GREP = Program(
     _GREP_FLAGS,
     _GREP_VALUED,
-    files="-f --exclude-from --file",
-    walks="-Rr --dereference-recursive --recursive",
-    follows="-R --dereference-recursive",
     counts=True,
-    texts=1,
-    text_options="-ef --file --regexp",
-    default=".",
+    files=FileOptions(read="-f --exclude-from --file"),
+    folders=Folders(
+        walks="-Rr --dereference-recursive --recursive", follows="-R --dereference-recursive"
+    ),
+    operands=Operands(texts=1, text_options="-ef --file --regexp", default="."),
     adjust=_adjust_grep,
 )
 PROGRAMS: Mapping[str, Program] = {
@@ -216,15 +224,13 @@ PROGRAMS: Mapping[str, Program] = {
         --numbers --smart-case --unrestricted --word-regexp --after --before --context
         """,
         "-ABCGgm --depth --file-search-regex --ignore --max-count",
-        depth="tree",
-        follows="-f --follow",
-        texts=1,
-        default=".",
-        is_reader=False,
+        effects=DOES_MORE,
+        folders=Folders(depth="tree", follows="-f --follow"),
+        operands=Operands(texts=1, default="."),
         adjust=_adjust_ag,
     ),
     "awk": _AWK,
-    "basename": Program("-az --multiple --zero", "-s --suffix", texts=NOTHING_OPENED),
+    "basename": Program("-az --multiple --zero", "-s --suffix", operands=NOTHING_OPENED),
     "cat": Program(
         "-AbEensTtuv --number --number-nonblank --show-all --show-ends --show-nonprinting "
         "--show-tabs --squeeze-blank"
@@ -236,10 +242,8 @@ PROGRAMS: Mapping[str, Program] = {
         "-HPTdfilnpsuvx --force --interactive --link --no-clobber --no-dereference "
         "--no-target-directory --one-file-system --parents --preserve --update --verbose",
         "-S --suffix",
-        written="-t --target-directory",
-        walks="-Rar --archive --recursive",
-        follows="-L --dereference",
-        is_reader=False,
+        effects=Effects(written="-t --target-directory", always=True),
+        folders=Folders(walks="-Rar --archive --recursive", follows="-L --dereference"),
         adjust=_adjust_copy,
     ),
     "cut": Program(
@@ -258,54 +262,48 @@ PROGRAMS: Mapping[str, Program] = {
         -CFIUWx --exclude --from-file --label --ignore-matching-lines --show-function-line
         --to-file --width
         """,
-        files="-X --exclude-from",
-        other="-l --paginate",
-        depth="folder",
-        walks="-r --recursive",
-        always_follows=True,
+        effects=Effects(flags="-l --paginate"),
+        files=FileOptions(read="-X --exclude-from"),
+        folders=Folders(depth="folder", walks="-r --recursive", always_follows=True),
         adjust=_adjust_diff,
     ),
-    "dirname": Program("-z --zero", texts=NOTHING_OPENED),
+    "dirname": Program("-z --zero", operands=NOTHING_OPENED),
     "du": Program(
         """
         -0DHPSabchklmsx --all --apparent-size --bytes --human-readable --no-dereference --null
         --si --summarize --total
         """,
         "-Bdt --block-size --exclude --max-depth --threshold",
-        files="-X --exclude-from",
-        listed="--files0-from",
-        depth="tree",
-        names_only=True,
-        follows="-L --dereference",
-        default=".",
+        files=FileOptions(read="-X --exclude-from", listed="--files0-from"),
+        folders=Folders(depth="tree", names_only=True, follows="-L --dereference"),
+        operands=Operands(default="."),
     ),
-    "echo": Program("-Een", texts=NOTHING_OPENED),
+    "echo": Program("-Een", operands=NOTHING_OPENED),
     "egrep": _GREP,
-    "false": Program(texts=NOTHING_OPENED),
+    "false": Program(operands=NOTHING_OPENED),
     "fgrep": _GREP,
     "file": Program(
         "-Lbhi --brief --dereference --mime --mime-encoding --mime-type --no-dereference",
-        listed="-f --files-from",
+        files=FileOptions(listed="-f --files-from"),
     ),
     "fold": Program("-bs --bytes --spaces", "-w --width", counts=True),
     "gawk": _AWK,
     "grep": _GREP,
     "head": _HEAD,
-    "id": Program("-GZgnruz --group --groups --name --real --user", texts=NOTHING_OPENED),
+    "id": Program("-GZgnruz --group --groups --name --real --user", operands=NOTHING_OPENED),
     "jq": Program(
         "-CMRSacejnrs --ascii-output --color-output --compact-output --exit-status --join-output "
         "--monochrome-output --null-input --raw-input --raw-output --slurp --sort-keys --tab",
         "--indent",
-        texts=1,
-        is_reader=False,
+        effects=DOES_MORE,
+        operands=Operands(texts=1),
         adjust=_adjust_jq,
     ),
     "less": Program(
         "-EFGIMNRSXaefginqrsw --chop-long-lines --ignore-case --no-init --quit-if-one-screen "
         "--raw-control-chars",
         "-p --pattern",
-        written="-Oo --log-file",
-        is_reader=False,
+        effects=Effects(written="-Oo --log-file", always=True),
     ),
     "ls": Program(
         """
@@ -314,21 +312,19 @@ PROGRAMS: Mapping[str, Program] = {
         --no-group --numeric-uid-gid --quote-name --reverse --si --size --zero
         """,
         "-ITw --format --hide --ignore --indicator-style --sort --time --time-style --width",
-        names_only=True,
-        walks="-R --recursive",
-        follows="-L --dereference",
-        default=".",
+        folders=Folders(names_only=True, walks="-R --recursive", follows="-L --dereference"),
+        operands=Operands(default="."),
         adjust=_adjust_ls,
     ),
     "mawk": _AWK,
     "md5sum": _SUMS,
-    "more": Program(is_reader=False),
+    "more": Program(effects=DOES_MORE),
     "nawk": _AWK,
     "nl": Program("-p --no-renumber", "-bdfhilnsvw --body-numbering --number-format"),
-    "od": Program("-bcdfilosvwx", "-AjNSt", is_reader=False),
+    "od": Program("-bcdfilosvwx", "-AjNSt", effects=DOES_MORE),
     "paste": Program("-sz --serial --zero-terminated", "-d --delimiters"),
-    "printf": Program(texts=NOTHING_OPENED),
-    "pwd": Program("-LP --logical --physical", texts=NOTHING_OPENED),
+    "printf": Program(operands=NOTHING_OPENED),
+    "pwd": Program("-LP --logical --physical", operands=NOTHING_OPENED),
     "readlink": Program(
         "-efmnz --canonicalize --canonicalize-existing --canonicalize-missing --no-newline --zero"
     ),
@@ -354,80 +350,76 @@ PROGRAMS: Mapping[str, Program] = {
         --iglob --max-columns --max-count --max-depth --max-filesize --regexp --replace --sort
         --sortr --threads --type --type-not
         """,
-        files="-f --file",
-        depth="tree",
-        follows="-L --follow",
-        texts=1,
-        text_options="-ef --file --files --regexp",
-        default=".",
+        files=FileOptions(read="-f --file"),
+        folders=Folders(depth="tree", follows="-L --follow"),
+        operands=Operands(texts=1, text_options="-ef --file --files --regexp", default="."),
         adjust=_adjust_rg,
     ),
     "rsync": Program(
         "-HPRacghlnoprtuvxz --archive --checksum --compress --delete --dry-run --human-readable "
         "--links --partial --perms --progress --recursive --relative --stats --times --verbose",
         "--exclude --include",
-        files="--exclude-from --include-from",
-        follows="-L --copy-links",
-        is_reader=False,
+        effects=DOES_MORE,
+        files=FileOptions(read="--exclude-from --include-from"),
+        folders=Folders(follows="-L --copy-links"),
         adjust=_adjust_rsync,
     ),
     "sed": _SED,
     "gsed": _SED,
-    "seq": Program("-w --equal-width", "-fs --format --separator", texts=NOTHING_OPENED),
+    "seq": Program("-w --equal-width", "-fs --format --separator", operands=NOTHING_OPENED),
     "sha1sum": _SUMS,
     "sha256sum": _SUMS,
     "sha512sum": _SUMS,
-    "sleep": Program(texts=NOTHING_OPENED, is_reader=False),
+    "sleep": Program(effects=DOES_MORE, operands=NOTHING_OPENED),
     "sort": Program(
         "-CMRVbcdfghimnrsuz --check --debug --dictionary-order --general-numeric-sort "
         "--human-numeric-sort --ignore-case --ignore-leading-blanks --ignore-nonprinting --merge "
         "--month-sort --numeric-sort --random-sort --reverse --stable --unique --version-sort "
         "--zero-terminated",
         "-Skt --batch-size --buffer-size --field-separator --key --parallel --sort",
-        files="--random-source",
-        written="-To --output --temporary-directory",
-        listed="--files0-from",
+        effects=Effects(written="-To --output --temporary-directory"),
+        files=FileOptions(read="--random-source", listed="--files0-from"),
     ),
     "stat": Program("-Lft --dereference --file-system --terse", "-c --format --printf"),
-    "strings": Program("-afo --all --print-file-name", "-ent --bytes --encoding", is_reader=False),
+    "strings": Program(
+        "-afo --all --print-file-name", "-ent --bytes --encoding", effects=DOES_MORE
+    ),
     "tac": Program("-br --before --regex", "-s --separator"),
     "tail": _HEAD,
-    "tee": Program("-ai --append --ignore-interrupts", is_reader=False),
+    "tee": Program("-ai --append --ignore-interrupts", effects=DOES_MORE),
     "tr": Program(
-        "-Ccdst --complement --delete --squeeze-repeats --truncate-set1", texts=NOTHING_OPENED
+        "-Ccdst --complement --delete --squeeze-repeats --truncate-set1", operands=NOTHING_OPENED
     ),
     "tree": Program(
         "-ACDFQSadfghinpqrstuvx --dirsfirst --du --gitignore --noreport",
         "-ILP --filelimit",
-        written="-o",
-        lists="--fromfile",
-        depth="tree",
-        names_only=True,
-        follows="-l",
-        default=".",
+        effects=Effects(written="-o"),
+        files=FileOptions(lists="--fromfile"),
+        folders=Folders(depth="tree", names_only=True, follows="-l"),
+        operands=Operands(default="."),
         adjust=_adjust_ls,
     ),
-    "true": Program(texts=NOTHING_OPENED),
+    "true": Program(operands=NOTHING_OPENED),
     "uname": Program(
-        "-amnoprsv --all --kernel-name --kernel-release --machine", texts=NOTHING_OPENED
+        "-amnoprsv --all --kernel-name --kernel-release --machine", operands=NOTHING_OPENED
     ),
     "uniq": Program(
         "-Dcdiuz --count --ignore-case --repeated --unique --zero-terminated",
         "-fsw --check-chars --skip-chars --skip-fields",
-        most=1,
+        operands=Operands(most=1),
     ),
     "wc": Program(
-        "-cLlmw --bytes --chars --lines --max-line-length --words", listed="--files0-from"
+        "-cLlmw --bytes --chars --lines --max-line-length --words",
+        files=FileOptions(listed="--files0-from"),
     ),
-    "which": Program("-a", texts=NOTHING_OPENED),
+    "which": Program("-a", operands=NOTHING_OPENED),
     "whoami": Program(),
     "zip": Program(
         "-0123456789FXdefjlmoqruvy",
         "-nx",
-        walks="-r",
-        always_follows=True,
-        texts=1,
-        is_reader=False,
+        effects=DOES_MORE,
+        folders=Folders(walks="-r", always_follows=True),
+        operands=Operands(texts=1),
         adjust=_adjust_zip,
     ),
 }

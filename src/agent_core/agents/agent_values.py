@@ -34,8 +34,8 @@ async def told_definition(agent: Agent[Any], run: RunIdentity, deps: object) -> 
         AgentCoreError: the function that writes them failed.
     """
     asking = RunOptions(instructions=agent.instructions)
-    told = await with_instructions(asking, ExtensionContext(run=run, deps=deps))
-    return agent.definition(told.text)
+    written = await with_instructions(asking, ExtensionContext(run=run, deps=deps))
+    return agent.definition(written.text)
 
 
 def with_listed(tool: Tool, agents: Iterable[Agent[Any]]) -> Tool:

@@ -299,7 +299,7 @@ class Tasks:
 
 @contextmanager
 def _naming_methods() -> Generator[None]:
-    """Name the methods of `Tasks` in errors, where models are told the names of their tools."""
+    """Replace the names of tools in errors, which are for models, by methods of `Tasks`."""
     try:
         yield
     except TaskError as error:

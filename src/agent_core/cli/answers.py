@@ -103,7 +103,7 @@ def open_screen(terminal: Terminal, lines: InputLines) -> Generator[tuple[Termin
 def how_to_allow(denied: "Sequence[PermissionRequest]") -> str:
     """Return one line about calls denied without a question, and how the next run may do them.
 
-    `--answers` and the mode allow all of them; a rule is told for the first that one can allow.
+    `--answers` and the mode allow all of them; the rule is for the first that one can allow.
     """
     calls = {_call(request): request for request in reversed(denied)}
     first = _call(denied[0])

@@ -145,7 +145,7 @@ class _Forgetting:
                     self._writer.forget(memory)
                 except AgentCoreError as error:
                     if not isinstance(error.__cause__, FileNotFoundError):
-                        raise  # otherwise somebody else has deleted it meanwhile
+                        raise  # otherwise another process has deleted it
             self._writer.write_catalog(self._folder.read().memories)
         self._record(memories, are_forgotten=True)
         for memory in memories:

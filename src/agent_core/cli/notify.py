@@ -30,7 +30,7 @@ _MOST_CHARS = 100
 
 
 class Notifier:
-    """Is told when a question is asked and when the work is done, and when the user is there.
+    """Notifies the user of questions and of finished work, unless the user is at the terminal.
 
     Args:
         out: the terminal.

@@ -254,8 +254,8 @@ class TerminalPrompt:
             elif key == "v" and whole:
                 shown = await self._page(whole)
             elif key == "?":
-                told = self._rows(help_lines(request, choices, may_cancel=self._cancel is not None))
-                shown = await self._page([_Line([row]) for row in told])
+                rows = self._rows(help_lines(request, choices, may_cancel=self._cancel is not None))
+                shown = await self._page([_Line([row]) for row in rows])
             else:
                 shown = [_Line(["that is not one of the keys:"], Style.WARN)]
 
@@ -303,7 +303,7 @@ class TerminalPrompt:
 
     def _menu(self, choices: Sequence[Choice]) -> list[str]:
         """Return the lines of the keys, which begin at the left edge, as no other line does."""
-        between = "  " if self._terminal.can_draw else ", "  # for whoever hears it read
+        between = "  " if self._terminal.can_draw else ", "  # for screen readers
         words = [f"{choice.key} {choice.label}" for choice in choices]
         return _folded(words, self._terminal.width - len(_PROMPT) - 1, between)
 

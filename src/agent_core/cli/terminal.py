@@ -70,7 +70,7 @@ class Terminal:
         streams_answer: text is written before it is known to be the answer.
         has_signs: signs beyond ASCII can be written.
         has_status: a line of its own always shows the tokens and the cost so far.
-        notifier: is told of questions, where a person may have left the window.
+        notifier: notifies a user who may have left the window.
     """
 
     notifier: "Notifier | None" = None
@@ -381,7 +381,7 @@ class Terminal:
             self.notifier.asks(about)
             try:
                 yield
-            except asyncio.CancelledError:  # nobody has answered
+            except asyncio.CancelledError:  # the question is withdrawn
                 self.notifier.settle()
                 raise
             except BaseException:

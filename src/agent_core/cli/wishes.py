@@ -18,7 +18,7 @@ _WAITING = "updating memory as you asked; Ctrl-C leaves it to the next run"
 _LEFT = "memory is not updated yet; the next run does it"
 _IN_PLAN_MODE = "not remembered in plan mode; the next run that is not a plan does it"
 _UNWATCHED_S = 60.0
-"""Seconds that a process waits if nobody can press Ctrl-C."""
+"""Seconds that a process waits if no user can press Ctrl-C."""
 
 
 async def finish_wishes(

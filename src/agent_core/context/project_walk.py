@@ -100,7 +100,7 @@ class ProjectWalk:
             if not self._known or self._has_changed() or self._is_cut_short:
                 self._walk()
             if self._events and self._events.count < len(self._known) - len(self._unsure):
-                self._stop_listening()  # a folder has two paths, and only one would be told
+                self._stop_listening()  # a folder has two paths; events name one
             return self._found, self._is_cut_short
 
     def close(self) -> None:

@@ -269,7 +269,7 @@ async def _with_questions(
         upcoming.cancel()
         await asyncio.wait([upcoming])
         if not upcoming.cancelled():
-            upcoming.exception()  # retrieved here: nobody reads on
+            upcoming.exception()  # retrieved, as the reader has stopped
         await source.aclose()
 
 

@@ -484,8 +484,8 @@ class Agent(Generic[OutputT]):
     def as_tool(self, name: str | None = None, description: str | None = None) -> Tool:
         """Return a tool with which another agent asks this one, by one text: its `message`.
 
-        Each call is a child run of the run that calls. It asks nobody itself; the tools of this
-        agent do.
+        Each call is a child run of the run that calls. It needs no permission of its own; the
+        calls that the child makes do.
 
         Args:
             name: of the tool; the agent's by default.

@@ -140,7 +140,7 @@ class SettingsCopies:
         try:
             kept, left_out = _without_executing(wrote, each)
             if kept != each.before and (kept := self._replace(each, kept)) is None:
-                left_out.append("somebody else has changed the same settings meanwhile")
+                left_out.append("another program has changed the same settings meanwhile")
         except ValueError:
             left_out.append("it is not known how Git reads it")
         except OSError as error:

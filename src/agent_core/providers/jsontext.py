@@ -35,7 +35,7 @@ def parse(raw: bytes | str) -> Any:
 
 
 def parse_strictly(raw: bytes) -> Any:
-    """Read JSON as its standard defines it, from senders that can be told what is wrong.
+    """Read JSON exactly as its standard defines it, and report what is wrong with it.
 
     Raises:
         ValueError: it is not JSON, is deeper than `MAX_DEPTH`, or has half a surrogate or a number

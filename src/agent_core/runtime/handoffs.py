@@ -68,10 +68,10 @@ class RunHandovers:
     async def _build(self, agent: Agent[Any], handovers: Handovers) -> RunContext:
         """Build the context of an agent that has got the conversation."""
         base = await self._without_first()
-        told = RunOptions(instructions=agent.instructions)
+        asking = RunOptions(instructions=agent.instructions)
         identity = self._run.identity.model_copy(update={"agent_definition_id": agent.name})
         context = ExtensionContext(run=identity, deps=base.deps)
-        text = (await with_instructions(told, context)).text
+        text = (await with_instructions(asking, context)).text
         own = agent.options
         options = with_agent(without_settings_of(own, base), own, text)
         options = replace(options, agents=together(base.agents, agent.agents))
@@ -108,9 +108,9 @@ class RunHandovers:
         if isinstance(agent, AgentDefinition):
             return self._asked
         own: Agent[Any] = agent.engine_agent
-        told = RunOptions(instructions=own.instructions)
+        asking = RunOptions(instructions=own.instructions)
         context = ExtensionContext(run=self._run.identity, deps=self._asked.deps)
-        text = (await with_instructions(told, context)).text
+        text = (await with_instructions(asking, context)).text
         return without_agent(self._asked, own.options, text)
 
     def _with(self, spec: RunSpec, handovers: Handovers) -> RunSpec:

@@ -192,8 +192,8 @@ class RunRequests:
                 theirs = RunOptions(model=self._models.resolve(agent.model_profile))
             return with_agent(options, theirs, agent.body)
         own = agent.engine_agent
-        told = RunOptions(instructions=own.instructions)
-        text = (await with_instructions(told, context)).text
+        asking = RunOptions(instructions=own.instructions)
+        text = (await with_instructions(asking, context)).text
         return replace(
             with_agent(options, own.options, text),
             agents=together(given.agents, own.agents),

@@ -66,7 +66,7 @@ class Door:
             visit.leave()
 
     def _admit(self, path: str, request: Request) -> None:
-        """Refuse a request that nobody may send.
+        """Refuse a request that is not allowed for any sender.
 
         Raises:
             HttpProblem: 400, 403, 404, 431; 503: the server stops.

@@ -54,13 +54,13 @@ class Start(Struct, frozen=True):
 async def serve(
     start: Start, listening: socket.socket, *, show: Callable[[str], None], stop: asyncio.Event
 ) -> None:
-    """Serve until it is told to stop.
+    """Serve until `stop` is set.
 
     Args:
         start: how it is started.
         listening: takes connections.
         show: gets the link to sign in, once the server listens.
-        stop: ends it.
+        stop: ends the server once it is set.
 
     Raises:
         ConfigError, StorageError: the first folder cannot be opened.

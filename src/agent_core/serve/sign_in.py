@@ -96,8 +96,8 @@ class SignIn:
 class Attempts:
     """Limits guesses: after ten wrong ones in a minute, further wrong ones are refused.
 
-    Meanwhile attempts are looked at one after the other, with pauses, so that guessing on does not
-    pay; a right one still gets in, so that nobody can lock the user out.
+    Meanwhile attempts are checked one after the other, with pauses, so that further guesses do not
+    pay; a right one still gets in, so that an attacker cannot lock the user out.
     """
 
     def __init__(self) -> None:

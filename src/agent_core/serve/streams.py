@@ -140,7 +140,7 @@ class EventResponse:
         begin: called once the stream counts as open; returns the events. What it raises is the
             answer to the request.
         headers: further headers.
-        retry_ms: told to the client at the head of the stream; None: not.
+        retry_ms: sent to the client at the head of the stream; None: not sent.
         comments: send a comment every 15 seconds.
     """
 

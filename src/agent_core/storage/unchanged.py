@@ -1,7 +1,7 @@
-"""Opens the next run of a session that nobody else has used since this process released it.
+"""Opens the next run of a session that no other process has used since this one released it.
 
-Whoever uses a session claims it, which begins a new epoch, or moves its active node. So one
-statement finds out that nothing has changed, and nothing has to be read again.
+Every process that uses a session claims it, which begins a new epoch, or moves its active node. So
+one statement finds out that nothing has changed, and nothing has to be read again.
 """
 
 from datetime import datetime

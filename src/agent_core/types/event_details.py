@@ -354,8 +354,8 @@ class ToolDenied(ToolEnded, frozen=True):
     """A call was refused.
 
     Attributes:
-        denied_by: who or what refused it: `the user`; `nobody`, for there was nobody to ask; else a
-            rule by its place, a mode or a setting. Empty if only the message tells.
+        denied_by: who or what refused it: `the user`; `nobody` if the question could not be asked;
+            else a rule by its place, a mode or a setting. Empty if only the message says it.
     """
 
     denied_by: str = ""

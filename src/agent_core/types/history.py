@@ -217,7 +217,7 @@ class ClaimedRun(Struct, frozen=True, kw_only=True):
 
     Attributes:
         resumed: the session existed before.
-        is_unchanged: nobody else has used it since the run of this process that ended last.
+        is_unchanged: no other process has used it since the last run of this process.
         position: position of the opening's events; a continued run has none.
         lost: runs that a dead owner had begun; they are closed.
         queued: runs that a dead owner had not begun, in order; the new owner runs them before the

@@ -1,4 +1,4 @@
-"""`/diff`: what the session has changed, or what git says of the working tree."""
+"""`/diff`: shows the changes of the session, or of the working tree according to git."""
 
 import asyncio
 import os

@@ -166,7 +166,7 @@ class PlainLine:
         """Do nothing: there is no line that shows it."""
 
     def is_paste(self, text: str) -> bool:
-        """Return False: pastes cannot be told from typed text."""
+        """Return False: pasted text looks like typed text."""
         del text
         return False
 

@@ -168,7 +168,8 @@ def _add_serve(actions: Commands) -> None:
         choices=("ask", "tool", "deny"),
         default="ask",
         help="ask: the client asks its user, otherwise the settings decide (default); tool: also"
-        " offer tools with which the calling model itself can answer; deny: nobody is asked",
+        " offer tools with which the calling model itself can answer; deny: every call that"
+        " would ask is denied",
     )
     serve.add_argument(
         "--transport",

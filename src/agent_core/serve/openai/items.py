@@ -1,6 +1,6 @@
 """The reply of a run as items: texts and thoughts, one after the other.
 
-Calls of tools are the agent's own: they are told as thoughts.
+Calls of tools are the agent's own: they are shown as thoughts.
 """
 
 from collections.abc import AsyncGenerator, Iterator, Mapping

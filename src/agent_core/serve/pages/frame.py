@@ -45,7 +45,7 @@ class Notice(Struct, frozen=True):
 
 
 class _Notices:
-    """The outcomes of the forms that were sent last, by keys that nobody can guess."""
+    """The outcomes of the forms that were sent last, by keys that cannot be guessed."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, Notice] = OrderedDict()

@@ -41,7 +41,7 @@ _LOOK_S = 1.0
 
 
 class Moved(Struct, frozen=True):
-    """Somebody has let a session continue from another node."""
+    """A user has let a session continue from another node."""
 
 
 class _News:

@@ -89,7 +89,7 @@ class FileOptions(Struct, frozen=True, kw_only=True):
 
 
 class Folders(Struct, frozen=True, kw_only=True):
-    """What a program opens of a folder.
+    """The part of a folder that a program opens.
 
     Attributes:
         depth: how much of it.

@@ -37,6 +37,7 @@ def clock(library: str, place: Place, *jumps: str) -> dict[str, str]:
         "FAKETIME_TIMESTAMP_FILE": str(file),
         "FAKETIME_NO_CACHE": "1",
         "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        "FAKETIME_FORCE_MONOTONIC_FIX": "0",  # with it, threads wait for the interpreter in a loop
         "FAULT_JUMPS": ",".join(jumps),
     }
 

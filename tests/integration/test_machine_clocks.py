@@ -53,6 +53,7 @@ async def on_another_machine(home: Home, library: str, offset: str, *arguments: 
         LD_PRELOAD=library,
         FAKETIME=offset,
         FAKETIME_DONT_FAKE_MONOTONIC="1",
+        FAKETIME_FORCE_MONOTONIC_FIX="0",  # with it, threads wait for the interpreter in a loop
     )
     done = await asyncio.to_thread(
         subprocess.run,

@@ -22,7 +22,7 @@ from agent_core import (
     Worker,
     tool,
 )
-from agent_core.cli.command import parse
+from agent_core.cli.arguments import parse
 from agent_core.providers.scripted import Hangs, Says, calls
 from isolation import Home
 from model_server import ModelServer, Received, Reply

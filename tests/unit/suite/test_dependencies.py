@@ -138,7 +138,7 @@ import agcore, agent_core, kgent
 for package in (agcore, agent_core, kgent):
     for name in package.__all__:
         getattr(package, name)
-import agent_core.cli.command, agent_core.mcp, agent_core.api.worker
+import agent_core.cli.arguments, agent_core.cli.run, agent_core.mcp, agent_core.api.worker
 import kgent.cli, kgent.runtime.runner
 """
     done = subprocess.run(  # noqa: S603 - our own program

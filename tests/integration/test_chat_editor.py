@@ -10,7 +10,18 @@ import pytest
 
 from agent_core.providers.scripted import Pauses, calls
 from captures import Key
-from chats import AT_REST, CTRL_C, CTRL_D, CTRL_X_CTRL_E, ENTER, READY, converse, pasted, sent
+from chats import (
+    AT_REST,
+    CTRL_C,
+    CTRL_D,
+    CTRL_X_CTRL_E,
+    ENTER,
+    READY,
+    converse,
+    open_chat,
+    pasted,
+    sent,
+)
 from isolation import Home
 from model_server import ModelServer
 
@@ -63,28 +74,23 @@ def test_the_draft_is_edited_with_its_pastes_and_comes_back_whole(
     assert list((home.path / "drafts").iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("script", "said"),
-    [
-        ("exit 3", "ended with exit code 3; the draft is as it was"),
-        ("kill -9 $$", "ended with signal SIGKILL; the draft is as it was"),
-        ('rm "$1"', "No such file"),
-        ('printf "a\\0b" > "$1"', "has left no text; the draft is as it was"),
-        (None, "cannot be started; set $VISUAL or $EDITOR"),
-    ],
+FAILING = (
+    (None, "cannot be started; set $VISUAL or $EDITOR"),
+    ("exit 3", "ended with exit code 3; the draft is as it was"),
+    ("kill -9 $$", "ended with signal SIGKILL; the draft is as it was"),
+    ('rm "$1"', "No such file"),
+    ('printf "a\\0b" > "$1"', "has left no text; the draft is as it was"),
 )
-def test_an_editor_that_fails_keeps_the_draft(
-    home: Home, project: Path, editor: Path, script: str | None, said: str
-) -> None:
-    command = str(editor) if script is None else write_editor(editor, script)
-    with ModelServer.in_thread(["The answer."]) as server:
-        keys = [
-            Key(READY, "my draft" + CTRL_X_CTRL_E),
-            Key(re.compile(said.replace(" ", r"\s+").replace("$", r"\$")), " two" + ENTER),
-            Key(AT_REST, CTRL_D),
-        ]
-        converse(home, project, server, keys, env={"EDITOR": f"'{command}'"}, columns=200)
-        assert sent(server) == "my draft two"
+
+
+def test_an_editor_that_fails_keeps_the_draft(home: Home, project: Path, editor: Path) -> None:
+    with open_chat(home, project, env={"EDITOR": f"'{editor}'"}, columns=200) as chat:
+        for script, said in FAILING:
+            if script is not None:
+                write_editor(editor, script)
+            told = re.compile(said.replace(" ", r"\s+").replace("$", r"\$"))
+            chat.type("my draft" + CTRL_X_CTRL_E, shows=told)
+            assert chat.send(" two") == "my draft two", said
 
 
 def test_a_run_goes_on_behind_the_editor_and_draws_nothing_over_it(

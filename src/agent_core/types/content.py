@@ -4,14 +4,13 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import partial
 from operator import not_
 from typing import Annotated, Any, Literal, Self
 
-from msgspec import Struct
 from pydantic import (
     AfterValidator,
     AwareDatetime,
@@ -533,13 +532,14 @@ _FLAGS = tuple(flag.name for flag in fields(NodeFlags))
 NO_FLAGS = NodeFlags()
 
 
-class Draft(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Draft:
     """A conversation item that has not been stored yet."""
 
     role: Role
     content: Sequence[ContentBlock]
     node_type: NodeType = NodeType.MESSAGE
-    metadata: Mapping[str, Any] = {}
+    metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
     token_count: int = 0
     flags: NodeFlags = NO_FLAGS
 

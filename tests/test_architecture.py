@@ -42,7 +42,7 @@ DATACLASSES = {
     "tools/base.py": {"Action", "OfferContext", "Tool", "ToolContext", "ToolOutput"},
     "tools/decorator.py": {"FunctionTool"},
     "tools/signatures.py": {"Parameter"},
-    "types/content.py": {"NodeFlags"},
+    "types/content.py": {"Draft", "NodeFlags"},
     "types/questions.py": {"PermissionGrant"},
     "types/tools.py": {"Access", "CommandView", "CommandViews"},
 }

@@ -4,6 +4,7 @@
     python instructions.py -s run,turn-late agent_core
     python instructions.py -s turn-1000,turn-tools,run-sessions agent_core    # much of something
     python instructions.py -s run,run-traced agent_core                       # and what traces cost
+    python instructions.py -s first,next agent_core                           # messages of a session
 
 CPU time misleads on a machine that does other work as well: caches are cold and frequencies change.
 The number of instructions is the same to a part in a thousand, so it shows what a change has saved

@@ -36,6 +36,8 @@ _IGNORE_FILE = ".gitignore"
 _MOST_ENTRIES = 200_000
 _MOST_SECONDS = 1.0
 """CPU time: a longer walk is ended there, and the catalog marked as `truncated`."""
+_LOOKS_AT_CLOCK = 64
+"""Folders after which the clock is read, which takes a system call."""
 _MOST_IGNORE_BYTES = 262_144
 _MANY_FOLDERS = 1_000
 """Folders from which on the kernel is asked: to look at fewer takes less than two milliseconds."""
@@ -165,7 +167,8 @@ class ProjectWalk:
             below, rules = waiting.popleft()
             folder = self._known[below] = before.get(below) or self._list(below)
             entries += folder.size
-            self._is_cut_short = entries > _MOST_ENTRIES or thread_time() > end
+            is_late = not len(self._known) % _LOOKS_AT_CLOCK and thread_time() > end
+            self._is_cut_short = entries > _MOST_ENTRIES or is_late
             names = folder.names
             if _IGNORE_FILE in names:
                 names = tuple(name for name in names if name != _IGNORE_FILE)

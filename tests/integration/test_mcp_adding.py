@@ -373,7 +373,7 @@ def test_no_secret_is_shown(home: Home, project: Path) -> None:
     assert stat.S_IMODE((home.path / "mcp.json").stat().st_mode) == 0o600
 
 
-@pytest.mark.parametrize(
+@together(
     ("words", "code", "said"),
     [
         ([], 2, "a name is missing"),

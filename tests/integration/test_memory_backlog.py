@@ -17,6 +17,7 @@ from agent_core.providers.scripted import Hangs
 from captures import Session, open_terminal
 from isolation import Home, program_file
 from model_server import ModelServer, Received, Reply
+from sweeps import kept
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -105,7 +106,10 @@ def wait_for_line(process: subprocess.Popen[bytes], words: bytes) -> None:
         assert line, "the process has ended"
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "how",
+    kept([signal.SIGINT, signal.SIGTERM, signal.SIGKILL], signal.SIGTERM, signal.SIGKILL),
+)
 def test_a_wish_that_a_process_leaves_is_carried_out_once_by_whoever_comes_next(
     home: Home, project: Path, how: signal.Signals
 ) -> None:

@@ -15,6 +15,7 @@ from agent_core.providers.scripted import ScriptedProvider, calls
 from agent_core.types import ModelRequest, NodeType, PermissionMode
 from isolation import Home
 from runtimes import CONFIG, Asked, ask, runtime
+from sweeps import sampled
 
 PLAN: PermissionMode = "plan"
 EDITS: PermissionMode = "accept-edits"
@@ -100,37 +101,40 @@ def _repository(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("line", "runs"),
-    [
-        ("ls", True),
-        ("git status", True),
-        ("sh -c 'cat a | wc -l'", True),
-        ("bash -c 'cd src && ls'", True),
-        ("nice ls -l", True),
-        ("sh -c 'set -e; [ -f a ] && cat a || :'", True),
-        ("test -f a", True),
-        ("sh -c 'exit 1'", True),
-        ("sh -c 'kill 1'", False),
-        ("sh -c 'trap \"touch x\" EXIT; ls'", False),
-        ("sh -c 'alias ls=rm; ls'", False),
-        ("sh -c 'PATH=. ls'", False),
-        ("sh -c 'cd src; ./ls'", False),
-        ("sh -c 'nosuchprogram'", False),
-        ("git commit -m x", False),
-        ("git -c core.pager=x log", False),
-        ("git diff --output=x", False),
-        ("rg --pre sh x", False),
-        ("pytest", False),
-        ("./ls", False),
-        ("sh -c 'ls > x'", False),
-        ("sh -c 'ls; touch x'", False),
-        ("sh -c 'ls $(touch x)'", False),
-        ("sh -c 'cat *'", False),
-        ("env A=b ls", False),
-        ("sudo ls", False),
-        ("xargs ls", False),
-        ("find . -delete", False),
-        ("sed -i s/a/b/ a", False),
-    ],
+    sampled(
+        [
+            ("ls", True),
+            ("git status", True),
+            ("sh -c 'cat a | wc -l'", True),
+            ("bash -c 'cd src && ls'", True),
+            ("nice ls -l", True),
+            ("sh -c 'set -e; [ -f a ] && cat a || :'", True),
+            ("test -f a", True),
+            ("sh -c 'exit 1'", True),
+            ("sh -c 'kill 1'", False),
+            ("sh -c 'trap \"touch x\" EXIT; ls'", False),
+            ("sh -c 'alias ls=rm; ls'", False),
+            ("sh -c 'PATH=. ls'", False),
+            ("sh -c 'cd src; ./ls'", False),
+            ("sh -c 'nosuchprogram'", False),
+            ("git commit -m x", False),
+            ("git -c core.pager=x log", False),
+            ("git diff --output=x", False),
+            ("rg --pre sh x", False),
+            ("pytest", False),
+            ("./ls", False),
+            ("sh -c 'ls > x'", False),
+            ("sh -c 'ls; touch x'", False),
+            ("sh -c 'ls $(touch x)'", False),
+            ("sh -c 'cat *'", False),
+            ("env A=b ls", False),
+            ("sudo ls", False),
+            ("xargs ls", False),
+            ("find . -delete", False),
+            ("sed -i s/a/b/ a", False),
+        ],
+        keep=12,
+    ),
 )
 async def test_a_command_runs_in_plan_mode_if_all_of_it_only_reads(
     line: str, runs: bool, home: Home, project: Path

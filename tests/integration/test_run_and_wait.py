@@ -20,6 +20,7 @@ from agent_core.providers.scripted import Fails, Hangs, Pauses
 from agent_core.types import ModelRequest
 from isolation import Home
 from runtimes import runtime
+from tables import together
 
 
 @dataclass
@@ -173,7 +174,7 @@ MALFORMED: list[tuple[dict[str, Any], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("given", "name", "reason"), MALFORMED, ids=str)
+@together(("given", "name", "reason"), MALFORMED, ids=str)
 async def test_an_option_that_does_not_fit_is_named(
     home: Home, project: Path, given: dict[str, Any], name: str, reason: str
 ) -> None:

@@ -11,6 +11,7 @@ from agent_core.types import ToolCallBlock
 from apis import Api, Sse, api
 from isolation import Home
 from runtimes import CONFIG, ask, runtime
+from tables import together
 
 PARK = f'{CONFIG}\n[permissions]\nunattended = "park"\n'
 WRITES = calls("code.write_file", path="a.txt", content="new\n")
@@ -80,7 +81,7 @@ async def test_a_message_may_be_blocks_and_goes_to_an_existing_session(
     assert [each["content"][0]["text"] for each in page["nodes"]] == ["hi", "one", "again", "two"]
 
 
-@pytest.mark.parametrize(
+@together(
     "body",
     [
         {},
@@ -308,7 +309,7 @@ async def test_workers_and_the_queue_are_empty_without_a_server(project: Path, h
             assert (answer.status, answer.body) == (200, {"items": [], "next_cursor": None})
 
 
-@pytest.mark.parametrize(
+@together(
     ("path", "status"),
     [
         ("/api/sessions/none", 404),

@@ -15,6 +15,7 @@ from agent_core.providers.scripted import Fails, Hangs, Says, ScriptedProvider, 
 from agent_core.serve import Principal
 from consoles import console
 from isolation import Home
+from tables import together
 from travellers import (
     LOOK,
     PARKS,
@@ -195,7 +196,7 @@ async def test_models_are_the_agents(home: Home, project: Path) -> None:
 LOOKUP = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
 
 
-@pytest.mark.parametrize(
+@together(
     ("fields", "param"),
     [
         ({"tools": [LOOKUP]}, "tools"),

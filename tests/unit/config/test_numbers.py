@@ -11,6 +11,7 @@ from agent_core.config.load import load_config
 from agent_core.config.models import Config
 from agent_core.config.section import Section
 from agent_core.errors import ConfigError, ErrorCode
+from sweeps import sampled
 from tables import together
 
 MODEL = 'model.provider = "ollama"\nmodel.name = "gemma4"\n'
@@ -78,7 +79,7 @@ def test_the_walk_finds_every_kind_of_section() -> None:
     } <= found
 
 
-@together("key", KEYS)
+@together("key", sampled(KEYS, keep=len(KEYS) // 3))
 def test_a_number_out_of_range_is_refused_by_its_key(tmp_path: Path, key: str) -> None:
     is_float = key.endswith((".temperature", ".usd", "_s", "drain_seconds")) or ".price." in key
     for value in [*HOSTILE, *([] if is_float else ["1.5", "3.0", "1e3"])]:

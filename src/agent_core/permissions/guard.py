@@ -128,7 +128,7 @@ class ToolLists(Struct, frozen=True, kw_only=True):
 
     def allow(self, name: str) -> bool:
         """Return whether a tool of this name may be called."""
-        if any(fnmatchcase(name, pattern) for pattern in self.denied):
+        if self.denied and any(fnmatchcase(name, pattern) for pattern in self.denied):
             return False
         return self.allowed is None or any(fnmatchcase(name, each) for each in self.allowed)
 
@@ -352,7 +352,7 @@ class PermissionGuard(Extension):
     ) -> Verdict | None:
         """Refuse a tool that is not listed, and a change in plan mode; None for other calls."""
         name = definition.name
-        if not self.is_listed(name):
+        if not self._lists.allow(name):
             refusal = f"the permission lists do not allow {name}"
             return Verdict(decision="deny", by="the permission lists", refusal=refusal)
         if run.permission_mode == "plan" and may_change(definition, access):

@@ -36,6 +36,7 @@ from agent_core.providers.scripted import ScriptedProvider, calls
 from agent_core.types import ReplayResult, RunStatus, ToolResultBlock
 from isolation import Home
 from runtimes import Asked, ask, runtime
+from sweeps import sampled
 
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -133,7 +134,7 @@ UNWRITTEN: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", UNWRITTEN)
+@pytest.mark.parametrize("kind", sampled(UNWRITTEN, keep=4))
 async def test_a_value_without_a_form_in_json_leaves_the_call_made(
     home: Home, project: Path, kind: str
 ) -> None:
@@ -144,7 +145,7 @@ async def test_a_value_without_a_form_in_json_leaves_the_call_made(
     assert said.text.startswith("The call was made")
 
 
-@pytest.mark.parametrize("kind", UNWRITTEN)
+@pytest.mark.parametrize("kind", sampled(UNWRITTEN, keep=4))
 async def test_what_can_be_read_beside_such_a_value_is_kept(
     home: Home, project: Path, kind: str
 ) -> None:
@@ -255,7 +256,7 @@ WRITTEN: dict[str, tuple[Callable[[], Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", WRITTEN)
+@pytest.mark.parametrize("kind", sampled(WRITTEN, keep=8))
 async def test_values_of_many_kinds_are_written_as_json(
     home: Home, project: Path, kind: str
 ) -> None:
@@ -289,7 +290,7 @@ HOLDERS: dict[str, Callable[[bytes], Any]] = {
 }
 
 
-@pytest.mark.parametrize("holder", HOLDERS)
+@pytest.mark.parametrize("holder", sampled(HOLDERS, keep=4))
 async def test_bytes_are_base64_if_small_and_files_if_not(
     home: Home, project: Path, holder: str
 ) -> None:

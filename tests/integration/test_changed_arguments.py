@@ -12,6 +12,7 @@ from agent_core.types import ApprovalState, Budget, EventType, RunStatus, ToolCa
 from isolation import Home
 from otlp_receiver import OtlpReceiver
 from runtimes import CONFIG, runtime
+from sweeps import sampled
 
 PARK = f'{CONFIG}\n[permissions]\nunattended = "park"\n'
 WAIT = PARK.replace("park", "wait")
@@ -140,7 +141,7 @@ UNFIT: dict[str, tuple[str, Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", UNFIT)
+@pytest.mark.parametrize("name", sampled(UNFIT, keep=5))
 async def test_arguments_that_do_not_fit_keep_the_question(
     home: Home, project: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

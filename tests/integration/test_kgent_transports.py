@@ -23,6 +23,7 @@ from kgent.runtime.runner import run
 from kgent.runtime.state import RunStatus
 from kgent_forgery import rewrite
 from kgent_runs import calls, profile, skill
+from sweeps import sampled
 from tables import together
 
 FIRST_RELEASE = Path(__file__).parent / "kgent_first_release"
@@ -398,7 +399,7 @@ CHANGES: dict[str, tuple[Change, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("name", sampled(CHANGES, keep=8))
 def test_what_no_copy_does_is_a_change(root: Path, name: str) -> None:
     change, problem = CHANGES[name]
     change(root)

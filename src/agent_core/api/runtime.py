@@ -290,14 +290,16 @@ class AgentRuntime:
         """
         self._home.close_sync()
 
-    async def finish_wishes(self, on_wait: Callable[[], object] = bool) -> "list[MemoryWish]":
+    async def finish_wishes(
+        self, on_wait: Callable[[], object] | None = None
+    ) -> "list[MemoryWish]":
         """Wait until memory has stored what users asked for so far, and return the outcomes.
 
         These are requests to remember or forget something. Closing the runtime also waits for them,
         at most a minute. A later run, or the next process, retries a failed request.
 
         Args:
-            on_wait: called first, if there is anything to wait for.
+            on_wait: called once, if there is anything to wait for.
         """
         if self._home.opened is None:
             return []

@@ -530,7 +530,7 @@ class SessionJournal:
         store: NoteStore,
         redactor: JournalRedactor,
         estimate: Callable[[Sequence[ContentBlock]], int],
-        on_move: Callable[[str], object] = bool,
+        on_move: Callable[[str], object] = lambda _: None,
     ) -> None:
         self._store = store
         self._on_move = on_move

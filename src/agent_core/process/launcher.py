@@ -41,7 +41,7 @@ class Launcher:
         self,
         more_env: Callable[[], Mapping[str, str]] | None = None,
         *,
-        clean: Callable[[str], str] = str,
+        clean: Callable[[str], str] = lambda text: text,
     ) -> None:
         self.more_env = more_env
         self.clean = clean

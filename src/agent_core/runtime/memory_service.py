@@ -169,7 +169,7 @@ class MemoryService:
             except TimeoutError:
                 self.leave_wishes()
 
-    async def finish_wishes(self, on_wait: Callable[[], object]) -> "list[MemoryWish]":
+    async def finish_wishes(self, on_wait: Callable[[], object] | None) -> "list[MemoryWish]":
         """Wait until the wishes are carried out, and return what became of them."""
         await self.wishes.settled(on_wait)
         return self.wishes.take()

@@ -214,7 +214,7 @@ class RunReader:
         after: int,
         *,
         follow: bool = True,
-        until: Callable[[], bool] = bool,
+        until: Callable[[], bool] = lambda: False,
     ) -> AsyncGenerator[RuntimeEvent]:
         """Yield the stored events after a number; with `follow`, also those until the run ends.
 

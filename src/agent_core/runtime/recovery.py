@@ -106,7 +106,7 @@ class SessionHistory:
         *,
         is_new: bool,
         left: Callable[[], "LeftSession | None"] = lambda: None,
-        known: Callable[[], Sequence[Node]] = tuple,
+        known: Callable[[], Sequence[Node]] = lambda: (),
         from_node_id: str | None = None,
         is_message: bool = True,
         results: ResultLimiter | None = None,

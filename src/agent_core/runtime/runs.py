@@ -565,7 +565,9 @@ class Runs:
             stack.push_async_callback(self._aside.end, self._cancel_timeout_s)
             await self._scheduler.close()
 
-    async def finish_wishes(self, on_wait: Callable[[], object] = bool) -> "list[MemoryWish]":
+    async def finish_wishes(
+        self, on_wait: Callable[[], object] | None = None
+    ) -> "list[MemoryWish]":
         """Wait until all wishes of runs that have ended are carried out; return the outcomes."""
         for run in self.table.ending():
             await run.ended.wait()

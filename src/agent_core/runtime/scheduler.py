@@ -241,7 +241,7 @@ class Scheduler:
         """Return whether no run is queued, running or being opened."""
         return self._idle.is_set()
 
-    async def close(self, park: Callable[[], Collection[str]] = tuple) -> None:
+    async def close(self, park: Callable[[], Collection[str]] = lambda: ()) -> None:
         """Cancel every run, queued ones first, and wait as long as a cancellation may take.
 
         Runs that are being opened are refused, and waited for too.

@@ -44,19 +44,19 @@ class Wishes:
         self.are_left = True
         self._changed.set()
 
-    async def settled(self, on_wait: Callable[[], object] = bool) -> None:
+    async def settled(self, on_wait: Callable[[], object] | None = None) -> None:
         """Wait until nothing is open, or what is open is left.
 
-        `on_wait` is called once if there is a wish to wait for. A search for wishes is waited for
+        If there is a wish to wait for, `on_wait` is called once. A search for wishes is waited for
         a moment only: what it has not found yet, the next process finds.
         """
-        clock, is_told = asyncio.get_running_loop().time, False
+        clock = asyncio.get_running_loop().time
         searches_until = clock() + _SEARCH_S
         while self._open and not self.are_left:
             has_wish = any(self._open.values())
-            if has_wish and not is_told:
-                is_told = True
+            if has_wish and on_wait is not None:
                 on_wait()
+                on_wait = None
             self._changed.clear()
             try:
                 async with asyncio.timeout_at(None if has_wish else searches_until):

@@ -106,7 +106,7 @@ class HttpConnection(H11Protocol):
             return
         draining = _Draining(transport, lambda: self._is_half_sent)
         super().connection_made(cast("asyncio.Transport", draining))
-        self._expect(_HEAD_S, self._give_up)
+        self._expect(_HEAD_S)
 
     def _make_room(self) -> bool:
         every = cast("set[HttpConnection]", self.connections)
@@ -133,7 +133,7 @@ class HttpConnection(H11Protocol):
         if not self.is_waiting:
             self._expect(None)
         elif self._silence is None:
-            self._expect(_HEAD_S, self._give_up)
+            self._expect(_HEAD_S)
 
     def on_response_complete(self) -> None:
         """Wait for the next request, or for the rest of the one that was answered early."""
@@ -141,13 +141,13 @@ class HttpConnection(H11Protocol):
         is_half_sent = self._is_half_sent
         super().on_response_complete()
         if is_half_sent:
-            self._expect(_BODY_S, self._give_up)
+            self._expect(_BODY_S)
 
-    def _expect(self, within_s: float | None, otherwise: Callable[[], object] = bool) -> None:
+    def _expect(self, within_s: float | None) -> None:
         """Set the time within which the client has to send something; None: as it likes."""
         if self._silence is not None:
             self._silence.cancel()
-        self._silence = None if within_s is None else self.loop.call_later(within_s, otherwise)
+        self._silence = None if within_s is None else self.loop.call_later(within_s, self._give_up)
 
     def _give_up(self) -> None:
         if self.is_waiting:

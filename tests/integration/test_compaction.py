@@ -262,7 +262,7 @@ async def test_a_cancelled_run_takes_its_summary_with_it(home: Home, project: Pa
     async with runtime(home, project, provider, config=config) as made:
         await grown(made, 9)
         assert not any(map(is_compact, provider.requests))
-        handle = await made.start("stop here " + "word " * 800, session_id="s1")
+        handle = await made.start("stop here " + "word " * 1_200, session_id="s1")
         while not any(map(is_compact, provider.requests)):  # noqa: ASYNC110 - a request
             await asyncio.sleep(0.02)
         await handle.cancel()

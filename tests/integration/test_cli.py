@@ -88,7 +88,6 @@ def test_o3_a_file_means_its_folder_and_is_not_read(home: Home, project: Path) -
     assert "src" not in listed
 
 
-@pytest.mark.cold
 def test_a_session_is_resumed_by_its_id_in_another_process(home: Home, project: Path) -> None:
     with ModelServer.in_thread(["one", "two"]) as server:
         configured(home, server)
@@ -169,7 +168,6 @@ def test_a_picture_that_cannot_be_sent_ends_before_anything_is_asked(
     assert server.requests == []
 
 
-@pytest.mark.cold
 def test_a_piped_answer_allows_one_write(home: Home, project: Path) -> None:
     script = [calls("code.write_file", path="a.txt", content="x"), "written"]
     with ModelServer.in_thread(script) as server:

@@ -23,6 +23,7 @@ from agent_core.providers.scripted import Calls, ScriptedCall, ScriptedProvider,
 from agent_core.types import Node, NodeType, Role, RuntimeEvent, ToolResultBlock
 from isolation import Home
 from runtimes import CONFIG, Asked, ask, runtime
+from sweeps import sampled
 
 WORKSHOP = Path(__file__).parents[1] / "mcp_servers" / "workshop.py"
 
@@ -248,10 +249,13 @@ async def test_a_folder_allowed_for_the_session_opens_no_secret_in_it(
     assert reasons == [None, "sensitive", "sensitive", "sensitive"]
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["config.toml", "hooks.json", "mcp.json", "tools/x.json", "memory/user.md", "sessions.sqlite"],
+OWN_FILES = (
+    *("config.toml", "hooks.json", "mcp.json"),
+    *("tools/x.json", "memory/user.md", "sessions.sqlite"),
 )
+
+
+@pytest.mark.parametrize("name", sampled(OWN_FILES, keep=3))
 async def test_reading_the_programs_own_files_asks(home: Home, project: Path, name: str) -> None:
     if name not in {"config.toml", "sessions.sqlite"}:
         home.write(name, '{"version": 1, "hooks": {}}' if name == "hooks.json" else "{}")

@@ -15,9 +15,9 @@ from agent_core.history.damage import MOST_NAMED
 from agent_core.history.figures import format_bytes
 from agent_core.opening import SIDE_FILES
 from agent_core.redaction.redactor import SHORTEST_SECRET
-from agent_core.runtime.stores import needing_postgres
 from agent_core.storage.connections import try_to_lock
 from agent_core.storage.health import examine, find_damage
+from agent_core.storage.sql import needing_postgres
 from agent_core.text import plural
 
 if TYPE_CHECKING:

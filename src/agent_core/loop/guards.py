@@ -11,8 +11,6 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast, overload
 
-from msgspec import structs
-
 from agent_core.aio import is_cancelled
 from agent_core.errors import (
     RETRY,
@@ -251,7 +249,7 @@ class RunGuards:
         metadata = message.metadata
         if WORDS in metadata:  # they may repeat what was replaced
             metadata = {**metadata, WORDS: ""}
-        return structs.replace(message, content=[TextBlock(text=text), *rest], metadata=metadata)
+        return replace(message, content=[TextBlock(text=text), *rest], metadata=metadata)
 
     async def passed(self) -> None:
         """Wait until the look-only guards have passed the message.

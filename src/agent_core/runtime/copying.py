@@ -20,7 +20,7 @@ from agent_core.errors import AgentCoreError, ConfigError, ErrorCode, StorageErr
 from agent_core.opening import read_bytes
 from agent_core.runtime.ids import meant, spellings_of
 from agent_core.runtime.shared_snapshots import SharedSnapshots
-from agent_core.runtime.stores import needing_postgres, open_blobs
+from agent_core.runtime.stores import open_blobs
 from agent_core.snapshots.catalogue import write_whole
 from agent_core.snapshots.store import SnapshotStore
 from agent_core.storage.copying import (
@@ -36,6 +36,7 @@ from agent_core.storage.copying import (
 )
 from agent_core.storage.health import examine
 from agent_core.storage.owners import Owner
+from agent_core.storage.sql import needing_postgres
 from agent_core.types.lanes import own_place
 
 if TYPE_CHECKING:

@@ -42,7 +42,7 @@ async def show_session(frame: Frame) -> Response:
     sections = [
         _head(frame, parts, part, is_asked=bool(asked)),
         '<div id="moved" role="status"></div>',
-        section(say("ConversationParts"), earlier + conversation, key="talk"),
+        section(say("Conversation"), earlier + conversation, key="talk"),
         _live(frame, part) if is_last else "",
         parts.question_place(asked) if is_last else "",
         _writing(frame, parts, session_id) if is_last else "",

@@ -16,6 +16,7 @@ from agent_core.providers.scripted import ScriptedProvider, calls
 from agent_core.storage.migrations import MIGRATIONS
 from isolation import Home
 from runtimes import CONFIG
+from sweeps import kept
 from zoo import SOONG, store
 
 HERE = '[model]\nprovider = "ollama"\nname = "x"\n[store]\nurl_env = "THERE"\n'
@@ -305,12 +306,13 @@ def test_a_package_that_is_missing_is_named_with_its_extra(home: Home) -> None:
 sys.modules["psycopg"] = None
 from agent_core.cli.command import execute
 raise SystemExit(execute(sys.argv[1:]))"""
-    for words, code in (
+    commands = [
         (("sessions", "list"), 2),
         (("store", "check"), 1),
         (("store", "migrate"), 2),
         (("store", "copy", "--from", "env:THERE", "--to", "sqlite:x.sqlite"), 2),
-    ):
+    ]
+    for words, code in kept(commands, *commands[:2]):
         done = subprocess.run(  # noqa: S603
             [sys.executable, "-c", program, *words],
             env=home.env(THERE="postgresql://ann:s3cr3t-word@127.0.0.1:1/x"),

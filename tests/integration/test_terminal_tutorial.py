@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import warm
 from agent_core.providers.scripted import Calls, Pauses, ScriptedCall, calls
 from captures import Key, record
 from chats import CTRL_D, ENTER, READY, configure
@@ -85,7 +86,9 @@ def shown_by(page: Path) -> list[str]:
 def test_a_terminal_shows_what_the_page_shows(home: Home, tmp_path: Path) -> None:
     project = tmp_path / "shop"
     shutil.copytree(FILES, project, ignore=shutil.ignore_patterns("__pycache__"))
-    env = home.env(PATH=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    warm.write_command(tmp_path / "bin")
+    folders = [str(tmp_path / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]
+    env = home.env(PATH=os.pathsep.join(folders))
     lines = ["$ cd shop"]
 
     def chat(command: str, keys: list[Key]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import warm
 from agent_core.providers.scripted import Calls, Says, ScriptedCall, calls
 from agent_core.types import Usage
 from isolation import Home
@@ -198,7 +199,11 @@ JOBS: dict[str, list[Reply]] = {
 }
 
 
-def test_the_commands_of_the_kgent_tutorial_print_what_it_shows(home: Home, project: Path) -> None:
+def test_the_commands_of_the_kgent_tutorial_print_what_it_shows(
+    home: Home, project: Path, tmp_path: Path
+) -> None:
+    warm.write_command(tmp_path, "kgent", "kgent")
+    path = os.pathsep.join([str(tmp_path), on_path()])
     text = (PAGES / "kgent.md").read_text(encoding="utf-8")
     commands = SHOWN.findall(text)
     script = [
@@ -209,16 +214,20 @@ def test_the_commands_of_the_kgent_tutorial_print_what_it_shows(home: Home, proj
         for reply in replies
     ]
     with ModelServer.in_thread(script) as server:
-        for path in KGENT.iterdir():
+        for each in KGENT.iterdir():
             address = f'name: gpt-5-mini, base_url: "{server.base_url("openai")}",'
-            profile = path.read_text(encoding="utf-8").replace("name: gpt-5-mini,", address)
-            (project / path.name).write_text(profile, encoding="utf-8")
+            profile = each.read_text(encoding="utf-8").replace("name: gpt-5-mini,", address)
+            (project / each.name).write_text(profile, encoding="utf-8")
         for command, output in commands:
             done = subprocess.run(  # noqa: S602 - the line of our own page
                 command,
                 shell=True,
                 cwd=project,
-                env={**home.env(), "OPENAI_API_KEY": "k", "PATH": on_path()},
+                env={
+                    **home.env(),
+                    "OPENAI_API_KEY": "k",
+                    "PATH": path,
+                },
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import warm
 from isolation import Home
 
 pytestmark = pytest.mark.timeout(120)
@@ -173,7 +175,9 @@ def test_a_fork_whose_id_cannot_be_written_says_it_on_standard_error(
     home: Home, ran: Path, output: str
 ) -> None:
     copy = ran.with_name(f"{ran.name}-copy")
-    fork = f'"{sys.executable}" -m agent_core.cli sessions fork s1 --path "$1" --into "$2"'
+    words = ["-m", "agent_core.cli"]  # a copy cannot be given a stream that is closed
+    command = [sys.executable, *(words if output == ">&-" else warm.arguments(*words))]
+    fork = f'{shlex.join(command)} sessions fork s1 --path "$1" --into "$2"'
     script = f"{fork} {output}; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(  # noqa: S603 - our own command
         ["bash", "-c", script, "-", str(ran), str(copy)],  # noqa: S607

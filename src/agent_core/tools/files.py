@@ -34,7 +34,7 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _REMEMBERED = 10_000
 _CONTENT_FIELDS = 4
 """Of a status: all but the time at which its name, owner or mode has changed."""
-_KERNEL_FOLDERS = (Path("/proc"), Path("/sys"), Path("/dev"))
+_KERNEL_FOLDERS = {("/", "proc"), ("/", "sys"), ("/", "dev")}
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - ordinary files in an unordinary place
 
 _CODES = {
@@ -94,8 +94,7 @@ def disk_errors(shown: str) -> Generator[None]:
 
 def belongs_to_kernel(path: Path) -> bool:
     """Return whether a path is in a folder of devices or of access to running processes."""
-    is_inside = any(path.is_relative_to(folder) for folder in _KERNEL_FOLDERS)
-    return is_inside and not path.is_relative_to(_SHARED_MEMORY)
+    return path.parts[:2] in _KERNEL_FOLDERS and not path.is_relative_to(_SHARED_MEMORY)
 
 
 def open_file(path: Path) -> BinaryIO:

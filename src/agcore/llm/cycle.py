@@ -8,8 +8,6 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self, Unpack, cast
 
-from msgspec import structs
-
 from agcore.llm.calls import CallerRun, CallTurn, ModelCalls
 from agcore.llm.compact import ChatContext, CompactConfig, check_budget
 from agcore.llm.error import ContextLengthError, LlmError, StreamBrokenError, llm_error_from_payload
@@ -465,7 +463,7 @@ class LlmCycle:
         draft = user_text(words)
         if not pictures:
             return draft
-        return structs.replace(draft, content=(*(draft.content if words else ()), *pictures))
+        return replace(draft, content=(*(draft.content if words else ()), *pictures))
 
     async def _reply(self, work: _Submission) -> ChatResponse:
         async with self._running(work) as running:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from agent_core.cli.terminal import Style, Terminal
-from agent_core.history.damage import damage_lines
+from agent_core.history.words import damage_lines
 from agent_core.text import Clean
 from agent_core.types import DamagedRow
 

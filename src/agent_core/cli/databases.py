@@ -11,8 +11,8 @@ from agent_core.cli.findings import Finding
 from agent_core.config.paths import Setup
 from agent_core.disk.trying import WriteFault, nearest_existing, try_file, try_folder, try_tree
 from agent_core.errors import AgentCoreError
-from agent_core.history.damage import MOST_NAMED
 from agent_core.history.figures import format_bytes
+from agent_core.history.words import MOST_NAMED
 from agent_core.opening import SIDE_FILES
 from agent_core.redaction.redactor import SHORTEST_SECRET
 from agent_core.storage.connections import try_to_lock

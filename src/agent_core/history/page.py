@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
-from agent_core.history.damage import damage_lines
 from agent_core.history.figures import format_cost, format_duration, format_tokens
 from agent_core.history.reading import (
     SOURCES,
@@ -18,7 +17,15 @@ from agent_core.history.reading import (
 )
 from agent_core.history.service_tools import source_lines, use_line
 from agent_core.history.tree import Branch, grow_tree
-from agent_core.history.words import NOT_ACTIVE, SUMMARY, UNSEEN, outcome_word, remarks, speaker
+from agent_core.history.words import (
+    NOT_ACTIVE,
+    SUMMARY,
+    UNSEEN,
+    damage_lines,
+    outcome_word,
+    remarks,
+    speaker,
+)
 from agent_core.text import Clean, lines_of_diff, short_line, shortened
 from agent_core.text.json_text import shown_json
 from agent_core.text.languages import ENGLISH, Language

@@ -1,6 +1,6 @@
 """Sentences about events, messages and calls: the same in every view, story and export."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from signal import Signals
 
@@ -8,9 +8,9 @@ from msgspec import Struct
 
 from agent_core.errors import describe_error
 from agent_core.events.projection import Call, PlacedEvent
-from agent_core.text import visible
+from agent_core.text import Clean, plural, visible
 from agent_core.text.languages import ENGLISH, Language
-from agent_core.types import EventLevel, EventType, Role
+from agent_core.types import DamagedRow, EventLevel, EventType, Role
 from agent_core.types.event_details import (
     ModelRetried,
     PermissionDecided,
@@ -25,6 +25,8 @@ SENT = "a message was sent meanwhile; the model reads it below"
 TAKEN_BACK = "a message was sent meanwhile, and taken back"
 UNDELIVERED = "sent meanwhile, and not delivered"
 EFFECT_UNKNOWN = "the process died while it ran: its effect is unknown"
+MOST_NAMED = 20
+"""Most unreadable rows that are named."""
 CARRY_OUT = "Carry out the plan."
 """The message that follows a plan, in a mode that may change something."""
 
@@ -245,3 +247,17 @@ def ending_of(code: int) -> str:
     with suppress(ValueError):
         return f"signal {Signals(-code).name}"
     return f"signal {-code}"
+
+
+def damage_lines(damaged: Sequence[DamagedRow], clean: Clean) -> list[str]:
+    """Return a line about the damage, and one for each row; empty without damage."""
+    if not damaged:
+        return []
+    count = plural(len(damaged), "row")
+    verb = "is" if len(damaged) == 1 else "are"
+    state = f"{verb} missing or not read whole; nothing was changed; a backup may have them"
+    lines = [f"{count} of the database {state}:"]
+    lines += [f"  {visible(clean(str(row)), one_line=True)}" for row in damaged[:MOST_NAMED]]
+    if len(damaged) > MOST_NAMED:
+        lines.append(f"  and {len(damaged) - MOST_NAMED:,} more")
+    return lines

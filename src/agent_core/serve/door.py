@@ -5,21 +5,24 @@ from functools import partial
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agent_core.errors import AgentCoreError
 from agent_core.serve.access import Admission
 from agent_core.serve.headers import with_headers
+from agent_core.serve.openai.errors import error_response
+from agent_core.serve.pages.frame import Frame, problem_page
 from agent_core.serve.problems import HttpProblem
-from agent_core.serve.refusals import refuse
 from agent_core.serve.repeating import handle_once
-from agent_core.serve.visits import Console, Visit
+from agent_core.serve.visits import Console, Visit, has_visit
 
 logger = logging.getLogger(__name__)
 
 _OPEN = {"/healthz", "/login"}
 _LOGOUT = "/logout"
 _ASSETS = "/assets/"
+_FOR_PROGRAMS = {"api", "ag-ui", "healthz"}
 _MOST_HEADERS, _LONGEST_HEADERS = 200, 2**16
 _MISSING, _NOT_FOUND = 404, "there is nothing at this address"
 _CLOSE = {"Connection": "close"}
@@ -103,7 +106,7 @@ async def _answer(handle: ASGIApp, scope: Scope, receive: Receive, send: Send) -
     if is_begun:  # the status has been sent: the stream just ends
         logger.warning("a response was cut: %s", problem.detail)
         return
-    await refuse(problem, scope)(scope, receive, send)
+    await _refuse(problem, scope)(scope, receive, send)
 
 
 def _problem_of(error: Exception, scope: Scope) -> HttpProblem:
@@ -152,3 +155,16 @@ def _is_open(path: str) -> bool:
 def _route_of(scope: Scope) -> str:
     """Return the pattern of a request's address, without what its sender has put there."""
     return getattr(scope.get("route"), "path", "an address")
+
+
+def _refuse(problem: HttpProblem, scope: Scope) -> Response:
+    """Return the response to a refused request, in the form that its client reads."""
+    path = str(scope["path"]).removeprefix(str(scope.get("root_path", "")))
+    first = path.removeprefix("/").split("/", 1)[0]
+    if first == "v1":
+        return error_response(problem)
+    request = Request(scope)
+    is_page = first not in _FOR_PROGRAMS and "text/html" in request.headers.get("accept", "")
+    if is_page and has_visit(request):
+        return problem_page(Frame(request), problem)
+    return problem.response()

@@ -170,7 +170,6 @@ if TYPE_CHECKING:
         ApprovalRecord,
         ApprovalState,
     )
-    from agent_core.types.messages import WaitingMessage
     from agent_core.types.questions import (
         ElicitationAnswer,
         ElicitationRequest,
@@ -179,6 +178,7 @@ if TYPE_CHECKING:
         PermissionGrant,
         PermissionRequest,
     )
+    from agent_core.types.records import WaitingMessage
     from agent_core.types.snapshots import RunChanges, SessionFork, SnapshotNote
     from agent_core.types.tools import CommandView, CommandViews
     from agent_core.types.workspace import (
@@ -386,7 +386,7 @@ _HOMES = {
     ),
     **dict.fromkeys(("ApprovalRecord", "ApprovalState"), "agent_core.types.approvals"),
     **dict.fromkeys(("CommandView", "CommandViews"), "agent_core.types.tools"),
-    "WaitingMessage": "agent_core.types.messages",
+    "WaitingMessage": "agent_core.types.records",
     **dict.fromkeys(
         (
             "ElicitationAnswer",

@@ -141,6 +141,23 @@ class RunPrompt(Frozen):
     metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
 
 
+class WaitingMessage(Frozen):
+    """A message that was sent to a run and that its model has not seen.
+
+    Attributes:
+        prompt: the message, without secrets.
+        is_taken: the process that executes the run is delivering it.
+        created_at: when it was sent.
+    """
+
+    message_id: SafeId
+    session_id: SafeId
+    run_id: SafeId
+    prompt: RunPrompt
+    is_taken: bool = False
+    created_at: UtcDatetime
+
+
 MEMORY_USAGE = "memory_usage"
 """Metadata key of a run for the tokens that the choice of memories has taken in it."""
 

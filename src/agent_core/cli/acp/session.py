@@ -1,7 +1,7 @@
 """One session of an editor: its prompts, its questions, and its choices."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import aclosing, suppress
 from functools import partial
 from typing import Any, TypeAlias
@@ -16,6 +16,8 @@ from acp.schema import (
     Cost,
     CurrentModeUpdate,
     DeniedOutcome,
+    PlanEntry,
+    PlanEntryStatus,
     PromptResponse,
     RequestPermissionRequest,
     RequestPermissionResponse,
@@ -29,7 +31,6 @@ from acp.utils import serialize_params
 from agent_core.aio import end_uncancelled, is_cancelled
 from agent_core.api import AgentRuntime, RunHandle
 from agent_core.cli.acp.connection import EditorConnection, request_error
-from agent_core.cli.acp.plans import plan_of
 from agent_core.cli.acp.questions import answers_of, decision_of, question_of
 from agent_core.cli.acp.turns import Answering, Begin, PromptQueue, PromptTurn
 from agent_core.cli.acp.updates import Screen, Translation, Update
@@ -42,6 +43,8 @@ from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode, StorageError
 from agent_core.loop.options import RunOptions
 from agent_core.permissions.questions import PermissionCallback, UnattendedError
+from agent_core.tasks.log_store import read_stored_tasks
+from agent_core.tasks.model import TaskStep, TaskStepStatus
 from agent_core.text import visible
 from agent_core.types import (
     EndReason,
@@ -345,7 +348,7 @@ class EditorSession:
             self._planning_run = run_id
             self._planning_runs = await own_runs(self.runtime, session_id)
         plan = await asyncio.to_thread(
-            plan_of, setup, session_id, self._clean, runs=self._planning_runs
+            _plan_of, setup, session_id, self._clean, runs=self._planning_runs
         )
         if plan is not None and plan != self._plan:
             self._plan = plan
@@ -529,3 +532,33 @@ def _name_of(model: ModelConfig) -> str:
 def _elsewhere(session_id: str, cwd: str) -> StorageError:
     message = f"session {session_id} works in {cwd}; open it there"
     return StorageError(ErrorCode.SESSION_ELSEWHERE, message, details={"cwd": cwd})
+
+
+def _plan_of(
+    setup: Setup, session_id: str, clean: Callable[[str], str], *, runs: Collection[str] | None
+) -> AgentPlanUpdate | None:
+    """Return the steps of the Tasks that these runs have begun; None if it has none. Blocks."""
+    tasks, _ = read_stored_tasks(
+        setup.tasks_dir, project_dir=setup.project, session_id=session_id, runs=runs
+    )
+    steps = [step for task in reversed(tasks) for step in task.dag.steps()]
+    if not steps:
+        return None
+    return AgentPlanUpdate(
+        session_update="plan", entries=[_plan_entry(each, clean) for each in steps]
+    )
+
+
+def _plan_entry(step: TaskStep, clean: Callable[[str], str]) -> PlanEntry:
+    name = clean(step.title or step.step_id)
+    if step.status.is_terminal and step.status is not TaskStepStatus.COMPLETED:
+        name = f"{name} ({step.status})"
+    return PlanEntry(
+        content=name, priority="medium" if step.required else "low", status=_plan_status(step)
+    )
+
+
+def _plan_status(step: TaskStep) -> PlanEntryStatus:
+    if step.status.is_terminal:
+        return "completed"
+    return "in_progress" if step.status.is_claim else "pending"

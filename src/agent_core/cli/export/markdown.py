@@ -5,7 +5,6 @@ from typing import Any
 
 from markdown_it import MarkdownIt
 
-from agent_core.history.damage import damage_lines
 from agent_core.history.figures import format_cost, format_duration
 from agent_core.history.reading import (
     CallEntry,
@@ -17,7 +16,15 @@ from agent_core.history.reading import (
     result_text,
     spoken,
 )
-from agent_core.history.words import NOT_ACTIVE, SUMMARY, UNSEEN, outcome_word, remarks, speaker
+from agent_core.history.words import (
+    NOT_ACTIVE,
+    SUMMARY,
+    UNSEEN,
+    damage_lines,
+    outcome_word,
+    remarks,
+    speaker,
+)
 from agent_core.text import Clean, plural, short_line, shortened, visible
 from agent_core.text.json_text import shown_json
 from agent_core.types import NodeType, Role

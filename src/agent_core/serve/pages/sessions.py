@@ -1,7 +1,7 @@
 """The page of a session, its live part, and what can be done with it."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 from typing import cast
 
@@ -15,13 +15,14 @@ from agent_core.serve.pages.conversation import ConversationParts, open_question
 from agent_core.serve.pages.forms import chosen_mode, message_form, options_of
 from agent_core.serve.pages.frame import Frame, framed, positive
 from agent_core.serve.pages.live import MOST_QUEUED, Live, stream_session
-from agent_core.serve.pages.outcomes import moved_notice
 from agent_core.serve.pages.reading import Part, other_parts, read_part
 from agent_core.serve.pages.tasks import task_graphs
 from agent_core.serve.problems import HttpProblem
 from agent_core.serve.streams import EventResponse, ServerEvent
 from agent_core.text.pages import facts_list, fold, plain, section, table
-from agent_core.types import ContextReport, SessionRecord, UserMessage
+from agent_core.types import ContextReport, SessionRecord, SwitchResult, UserMessage
+
+_MOST_PATHS = 200
 
 
 @framed
@@ -192,7 +193,7 @@ async def undo(frame: Frame) -> Response:
     fields, session_id = await _change(frame)
     runtime = await frame.visit.acting(session_id)
     done = await runtime.undo(session_id, force=_is_set(fields, "force"))
-    return frame.see("sessions", session_id, notice=moved_notice(frame, "Undone.", done))
+    return frame.see("sessions", session_id, notice=_moved_notice(frame, "Undone.", done))
 
 
 @framed
@@ -201,7 +202,7 @@ async def redo(frame: Frame) -> Response:
     fields, session_id = await _change(frame)
     runtime = await frame.visit.acting(session_id)
     done = await runtime.redo(session_id, force=_is_set(fields, "force"))
-    return frame.see("sessions", session_id, notice=moved_notice(frame, "Done again.", done))
+    return frame.see("sessions", session_id, notice=_moved_notice(frame, "Done again.", done))
 
 
 @framed
@@ -216,7 +217,7 @@ async def switch(frame: Frame) -> Response:
         force=_is_set(fields, "force"),
     )
     said = "The session continues from there."
-    return frame.see("sessions", session_id, notice=moved_notice(frame, said, done))
+    return frame.see("sessions", session_id, notice=_moved_notice(frame, said, done))
 
 
 @framed
@@ -225,7 +226,7 @@ async def fork(frame: Frame) -> Response:
     fields, session_id = await _change(frame)
     runtime = await frame.visit.acting(session_id)
     done = await runtime.fork(session_id, fields.get("node_id") or None)
-    notice = moved_notice(frame, "This is the fork.", done)
+    notice = _moved_notice(frame, "This is the fork.", done)
     return frame.see("sessions", done.session.session_id, notice=notice)
 
 
@@ -256,3 +257,29 @@ def _required(fields: dict[str, str], name: str) -> str:
     if not fields.get(name):
         raise HttpProblem(400, f"the field {name} is missing", code=ErrorCode.VALIDATION_ERROR)
     return fields[name]
+
+
+def _moved_notice(frame: Frame, said: str, done: SwitchResult) -> str:
+    """Return where a session continues now, and what became of the files, as HTML.
+
+    Args:
+        frame: the request.
+        said: what was done, in English.
+        done: the outcome.
+    """
+    say = frame.say
+    lists: Sequence[tuple[str, Sequence[str]]] = (
+        ("Files written", done.restored),
+        ("Files removed", done.deleted),
+        ("Files that were not changed", done.refused),
+        ("Files that no snapshot holds", done.left_out),
+        ("Files moved aside", done.moved_aside),
+    )
+    parts = [f"<p>{plain(say(said))}</p>"]
+    for label, paths in lists:
+        if paths:
+            items = "".join(f"<li><code>{plain(path)}</code></li>" for path in paths[:_MOST_PATHS])
+            title = f"{say(label)}: {len(paths):,}"
+            parts.append(fold(plain(title), f"<ul>{items}</ul>", is_open=len(paths) <= 10))
+    parts += [f"<p>{plain(remark)}</p>" for remark in done.remarks]
+    return f'<div class="notice good" role="status">{"".join(parts)}</div>'

@@ -6,6 +6,7 @@ import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 from typing import IO, cast
 
 import pytest
@@ -172,6 +173,10 @@ def _name(request: pytest.FixtureRequest) -> str:
     return item.name
 
 
+def _ignore(_: int, __: FrameType | None) -> None:
+    """Do nothing about a signal, which programs that are started do not inherit."""
+
+
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("whole"):
         sweeps.try_all()
@@ -184,7 +189,7 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # A suite that was started to survive its terminal must not hand that on, as `SIG_IGN` is.
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
-        signal.signal(signal.SIGHUP, lambda *_: None)
+        signal.signal(signal.SIGHUP, _ignore)
     if not hasattr(config, "workerinput"):  # the process that collects results, not its workers
         config.stash[GUARD] = Guard(Path.home(), Path(os.environ[REAL_HOME]))
         config.stash[LIFE] = hold_session(run_folder())
@@ -220,7 +225,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             limit_s = given.args[0] if given else float(config.getini("timeout"))
             item.add_marker(pytest.mark.timeout(limit_s + 3 * count), append=False)
     elsewhere = set[str]() if sweeps.is_whole() else {"checked", "sweep"}
-    if "checked" in config.getoption("markexpr"):
+    if "checked" in str(config.getoption("markexpr")):
         elsewhere.discard("checked")
     left = [each for each in items if not elsewhere.isdisjoint(m.name for m in each.iter_markers())]
     if left:

@@ -351,7 +351,7 @@ def _fill_caches() -> None:
     # A prompt begins with a thousand bindings of keys, the same in every process.
     bindings = prompt.load_key_bindings()
     assert bindings.bindings
-    prompt.load_key_bindings = lambda: bindings
+    setattr(prompt, "load_key_bindings", lambda: bindings)  # noqa: B010 - modules have no such type
 
 
 def _load_package(name: str) -> None:

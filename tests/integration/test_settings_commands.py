@@ -311,7 +311,7 @@ def test_a_full_disk_is_told_and_is_exit_code_1(
 @pytest.mark.parametrize(
     ("words", "is_closed"),
     paired([("config", "show"), ("doctor",)], [False, True]),
-    ids=lambda each: " ".join(each) if isinstance(each, tuple) else f"closed={each}",
+    ids=str,
 )
 def test_output_that_nobody_reads_is_exit_code_141(
     home: Home, project: Path, words: tuple[str, ...], is_closed: bool

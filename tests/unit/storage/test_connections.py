@@ -12,7 +12,7 @@ import pytest
 
 from agcore.memory.store import SqliteStore
 from agent_core.storage import connections
-from agent_core.storage.connections import create_database_file, open_writer
+from agent_core.storage.connections import create_database_file, open_in_memory, open_writer
 from posix_locks import locks_of, needs_locks
 
 
@@ -150,3 +150,12 @@ def test_a_process_that_was_forked_in_the_middle_of_a_query_opens_nothing(
         assert "spawn" in said
         open_writer(path).close()
     assert in_a_forked_process(lambda: open_writer(path).close()) == "None"
+
+
+def test_a_second_database_in_memory_is_like_the_first_and_apart_from_it() -> None:
+    tables = "SELECT type, name, sql FROM sqlite_master ORDER BY name"
+    with closing(open_in_memory()) as first, closing(open_in_memory()) as second:
+        assert [*map(tuple, first.execute(tables))] == [*map(tuple, second.execute(tables))]
+        first.execute("CREATE TABLE of_the_first (a)")
+        with pytest.raises(sqlite3.OperationalError, match="no such table"):
+            second.execute("SELECT a FROM of_the_first")

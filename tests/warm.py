@@ -391,6 +391,8 @@ def _rehearse() -> None:
             sys.argv = words
             os.environ.clear()
             os.environ.update(environ)
+    # What confines a command depends on the environment, too.
+    importlib.import_module("agent_core.process.confinement").probe.cache_clear()
     assert threading.active_count() == 1, "a copy would be without the threads of the rehearsal"
 
 

@@ -105,7 +105,7 @@ OF_SQLITE = {
 
 ORDER = ("first", "second", "third")
 Tell = Callable[..., tuple[int, str, str]]
-SCHEMA: list[jsonschema.Draft202012Validator] = []
+SCHEMA: list[Any] = []
 """Of an exported session, once it was printed."""
 
 

@@ -22,14 +22,15 @@ MAX_LOOP = 40
 MAX_CONTEXT_FIELDS = 12
 
 IMPORTED_WHEN_USED = {
-    "aiohttp",
     "charset_normalizer",
+    "httptools",
     "jsonschema",
     "mcp",
     "prompt_toolkit",
     "rich",
     "xllamacpp",
     "yaml",
+    "yarl",
 }
 DATACLASSES = {
     "api/handles.py": {"RunResult"},

@@ -46,7 +46,7 @@ _PACKAGES = (
     "agent_core",
     "kgent",
     "acp",
-    "aiohttp",
+    "httptools",
     "starlette",
     "uvicorn",
     "mcp.server",

@@ -12,7 +12,7 @@ from pathlib import Path
 from agent_core import AgentRuntime, EventType, tool
 from tool import add
 
-REQUIRES = ["soong-agent", "aiohttp", "orjson"]
+REQUIRES = ["soong-agent", "httptools", "orjson"]
 STORE = "SqliteStore"
 CONFIG = """
 [runtime]

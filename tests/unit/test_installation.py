@@ -172,7 +172,7 @@ def installed(tmp_path: Path) -> Installed:
 
 
 REQUIRES = [
-    "aiohttp>=3.12",
+    "httptools>=0.7.1",
     f"{OF_ACP}; extra == 'acp'",
     "colorama ; sys_platform == 'win32' and extra == \"acp\"",
     "pillow>=12; extra == 'images'",

@@ -200,7 +200,7 @@ def test_a1_every_stable_name_can_be_imported_and_nothing_else_is_promised() -> 
 
 
 def test_importing_the_package_loads_neither_adapters_nor_extras() -> None:
-    heavy = ("aiohttp", "mcp", "rich", "jsonschema", "xllamacpp", "sqlite3", "charset_normalizer")
+    heavy = ("httptools", "mcp", "rich", "jsonschema", "xllamacpp", "sqlite3", "charset_normalizer")
     code = (
         "import sys, agent_core; from agent_core import AgentRuntime, tool;"
         f"print([name for name in {heavy!r} if name in sys.modules])"

@@ -74,7 +74,7 @@ class AwsSigner:
         if frozen is None:
             raise _without_credentials(prepared, "there are none")
         request = import_module("botocore.awsrequest").AWSRequest(
-            "POST", str(prepared.url), dict(prepared.headers), prepared.body
+            "POST", prepared.url, dict(prepared.headers), prepared.body
         )
         signer = import_module("botocore.auth").SigV4Auth(frozen, self._service, self._region)
         signer.add_auth(request)

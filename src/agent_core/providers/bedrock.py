@@ -13,8 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 from urllib.parse import quote
 
-from yarl import URL
-
 from agent_core.config.models import ModelConfig
 from agent_core.providers import jsontext
 from agent_core.providers.anthropic import holds_claude_to, may_think, thinking_fields
@@ -207,9 +205,9 @@ class BedrockProvider(HttpProvider):
         self._turns: MessageCache[Turn] = MessageCache()
         self._tools: IdentityCache[ToolDefinition, bytes] = IdentityCache()
 
-    def address(self, model: str) -> URL:
+    def address(self, model: str) -> str:
         """Return the address for calls of `model`, with the colon of its name escaped."""
-        return URL(f"{self._url}{quote(model, safe='')}/converse-stream", encoded=True)
+        return f"{self._url}{quote(model, safe='')}/converse-stream"
 
     async def authorized(self, prepared: PreparedRequest, key: str) -> dict[str, str]:
         """Return the headers of one attempt, with the key or with a new signature.

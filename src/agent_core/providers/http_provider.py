@@ -5,27 +5,30 @@ to all services is here: keys, connections, timeouts, attempts, cancellation.
 """
 
 import asyncio
-import io
 import math
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, closing, suppress
 from itertools import count
 from operator import is_
 from typing import Any, ClassVar, cast
+from urllib.parse import urlsplit
 
-import aiohttp
+import orjson
 from msgspec import Struct
-from yarl import URL
 
 from agent_core.aio.loops import running_loop
 from agent_core.config.models import ModelConfig
 from agent_core.config.servers import OLLAMA_VARIABLE, is_public
 from agent_core.errors import ConfigError, ErrorCode
+from agent_core.http.client import Client
+from agent_core.http.errors import HttpError
+from agent_core.http.opening import Route
+from agent_core.http.response import Response
 from agent_core.providers.arranging import HistoryForms
 from agent_core.providers.base import RawExchange, RawExchangeSink, require_real_models
 from agent_core.providers.compat import dialect_of, host_of, server_of
-from agent_core.providers.connections import closed_with_loop, reason_of, why_unreachable
+from agent_core.providers.connections import closed_with_loop, failure_of
 from agent_core.providers.decoding import EVENT_FIELDS, Decoder, EventDecoder
 from agent_core.providers.failures import (
     UNREAD_CALL,
@@ -49,7 +52,7 @@ from agent_core.providers.requests import (
     ToolNames,
     own_options,
 )
-from agent_core.providers.route import Route, find_route
+from agent_core.providers.route import find_route, shown_proxy
 from agent_core.providers.think_tags import TaggedReply
 from agent_core.providers.token_limits import smaller_output
 from agent_core.providers.tool_forms import (
@@ -61,7 +64,6 @@ from agent_core.providers.tool_forms import (
     with_left_out,
 )
 from agent_core.providers.usage import completed_usage
-from agent_core.text import bounded_line
 from agent_core.types import (
     ErrorPayload,
     ModelCompleted,
@@ -76,7 +78,6 @@ from agent_core.types import (
 MAX_CONNECTIONS = 1000
 MAX_ERROR_BODY = 64 * 1024
 MAX_TRACED = 4 * 1024 * 1024
-LARGE_BODY = 1024 * 1024
 HTTP_OK = 200
 HTTP_UNAUTHORIZED = 401
 MAX_PLAIN_WORDS = 1000
@@ -86,7 +87,8 @@ REUSE_S = 0.05
 KEEPALIVE_LIMIT = 10
 """A call with only comments and pings is held open for this many times the timeout."""
 
-_LOST = (TimeoutError, aiohttp.ClientError, OSError)
+_HEADERS = {"User-Agent": "soong-agent", "Accept": "*/*", "Accept-Encoding": "gzip, deflate"}
+_LOST = (TimeoutError, HttpError)
 
 
 class PreparedRequest(Struct, frozen=True):
@@ -96,7 +98,7 @@ class PreparedRequest(Struct, frozen=True):
     """
 
     called: Called
-    url: str | URL
+    url: str
     body: bytes
     headers: Mapping[str, str]
     names: ToolNames
@@ -107,7 +109,7 @@ class PreparedRequest(Struct, frozen=True):
 class _Session(Struct, frozen=True):
     """The connections of one event loop, and the generator that closes them when it ends."""
 
-    client: aiohttp.ClientSession
+    client: Client
     keeper: AsyncGenerator[None]
 
 
@@ -316,7 +318,7 @@ class HttpProvider(ABC):
         offered = self.provider_tools
         return [offered[name] for name in request.provider_tools if name in offered]
 
-    def address(self, model: str) -> str | URL:  # noqa: ARG002 - for services that have it there
+    def address(self, model: str) -> str:  # noqa: ARG002 - for services that have it there
         """Return the address for calls of `model`."""
         return self._url
 
@@ -389,20 +391,22 @@ class HttpProvider(ABC):
             return {}
         route = self._route = self._route or await find_route(self._url, self._config)
         name, prefix = self.key_header
-        url = URL(self._base).origin() if from_root else URL(self._base)
+        parts = urlsplit(self._base)
+        base = f"{parts.scheme}://{parts.netloc}" if from_root else self._base
         try:
-            session = await self._open_session(called)
-            async with session.request(
+            client = await self._open_client(called)
+            response = await client.request(
                 "GET" if question is None else "POST",
-                URL(str(url).rstrip("/") + path),
-                json=question,
+                base.rstrip("/") + path,
                 headers={**self.headers, **({name: prefix + key} if key else {})},
-                allow_redirects=False,
-                proxy=route.proxy,
-                ssl=route.tls,
-            ) as response:
+                body=None if question is None else orjson.dumps(question),
+                route=route,
+                silence_s=self._timeout_s,
+            )
+            response.unpack()
+            with closing(response):
                 body = b""
-                while len(body) < MAX_TRACED and (block := await response.content.readany()):
+                while len(body) < MAX_TRACED and (block := await response.read()):
                     body += block
                 found = document_of(body) if response.status == HTTP_OK else None
         except (*_LOST, ValueError):
@@ -576,7 +580,7 @@ class HttpProvider(ABC):
             yield ModelRetry(attempt=number, delay_ms=round(pause_s * 1000), error=error)
             await asyncio.sleep(pause_s)
 
-    async def _next_block(self, attempt: _Attempt, response: aiohttp.ClientResponse) -> bytes:
+    async def _next_block(self, attempt: _Attempt, response: Response) -> bytes:
         """Return the next block; empty once the reply is complete or the stream ends.
 
         The limit of the first byte holds until a part of the reply itself has come: services
@@ -585,23 +589,21 @@ class HttpProvider(ABC):
         Raises:
             CallError: only signs of life came for longer than a call may be silent.
         """
-        parser, content = attempt.parser, response.content
+        parser = attempt.parser
         if attempt.waiting:
             block, attempt.waiting = attempt.waiting, b""
             attempt.record(block)
             return block
         if parser.done:
-            if not content.at_eof():
+            if not response.is_read:
                 with suppress(*_LOST):  # one read to its end leaves its connection to the next call
                     async with asyncio.timeout(REUSE_S):
-                        while await content.readany():
+                        while await response.read():
                             pass
             return b""
         if parser.draft.begun and not attempt.is_begun:
             attempt.is_begun = True
-            if response.connection is not None and response.connection.protocol is not None:
-                response.connection.protocol.read_timeout = self._timeout_s
-                response.connection.protocol.start_timeout()
+            response.limit_silence(self._timeout_s)
         clock = asyncio.get_running_loop().time
         if parser.chunks != attempt.chunks or not attempt.last_chunk_at:
             attempt.chunks, attempt.last_chunk_at = parser.chunks, clock()
@@ -609,7 +611,7 @@ class HttpProvider(ABC):
             raise attempt.called.broke(
                 "sent nothing but signs of life", code=ErrorCode.PROVIDER_TIMEOUT
             )
-        block = await content.readany()  # a stop reason alone ends nothing: more may follow
+        block = await response.read()  # a stop reason alone ends nothing: more may follow
         attempt.record(block)
         return block
 
@@ -621,8 +623,8 @@ class HttpProvider(ABC):
     async def _check(
         self,
         attempt: _Attempt,
-        response: aiohttp.ClientResponse,
-        url: str | URL,
+        response: Response,
+        url: str,
         *,
         has_key: bool,
     ) -> None:
@@ -631,7 +633,7 @@ class HttpProvider(ABC):
         Raises:
             CallError: it is a refusal, a redirect, or a page from something else.
         """
-        called, status, kind = attempt.called, response.status, response.content_type
+        called, status, kind = attempt.called, response.status, response.media_type
         is_json = kind == "application/json" and self.decoder is EventDecoder
         if status == 200 and not (kind == "text/html" or is_json):
             return
@@ -639,12 +641,12 @@ class HttpProvider(ABC):
             raise called.protocol_error(
                 f"redirects (status {status}), and a key is never sent to another address",
                 cure="set [model] base_url to the final one",
-                url=str(url),
+                url=url,
             )
         body = b""
         with suppress(*_LOST):  # read what is available of the body: the status matters most
             async with asyncio.timeout(self._timeout_s):
-                while len(body) < MAX_ERROR_BODY and (block := await response.content.readany()):
+                while len(body) < MAX_ERROR_BODY and (block := await response.read()):
                     body += block
                     if status == HTTP_OK and body.lstrip().startswith(EVENT_FIELDS):
                         attempt.waiting = body  # events, whatever they are labelled as
@@ -659,14 +661,14 @@ class HttpProvider(ABC):
             raise called.protocol_error(
                 "answered with no stream of events",
                 cure="check [model] base_url",
-                url=str(url),
+                url=url,
                 said=explanation,
             )
         asked_s = retry_after_s(response.headers)
         failure = called.refused(
             status,
             explanation,
-            url=str(url),
+            url=url,
             retry_after_s=retry_delay_in(document) if asked_s is None else asked_s,
             document=document,
             has_key=has_key,
@@ -678,73 +680,42 @@ class HttpProvider(ABC):
     @asynccontextmanager
     async def _posted(
         self, attempt: _Attempt, prepared: PreparedRequest, key: str, route: Route
-    ) -> AsyncGenerator[aiohttp.ClientResponse]:
+    ) -> AsyncGenerator[Response]:
         """Yield the response to one POST; closes its connection unless it was read to its end.
 
         Raises:
             CallError: the request or the response failed on its way.
         """
-        called, url, body = prepared.called, prepared.url, prepared.body
+        called, url = prepared.called, prepared.url
         headers = await self.authorized(prepared, key)
         try:
-            session = await self._open_session(called)
-            response = await session.post(
+            client = await self._open_client(called)
+            response = await client.request(
+                "POST",
                 url,
-                data=io.BytesIO(body) if len(body) > LARGE_BODY else body,
                 headers=headers,
-                allow_redirects=False,
-                proxy=route.proxy,
-                ssl=route.tls,
-                timeout=self._limits(self._first_byte_s),
+                body=prepared.body,
+                route=route,
+                silence_s=self._first_byte_s,
             )
-            try:
+            response.unpack()
+            with closing(response):
                 yield response
-            finally:
-                if response.content.at_eof():
-                    response.release()
-                else:
-                    response.close()
         except CallError:
             raise
-        except TimeoutError as error:
-            is_connected = not isinstance(error, aiohttp.ConnectionTimeoutError)
-            is_first = is_connected and not attempt.is_begun
-            is_own = is_first and self._first_byte_s != self._timeout_s
-            switch = "first_byte_ms" if is_own else "timeout_ms"
-            fail = called.broke if is_connected else called.unreachable
-            raise fail(
-                "was silent for too long",
-                cure=f"[model] {switch} can be raised",
-                url=str(url),
-                code=ErrorCode.PROVIDER_TIMEOUT,
-            ) from error
-        except aiohttp.ClientHttpProxyError as error:
-            refusal = bounded_line(error.message) or "no explanation"
-            raise called.refused(
-                error.status, f"the proxy {route.shown} did not connect to {url}: {refusal}"
-            ) from error
-        except aiohttp.ClientConnectorError as error:
-            fault = why_unreachable(error, proxy=route.shown)
-            raise called.unreachable(
-                fault.what,
-                cure=fault.cure or self.unreachable_cure,
-                url=fault.address or str(url),
-                said=reason_of(error),
-                retryable=fault.may_pass,
-            ) from error
-        except (aiohttp.InvalidURL, aiohttp.ClientResponseError, aiohttp.ContentTypeError) as error:
-            raise called.protocol_error(
-                "answered with something that is not HTTP",
-                cure="check [model] base_url",
-                url=str(url),
-            ) from error
-        except (aiohttp.ClientError, OSError) as error:
-            raise called.broke(
-                "lost the connection", url=str(url), said=type(error).__name__
+        except (TimeoutError, HttpError) as error:
+            is_first = not attempt.is_begun and self._first_byte_s != self._timeout_s
+            raise failure_of(
+                error,
+                called,
+                url=url,
+                proxy=shown_proxy(route),
+                limit="first_byte_ms" if is_first else "timeout_ms",
+                cure=self.unreachable_cure,
             ) from error
 
-    async def _open_session(self, called: Called) -> aiohttp.ClientSession:
-        """Return the session of this event loop: connections belong to the loop that made them."""
+    async def _open_client(self, called: Called) -> Client:
+        """Return the client of this event loop: connections belong to the loop that made them."""
         if self._closed:
             raise called.protocol_error("was called after its adapter had been closed")
         here = running_loop("a model's adapter")
@@ -752,22 +723,11 @@ class HttpProvider(ABC):
             for loop in tuple(self._sessions):
                 if loop.is_closed():
                     self._sessions.pop(loop, None)
-            client = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=MAX_CONNECTIONS),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                headers={"User-Agent": "soong-agent"},
-                timeout=self._limits(self._timeout_s),
-            )
+            client = Client(headers=_HEADERS, most=MAX_CONNECTIONS, connect_s=self._timeout_s)
             keeper = closed_with_loop(client)
             session = self._sessions[here] = _Session(client, keeper)
             await anext(keeper)
         return session.client
-
-    def _limits(self, read_s: float | None) -> aiohttp.ClientTimeout:
-        """Return the limits of a request: no total, as long as the answer keeps arriving."""
-        return aiohttp.ClientTimeout(
-            total=None, connect=self._timeout_s, sock_connect=self._timeout_s, sock_read=read_s
-        )
 
 
 def _exchange_of(attempt: _Attempt, prepared: PreparedRequest, key: str) -> RawExchange:
@@ -776,7 +736,7 @@ def _exchange_of(attempt: _Attempt, prepared: PreparedRequest, key: str) -> RawE
     return RawExchange(
         provider=prepared.called.provider,
         model=prepared.called.model,
-        url=str(prepared.url),
+        url=prepared.url,
         request=prepared.body,
         status=attempt.status,
         response=received.replace(key.encode(), b"[redacted]") if key else received,

@@ -5,26 +5,21 @@ import os
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
-
-from msgspec import Struct
-from yarl import URL
+from urllib.parse import urlsplit
 
 from agent_core.config.models import ModelConfig, expand_home
 from agent_core.config.proxies import proxy_for
 from agent_core.errors import ConfigError, ErrorCode
+from agent_core.http.opening import Route
 from agent_core.opening import refuse_open_database
 
 
-class Route(Struct, frozen=True):
-    """The route to a service. `tls` is True if the machine's own authorities are enough."""
-
-    proxy: URL | None
-    tls: ssl.SSLContext | bool
-
-    @property
-    def shown(self) -> str:
-        """The proxy's address without a name or a password."""
-        return str(self.proxy.with_user(None)) if self.proxy else ""
+def shown_proxy(route: Route) -> str:
+    """Return the proxy's address without a name or a password; empty without a proxy."""
+    if route.proxy is None:
+        return ""
+    parts = urlsplit(route.proxy)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
 
 async def find_route(url: str, config: ModelConfig | None = None) -> Route:
@@ -36,11 +31,11 @@ async def find_route(url: str, config: ModelConfig | None = None) -> Route:
     proxy = proxy_for(url, config.proxy if config else None, os.environ)
     is_encrypted = url.startswith("https:") or (proxy or "").startswith("https:")
     named = {name: path for name in ("SSL_CERT_FILE", "SSL_CERT_DIR") if (path := os.getenv(name))}
-    tls: ssl.SSLContext | bool = True
+    tls: ssl.SSLContext | None = None
     ca_file = config.ca_file if config else None
     if is_encrypted and (named or ca_file):
         tls = await asyncio.to_thread(_trusting, ca_file, named)
-    return Route(URL(proxy) if proxy else None, tls)
+    return Route(proxy, tls)
 
 
 def _trusting(ca_file: str | None, named: Mapping[str, str]) -> ssl.SSLContext:
@@ -55,6 +50,7 @@ def _trusting(ca_file: str | None, named: Mapping[str, str]) -> ssl.SSLContext:
     # From Python 3.13 on, this refuses certificates without extensions that only newer tools write.
     # They are trusted because their authority was named, whatever the version.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    context.set_alpn_protocols(["http/1.1"])
     if ca_file:
         try:
             refuse_open_database(expand_home(ca_file))

@@ -109,7 +109,7 @@ async def find_window(
         answers: earlier answers of its server, which is not asked for them again.
     """
     known: Answers = {} if answers is None else answers
-    from agent_core.providers.http_provider import HttpProvider  # noqa: PLC0415 - needs aiohttp
+    from agent_core.providers.http_provider import HttpProvider  # noqa: PLC0415 - slow to import
 
     if not isinstance(adapter, HttpProvider):
         return None

@@ -24,7 +24,7 @@ def test_no_part_of_the_toolkit_loads_what_only_some_programs_need() -> None:
     program = """
 import sys
 import agcore.agent, agcore.llm, agcore.memory, agcore.prompt, agcore.tools
-heavy = {"aiohttp", "mcp", "jsonschema", "rich", "snowballstemmer", "charset_normalizer"}
+heavy = {"httptools", "mcp", "jsonschema", "rich", "snowballstemmer", "charset_normalizer"}
 print(sorted(heavy & set(sys.modules)))
 """
     assert printed(program) == ["[]"]

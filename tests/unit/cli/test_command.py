@@ -85,7 +85,7 @@ def test_a2_the_help_shows_the_whole_synopsis_and_nothing_that_is_not_there() ->
 def test_help_and_usage_errors_import_nothing_heavy() -> None:
     code = (
         "import sys; from agent_core.cli import main; code = main(sys.argv[1:]);"
-        "heavy = {'pydantic', 'aiohttp', 'asyncio', 'mcp', 'rich'} & set(sys.modules);"
+        "heavy = {'pydantic', 'httptools', 'asyncio', 'mcp', 'rich'} & set(sys.modules);"
         "sys.exit(f'imported {heavy}' if heavy else code)"
     )
     for arguments, expected in ((["--help"], 0), (["--version"], 0), (["run"], 2), ([], 2)):

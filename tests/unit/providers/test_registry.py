@@ -55,7 +55,7 @@ def test_registries_do_not_share_what_was_registered() -> None:
 async def test_the_http_client_is_not_imported_before_it_is_needed() -> None:
     code = (
         "import sys; sys.path.insert(0, 'src'); import agent_core.providers.base as r; "
-        "r.ProviderRegistry(); sys.exit('aiohttp' in sys.modules)"
+        "r.ProviderRegistry(); sys.exit('httptools' in sys.modules)"
     )
     python = await asyncio.create_subprocess_exec(sys.executable, "-c", code)
 

@@ -1,13 +1,18 @@
 """The addresses that `web.fetch` may reach."""
 
 # ruff: noqa: SIM905 - long lists of short words
+import socket
 from ipaddress import ip_address
+from typing import Any
 
 import pytest
 
 from agent_core.errors import PermissionDeniedError, ToolError
-from agent_core.tools.web.network import Gate, read_url
+from agent_core.http import client
+from agent_core.http.opening import Place
+from agent_core.tools.web.network import Gate, read_url, request_page
 from agent_core.tools.web.page import check_type
+from raw_servers import answering, serving
 from tables import together
 
 PRIVATE = """
@@ -143,3 +148,27 @@ def test_types_of_text_are_read(kind: str) -> None:
 def test_other_types_are_refused(kind: str) -> None:
     with pytest.raises(ToolError, match="not text"):
         check_type("http://a.test/", kind)
+
+
+async def test_the_address_that_was_checked_is_the_one_that_is_connected_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A name that means another address when it is looked up again leads nowhere else."""
+    looked_up: list[str] = []
+
+    async def resolve(host: str, port: int) -> list[Place]:
+        looked_up.append(host)
+        return [(socket.AF_INET, (f"127.0.0.{len(looked_up)}", port))]
+
+    monkeypatch.setattr(client, "resolve", resolve)
+    page = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 5\r\n\r\nhello"
+    async with serving(answering(page)) as served:
+        url = read_url(served.replace("127.0.0.1", "pages.test"))
+        limits: dict[str, Any] = {"max_bytes": 100, "accepts": check_type, "seconds": 20.0}
+        answer = await request_page(url, Gate(["pages.test"]), **limits)
+        assert answer.body == b"hello"
+        assert looked_up == ["pages.test"]
+        looked_up.clear()
+        with pytest.raises(PermissionDeniedError):
+            await request_page(url, Gate([]), **limits)
+        assert looked_up == ["pages.test"]

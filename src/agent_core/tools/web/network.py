@@ -8,23 +8,33 @@ import asyncio
 import ipaddress
 import re
 import socket
+import ssl
 import zlib
 from collections.abc import Callable, Collection
+from contextlib import closing
 from ipaddress import IPv4Address, IPv6Address
 from urllib.parse import urlsplit
 
-import aiohttp
-from aiohttp.abc import AbstractResolver, ResolveResult
 from msgspec import Struct
+from msgspec.structs import replace
 from yarl import URL
 
 from agent_core.errors import ConfigError, ErrorCode, PermissionDeniedError, ToolError
-from agent_core.providers.route import Route, find_route
+from agent_core.http.client import Client
+from agent_core.http.errors import (
+    ConnectError,
+    ConnectionLostError,
+    HttpError,
+    ProtocolError,
+    ProxyRefusedError,
+)
+from agent_core.http.opening import Route, resolve
+from agent_core.http.response import Response
+from agent_core.providers.route import find_route, shown_proxy
 from agent_core.text import bounded_line
 
 MAX_REDIRECTS = 5
 _MAX_URL = 4096
-_CHUNK = 65_536
 _ANY_FORMAT = zlib.MAX_WBITS | 32
 """Of `zlib`: gzip or deflate, as the content says."""
 _PLAIN_URL = re.compile(r"[!-\[\]^-~]+")
@@ -57,6 +67,7 @@ _HEADERS = {
     "Accept": "text/html, text/markdown;q=0.9, text/plain;q=0.8, application/json;q=0.8, */*;q=0.1",
     "Accept-Encoding": "gzip, identity;q=0.5",
     "User-Agent": "soong-agent",
+    "Connection": "close",
 }
 
 Address = IPv4Address | IPv6Address
@@ -217,27 +228,6 @@ def _address(host: str) -> Address | None:
         return None
 
 
-class CheckedResolver(AbstractResolver):
-    """Resolves names, and hands out only addresses that may be reached."""
-
-    def __init__(self, gate: Gate) -> None:
-        self._gate = gate
-        self._resolver = aiohttp.ThreadedResolver()
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
-    ) -> list[ResolveResult]:
-        """Resolve a name; one address that may not be reached refuses the name."""
-        found = await self._resolver.resolve(host, port, family)
-        for each in found:
-            self._gate.check(host, ipaddress.ip_address(each["host"].partition("%")[0]), port)
-        return found
-
-    async def close(self) -> None:
-        """Close the inner resolver."""
-        await self._resolver.close()
-
-
 async def request_page(
     url: URL, gate: Gate, *, max_bytes: int, accepts: TypeCheck, seconds: float
 ) -> Answer:
@@ -269,31 +259,23 @@ async def _follow(url: URL, gate: Gate, *, max_bytes: int, accepts: TypeCheck) -
             route = await find_route(str(url))
         except ConfigError as error:
             raise ToolError(ErrorCode.CONFIG_ERROR, error.message) from error
-        resolver: AbstractResolver | None = None
         if route.proxy is None:
-            resolver = CheckedResolver(gate)
+            route = replace(route, check=gate.check)
         else:
             await _check_behind_proxy(url, gate)
+        client = Client(headers=_HEADERS)
         try:
-            async with (
-                aiohttp.ClientSession(
-                    connector=aiohttp.TCPConnector(resolver=resolver, force_close=True),
-                    cookie_jar=aiohttp.DummyCookieJar(),
-                    auto_decompress=False,
-                    headers=_HEADERS,
-                    timeout=aiohttp.ClientTimeout(total=None),
-                    requote_redirect_url=False,
-                ) as session,
-                session.get(
-                    url, allow_redirects=False, proxy=route.proxy, ssl=route.tls
-                ) as response,
-            ):
+            with closing(
+                await client.request("GET", str(url), headers={}, route=route)
+            ) as response:
                 location = response.headers.get("Location")
                 if response.status not in _REDIRECTS or location is None:
-                    return await _read(response, max_bytes=max_bytes, accepts=accepts)
+                    return await _read(url, response, max_bytes=max_bytes, accepts=accepts)
                 following = _join(url, location)
-        except (aiohttp.ClientError, OSError, ValueError) as error:
+        except (HttpError, OSError) as error:
             raise _failure(url, route, error) from error
+        finally:
+            await client.close()
         is_downgrade = url.scheme == "https" and following.scheme == "http"
         if following.host != url.host or is_downgrade:
             gate.check_literal(following)
@@ -305,13 +287,13 @@ async def _follow(url: URL, gate: Gate, *, max_bytes: int, accepts: TypeCheck) -
 
 async def _check_behind_proxy(url: URL, gate: Gate) -> None:
     """Check the addresses of a name that the proxy will resolve, as far as they are known here."""
-    resolver = CheckedResolver(gate)
+    host, port = url.host or "", url.port or 0
     try:
-        await resolver.resolve(url.host or "", url.port or 0)
+        places = await resolve(url.raw_host or "", port)
     except OSError:
-        pass  # only the proxy knows the name, and decides
-    finally:
-        await resolver.close()
+        return  # only the proxy knows the name, and decides
+    for _, (number, *_) in places:
+        gate.check(host, ipaddress.ip_address(number.partition("%")[0]), port)
 
 
 def _join(url: URL, location: str) -> URL:
@@ -324,10 +306,12 @@ def _join(url: URL, location: str) -> URL:
         raise ToolError(ErrorCode.TOOL_ERROR, message) from error
 
 
-async def _read(response: aiohttp.ClientResponse, *, max_bytes: int, accepts: TypeCheck) -> Answer:
-    url, status = str(response.url), response.status
+async def _read(
+    requested: URL, response: Response, *, max_bytes: int, accepts: TypeCheck
+) -> Answer:
+    url, status = str(requested), response.status
     if status not in _SUCCESS:
-        reason = bounded_line(response.reason or "")
+        reason = bounded_line(response.reason)
         after = response.headers.get("Retry-After", "")
         details = {"http_status": status} | ({"retry_after": after[:40]} if after else {})
         raise ToolError(
@@ -336,7 +320,7 @@ async def _read(response: aiohttp.ClientResponse, *, max_bytes: int, accepts: Ty
             retryable=status in _RETRYABLE,
             details=details,
         )
-    content_type = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+    content_type = response.media_type
     accepts(url, content_type)
     encoding = response.headers.get("Content-Encoding", "").strip().lower()
     if encoding not in {"", "identity", "gzip", "x-gzip", "deflate"}:
@@ -344,7 +328,7 @@ async def _read(response: aiohttp.ClientResponse, *, max_bytes: int, accepts: Ty
         raise ToolError(ErrorCode.TOOL_ERROR, message)
     unpack = None if encoding in {"", "identity"} else zlib.decompressobj(_ANY_FORMAT)
     body = bytearray()
-    async for chunk in response.content.iter_chunked(_CHUNK):
+    while chunk := await response.read():
         if unpack is None:
             body += chunk
         else:
@@ -362,7 +346,7 @@ async def _read(response: aiohttp.ClientResponse, *, max_bytes: int, accepts: Ty
     return Answer(
         url=url,
         content_type=content_type,
-        charset=(response.charset or "").lower(),
+        charset=response.charset,
         body=bytes(body[:max_bytes]),
         is_cut=is_cut,
     )
@@ -371,16 +355,20 @@ async def _read(response: aiohttp.ClientResponse, *, max_bytes: int, accepts: Ty
 def _failure(url: URL, route: Route, error: Exception) -> ToolError:
     """Return the error for a request that failed on its way."""
     where = f"{url.origin()}"
-    if isinstance(error, aiohttp.ClientProxyConnectionError | aiohttp.ClientHttpProxyError):
-        message = f"the proxy {route.shown} did not lead to {where}"
-    elif isinstance(error, aiohttp.ClientConnectorDNSError):
+    cause = error.cause if isinstance(error, ConnectError) else error
+    is_of_proxy = isinstance(error, ConnectError) and error.is_of_proxy
+    if is_of_proxy or isinstance(error, ProxyRefusedError):
+        message = f"the proxy {shown_proxy(route)} did not lead to {where}"
+    elif isinstance(cause, socket.gaierror):
         message = f"there is no host {url.host}, or its name could not be resolved"
-    elif isinstance(error, aiohttp.ClientSSLError):
+    elif isinstance(cause, ssl.SSLError):
         message = f"{where} has no certificate that is trusted here, or speaks no TLS"
-    elif isinstance(error, aiohttp.ClientConnectorError):
+    elif isinstance(error, ConnectError):
         message = f"{where} cannot be reached"
-    elif isinstance(error, aiohttp.ClientResponseError | ValueError):
+    elif isinstance(error, ProtocolError):
         message = f"{where} answered with something that is not HTTP"
+    elif isinstance(error, ConnectionLostError):
+        message = f"the connection to {where} broke"
     else:
         message = f"the connection to {where} broke: {type(error).__name__}"
     said = bounded_line(str(error))

@@ -16,7 +16,7 @@ EVERYTHING = Principal("tester", may={"read", "run", "answer", "admin"})
 @asynccontextmanager
 async def served(application: ASGIApp) -> AsyncGenerator[str]:
     """Yield the address of an application on a free port, without a slash at its end."""
-    server = Server(Config(application, port=0, log_level="error", lifespan="off"))
+    server = Server(Config(application, port=0, http="h11", log_level="error", lifespan="off"))
     serving = asyncio.create_task(server.serve())
     while not server.started:  # noqa: ASYNC110 - it tells nobody
         await asyncio.sleep(0.01)

@@ -124,7 +124,7 @@ async def test_the_board_stands_before_the_orchestrators_eyes(home: Home, projec
     board = text_of(after.messages[-1])
     assert "<task_board>" in board
     assert "ready t1/s1 · Thing 1" in board
-    assert "Other agents" in system_of(after)
+    assert "Hand to other agents" in system_of(after)
 
 
 async def test_a_task_goes_on_in_the_next_run_and_in_the_next_process(

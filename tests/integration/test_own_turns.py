@@ -17,7 +17,7 @@ from isolation import Home, program_file
 from model_server import ModelServer
 from worker_processes import URL_VARIABLE, Workers, end_process, workers, write_config
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = pytest.mark.timeout(180)
 
 WAITS = "waits for its turn"
 SOME_LOOKS_S = 2.5
@@ -56,7 +56,7 @@ class Waiting:
 
     def wait_for(self, *words: str) -> str:
         """Wait until it says this, and return the line."""
-        end = time.monotonic() + 20
+        end = time.monotonic() + 60
         while True:
             for line in self.lines:
                 if all(word in line for word in words):
@@ -114,7 +114,7 @@ async def test_run_says_which_run_it_waits_for_and_who_carries_that_out(
             await first.cancel()
             line = await asyncio.to_thread(waiting.wait_for, second.run_id, by)
             await second.cancel()
-            assert await asyncio.to_thread(waiting.process.wait, 20) == 0
+            assert await asyncio.to_thread(waiting.process.wait, 60) == 0
     assert waiting.stdout.read_text() == "the answer\n"
     assert [each for each in waiting.lines if by in each] == [waiting.lines[0], line]
     written = [json.loads(each) for each in events.read_text().splitlines()]
@@ -136,6 +136,6 @@ async def test_a_program_says_that_what_is_before_its_run_waits_itself(
             said = (second.run_id, "is still queued", "no worker is alive")
             await asyncio.to_thread(waiting.wait_for, *said)
             await second.cancel()
-            assert await asyncio.to_thread(waiting.process.wait, 20) == 0
+            assert await asyncio.to_thread(waiting.process.wait, 60) == 0
     assert waiting.stdout.read_text() == "the answer\n"
     assert len([line for line in waiting.lines if "is before it" in line]) == 2

@@ -19,9 +19,9 @@ from agent_core.aio.loops import running_loop
 from agent_core.disk.folders import make_private
 from agent_core.storage.connections import (
     FileConnection,
+    connect,
     create_database_file,
     patiently,
-    reopen_writer,
 )
 from agent_core.storage.sqlite import InlineConnection, ReaderThreads, Writer
 
@@ -154,9 +154,10 @@ def _open(path: Path) -> tuple[Path, FileConnection]:
     path = path.absolute()
     make_private(path.parent)
     create_database_file(path)
-    connection = reopen_writer(path)
+    connection = connect(path)
     try:
         patiently(lambda: _prepare(connection, path), beside=path)
+        connection.settle()
     except BaseException:
         connection.close()
         raise
@@ -164,6 +165,8 @@ def _open(path: Path) -> tuple[Path, FileConnection]:
 
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("BEGIN IMMEDIATE")
     with connection:  # commits, or rolls back
         (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()

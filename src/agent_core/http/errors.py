@@ -14,7 +14,7 @@ class ConnectError(HttpError):
     """
 
     def __init__(self, cause: OSError, *, is_of_proxy: bool = False) -> None:
-        super().__init__(str(cause))
+        super().__init__(cause)
         self.cause = cause
         self.is_of_proxy = is_of_proxy
 
@@ -32,9 +32,12 @@ class ProxyRefusedError(HttpError):
     """
 
     def __init__(self, status: int, reason: str) -> None:
-        super().__init__(f"{status} {reason}".rstrip())
+        super().__init__(status, reason)
         self.status = status
         self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.status} {self.reason}".rstrip()
 
 
 class ProtocolError(HttpError):

@@ -20,6 +20,7 @@ import importlib
 import inspect
 import io
 import json
+import logging
 import os
 import pkgutil
 import platform
@@ -366,6 +367,7 @@ def _rehearse() -> None:
     """Carry out a run and a list, so that copies find patterns, schemas and texts prepared."""
     environ, words = dict(os.environ), sys.argv
     streams = sys.stdin, sys.stdout, sys.stderr
+    handled = {number: signal.getsignal(number) for number in signal.valid_signals()}
     main: Any = importlib.import_module("agent_core.cli").main
     with (
         tempfile.TemporaryDirectory(prefix="soong-agent-warm-") as place,
@@ -391,9 +393,21 @@ def _rehearse() -> None:
             sys.argv = words
             os.environ.clear()
             os.environ.update(environ)
+    _restore_logging()
+    assert handled == {number: signal.getsignal(number) for number in handled}
     # What confines a command depends on the environment, too.
     importlib.import_module("agent_core.process.confinement").probe.cache_clear()
     assert threading.active_count() == 1, "a copy would be without the threads of the rehearsal"
+
+
+def _restore_logging() -> None:
+    """Undo what the command line does for its own messages: a copy may be another program."""
+    logging.captureWarnings(capture=False)
+    logging.getLogger().handlers.clear()
+    for each in logging.getLogger().manager.loggerDict.values():
+        if isinstance(each, logging.Logger):
+            each.propagate = True
+            each.setLevel(logging.NOTSET)
 
 
 def _use_huge_pages() -> None:

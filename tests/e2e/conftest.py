@@ -96,8 +96,15 @@ def ollama_model() -> Iterator[RealModel]:
 
 
 @pytest.fixture(params=["openai", "ollama"])
-def real_model(request: pytest.FixtureRequest) -> RealModel:
+def each_model(request: pytest.FixtureRequest) -> RealModel:
     """Both, one after the other."""
+    model: RealModel = request.getfixturevalue(f"{request.param}_model")
+    return model
+
+
+@pytest.fixture(params=["openai", pytest.param("ollama", marks=pytest.mark.sweep)])
+def real_model(request: pytest.FixtureRequest) -> RealModel:
+    """One of them; both in full runs."""
     model: RealModel = request.getfixturevalue(f"{request.param}_model")
     return model
 

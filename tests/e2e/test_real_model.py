@@ -88,15 +88,15 @@ def of_type(events: list[RuntimeEvent], event_type: EventType) -> list[RuntimeEv
 
 
 async def test_o8_c5_a_simple_question_is_answered_as_a_stream(
-    real_model: RealModel, home: Home, project: Path
+    each_model: RealModel, home: Home, project: Path
 ) -> None:
-    real_model.configure(home, tools=set())
+    each_model.configure(home, tools=set())
     answer, events = await say(home, project, "Count from one to ten, in words.")
     deltas = of_type(events, EventType.MODEL_TEXT_DELTA)
     assert len(deltas) > 1
     assert "".join(delta.payload["text"] for delta in deltas) == answer
     (started,) = of_type(events, EventType.MODEL_STARTED)
-    assert started.payload["provider"] == real_model.provider
+    assert started.payload["provider"] == each_model.provider
     assert events[-1].event_type is EventType.RUN_COMPLETED
 
 
@@ -112,9 +112,9 @@ async def test_o8_the_command_line_prints_the_answer_and_ends_well(
 
 
 async def test_o9_c6_the_model_lists_a_folder_and_answers_from_the_list(
-    real_model: RealModel, home: Home, orchard: Path
+    each_model: RealModel, home: Home, orchard: Path
 ) -> None:
-    real_model.configure(home, tools={"code.list_dir"})
+    each_model.configure(home, tools={"code.list_dir"})
     await say_until_quoted(home, orchard, LIST, tool="code.list_dir", facts=ONLY_FROM_THE_LIST)
 
 

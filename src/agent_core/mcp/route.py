@@ -33,7 +33,7 @@ class RoutedTransport(httpx2.AsyncBaseTransport):
             except ConfigError as error:
                 raise httpx2.ProxyError(error.message, request=request) from error
             proxy = str(route.proxy) if route.proxy else None
-            self._ways[origin] = httpx2.AsyncHTTPTransport(proxy=proxy, verify=route.tls)
+            self._ways[origin] = httpx2.AsyncHTTPTransport(proxy=proxy, verify=route.tls or True)
         return await self._ways[origin].handle_async_request(request)
 
     async def aclose(self) -> None:

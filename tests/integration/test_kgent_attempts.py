@@ -1,5 +1,6 @@
 """Attempts at a run: every edge between its states, answers, reviews, revisions, their records."""
 
+import errno
 import hashlib
 import json
 import os
@@ -366,6 +367,27 @@ def test_a_later_attempt_names_the_edits_since_the_one_before(tmp_path: Path) ->
     (root / "attempts" / "002" / "deliverables" / "later.md").write_text("!", encoding="utf-8")
     said = "attempts/002/deliverables/later.md was changed after the attempt"
     assert said in verify(root).problems
+
+
+def test_a_deliverable_that_cannot_be_copied_was_not_removed_by_hand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = begin(tmp_path, WRITE, "Done.", **OWED)
+
+    def too_large(*_: object) -> None:  # as under a limit of the size of files
+        raise OSError(errno.EFBIG, "File too large")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("kgent.sandbox.attempts.copy_file", too_large)
+        result = revise(root, "Again.", engine=plays("Done."))
+    assert result.error is not None
+    assert "File too large" in result.error.message
+    assert (root / REPORT).read_text(encoding="utf-8") == "It rained.\n"
+    revise(root, "Again.", engine=plays(WRITE, "Done."))
+    assert [one["edited"] for one in state(root)["attempts"]] == [[], [], []]
+    kept = root / "attempts" / "002" / REPORT
+    assert kept.read_text(encoding="utf-8") == "It rained.\n"
+    assert verify(root).problems == []
 
 
 def test_a_scheduler_can_rebuild_a_run_from_its_folder(tmp_path: Path) -> None:

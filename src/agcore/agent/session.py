@@ -3,7 +3,7 @@
 import time
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, Self, Unpack, cast, overload
 
 from typing_extensions import TypeVar
@@ -93,7 +93,7 @@ class _Turn:
     """A turn: its options and tools, and its reply once there is one."""
 
     options: TurnSettings
-    tools: RunTools = field(default_factory=RunTools)
+    tools: RunTools
     reply: ChatResponse | None = None
 
 
@@ -379,7 +379,6 @@ class AgentSession(Generic[DepsT, OutputT]):
     @asynccontextmanager
     async def _turn(self, settings: SessionSettings) -> AsyncGenerator[_Turn]:
         """Prepare and finish one turn, which counts only if the caller notes its reply."""
-        turn = _Turn(self._with_agents(settings))
         async with AsyncExitStack() as alone:
             with raise_as_agent_error():
                 await alone.enter_async_context(self._lock)
@@ -398,7 +397,7 @@ class AgentSession(Generic[DepsT, OutputT]):
             self._learn()
             with raise_as_agent_error():
                 hooks, index = self.bundle.hook_executor, self._turn_index
-                about = turn.options.get("metadata", {})
+                about = self._with_agents(settings).get("metadata", {})
                 start = self._hook_context(HookEvent.ON_TURN_START, about)
                 verdict = await hooks.execute(start)
                 if verdict.blocked:
@@ -416,7 +415,7 @@ class AgentSession(Generic[DepsT, OutputT]):
                 async with AsyncExitStack() as stack:
                     asked = settings.get("tools")
                     await self._open_toolsets(stack, asked)
-                    turn.tools = self._tools(asked)
+                    turn = _Turn(self._with_agents(settings), self._tools(asked))
                     try:
                         yield turn
                     finally:

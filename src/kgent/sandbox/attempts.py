@@ -11,12 +11,12 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from agent_core.errors import ToolError
+from agent_core.errors import AgentCoreError
 from agent_core.opening import read_beginning, read_bytes
+from agent_core.tools.files import open_file
 from kgent.config.models import DELIVERABLES
 from kgent.runtime.state import ATTEMPTS, RUN_FILE, RunState
 from kgent.sandbox.files import (
-    DISK_FAILURES,
     PRIVATE_FOLDER,
     EditRecord,
     FileRecord,
@@ -87,13 +87,9 @@ def draft_deliverables(root: Path, attempt: str) -> list[EditRecord]:
     for name in sorted({*hashes, *filter(is_deliverable, files)} - unread, key=os.fsencode):
         copy = f"{attempt}/{_DRAFT}{name.removeprefix(DELIVERABLES)}"
         now: FileRecord | None = None
-        try:
-            if (root / name).is_file():
-                (root / copy).parent.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+        if _can_be_read(root / name):
+            (root / copy).parent.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
             now = copy_file(root, name, root / copy)
-        except (OSError, ToolError) as error:  # it is gone, is no file, or cannot be read
-            if isinstance(error, OSError) and error.errno in DISK_FAILURES:
-                raise
         if now is None or now.sha256 != hashes.get(name):
             edits.append(
                 EditRecord(
@@ -120,3 +116,12 @@ def set_aside(root: Path, attempt: str) -> None:
 def is_deliverable(name: str) -> bool:
     """Return whether a path of a run folder is below its deliverables."""
     return name.startswith(f"{DELIVERABLES}/")
+
+
+def _can_be_read(path: Path) -> bool:
+    """Return whether a path is a file whose content this user may read."""
+    try:
+        open_file(path).close()
+    except (OSError, AgentCoreError):
+        return False
+    return True

@@ -240,6 +240,28 @@ async def test_turns_that_are_submitted_at_once_run_one_after_the_other() -> Non
     assert roles == [ChatRole.USER, ChatRole.ASSISTANT] * 5
 
 
+async def test_a_turn_that_waits_is_all_of_the_agent_that_takes_over_meanwhile() -> None:
+    gate = asyncio.Event()
+
+    class Waits(MockProvider):
+        async def chat(self, request: ChatRequest) -> ChatResponse:
+            response = await super().chat(request)
+            await gate.wait()
+            return response
+
+    provider = Waits(["one", "two"])
+    first = Agent("a", "You are a.", temperature=0.1)
+    session = AgentSession(first, "s1", bundle(provider))
+    turns = [asyncio.create_task(session.submit_turn(text)) for text in ("1", "2")]
+    while not provider.requests:  # noqa: ASYNC110 - the provider has no event for it
+        await asyncio.sleep(0)
+    session.swap_agent(Agent("b", "You are b.", temperature=0.9))
+    gate.set()
+    await asyncio.gather(*turns)
+    asked = [(request.messages[0].text, request.temperature) for request in provider.requests]
+    assert asked == [("You are a.", 0.1), ("You are b.", 0.9)]
+
+
 async def test_phase4a_two_sessions_share_a_bundle_in_parallel_without_cross_talk() -> None:
     class Slow(MockProvider):
         async def chat(self, request: ChatRequest) -> ChatResponse:

@@ -174,10 +174,13 @@ async def test_a_session_that_nobody_has_used_since_is_claimed_again_as_it_is_kn
     session: SessionStore,
 ) -> None:
     known = await left(session)
+    fact = {"pause": {"failures": 1}}
+    await session.note(SessionNote(session_id="s1", metadata=fact))  # which claims nothing
     opening = an_opening(run_id="run_3", events=[an_event(EventType.RUN_QUEUED)])
     again = await session.open_run(opening, known)
     assert again.is_unchanged
     assert again.resumed
+    assert again.session.metadata == {"pause": {"failures": 1}}
     assert again.session.epoch == known.session.epoch + 1
     assert again.session == await session.session("s1")
     assert again.agent == known.agent

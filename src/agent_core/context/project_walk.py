@@ -2,7 +2,7 @@
 
 The walk is kept between searches. A folder is listed again once its entries have changed, so an
 unchanged project costs one status for each folder. From the third search on, the kernel tells which
-folders of a large project have changed, and an unchanged one costs nothing.
+folders of a large project have changed, and an unchanged one costs one status.
 """
 
 import os
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from agent_core.aio.loops import reset_after_fork
 from agent_core.opening import FileVersion, is_settled, open_descriptor, version_of
 from agent_core.text.wildcards import Wildcards
 
@@ -41,6 +42,8 @@ _LOOKS_AT_CLOCK = 64
 _MOST_IGNORE_BYTES = 262_144
 _MANY_FOLDERS = 1_000
 """Folders from which on the kernel is asked: to look at fewer takes less than two milliseconds."""
+_MOST_WATCHED = 20_000
+"""Folders above which the kernel is not asked: all programs of a user share its watches."""
 
 _IgnoreRules = tuple[str, Wildcards]
 """The folder of a `.gitignore` (ending in `/`, or empty), and its patterns."""
@@ -81,13 +84,27 @@ class ProjectWalk:
         self._root = root
         self._is_wanted = is_wanted
         self._is_closed = is_closed
+        self._events: FolderEvents | None = None
+        self._begin()
+        reset_after_fork(self)
+
+    def reset(self) -> None:
+        """Begin as new after a fork: a thread of the parent process may have been searching."""
+        self._begin()
+
+    def _begin(self) -> None:
         self._lock = threading.Lock()
+        self._forget()
+
+    def _forget(self) -> None:
+        """Forget all that was found, so that the next search walks and may listen again."""
+        self._stop_listening()
         self._known: dict[str, _Folder] = {}
         self._unsure: set[str] = set()  # without a stamp
         self._ignore_files: dict[str, tuple[FileVersion | None, _IgnoreRules | None]] = {}
         self._found: list[tuple[str, tuple[str, ...]]] = []
         self._is_cut_short = False
-        self._events: FolderEvents | None = None
+        self._place: tuple[int, int] | None = None  # where the root was when events began
         self._may_listen = True
 
     def search(self) -> tuple[Collection[tuple[str, Collection[str]]], bool]:
@@ -112,6 +129,9 @@ class ProjectWalk:
 
     def _has_changed(self) -> bool:
         """List changed folders again; return whether the walk would find anything else."""
+        if self._events is not None and self._place != self._find_place():
+            self._forget()  # a folder above has moved, which no event tells
+            return True
         is_different = False
         changed = dict.fromkeys(self._find_changed())
         waiting = deque(changed)
@@ -141,15 +161,23 @@ class ProjectWalk:
             with suppress(OSError):
                 if (changed := self._events.changed()) is not None:
                     return changed & self._known.keys() | self._unsure
-        elif self._may_listen and len(self._known) > _MANY_FOLDERS:
+        elif self._may_listen and _MANY_FOLDERS < len(self._known) <= _MOST_WATCHED:
             from agent_core.disk.folder_events import FolderEvents  # noqa: PLC0415 - few are large
 
             self._may_listen = False
             with suppress(OSError):
+                self._place = self._find_place()
                 self._events = FolderEvents()
                 for below in self._known:
                     self._watch(below)
         return [*filter(self._differs, self._known)]
+
+    def _find_place(self) -> tuple[int, int] | None:
+        """Identify the folder that has the path of the root now; None if there is none."""
+        with suppress(OSError):
+            status = os.stat(f"{self._root}/")  # noqa: PTH116 - as for each folder
+            return status.st_dev, status.st_ino
+        return None
 
     def _differs(self, below: str) -> bool:
         stamp = self._known[below].stamp
@@ -230,6 +258,9 @@ class ProjectWalk:
             self._unsure.add(below)
         except OSError:
             self._stop_listening()
+        else:
+            if self._events.count > _MOST_WATCHED:
+                self._stop_listening()
 
     def _stop_listening(self) -> None:
         events, self._events = self._events, None

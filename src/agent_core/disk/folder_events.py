@@ -50,8 +50,11 @@ class FolderEvents:
         reset_after_fork(self)
 
     def reset(self) -> None:
-        """Lose what follows after a fork: the events belong to the parent process."""
+        """Lose all folders after a fork: the events belong to the parent process."""
         self.close()
+        self._descriptor = -1  # the number may soon be another file's
+        self._keys.clear()
+        self._numbers.clear()
 
     @property
     def count(self) -> int:

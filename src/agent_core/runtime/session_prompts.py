@@ -71,8 +71,10 @@ class SessionPrompts:
         self._known: OrderedDict[str, SessionPrompt] = OrderedDict()
 
     def load(self, session: SessionRecord) -> None:
-        """Load the facts that an earlier process stored; does nothing if the session is known."""
-        if session.session_id not in self._known:
+        """Load the facts that an earlier process stored, unless the session is known."""
+        if session.session_id in self._known:
+            self._known.move_to_end(session.session_id)
+        else:
             self._set(session.session_id, _parsed(session))
 
     async def open(self, session_id: str, model: ModelConfig) -> SessionPrompt:

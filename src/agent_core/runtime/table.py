@@ -42,6 +42,8 @@ class ParkedRun(Struct, frozen=True):
 
 
 _MOST_LEFT = 64
+_MOST_LEFT_NODES = 10_000
+"""On the paths of these sessions together; a longer path is not kept at all."""
 
 
 class RunTable:
@@ -197,12 +199,16 @@ class RunTable:
             return  # with a place, workers take the next run
         if journal.path[-1].node_id != journal.active_node_id:
             return  # it was cut off, and few are
+        if len(journal.path) > _MOST_LEFT_NODES:
+            return
         changes = {"active_node_id": journal.active_node_id}
         session = claimed.session.model_copy(update=changes)
         claimed = replace(claimed, session=session)
         self._left[session_id] = LeftSession(claimed, journal.path, journal.call_ids())
-        if len(self._left) > _MOST_LEFT:
-            self._left.popitem(last=False)
+        nodes = sum(len(left.path) for left in self._left.values())
+        while len(self._left) > _MOST_LEFT or nodes > _MOST_LEFT_NODES:
+            _, oldest = self._left.popitem(last=False)
+            nodes -= len(oldest.path)
 
     def _follow_claim(self, claimed: ClaimedRun) -> None:
         """Keep the path of a session that was claimed again, unless others may have changed it."""

@@ -292,7 +292,8 @@ def open_in_memory() -> sqlite3.Connection:
             empty.backup(connection)
     else:
         migrations.migrate_at_once(connection, Path(":memory:"))
-        _empty[version] = connection.serialize()
+        if hasattr(connection, "serialize"):  # some builds of Python are without it
+            _empty[version] = connection.serialize()
     return connection
 
 

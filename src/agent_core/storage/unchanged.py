@@ -1,14 +1,14 @@
 """Opens the next run of a session that no other process has used since this one released it.
 
 Every process that uses a session claims it, which begins a new epoch, or moves its active node. So
-one statement finds out that nothing has changed, and nothing has to be read again.
+one statement finds out that nothing has changed, and only the session's row is read again.
 """
 
 from datetime import datetime
 
 from agent_core.storage.claims import run_of
 from agent_core.storage.liveness import Liveness
-from agent_core.storage.rows import NEXT_USE, OPEN_RUN, insert, insert_events, iso, storable
+from agent_core.storage.rows import NEXT_USE, OPEN_RUN, find, insert, insert_events, iso, storable
 from agent_core.storage.sql import Connection
 from agent_core.types import ClaimedRun, NewRun, SessionRecord
 
@@ -34,20 +34,20 @@ def open_next_run(
         The run; None if the session may have changed, or the run needs more than that: nothing was
         written.
     """
-    session, agent = known.session, known.agent
-    is_same = session.cwd == storable(opening.cwd) and agent.agent_type is opening.agent_type
-    if not is_same or session.place or opening.dispatch or opening.history:
+    before, agent = known.session, known.agent
+    is_same = before.cwd == storable(opening.cwd) and agent.agent_type is opening.agent_type
+    if not is_same or before.place or opening.dispatch or opening.history:
         return None
     now = liveness.now(connection)
-    changes = _claim(connection, session, opening, now)
-    if changes is None:
+    session = _claim(connection, before, opening, now)
+    if session is None:
         return None
     run = run_of(opening, session, agent.agent_id, now)
     insert(connection, run)
     if opening.events:
         insert_events(connection, run, opening.events)
     return ClaimedRun(
-        session=session.model_copy(update=changes),
+        session=session,
         agent=agent,
         run=run,
         resumed=True,
@@ -57,22 +57,19 @@ def open_next_run(
 
 def _claim(
     connection: Connection, session: SessionRecord, opening: NewRun, now: datetime
-) -> dict[str, object] | None:
-    """Claim a session; return what has changed in its row, or None if it is not as it was."""
-    until = now + opening.lease
+) -> SessionRecord | None:
+    """Claim a session; return it as it is stored now, or None if it is not as it was.
+
+    Facts about it may have been noted since: they neither claim it nor move its active node.
+    """
     values = {
         "owner": opening.owner,
-        "end": iso(until),
+        "end": iso(now + opening.lease),
         "now": iso(now),
         "session": session.session_id,
         "epoch": session.epoch,
         "node": session.active_node_id,
     }
-    if connection.execute(_CLAIM, values).rowcount != 1:
-        return None
-    return {
-        "owner": opening.owner,
-        "lease_expires_at": until,
-        "epoch": session.epoch + 1,
-        "updated_at": now,
-    }
+    claim = connection.execute(_CLAIM, values)
+    found = find(connection, SessionRecord, session.session_id)  # sent before a server answers
+    return found if claim.rowcount == 1 else None

@@ -177,7 +177,7 @@ def test_an_unchanged_folder_is_not_listed_again(
         patched.setattr("agent_core.context.project_walk.os.stat", seen)
         assert found(walk) == ["src/inner/AGENTS.md"]
         assert listed == []
-        assert len(looked_at) == (0 if many == 0 else 4)  # the project and three folders
+        assert len(looked_at) == (1 if many == 0 else 4)  # the project and three folders
         next_tick()
         (project / "docs" / "new.txt").touch()
         looked_at.clear()
@@ -281,6 +281,71 @@ def test_a_project_is_searched_without_the_kernels_events(
         write(project / f"{number}" / "AGENTS.md")
         assert len(found(walk)) == number + 1
     assert walk._events is None
+
+
+@on_linux
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_process_that_is_forked_during_a_search_begins_as_new(
+    project: Path, many: int, walk: ProjectWalk
+) -> None:
+    events = walk._events
+    with walk._lock:  # as the thread of a search holds it
+        child = os.fork()
+        if child == 0:  # pragma: no cover - another process
+            is_new = walk._events is None and walk._may_listen
+            is_closed = events is None or (events._descriptor, events.count) == (-1, 0)
+            is_right = is_new and is_closed and walk._lock.acquire(blocking=False)
+            walk._lock.release()
+            same = [found(walk) == ["src/inner/AGENTS.md"] for _ in range(3)]
+            os._exit(int(not (is_right and all(same) and (walk._events is None) == bool(many))))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert walk._events is events
+
+
+def test_a_project_whose_path_now_leads_elsewhere_is_walked_anew(tmp_path: Path, many: int) -> None:
+    above = tmp_path / "above"
+    write(above / "project" / "docs" / "AGENTS.md")
+    walk = a_walk(above / "project")
+    for _ in range(3):
+        assert found(walk) == ["docs/AGENTS.md"]
+    above.rename(tmp_path / "moved")
+    assert found(walk) == []
+    write(above / "project" / "src" / "CLAUDE.md")
+    for _ in range(3):
+        assert found(walk) == ["src/CLAUDE.md"]
+    (tmp_path / "moved").rename(tmp_path / "old")
+    above.rename(tmp_path / "new")
+    (tmp_path / "old").rename(above)
+    for _ in range(3):
+        assert found(walk) == ["docs/AGENTS.md"]
+    assert (walk._events is not None) == (many == 0)
+    walk.close()
+
+
+@on_linux
+def test_the_kernel_is_not_asked_about_too_many_folders(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(project_walk, "_MANY_FOLDERS", 0)
+    monkeypatch.setattr(project_walk, "_MOST_WATCHED", 3)
+    monkeypatch.setattr(opening, "_SETTLED_NS", 0)
+    write(project / "docs" / "AGENTS.md")
+    walk = a_walk(project)
+    for _ in range(3):
+        assert found(walk) == ["docs/AGENTS.md"]
+    assert walk._events is not None
+    next_tick()
+    write(project / "docs" / "a" / "b" / "AGENTS.md")
+    for _ in range(3):
+        assert found(walk) == ["docs/AGENTS.md", "docs/a/b/AGENTS.md"]
+        assert walk._events is None
+    large = a_walk(project)
+    for _ in range(3):
+        assert len(found(large)) == 2
+        assert large._events is None
+    next_tick()
+    write(project / "docs" / "a" / "CLAUDE.md")
+    assert len(found(walk)) == len(found(large)) == 3
 
 
 @on_linux

@@ -6,7 +6,9 @@ import sqlite3
 import stat
 from collections.abc import Awaitable, Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -152,7 +154,21 @@ def test_a_process_that_was_forked_in_the_middle_of_a_query_opens_nothing(
     assert in_a_forked_process(lambda: open_writer(path).close()) == "None"
 
 
-def test_a_second_database_in_memory_is_like_the_first_and_apart_from_it() -> None:
+class WithoutCopies(sqlite3.Connection):
+    """A connection of a Python that was built without these methods."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in {"serialize", "deserialize"}:
+            raise AttributeError(name)
+        return super().__getattribute__(name)
+
+
+@pytest.mark.parametrize("kind", [sqlite3.Connection, WithoutCopies])
+def test_a_second_database_in_memory_is_like_the_first_and_apart_from_it(
+    kind: type[sqlite3.Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "_empty", {})
+    monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=kind))
     tables = "SELECT type, name, sql FROM sqlite_master ORDER BY name"
     with closing(open_in_memory()) as first, closing(open_in_memory()) as second:
         assert [*map(tuple, first.execute(tables))] == [*map(tuple, second.execute(tables))]

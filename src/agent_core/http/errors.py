@@ -10,7 +10,7 @@ class ConnectError(HttpError):
 
     Args:
         cause: the error of the system, the resolver or TLS.
-        is_of_proxy: the proxy was not reached.
+        is_of_proxy: the proxy was not reached, or does not answer as one.
     """
 
     def __init__(self, cause: OSError, *, is_of_proxy: bool = False) -> None:
@@ -45,4 +45,4 @@ class ProtocolError(HttpError):
 
 
 class ConnectionLostError(HttpError):
-    """The connection ended before the response was complete."""
+    """The connection, or the response itself, ended before the response was complete."""

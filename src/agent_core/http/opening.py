@@ -1,6 +1,7 @@
 """New connections: names are resolved, sockets connected, proxies asked, and TLS begun."""
 
 import asyncio
+import re
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Generator, Sequence
@@ -15,12 +16,19 @@ from msgspec import Struct
 
 from agent_core.http.addresses import Address, address_of
 from agent_core.http.connection import Connection
-from agent_core.http.errors import ConnectError, ProtocolError, ProxyRefusedError
+from agent_core.http.errors import (
+    ConnectError,
+    ConnectionLostError,
+    ProtocolError,
+    ProxyRefusedError,
+)
 from agent_core.opening import read_bytes
 
 NEXT_ATTEMPT_S = 0.25
 """Seconds until the next address of a name is tried as well, as RFC 8305 recommends."""
 _SUCCESS = range(200, 300)
+_CERTIFICATE = re.compile(rb"-----BEGIN [A-Z0-9 ]*CERTIFICATE-----([^-]*)-----END ")
+"""A certificate in a file; its bytes in Base64 are the first group."""
 
 Place = tuple[socket.AddressFamily, tuple[Any, ...]]
 """The family of a socket, and the address to connect it to."""
@@ -78,10 +86,9 @@ async def open_connection(
         resolve: finds the addresses of a host.
 
     Raises:
-        ConnectError: there is no connection.
-        ConnectionLostError: the proxy has closed the connection.
+        ConnectError: there is no connection, or the proxy on the way fails.
         ProxyRefusedError: the proxy does not connect to the server.
-        ProtocolError: the proxy does not speak HTTP, or a host has an impossible name.
+        ProtocolError: a host has an impossible name.
     """
     proxy = None if route.proxy is None else address_of(route.proxy)
     with _errors_of_connecting(is_of_proxy=False):
@@ -186,7 +193,7 @@ async def _begin(
         lambda: connection,
         sock=sock,
         ssl=tls,
-        server_hostname=None if tls is None else address.host,
+        server_hostname=None if tls is None else _name_of(address),
     )
 
 
@@ -195,30 +202,49 @@ async def _begin_inside(
 ) -> None:
     """Give the connection a transport with TLS inside a tunnel."""
     transport = await asyncio.get_running_loop().start_tls(
-        tunnel, connection, trust, server_hostname=address.host
+        tunnel, connection, trust, server_hostname=_name_of(address)
     )
     if transport is None:
         raise ConnectionAbortedError("the proxy has closed the connection")
     connection.connection_made(transport)
 
 
+def _name_of(address: Address) -> str:
+    """Return the name that is in the certificate of a server: without the dot of the root."""
+    return address.host.rstrip(".")
+
+
 async def _tunnelled(tunnel: Connection, proxy: Address, address: Address) -> asyncio.Transport:
-    """Ask a proxy to connect to a server, and return the transport that leads there."""
+    """Ask a proxy to connect to a server, and return the transport that leads there.
+
+    Raises:
+        ConnectError: the proxy has closed the connection, or does not speak HTTP.
+        ProxyRefusedError: it does not connect to the server.
+    """
     place = f"{address.authority.removesuffix(f':{address.port}')}:{address.port}"
     lines = [f"CONNECT {place} HTTP/1.1", f"Host: {place}"]
     if proxy.credentials:
         lines.append(f"Proxy-Authorization: {proxy.credentials}")
     head = "\r\n".join((*lines, "", "")).encode("ascii")
-    response = tunnel.send(head, b"", limit_s=None)
-    await response.wait_for_head()
-    if response.status not in _SUCCESS:
-        raise ProxyRefusedError(response.status, response.reason)
-    return tunnel.hand_over()
+    try:
+        response = tunnel.send(head, b"", limit_s=None)
+        await response.wait_for_head()
+        if response.status not in _SUCCESS:
+            raise ProxyRefusedError(response.status, response.reason)
+        return tunnel.hand_over()
+    except ConnectionLostError as error:
+        cause = ConnectionAbortedError(f"it did not answer CONNECT: {error}")
+        raise ConnectError(cause, is_of_proxy=True) from error
+    except ProtocolError as error:
+        cause = OSError(f"it answered CONNECT with something that is not HTTP: {error}")
+        raise ConnectError(cause, is_of_proxy=True) from error
 
 
 async def _trust(route: Route) -> ssl.SSLContext:
     if route.tls is not None:
         return route.tls
+    if default_trust.cache_info().currsize:
+        return default_trust()
     return await asyncio.to_thread(default_trust)  # a file of certificates takes tens of ms
 
 
@@ -226,8 +252,9 @@ async def _trust(route: Route) -> ssl.SSLContext:
 def default_trust() -> ssl.SSLContext:
     """Return the context that trusts the certificates of this machine.
 
-    To read a file of all certificates takes 30 ms. In a folder where their names are hashes they
-    are looked up when they are needed.
+    To load a file of all certificates takes 30 ms. In a folder where their names are hashes they
+    are looked up when they are needed. The folder alone is used only if nothing is in the file but
+    not in the folder, as where the file was replaced by one with another authority.
     """
     paths = ssl.get_default_verify_paths()
     is_enough = _has_all(paths.capath or "", paths.cafile or "")
@@ -237,10 +264,22 @@ def default_trust() -> ssl.SSLContext:
 
 
 def _has_all(folder: str, file: str) -> bool:
-    """Return whether a folder has as many certificates with hashes as a file has."""
+    """Return whether each certificate of a file is in a folder too, under the name of a hash."""
     if not folder or not file:
         return False
+    missing: set[bytes] = set()
     with suppress(OSError):
-        count = read_bytes(file).count(b"BEGIN CERTIFICATE")
-        return 0 < count <= sum(1 for _ in Path(folder).glob("*.[0-9]"))
+        missing = {_compact(each) for each in _CERTIFICATE.findall(read_bytes(file))}
+        if not missing:
+            return False
+        for path in Path(folder).glob("*.[0-9]"):
+            with suppress(OSError):  # a link to nothing
+                if first := _CERTIFICATE.search(read_bytes(path)):  # the hash is of the first one
+                    missing.discard(_compact(first[1]))
+        return not missing
     return False
+
+
+def _compact(text: bytes) -> bytes:
+    """Return Base64 without line ends."""
+    return b"".join(text.split())

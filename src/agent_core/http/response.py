@@ -97,6 +97,9 @@ class Response:
         self._loop = asyncio.get_running_loop()
         self._carrier: Carrier | None = carrier
         self._parser: HttpResponseParser | None = HttpResponseParser(self)
+        self._parser.set_dangerous_leniencies(  # servers that are written by hand do both
+            lenient_optional_cr_before_lf=True, lenient_spaces_after_chunk_size=True
+        )
         self._unused = 0
         self._head_size = 0
         self._ends_with_connection = False
@@ -158,7 +161,7 @@ class Response:
 
         Raises:
             TimeoutError: nothing has come for too long.
-            ConnectionLostError: the connection has ended before the body.
+            ConnectionLostError: the connection, or the body, has ended too early.
             ProtocolError: this is not HTTP, or not compressed as announced.
         """
         while True:
@@ -173,7 +176,11 @@ class Response:
             elif self._error is not None:
                 raise self._error
             elif self._is_complete:
-                return b""
+                if self._unpacker is None or self._unpacker.is_whole:
+                    return b""
+                said = "the response ended inside of its compressed data"
+                self._error = ConnectionLostError(said)
+                continue
             else:
                 await self._wait()
                 continue
@@ -291,6 +298,8 @@ class Response:
             self._silent_since = self._loop.time()
             return
         coding = self.headers.get("transfer-encoding")
+        if coding is not None and coding.lower() == "identity":  # of older servers: no coding
+            coding = None
         if coding is not None and coding.lower() != "chunked":
             raise ProtocolError(f"the transfer encoding {coding[:40]!r} is not known")
         is_sized = coding is not None or "content-length" in self.headers
@@ -380,20 +389,32 @@ class _Unpacker:
     def __init__(self, *, may_be_bare: bool) -> None:
         self._may_be_bare = may_be_bare
         self._rest = b""
+        self._is_full = False
         self._stream: Any = None
 
     @property
     def has_rest(self) -> bool:
-        """Return whether some of the data has not been unpacked yet."""
-        return bool(self._rest)
+        """Return whether some of the data may not have been unpacked yet."""
+        return bool(self._rest) or self._is_full
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether what has been unpacked may be all: nothing, or data with its end."""
+        return self._stream is None or self._stream.eof
 
     def unpack(self, data: bytes) -> bytes:
         """Return a piece of the body; the rest of the data comes with the next call.
+
+        Args:
+            data: more of the data; may be empty.
 
         Raises:
             ProtocolError: the data is damaged.
         """
         data, self._rest = self._rest + data, b""
+        self._is_full = False
+        if not data and self.is_whole:
+            return b""
         if self._stream is None:
             is_bare = self._may_be_bare and data[0] & 0x0F != zlib.DEFLATED
             self._stream = zlib.decompressobj(-zlib.MAX_WBITS if is_bare else _GZIP_OR_ZLIB)
@@ -406,4 +427,6 @@ class _Unpacker:
         except zlib.error as error:
             raise ProtocolError(f"the body is not compressed as announced: {error}") from error
         self._rest = self._stream.unconsumed_tail or self._stream.unused_data
+        # all of the data may be inside of zlib, with more to come out of it
+        self._is_full = len(piece) == MAX_UNPACKED and not self._stream.eof
         return piece

@@ -54,7 +54,16 @@ def port_of(url: str) -> int:
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with `cert.pem` and `key.pem`, for names below `test` and 127.0.0.1."""
-    folder = tmp_path_factory.mktemp("certificate")
+    return signed_by_itself(tmp_path_factory.mktemp("certificate"))
+
+
+@pytest.fixture(scope="module")
+def other_certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return signed_by_itself(tmp_path_factory.mktemp("certificate"))
+
+
+def signed_by_itself(folder: Path) -> Path:
+    """Put a certificate and its key into a folder, and return the folder."""
     names = "subjectAltName=DNS:model.test,DNS:proxy.test,IP:127.0.0.1"
     command = "openssl req -x509 -newkey rsa:2048 -nodes -keyout key.pem -out cert.pem"
     command += f" -subj /CN=t -addext {names}"
@@ -674,10 +683,6 @@ async def speaks_too_early(reader: asyncio.StreamReader, writer: asyncio.StreamW
         (answering(b"HTTP/1.1 407 \r\n\r\n"), ProxyRefusedError),
         (answering(b"HTTP/1.1 301 Away\r\nLocation: /\r\n\r\n"), ProxyRefusedError),
         (answering(b"HTTP/1.1 200 Connected\r\n\r\n"), ConnectError),
-        (answering(b"HTTP/1.1 200 Connected\r\n"), ConnectionLostError),
-        (answering(b"SSH-2.0-x\r\n"), ProtocolError),
-        (answering(), ConnectionLostError),
-        (speaks_too_early, ProtocolError),
     ],
 )
 async def test_a_proxy_that_does_not_lead_there_is_an_error(
@@ -689,6 +694,43 @@ async def test_a_proxy_that_does_not_lead_there_is_an_error(
             await fetched(client, "https://model.test/", route=Route(proxy=url))
         assert type(caught.value) is error
         await client.close()
+
+
+@together(
+    ("serve", "said"),
+    [
+        (answering(b"HTTP/1.1 200 Connected\r\n"), "did not answer CONNECT"),
+        (answering(), "did not answer CONNECT"),
+        (answering(b"SSH-2.0-x\r\n"), "not HTTP"),
+        (speaks_too_early, "not HTTP"),
+    ],
+)
+async def test_a_proxy_that_does_not_answer_with_http_is_an_error_of_the_proxy(
+    serve: Serve, said: str
+) -> None:
+    async with serving(serve) as url:
+        client = Client(headers={}, connect_s=20)
+        with pytest.raises(ConnectError, match=said) as caught:
+            await fetched(client, "https://model.test/", route=Route(proxy=url))
+        assert caught.value.is_of_proxy
+        await client.close()
+
+
+@pytest.mark.parametrize("way", ["direct", "tunnel"])
+async def test_the_dot_of_the_root_is_in_no_certificate(
+    way: str, certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def resolve(host: str, port: int) -> list[Place]:
+        return [(socket.AF_INET, ("127.0.0.1", port))]
+
+    monkeypatch.setattr(client_module, "resolve", resolve)
+    async with serving(answer_all, tls=serving_tls(certificate)) as url:
+        port = port_of(url)
+        async with WebProxy(port) as proxy:
+            route = Route(proxy=proxy.url if way == "tunnel" else None, tls=trusting(certificate))
+            client = Client(headers={})
+            assert await fetched(client, f"https://model.test.:{port}/", route=route) == b"hello"
+            await client.close()
 
 
 async def test_no_trust_is_built_before_the_first_encrypted_address() -> None:
@@ -707,17 +749,52 @@ async def test_no_trust_is_built_before_the_first_encrypted_address() -> None:
         await client.close()
 
 
-@together(("count", "is_looked_up"), [(1, True), (2, False), (0, False)])
+async def test_trust_that_is_built_needs_no_thread(
+    certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trusted = opening.default_trust()
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("a thread")
+
+    monkeypatch.setattr(asyncio, "to_thread", refuse)
+    async with serving(answer_all, tls=serving_tls(certificate)) as url:
+        client = Client(headers={})
+        with pytest.raises(ConnectError):
+            await fetched(client, url.replace("http:", "https:"))
+        await client.close()
+    assert opening.default_trust() is trusted
+
+
+@together(
+    ("in_file", "in_folder", "is_looked_up"),
+    [
+        ("a", ["a"], True),
+        ("a", ["b", "a"], True),
+        ("aa", ["a"], True),
+        ("ab", ["a"], False),
+        ("b", ["a"], False),
+        ("b", ["ab"], False),
+        ("", ["a"], False),
+        ("a", [], False),
+    ],
+)
 def test_certificates_of_this_machine_are_looked_up_in_a_folder_that_has_all_of_them(
-    count: int,
+    in_file: str,
+    in_folder: list[str],
     is_looked_up: bool,
     certificate: Path,
+    other_certificate: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    text = (certificate / "cert.pem").read_text()
-    (tmp_path / "all.pem").write_text(text * count)
-    (tmp_path / "0a1b2c3d.0").write_text(text)
+    texts = {"a": (certificate / "cert.pem").read_text()}
+    texts["b"] = (other_certificate / "cert.pem").read_text()
+    (tmp_path / "all.pem").write_text("# name\n".join(["", *(texts[each] for each in in_file)]))
+    for number, names in enumerate(in_folder):
+        text = "".join(texts[each] for each in names)
+        (tmp_path / f"0a1b2c3d.{number}").write_text(text.replace("\n", "\r\n"))
+    (tmp_path / "0a1b2c3d.9").symlink_to("nothing")
     none = ssl.get_default_verify_paths()
     paths = none._replace(cafile=str(tmp_path / "all.pem"), capath=str(tmp_path))
     monkeypatch.setattr(ssl, "get_default_verify_paths", lambda: paths)

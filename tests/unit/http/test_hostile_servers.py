@@ -10,7 +10,7 @@ import pytest
 from agent_core.http.client import Client
 from agent_core.http.errors import ConnectionLostError, HttpError, ProtocolError
 from agent_core.http.opening import Route
-from agent_core.http.response import MAX_HEAD
+from agent_core.http.response import MAX_HEAD, MAX_UNPACKED
 from raw_servers import answering, serving
 from tables import together
 
@@ -54,6 +54,13 @@ GOOD: dict[str, bytes] = {
     "a second response": SIZED + SIZED,
     "what follows": SIZED + b"garbage" * 100,
     "what follows the last one": OK + b"Connection: close\r\nContent-Length: 5\r\n\r\nhello" + b"!",
+    "line feeds only": b"HTTP/1.1 200 OK\nX:\nContent-Length: 5\n\nhello",
+    "blanks after a chunk size": OK
+    + b"Transfer-Encoding: chunked\r\n\r\n5  \r\nhello\r\n0 \r\n\r\n",
+    "no coding by name": OK + b"Transfer-Encoding: identity\r\n\r\nhello",
+    "compressed nothing before": OK
+    + b"Content-Encoding: gzip\r\nConnection: close\r\n\r\n"
+    + gzip.compress(b"") + PACKED,
     "an offer of HTTP/2": OK
     + b"Upgrade: h2,h2c\r\nConnection: Upgrade, Keep-Alive\r\nContent-Length: 5\r\n\r\nhello",
 }  # fmt: skip
@@ -94,6 +101,13 @@ BAD: dict[str, bytes] = {
     + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
     "chunks and a size": OK
     + b"Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+    "a size and no coding by name": OK
+    + b"Content-Length: 5\r\nTransfer-Encoding: identity\r\n\r\nhello",
+    "chunks and no coding by name": OK
+    + b"Transfer-Encoding: identity\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+    "a blank inside of a chunk size": OK
+    + b"Transfer-Encoding: chunked\r\n\r\n0 5\r\nhello\r\n0\r\n\r\n",
+    "a folded header after line feeds": b"HTTP/1.1 200 OK\nX: a\n b\nContent-Length: 5\n\nhello",
     "an unknown coding": OK + b"Transfer-Encoding: gzip\r\n\r\nhello",
     "two codings": OK + b"Transfer-Encoding: gzip, chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
     "two codings in two headers": OK
@@ -234,3 +248,31 @@ async def test_data_that_unpacks_to_much_more_is_unpacked_in_pieces() -> None:
         await client.close()
     assert sum(sizes) == 50_000_000
     assert max(sizes) <= 1024 * 1024
+
+
+@together("wbits", [-15, 15, 31])
+@together("size", [MAX_UNPACKED - 1, MAX_UNPACKED, MAX_UNPACKED + 20, 2 * MAX_UNPACKED + 99])
+async def test_nothing_is_lost_that_zlib_holds_back(wbits: int, size: int) -> None:
+    """Zlib may have taken all of the data while more than a piece is to come out of it."""
+    coding = b"gzip" if wbits > 15 else b"deflate"
+    packed = zlib.compress(bytes(size), wbits=wbits)
+    head = OK + b"Content-Encoding: %b\r\nContent-Length: %d\r\n\r\n" % (coding, len(packed))
+    assert len(await answered([head + packed])) == size
+    assert len(await answered([head, packed[:-1], packed[-1:]])) == size
+
+
+@together("coding", [b"gzip", b"deflate"])
+async def test_compressed_data_without_its_end_is_an_error(coding: bytes) -> None:
+    packed = gzip.compress(b"hello") if coding == b"gzip" else zlib.compress(b"hello")
+    for end in range(1, len(packed)):
+        sized = b"Content-Length: %d\r\n\r\n" % end
+        for framing in (sized, b"Connection: close\r\n\r\n"):
+            head = OK + b"Content-Encoding: %b\r\n" % coding + framing
+            with pytest.raises(ConnectionLostError, match="inside of its compressed data"):
+                await answered([head + packed[:end]])
+
+
+@together("head", [OK, b"HTTP/1.1 204 None\r\n"])
+async def test_no_data_at_all_is_an_empty_body(head: bytes) -> None:
+    head += b"Content-Encoding: gzip\r\nContent-Length: 0\r\n\r\n"
+    assert await answered([head]) == b""

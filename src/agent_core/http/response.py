@@ -185,7 +185,11 @@ class Response:
                 await self._wait()
                 continue
             if self._unpacker is not None:
-                block = self._unpacker.unpack(block)
+                try:
+                    block = self._unpacker.unpack(block)
+                except ProtocolError as error:
+                    self._error = error
+                    raise
             if block:
                 return block
 

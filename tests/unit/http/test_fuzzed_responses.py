@@ -4,9 +4,10 @@ import asyncio
 import gzip
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given, settings, strategies as st
 
-from agent_core.http.errors import HttpError
+from agent_core.http.errors import HttpError, ProtocolError
 from agent_core.http.response import MAX_HELD, Response
 from sweeps import examples
 
@@ -147,5 +148,21 @@ def test_a_body_that_is_not_read_pauses_the_connection_until_it_is() -> None:
         assert len(await response.read()) == MAX_HELD + 1
         assert not wire.is_paused
         response.close()
+
+    asyncio.run(run())
+
+
+def test_a_body_that_is_damaged_keeps_no_connection() -> None:
+    async def run() -> None:
+        wire = Wire()
+        response = Response(wire, limit_s=60)
+        response.feed(b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 5\r\n\r\n")
+        response.feed(b"hello")
+        response.unpack()
+        for _ in range(2):
+            with pytest.raises(ProtocolError):
+                await response.read()
+        response.close()
+        assert wire.released == [False]
 
     asyncio.run(run())

@@ -4,8 +4,10 @@ import asyncio
 import json
 import logging
 import re
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from http import HTTPStatus
 
 from msgspec import Struct
@@ -120,15 +122,17 @@ class _Clients:
     def __init__(self, look: Look, client_s: float) -> None:
         self._look = look
         self._client_s = client_s
-        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._oldest: deque[asyncio.Task[None]] = deque(maxlen=MOST_CLIENTS)
 
     def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer a client, in the place of the oldest one if there are too many."""
-        if len(self._tasks) >= MOST_CLIENTS:
-            next(iter(self._tasks)).cancel()
+        if len(self._oldest) == MOST_CLIENTS:
+            self._oldest[0].cancel()
         task = asyncio.create_task(self._serve(reader, writer))
-        self._tasks[task] = None
-        task.add_done_callback(self._tasks.pop)
+        self._tasks.add(task)
+        self._oldest.append(task)
+        task.add_done_callback(partial(self._leave, writer))
 
     async def close(self) -> None:
         """Close the remaining connections; unread answers are dropped."""
@@ -136,6 +140,13 @@ class _Clients:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _leave(self, writer: asyncio.StreamWriter, task: asyncio.Task[None]) -> None:
+        """Close a connection, even if its task was cancelled before it began."""
+        writer.transport.abort()
+        self._tasks.discard(task)
+        with suppress(ValueError):  # another client has taken its place
+            self._oldest.remove(task)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -148,8 +159,6 @@ class _Clients:
                 await writer.wait_closed()
         except (TimeoutError, OSError, asyncio.IncompleteReadError):
             pass  # it was too slow, or has gone
-        finally:
-            writer.transport.abort()
 
     async def _answer(self, reader: asyncio.StreamReader) -> tuple[bytes, _Answer]:
         """Read a request, and return its method and the answer."""

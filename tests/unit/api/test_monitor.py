@@ -335,6 +335,31 @@ async def test_idle_clients_give_their_place_to_others_and_keep_nothing_from_end
             assert await read_to_the_end(reader) == b""
 
 
+def is_connected(client: socket.socket) -> bool:
+    try:
+        client.recv(1)
+    except BlockingIOError:
+        return True
+    except ConnectionResetError:
+        return False
+    return False  # its end
+
+
+async def test_clients_that_come_all_at_once_are_limited_too() -> None:
+    async with serve_monitor(look, "127.0.0.1", 0) as port, AsyncExitStack() as stack:
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+        clients: list[socket.socket] = []
+        for _ in range(8):
+            for _ in range(40):  # the loop sees them all in one turn
+                client = socket.create_connection(("127.0.0.1", port))
+                client.setblocking(False)
+                clients.append(stack.enter_context(client))
+            async with session.get(f"http://127.0.0.1:{port}/healthz") as response:
+                assert response.status == 200  # all of them have been accepted
+        assert sum(map(is_connected, clients)) <= monitor.MOST_CLIENTS
+        assert is_connected(clients[-1])
+
+
 def test_the_page_about_workers_says_what_a_client_may_do() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert f"after {monitor.CLIENT_S:g} seconds" in page

@@ -33,7 +33,7 @@ help:
 	@echo "make picture    docs/terminal.svg and docs/images/ anew, the terminal and the console of real runs"
 	@echo "make bench   cost per run, turn and chunk, beside a bare loop and other frameworks"
 	@echo "make guard   CPU beside a bare loop, held to bounds; about a minute"
-	@echo "make performance  measure all of that and the cost of many things, into docs/performance.md"
+	@echo "make performance  measure all of that and the cost of many things, into docs/performance.md; PEERS=folder adds command lines"
 	@echo "make conformance  the public MCP suite against our client; ARGS='--scenario initialize'"
 	@echo "make dist    the wheel, the source distribution and a list of parts (SBOM), in dist/; tried in a new environment"
 	@echo "make clean   remove the virtual environment and everything that was built"
@@ -139,10 +139,15 @@ guard: $(READY)
 MEASURED := bench/results/performance.json
 performance: $(READY)
 	rm -f $(MEASURED)
-	$(BIN)/python bench/compare.py -o $(MEASURED) -s import,cold,seq-db,loop-db,loop200-db,conc,stream2k,stream,memory $(ARGS)
+	$(BIN)/python bench/compare.py -o $(MEASURED) -s import,cold,seq-db,next-db,loop-db,loop200-db,conc,stream2k,stream,memory $(ARGS)
 	$(BIN)/python bench/scale.py
 	$(BIN)/python bench/page.py
 	$(BIN)/python bench/console.py
+ifdef PEERS
+	$(PYTHON) -m venv --clear $(PEERS)/soong
+	$(PEERS)/soong/bin/python -m pip install --quiet --disable-pip-version-check . -c constraints.txt
+	$(BIN)/python bench/command_lines/run.py --install $(PEERS) --page
+endif
 
 dist: $(READY_DIST)
 	rm -rf dist

@@ -29,6 +29,7 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import date
 from pathlib import Path
 from statistics import median
 from time import perf_counter, process_time
@@ -156,6 +157,18 @@ async def sequential(bench, count=100, warm=20):
         await bench.run()
     wall, cpu = perf_counter() - wall, process_time() - cpu
     return {"runs_per_s": count / wall, "wall_ms": wall / count * 1e3, "cpu_ms": cpu / count * 1e3}
+
+
+async def next_message(bench, count=20, warm=5):
+    """Messages of one session: a turn each, over the history of those before."""
+    await bench.setup(0, WORDS)
+    cpu = 0
+    for number in range(warm + count):
+        if number == warm:
+            cpu = process_time()
+        bench.sid = 0  # the session of the message before
+        await bench.run()
+    return {"cpu_ms": (process_time() - cpu) / count * 1e3}
 
 
 async def loop(bench, turns=50):
@@ -289,6 +302,7 @@ SCENARIOS = {  # name: (function, parameters, with the session store)
     "stream2k": ("stream", {"chunks": 2_000}, False),
     "stream": ("stream", {}, False),
     "seq-db": ("sequential", {}, True),
+    "next-db": ("next_message", {}, True),
     "loop-db": ("loop", {}, True),
     "loop200": ("loop", {"turns": 200}, False),
     "loop200-db": ("loop", {"turns": 200}, True),
@@ -401,6 +415,7 @@ def versions(name):
 def measure(name, args, url, server, results):
     repeats, timeout = args.repeats, args.timeout
     mine = results.setdefault(name, {"versions": versions(name), "scenarios": {}})
+    mine["measured"] = date.today().isoformat()
     stored = "STORE" in constants(name) or name.startswith("raw")
     for scenario in args.scenarios.split(","):
         if SCENARIOS[scenario] and SCENARIOS[scenario][2] and not stored:
@@ -457,6 +472,7 @@ TABLES = {  # title: [(column, scenario, key)]
         ("CPU ms", "seq", "cpu_ms"),
         ("CPU ms, stored", "seq-db", "cpu_ms"),
         ("wall ms, stored", "seq-db", "wall_ms"),
+        ("next message, CPU ms, stored", "next-db", "cpu_ms"),
     ],
     "50 tool turns in one run": [
         ("wall ms", "loop", "wall_ms"),

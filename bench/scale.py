@@ -4,8 +4,8 @@
     python scale.py -r 1 tools memories # quick look at two curves
 
 Each point comes from a process of its own: set up with that much, warmed up, measured; the median
-of the repeats is kept. The curves of histories, sessions and tools go through the model server of
-`bench.py`; `raw` is the bare loop beside ours.
+of the repeats is kept. Runs go through the model server of `bench.py`. Each curve has a floor, whose
+name begins with `bare`: the bare loop, or the same data read with the standard library alone.
 """
 
 # pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false
@@ -13,9 +13,12 @@ of the repeats is kept. The curves of histories, sessions and tools go through t
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import random
+import re
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -29,6 +32,8 @@ from compare import LIMIT, OURS, install
 
 HERE = Path(__file__).resolve().parent
 OUTPUT = HERE / "results" / "scale.json"
+FLOOR = "bare"
+LOOP = f"{FLOOR} loop"
 WORDS = [
     f"{stem}{end}"
     for stem in "data server night copy index page table model agent write plan store".split()
@@ -61,11 +66,11 @@ async def history(turns, url, folder, name):
     return result["tail_cpu_ms"]
 
 
-async def run_cost(url, folder, prepare=lambda runtime: None, count=40):
-    """A stored run with one tool call."""
-    measured = bench.Bench(OURS, url, f"{folder}/bench.db")
-    await measured.setup(1, bench.WORDS)
-    prepare(measured.ctx.runtime)
+async def run_cost(url, folder, prepare=lambda measured: None, count=40, name=OURS, turns=1):
+    """A stored run, with one tool call; `prepare` is given what runs it."""
+    measured = bench.Bench(name, url, f"{folder}/bench.db")
+    await measured.setup(turns, bench.WORDS)
+    prepare(measured)
     for _ in range(10):
         await measured.run()
     start = process_time()
@@ -104,11 +109,21 @@ async def sessions(count, url, folder):
     return {"a stored run": run, "a page of the list": min(listed)}
 
 
+async def bare_sessions(count, url, folder, name):
+    """A run of the bare loop beside so many messages in its table."""
+
+    def fill(measured):
+        for number in range(count):
+            measured.ctx[1].append(f"s{number}", {"role": "user", "content": "go"})
+
+    return await run_cost(url, folder, fill, name=name)
+
+
 async def tools(count, url, folder):
     """A run that is offered so many tools: every request has all their definitions."""
     from agent_core import tool
 
-    def register(runtime):
+    def register(measured):
         for number in range(count - 1):
 
             async def look_up(place: str, limit: int = 10) -> str:
@@ -116,9 +131,41 @@ async def tools(count, url, folder):
                 return place
 
             look_up.__name__ = f"look_up_{number}"
-            runtime.register_tool(tool(permission="readonly")(look_up))
+            measured.ctx.runtime.register_tool(tool(permission="readonly")(look_up))
 
     return await run_cost(url, folder, register, 20)
+
+
+async def bare_tools(count, url, folder, name):
+    """A run of the bare loop whose requests have so many definitions."""
+
+    def offer(measured):
+        (defined,) = measured.agent.tools
+        look_up = {**defined["function"], "name": "look_up"}
+        others = [{"type": "function", "function": look_up} for _ in range(count - 1)]
+        measured.agent.tools = [defined, *others]
+
+    return await run_cost(url, folder, offer, 20, name)
+
+
+def make_folders(project, count, files):
+    """Fill a project with folders below folders, each with so many files."""
+    for number in range(count):
+        place = project / f"area{number % 7}" / f"part{number % 61}" / f"folder{number}"
+        place.mkdir(parents=True)
+        for name in range(files):
+            (place / f"file{name}.py").touch()
+
+
+async def messages(count, url, folder):
+    """A message in a project of so many folders, once those before it have read them."""
+    fill = lambda measured: make_folders(measured.ctx.project, count, files=1)
+    return await run_cost(url, folder, fill, 20, turns=0)
+
+
+async def bare_messages(count, url, folder, name):
+    """A message of the bare loop, which looks at no project."""
+    return await run_cost(url, folder, count=20, name=name, turns=0)
 
 
 def definitions(count):
@@ -148,7 +195,15 @@ def definitions(count):
     servers = McpTools({}, ToolsConfig())
     servers._servers["big"] = Server()
     asyncio.run(servers.tools())
-    return {"the first run": first, "a later run": timed(5, lambda: asyncio.run(servers.tools()))}
+    sent = [
+        json.dumps({"name": f"tool_{number}", "description": "Looks.", "inputSchema": schema})
+        for number in range(count)
+    ]
+    return {
+        "the first run": first,
+        "a later run": timed(5, lambda: asyncio.run(servers.tools())),
+        f"{FLOOR} JSON": timed(5, lambda: [json.loads(each) for each in sent]),
+    }
 
 
 def tree(count, folder):
@@ -163,13 +218,9 @@ def tree(count, folder):
     home, project = Path(folder, "home").resolve(), Path(folder, "project").resolve()
     home.mkdir()
     (home / "config.toml").write_text('[model]\nprovider = "scripted"\nname = "x"\n')
-    for number in range(count):
-        place = project / f"area{number % 7}" / f"part{number % 61}" / f"folder{number}"
-        place.mkdir(parents=True)
-        for name in range(10):
-            (place / f"file{name}.py").touch()
-        if number % 40 == 0:
-            (place / "AGENTS.md").write_text("---\ndescription: this part\n---\n")
+    make_folders(project, count, files=10)
+    for place in list(project.glob("*/*/*"))[::40]:
+        (place / "AGENTS.md").write_text("---\ndescription: this part\n---\n")
     (project / ".gitignore").write_text("*.pyc\nlogs/\n/site\n")
     policy = PathPolicy.of(read_setup(project, home_dir=home))
     arguments = SimpleNamespace(recursive=True, limit=1000)
@@ -190,6 +241,7 @@ def tree(count, folder):
         "scan for instructions": scan,
         "a later scan": again,
         "recursive listing, 1,000 entries": listing,
+        f"{FLOOR} walk": timed(5, lambda: sum(1 for _ in os.walk(project))),
     }
 
 
@@ -234,6 +286,7 @@ def memories(count, folder):
     return {
         "the first recall": first,
         "a later recall": timed(5, lambda: recall(known, "who plans the tables of word18?")),
+        f"{FLOOR} reading": timed(5, lambda: [p.read_text() for p in root.rglob("*.md")]),
     }
 
 
@@ -256,7 +309,11 @@ def pages(count, folder):
                 found.append((process_time() - start) * 1e3)
         return {"a search": median(found), "saving a page": saved}
 
-    return asyncio.run(main())
+    costs = asyncio.run(main())
+    with contextlib.closing(sqlite3.connect(f"{folder}/pages.db")) as database:
+        tables = database.execute("select name from sqlite_schema where type = 'table'").fetchall()
+        read = lambda: [database.execute(f'select * from "{n}"').fetchall() for (n,) in tables]
+        return {**costs, f"{FLOOR} reading": timed(5, read)}
 
 
 def templates(count):
@@ -264,7 +321,10 @@ def templates(count):
     from agcore.prompt import PromptTemplate
 
     source = "{{#if a}}\n{{a}}\n{{/if}}\n" * count
-    return timed(5, lambda: PromptTemplate("t", source))
+    return {
+        "reading it": timed(5, lambda: PromptTemplate("t", source)),
+        f"{FLOOR} split": timed(5, lambda: re.split(r"(\{\{[^}]*\}\})", source)),
+    }
 
 
 CURVES = {  # name: (title, what is counted, amounts, {series: (function, needs)})
@@ -272,19 +332,25 @@ CURVES = {  # name: (title, what is counted, amounts, {series: (function, needs)
         "A late turn of one run, stored",
         "turns before it",
         (10, 50, 200, 500, 1000),
-        {"agent_core": (history, OURS), "bare loop": (history, LIMIT)},
+        {"agent_core": (history, OURS), LOOP: (history, LIMIT)},
     ),
     "sessions": (
         "Beside many sessions",
         "sessions in the database",
         (10, 100, 1000, 10_000),
-        {"": (sessions, "url")},
+        {"": (sessions, "url"), LOOP: (bare_sessions, LIMIT)},
     ),
     "tools": (
         "A stored run, offered many tools",
         "tools, all defined in every request",
         (1, 10, 50, 100, 500),
-        {"a stored run": (tools, "url")},
+        {"a stored run": (tools, "url"), LOOP: (bare_tools, LIMIT)},
+    ),
+    "messages": (
+        "A message in a large project",
+        "folders of the project",
+        (10, 100, 1000, 10_000, 20_000),
+        {"a message": (messages, "url"), LOOP: (bare_messages, LIMIT)},
     ),
     "definitions": (
         "Tools of MCP servers",
@@ -314,7 +380,7 @@ CURVES = {  # name: (title, what is counted, amounts, {series: (function, needs)
         "Templates of the toolkit",
         "conditions in a template",
         (1000, 4000, 16_000),
-        {"reading it": (templates, None)},
+        {"": (templates, None)},
     ),
 }
 

@@ -34,14 +34,20 @@ class Log:
     def append(self, sid, message):
         self.db.execute("insert into log(sid, body) values (?, ?)", (sid, orjson.dumps(message)))
 
+    def read(self, sid):
+        rows = self.db.execute("select body from log where sid = ? order by id", (sid,))
+        return [orjson.loads(body) for (body,) in rows]
+
 
 class Agent:
     def __init__(self, client, tools, log=None):
         self.client, self.tools, self.log = client, tools, log
         self.functions = {t["function"]["name"]: add for t in tools}
+        self.last = None
 
     async def run(self, prompt, sid, on_text):
-        history = []
+        history = self.log.read(sid) if self.log and sid == self.last else []
+        self.last = sid
 
         def keep(message):
             history.append(message)

@@ -10,6 +10,7 @@ VENV ?= .venv-$(shell $(PYTHON) -c '$(VERSION)')
 endif
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+READY_PACKAGE := $(VENV)/.ready-package
 READY_LOCAL := $(VENV)/.ready-local
 READY_DOCS := $(VENV)/.ready-docs
 READY_DIST := $(VENV)/.ready-dist
@@ -38,13 +39,25 @@ help:
 	@echo "make dist    the wheel, the source distribution and a list of parts (SBOM), in dist/; tried in a new environment"
 	@echo "make clean   remove the virtual environment and everything that was built"
 
-$(READY): pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed" if sys.version_info < (3, 11) else 0)'
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
-	touch $@
+# Says what is installed, where and for how long, and creates the environment.
+define BEGIN_INSTALLING
+@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed" if sys.version_info < (3, 11) else 0)'
+@echo "Installing $(1) into $(VENV); only the first time, $(2)."
+@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+endef
 
-$(READY_LOCAL): $(READY)
+$(READY): pyproject.toml constraints.txt
+	$(call BEGIN_INSTALLING,the package and the tools of its developers,one to three minutes)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
+	touch $(READY_PACKAGE) $@
+
+$(READY_PACKAGE): pyproject.toml constraints.txt
+	$(call BEGIN_INSTALLING,the package alone,half a minute to one minute)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e . -c constraints.txt
+	@touch $@
+
+$(READY_LOCAL): $(READY_PACKAGE)
+	@echo "Installing the extra 'local'; only the first time."
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[local]' -c constraints.txt
 	touch $@
 
@@ -56,7 +69,7 @@ $(READY_DIST): $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dist]' -c constraints.txt
 	touch $@
 
-demo: $(if $(MODEL),$(READY_LOCAL),$(READY))
+demo: $(if $(MODEL),$(READY_LOCAL),$(READY_PACKAGE))
 	@$(BIN)/python examples/demo.py $(if $(MODEL),--model '$(MODEL)') $(if $(DEMO_HOME),--home '$(DEMO_HOME)')
 
 # At most three tests that fail are run once more, and the summary shows how each failed.

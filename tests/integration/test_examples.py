@@ -112,6 +112,20 @@ runpy.run_path({str(ROOT / "examples" / "demo.py")!r}, run_name="__main__")
     )
 
 
+def test_make_demo_installs_the_package_alone_and_says_so(tmp_path: Path) -> None:
+    make = ["make", "--dry-run", f"VENV={tmp_path}", f"PYTHON={sys.executable}"]
+    tried = {
+        target: subprocess.run(  # noqa: S603 - the Makefile of this repository
+            [*make, target], cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout
+        for target in ("demo", "test")
+    }
+    assert "[dev]" not in tried["demo"]
+    assert "[dev]" in tried["test"]
+    for recipe in tried.values():
+        assert f"into {tmp_path}; only the first time" in recipe
+
+
 def test_the_demo_tells_where_its_session_is_only_if_there_is_one(tmp_path: Path) -> None:
     played = demo(folder=tmp_path / "bin")
     assert played.returncode == 0, played.stderr

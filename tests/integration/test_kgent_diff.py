@@ -119,6 +119,30 @@ def test_equal_runs_of_the_mock_are_the_same(tmp_path: Path) -> None:
     assert compare_runs(*roots) == []
 
 
+@pytest.mark.parametrize("printed", ["pwd", "pwd; exit 3", "pwd; sleep 9"])
+def test_a_longer_path_in_a_result_is_no_difference(tmp_path: Path, printed: str) -> None:
+    argv = {"argv": ["sh", "-c", printed], "timeout_seconds": 1 if "sleep" in printed else 60}
+    script = [calls("run_command", **argv).model_dump(mode="json"), "Done."]
+    roots = [tmp_path / place / "run" for place in PLACES]
+    for root in roots:
+        model = {"model": {"provider": "scripted", "name": "m", "path": "script.json"}}
+        path = a_profile(root.parent, "core", "", **model)
+        (root.parent / "script.json").write_text(json.dumps(script), encoding="utf-8")
+        run(path, "Report.", RunOptions(sandbox=root))
+    counted = [json.loads((root / "run.json").read_bytes())["usage"] for root in roots]
+    assert counted[0]["input_tokens"] != counted[1]["input_tokens"]
+    assert compare_runs(*roots) == []
+
+
+def test_tokens_and_cost_of_equal_messages_are_no_difference(tmp_path: Path) -> None:
+    used = (
+        Usage(input_tokens=10, output_tokens=2, cost=0.1),
+        Usage(input_tokens=11, cache_read_tokens=8, output_tokens=3, cost=0.2),
+    )
+    one, other = conduct(tmp_path, *([Says(text="Yes.", usage=usage)] for usage in used))
+    assert areas(one, other) == {}
+
+
 def test_an_external_memory_gives_new_ids_to_equal_memories(tmp_path: Path) -> None:
     script: list[Reply] = [calls("write_memory", content="rain"), "Done."]
     memory = {"memory": {"provider": "sqlite:memory.db", "write_mode": "external"}}
@@ -176,10 +200,10 @@ CONTRADICTIONS: dict[str, tuple[list[Reply], list[Reply], set[str]]] = {
         [Calls(calls=[ScriptedCall(name="list_skills")], text="I do not look."), "Yes."],
         {"conversation"},
     ),
-    "the tokens": (
-        [Says(text="Yes.", usage=Usage(input_tokens=10, output_tokens=2))],
-        [Says(text="Yes.", usage=Usage(input_tokens=11, output_tokens=2))],
-        {"run"},
+    "the model calls": (
+        [calls("list_skills"), "Yes."],
+        ["Yes."],
+        {"run", "conversation", "records"},
     ),
     "a deliverable": (
         [calls("write_file", path="deliverables/report.md", content=f"{LONG}a"), "Yes."],

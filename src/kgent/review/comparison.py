@@ -30,7 +30,7 @@ MAX_DIFF_BYTES = 500_000
 MAX_DIFF_LINES = 5000
 _FACTS = {
     *("status", "failure_reason", "config_fingerprint", "program", "engine", "model", "counts"),
-    *("parameters", "usage", "cost", "found", "missing", "invalid", "checks"),
+    *("parameters", "usage", "found", "missing", "invalid", "checks"),
 }
 _CALL_FACTS = {
     *("tool_name", "action", "status", "args_summary", "result_summary", "artifacts", "error"),
@@ -177,6 +177,8 @@ def _fact_lines(side: RunTexts) -> list[str]:
     facts = side.report.state.model_dump(mode="json", include=_FACTS)
     for check in facts["checks"]:
         del check["output"]  # what a check that passed has printed does not count
+    for name in [name for name in facts["usage"] if name.endswith("_tokens")]:
+        del facts["usage"][name]
     return side.json_lines(facts)
 
 

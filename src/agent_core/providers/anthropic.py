@@ -25,8 +25,6 @@ from agent_core.providers.reply import (
     ReplyAccumulator,
     WholePart,
     index_of,
-    items,
-    table,
     text,
 )
 from agent_core.providers.requests import (
@@ -47,6 +45,7 @@ from agent_core.providers.requests import (
     wire_name,
 )
 from agent_core.providers.usage import cached_usage, count, merge_reports
+from agent_core.text.json_text import JsonObject, JsonValue, table, tables
 from agent_core.types import (
     CitationBlock,
     ContentBlock,
@@ -83,7 +82,7 @@ KNOWN_OPTIONS = frozenset(
 class _Use(Struct):
     """A use of a tool of the service, whose input arrives in pieces."""
 
-    item: dict[str, Any]
+    item: JsonObject
     part: WholePart
     pieces: list[str] = field(default_factory=list[str])
 
@@ -94,7 +93,7 @@ class _Segment(Struct):
     part: ProseDraft
     start: int
     end: int | None = None
-    cited: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    cited: list[JsonObject] = field(default_factory=list[JsonObject])
 
 
 class AnthropicEvents(ChunkParser):
@@ -120,9 +119,9 @@ class AnthropicEvents(ChunkParser):
         self._answered: set[str] = set()
         self._texts: dict[int, _Segment] = {}
         self._is_cited = False
-        self._usage: dict[str, Any] = {}
+        self._usage: JsonObject = {}
 
-    def read(self, chunk: dict[str, Any]) -> None:
+    def read(self, chunk: JsonObject) -> None:
         """Process one event."""
         match chunk.get("type"):
             case "content_block_delta":
@@ -165,20 +164,20 @@ class AnthropicEvents(ChunkParser):
         details = table(raw.get("output_tokens_details"))
         return usage.model_copy(update={"reasoning_tokens": count(details.get("thinking_tokens"))})
 
-    def _take_whole(self, message: dict[str, Any]) -> None:
+    def _take_whole(self, message: JsonObject) -> None:
         """Process a message, which some gateways send with all its blocks."""
         self._usage = merge_reports(self._usage, message.get("usage"))
         self.raw_stop = text(message.get("stop_reason")) or self.raw_stop
-        for place, block in enumerate(items(message.get("content"))):
+        for place, block in enumerate(tables(message.get("content"))):
             self._open(place, block)
 
-    def _open(self, index: Any, block: dict[str, Any]) -> None:
+    def _open(self, index: Any, block: JsonObject) -> None:
         draft = self.draft
         match block.get("type"):
             case "text":
                 part: ProseDraft | CallDraft = self._open_text(index_of(index))
                 draft.feed(part, text(block.get("text")))
-                for cited in items(block.get("citations")):
+                for cited in tables(block.get("citations")):
                     self._cite(index, cited)
             case "server_tool_use" if block.get("name"):
                 use = self._uses[index_of(index)] = _Use(block, WholePart())
@@ -230,7 +229,7 @@ class AnthropicEvents(ChunkParser):
         self._texts[index] = _Segment(part, part.length)
         return part
 
-    def _cite(self, index: Any, cited: dict[str, Any]) -> None:
+    def _cite(self, index: Any, cited: JsonObject) -> None:
         if cited:
             self._is_cited = True
             self._texts[index_of(index)].cited.append(cited)
@@ -271,7 +270,7 @@ class AnthropicEvents(ChunkParser):
             ]
         self.draft.keep(parts)
 
-    def _read_delta(self, index: Any, delta: dict[str, Any]) -> None:
+    def _read_delta(self, index: Any, delta: JsonObject) -> None:
         if (use := self._uses.get(index_of(index))) is not None:
             use.pieces.append(text(delta.get("partial_json")))
             return
@@ -294,7 +293,7 @@ class AnthropicEvents(ChunkParser):
             case _:
                 pass
 
-    def _open_unstarted(self, index: int, delta: dict[str, Any]) -> ProseDraft | None:
+    def _open_unstarted(self, index: int, delta: JsonObject) -> ProseDraft | None:
         """Return the block of a delta whose start was left out; it follows the last block."""
         kind = delta.get("type")
         last = max(self._blocks.keys() | self._foreign, default=-1)
@@ -344,7 +343,7 @@ class AnthropicProvider(HttpProvider):
         "anthropic-version": API_VERSION,
     }
     key_header = ("x-api-key", "")
-    provider_tools: Mapping[str, Any] = {
+    provider_tools: Mapping[str, JsonValue] = {
         "web_search": {"name": "web_search", "type": "web_search_20250305"},
         "web_fetch": {"name": "web_fetch", "type": "web_fetch_20250910"},
         "code_execution": {"name": "code_execution", "type": "code_execution_20250825"},
@@ -359,13 +358,13 @@ class AnthropicProvider(HttpProvider):
         """Return whether model and schema allow it: Claude from Opus 4.1 and Sonnet 4.5 on."""
         return holds_claude_to(request)
 
-    def named(self, model: str) -> dict[str, Any]:
+    def named(self, model: str) -> JsonObject:
         """Return the fields that name the model."""
         return {"model": model}
 
-    def write_body(self, request: ModelRequest, options: dict[str, Any], called: Called) -> bytes:
+    def write_body(self, request: ModelRequest, options: JsonObject, called: Called) -> bytes:
         """Write a Messages body."""
-        extra = options.pop(EXTRA_BODY, {})
+        extra = table(options.pop(EXTRA_BODY, None))
         head = self._head(request, options)
         if request.output is not None:
             written = ANTHROPIC.of(request.output.output_schema)
@@ -411,13 +410,14 @@ class AnthropicProvider(HttpProvider):
             messages[place] = written[place].marked()
         return body_of(fields, {"tools": tools, "system": system, "messages": messages})
 
-    def _head(self, request: ModelRequest, options: dict[str, Any]) -> dict[str, Any]:
+    def _head(self, request: ModelRequest, options: JsonObject) -> JsonObject:
         """Return limits, temperature and, unless a call is forced, thinking."""
+        limit = request.max_output_tokens or self._config.max_output_tokens
         head = sampling_fields(self._config, request, "max_tokens")
         if "thinking" in options or request.tool_choice not in {None, "auto", "none"}:
             return head
         effort = effort_of(self._config, request)
-        head |= thinking_fields(effort, request.model, head["max_tokens"])
+        head |= thinking_fields(effort, request.model, limit)
         budgeted = "budget_tokens" in table(head.get("thinking"))
         is_shown = self._forms.of(request.model).reasoning != "never"
         if budgeted and not may_think(request, self.provider, is_shown=is_shown):
@@ -425,7 +425,9 @@ class AnthropicProvider(HttpProvider):
         if table(head.get("thinking")).get("type") in {"enabled", "adaptive"}:
             head.pop("temperature", None)  # refused beside thinking
         if "output_config" in head and "output_config" in options:
-            options["output_config"] = {**head["output_config"], **table(options["output_config"])}
+            options["output_config"] = table(head["output_config"]) | table(
+                options["output_config"]
+            )
         return head
 
     def _write_message(
@@ -436,7 +438,7 @@ class AnthropicProvider(HttpProvider):
         if not written:
             return None
         is_user = message.role is not Role.ASSISTANT
-        has_thought = any("thinking" in each["type"] for each in written)
+        has_thought = any("thinking" in text(each["type"]) for each in written)
         if reasoning == "always" and not (is_user or has_thought):
             written.insert(0, {"type": "thinking", "thinking": "", "signature": ""})
         blocks = list(map(jsontext.dump, written))
@@ -447,7 +449,7 @@ class AnthropicProvider(HttpProvider):
 
 def write_blocks(
     message: ModelMessage, provider: str, model: str, reasoning: ReasoningHistory
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[JsonObject]:
     """Write the content of a message.
 
     Args:
@@ -485,7 +487,7 @@ def write_blocks(
 
 def _write_other(
     block: ContentBlock, message: ModelMessage, provider: str, model: str
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[JsonObject]:
     """Write a text, or what the service has sent about a tool of its own."""
     if isinstance(block, ProviderToolBlock):
         if item := opaque_item(block, provider, model):
@@ -508,10 +510,10 @@ def _write_other(
 
 
 def _write_cited(
-    block: TextBlock, found: Iterable[tuple[tuple[int, int], dict[str, Any]]]
-) -> Iterator[dict[str, Any]]:
+    block: TextBlock, found: Iterable[tuple[tuple[int, int], JsonObject]]
+) -> Iterator[JsonObject]:
     """Write a text in the pieces that the service has cited sources for."""
-    cited: dict[tuple[int, int], list[dict[str, Any]]] = {}
+    cited: dict[tuple[int, int], list[JsonObject]] = {}
     for place, raw in found:
         cited.setdefault(place, []).append(raw)
     written = 0
@@ -536,7 +538,7 @@ def _tool_name(name: str) -> str:
 
 def _described(content: Any) -> str:
     """Return what a tool of the service has found or printed, for people."""
-    if pages := [each for each in items(content) if each.get("url")]:
+    if pages := [each for each in tables(content) if each.get("url")]:
         return sources_text([(text(each.get("title")), text(each.get("url"))) for each in pages])
     found = table(content)
     if code := text(found.get("error_code")):
@@ -570,7 +572,7 @@ _LEAST_BUDGET = 1024
 _SHARES = {"low": 0.25, "medium": 0.5, "high": 0.75}
 
 
-def thinking_fields(effort: str | None, model: str, max_tokens: int) -> dict[str, Any]:
+def thinking_fields(effort: str | None, model: str, max_tokens: int) -> JsonObject:
     """Return the fields for the amount of thinking; a budget is a share of the reply's tokens.
 
     A reply too short for the smallest budget is made without thinking.
@@ -612,7 +614,7 @@ def may_think(request: ModelRequest, provider: str, *, is_shown: bool = True) ->
     )
 
 
-def _write_thought(block: ReasoningBlock, *, takes_unsigned: bool) -> Iterator[dict[str, Any]]:
+def _write_thought(block: ReasoningBlock, *, takes_unsigned: bool) -> Iterator[JsonObject]:
     if redacted := text(block.metadata.get("redacted_thinking")):
         yield {"type": "redacted_thinking", "data": redacted}
     elif block.signature:
@@ -631,15 +633,15 @@ def _write_tool(tool: ToolDefinition) -> bytes:
     )
 
 
-def _write_image(block: ImageBlock) -> dict[str, Any]:
+def _write_image(block: ImageBlock) -> JsonObject:
     source = {"type": "base64", "media_type": block.mime_type, "data": block.data}
     return {"type": "document" if block.is_document else "image", "source": source}
 
 
-def _write_result(result: ToolResultBlock) -> dict[str, Any]:
+def _write_result(result: ToolResultBlock) -> JsonObject:
     images = images_of(result)
     answer = text_beside_images(result)
-    written: dict[str, Any] = {
+    written: JsonObject = {
         "type": "tool_result",
         "tool_use_id": safe_id(result.tool_call_id),
         "content": answer,

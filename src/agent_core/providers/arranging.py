@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from agent_core.providers.histories import DEMAND, HistoryForm, RoleOrder
 from agent_core.providers.requests import images_label, images_of
+from agent_core.text.json_text import JsonObject, JsonValue
 from agent_core.types import (
     ContentBlock,
     ModelMessage,
@@ -44,15 +45,15 @@ class HistoryForms:
         """Return the accepted form of a model."""
         return self._known.get(model, self._usual)
 
-    def tries(self, details: Mapping[str, Any], model: str) -> Iterator[None]:
+    def tries(self, details: Mapping[str, JsonValue], model: str) -> Iterator[None]:
         """Change the form as the details of a refusal demand, to each further form in turn.
 
         The form is the one before again when there is no further one. None is tried twice, so that
         refusals cannot alternate for ever.
         """
-        demand = cast("dict[str, Any]", details.get(DEMAND) or {})
+        demand = cast("JsonObject", details.get(DEMAND) or {})
         before = self.of(model)
-        changes: list[dict[str, Any]] = [demand] if demand else []
+        changes: list[JsonObject] = [demand] if demand else []
         if asked := demand.get("order"):
             least = max(_ORDERS.index(before.order) + 1, _ORDERS.index(asked))
             changes = [{"order": order} for order in _ORDERS[least:]]

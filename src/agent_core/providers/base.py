@@ -14,6 +14,7 @@ from agent_core.config.services import COMPATIBLE, provider_named
 from agent_core.errors import ConfigError, ErrorCode
 from agent_core.loading import without_collection
 from agent_core.text import kind_of
+from agent_core.text.json_text import JsonObject, JsonValue
 from agent_core.types import ModelEvent, ModelRequest
 
 
@@ -190,7 +191,7 @@ class ProviderRegistry:
             with without_collection():
                 adapter = import_module(module)
             return getattr(adapter, name)(config)
-        details: dict[str, Any] = {"provider": config.provider}
+        details: JsonObject = {"provider": config.provider}
         factory = self._registered.get(config.provider)
         if factory is None:
             factory, details["distribution"] = self._installed(config.provider)
@@ -233,7 +234,7 @@ class ProviderRegistry:
             for point in points
             if point.name == key
         }
-        details: dict[str, Any] = {"provider": key}
+        details: JsonObject = {"provider": key}
         if not found:
             known = sorted({*self.keys, *points.names})
             raise ConfigError(
@@ -272,6 +273,6 @@ class ProviderRegistry:
         return cast("ProviderFactory", factory), distribution
 
 
-def _from(details: Mapping[str, Any]) -> str:
+def _from(details: Mapping[str, JsonValue]) -> str:
     distribution = details.get("distribution")
     return f" of the distribution {distribution}" if distribution else ""

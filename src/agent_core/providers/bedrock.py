@@ -27,8 +27,6 @@ from agent_core.providers.reply import (
     ProseDraft,
     ReplyAccumulator,
     index_of,
-    items,
-    table,
     text,
 )
 from agent_core.providers.requests import (
@@ -52,6 +50,7 @@ from agent_core.providers.requests import (
     wire_name,
 )
 from agent_core.providers.usage import cached_usage, count, merge_reports
+from agent_core.text.json_text import JsonObject, table, tables
 from agent_core.types import (
     ImageBlock,
     ModelMessage,
@@ -86,7 +85,7 @@ _CACHES_PROMPTS = re.compile(
 )
 _RICH_RESULTS = re.compile(r"anthropic\.claude-|amazon\.nova-")
 """Models that accept pictures and a status in results."""
-_CHOICES: Mapping[str, dict[str, Any]] = {"auto": {"auto": {}}, "required": {"any": {}}}
+_CHOICES: Mapping[str, JsonObject] = {"auto": {"auto": {}}, "required": {"any": {}}}
 _CACHE_POINT = b'{"cachePoint":{"type":"default"}}'
 
 
@@ -106,9 +105,9 @@ class ConverseEvents(ChunkParser):
     def __init__(self, called: Called, draft: ReplyAccumulator) -> None:
         super().__init__(called, draft)
         self._blocks: dict[int, ProseDraft | CallDraft] = {}
-        self._usage: dict[str, Any] = {}
+        self._usage: JsonObject = {}
 
-    def read(self, chunk: dict[str, Any]) -> None:
+    def read(self, chunk: JsonObject) -> None:
         """Process one event.
 
         Raises:
@@ -139,7 +138,7 @@ class ConverseEvents(ChunkParser):
     def usage(self) -> Usage:
         """Return the last reported usage; `input_tokens` includes the cached part."""
         raw = self._usage
-        kept = [each for each in items(raw.get("cacheDetails")) if each.get("ttl") == "1h"]
+        kept = [each for each in tables(raw.get("cacheDetails")) if each.get("ttl") == "1h"]
         hour = sum(count(each.get("inputTokens")) for each in kept)
         return cached_usage(
             raw,
@@ -151,7 +150,7 @@ class ConverseEvents(ChunkParser):
             total=count(raw.get("totalTokens")),
         )
 
-    def _read_delta(self, index: Any, delta: dict[str, Any]) -> None:
+    def _read_delta(self, index: Any, delta: JsonObject) -> None:
         part = self._blocks.get(index)
         reasoning, call = table(delta.get("reasoningContent")), table(delta.get("toolUse"))
         if call:
@@ -166,7 +165,9 @@ class ConverseEvents(ChunkParser):
         self.draft.feed(part, text((reasoning or delta).get("text")))
         part.signature += text(reasoning.get("signature"))
         if hidden := text(reasoning.get("redactedContent")):
-            part.metadata["redacted_thinking"] = part.metadata.get("redacted_thinking", "") + hidden
+            part.metadata["redacted_thinking"] = (
+                text(part.metadata.get("redacted_thinking")) + hidden
+            )
 
 
 class BedrockProvider(HttpProvider):
@@ -223,24 +224,25 @@ class BedrockProvider(HttpProvider):
         """Return whether the model is a Claude model that can be held to the schema."""
         return holds_claude_to(request)
 
-    def write_body(self, request: ModelRequest, options: dict[str, Any], called: Called) -> bytes:
+    def write_body(self, request: ModelRequest, options: JsonObject, called: Called) -> bytes:
         """Write a Converse body."""
-        extra = options.pop(EXTRA_BODY, {})
+        extra = table(options.pop(EXTRA_BODY, None))
         model = request.model
-        caches = options.pop("cachePoints", _CACHES_PROMPTS.search(model) is not None)
+        caches = bool(options.pop("cachePoints", _CACHES_PROMPTS.search(model) is not None))
+        limit = request.max_output_tokens or self._config.max_output_tokens
         settings = sampling_fields(self._config, request, "maxTokens")
         if (top_p := options.pop("topP", None)) is not None:
             settings["topP"] = top_p
         if request.stop:
             settings["stopSequences"] = request.stop
         fields = {
-            **_thinking(self._config, request, called, limit=settings["maxTokens"]),
+            **_thinking(self._config, request, called, limit=limit),
             **table(options.pop("additionalModelRequestFields", None)),
         }
         if table(fields.get("thinking")).get("type") in {"enabled", "adaptive"}:
             settings.pop("temperature", None)  # refused beside thinking
         settings = accepted_fields(settings, self.refused(model))
-        head: dict[str, Any] = {"inferenceConfig": settings, **options, **extra}
+        head: JsonObject = {"inferenceConfig": settings, **options, **extra}
         if fields:
             head["additionalModelRequestFields"] = fields
         if request.output is not None:
@@ -276,7 +278,7 @@ class BedrockProvider(HttpProvider):
         return b'{"toolConfig":{"tools":[%b]%b},%b' % (b",".join(tools), choice, body[1:])
 
 
-def _write_parts(message: ModelMessage, called: Called) -> Iterator[dict[str, Any]]:
+def _write_parts(message: ModelMessage, called: Called) -> Iterator[JsonObject]:
     for block in message.content:
         match block:
             case ToolCallBlock():
@@ -301,7 +303,7 @@ def _write_parts(message: ModelMessage, called: Called) -> Iterator[dict[str, An
                 yield from _write_image(image, called)
 
 
-def _write_thought(block: ReasoningBlock) -> Iterator[dict[str, Any]]:
+def _write_thought(block: ReasoningBlock) -> Iterator[JsonObject]:
     if hidden := text(block.metadata.get("redacted_thinking")):
         yield {"reasoningContent": {"redactedContent": hidden}}
     elif block.signature:
@@ -314,20 +316,20 @@ def _holds_images(result: ToolResultBlock, model: str) -> bool:
     return not result.is_error and _RICH_RESULTS.search(model) is not None
 
 
-def _write_result(result: ToolResultBlock, called: Called) -> dict[str, Any]:
+def _write_result(result: ToolResultBlock, called: Called) -> JsonObject:
     answer = text_beside_images(result)
-    content: list[dict[str, Any]] = []
+    content: list[JsonObject] = []
     for image in images_of(result) if _holds_images(result, called.model) else []:
         content += _write_image(image, called)
     if answer.strip() or not content:
         content.insert(0, {"text": answer if answer.strip() else "(nothing)"})
-    written: dict[str, Any] = {"toolUseId": safe_id(result.tool_call_id), "content": content}
+    written: JsonObject = {"toolUseId": safe_id(result.tool_call_id), "content": content}
     if result.is_error and _RICH_RESULTS.search(called.model):
         written["status"] = "error"
     return written
 
 
-def _write_image(block: ImageBlock, called: Called) -> Iterator[dict[str, Any]]:
+def _write_image(block: ImageBlock, called: Called) -> Iterator[JsonObject]:
     """Write a picture, or a document, which needs a text next to it.
 
     Raises:
@@ -389,7 +391,7 @@ def _write_tool(tool: ToolDefinition) -> bytes:
 
 def _thinking(
     config: ModelConfig, request: ModelRequest, called: Called, *, limit: int
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return the fields for the amount of thinking, in the terms of the model's maker.
 
     Raises:

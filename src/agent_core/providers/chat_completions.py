@@ -6,7 +6,6 @@
 
 import re
 from collections.abc import Mapping, Set as AbstractSet
-from typing import Any
 from urllib.parse import quote, urlsplit
 
 from agent_core.config.models import ModelConfig
@@ -18,6 +17,7 @@ from agent_core.providers.images import ImageRules
 from agent_core.providers.openai_wire import OpenAIChunks, OpenAIRequests
 from agent_core.providers.output_schema import openai_format
 from agent_core.providers.requests import EXTRA_BODY, HEADERS, effort_of, sampling_fields
+from agent_core.text.json_text import JsonObject, JsonValue, table
 from agent_core.types import ModelRequest
 
 _BOTH = frozenset(
@@ -51,7 +51,7 @@ _RESPONSES_ONLY = frozenset(
 )
 KNOWN_OPTIONS = _BOTH | CHAT_ONLY | _RESPONSES_ONLY
 
-_SEARCH_OF_XAI: Mapping[str, Any] = {
+_SEARCH_OF_XAI: Mapping[str, JsonValue] = {
     "web_search": {"search_parameters": {"mode": "auto", "return_citations": True}}
 }
 """The search of xAI's Chat Completions, which is no tool there."""
@@ -133,10 +133,10 @@ class OpenAIProvider(HttpProvider):
         mode = self._dialect.json_schema
         return mode == "always" or (mode == "alone" and not beside_tools)
 
-    def write_body(self, request: ModelRequest, options: dict[str, Any], called: Called) -> bytes:
+    def write_body(self, request: ModelRequest, options: JsonObject, called: Called) -> bytes:
         """Write a Chat Completions body."""
         refuse_options(options, _RESPONSES_ONLY, called, protocol="responses")
-        extra = options.pop(EXTRA_BODY, {})
+        extra = table(options.pop(EXTRA_BODY, None))
         refused = self.refused(request.model)
         seed = "random_seed" if self._server == "mistral" else "seed"
         limit = self._dialect.max_tokens_field
@@ -148,7 +148,7 @@ class OpenAIProvider(HttpProvider):
                 "json_schema": openai_format(request),
             }
         if "web_search" in request.provider_tools and "web_search" in self.provider_tools:
-            head |= self.provider_tools["web_search"]
+            head |= table(self.provider_tools["web_search"])
         if effort := effort_of(self._config, request):
             head |= _reasoning(effort, self._dialect.reasoning_field)
             if self._server in {"openai", "azure"} and effort != "none":  # refused beside reasoning
@@ -158,7 +158,7 @@ class OpenAIProvider(HttpProvider):
         return self._requests.body(request, fields, called, refused=refused, reasoning=reasoning)
 
 
-def _reasoning(effort: str, field: str) -> dict[str, Any]:
+def _reasoning(effort: str, field: str) -> JsonObject:
     """Return the amount of reasoning in the server's field; two of them only switch it."""
     match field:
         case "thinking":
@@ -170,7 +170,7 @@ def _reasoning(effort: str, field: str) -> dict[str, Any]:
 
 
 def refuse_options(
-    options: Mapping[str, Any], foreign: AbstractSet[str], called: Called, *, protocol: str
+    options: Mapping[str, JsonValue], foreign: AbstractSet[str], called: Called, *, protocol: str
 ) -> None:
     """Refuse options that only the other protocol has: they would be dropped, or fail the call."""
     for option in sorted(foreign & options.keys()):

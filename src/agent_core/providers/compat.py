@@ -6,7 +6,7 @@ of its later requests (`HttpProvider.optional_fields`).
 
 from collections.abc import Mapping, Set as AbstractSet
 from types import MappingProxyType
-from typing import Any, Literal, cast
+from typing import Literal, cast
 from urllib.parse import urlsplit
 
 from msgspec import Struct
@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from agent_core.config.models import CompatConfig, ServerName
 from agent_core.config.services import COMPATIBLE
 from agent_core.providers.histories import HistoryForm, ReasoningHistory, RoleOrder
+from agent_core.text.json_text import JsonObject, JsonValue
 
 
 class Dialect(Struct, frozen=True):
@@ -193,9 +194,9 @@ def dialect_of(server: ServerName | None, config: CompatConfig) -> Dialect:
     return replace(row, **said)
 
 
-def without(fields: Mapping[str, Any], refused: AbstractSet[str]) -> dict[str, Any]:
+def without(fields: Mapping[str, JsonValue], refused: AbstractSet[str]) -> JsonObject:
     """Return the fields of a body for a server that refuses some; one may be renamed."""
-    sent: dict[str, Any] = {}
+    sent: JsonObject = {}
     for field, value in fields.items():
         name = _RENAMED.get(field, field) if field in refused else field
         if name not in refused:

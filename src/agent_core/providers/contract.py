@@ -20,12 +20,13 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from functools import wraps
-from typing import Any, ClassVar, TypeVar, cast
+from typing import ClassVar, TypeVar, cast
 from unittest import SkipTest
 
 from agent_core.errors import ErrorCode, ProviderError
 from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.scripted import Calls, Fails, Hangs, Reply, Says, ScriptedCall, calls
+from agent_core.text.json_text import JsonObject
 from agent_core.types import (
     ModelCompleted,
     ModelEvent,
@@ -51,7 +52,7 @@ LONGEST_S = 30
 """Seconds for one test: an adapter that hangs fails it."""
 
 _NO_OBJECTS = ['{"path": "a', "[1, 2]", "nothing", "[" * 100_000, '{"a": NaN}', "9" * 5000, '"x"']
-_ODD_OBJECTS: dict[str, dict[str, Any]] = {
+_ODD_OBJECTS: dict[str, JsonObject] = {
     "": {},
     '{"a": 1, "a": 2}': {"a": 2},
     '{"n": 9223372036854775808}': {"n": 2**63},

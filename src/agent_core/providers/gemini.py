@@ -14,15 +14,7 @@ from agent_core.providers.failures import Called
 from agent_core.providers.http_provider import HttpProvider
 from agent_core.providers.partial_arguments import PartialArguments
 from agent_core.providers.provider_tools import Part, citation, opaque_item, sources_text, tool_use
-from agent_core.providers.reply import (
-    ChunkParser,
-    ProseDraft,
-    ReplyAccumulator,
-    WholePart,
-    items,
-    table,
-    text,
-)
+from agent_core.providers.reply import ChunkParser, ProseDraft, ReplyAccumulator, WholePart, text
 from agent_core.providers.requests import (
     EXTRA_BODY,
     HEADERS,
@@ -45,6 +37,7 @@ from agent_core.providers.requests import (
     wire_name,
 )
 from agent_core.providers.usage import count, merge_reports
+from agent_core.text.json_text import JsonObject, JsonValue, table, tables
 from agent_core.types import (
     ContentBlock,
     ImageBlock,
@@ -130,21 +123,21 @@ class GeminiChunks(ChunkParser):
 
     def __init__(self, called: Called, draft: ReplyAccumulator) -> None:
         super().__init__(called, draft)
-        self._usage: dict[str, Any] = {}
+        self._usage: JsonObject = {}
         self._arriving: PartialArguments | None = None
-        self._grounding: dict[str, Any] = {}
+        self._grounding: JsonObject = {}
 
-    def read(self, chunk: dict[str, Any]) -> None:
+    def read(self, chunk: JsonObject) -> None:
         """Process the parts of the first candidate; the usage of the last response counts."""
         self._usage = merge_reports(self._usage, chunk.get("usageMetadata"))
         feedback = table(chunk.get("promptFeedback"))
         if blocked := text(feedback.get("blockReason")):
             self.raw_stop = f"{_PROMPT_BLOCKED}: {blocked}"
             self.stop_words = text(feedback.get("blockReasonMessage"))
-        for candidate in items(chunk.get("candidates")):
+        for candidate in tables(chunk.get("candidates")):
             if candidate.get("index"):
                 continue
-            for part in items(table(candidate.get("content")).get("parts")):
+            for part in tables(table(candidate.get("content")).get("parts")):
                 self._read_part(part)
             if "groundingMetadata" in candidate or "urlContextMetadata" in candidate:
                 self._ground(candidate)
@@ -153,12 +146,12 @@ class GeminiChunks(ChunkParser):
                 self.raw_stop = reason
                 self.stop_words = text(candidate.get("finishMessage"))
 
-    def _ground(self, candidate: dict[str, Any]) -> None:
+    def _ground(self, candidate: JsonObject) -> None:
         """Note the sources of the reply; later chunks have them anew or add to them."""
         for key, value in table(candidate.get("groundingMetadata")).items():
             if value:
                 self._grounding[key] = value
-        if pages := items(table(candidate.get("urlContextMetadata")).get("urlMetadata")):
+        if pages := tables(table(candidate.get("urlContextMetadata")).get("urlMetadata")):
             self._grounding[_PAGES] = pages
 
     def usage(self) -> Usage:
@@ -176,7 +169,7 @@ class GeminiChunks(ChunkParser):
             raw_usage=raw,
         )
 
-    def _read_part(self, part: dict[str, Any]) -> None:
+    def _read_part(self, part: JsonObject) -> None:
         """Read a part; calls come whole, and a signed text is followed by its signature."""
         draft, signature = self.draft, text(part.get(_SIGNATURE))
         prose, is_thought = text(part.get("text")), part.get("thought") is True
@@ -205,7 +198,7 @@ class GeminiChunks(ChunkParser):
                 draft.feed(signed, prose)
             signed.signature = signature
 
-    def _read_piece(self, call: dict[str, Any], signature: str) -> None:
+    def _read_piece(self, call: JsonObject, signature: str) -> None:
         """Read a part of a call whose arguments arrive in pieces; the last one says so."""
         if self._arriving is not None and text(call.get("name")):
             self._end_call()
@@ -233,11 +226,11 @@ class GeminiChunks(ChunkParser):
         return super().finish()
 
 
-def _own_part(called: Called, kind: str, part: dict[str, Any]) -> WholePart:
+def _own_part(called: Called, kind: str, part: JsonObject) -> WholePart:
     """Return a part about a tool of the service; it goes back as it came."""
     fields = table(part[kind])
     name = "code_execution"
-    asked: dict[str, Any] = {}
+    asked: JsonObject = {}
     result: str | None = None
     if kind == "executableCode":
         asked = {"code": text(fields.get("code"))}
@@ -271,7 +264,7 @@ class GeminiProvider(HttpProvider):
     key_header = ("x-goog-api-key", "")
     streams_arguments = False
     """Ask for arguments in pieces, which only Vertex AI has."""
-    provider_tools: Mapping[str, Any] = {
+    provider_tools: Mapping[str, JsonValue] = {
         "web_search": {"googleSearch": {}},
         "web_fetch": {"urlContext": {}},
         "code_execution": {"codeExecution": {}},
@@ -292,9 +285,9 @@ class GeminiProvider(HttpProvider):
         """Return whether the schema is allowed: with tools only from Gemini 3 on."""
         return not beside_tools or _wants_signatures(request.model)
 
-    def write_body(self, request: ModelRequest, options: dict[str, Any], called: Called) -> bytes:
+    def write_body(self, request: ModelRequest, options: JsonObject, called: Called) -> bytes:
         """Write a generateContent body."""
-        extra = options.pop(EXTRA_BODY, {})
+        extra = table(options.pop(EXTRA_BODY, None))
         settings = sampling_fields(self._config, request, "maxOutputTokens", seed="seed")
         if request.stop:
             settings["stopSequences"] = request.stop
@@ -305,7 +298,7 @@ class GeminiProvider(HttpProvider):
             settings["responseJsonSchema"] = request.output.output_schema
         settings |= {key: options.pop(key) for key in options.keys() & _GENERATION_OPTIONS}
         settings = accepted_fields(settings, self.refused(request.model))
-        head: dict[str, Any] = {"generationConfig": settings, **options, **extra}
+        head: JsonObject = {"generationConfig": settings, **options, **extra}
         if request.tools and request.tool_choice:
             head["toolConfig"] = {"functionCallingConfig": _choice(request, called)}
         if request.tools and self.streams_arguments:
@@ -340,16 +333,16 @@ class GeminiProvider(HttpProvider):
 
     def _write_parts(
         self, message: ModelMessage, last_answer: ModelMessage | None, called: Called
-    ) -> list[dict[str, Any]]:
+    ) -> list[JsonObject]:
         """Write the parts of a message; `last_answer` has the calls that its results answer."""
         names = called_names(last_answer)
-        parts: list[dict[str, Any]] = []
+        parts: list[JsonObject] = []
         is_signed = not _wants_signatures(called.model)
         for block in message.content:
             match block:
                 case ToolCallBlock():
                     call = {"name": wire_name(block.name), "args": block.arguments}
-                    part: dict[str, Any] = {"functionCall": {"id": block.tool_call_id, **call}}
+                    part: JsonObject = {"functionCall": {"id": block.tool_call_id, **call}}
                     if signature := opaque_of(block, self.provider, called.model).get(_SIGNATURE):
                         part[_SIGNATURE] = signature
                     elif not is_signed:
@@ -370,10 +363,11 @@ class GeminiProvider(HttpProvider):
                     parts += self._write_other(block, called)
         for block in message.content:  # a response itself has only text
             if isinstance(block, ToolResultBlock) and (images := images_of(block)):
-                parts += [{"text": images_label(block)}, *map(_write_image, images)]
+                parts.append({"text": images_label(block)})
+                parts += map(_write_image, images)
         return parts
 
-    def _write_other(self, block: ContentBlock, called: Called) -> list[dict[str, Any]]:
+    def _write_other(self, block: ContentBlock, called: Called) -> list[JsonObject]:
         """Write a text, or a part about a tool of the service."""
         if isinstance(block, ProviderToolBlock):
             item = opaque_item(block, self.provider, called.model)
@@ -382,7 +376,7 @@ class GeminiProvider(HttpProvider):
         return [{"text": prose}] if prose else []
 
 
-def _write_thought(block: ReasoningBlock, parts: list[dict[str, Any]]) -> None:
+def _write_thought(block: ReasoningBlock, parts: list[JsonObject]) -> None:
     """Write a thought, or a text's signature, which is sent back with its part."""
     signed = {_SIGNATURE: block.signature} if block.signature else {}
     match block.metadata.get(_SIGNS):
@@ -394,7 +388,7 @@ def _write_thought(block: ReasoningBlock, parts: list[dict[str, Any]]) -> None:
             parts.append({"text": block.text, "thought": True, **signed})
 
 
-def _write_image(block: ImageBlock) -> dict[str, Any]:
+def _write_image(block: ImageBlock) -> JsonObject:
     return {"inlineData": {"mimeType": block.mime_type, "data": block.data}}
 
 
@@ -412,7 +406,7 @@ def _write_tool(tool: ToolDefinition) -> bytes:
     )
 
 
-def _choice(request: ModelRequest, called: Called) -> dict[str, Any]:
+def _choice(request: ModelRequest, called: Called) -> JsonObject:
     """Return which tools the model may call, or must call.
 
     Raises:
@@ -432,7 +426,7 @@ def _wants_signatures(model: str) -> bool:
     return found is not None and int(found[1]) >= _GENERATION_OF_LEVELS
 
 
-def _thinking(model: str, effort: str) -> dict[str, Any]:
+def _thinking(model: str, effort: str) -> JsonObject:
     """Return the amount of thinking, in levels or tokens, and whether to return thoughts."""
     found = _GENERATION.search(model)
     has_levels = found is None or int(found[1]) >= _GENERATION_OF_LEVELS
@@ -442,9 +436,11 @@ def _thinking(model: str, effort: str) -> dict[str, Any]:
     return {"includeThoughts": effort != "none", **amount}
 
 
-def _grounded(called: Called, parts: Sequence[Part], grounding: Mapping[str, Any]) -> list[Part]:
+def _grounded(
+    called: Called, parts: Sequence[Part], grounding: Mapping[str, JsonValue]
+) -> list[Part]:
     """Return the parts of a reply with its searches before them and its sources after its texts."""
-    chunks = [_source(chunk) for chunk in items(grounding.get("groundingChunks"))]
+    chunks = [_source(chunk) for chunk in tables(grounding.get("groundingChunks"))]
     found: list[Part] = []
     has_uses = any(isinstance(part, WholePart) for part in parts)
     queries = grounding.get("webSearchQueries")
@@ -452,7 +448,7 @@ def _grounded(called: Called, parts: Sequence[Part], grounding: Mapping[str, Any
         asked = {"queries": queries} if queries else {}
         result = sources_text([each for each in chunks if each[1]])
         found.append(tool_use(called, "web_search", arguments=asked, result=result))
-    for page in items(grounding.get(_PAGES)):
+    for page in tables(grounding.get(_PAGES)):
         url = text(page.get("retrievedUrl"))
         status = text(page.get("urlRetrievalStatus")).removeprefix("URL_RETRIEVAL_STATUS_").lower()
         if not has_uses:
@@ -469,18 +465,19 @@ def _citations(
     called: Called,
     texts: Sequence[ProseDraft],
     chunks: Sequence[tuple[str, str]],
-    grounding: Mapping[str, Any],
+    grounding: Mapping[str, JsonValue],
 ) -> dict[int, list[WholePart]]:
     """Return the sources of each text, by its identity."""
     cited: dict[int, list[WholePart]] = {}
     if not texts:
         return cited
     whole = [(part, part.text + "".join(part.fresh)) for part in texts]
-    supports = items(grounding.get("groundingSupports"))
+    supports = tables(grounding.get("groundingSupports"))
     for support in supports:
         segment = table(support.get("segment"))
         part, place = _find(whole, segment)
-        for index in support.get("groundingChunkIndices") or ():
+        indices: Any = support.get("groundingChunkIndices")
+        for index in indices or ():
             if type(index) is int and 0 <= index < len(chunks) and chunks[index][1]:
                 title, url = chunks[index]
                 source = citation(called, url, title, text_range=place)
@@ -492,7 +489,7 @@ def _citations(
 
 
 def _find(
-    whole: Sequence[tuple[ProseDraft, str]], segment: Mapping[str, Any]
+    whole: Sequence[tuple[ProseDraft, str]], segment: Mapping[str, JsonValue]
 ) -> tuple[ProseDraft, tuple[int, int] | None]:
     """Return the text of a segment, and its characters: the service counts bytes of the reply."""
     said = text(segment.get("text"))
@@ -513,7 +510,7 @@ def _find(
     return whole[-1][0], None
 
 
-def _source(chunk: Mapping[str, Any]) -> tuple[str, str]:
+def _source(chunk: Mapping[str, JsonValue]) -> tuple[str, str]:
     """Return title and address of a source."""
     fields = (
         table(chunk.get("web")) or table(chunk.get("retrievedContext")) or table(chunk.get("maps"))

@@ -11,6 +11,7 @@ from typing import Any, cast
 from agent_core.config.models import expand_home
 from agent_core.config.problems import read_text
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
+from agent_core.text.json_text import JsonObject
 
 _SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]
 _FILE_VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
@@ -67,6 +68,6 @@ def project_in_credentials() -> str:
         found: object = json.loads(read_text(expand_home(path)) or "null")
     except (OSError, ValueError, AgentCoreError):
         return ""
-    table = cast("dict[str, object]", found) if isinstance(found, dict) else {}
+    table = cast("JsonObject", found) if isinstance(found, dict) else {}
     project = table.get("project_id") or table.get("quota_project_id")
     return project if isinstance(project, str) else ""

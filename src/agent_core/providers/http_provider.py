@@ -64,6 +64,7 @@ from agent_core.providers.tool_forms import (
     with_left_out,
 )
 from agent_core.providers.usage import completed_usage
+from agent_core.text.json_text import JsonObject, JsonValue
 from agent_core.types import (
     ErrorPayload,
     ModelCompleted,
@@ -204,7 +205,7 @@ class HttpProvider(ABC):
     """Fields of a body that can be left out or renamed if the service refuses them."""
     output_fields: ClassVar[frozenset[str]] = frozenset()
     """Fields that hold the service to a typed answer's schema; empty if it has no such mode."""
-    provider_tools: Mapping[str, Any] = {}
+    provider_tools: Mapping[str, JsonValue] = {}
     """The tools that the service runs itself, as they are written, by their common name."""
 
     def __init__(self, config: ModelConfig) -> None:
@@ -262,7 +263,7 @@ class HttpProvider(ABC):
         return False
 
     @abstractmethod
-    def write_body(self, request: ModelRequest, options: dict[str, Any], called: Called) -> bytes:
+    def write_body(self, request: ModelRequest, options: JsonObject, called: Called) -> bytes:
         """Write the request in the service's form, with the provider's own `options`.
 
         Raises:
@@ -299,7 +300,7 @@ class HttpProvider(ABC):
             request = request.model_copy(update={"max_output_tokens": most})
         request = self._forms.arranged(request, images_apart=self.shows_images_apart)
         options = own_options(self._config, request, called, known=self.known_options)
-        headers = {**self.headers, **options.pop(HEADERS, {})}
+        headers = {**self.headers, **cast("dict[str, str]", options.pop(HEADERS, {}))}
         body = self.write_body(request, options, called)
         names = self._names_of(request.tools)
         address = self.address(request.model)
@@ -372,8 +373,8 @@ class HttpProvider(ABC):
                     asyncio.run_coroutine_threadsafe(session.client.close(), loop)
 
     async def look_up(
-        self, path: str, question: Mapping[str, Any] | None = None, *, from_root: bool = False
-    ) -> Mapping[str, Any]:
+        self, path: str, question: Mapping[str, JsonValue] | None = None, *, from_root: bool = False
+    ) -> Mapping[str, JsonValue]:
         """Ask the service something other than a call; empty if it does not answer with JSON.
 
         Args:
@@ -412,7 +413,7 @@ class HttpProvider(ABC):
         except (*_LOST, ValueError):
             return {}
         found = {"data": cast("Any", found)} if found.__class__ is list else found  # Together's
-        return cast("Mapping[str, Any]", found) if isinstance(found, Mapping) else {}
+        return cast("Mapping[str, JsonValue]", found) if isinstance(found, Mapping) else {}
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
         """Make one model call; see `ProviderAdapter.stream`.

@@ -13,6 +13,7 @@ from typing import Any, NoReturn, cast
 import orjson
 
 from agent_core.text import join_surrogates
+from agent_core.text.json_text import JsonObject
 
 MAX_DEPTH = 100
 """Deeper arguments are refused: later serialisers give up at about 250 levels."""
@@ -47,7 +48,7 @@ def parse_strictly(raw: bytes) -> Any:
     return value
 
 
-def parse_object(raw: str) -> dict[str, Any]:
+def parse_object(raw: str) -> JsonObject:
     """Read a JSON object that is safe to keep, to check and to send again.
 
     Models write raw line ends into strings, and some services put an empty object in front.
@@ -63,7 +64,7 @@ def parse_object(raw: str) -> dict[str, Any]:
         raise ValueError("not a JSON object")
     if raw.count("{") + raw.count("[") > MAX_DEPTH and _too_deep(value):
         raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
-    return cast("dict[str, Any]", value)
+    return cast("JsonObject", value)
 
 
 def dump(value: Any) -> bytes:
@@ -136,7 +137,7 @@ def _too_deep(value: Any) -> bool:
         level = [
             child
             for item in level
-            for child in (cast("dict[str, Any]", item).values() if isinstance(item, dict) else item)
+            for child in (cast("JsonObject", item).values() if isinstance(item, dict) else item)
             if isinstance(child, dict | list)
         ]
         if not level:

@@ -19,6 +19,7 @@ from agent_core.config.models import ModelConfig
 from agent_core.errors import ConfigError, ErrorCode
 from agent_core.providers.failures import Called, CallError
 from agent_core.text import bounded_line
+from agent_core.text.json_text import JsonObject
 
 KeySource = Callable[[], Any]
 """Returns a key, or a key and the time at which it expires; may be an async function."""
@@ -196,12 +197,12 @@ def read_key(printed: str) -> tuple[str, float]:
     if not key.startswith("{"):
         return key, expires_at
     try:
-        found = cast("dict[str, object]", json.loads(key))
+        found = cast("JsonObject", json.loads(key))
     except ValueError:
         raise ValueError("the command printed broken JSON") from None
     inner = found.get("credential")
     if isinstance(inner, dict):
-        found = cast("dict[str, object]", inner)
+        found = inner
     keys = [value for name in _KEYS if isinstance(value := found.get(name), str)]
     if not keys:
         raise ValueError(f"the command printed JSON without {', '.join(_KEYS)}")

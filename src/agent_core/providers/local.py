@@ -41,6 +41,7 @@ from agent_core.providers.requests import (
 from agent_core.providers.think_tags import TaggedReply
 from agent_core.providers.tool_forms import FORMS, ToolFitter, left_out
 from agent_core.text import bounded_line
+from agent_core.text.json_text import JsonObject, JsonValue, table
 from agent_core.types import (
     ErrorPayload,
     ModelEvent,
@@ -73,7 +74,7 @@ class Engine(Protocol):
     """The part of `xllamacpp.Server` that is used."""
 
     def handle_chat_completions(
-        self, prompt: str, callback: Callable[[str | dict[str, Any]], bool]
+        self, prompt: str, callback: Callable[[str | JsonObject], bool]
     ) -> None:
         """Generate a reply; `callback` gets each chunk in this thread, and returns true to stop."""
         ...
@@ -144,7 +145,7 @@ class LocalProvider:
         if fitted.is_changed:
             request = request.model_copy(update={"tools": fitted.tools})
         options = own_options(self._config, request, called, known=KNOWN_OPTIONS)
-        extra = options.pop(EXTRA_BODY, {})
+        extra = table(options.pop(EXTRA_BODY, None))
         head = sampling_fields(self._config, request, "max_tokens", seed="seed")
         head["stream_options"] = {"include_usage": True}
         if request.output is not None:
@@ -216,7 +217,9 @@ class LocalProvider:
         for event in last:
             yield event
 
-    def _written(self, request: ModelRequest, fields: Mapping[str, Any], called: Called) -> str:
+    def _written(
+        self, request: ModelRequest, fields: Mapping[str, JsonValue], called: Called
+    ) -> str:
         """Write the body, in the form that the template of the model accepts."""
         reasoning = self._forms.of(request.model).reasoning
         request = self._forms.arranged(request)
@@ -225,7 +228,7 @@ class LocalProvider:
     def _adjusted(
         self,
         request: ModelRequest,
-        fields: Mapping[str, Any],
+        fields: Mapping[str, JsonValue],
         called: Called,
         body: str,
         refusal: ErrorPayload,
@@ -259,13 +262,13 @@ class LocalProvider:
 
     async def _chunks(
         self, engine: Engine, body: str, called: Called
-    ) -> AsyncGenerator[str | dict[str, Any]]:
+    ) -> AsyncGenerator[str | JsonObject]:
         """Yield the engine's output as it arrives.
 
         Raises:
             CallError: the engine refused the request, or took too long.
         """
-        said: asyncio.Queue[str | dict[str, Any] | _Ended] = asyncio.Queue()
+        said: asyncio.Queue[str | JsonObject | _Ended] = asyncio.Queue()
         stop = threading.Event()
         loop = asyncio.get_running_loop()
 
@@ -317,7 +320,7 @@ class _Generation:
     def run(self, finish: Callable[[str | None], object]) -> None:
         """Generate until the end or until the reply is stopped."""
 
-        def take(chunk: str | dict[str, Any]) -> bool:
+        def take(chunk: str | JsonObject) -> bool:
             if not self._stop.is_set():
                 try:
                     self._tell(chunk)

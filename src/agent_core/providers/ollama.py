@@ -5,14 +5,14 @@ parameters (checked by Ollama itself), and `extra_body` and `headers`.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from agent_core.config.models import ModelConfig
 from agent_core.providers import jsontext
 from agent_core.providers.decoding import JsonLineDecoder
 from agent_core.providers.failures import Called
 from agent_core.providers.http_provider import HttpProvider
-from agent_core.providers.reply import ChunkParser, ReplyAccumulator, items, table, text
+from agent_core.providers.reply import ChunkParser, ReplyAccumulator, text
 from agent_core.providers.requests import (
     EXTRA_BODY,
     HEADERS,
@@ -33,6 +33,7 @@ from agent_core.providers.requests import (
     wire_name,
 )
 from agent_core.providers.usage import count
+from agent_core.text.json_text import JsonObject, table, tables
 from agent_core.types import (
     ContentBlock,
     ImageBlock,
@@ -61,9 +62,9 @@ class OllamaLines(ChunkParser):
 
     def __init__(self, called: Called, draft: ReplyAccumulator) -> None:
         super().__init__(called, draft)
-        self._last: dict[str, Any] = {}
+        self._last: JsonObject = {}
 
-    def read(self, chunk: dict[str, Any]) -> None:
+    def read(self, chunk: JsonObject) -> None:
         """Process one line; the line with `done` is the last."""
         if not chunk.keys() & {"message", "done"}:  # an error under a key of its own
             words = "; ".join(f"{key}: {value}" for key, value in chunk.items())
@@ -73,7 +74,7 @@ class OllamaLines(ChunkParser):
             self.draft.add_reasoning(thought)
         if prose := text(message.get("content")):
             self.draft.add_text(prose)
-        for call in items(message.get("tool_calls")):
+        for call in tables(message.get("tool_calls")):
             # Calls come whole; the arguments are an object, or a string from some servers.
             function = table(call.get("function"))
             opened = self.draft.open_call(call.get("id"), text(function.get("name")))
@@ -119,7 +120,7 @@ class OllamaProvider(HttpProvider):
         """Return whether there are no tools: a model held to a schema cannot write a call."""
         return not beside_tools
 
-    def write_body(self, request: ModelRequest, options: dict[str, Any], called: Called) -> bytes:
+    def write_body(self, request: ModelRequest, options: JsonObject, called: Called) -> bytes:
         """Write a chat body.
 
         `tool_choice = "none"` leaves the tools out, which has the same effect.
@@ -131,7 +132,7 @@ class OllamaProvider(HttpProvider):
             raise called.unsupported(
                 "tool_choice", f"tool_choice {request.tool_choice!r} is not known to Ollama"
             )
-        extra = options.pop(EXTRA_BODY, {})
+        extra = table(options.pop(EXTRA_BODY, None))
         parameters = {
             "num_ctx": self._config.window,
             **sampling_fields(self._config, request, "num_predict", seed="seed"),
@@ -140,14 +141,14 @@ class OllamaProvider(HttpProvider):
         }
         parameters = accepted_fields(parameters, self.refused(request.model))
         # Without `truncate` a prompt that is too long loses its beginning silently.
-        head: dict[str, Any] = {"options": parameters, "truncate": False}
+        head: JsonObject = {"options": parameters, "truncate": False}
         if effort := effort_of(
             self._config, request
         ):  # models without levels take any level for "yes"
             head["think"] = False if effort == "none" else effort
         if request.output is not None:
             head["format"] = request.output.output_schema
-        head |= {**options, **extra}
+        head |= options | extra
         offered = [] if request.tool_choice == "none" else request.tools
         tools = self._tools.get_all(offered, function_tool)
         messages = [system_message(request.system)]
@@ -167,16 +168,18 @@ class OllamaProvider(HttpProvider):
 
     def _write_message(
         self, message: ModelMessage, last_answer: ModelMessage | None, model: str
-    ) -> Iterator[dict[str, Any]]:
+    ) -> Iterator[JsonObject]:
         """Write a message as messages of Ollama; `last_answer` has the calls for its results."""
         names = called_names(last_answer)
         is_answer = message.role is Role.ASSISTANT
-        written: dict[str, Any] = {"role": "assistant" if is_answer else "user"}
+        written: JsonObject = {"role": "assistant" if is_answer else "user"}
+        shown, calls = list[str](), list[JsonObject]()
+        thought = ""
         words: list[ContentBlock] = []
         for block in message.content:
             match block:
                 case ToolResultBlock():
-                    result: dict[str, Any] = {"role": "tool", "content": result_text(block)}
+                    result: JsonObject = {"role": "tool", "content": result_text(block)}
                     result["tool_call_id"] = block.tool_call_id
                     if images := images_of(block):
                         result["images"] = [image.data for image in images]
@@ -184,20 +187,20 @@ class OllamaProvider(HttpProvider):
                         result["tool_name"] = names[block.tool_call_id]
                     yield result
                 case ImageBlock() if block.data and not is_answer:
-                    written.setdefault("images", []).append(block.data)
+                    shown.append(block.data)
                 case ReasoningBlock() if is_answer:
                     if not (block.text and is_own(block, self.provider, model)):
                         continue
                     if tagged := tagged_text(block):
                         words.append(TextBlock(text=tagged))
                     else:
-                        written["thinking"] = written.get("thinking", "") + block.text
+                        thought += block.text
                 case ToolCallBlock() if is_answer:
                     function = {"name": wire_name(block.name), "arguments": block.arguments}
-                    call = {"id": block.tool_call_id, "function": function}
-                    written.setdefault("tool_calls", []).append(call)
+                    calls.append({"id": block.tool_call_id, "function": function})
                 case _:
                     words.append(block)
         written["content"] = joined_text(words, "" if is_answer else "\n\n")
-        if written["content"] or written.keys() & {"images", "tool_calls"}:
-            yield written
+        beside = {"thinking": thought, "images": shown, "tool_calls": calls}
+        if written["content"] or shown or calls:
+            yield written | {field: value for field, value in beside.items() if value}

@@ -10,15 +10,7 @@ from agent_core.providers.compat import Dialect
 from agent_core.providers.failures import Called
 from agent_core.providers.histories import ReasoningHistory
 from agent_core.providers.provider_tools import citation, url_citations
-from agent_core.providers.reply import (
-    CallDraft,
-    ChunkParser,
-    ProseDraft,
-    ReplyAccumulator,
-    items,
-    table,
-    text,
-)
+from agent_core.providers.reply import CallDraft, ChunkParser, ProseDraft, ReplyAccumulator, text
 from agent_core.providers.requests import (
     IdentityCache,
     MessageCache,
@@ -39,6 +31,7 @@ from agent_core.providers.requests import (
     with_error,
 )
 from agent_core.providers.usage import count, merge_reports
+from agent_core.text.json_text import JsonObject, JsonValue, table, tables
 from agent_core.types import (
     OPAQUE,
     ImageBlock,
@@ -94,7 +87,7 @@ class OpenAIRequests:
     def body(
         self,
         request: ModelRequest,
-        head: Mapping[str, Any],
+        head: Mapping[str, JsonValue],
         called: Called,
         *,
         refused: AbstractSet[str] = frozenset({"strict"}),
@@ -111,7 +104,7 @@ class OpenAIRequests:
         fields = {"model": request.model, "stream": True, **head}
         offered, choice = request.tools, request.tool_choice
         if offered and choice:
-            said: str | dict[str, Any] = choice
+            said: str | JsonObject = choice
             if choice not in {"auto", "none", "required"}:
                 said = {"type": "function", "function": {"name": chosen_tool(request, called)}}
                 if not self._dialect.named_tool_choice:
@@ -150,10 +143,10 @@ class OpenAIRequests:
 
     def _write_answer(
         self, message: ModelMessage, model: str, reasoning: ReasoningHistory
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         """Write an answer of the model, with its own fields that the service wants back."""
         answer: dict[str, Any] = {"role": "assistant"}
-        thoughts: list[dict[str, Any]] = []
+        thoughts: list[JsonObject] = []
         tagged = ""
         for block in message.content:
             if isinstance(block, ToolCallBlock):
@@ -194,8 +187,8 @@ class OpenAIRequests:
         """Return whether pictures of results are repeated in a message after them."""
         return self._dialect.tool_result_images == "user"
 
-    def _write_result(self, result: ToolResultBlock) -> dict[str, Any]:
-        content: str | list[dict[str, Any]] = result_text(result)
+    def _write_result(self, result: ToolResultBlock) -> JsonObject:
+        content: str | list[JsonObject] = result_text(result)
         images = images_of(result)
         if images and self._dialect.tool_result_images == "parts":
             words = [block for block in result.content if not isinstance(block, ImageBlock)]
@@ -217,14 +210,12 @@ class OpenAIRequests:
         return digest[:_NINE] if is_nine else f"{raw[: MAX_CALL_ID - 17]}_{digest[:16]}"
 
 
-def _user_content(
-    message: ModelMessage, results: list[ToolResultBlock]
-) -> str | list[dict[str, Any]]:
+def _user_content(message: ModelMessage, results: list[ToolResultBlock]) -> str | list[JsonObject]:
     """Write plain text if it is all text, since not every service accepts parts.
 
     Pictures of results come first, after words that name their call: a result cannot hold them.
     """
-    parts: list[dict[str, Any]] = []
+    parts: list[JsonObject] = []
     for result in results:
         if images := images_of(result):
             parts.append(_text_part(images_label(result)))
@@ -240,11 +231,11 @@ def _user_content(
     return parts
 
 
-def _text_part(prose: str) -> dict[str, Any]:
+def _text_part(prose: str) -> JsonObject:
     return {"type": "text", "text": prose}
 
 
-def _image_part(image: ImageBlock) -> dict[str, Any]:
+def _image_part(image: ImageBlock) -> JsonObject:
     url = f"data:{image.mime_type};base64,{image.data}"
     if image.is_document:
         return {"type": "file", "file": {"filename": "document.pdf", "file_data": url}}
@@ -289,19 +280,19 @@ class OpenAIChunks(ChunkParser):
         self._calls: dict[int, CallDraft] = {}
         self._by_id: dict[str, CallDraft] = {}
         self._last_call: CallDraft | None = None
-        self._usage: dict[str, Any] = {}
-        self._details: list[dict[str, Any]] = []
+        self._usage: JsonObject = {}
+        self._details: list[JsonObject] = []
         self._citations: list[object] = []
-        self._annotations: list[dict[str, Any]] = []
+        self._annotations: list[JsonObject] = []
 
     @property
     def may_end_without_reason(self) -> bool:
         """Return whether `[DONE]` was read: Snowflake gives no reason."""
         return self.done
 
-    def read(self, chunk: dict[str, Any]) -> None:
+    def read(self, chunk: JsonObject) -> None:
         """Process the first choice, and the usage if there is any."""
-        choices = chunk.get("choices", ())
+        choices: Any = chunk.get("choices", ())
         for choice in choices if choices.__class__ is list else ():
             if choice.__class__ is not dict or choice.get("index"):
                 continue
@@ -329,7 +320,7 @@ class OpenAIChunks(ChunkParser):
         if not _EXTENSIONS.isdisjoint(chunk):
             self._read_extensions(chunk)
 
-    def _read_extensions(self, chunk: dict[str, Any]) -> None:
+    def _read_extensions(self, chunk: JsonObject) -> None:
         """Process what single services have beside the choices."""
         if "citations" in chunk:
             given: Any = chunk["citations"]
@@ -388,24 +379,25 @@ class OpenAIChunks(ChunkParser):
             raw_usage=raw,
         )
 
-    def _read_delta(self, delta: dict[str, Any]) -> None:
+    def _read_delta(self, delta: JsonObject) -> None:
         content = delta.get("content") or delta.get("refusal")
         if content or not _CALLING.issuperset(delta):
             self._read_reasoning(delta)
             if delta.get("annotations"):
-                self._annotations += items(delta["annotations"])
-            for part in [{"text": content}] if isinstance(content, str) else items(content):
+                self._annotations += tables(delta["annotations"])
+            parts: list[JsonObject] = [{"text": content}]
+            for part in parts if isinstance(content, str) else tables(content):
                 if part.get("type") == "thinking":
                     self._read_thought(part)
                 elif piece := text(part.get("text")):
                     self.draft.add_text(piece)
-        for call in items(delta.get("tool_calls")):
+        for call in tables(delta.get("tool_calls")):
             self._read_call(call)
         if legacy := table(delta.get("function_call")):
             self._read_call({"index": -1, "function": legacy})
 
-    def _read_reasoning(self, delta: dict[str, Any]) -> None:
-        details = items(delta.get(_DETAILS))
+    def _read_reasoning(self, delta: JsonObject) -> None:
+        details = tables(delta.get(_DETAILS))
         for field in _REASONING_FIELDS:
             if reasoning := text(delta.get(field)):
                 self.draft.add_reasoning(reasoning, field=field)
@@ -420,15 +412,15 @@ class OpenAIChunks(ChunkParser):
         for piece in details:
             _add_detail(self._details, piece)
 
-    def _read_thought(self, part: dict[str, Any]) -> None:
+    def _read_thought(self, part: JsonObject) -> None:
         thinking = part.pop("thinking", None)
-        pieces = items(thinking) or [{"text": thinking}]
+        pieces = tables(thinking) or [{"text": thinking}]
         thought = "".join(text(piece.get("text")) for piece in pieces)
         block = self.draft.add_reasoning(thought, field=_IN_CONTENT)
         if own := {key: value for key, value in part.items() if key != "type"}:
-            block.metadata.setdefault(OPAQUE, {}).update(own)
+            block.metadata[OPAQUE] = table(block.metadata.get(OPAQUE)) | own
 
-    def _read_call(self, delta: dict[str, Any]) -> None:
+    def _read_call(self, delta: JsonObject) -> None:
         function = table(delta.get("function"))
         index: Any = delta.get("index")
         arguments: Any = function.get("arguments")
@@ -472,7 +464,7 @@ class OpenAIChunks(ChunkParser):
         return None if call and begins_anew and call.is_whole else call
 
 
-def _add_detail(details: list[dict[str, Any]], piece: dict[str, Any]) -> None:
+def _add_detail(details: list[JsonObject], piece: JsonObject) -> None:
     """Add a piece to its detail: pieces of one detail have the same type, index and id, if any.
 
     Without an index, consecutive pieces of text belong together.

@@ -6,9 +6,8 @@ from typing import Any, cast
 from msgspec import Struct
 
 from agent_core.providers.failures import Called
+from agent_core.text.json_text import JsonSchema
 from agent_core.types import FINAL_ANSWER, ModelRequest
-
-Json = dict[str, Any]
 
 _EVERYWHERE = frozenset(("type", "enum", "description"))
 _NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
@@ -43,7 +42,7 @@ class SchemaForm(Struct, frozen=True):
     formats: AbstractSet[str] = _FORMATS
     requires_all: bool = False
 
-    def of(self, schema: Mapping[str, Any]) -> Json:
+    def of(self, schema: Mapping[str, Any]) -> JsonSchema:
         """Convert a schema to this form.
 
         Raises:
@@ -52,14 +51,14 @@ class SchemaForm(Struct, frozen=True):
         """
         written = self._part({key: schema[key] for key in schema if key not in _DEFINITIONS})
         for key in _DEFINITIONS:
-            if definitions := cast("Json", schema.get(key, {})):
+            if definitions := cast("JsonSchema", schema.get(key, {})):
                 written[key] = {name: self._part(part) for name, part in definitions.items()}
         return written
 
-    def _part(self, schema: Any) -> Json:
+    def _part(self, schema: Any) -> JsonSchema:
         if not isinstance(schema, dict) or not schema.keys() - _SILENT - {"description"}:
             raise CannotSayError
-        node: Json = {k: v for k, v in cast("Json", schema).items() if k not in _SILENT}
+        node: JsonSchema = {k: v for k, v in cast("JsonSchema", schema).items() if k not in _SILENT}
         if "$ref" in node:  # alone: the service refuses other keywords beside it
             return {"$ref": node["$ref"]}
         if len(parts := node.get("allOf", [])) == 1:
@@ -68,7 +67,7 @@ class SchemaForm(Struct, frozen=True):
             raise CannotSayError
         if "const" in node and "const" not in self.words:
             node["enum"] = [node.pop("const")]
-        written: Json = {}
+        written: JsonSchema = {}
         if choices := node.pop("anyOf", None) or node.pop("oneOf", None):
             written["anyOf"] = [self._part(choice) for choice in choices]
         if "items" in node:
@@ -84,10 +83,10 @@ class SchemaForm(Struct, frozen=True):
             written["description"] = about.strip()
         return written
 
-    def _object(self, node: Json) -> Json:
+    def _object(self, node: JsonSchema) -> JsonSchema:
         if node.pop("additionalProperties", False) is not False or "properties" not in node:
             raise CannotSayError
-        properties: Json = node.pop("properties")
+        properties: JsonSchema = node.pop("properties")
         required: list[str] = node.pop("required", [])
         written = {name: self._part(part) for name, part in properties.items()}
         if not self.requires_all:
@@ -109,19 +108,19 @@ OPENAI_STRICT = SchemaForm(
 ANTHROPIC = SchemaForm(frozenset(("const", "format")), formats=_FORMATS | {"uri"})
 
 
-def _nullable(part: Json) -> Json:
+def _nullable(part: JsonSchema) -> JsonSchema:
     kind = part.get("type")
     if isinstance(kind, str) and "enum" not in part and "const" not in part:
         return part if kind == "null" else {**part, "type": [kind, "null"]}
     return {"anyOf": [part, {"type": "null"}]}
 
 
-def openai_format(request: ModelRequest) -> Json:
+def openai_format(request: ModelRequest) -> JsonSchema:
     """Return the `json_schema` of a request in OpenAI's protocols; strict where possible."""
     output = request.output
     if output is None:
         return {}
-    said: Json = {"name": output.name}
+    said: JsonSchema = {"name": output.name}
     if output.description:
         said["description"] = output.description
     try:

@@ -4,7 +4,8 @@ import re
 from typing import Any, cast
 
 from agent_core.providers import jsontext
-from agent_core.providers.reply import CallDraft, items, text
+from agent_core.providers.reply import CallDraft, text
+from agent_core.text.json_text import JsonObject, tables
 
 _STEP = re.compile(
     r"""\.([^.\[\]'"]+)|\[(\d{1,5})\]|\['((?:[^'\\]|\\.)*)'\]|\["((?:[^"\\]|\\.)*)"\]"""
@@ -23,17 +24,17 @@ class PartialArguments:
 
     def __init__(self, draft: CallDraft) -> None:
         self.draft = draft
-        self._values: dict[str, Any] = {}
+        self._values: JsonObject = {}
         self._fault = ""
 
     def merge(self, given: object) -> None:
         """Add whole arguments."""
         if isinstance(given, dict):
-            self._values.update(cast("dict[str, Any]", given))
+            self._values.update(cast("JsonObject", given))
 
     def take(self, pieces: object) -> None:
         """Add pieces of arguments, in order."""
-        for piece in items(pieces):
+        for piece in tables(pieces):
             path = text(piece.get("jsonPath"))
             steps = _steps(path)
             kind = next((kind for kind in _VALUES if kind in piece), "")
@@ -72,7 +73,7 @@ def _at(place: object, step: str | int) -> Any:
     """Return the value at a step, or whether one is missing there or cannot be there."""
     if isinstance(step, str):
         is_table = isinstance(place, dict)
-        return cast("dict[str, Any]", place).get(step, _MISSING) if is_table else _NOWHERE
+        return cast("JsonObject", place).get(step, _MISSING) if is_table else _NOWHERE
     if not isinstance(place, list):
         return _NOWHERE
     found = cast("list[Any]", place)

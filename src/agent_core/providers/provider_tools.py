@@ -1,11 +1,12 @@
 """Parts of a reply about tools that the service runs itself: their uses, and sources of a text."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import cast
 
 from agent_core.providers import jsontext
 from agent_core.providers.failures import Called
-from agent_core.providers.reply import CallDraft, ProseDraft, WholePart, items, table, text
+from agent_core.providers.reply import CallDraft, ProseDraft, WholePart, text
+from agent_core.text.json_text import JsonObject, JsonValue, table, tables
 from agent_core.types import OPAQUE, CitationBlock, ContentBlock, ProviderToolBlock
 
 ITEM = "item"
@@ -20,15 +21,15 @@ def tool_use(
     called: Called,
     name: str,
     *,
-    arguments: Mapping[str, Any] | None = None,
+    arguments: Mapping[str, JsonValue] | None = None,
     result: str | None = None,
-    item: Mapping[str, Any] | None = None,
+    item: Mapping[str, JsonValue] | None = None,
 ) -> WholePart:
     """Return the part for a use of a tool, or for its result.
 
     `item` is sent back to the same provider and model; None if nothing has to be.
     """
-    metadata: dict[str, Any] = {**called.details}
+    metadata: JsonObject = {**called.details}
     if item:
         metadata[OPAQUE] = {ITEM: jsontext.clean(dict(item))}
     block = ProviderToolBlock(
@@ -46,10 +47,10 @@ def citation(
     title: str = "",
     *,
     text_range: tuple[int, int] | None = None,
-    item: Mapping[str, Any] | None = None,
+    item: Mapping[str, JsonValue] | None = None,
 ) -> WholePart:
     """Return the part for a source of the text before it."""
-    metadata: dict[str, Any] = {}
+    metadata: JsonObject = {}
     if item:
         metadata = {**called.details, OPAQUE: {ITEM: jsontext.clean(dict(item))}}
     first, last = text_range or (0, 0)
@@ -63,7 +64,7 @@ def citation(
     )
 
 
-def opaque_item(block: ContentBlock, provider: str, model: str) -> dict[str, Any]:
+def opaque_item(block: ContentBlock, provider: str, model: str) -> JsonObject:
     """Return what the service has sent for a block; empty for another service or model."""
     if not isinstance(block, ProviderToolBlock | CitationBlock):
         return {}
@@ -76,7 +77,7 @@ def opaque_item(block: ContentBlock, provider: str, model: str) -> dict[str, Any
 def url_citations(called: Called, annotations: object) -> list[WholePart]:
     """Return the sources in the annotations of OpenAI's protocols."""
     found: list[WholePart] = []
-    for each in items(annotations):
+    for each in tables(annotations):
         fields = table(each.get("url_citation")) or each
         if url := text(fields.get("url")):
             first, last = fields.get("start_index"), fields.get("end_index")

@@ -20,6 +20,7 @@ from agent_core.providers.failures import UNREAD_CALL, UNREAD_STOPS, Called, Cal
 from agent_core.providers.requests import IdentityCache, ToolNames
 from agent_core.providers.usage import completed_usage
 from agent_core.text import bounded_line, join_surrogates
+from agent_core.text.json_text import JsonObject, JsonValue
 from agent_core.types import (
     OPAQUE,
     REFUSED_CALL,
@@ -96,7 +97,9 @@ class ProseDraft(_Growing):
 
     __slots__ = ("is_reasoning", "metadata", "signature")
 
-    def __init__(self, *, is_reasoning: bool, metadata: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, *, is_reasoning: bool, metadata: Mapping[str, JsonValue] | None = None
+    ) -> None:
         self.fresh, self._shown = [], StringIO(newline="")
         self.is_reasoning = is_reasoning
         self.metadata = dict(metadata or {})
@@ -148,7 +151,7 @@ class CallDraft(_Growing):
         self.tool_call_id = tool_call_id
         self.raw_id = raw_id
         self.wire_name = wire_name
-        self.opaque: dict[str, Any] = {}
+        self.opaque: JsonObject = {}
         self.refusal = ""
         self._canonical = canonical
         self._announced = False
@@ -183,12 +186,12 @@ class CallDraft(_Growing):
 
     def block(self, called: Called, *, cut_off: bool) -> ToolCallBlock:
         """Return the finished call; arguments that are no object are kept in `metadata`."""
-        metadata: dict[str, Any] = {}
+        metadata: JsonObject = {}
         if self.opaque:
             metadata = {**called.details, OPAQUE: jsontext.clean(self.opaque)}
         if self.raw_id != self.tool_call_id:
             metadata["raw_tool_call_id"] = join_surrogates(self.raw_id[:MAX_KEPT_ID])
-        arguments: dict[str, Any] = {}
+        arguments: JsonObject = {}
         try:
             if self.refusal:
                 metadata[REFUSED_CALL] = True
@@ -383,7 +386,7 @@ class ReplyAccumulator:
             for block in content
             if isinstance(block, ToolCallBlock)
         ]
-        metadata: dict[str, Any] = {"stop_reason_missing": True} if stop is None else {}
+        metadata: JsonObject = {"stop_reason_missing": True} if stop is None else {}
         if words:
             metadata[STOP_WORDS] = bounded_line(words)
         if stop is None or stop in {StopReason.END_TURN, StopReason.TOOL_USE}:
@@ -498,7 +501,7 @@ class ChunkParser(ABC):
                 raise self.called.broke("ended its stream inside of a chunk") from error
             raise self.called.protocol_error("sent a chunk that is not JSON") from error
 
-    def take_chunk(self, chunk: dict[str, Any]) -> None:
+    def take_chunk(self, chunk: JsonObject) -> None:
         """Read one chunk that is parsed already.
 
         Raises:
@@ -511,7 +514,7 @@ class ChunkParser(ABC):
         self.read(chunk)
 
     @abstractmethod
-    def read(self, chunk: dict[str, Any]) -> None:
+    def read(self, chunk: JsonObject) -> None:
         """Add the content of a chunk to the draft."""
 
     @abstractmethod
@@ -540,16 +543,6 @@ class ChunkParser(ABC):
             stop = self.stop_reasons.get(kind, StopReason.ERROR)
         usage = completed_usage(self.usage())
         return self.draft.finish(stop, raw, usage=usage, words=self.stop_words)
-
-
-def table(value: Any) -> dict[str, Any]:
-    """Return the value if it is an object, else an empty one."""
-    return value if value.__class__ is dict else {}
-
-
-def items(value: Any) -> list[dict[str, Any]]:
-    """Return the objects in the value if it is an array, else nothing."""
-    return [each for each in value if each.__class__ is dict] if value.__class__ is list else []
 
 
 def text(value: Any) -> str:

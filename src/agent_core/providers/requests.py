@@ -13,6 +13,7 @@ from agent_core.config.models import ModelConfig
 from agent_core.errors import ErrorCode, ProviderError
 from agent_core.providers import jsontext
 from agent_core.providers.failures import Called
+from agent_core.text.json_text import JsonObject, JsonSchema, JsonValue, table
 from agent_core.types import (
     OPAQUE,
     ArtifactRefBlock,
@@ -53,7 +54,7 @@ def strict_function_tool(tool: ToolDefinition) -> bytes:
     return jsontext.dump({"type": "function", "function": function_of(tool) | strict})
 
 
-def function_of(tool: ToolDefinition) -> dict[str, Any]:
+def function_of(tool: ToolDefinition) -> JsonObject:
     """Return the description of a tool for a request."""
     return {
         "name": wire_name(tool.name),
@@ -68,10 +69,10 @@ def is_strict(schema: Any) -> bool:
         return all(map(is_strict, cast("list[Any]", schema)))
     if not isinstance(schema, dict):
         return True
-    fields = cast("dict[str, Any]", schema)
+    fields = cast("JsonSchema", schema)
     properties = fields.get("properties")
     if fields.get("type") == "object" or isinstance(properties, dict):
-        names = set(cast("dict[str, Any]", properties or {}))
+        names = set(table(fields.get("properties")))
         if fields.get("additionalProperties") is not False or names != set(
             fields.get("required", ())
         ):
@@ -271,10 +272,10 @@ def is_own(block: OriginBlock, provider: str, model: str) -> bool:
     return origin.get("provider") == provider and origin.get("model", model) == model
 
 
-def opaque_of(block: OriginBlock, provider: str, model: str) -> dict[str, Any]:
+def opaque_of(block: OriginBlock, provider: str, model: str) -> JsonObject:
     """Return the fields of the block sent back unchanged to the same provider and model."""
     opaque = block.metadata.get(OPAQUE) if is_own(block, provider, model) else None
-    return cast("dict[str, Any]", opaque) if isinstance(opaque, dict) else {}
+    return cast("JsonObject", opaque) if isinstance(opaque, dict) else {}
 
 
 TAGGED = "think"
@@ -323,7 +324,7 @@ _RESERVED_HEADERS = frozenset(
 
 def own_options(
     config: ModelConfig, request: ModelRequest | None, called: Called, *, known: AbstractSet[str]
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return the options of one provider; the request's override the configuration's.
 
     Options of other providers are skipped; without a request only the configuration is read.
@@ -331,7 +332,7 @@ def own_options(
     Raises:
         ProviderError: `unsupported_capability`, naming a key that this provider does not know.
     """
-    merged: dict[str, Any] = {}
+    merged: JsonObject = {}
     asked = request.provider_options if request is not None else {}
     for source in (config.provider_options, asked):
         for provider, options in source.items():
@@ -342,7 +343,7 @@ def own_options(
                     f"provider_options.{called.provider}.{provider} instead",
                 )
             if provider == called.provider:
-                merged.update(cast("dict[str, Any]", options))
+                merged.update(cast("JsonObject", options))
     if not merged:
         return merged
     unknown = sorted(merged.keys() - known)
@@ -356,7 +357,7 @@ def own_options(
         where = f"provider_options.{called.provider}.{name}"
         if not isinstance(table, dict):
             raise called.unsupported(where, f"{where} must be a table")
-        taken = sorted(key for key in cast("dict[str, Any]", table) if key.lower() in reserved)
+        taken = sorted(key for key in table if key.lower() in reserved)
         if taken:
             raise called.unsupported(where, f"{where} must not set {', '.join(taken)}")
     return merged
@@ -364,12 +365,12 @@ def own_options(
 
 def sampling_fields(
     config: ModelConfig, request: ModelRequest, limit: str, *, seed: str | None = None
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return the token limit of the reply, in the field `limit`, and any temperature and seed set.
 
     `seed` is the service's field for a seed, if it has one.
     """
-    fields: dict[str, Any] = {limit: request.max_output_tokens or config.max_output_tokens}
+    fields: JsonObject = {limit: request.max_output_tokens or config.max_output_tokens}
     temperature = config.temperature if request.temperature is None else request.temperature
     if temperature is not None:
         fields["temperature"] = temperature
@@ -383,7 +384,7 @@ def effort_of(config: ModelConfig, request: ModelRequest) -> ReasoningEffort | N
     return request.reasoning or config.reasoning
 
 
-def accepted_fields(fields: Mapping[str, Any], refused: AbstractSet[str]) -> dict[str, Any]:
+def accepted_fields(fields: Mapping[str, JsonValue], refused: AbstractSet[str]) -> JsonObject:
     """Return the fields without the refused ones, which `top_p` and `topP` both name."""
     return {
         name: value
@@ -451,7 +452,7 @@ class MessageCache(Generic[V]):
         return self._by_model[model]
 
 
-def body_of(head: Mapping[str, Any], arrays: Mapping[str, Iterable[bytes]]) -> bytes:
+def body_of(head: Mapping[str, JsonValue], arrays: Mapping[str, Iterable[bytes]]) -> bytes:
     """Write a request body: the small fields in sorted order, then arrays of serialised items.
 
     `head` is not empty; empty arrays are left out. The growing array comes last, so that the body

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping, Set as AbstractSet
-from typing import Any
 
 from agent_core.config.models import ModelConfig
 from agent_core.providers.chat_completions import CHAT_ONLY, OpenAIProvider, refuse_options
@@ -10,13 +9,13 @@ from agent_core.providers.compat import without
 from agent_core.providers.failures import Called
 from agent_core.providers.http_provider import PreparedRequest
 from agent_core.providers.output_schema import openai_format
-from agent_core.providers.reply import table
 from agent_core.providers.requests import EXTRA_BODY, effort_of, sampling_fields
 from agent_core.providers.responses_events import ResponsesEvents
 from agent_core.providers.responses_wire import ResponsesRequests
+from agent_core.text.json_text import JsonObject, JsonValue, table
 from agent_core.types import ErrorPayload, ModelRequest
 
-_TOOLS: Mapping[str, Any] = {
+_TOOLS: Mapping[str, JsonValue] = {
     "web_search": {"type": "web_search"},
     "code_execution": {"type": "code_interpreter", "container": {"type": "auto"}},
 }
@@ -70,13 +69,15 @@ class OpenAIResponsesProvider(OpenAIProvider):
     def _versioned_place(self, model: str) -> str:  # noqa: ARG002 - it is in the body
         return ""
 
-    def write_body(self, request: ModelRequest, options: dict[str, Any], called: Called) -> bytes:
+    def write_body(self, request: ModelRequest, options: JsonObject, called: Called) -> bytes:
         """Write a Responses body."""
         refuse_options(options, CHAT_ONLY, called, protocol="chat")
-        extra = options.pop(EXTRA_BODY, {})
+        extra = table(options.pop(EXTRA_BODY, None))
         refused = self.refused(request.model)
         head = sampling_fields(self._config, request, "max_output_tokens")
-        head["max_output_tokens"] = max(head["max_output_tokens"], _LEAST_OUTPUT)
+        head["max_output_tokens"] = max(
+            request.max_output_tokens or self._config.max_output_tokens, _LEAST_OUTPUT
+        )
         head["store"] = False
         if not re.match(_WITHOUT_REASONING, request.model):
             head["include"] = ["reasoning.encrypted_content"]
@@ -94,7 +95,8 @@ class OpenAIResponsesProvider(OpenAIProvider):
             return self._items.body(request, fields, called)
         if self._server in {None, "openai", "azure"} and "include" not in options:
             more = [_INCLUDED[name] for name in request.provider_tools if name in _INCLUDED]
-            fields["include"] = [*fields.get("include", ()), *more]
+            known = fields.get("include")
+            fields["include"] = [*(known if isinstance(known, list) else ()), *more]
         return self._items.body(request, fields, called, self.own_tools(request))
 
     def _adjusted(
@@ -108,8 +110,8 @@ class OpenAIResponsesProvider(OpenAIProvider):
         return prepared if prepared.body != before.body else None
 
     def _reasoning(
-        self, request: ModelRequest, options: dict[str, Any], refused: AbstractSet[str]
-    ) -> dict[str, Any]:
+        self, request: ModelRequest, options: JsonObject, refused: AbstractSet[str]
+    ) -> JsonObject:
         """Return the effort and the summary of reasoning; removes these options from `options`."""
         effort = options.pop("reasoning_effort", None) or effort_of(self._config, request)
         said = {"effort": effort, "summary": "auto"} if effort else {}
@@ -121,12 +123,13 @@ class OpenAIResponsesProvider(OpenAIProvider):
         return {field: value for field, value in said.items() if field not in refused}
 
 
-def _text_fields(options: dict[str, Any]) -> dict[str, Any]:
+def _text_fields(options: JsonObject) -> JsonObject:
     """Return the format of the answer, from the options of both protocols."""
-    said: dict[str, Any] = {}
+    said: JsonObject = {}
     if verbosity := options.pop("verbosity", None):
         said["verbosity"] = verbosity
     if wanted := table(options.pop("response_format", None)):
-        said["format"] = {**wanted, **table(wanted.get("json_schema"))}
-        said["format"].pop("json_schema", None)
+        form = wanted | table(wanted.get("json_schema"))
+        form.pop("json_schema", None)
+        said["format"] = form
     return said | table(options.pop("text", None))

@@ -14,12 +14,11 @@ from agent_core.providers.reply import (
     ProseDraft,
     ReplyAccumulator,
     WholePart,
-    items,
-    table,
     text,
 )
 from agent_core.providers.responses_wire import CALL_FIELDS, FIELD, ITEM, MESSAGE
 from agent_core.providers.usage import count, merge_reports
+from agent_core.text.json_text import JsonObject, JsonValue, table, tables
 from agent_core.types import OPAQUE, ModelEvent, ProviderToolBlock, StopReason, Usage
 
 _REASONING_FIELDS = (
@@ -58,7 +57,7 @@ class _Item(Struct, eq=False):
 
     kind: str
     index: int
-    fields: dict[str, Any] = field(default_factory=dict[str, Any])
+    fields: JsonObject = field(default_factory=JsonObject)
     parts: dict[int, ProseDraft] = field(default_factory=dict[int, ProseDraft])
     begun: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
     call: CallDraft | None = None
@@ -91,8 +90,8 @@ class ResponsesEvents(ChunkParser):
         self._items: list[_Item] = []
         self._by_id: dict[str, _Item] = {}
         self._by_index: dict[int, _Item] = {}
-        self._output: list[dict[str, Any]] = []
-        self._usage: dict[str, Any] = {}
+        self._output: list[JsonObject] = []
+        self._usage: JsonObject = {}
         self._has_refused = False
 
     @property
@@ -100,7 +99,7 @@ class ResponsesEvents(ChunkParser):
         """Return whether `[DONE]` was read: some servers have no last event."""
         return self.done
 
-    def read(self, chunk: dict[str, Any]) -> None:
+    def read(self, chunk: JsonObject) -> None:
         """Process one event."""
         kind = text(chunk.get("type")).removeprefix("response.")
         if kind in _TEXT_DELTAS:  # nearly every event
@@ -167,7 +166,7 @@ class ResponsesEvents(ChunkParser):
             self._usage["server_tool_use"] = {"web_search_requests": asked}
         return super().finish()
 
-    def _end(self, response: dict[str, Any], event: str) -> None:
+    def _end(self, response: JsonObject, event: str) -> None:
         """Process the last event."""
         self._usage = merge_reports(self._usage, response.get("usage"))
         is_any = event in {"completed", "done"}  # the response itself says how it ended
@@ -176,21 +175,21 @@ class ResponsesEvents(ChunkParser):
             raise self._failure(table(response.get("error")))
         if status == "cancelled":
             raise self.called.broke("cancelled its response")
-        self._output = items(response.get("output"))
+        self._output = tables(response.get("output"))
         self.done = True
         if status == "incomplete":
             reason = table(response.get("incomplete_details")).get("reason")
             self.raw_stop = text(reason) or status
         else:
-            parts = (part for item in self._output for part in items(item.get("content")))
+            parts = (part for item in self._output for part in tables(item.get("content")))
             is_refusal = self._has_refused or any(part.get("type") == "refusal" for part in parts)
             self.raw_stop = "refusal" if is_refusal else "completed"
 
-    def _failure(self, error: dict[str, Any]) -> CallError:
+    def _failure(self, error: JsonObject) -> CallError:
         message = text(error.get("message")) or "the response failed, without a reason"
         return self.called.reported({"error": {**error, "message": message}})
 
-    def _find(self, chunk: Mapping[str, Any], kinds: AbstractSet[str]) -> _Item | None:
+    def _find(self, chunk: Mapping[str, JsonValue], kinds: AbstractSet[str]) -> _Item | None:
         """Return the item that an event is about: by its id, else by its index, else the last one.
 
         Some gateways give an item another id in every event, some give no index.
@@ -209,7 +208,7 @@ class ResponsesEvents(ChunkParser):
         self._by_index[item.index] = item
         return item
 
-    def _take_item(self, chunk: dict[str, Any], *, is_new: bool) -> None:
+    def _take_item(self, chunk: JsonObject, *, is_new: bool) -> None:
         """Process an item that begins, or a whole item."""
         fields = table(chunk.get("item"))
         kind, item_id, index = (
@@ -227,7 +226,7 @@ class ResponsesEvents(ChunkParser):
         item.fields = {}
         self._complete(item, fields)
 
-    def _complete(self, item: _Item, fields: dict[str, Any]) -> None:
+    def _complete(self, item: _Item, fields: JsonObject) -> None:
         """Update an item to its current state: missing parts of its texts are added."""
         given = {key: value for key, value in fields.items() if value is not None}
         item.fields = fields = {**item.fields, **given}
@@ -240,11 +239,11 @@ class ResponsesEvents(ChunkParser):
             if whole := _arguments(fields):
                 self.draft.complete(item.call, whole)
         elif item.kind == "message":
-            for place, part in enumerate(items(fields.get("content"))):
+            for place, part in enumerate(tables(fields.get("content"))):
                 if whole := text(part.get("text")) or text(part.get("refusal")):
                     self.draft.complete(self._part(item, place), whole)
         elif item.kind == "reasoning":
-            pieces = [*items(fields.get("content")), *items(fields.get("summary"))]
+            pieces = [*tables(fields.get("content")), *tables(fields.get("summary"))]
             if whole := "\n\n".join(filter(None, (text(piece.get("text")) for piece in pieces))):
                 self.draft.complete(self._part(item, 0), whole)
 
@@ -259,7 +258,7 @@ class ResponsesEvents(ChunkParser):
     def _open_thought(self, **opaque: Any) -> ProseDraft:
         return self.draft.open_prose(is_reasoning=True, field=FIELD, **{OPAQUE: opaque})
 
-    def _read_text(self, chunk: dict[str, Any], whole: str | None) -> None:
+    def _read_text(self, chunk: JsonObject, whole: str | None) -> None:
         item = self._find(chunk, _MESSAGES) or self._open("message", chunk.get("output_index"))
         place = chunk.get("content_index")
         part = self._part(item, place if isinstance(place, int) else 0)
@@ -268,7 +267,7 @@ class ResponsesEvents(ChunkParser):
         elif whole:
             self.draft.complete(part, whole)
 
-    def _read_thought(self, chunk: dict[str, Any], kind: str, stage: str) -> None:
+    def _read_thought(self, chunk: JsonObject, kind: str, stage: str) -> None:
         """Add to a thought; its pieces are separated by a blank line."""
         item = self._find(chunk, _THOUGHTS) or self._open("reasoning", chunk.get("output_index"))
         place = chunk.get("summary_index", chunk.get("content_index"))
@@ -282,7 +281,7 @@ class ResponsesEvents(ChunkParser):
         item.begun.add(piece)
         self.draft.feed(self._part(item, 0), said)
 
-    def _read_arguments(self, chunk: dict[str, Any]) -> None:
+    def _read_arguments(self, chunk: JsonObject) -> None:
         item = self._find(chunk, _CALLS)
         if item is None or item.call is None:
             return  # it will come whole
@@ -291,7 +290,7 @@ class ResponsesEvents(ChunkParser):
         else:
             self.draft.feed(item.call, text(chunk.get("delta")))
 
-    def _match(self, fields: dict[str, Any], waiting: list[_Item]) -> _Item:
+    def _match(self, fields: JsonObject, waiting: list[_Item]) -> _Item:
         """Find the streamed item for an item of the output, and bring it up to date."""
         alike = [item for item in waiting if item.kind == fields.get("type")]
         names = {key: fields[key] for key in ("call_id", "id") if fields.get(key)}
@@ -316,12 +315,12 @@ class ResponsesEvents(ChunkParser):
             parts.append(item.call)
         elif item.kind == "message":
             texts = [item.parts[at] for at in sorted(item.parts)][
-                : len(items(fields.get("content"))) or None
+                : len(tables(fields.get("content"))) or None
             ]
             own = {key: fields[key] for key in _MESSAGE_FIELDS if fields.get(key)}
             if texts and own:
                 self._keep_beside(own, parts)
-            contents = items(fields.get("content"))
+            contents = tables(fields.get("content"))
             for at, part in enumerate(texts):
                 parts.append(part)
                 if at < len(contents) and contents[at].get("annotations"):
@@ -334,12 +333,12 @@ class ResponsesEvents(ChunkParser):
             own = {key: fields[key] for key in _REASONING_FIELDS if fields.get(key)}
             if own:
                 thought = self._part(item, 0)
-                thought.metadata[OPAQUE][ITEM] = {"summary": [], **own}
+                table(thought.metadata[OPAQUE])[ITEM] = {"summary": [], **own}
             parts += item.parts.values()
         elif item.kind in _SERVER_ITEMS and fields.get("execution") != "client":
             parts.append(self._open_thought(**{ITEM: fields}))
 
-    def _keep_beside(self, own: dict[str, Any], parts: list[Part]) -> None:
+    def _keep_beside(self, own: JsonObject, parts: list[Part]) -> None:
         """Keep a message's own fields: a text has no place for them, a thought before it has.
 
         Without a thought, only a message with a phase gets an empty block for them.
@@ -348,27 +347,27 @@ class ResponsesEvents(ChunkParser):
         if isinstance(last, WholePart) and isinstance(last.whole, ProviderToolBlock):
             last.whole.metadata[OPAQUE][MESSAGE] = own
         elif isinstance(last, ProseDraft) and last.is_reasoning:
-            last.metadata[OPAQUE][MESSAGE] = own
+            table(last.metadata[OPAQUE])[MESSAGE] = own
         elif "phase" in own:
             parts.append(self._open_thought(**{MESSAGE: own}))
 
 
-def _use_of(fields: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+def _use_of(fields: Mapping[str, JsonValue]) -> tuple[JsonObject, str]:
     """Return what a tool of the service was asked for, and what it has found or printed."""
     action = table(fields.get("action"))
     asked = {key: action[key] for key in ("query", "queries", "url", "pattern") if action.get(key)}
     if fields.get("code"):
         asked["code"] = fields["code"]
     found = [
-        (text(each.get("title")), text(each.get("url"))) for each in items(action.get("sources"))
+        (text(each.get("title")), text(each.get("url"))) for each in tables(action.get("sources"))
     ]
-    printed = [text(each.get("logs")) for each in items(fields.get("outputs"))]
+    printed = [text(each.get("logs")) for each in tables(fields.get("outputs"))]
     status = text(fields.get("status"))
     lines = [sources_text(found), *printed, status if status in {"failed", "incomplete"} else ""]
     return asked, "\n".join(filter(None, lines))
 
 
-def _arguments(fields: Mapping[str, Any]) -> str:
+def _arguments(fields: Mapping[str, JsonValue]) -> str:
     """Return the arguments of a call as JSON; a custom tool has one text."""
     if fields.get("type") == "custom_tool_call":
         given = text(fields.get("input"))

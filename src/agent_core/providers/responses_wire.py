@@ -8,7 +8,6 @@ from msgspec import Struct, field
 
 from agent_core.providers import jsontext
 from agent_core.providers.failures import Called
-from agent_core.providers.reply import table
 from agent_core.providers.requests import (
     IdentityCache,
     MessageCache,
@@ -24,6 +23,7 @@ from agent_core.providers.requests import (
     text_beside_images,
     wire_name,
 )
+from agent_core.text.json_text import JsonObject, JsonValue, table
 from agent_core.types import (
     CitationBlock,
     ContentBlock,
@@ -64,9 +64,9 @@ class ResponsesRequests:
     def body(
         self,
         request: ModelRequest,
-        head: Mapping[str, Any],
+        head: Mapping[str, JsonValue],
         called: Called,
-        own_tools: Iterable[Mapping[str, Any]] = (),
+        own_tools: Iterable[Mapping[str, JsonValue]] = (),
     ) -> bytes:
         """Write the body of a request; `head` has the fields that are not conversation.
 
@@ -116,7 +116,7 @@ class ResponsesRequests:
             written.pop()  # the reply broke off: reasoning without a following item is refused
         return b",".join(map(jsontext.dump, written))
 
-    def _write_answer(self, message: ModelMessage, model: str) -> Iterator[dict[str, Any]]:
+    def _write_answer(self, message: ModelMessage, model: str) -> Iterator[JsonObject]:
         """Yield the items of a reply in order, with their ids if nothing is missing.
 
         Items with ids are refused without the reasoning that led to them, so if some reasoning of a
@@ -129,15 +129,15 @@ class ResponsesRequests:
             if is_own(block, self._provider, model) and block.metadata.get("field", FIELD) == FIELD
         ]
         has_ids = all(map(_goes_back, (opaque_of(each, self._provider, model) for each in own)))
-        head: dict[str, Any] = {}
+        head: JsonObject = {}
         words: list[_Words] = []
         for block in message.content:
             if isinstance(block, ProviderToolBlock):
                 yield from _write_words(words, head)
                 opaque = opaque_of(block, self._provider, model)
                 head = dict(table(opaque.get(MESSAGE))) if has_ids else {}
-                if has_ids and opaque.get(ITEM):
-                    yield opaque[ITEM]
+                if has_ids and (item := table(opaque.get(ITEM))):
+                    yield item
             elif isinstance(block, CitationBlock):
                 if words and block.text_range:
                     words[-1].cite(block)
@@ -145,7 +145,7 @@ class ResponsesRequests:
                 yield from _write_words(words, head)
                 opaque = opaque_of(block, self._provider, model)
                 if ITEM in opaque and _goes_back(opaque):
-                    yield opaque[ITEM]
+                    yield table(opaque[ITEM])
                 head = dict(table(opaque.get(MESSAGE)))
                 if not has_ids:
                     head.pop("id", None)
@@ -165,7 +165,7 @@ class ResponsesRequests:
         yield from _write_words(words, head)
 
 
-def _goes_back(opaque: Mapping[str, Any]) -> bool:
+def _goes_back(opaque: Mapping[str, JsonValue]) -> bool:
     """Return whether an item can be sent back: reasoning needs more than an id."""
     item = table(opaque.get(ITEM))
     is_readable = bool(item.get("encrypted_content") or item.get("content"))
@@ -176,7 +176,7 @@ class _Words(Struct):
     """A text of the model, with its sources in the form of the service."""
 
     text: str
-    annotations: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    annotations: list[JsonObject] = field(default_factory=list[JsonObject])
 
     def cite(self, block: CitationBlock) -> None:
         """Add a source."""
@@ -185,12 +185,12 @@ class _Words(Struct):
         self.annotations.append({**source, "start_index": start, "end_index": end})
 
 
-def _write_words(words: list[_Words], head: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _write_words(words: list[_Words], head: Mapping[str, JsonValue]) -> Iterator[JsonObject]:
     """Write the message of the text since the last other item; empties `words`."""
     if words:
-        said: dict[str, Any] = {**head, "type": "message", "role": "assistant"}
+        said: JsonObject = {**head, "type": "message", "role": "assistant"}
         if "id" in said:
-            parts: list[dict[str, Any]] = [
+            parts: list[JsonObject] = [
                 {"type": "output_text", "text": each.text, "annotations": each.annotations}
                 for each in words
             ]
@@ -200,7 +200,7 @@ def _write_words(words: list[_Words], head: Mapping[str, Any]) -> Iterator[dict[
         words.clear()
 
 
-def _write_input(message: ModelMessage) -> Iterator[dict[str, Any]]:
+def _write_input(message: ModelMessage) -> Iterator[JsonObject]:
     """Write the results of calls, and the user's message."""
     for block in message.content:
         if isinstance(block, ToolResultBlock):
@@ -217,16 +217,16 @@ def _write_input(message: ModelMessage) -> Iterator[dict[str, Any]]:
         yield {"type": "message", "role": "user", "content": content}
 
 
-def _write_result(result: ToolResultBlock) -> str | list[dict[str, Any]]:
+def _write_result(result: ToolResultBlock) -> str | list[JsonObject]:
     images = images_of(result)
     answer = text_beside_images(result)
     if not images:
         return answer
-    said = [{"type": "input_text", "text": answer}] if answer else []
+    said: list[JsonObject] = [{"type": "input_text", "text": answer}] if answer else []
     return [*said, *(part for image in images for part in _write_part(image))]
 
 
-def _write_part(block: ContentBlock) -> Iterator[dict[str, Any]]:
+def _write_part(block: ContentBlock) -> Iterator[JsonObject]:
     if isinstance(block, ImageBlock) and block.data:
         url = f"data:{block.mime_type};base64,{block.data}"
         if block.is_document:

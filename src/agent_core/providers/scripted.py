@@ -35,6 +35,7 @@ from agent_core.providers.estimates import PromptEstimates, estimate_blocks
 from agent_core.providers.failures import WITHOUT_TOOLS, Called
 from agent_core.providers.reply import ReplyAccumulator
 from agent_core.text import kind_of, plural
+from agent_core.text.json_text import JsonObject
 from agent_core.types import (
     ErrorPayload,
     Frozen,
@@ -82,7 +83,7 @@ class ScriptedCall(Frozen):
     """One tool call. `arguments` as text are the model's own words, valid or not."""
 
     name: str
-    arguments: dict[str, Any] | str = Field(default_factory=dict[str, Any])
+    arguments: JsonObject | str = Field(default_factory=JsonObject)
     tool_call_id: str | None = None
 
 
@@ -122,7 +123,7 @@ class Fails(Frozen):
     retryable: bool = False
     retry_after_s: Annotated[float, Field(ge=0)] | None = None
     text: str = ""
-    details: dict[str, Any] = Field(default_factory=dict[str, Any])
+    details: JsonObject = Field(default_factory=JsonObject)
 
     if TYPE_CHECKING:
 
@@ -134,7 +135,7 @@ class Fails(Frozen):
             retryable: bool = False,
             retry_after_s: float | None = None,
             text: str = "",
-            details: dict[str, Any] = ...,
+            details: JsonObject = ...,
         ) -> None: ...
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from agent_core.text import BYTES_PER_TOKEN
+from agent_core.text.json_text import JsonObject
 from agent_core.types import (
     ErrorPayload,
     ModelCompleted,
@@ -94,7 +95,7 @@ class CallTally:
         """Return `take_lost` for a failed call, plus the usage of its reply if it brought one."""
         return _sum([usage for usage in (self.take_lost(), self.reply) if usage is not None])
 
-    def least_cost(self) -> dict[str, Any]:
+    def least_cost(self) -> JsonObject:
         """Return the tokens of the prompt, and their price if it is known, for an event.
 
         A call during which the process dies counts as this much.

@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from agent_core.providers.reply import CallDraft, ProseDraft, ReplyAccumulator
 from agent_core.providers.requests import TAGGED
+from agent_core.text.json_text import JsonValue
 from agent_core.types import ModelEvent, StopReason, Usage
 
 _NAMES = ("think", "thinking")
@@ -57,7 +58,7 @@ class TaggedReply(ReplyAccumulator):
         return [*events, *super().finish(stop, raw_stop, usage=usage, words=words)]
 
     @property
-    def _metadata(self) -> Mapping[str, Any]:
+    def _metadata(self) -> Mapping[str, JsonValue]:
         return {"field": TAGGED, "tag": self._name}
 
     def _add_waiting(self) -> None:

@@ -17,6 +17,7 @@ from msgspec import Struct, field
 from agent_core.config.services import COMPATIBLE
 from agent_core.providers.failures import Called, is_refused_request
 from agent_core.providers.requests import wire_name
+from agent_core.text.json_text import JsonSchema
 from agent_core.types import (
     ErrorPayload,
     ModelCompleted,
@@ -25,8 +26,6 @@ from agent_core.types import (
     ToolCallBlock,
     ToolDefinition,
 )
-
-Json = dict[str, Any]
 
 LEFT_OUT = "left_out"
 """Key of the details of a `model_retry`: the tools that are left out from now on."""
@@ -73,7 +72,7 @@ class ToolForm(Struct, frozen=True):
     tuples: bool = True
     known_required: bool = False
 
-    def of(self, schema: Mapping[str, Any]) -> tuple[Json, Mapping[str, str]]:
+    def of(self, schema: Mapping[str, Any]) -> tuple[JsonSchema, Mapping[str, str]]:
         """Return a schema in this form, and the arguments' own names by the names it has.
 
         Raises:
@@ -95,11 +94,11 @@ class ToolForm(Struct, frozen=True):
             root, names = _with_plain_keys(root)
         return root, names
 
-    def _part(self, schema: Any) -> Json:
-        node: Json = dict(cast("Mapping[str, Any]", schema))
+    def _part(self, schema: Any) -> JsonSchema:
+        node: JsonSchema = dict(cast("Mapping[str, Any]", schema))
         for key, value in node.items():
             if key in _MEMBERS and isinstance(value, dict):
-                members = cast("Json", value)
+                members = cast("JsonSchema", value)
                 node[key] = {name: self._any_part(part) for name, part in members.items()}
             elif key in _CHOICES and isinstance(value, list):
                 node[key] = [self._any_part(part) for part in cast("list[Any]", value)]
@@ -124,7 +123,7 @@ class ToolForm(Struct, frozen=True):
             return [self._any_part(each) for each in cast("list[Any]", part)]
         return self._part(part) if isinstance(part, dict) else part
 
-    def _write_tuple(self, node: Json) -> None:
+    def _write_tuple(self, node: JsonSchema) -> None:
         """Write the elements of a tuple, which has two spellings, as the service does."""
         older = isinstance(node.get("items"), list)
         first = cast("list[Any]", node.pop("items") if older else node.pop("prefixItems"))
@@ -137,7 +136,7 @@ class ToolForm(Struct, frozen=True):
             if rest is not None:
                 node["items"] = self._any_part(rest)
             return
-        kinds = [cast("Json", each) for each in [*first, rest] if isinstance(each, dict)]
+        kinds = [cast("JsonSchema", each) for each in [*first, rest] if isinstance(each, dict)]
         distinct = [each for number, each in enumerate(kinds) if each not in kinds[:number]]
         node["items"] = {"anyOf": distinct} if len(distinct) > 1 else dict(*distinct)
         if len(distinct) > 1:
@@ -204,7 +203,7 @@ class FittedTools(Struct, frozen=True):
         names = self.names.get(tool)
         if not names or not isinstance(arguments, dict):
             return arguments
-        given = cast("Json", arguments)
+        given = cast("JsonSchema", arguments)
         return {names.get(name, name): value for name, value in given.items()}
 
 
@@ -389,7 +388,7 @@ def refused_tools(refusal: ErrorPayload, offered: Sequence[ToolDefinition]) -> l
     return found if len(found) < len(offered) else []  # without any tool the run could do nothing
 
 
-def _without_choices(root: Json) -> Json:
+def _without_choices(root: JsonSchema) -> JsonSchema:
     """Return an object's schema without choices and conditions at its top, which it says in words.
 
     The arguments of all alternatives are arguments then, and required is what all require.
@@ -399,7 +398,7 @@ def _without_choices(root: Json) -> Json:
     """
     node = _with_target(root)
     said = {key: node[key] for key in _CONDITIONS if key in node}
-    properties: Json = dict(node.get("properties", {}))
+    properties: JsonSchema = dict(node.get("properties", {}))
     required: list[str] = list(node.get("required", ()))
     for key in _CHOICES:
         parts = [_with_target(part, node) for part in _objects(node.get(key, ()), root)]
@@ -429,14 +428,14 @@ def _without_choices(root: Json) -> Json:
     return kept
 
 
-def _objects(parts: Iterable[Any], root: Json) -> list[Json]:
+def _objects(parts: Iterable[Any], root: JsonSchema) -> list[JsonSchema]:
     """Return the alternatives that an object can fit."""
-    tables = (cast("Json", part) for part in parts if isinstance(part, dict))
+    tables = (cast("JsonSchema", part) for part in parts if isinstance(part, dict))
     found = [_with_target(part, root) for part in tables]
     return [part for part in found if part.get("type", "object") == "object"]
 
 
-def _with_target(node: Json, root: Json | None = None) -> Json:
+def _with_target(node: JsonSchema, root: JsonSchema | None = None) -> JsonSchema:
     """Return a schema with the target of its reference in place of it."""
     root = root or node
     for _ in range(_MOST_STEPS):
@@ -446,27 +445,27 @@ def _with_target(node: Json, root: Json | None = None) -> Json:
             return node
         for step in reference.removeprefix("#/").split("/"):
             name = step.replace("~1", "/").replace("~0", "~")
-            target = cast("Json", target).get(name) if isinstance(target, dict) else None
+            target = cast("JsonSchema", target).get(name) if isinstance(target, dict) else None
         if not isinstance(target, dict):
             return node
-        node = {**{key: node[key] for key in node if key != "$ref"}, **cast("Json", target)}
+        node = {**{key: node[key] for key in node if key != "$ref"}, **cast("JsonSchema", target)}
     raise NoFormError("its references at the top do not end")
 
 
-def _either(one: Any, other: Any, *, both: bool) -> Json:
+def _either(one: Any, other: Any, *, both: bool) -> JsonSchema:
     word = "allOf" if both else "anyOf"
-    known: object = cast("Json", one).get(word) if isinstance(one, dict) else None
+    known: object = cast("JsonSchema", one).get(word) if isinstance(one, dict) else None
     parts: list[Any] = cast("list[Any]", known) if isinstance(known, list) else [one]
     return {word: parts if other in parts else [*parts, other]}
 
 
-def _undescribed(root: Json) -> list[str]:
+def _undescribed(root: JsonSchema) -> list[str]:
     return [name for name in root.get("required", ()) if name not in root.get("properties", {})]
 
 
-def _with_plain_keys(root: Json) -> tuple[Json, Mapping[str, str]]:
+def _with_plain_keys(root: JsonSchema) -> tuple[JsonSchema, Mapping[str, str]]:
     """Return a schema with names of arguments that the service takes, and the own names by them."""
-    properties: Json = root.get("properties", {})
+    properties: JsonSchema = root.get("properties", {})
     if all(map(_PLAIN_KEY.fullmatch, properties)):
         return root, {}
     taken = {name for name in properties if _PLAIN_KEY.fullmatch(name)}
@@ -486,7 +485,7 @@ def _with_plain_keys(root: Json) -> tuple[Json, Mapping[str, str]]:
     return schema, {plain: name for name, plain in sent.items() if plain != name}
 
 
-def _say(node: Json, words: str) -> None:
+def _say(node: JsonSchema, words: str) -> None:
     node["description"] = f"{node.get('description', '')} ({words})".strip()
 
 

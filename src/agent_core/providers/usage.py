@@ -5,8 +5,9 @@ another it comes on top; the same holds for the cached part of a prompt. The tot
 """
 
 from itertools import product
-from typing import Any, cast
+from typing import Any
 
+from agent_core.text.json_text import JsonObject
 from agent_core.types import Usage
 
 MAX_TOKENS = 10**12
@@ -23,7 +24,7 @@ def count(value: Any) -> int:
     return value if type(value) is int and 0 < value <= MAX_TOKENS else 0
 
 
-def merge_reports(known: dict[str, Any], report: Any) -> dict[str, Any]:
+def merge_reports(known: JsonObject, report: Any) -> JsonObject:
     """Merge a report into the earlier ones of the same stream.
 
     Counts grow while a reply streams, and a report may leave out what an earlier one had: a figure
@@ -37,7 +38,7 @@ def merge_reports(known: dict[str, Any], report: Any) -> dict[str, Any]:
     for key, value in report.items():
         before = merged.get(key)
         if isinstance(before, dict) and isinstance(value, dict):
-            merged[key] = merge_reports(cast("dict[str, Any]", before), value)
+            merged[key] = merge_reports(before, value)
         elif not before or not _is_nothing(value):
             merged[key] = value
     return merged
@@ -48,7 +49,7 @@ def _is_nothing(value: Any) -> bool:
 
 
 def cached_usage(
-    raw: dict[str, Any],
+    raw: JsonObject,
     *,
     given: int,
     taken: int,

@@ -6,7 +6,6 @@ Gemini `streamFunctionCallArguments`.
 
 import os
 import re
-from typing import Any
 from urllib.parse import quote
 
 from agent_core.config.models import ModelConfig
@@ -17,6 +16,7 @@ from agent_core.providers.gemini import KNOWN_OPTIONS as GEMINI_OPTIONS, GeminiP
 from agent_core.providers.google_credentials import GoogleTokens, project_in_credentials
 from agent_core.providers.http_provider import HttpProvider, PreparedRequest
 from agent_core.providers.keys import HeldKey
+from agent_core.text.json_text import JsonObject
 from agent_core.types import ModelRequest
 
 KNOWN_OPTIONS = GEMINI_OPTIONS | {"streamFunctionCallArguments"}
@@ -114,7 +114,7 @@ class VertexGeminiProvider(_VertexProvider, GeminiProvider):
     known_options = KNOWN_OPTIONS
     key_header = HttpProvider.key_header
 
-    def write_body(self, request: ModelRequest, options: dict[str, Any], called: Called) -> bytes:
+    def write_body(self, request: ModelRequest, options: JsonObject, called: Called) -> bytes:
         """Write a generateContent body."""
         self.streams_arguments = options.pop("streamFunctionCallArguments", False) is True
         return super().write_body(request, options, called)
@@ -133,7 +133,7 @@ class VertexClaudeProvider(_VertexProvider, AnthropicProvider):
     headers = HttpProvider.headers
     key_header = HttpProvider.key_header
 
-    def named(self, model: str) -> dict[str, Any]:  # noqa: ARG002 - it is in the address
+    def named(self, model: str) -> JsonObject:  # noqa: ARG002 - it is in the address
         """Return the version of the protocol, which is in the body here."""
         return {"anthropic_version": _ANTHROPIC_VERSION}
 

@@ -10,6 +10,7 @@ from agent_core.config.services import COMPATIBLE
 from agent_core.errors import AgentCoreError
 from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.token_limits import is_window
+from agent_core.text.json_text import JsonValue
 
 _KEYS = (
     "max_model_len",  # vLLM, SGLang
@@ -94,7 +95,7 @@ def _key_of(model: ModelConfig) -> _Key:
     return model.provider, model.base_url, model.name
 
 
-Answers = dict[str, Mapping[str, Any]]
+Answers = dict[str, Mapping[str, JsonValue]]
 """What a server has answered, by path, about all of its models."""
 
 
@@ -142,7 +143,7 @@ async def find_window(
 
 
 def _name_of(entry: object) -> object:
-    return cast("Mapping[str, object]", entry).get("id") if isinstance(entry, Mapping) else None
+    return cast("Mapping[str, JsonValue]", entry).get("id") if isinstance(entry, Mapping) else None
 
 
 def _window_in(places: Iterable[object], keys: Sequence[str] = _KEYS) -> int | None:
@@ -150,10 +151,10 @@ def _window_in(places: Iterable[object], keys: Sequence[str] = _KEYS) -> int | N
     for place in places:
         if not isinstance(place, Mapping):
             continue
-        table = cast("Mapping[str, object]", place)
+        table = cast("Mapping[str, JsonValue]", place)
         inner = table.get("meta")
         known = {
-            **(cast("Mapping[str, object]", inner) if isinstance(inner, Mapping) else {}),
+            **(cast("Mapping[str, JsonValue]", inner) if isinstance(inner, Mapping) else {}),
             **table,
         }
         for key in keys:

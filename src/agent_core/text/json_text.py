@@ -2,8 +2,21 @@
 
 import json
 import math
-from collections.abc import Callable
-from typing import Any, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+if TYPE_CHECKING:
+    JsonValue: TypeAlias = (
+        bool | int | float | str | Sequence["JsonValue"] | Mapping[str, "JsonValue"] | None
+    )
+else:  # what validates values at run time does not follow an alias that names itself
+    JsonValue = Any
+
+JsonObject: TypeAlias = dict[str, JsonValue]
+"""A JSON object: what a service sends or accepts, a body, a line of a protocol."""
+
+JsonSchema: TypeAlias = dict[str, Any]
+"""A JSON schema, or an object inside one; its keywords decide what their values are."""
 
 
 def strict_json(
@@ -48,3 +61,13 @@ def shown_json(value: object, *, indent: int | None = None) -> str:
         return json.dumps(value, ensure_ascii=False, indent=indent, default=str)
     except RecursionError:
         return "(nested too deeply to be shown)"
+
+
+def table(value: Any) -> JsonObject:
+    """Return the value if it is a JSON object, else an empty one."""
+    return value if value.__class__ is dict else {}
+
+
+def tables(value: Any) -> list[JsonObject]:
+    """Return the JSON objects in the value if it is an array, else nothing."""
+    return [each for each in value if each.__class__ is dict] if value.__class__ is list else []

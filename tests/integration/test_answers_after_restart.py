@@ -28,7 +28,7 @@ from agent_core.types import ApprovalState, Decision, RunStatus, ToolCall
 from isolation import Home, program_file
 from model_server import ModelServer
 from runtimes import CONFIG, Asked, runtime
-from sweeps import paired
+from sweeps import paired, sampled
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -506,7 +506,9 @@ async def test_of_two_that_answer_at_once_one_is_told_so(
         assert caught.value.details["state"] == "answered"
 
 
-@pytest.mark.parametrize("request_id", ["req_nothing", "", "\ud800", "x" * 1_000, "req_é"])
+@pytest.mark.parametrize(
+    "request_id", sampled(["req_nothing", "", "\ud800", "x" * 1_000, "req_é"], keep=2)
+)
 async def test_an_unknown_question_is_not_found(home: Home, project: Path, request_id: str) -> None:
     async with runtime(home, project, config=PARK) as made:
         with pytest.raises(AgentCoreError, match="there is no request") as caught:
@@ -604,7 +606,7 @@ async def test_a_budget_of_one_run_is_not_given_with_an_answer(
         assert await is_untouched(made, handle)
 
 
-@pytest.mark.parametrize("by", ["the runtime", "a session", "a handle"])
+@pytest.mark.parametrize("by", sampled(["the runtime", "a session", "a handle"], keep=1))
 async def test_agents_and_validators_are_given_again_with_an_answer(
     home: Home, project: Path, shop: Shop, by: str
 ) -> None:

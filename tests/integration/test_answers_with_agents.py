@@ -21,6 +21,7 @@ from agent_core.loop.guards import on_tool_call
 from agent_core.providers.scripted import Calls, ScriptedCall, ScriptedProvider, calls
 from agent_core.types import RunStatus, ToolCall
 from isolation import Home
+from sweeps import kept
 
 
 class Version(BaseModel):
@@ -108,7 +109,7 @@ FIRST = Calls(calls=[deploy("1", "call_1")])
 
 
 @pytest.mark.parametrize("decision", ["allow_once", "deny"])
-@pytest.mark.parametrize("by", ["value", "name", "runtime"])
+@pytest.mark.parametrize("by", kept(["value", "name", "runtime"], "name"))
 async def test_the_agent_brings_all_that_it_has(
     home: Home, project: Path, by: str, decision: str
 ) -> None:

@@ -12,6 +12,7 @@ from agent_core.providers.scripted import Calls, Fails, Hangs, Says, ScriptedCal
 from agent_core.types import StopReason, Usage
 from isolation import Home
 from runtimes import CONFIG, collect, runtime
+from sweeps import sampled
 
 
 def numbers(events: list[RuntimeEvent]) -> list[int]:
@@ -65,14 +66,17 @@ USAGE = Usage(input_tokens=5, output_tokens=2, total_tokens=7)
 
 @pytest.mark.parametrize(
     "script",
-    [
-        pytest.param([Says(text="done", usage=USAGE)], id="an answer"),
-        pytest.param([calls("code.list_dir", path="."), "done"], id="after a tool"),
-        pytest.param([CUT, CUT, "second half"], id="an answer in pieces"),
-        pytest.param([calls("code.list_dir", path="."), Fails(message="no")], id="a failure"),
-        pytest.param([CUT, Fails(message="no")], id="a failure after a piece"),
-        pytest.param([CUT, LOOK, "done"], id="a piece, continued by a call"),
-    ],
+    sampled(
+        [
+            pytest.param([Says(text="done", usage=USAGE)], id="an answer"),
+            pytest.param([calls("code.list_dir", path="."), "done"], id="after a tool"),
+            pytest.param([CUT, CUT, "second half"], id="an answer in pieces"),
+            pytest.param([calls("code.list_dir", path="."), Fails(message="no")], id="a failure"),
+            pytest.param([CUT, Fails(message="no")], id="a failure after a piece"),
+            pytest.param([CUT, LOOK, "done"], id="a piece, continued by a call"),
+        ],
+        keep=2,
+    ),
 )
 async def test_a_later_runtime_reads_what_came_of_a_run(
     home: Home, project: Path, script: list[Any]
@@ -99,13 +103,18 @@ async def test_a_later_runtime_reads_what_came_of_a_run(
 
 @pytest.mark.parametrize(
     ("script", "output_type", "expected"),
-    [
-        pytest.param(["plain words"], None, "plain words", id="text"),
-        pytest.param(['{"a": 1}'], dict[str, int], {"a": 1}, id="an object"),
-        pytest.param([calls("final_answer", answer=[1, 2])], list[int], [1, 2], id="a call"),
-        pytest.param([[Says(text="Here: "), FINAL]], list[int], [1, 2], id="a call after words"),
-        pytest.param(["no", '{"a": 1}'], dict[str, int], {"a": 1}, id="mended"),
-    ],
+    sampled(
+        [
+            pytest.param(["plain words"], None, "plain words", id="text"),
+            pytest.param(['{"a": 1}'], dict[str, int], {"a": 1}, id="an object"),
+            pytest.param([calls("final_answer", answer=[1, 2])], list[int], [1, 2], id="a call"),
+            pytest.param(
+                [[Says(text="Here: "), FINAL]], list[int], [1, 2], id="a call after words"
+            ),
+            pytest.param(["no", '{"a": 1}'], dict[str, int], {"a": 1}, id="mended"),
+        ],
+        keep=2,
+    ),
 )
 async def test_a_later_runtime_reads_the_value_of_an_answer(
     home: Home, project: Path, script: list[Any], output_type: Any, expected: object
@@ -128,7 +137,7 @@ async def test_a_handle_of_another_process_knows_the_end_once_it_has_waited(
         assert (found.status, found.result_text) == (RunStatus.COMPLETED, "done")
 
 
-@pytest.mark.parametrize("after", [-1, "3", None, True, 1.5])
+@pytest.mark.parametrize("after", sampled([-1, "3", None, True, 1.5], keep=2))
 async def test_a_number_that_is_none_is_refused(home: Home, project: Path, after: Any) -> None:
     async with runtime(home, project, ["done"]) as made:
         handle = await made.start("go")

@@ -17,6 +17,7 @@ from agent_core.providers.scripted import Calls, Hangs, ScriptedCall, calls
 from captures import Key, record
 from isolation import Home
 from model_server import ModelServer
+from sweeps import sampled
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -133,16 +134,19 @@ def test_a_run_that_has_ended_is_shown_as_run_shows_it(home: Home, project: Path
 
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
-    [
-        pytest.param(["attach", "run_nothere"], 1, "there is no run", id="unknown"),
-        pytest.param(["cancel", "nothere"], 1, "there is no run", id="unknown to cancel"),
-        pytest.param(["attach", "run_"], 2, "is not one", id="too short"),
-        pytest.param(["cancel", ""], 2, "the value is empty", id="empty"),
-        pytest.param(["attach", "x", "--after", "-1"], 2, "whole number from 0", id="negative"),
-        pytest.param(["attach", "x", "--after", "ten"], 2, "whole number from 0", id="a word"),
-        pytest.param(["attach"], 2, "required: run", id="none"),
-        pytest.param(["cancel", "a", "b"], 2, "unrecognized arguments: b", id="two"),
-    ],
+    sampled(
+        [
+            pytest.param(["attach", "run_nothere"], 1, "there is no run", id="unknown"),
+            pytest.param(["cancel", "nothere"], 1, "there is no run", id="unknown to cancel"),
+            pytest.param(["attach", "run_"], 2, "is not one", id="too short"),
+            pytest.param(["cancel", ""], 2, "the value is empty", id="empty"),
+            pytest.param(["attach", "x", "--after", "-1"], 2, "whole number from 0", id="negative"),
+            pytest.param(["attach", "x", "--after", "ten"], 2, "whole number from 0", id="a word"),
+            pytest.param(["attach"], 2, "required: run", id="none"),
+            pytest.param(["cancel", "a", "b"], 2, "unrecognized arguments: b", id="two"),
+        ],
+        keep=3,
+    ),
 )
 def test_wrong_ids_and_numbers_say_what_is_needed(
     home: Home, project: Path, arguments: list[str], code: int, said: str

@@ -118,10 +118,10 @@ def test_a_multiplexer_gets_the_bell_alone(home: Home, project: Path, within: st
     ("argv", "after_s", "notify", "environ"),
     [
         (("chat", "write"), 0, False, {"TERM_PROGRAM": "WezTerm"}),
-        (("run", "write"), 0, False, {}),
-        (("chat", "write"), 3600, True, {}),
+        pytest.param(("run", "write"), 0, False, {}, marks=pytest.mark.sweep),
+        pytest.param(("chat", "write"), 3600, True, {}, marks=pytest.mark.sweep),
         (("run", "write"), 3600, True, {}),
-        (("chat", "--plain", "write"), 0, True, {}),
+        pytest.param(("chat", "--plain", "write"), 0, True, {}, marks=pytest.mark.sweep),
     ],
     ids=["chat-off", "run-off", "chat-touched", "run-touched", "plain"],
 )

@@ -20,10 +20,11 @@ from agent_core.providers.scripted import Calls, Hangs, Pauses, ScriptedCall, ca
 from captures import Key, Recording, record
 from isolation import Home
 from model_server import ModelServer, Received, Status
+from sweeps import kept
 
 pytestmark = pytest.mark.timeout(90)
 
-WIDTHS = (40, 80, pytest.param(200, marks=pytest.mark.sweep))
+WIDTHS = kept([40, 80, 200], 40)
 CART = """\
 def total(prices):
     result = 0
@@ -229,7 +230,7 @@ def test_a_service_that_is_busy(home: Home, shop: Path) -> None:
     assert scene.lines[-1] == "At last."
 
 
-@pytest.mark.parametrize("columns", [40, 80])
+@pytest.mark.parametrize("columns", kept([40, 80], 80))
 def test_a_child_agent(home: Home, shop: Path, columns: int) -> None:
     def answer(asked: Received) -> Any:
         text = asked.text
@@ -246,7 +247,7 @@ def test_a_child_agent(home: Home, shop: Path, columns: int) -> None:
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("columns", [40, 80])
+@pytest.mark.parametrize("columns", kept([40, 80], 40))
 def test_a_conversation(home: Home, shop: Path, columns: int) -> None:
     script = [calls("code.read_file", path="cart.py"), "It **subtracts** prices.\n\n- mend it\n"]
     with ModelServer.in_thread(script) as server:

@@ -17,10 +17,11 @@ from captures import Key, Shown, record
 from isolation import Home
 from model_server import ModelServer
 from runtimes import ask, runtime
+from sweeps import kept
 
 pytestmark = pytest.mark.timeout(120)
 
-WIDTHS = pytest.mark.parametrize("columns", [40, 80, pytest.param(120, marks=pytest.mark.sweep)])
+WIDTHS = pytest.mark.parametrize("columns", kept([40, 80, 120], 40))
 READY = "openai:m · ask"
 ENTER = "\r"
 CART = """\

@@ -12,6 +12,7 @@ from captures import Key, Shown, record
 from chats import AT_REST, CTRL_D, ENTER, READY, TAB, configure, converse, sent
 from isolation import Home
 from model_server import ModelServer
+from sweeps import kept
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -19,7 +20,7 @@ OFFER = "to carry out this plan: "
 AT_OFFER = re.compile(rf"{OFFER}[\s\S]*{READY}")
 
 
-@pytest.mark.parametrize("colours", [{}, {"NO_COLOR": "1"}])
+@pytest.mark.parametrize("colours", kept([{}, {"NO_COLOR": "1"}], {}))
 def test_tab_writes_the_command_and_enter_sends_it(
     home: Home, project: Path, colours: dict[str, str]
 ) -> None:

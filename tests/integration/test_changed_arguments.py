@@ -141,7 +141,7 @@ UNFIT: dict[str, tuple[str, Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", sampled(UNFIT, keep=5))
+@pytest.mark.parametrize("name", sampled(UNFIT, keep=2))
 async def test_arguments_that_do_not_fit_keep_the_question(
     home: Home, project: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

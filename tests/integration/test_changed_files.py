@@ -14,6 +14,7 @@ from confined_work import git
 from isolation import Home
 from runtimes import Asked, ask, runtime
 from summarising import model
+from sweeps import kept
 
 CONFIG = """
 [model]
@@ -30,7 +31,7 @@ enabled = false
 [workspace]
 snapshots = "{snapshots}"
 """
-SNAPSHOTS = pytest.mark.parametrize("snapshots", ["turn", "off"])
+SNAPSHOTS = pytest.mark.parametrize("snapshots", kept(["turn", "off"], "turn"))
 
 
 def shell(script: str) -> Calls:

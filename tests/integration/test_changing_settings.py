@@ -22,6 +22,7 @@ from agent_core.redaction import Redactor
 from command_lines import make_program
 from isolation import Home, program_file
 from runtimes import CONFIG, runtime
+from sweeps import kept, sampled
 
 MODEL = '[model]   # mine\nprovider = "openai"  # the service\nname = "gpt-5"\n'
 REST = "\n# how it remembers\n[memory]\nenabled = true # yes\n"
@@ -265,7 +266,8 @@ ConfigFile(Path(sys.argv[3]), Redactor({})).set_value("model.name", "new")
 
 
 @pytest.mark.parametrize(
-    ("name", "at"), [("fsync", 1), ("fchmod", 1), ("replace", 1), ("fsync", 2)]
+    ("name", "at"),
+    kept([("fsync", 1), ("fchmod", 1), ("replace", 1), ("fsync", 2)], ("fsync", 1), ("replace", 1)),
 )
 def test_a_kill_in_the_middle_leaves_the_old_or_the_new_file(
     name: str, at: int, home: Home, file: ConfigFile
@@ -355,13 +357,16 @@ def test_keys_are_completed(home: Home, project: Path) -> None:
 
 @pytest.mark.parametrize(
     "argv",
-    [
-        ["soong-agent", "config", "set", "permissions.readers", "allow"],
-        ["sh", "-c", "cd / && soong-agent permissions add allow -- '*'"],
-        ["python3", "-m", "agent_core.cli", "config", "unset", "permissions.rules"],
-        ["env", "A=b", "soong-agent", "approvals", "answer", "req_1", "allow"],
-        ["soong-agent", "mcp", "add", "x", "--", "evil"],
-    ],
+    sampled(
+        [
+            ["soong-agent", "config", "set", "permissions.readers", "allow"],
+            ["sh", "-c", "cd / && soong-agent permissions add allow -- '*'"],
+            ["python3", "-m", "agent_core.cli", "config", "unset", "permissions.rules"],
+            ["env", "A=b", "soong-agent", "approvals", "answer", "req_1", "allow"],
+            ["soong-agent", "mcp", "add", "x", "--", "evil"],
+        ],
+        keep=2,
+    ),
 )
 async def test_no_command_of_the_agent_changes_the_settings(
     argv: list[str], home: Home, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

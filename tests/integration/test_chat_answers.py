@@ -12,6 +12,7 @@ from captures import Key
 from chats import AT_REST, CTRL_D, ENTER, READY, configure, converse
 from isolation import Home
 from model_server import ModelServer
+from sweeps import kept
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -64,7 +65,7 @@ def test_the_last_call_is_shown_as_its_line_and_its_result_as_text(
     assert "{" not in after
 
 
-@pytest.mark.parametrize("columns", [30, 80])
+@pytest.mark.parametrize("columns", kept([30, 80], 30))
 def test_a_session_of_another_folder_is_named_with_two_commands(
     home: Home, project: Path, tmp_path: Path, columns: int
 ) -> None:

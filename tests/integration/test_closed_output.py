@@ -126,7 +126,7 @@ def test_an_editor_is_not_served_without_a_standard_output(home: Home, project: 
 
 
 @pytest.mark.parametrize(
-    ("words", "output"), paired(["run go", "attach run_1"], [">&-", "1</dev/null"])
+    ("words", "output"), sampled(paired(["run go", "attach run_1"], [">&-", "1</dev/null"]), keep=1)
 )
 def test_what_shows_an_answer_is_not_started_without_a_standard_output(
     home: Home, project: Path, words: str, output: str

@@ -13,6 +13,7 @@ import pytest
 from captures import Session, open_terminal
 from isolation import Home
 from session_stories import a_story
+from sweeps import kept
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -34,7 +35,7 @@ def typed_ahead(home: Home, project: Path, *argv: str) -> Generator[Session]:
         os.close(ours)
 
 
-@pytest.mark.parametrize("answer", ["n", "y"])
+@pytest.mark.parametrize("answer", kept(["n", "y"], "y"))
 def test_deleting_sessions_takes_no_key_that_came_before(
     home: Home, project: Path, answer: str
 ) -> None:

@@ -21,6 +21,7 @@ from agent_core.types import (
     Usage,
 )
 from isolation import Home
+from sweeps import sampled
 
 CONFIG = '[model]\nprovider = "mine"\nname = "m"\n'
 STARTED = ModelStarted(provider="mine", model="m")
@@ -99,7 +100,9 @@ MISTAKES: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize(("adapter", "words"), MISTAKES.values(), ids=MISTAKES)
+@pytest.mark.parametrize(
+    ("adapter", "words"), sampled(MISTAKES.values(), keep=5), ids=sampled(MISTAKES, keep=5)
+)
 async def test_the_author_of_an_adapter_reads_where_it_is_wrong(
     home: Home, project: Path, adapter: Any, words: str
 ) -> None:
@@ -204,12 +207,15 @@ def test_a_provider_of_an_installed_distribution_answers(
 
 @pytest.mark.parametrize(
     ("entry", "words"),
-    [
-        ("broken_adapter:Echo", "No module named 'no_such_module_here'"),
-        ("echo_adapter:Missing", "has no attribute 'Missing'"),
-        ("echo_adapter:not_callable", "is an int"),
-        ("echo_adapter:failing", "ValueError: no such model here"),
-    ],
+    sampled(
+        [
+            ("broken_adapter:Echo", "No module named 'no_such_module_here'"),
+            ("echo_adapter:Missing", "has no attribute 'Missing'"),
+            ("echo_adapter:not_callable", "is an int"),
+            ("echo_adapter:failing", "ValueError: no such model here"),
+        ],
+        keep=2,
+    ),
 )
 def test_a_broken_one_is_named_with_its_distribution(
     home: Home, project: Path, tmp_path: Path, entry: str, words: str

@@ -18,7 +18,7 @@ from agent_core.types import Role, ToolResultBlock
 from casts import Cast, Line, data_of, results, text_of
 from isolation import Home
 from runtimes import CONFIG, runtime
-from sweeps import paired
+from sweeps import kept, paired, sampled
 
 ORCHESTRATOR = f"""{CONFIG}
 [[agents.worker_pools]]
@@ -39,7 +39,7 @@ STARTS: dict[str, list[Line]] = {
         calls("agent.wait_workers"),
     ],
 }
-EVERY_START = pytest.mark.parametrize("name", STARTS)
+EVERY_START = pytest.mark.parametrize("name", sampled(STARTS, keep=1))
 LIST = ScriptedCall(name="code.list_dir", arguments={"path": "."})
 
 
@@ -280,7 +280,7 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize("name", ["create_sub_agent", "wait_workers"])
+@pytest.mark.parametrize("name", kept(["create_sub_agent", "wait_workers"], "create_sub_agent"))
 async def test_a_call_cut_by_a_kill_is_answered_with_the_texts_of_its_child(
     home: Home, project: Path, name: str
 ) -> None:

@@ -29,6 +29,7 @@ from isolation import Home, program_file
 from model_server import ModelServer
 from posix_locks import locks_of, needs_locks
 from runtimes import CONFIG, Asked, ask, runtime
+from sweeps import kept, sampled
 
 pytestmark = [needs_locks, pytest.mark.timeout(180)]
 
@@ -217,7 +218,7 @@ USES: dict[str, Use] = {
 }
 
 
-@pytest.mark.parametrize("use", USES.values(), ids=USES)
+@pytest.mark.parametrize("use", sampled(USES.values(), keep=4), ids=sampled(USES, keep=4))
 async def test_no_call_of_a_program_loses_the_locks(use: Use, home: Home, project: Path) -> None:
     async with runtime(home, project, ["The answer."], config=RECORDED) as made:
         await ask(made, "hello")
@@ -294,7 +295,9 @@ async def test_no_text_that_is_loaded_is_a_file_of_the_database(
         assert locks_here(home) == before
 
 
-@pytest.mark.parametrize("force", [[], ["--force"]], ids=["new", "forced"])
+@pytest.mark.parametrize(
+    "force", sampled([[], ["--force"]], keep=2), ids=sampled(["new", "forced"], keep=2)
+)
 def test_no_export_replaces_a_file_of_the_database(
     home: Home, project: Path, end: str, force: list[str], monkeypatch: Any, capsys: Any
 ) -> None:
@@ -360,7 +363,7 @@ made.__exit__()
 """
 
 
-@pytest.mark.parametrize("way", ["the same runtime", "another runtime"])
+@pytest.mark.parametrize("way", kept(["the same runtime", "another runtime"], "the same runtime"))
 def test_a_forked_process_has_locks_of_its_own(home: Home, project: Path, way: str) -> None:
     """It inherits SQLite's count of the locks, and none of them."""
     words = [sys.executable, program_file(FORKED), str(home.path), str(project), way]

@@ -15,6 +15,7 @@ from agent_core.providers.scripted import Calls, Says, ScriptedCall, ScriptedPro
 from agent_core.types import NodeType, ToolResultBlock
 from isolation import Home
 from runtimes import CONFIG, Asked, ask, runtime
+from sweeps import sampled
 
 PLAIN = Path(__file__).parents[1] / "mcp_servers" / "plain.py"
 DEFERRING = CONFIG + "\n[tools]\ndefer_above_tokens = 0\n"
@@ -103,7 +104,9 @@ def through_call_tool_as_text(name: str, given: Mapping[str, Any]) -> Calls:
     return calls(("internal.call_tool", {"name": name, "arguments": json.dumps(given)}))
 
 
-@pytest.mark.parametrize("spell", [by_name, through_call_tool, through_call_tool_as_text])
+@pytest.mark.parametrize(
+    "spell", sampled([by_name, through_call_tool, through_call_tool_as_text], keep=2)
+)
 async def test_a_definition_that_was_asked_for_follows_and_its_tool_can_be_called(
     home: Home, project: Path, spell: Callable[[str, Mapping[str, Any]], Calls]
 ) -> None:
@@ -158,13 +161,19 @@ async def test_permissions_are_those_of_the_tool_that_is_meant(
 
 @pytest.mark.parametrize(
     ("given", "code"),
-    [
-        ({}, ErrorCode.VALIDATION_ERROR),
-        ({"name": "mcp.plain.nothing"}, ErrorCode.TOOL_NOT_AVAILABLE),
-        ({"name": "internal.call_tool", "arguments": {"name": "x"}}, ErrorCode.VALIDATION_ERROR),
-        ({"name": "mcp.plain.echo", "arguments": "{"}, ErrorCode.VALIDATION_ERROR),
-        ({"name": "mcp.plain.echo", "arguments": {}}, ErrorCode.VALIDATION_ERROR),
-    ],
+    sampled(
+        [
+            ({}, ErrorCode.VALIDATION_ERROR),
+            ({"name": "mcp.plain.nothing"}, ErrorCode.TOOL_NOT_AVAILABLE),
+            (
+                {"name": "internal.call_tool", "arguments": {"name": "x"}},
+                ErrorCode.VALIDATION_ERROR,
+            ),
+            ({"name": "mcp.plain.echo", "arguments": "{"}, ErrorCode.VALIDATION_ERROR),
+            ({"name": "mcp.plain.echo", "arguments": {}}, ErrorCode.VALIDATION_ERROR),
+        ],
+        keep=2,
+    ),
 )
 async def test_a_call_that_means_nothing_is_an_error_that_says_so(
     home: Home, project: Path, given: dict[str, Any], code: ErrorCode

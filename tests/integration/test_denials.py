@@ -16,6 +16,7 @@ from agent_core.types.event_details import PermissionDecided
 from isolation import Home
 from model_server import ModelServer
 from runtimes import CONFIG, Asked, runtime
+from sweeps import sampled
 
 NOBODY = "was not allowed, because nobody could be asked"
 
@@ -57,19 +58,30 @@ async def read_by_model(
 
 @pytest.mark.parametrize(
     ("user", "more", "options", "said"),
-    [
-        (Unattended(""), "", {}, f"code.write_file {NOBODY}"),
-        (None, "", {}, "this program has no way to ask"),
-        (Refusing(""), "", {}, "the user denied code.write_file: not today"),
-        (
-            Unattended(""),
-            '[[permissions.rules]]\ndecision = "deny"\ntool = "code.write_file"\nreason = "no"\n',
-            {},
-            "code.write_file is denied by rule config.toml#1 (no)",
-        ),
-        (Unattended(""), "", {"permission_mode": "plan"}, "plan mode: code.write_file was not run"),
-    ],
-    ids=["nobody", "no-callback", "user", "rule", "mode"],
+    sampled(
+        [
+            (Unattended(""), "", {}, f"code.write_file {NOBODY}"),
+            (None, "", {}, "this program has no way to ask"),
+            (Refusing(""), "", {}, "the user denied code.write_file: not today"),
+            (
+                Unattended(""),
+                (
+                    '[[permissions.rules]]\ndecision = "deny"\n'
+                    'tool = "code.write_file"\nreason = "no"\n'
+                ),
+                {},
+                "code.write_file is denied by rule config.toml#1 (no)",
+            ),
+            (
+                Unattended(""),
+                "",
+                {"permission_mode": "plan"},
+                "plan mode: code.write_file was not run",
+            ),
+        ],
+        keep=2,
+    ),
+    ids=sampled(["nobody", "no-callback", "user", "rule", "mode"], keep=2),
 )
 async def test_the_model_reads_who_has_denied_a_call(
     home: Home, project: Path, user: Asked | None, more: str, options: dict[str, Any], said: str
@@ -120,12 +132,15 @@ async def test_events_and_histories_say_that_nobody_could_be_asked(
 
 @pytest.mark.parametrize(
     ("typed", "said"),
-    [
-        ("", NOBODY),
-        ("what?\n", "because there is no answer: the line that was read is not an answer"),
-        ("3\n", "the user denied code__write_file"),
-    ],
-    ids=["end-of-input", "stray-line", "no"],
+    sampled(
+        [
+            ("", NOBODY),
+            ("what?\n", "because there is no answer: the line that was read is not an answer"),
+            ("3\n", "the user denied code__write_file"),
+        ],
+        keep=2,
+    ),
+    ids=sampled(["end-of-input", "stray-line", "no"], keep=2),
 )
 def test_answers_from_a_pipe_are_told_apart(
     home: Home, project: Path, typed: str, said: str

@@ -18,6 +18,7 @@ from agent_core.types import EventType, RuntimeEvent
 from agent_core.types.lanes import Lane, own_place
 from isolation import Home
 from runtimes import CONFIG
+from sweeps import sampled
 from takeovers import services_of
 
 LANE = Lane(queue="default", place=own_place())
@@ -222,7 +223,7 @@ MALFORMED: dict[str, list[Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", MALFORMED)
+@pytest.mark.parametrize("name", sampled(MALFORMED, keep=3))
 async def test_a_malformed_placement_is_refused_and_named(
     make: Callable[..., AgentRuntime], name: str
 ) -> None:

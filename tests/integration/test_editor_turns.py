@@ -14,7 +14,7 @@ from agent_core.providers.scripted import Calls, Hangs, Says, ScriptedCall, call
 from editors import WAIT_S, Editor, EditorError, text_of
 from isolation import Home
 from model_server import ModelServer, Received, Reply, Status
-from sweeps import paired
+from sweeps import kept, paired
 
 LONG = "word " * 60_000
 """Much more than a pipe holds."""
@@ -185,7 +185,7 @@ def test_an_editor_that_reads_nothing_can_leave_with_prompts_in_the_queue(
         it.kill()
 
 
-@pytest.mark.parametrize("method", ["close", "delete", "load", "resume"])
+@pytest.mark.parametrize("method", kept(["close", "delete", "load", "resume"], "close", "delete"))
 def test_whatever_ends_a_run_answers_its_prompt_as_cancelled(
     home: Home, project: Path, method: str
 ) -> None:

@@ -20,6 +20,7 @@ from agent_core.text.content import mark_content
 from editors import COMMAND, WAIT_S, Editor, EditorError, text_of
 from isolation import Home
 from model_server import ModelServer, Received, Reply, Status
+from sweeps import kept
 
 MCP_SERVERS = Path(__file__).parents[1] / "mcp_servers"
 
@@ -118,7 +119,7 @@ def test_an_answer_for_the_session_is_asked_for_once(home: Home, project: Path) 
     assert kinds == ["allow_once", "allow_always", "reject_once"]
 
 
-@pytest.mark.parametrize("answer", ["deny", "cancelled", "no-such-option"])
+@pytest.mark.parametrize("answer", kept(["deny", "cancelled", "no-such-option"], "deny"))
 def test_what_is_no_yes_is_a_no(home: Home, project: Path, answer: str) -> None:
     run = calls("code.run_command", argv=["touch", "made"])
     with ModelServer.in_thread([run, "fine"]) as server, Editor(configured(home, server)) as it:
@@ -366,7 +367,7 @@ def test_an_answer_from_another_terminal_wins(home: Home, project: Path) -> None
     assert (project / "made").exists()
 
 
-@pytest.mark.parametrize("unattended", ["deny", "park"])
+@pytest.mark.parametrize("unattended", kept(["deny", "park"], "deny"))
 def test_an_editor_that_is_gone_leaves_no_run_behind(
     home: Home, project: Path, unattended: str
 ) -> None:
@@ -494,7 +495,7 @@ def test_what_was_asked_for_before_the_end_of_the_input_is_answered(
     )
 
 
-@pytest.mark.parametrize("leaves", ["the input", "the output"])
+@pytest.mark.parametrize("leaves", kept(["the input", "the output"], "the output"))
 def test_an_editor_that_does_not_read_holds_up_nothing_but_its_run(
     home: Home, project: Path, leaves: str
 ) -> None:
@@ -528,7 +529,7 @@ def test_an_editor_that_does_not_read_holds_up_nothing_but_its_run(
         assert process.wait(WAIT_S) == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", kept([signal.SIGTERM, signal.SIGINT], signal.SIGTERM))
 def test_a_signal_ends_it_in_order(home: Home, project: Path, number: signal.Signals) -> None:
     with ModelServer.in_thread([Hangs(text="so far"), "more"]) as server:
         editor = Editor(configured(home, server))

@@ -20,7 +20,7 @@ from isolation import Home
 from model_server import ModelServer, Reply, Sends, Status, sse
 from model_server_wire import frame
 from runtimes import ask
-from sweeps import paired
+from sweeps import paired, sampled
 
 PROTOCOLS = ["openai", "responses", "anthropic", "ollama", "gemini", "bedrock"]
 FILTERING = [each for each in PROTOCOLS if each != "ollama"]
@@ -71,7 +71,7 @@ async def test_a_model_that_says_nothing_is_asked_once_more(
     assert known[0].payload["usage"]["output_tokens"] == 7
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("protocol", sampled(PROTOCOLS, keep=1))
 async def test_a_model_that_says_nothing_twice_fails_the_run(
     home: Home, project: Path, protocol: str
 ) -> None:
@@ -150,7 +150,9 @@ WORDS: dict[str, tuple[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize(("protocol", "reply"), WORDS.values(), ids=WORDS)
+@pytest.mark.parametrize(
+    ("protocol", "reply"), sampled(WORDS.values(), keep=2), ids=sampled(WORDS, keep=2)
+)
 async def test_the_service_explains_what_it_has_withheld(
     home: Home, project: Path, protocol: str, reply: Reply
 ) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from isolation import Home
 from model_server import ModelServer, Silence, Status
+from sweeps import sampled
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -179,7 +180,7 @@ def check(lines: Sequence[str], trouble: Trouble) -> None:
     assert "Traceback" not in "\n".join(lines)
 
 
-@pytest.mark.parametrize("name", TROUBLES)
+@pytest.mark.parametrize("name", sampled(TROUBLES, keep=14))
 def test_an_error_is_short_and_names_its_cure_once(home: Home, project: Path, name: str) -> None:
     trouble = TROUBLES[name]
     check(fail(home, project, trouble), trouble)
@@ -202,7 +203,7 @@ REFUSALS: dict[str, tuple[int, str, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSALS)
+@pytest.mark.parametrize("name", sampled(REFUSALS, keep=3))
 def test_a_refusal_of_the_service_is_short_and_its_words_come_below(
     home: Home, project: Path, name: str
 ) -> None:
@@ -276,7 +277,7 @@ STRANGERS = {
 }
 
 
-@pytest.mark.parametrize("name", STRANGERS)
+@pytest.mark.parametrize("name", sampled(STRANGERS, keep=1))
 def test_a_server_of_another_kind_is_named_with_the_setting(
     home: Home, project: Path, name: str
 ) -> None:

@@ -255,7 +255,7 @@ OWN_FILES = (
 )
 
 
-@pytest.mark.parametrize("name", sampled(OWN_FILES, keep=3))
+@pytest.mark.parametrize("name", sampled(OWN_FILES, keep=1))
 async def test_reading_the_programs_own_files_asks(home: Home, project: Path, name: str) -> None:
     if name not in {"config.toml", "sessions.sqlite"}:
         home.write(name, '{"version": 1, "hooks": {}}' if name == "hooks.json" else "{}")
@@ -521,7 +521,7 @@ async def test_a_stop_hook_sends_the_model_on(home: Home, project: Path) -> None
     assert "run the tests first" in provider.requests[1].model_dump_json()
 
 
-@pytest.mark.parametrize("answer", [{}, {"reason": ""}, {"reason": " \n"}])
+@pytest.mark.parametrize("answer", sampled([{}, {"reason": ""}, {"reason": " \n"}], keep=1))
 async def test_a_stop_hook_without_a_reason_still_says_something_to_the_model(
     home: Home, project: Path, answer: dict[str, str]
 ) -> None:

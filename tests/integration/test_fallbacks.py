@@ -14,6 +14,7 @@ from agent_core.types import RuntimeEvent, Usage
 from isolation import Home
 from model_server import ModelServer, Received, Reply, Sends, Status
 from runtimes import collect
+from sweeps import sampled
 
 BUSY = Status(503)
 OUT_OF_QUOTA = Status(429, b'{"error": {"message": "no", "code": "insufficient_quota"}}')
@@ -68,7 +69,7 @@ def retries(events: list[RuntimeEvent]) -> list[dict[str, Any]]:
     return [e.payload for e in events if e.event_type == EventType.MODEL_RETRY]
 
 
-@pytest.mark.parametrize("failure", [BUSY, OUT_OF_QUOTA, GONE, Status(529)])
+@pytest.mark.parametrize("failure", sampled([BUSY, OUT_OF_QUOTA, GONE, Status(529)], keep=2))
 async def test_the_next_model_answers_for_one_that_cannot(opened: Open, failure: Reply) -> None:
     usage = Usage(input_tokens=7, output_tokens=5, total_tokens=12)
     async with opened([failure], [Says(text="second", usage=usage)]) as two:

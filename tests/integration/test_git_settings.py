@@ -282,7 +282,7 @@ COPYING = {
 }
 
 
-@pytest.mark.parametrize("case", sampled(COPYING, keep=3))
+@pytest.mark.parametrize("case", sampled(COPYING, keep=1))
 async def test_a_copy_of_a_repository_has_its_settings(home: Home, clone: Path, case: str) -> None:
     (answer,), _ = await run_all(home, clone, f"git config pull.ff only; {COPYING[case]}")
     assert answer["exit_code"] == 0, answer
@@ -317,7 +317,7 @@ RENAMING = {
 }
 
 
-@pytest.mark.parametrize("case", sampled(RENAMING, keep=4))
+@pytest.mark.parametrize("case", sampled(RENAMING, keep=1))
 async def test_programs_replace_the_settings_as_git_does(
     home: Home, clone: Path, case: str
 ) -> None:
@@ -340,7 +340,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("case", sampled(REFUSED, keep=4))
+@pytest.mark.parametrize("case", sampled(REFUSED, keep=1))
 async def test_only_a_file_beside_the_settings_replaces_them(
     home: Home, clone: Path, case: str
 ) -> None:
@@ -402,11 +402,14 @@ async def test_a_killed_command_leaves_the_settings_as_they_were(home: Home, clo
 
 @pytest.mark.parametrize(
     "script",
-    [
-        f"git init -q && git add -A && git {' '.join(AUTHOR)} status",
-        "git init -q -b trunk && git add -A && git commit --allow-empty -m one; git status",
-        "git init -q .",
-    ],
+    sampled(
+        [
+            f"git init -q && git add -A && git {' '.join(AUTHOR)} status",
+            "git init -q -b trunk && git add -A && git commit --allow-empty -m one; git status",
+            "git init -q .",
+        ],
+        keep=1,
+    ),
 )
 async def test_a_project_becomes_a_repository(home: Home, project: Path, script: str) -> None:
     (project / "a").write_text("a", encoding="utf-8")
@@ -418,12 +421,15 @@ async def test_a_project_becomes_a_repository(home: Home, project: Path, script:
 
 @pytest.mark.parametrize(
     "script",
-    [
-        "git init -q --template=hooks",
-        "git init -q; git config core.fsmonitor x",
-        "git init -q; echo x > .git/config",
-        "GIT_TEMPLATE_DIR=hooks git init -q",
-    ],
+    sampled(
+        [
+            "git init -q --template=hooks",
+            "git init -q; git config core.fsmonitor x",
+            "git init -q; echo x > .git/config",
+            "GIT_TEMPLATE_DIR=hooks git init -q",
+        ],
+        keep=1,
+    ),
 )
 async def test_no_hooks_and_settings_come_with_it(home: Home, project: Path, script: str) -> None:
     (project / "hooks").mkdir()
@@ -451,7 +457,7 @@ HALVES = {
 }
 
 
-@pytest.mark.parametrize("case", sampled(HALVES, keep=3))
+@pytest.mark.parametrize("case", sampled(HALVES, keep=1))
 async def test_what_git_would_do_by_halves_is_refused(home: Home, clone: Path, case: str) -> None:
     before = git(clone, "for-each-ref"), (clone / ".git/config").read_bytes()
     config = ON + 'protect = [".git/config", ".git/hooks"]\n'
@@ -466,14 +472,17 @@ async def test_what_git_would_do_by_halves_is_refused(home: Home, clone: Path, c
 
 @pytest.mark.parametrize(
     "script",
-    [
-        "git switch -c new",
-        "git checkout -q -b new && git switch -q main",
-        "git config user.name || git config --list",
-        "git branch more && git branch -a && git remote -v && git submodule status",
-        "git checkout -- a && git checkout main",
-        "git push -q || true",
-    ],
+    sampled(
+        [
+            "git switch -c new",
+            "git checkout -q -b new && git switch -q main",
+            "git config user.name || git config --list",
+            "git branch more && git branch -a && git remote -v && git submodule status",
+            "git checkout -- a && git checkout main",
+            "git push -q || true",
+        ],
+        keep=2,
+    ),
 )
 async def test_what_writes_no_settings_is_not_refused(home: Home, clone: Path, script: str) -> None:
     config = ON + 'protect = [".git/config", ".git/hooks"]\n'

@@ -34,7 +34,7 @@ from agent_core.types import NodeType, ReasoningBlock
 from isolation import Home
 from memories import WISH, purpose, remembers, split, user_ids
 from runtimes import CONFIG, collect, runtime
-from sweeps import sampled
+from sweeps import kept, sampled
 
 KEEP_LITTLE = """
 [memory]
@@ -176,7 +176,7 @@ async def test_a_session_that_began_so_continues_in_another_process(
     assert [text for _, text in seen(model.requests[0])][-3:] == ["Sure?", "Rome.", "Really?"]
 
 
-@pytest.mark.parametrize("form", ["soong", "openai", "anthropic"])
+@pytest.mark.parametrize("form", kept(["soong", "openai", "anthropic"], "soong"))
 async def test_what_a_session_gives_back_begins_another_one(
     form: Any, home: Home, project: Path
 ) -> None:
@@ -431,7 +431,7 @@ WRONG: dict[str, tuple[Any, int, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", sampled(WRONG, keep=9))
+@pytest.mark.parametrize("name", sampled(WRONG, keep=4))
 async def test_what_cannot_be_read_is_named_with_its_place(
     name: str, home: Home, project: Path
 ) -> None:

@@ -16,6 +16,7 @@ from agent_core.types import EventType
 from casts import Cast, data_of, results, together
 from isolation import Home
 from runtimes import CONFIG, Asked, runtime
+from sweeps import kept
 
 PLAIN_SERVER = Path(__file__).parents[1] / "mcp_servers" / "plain.py"
 RECORD = """printf '%%s\\n' "$(cat)" >> %s"""
@@ -223,7 +224,9 @@ def test_a_run_that_a_hook_starts_runs_no_hooks(home: Home, project: Path, tmp_p
     assert nested.count("hooks do not run here") == 2
 
 
-@pytest.mark.parametrize("is_hooks", [True, False], ids=["of-a-hook", "of-a-person"])
+@pytest.mark.parametrize(
+    "is_hooks", kept([True, False], True), ids=kept(["of-a-hook", "of-a-person"], "of-a-hook")
+)
 async def test_who_started_a_run_decides_about_its_hooks(
     home: Home, project: Path, monkeypatch: pytest.MonkeyPatch, is_hooks: bool
 ) -> None:

@@ -9,6 +9,7 @@ from agent_core.providers.scripted import Fails, ScriptedProvider
 from integration.test_compaction import Answer, Reply, is_compact, long_answer, said, split
 from isolation import Home
 from runtimes import ask, runtime
+from sweeps import kept
 
 SMALL = """
 [model]
@@ -42,7 +43,8 @@ async def talk(made: AgentRuntime, turns: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "compact"), [(OFF, fails), (FAILING, fails), (FAILING, says_nothing)]
+    ("config", "compact"),
+    kept([(OFF, fails), (FAILING, fails), (FAILING, says_nothing)], (OFF, fails), (FAILING, fails)),
 )
 async def test_rules_and_goal_stay_where_compaction_is_off_or_fails(
     home: Home, project: Path, config: str, compact: Answer
@@ -53,14 +55,14 @@ async def test_rules_and_goal_stay_where_compaction_is_off_or_fails(
     last = [request for request in provider.requests if not is_compact(request)][-1]
     text = said(last)
     head = text.partition("<kept>")[2].partition("</kept>")[0]
-    for kept in (
+    for line in (
         "Mend the login page.",
         "- Always keep the comments.",
         "- Never push to main!",
         "- 不要改接口。",
         "What about part 13?",
     ):
-        assert kept in head
+        assert line in head
     assert text.count("<kept>") == 1
     assert "- What about part 3? It is long." in head
     assert "What about part 3?" not in text.partition("</kept>")[2]

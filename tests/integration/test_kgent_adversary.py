@@ -20,6 +20,7 @@ from kgent.runtime.state import RunStatus, state_text
 from kgent.sandbox.workspace import FILES
 from kgent_forgery import edit_state, forge, rewrite, write_events
 from kgent_runs import calls, lines, profile, skill, state
+from sweeps import sampled
 from tables import together
 
 PAGE = Path(__file__).parents[2] / "docs" / "kgent-runs.md"
@@ -406,7 +407,9 @@ LATER: dict[str, list[str]] = {
 }
 
 
-@pytest.mark.parametrize("script", LATER["edits or deletes an earlier attempt in mid-run"])
+@pytest.mark.parametrize(
+    "script", sampled(LATER["edits or deletes an earlier attempt in mid-run"], keep=2)
+)
 def test_what_notices_a_change_of_an_earlier_attempt_in_mid_run(
     tmp_path: Path, original: RunResult, script: str
 ) -> None:
@@ -457,7 +460,9 @@ def test_what_notices_a_change_of_the_attempts(
 
 @pytest.mark.parametrize(
     ("row", "number"),
-    [(row, number) for row, found in MEANWHILE.items() for number in range(len(found))],
+    sampled(
+        [(row, number) for row, found in MEANWHILE.items() for number in range(len(found))], keep=5
+    ),
 )
 def test_what_notices_a_change_in_mid_run(tmp_path: Path, row: str, number: int) -> None:
     result = conduct(tmp_path, MEANWHILE[row][number])

@@ -16,6 +16,7 @@ from kgent.runtime.runner import run
 from kgent_forgery import edit_state
 from kgent_runs import a_run, calls, profile
 from model_server import ModelServer, Reply
+from sweeps import kept, sampled
 from tables import together
 
 FIRST_RELEASE = Path(__file__).parent / "kgent_first_release"
@@ -41,7 +42,10 @@ def shown(root: Path | None, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 @pytest.mark.parametrize(
-    "answer", ["It rained.", REPORT, "```text", "````", "`" * 50, "- a\n\n\n- b", "Zeile ä\tb"]
+    "answer",
+    sampled(
+        ["It rained.", REPORT, "```text", "````", "`" * 50, "- a\n\n\n- b", "Zeile ä\tb"], keep=2
+    ),
 )
 def test_show_prints_the_answer_as_it_was_given(
     tmp_path: Path, answer: str, capsys: pytest.CaptureFixture[str]
@@ -71,7 +75,7 @@ NONE: dict[str, tuple[list[MockStep], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", NONE)
+@pytest.mark.parametrize("name", sampled(NONE, keep=1))
 def test_show_says_why_there_is_no_answer(
     tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -98,7 +102,7 @@ def test_show_says_that_a_lost_run_and_a_running_one_have_no_answer(
     assert "none yet: the run is under way" in shown(root, capsys)
 
 
-@pytest.mark.parametrize("engine", ["core", "pydantic_ai", "mock"])
+@pytest.mark.parametrize("engine", kept(["core", "pydantic_ai", "mock"], "core"))
 def test_an_answer_before_a_failed_request_to_go_on_is_the_answer(
     tmp_path: Path, engine: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

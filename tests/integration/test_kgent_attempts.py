@@ -29,7 +29,7 @@ from kgent.runtime.runner import run
 from kgent.runtime.state import EDGES, RunStatus
 from kgent_runs import calls as step, events, keep, lines, profile, skill, state
 from model_server import ModelServer
-from sweeps import sampled
+from sweeps import kept, sampled
 
 PAGE = Path(__file__).parents[2] / "docs" / "kgent-runs.md"
 REPORT = "deliverables/report.md"
@@ -107,7 +107,7 @@ LEADS: dict[tuple[str, str], str] = {
 STATES = (*BEGINNINGS, "revision_required", "cancelled")
 
 
-@pytest.mark.parametrize("status", STATES)
+@pytest.mark.parametrize("status", sampled(STATES, keep=3))
 def test_every_command_in_every_state(tmp_path: Path, status: str) -> None:
     root = beginning(tmp_path, status)
     before, restore = state(root), keep(root)
@@ -147,7 +147,7 @@ def test_no_state_is_left_but_by_an_edge_of_the_table() -> None:
     assert RunStatus.cancelled not in EDGES
 
 
-ENGINES = pytest.mark.parametrize("engine", ["core", "pydantic_ai"])
+ENGINES = pytest.mark.parametrize("engine", kept(["core", "pydantic_ai"], "core"))
 
 
 def parked(folder: Path, engine: str, server: ModelServer) -> Path:
@@ -327,7 +327,7 @@ EDITS: dict[str, tuple[Callable[[Path], object], dict[str, str | None]]] = {
 }
 
 
-@pytest.mark.parametrize("edit", EDITS)
+@pytest.mark.parametrize("edit", sampled(EDITS, keep=2))
 @pytest.mark.parametrize("command", sampled(["resume", "revise", "answer"], 1))
 def test_an_edit_by_hand_is_recorded_and_the_run_can_be_continued(
     tmp_path: Path, command: str, edit: str
@@ -439,7 +439,7 @@ def test_every_attempt_can_be_signed(tmp_path: Path) -> None:
     assert main(["verify", str(root), "--allowed-signers", str(tmp_path / "allowed")]) == 1
 
 
-@pytest.mark.parametrize("prompt", [None, "Mind the dates."])
+@pytest.mark.parametrize("prompt", kept([None, "Mind the dates."], "Mind the dates."))
 def test_the_reason_of_a_review_is_part_of_the_next_prompt(
     tmp_path: Path, prompt: str | None
 ) -> None:
@@ -456,7 +456,7 @@ def test_the_reason_of_a_review_is_part_of_the_next_prompt(
     assert (root / "prompt.md").read_text(encoding="utf-8") == "Again."
 
 
-@pytest.mark.parametrize("name", [None, "Ada Lovelace"])
+@pytest.mark.parametrize("name", kept([None, "Ada Lovelace"], "Ada Lovelace"))
 def test_who_has_decided_is_recorded(tmp_path: Path, name: str | None) -> None:
     person = name or pwd.getpwuid(os.geteuid()).pw_name
     words = [] if name is None else ["--by", name]
@@ -624,7 +624,9 @@ def test_a_run_folder_that_was_moved_is_continued_where_it_is(tmp_path: Path) ->
     assert verify(moved).problems == []
 
 
-@pytest.mark.parametrize("prompt", ["one\r\ntwo\r", "\ud800 lone", "\u2028\x00 odd"])
+@pytest.mark.parametrize(
+    "prompt", sampled(["one\r\ntwo\r", "\ud800 lone", "\u2028\x00 odd"], keep=1)
+)
 def test_a_prompt_of_any_text_is_sent_once(tmp_path: Path, prompt: str) -> None:
     path, root = profile(tmp_path), tmp_path / "run"
     steps: list[MockStep] = [step("list_files"), MockFailure(fail="no"), "Done."]

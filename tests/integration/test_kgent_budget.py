@@ -17,10 +17,10 @@ from kgent.runtime.cancellation import Cancellation
 from kgent.runtime.runner import run
 from kgent_runs import a_run, calls, lines, profile, state
 from model_server import ModelServer, Reply
-from sweeps import paired
+from sweeps import kept, paired
 from tables import together
 
-ENGINES = pytest.mark.parametrize("engine", ["core", "pydantic_ai"])
+ENGINES = pytest.mark.parametrize("engine", kept(["core", "pydantic_ai"], "core"))
 PRICE = {"input": 1.0, "output": 2.0}
 USED = Usage.from_input_output(1000, 50)
 LISTING = ScriptedCall(name="list_files", arguments={"path": "workspace"})

@@ -18,6 +18,7 @@ from kgent.runtime.runner import run
 from kgent.runtime.state import RunStatus
 from kgent_forgery import edit_state, forge, rewrite, write_events
 from kgent_runs import a_run, calls, lines, profile, skill, state
+from sweeps import sampled
 from tables import together
 
 Change = Callable[[Path], object]
@@ -335,7 +336,7 @@ def test_a_copy_is_sound(root: Path) -> None:
     assert verify(root).problems == []
 
 
-@pytest.mark.parametrize("name", NOTICED)
+@pytest.mark.parametrize("name", sampled(NOTICED, keep=16))
 def test_verify_notices_that(root: Path, name: str) -> None:
     change, problem = NOTICED[name]
     change(root)

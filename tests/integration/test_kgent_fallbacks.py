@@ -12,8 +12,9 @@ from kgent.errors import KgentError
 from kgent.review.verification import verify
 from kgent_runs import events, lines, profile, state
 from model_server import ModelServer, Reply, Status
+from sweeps import kept
 
-ENGINES = pytest.mark.parametrize("engine", ["core", "pydantic_ai"])
+ENGINES = pytest.mark.parametrize("engine", kept(["core", "pydantic_ai"], "core"))
 UNREACHABLE = "http://127.0.0.1:9/v1"
 
 

@@ -13,6 +13,7 @@ from kgent.cli import main
 from kgent.review.verification import verify
 from kgent.runtime.runner import run
 from kgent_runs import a_run, calls, events, lines, profile, state, types
+from sweeps import sampled
 from tables import together
 
 
@@ -107,14 +108,20 @@ def test_tools_read_inputs_and_write_none(tmp_path: Path, repo: Path) -> None:
 
 @pytest.mark.parametrize(
     ("change", "problem"),
-    [
-        ("chmod u+w $1/src/app.py; echo x > $1/src/app.py", "inputs/repo/src/app.py was changed"),
-        ("rm -f $1/tool.sh", "inputs/repo/tool.sh (file) is missing"),
-        ("echo x > $1/new", "inputs/repo/new (file) was added"),
-        ("ln -sfn / $1/latest", "inputs/repo/latest was changed"),
-        ("rm -f $1/latest; mkdir $1/latest", "inputs/repo/latest was changed: link to"),
-        ("rm -rf $1", "inputs/repo (folder) is missing"),
-    ],
+    sampled(
+        [
+            (
+                "chmod u+w $1/src/app.py; echo x > $1/src/app.py",
+                "inputs/repo/src/app.py was changed",
+            ),
+            ("rm -f $1/tool.sh", "inputs/repo/tool.sh (file) is missing"),
+            ("echo x > $1/new", "inputs/repo/new (file) was added"),
+            ("ln -sfn / $1/latest", "inputs/repo/latest was changed"),
+            ("rm -f $1/latest; mkdir $1/latest", "inputs/repo/latest was changed: link to"),
+            ("rm -rf $1", "inputs/repo (folder) is missing"),
+        ],
+        keep=2,
+    ),
 )
 def test_what_a_command_changes_in_inputs_is_found(
     tmp_path: Path, repo: Path, change: str, problem: str
@@ -173,7 +180,9 @@ def _deep_folders(folder: Path) -> None:
     (folder / "/".join(["bad"] * 120)).mkdir(parents=True)
 
 
-@pytest.mark.parametrize("spoil", [_pipe, _link_out, _absolute_link, _sparse_file, _deep_folders])
+@pytest.mark.parametrize(
+    "spoil", sampled([_pipe, _link_out, _absolute_link, _sparse_file, _deep_folders], keep=2)
+)
 def test_what_cannot_be_given_to_a_run_is_refused_by_name(
     tmp_path: Path, repo: Path, spoil: Any
 ) -> None:

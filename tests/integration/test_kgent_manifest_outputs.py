@@ -9,6 +9,7 @@ import pytest
 from kgent.cli import main
 from kgent.review.verification import verify
 from kgent_runs import a_run, calls, state
+from sweeps import sampled
 
 HOSTILE = '<script>alert(1)</script>\x1b[31m"'
 
@@ -67,17 +68,20 @@ def test_an_untouched_folder_is_sound(root: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "change", "said"),
-    [
-        ("deliverables/report.md", b"# Other!\n", "its SHA-256 differs"),
-        ("deliverables/report.md", b"longer than before", "9 bytes then, 18 now"),
-        ("deliverables/report.md", None, "is missing"),
-        ("events.jsonl", b"", "events.jsonl was changed"),
-        ("transcript.md", None, "transcript.md is missing"),
-        ("artifact-manifest.json", b'{"artifacts": [], "updated_at": "x"}', "changed after"),
-        ("artifact-manifest.json", b"{", "artifact-manifest.json is damaged"),
-        ("config.yaml", b"kgent: {", "cannot be read as a profile"),
-        ("workspace/deep/notes.md", Path("/etc/passwd"), "no longer an ordinary file"),
-    ],
+    sampled(
+        [
+            ("deliverables/report.md", b"# Other!\n", "its SHA-256 differs"),
+            ("deliverables/report.md", b"longer than before", "9 bytes then, 18 now"),
+            ("deliverables/report.md", None, "is missing"),
+            ("events.jsonl", b"", "events.jsonl was changed"),
+            ("transcript.md", None, "transcript.md is missing"),
+            ("artifact-manifest.json", b'{"artifacts": [], "updated_at": "x"}', "changed after"),
+            ("artifact-manifest.json", b"{", "artifact-manifest.json is damaged"),
+            ("config.yaml", b"kgent: {", "cannot be read as a profile"),
+            ("workspace/deep/notes.md", Path("/etc/passwd"), "no longer an ordinary file"),
+        ],
+        keep=3,
+    ),
 )
 def test_every_change_is_noticed(
     root: Path, name: str, change: bytes | Path | None, said: str

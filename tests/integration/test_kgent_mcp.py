@@ -22,6 +22,7 @@ from kgent.runtime.runner import run
 from kgent_runs import a_run, calls, lines, profile, state
 from mcp_bench import SERVERS
 from model_server import ModelServer
+from sweeps import kept, sampled
 from tables import together
 
 PLAIN = {"command": sys.executable, "args": [str(SERVERS / "plain.py")]}
@@ -37,7 +38,7 @@ def recorded(result: RunResult) -> list[dict[str, Any]]:
     return lines(result.sandbox_root / "logs" / "tools.jsonl")
 
 
-@pytest.mark.parametrize("engine", ["core", "pydantic_ai"])
+@pytest.mark.parametrize("engine", kept(["core", "pydantic_ai"], "core"))
 def test_the_model_gets_the_tools_that_are_listed_and_no_other(tmp_path: Path, engine: str) -> None:
     script = [model_calls("mcp_plain_echo", text="over there"), "Done."]
     with ModelServer.in_thread(script) as service:
@@ -99,20 +100,23 @@ def test_secrets_come_from_named_variables_and_stay_out_of_the_records(
 
 @pytest.mark.parametrize(
     ("tools", "code", "reason"),
-    [
-        (server(["none"]), "config_error", "the server has no tool 'none'"),
-        (server(["echo"], command="/no/such/program"), "mcp_server_failed", "plain"),
-        (
-            server(["echo"], args=["-c", "raise SystemExit('cannot')"]),
-            "mcp_server_failed",
-            "cannot",
-        ),
-        (
-            {"mcp": {"far": {"url": "http://127.0.0.1:9/mcp", "tools": ["a"]}}},
-            "mcp_server_failed",
-            "",
-        ),
-    ],
+    sampled(
+        [
+            (server(["none"]), "config_error", "the server has no tool 'none'"),
+            (server(["echo"], command="/no/such/program"), "mcp_server_failed", "plain"),
+            (
+                server(["echo"], args=["-c", "raise SystemExit('cannot')"]),
+                "mcp_server_failed",
+                "cannot",
+            ),
+            (
+                {"mcp": {"far": {"url": "http://127.0.0.1:9/mcp", "tools": ["a"]}}},
+                "mcp_server_failed",
+                "",
+            ),
+        ],
+        keep=2,
+    ),
 )
 def test_a_server_that_cannot_be_used_ends_the_run_with_a_reason(
     tmp_path: Path, tools: Any, code: str, reason: str

@@ -15,10 +15,10 @@ from kgent.runtime.runner import run
 from kgent.runtime.state import RunStatus
 from kgent_runs import events, lines, profile, state, types
 from model_server import ModelServer, Received, Reply, Status
-from sweeps import sampled
+from sweeps import kept, sampled
 
 KEY = "sk-test-4242424242424242"
-ENGINES = pytest.mark.parametrize("engine", ["core", "pydantic_ai"])
+ENGINES = pytest.mark.parametrize("engine", kept(["core", "pydantic_ai"], "core"))
 WRITES = calls("write_file", path="deliverables/report.md", content="# Report\n\nIt rained.\n")
 
 

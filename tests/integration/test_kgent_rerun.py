@@ -17,6 +17,7 @@ from kgent.runtime.rerun import rerun
 from kgent.runtime.runner import run
 from kgent.runtime.state import RunStatus
 from kgent_runs import a_run, calls, events, lines, profile, skill, state
+from sweeps import kept
 
 STEPS = [
     {"tool": "load_skill", "args": {"skill_id": "reporting"}},
@@ -97,7 +98,7 @@ def test_the_fingerprint_is_the_same_in_another_place(tmp_path: Path) -> None:
     assert one == other
 
 
-@pytest.mark.parametrize("gone", [False, True])
+@pytest.mark.parametrize("gone", kept([False, True], True))
 def test_the_profile_in_the_folder_runs_again_as_it_is(
     tmp_path: Path, gone: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:

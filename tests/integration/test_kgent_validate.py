@@ -17,6 +17,7 @@ from kgent.engine.core import CoreAgentEngine
 from kgent.runtime.runner import run
 from kgent_runs import profile, skill, state
 from model_server import ModelServer
+from sweeps import sampled
 from tables import together
 
 LOCAL = {"base_url": "http://127.0.0.1:9/v1"}
@@ -275,16 +276,19 @@ def test_a_provider_that_is_given_in_code_is_known(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("written", "version"),
-    [
-        ("1", "1"),
-        ("1.0", "1.0"),
-        ("1.10", "1.10"),
-        ("0x10", "0x10"),
-        ("2026-01-15", "2026-01-15"),
-        ('"1"', "1"),
-        ("1.2.3", "1.2.3"),
-        ("null", None),
-    ],
+    sampled(
+        [
+            ("1", "1"),
+            ("1.0", "1.0"),
+            ("1.10", "1.10"),
+            ("0x10", "0x10"),
+            ("2026-01-15", "2026-01-15"),
+            ('"1"', "1"),
+            ("1.2.3", "1.2.3"),
+            ("null", None),
+        ],
+        keep=3,
+    ),
 )
 def test_a_version_is_taken_as_it_is_written(
     tmp_path: Path, written: str, version: str | None, capsys: pytest.CaptureFixture[str]

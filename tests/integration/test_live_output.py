@@ -12,6 +12,7 @@ from captures import Key, Recording, record
 from isolation import Home
 from model_server import ModelServer
 from runtimes import Asked, collect, runtime
+from sweeps import kept
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -40,7 +41,7 @@ def converse(home: Home, project: Path, keys: list[Key], *words: str, **more: An
         return record(command, env=home.env(), cwd=project, keys=keys, **more)
 
 
-@pytest.mark.parametrize("columns", [40, 120])
+@pytest.mark.parametrize("columns", kept([40, 120], 40))
 def test_run_shows_the_last_lines_in_place_and_then_the_folded_result(
     home: Home, project: Path, columns: int
 ) -> None:

@@ -53,41 +53,44 @@ def servers(home: Home) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("line", "expected"),
-    [
-        ("x -- npx -y x-mcp", NPX),
-        ("x npx -y x-mcp", NPX),
-        ("-- x -- npx -y x-mcp", NPX),
-        ("x npx -- -y x-mcp", NPX),
-        ("x --transport stdio -- npx -y x-mcp", NPX),
-        ("-t stdio -s user x -- npx -y x-mcp", NPX),
-        ("x --env A=1 -e B='2 3' -- npx -y x-mcp", NPX | {"env": {"A": "1", "B": "2 3"}}),
-        ("--env A=1 B=2 x -- npx -y x-mcp", NPX | {"env": {"A": "1", "B": "2"}}),
-        (
-            "x --env=A=b=c --timeout 90000 npx -y x-mcp",
-            NPX | {"env": {"A": "b=c"}, "timeout_ms": 90000},
-        ),
-        ("x --env HELD -- npx -y x-mcp", NPX | {"env": {"HELD": "from outside"}}),
-        (
-            "x -- prog --env C=d -- rest",
-            {"command": "prog", "args": ["--env", "C=d", "--", "rest"]},
-        ),
-        ("x https://far.example/mcp", FAR),
-        ("--transport http x https://far.example/mcp", FAR),
-        ("x https://far.example/mcp --transport streamable-http", FAR),
-        ("x --url https://far.example/mcp", FAR),
-        ("x https://far.example/sse", {"url": "https://far.example/sse", "type": "sse"}),
-        ("x -t sse https://far.example/mcp", FAR | {"type": "sse"}),
-        ("x https://far.example/mcp -H 'X-Key: a:b c'", FAR | {"headers": {"X-Key": "a:b c"}}),
-        ("x --header X-Key=a https://far.example/mcp", FAR | {"headers": {"X-Key": "a"}}),
-        (
-            "x --url https://far.example/mcp --bearer-token-env-var HELD",
-            FAR | {"headers": {"Authorization": "Bearer from outside"}},
-        ),
-        (
-            "x --client-id c1 --callback-port 3118 https://far.example/mcp",
-            FAR | {"oauth": {"client_id": "c1", "redirect_port": 3118}},
-        ),
-    ],
+    sampled(
+        [
+            ("x -- npx -y x-mcp", NPX),
+            ("x npx -y x-mcp", NPX),
+            ("-- x -- npx -y x-mcp", NPX),
+            ("x npx -- -y x-mcp", NPX),
+            ("x --transport stdio -- npx -y x-mcp", NPX),
+            ("-t stdio -s user x -- npx -y x-mcp", NPX),
+            ("x --env A=1 -e B='2 3' -- npx -y x-mcp", NPX | {"env": {"A": "1", "B": "2 3"}}),
+            ("--env A=1 B=2 x -- npx -y x-mcp", NPX | {"env": {"A": "1", "B": "2"}}),
+            (
+                "x --env=A=b=c --timeout 90000 npx -y x-mcp",
+                NPX | {"env": {"A": "b=c"}, "timeout_ms": 90000},
+            ),
+            ("x --env HELD -- npx -y x-mcp", NPX | {"env": {"HELD": "from outside"}}),
+            (
+                "x -- prog --env C=d -- rest",
+                {"command": "prog", "args": ["--env", "C=d", "--", "rest"]},
+            ),
+            ("x https://far.example/mcp", FAR),
+            ("--transport http x https://far.example/mcp", FAR),
+            ("x https://far.example/mcp --transport streamable-http", FAR),
+            ("x --url https://far.example/mcp", FAR),
+            ("x https://far.example/sse", {"url": "https://far.example/sse", "type": "sse"}),
+            ("x -t sse https://far.example/mcp", FAR | {"type": "sse"}),
+            ("x https://far.example/mcp -H 'X-Key: a:b c'", FAR | {"headers": {"X-Key": "a:b c"}}),
+            ("x --header X-Key=a https://far.example/mcp", FAR | {"headers": {"X-Key": "a"}}),
+            (
+                "x --url https://far.example/mcp --bearer-token-env-var HELD",
+                FAR | {"headers": {"Authorization": "Bearer from outside"}},
+            ),
+            (
+                "x --client-id c1 --callback-port 3118 https://far.example/mcp",
+                FAR | {"oauth": {"client_id": "c1", "redirect_port": 3118}},
+            ),
+        ],
+        keep=5,
+    ),
 )
 def test_the_lines_of_readmes_are_taken(
     line: str, expected: dict[str, Any], home: Home, project: Path
@@ -112,7 +115,7 @@ SNIPPETS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("snippet", SNIPPETS)
+@pytest.mark.parametrize("snippet", sampled(SNIPPETS, keep=3))
 def test_snippets_for_other_clients_are_taken(
     snippet: dict[str, Any], home: Home, project: Path
 ) -> None:
@@ -151,7 +154,7 @@ LONG = """claude mcp add-json x '{
 
 @pytest.mark.parametrize(
     ("given", "expected", "left_out"),
-    [
+    sampled([
         (README, NPX, ""),
         (LONG, NPX, ""),
         ("claude mcp add x 'npx -y x-mcp'", NPX, ""),
@@ -164,7 +167,7 @@ LONG = """claude mcp add-json x '{
         ("gemini mcp add --trust --description 'a b' -s user x npx -y x-mcp", NPX,
          "--trust, --description"),
         ("copilot mcp add --tools '*' x -- npx -y x-mcp", NPX, "--tools"),
-    ],
+    ], keep=3),
 )  # fmt: skip
 def test_lines_with_what_stands_around_them_are_taken(
     given: str, expected: dict[str, Any], left_out: str, home: Home, project: Path

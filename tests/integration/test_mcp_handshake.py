@@ -13,6 +13,7 @@ from agent_core.mcp import Host, McpHttp, McpStdio
 from agent_core.mcp.config import HttpServer, StdioServer
 from integration.test_mcp_http import http_server, ordinary
 from mcp_bench import bench, plain
+from sweeps import kept
 
 
 @pytest.fixture
@@ -20,7 +21,7 @@ def diary(tmp_path: Path) -> Path:
     return tmp_path / "diary"
 
 
-@pytest.mark.parametrize("trait", ["strict", "strict_quiet", "strict_later"])
+@pytest.mark.parametrize("trait", kept(["strict", "strict_quiet", "strict_later"], "strict_quiet"))
 async def test_a_server_that_ends_at_the_probe_is_started_again(diary: Path, trait: str) -> None:
     async with bench(diary, {"shop": plain(diary, trait)}) as bench_:
         assert "mcp.shop.echo" in await bench_.tools()

@@ -8,6 +8,7 @@ import pytest
 
 from agent_core.mcp.config import StdioServer
 from mcp_bench import bench, plain
+from sweeps import sampled
 
 USUAL: dict[str, Any] = {"type": "object"}
 
@@ -27,23 +28,26 @@ def diary(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(
     "entry",
-    [
-        {"name": "x"},
-        {"name": "x", "inputSchema": None},
-        {"name": "x", "inputSchema": True},
-        {"name": "x", "inputSchema": {}},
-        {"name": "x", "inputSchema": []},
-        {"name": "x", "inputSchema": {"properties": {}, "required": None}},
-        {"name": "x", "inputSchema": {"type": ["object", "null"], "properties": []}},
-        {"name": "x", "input_schema": USUAL},
-        {"name": "x", "inputSchema": USUAL, "title": {"en": "X"}},
-        {"name": "x", "inputSchema": USUAL, "title": None, "description": 7},
-        {"name": "x", "inputSchema": USUAL, "icons": "x.png", "_meta": []},
-        {"name": "x", "inputSchema": USUAL, "execution": "sync"},
-        {"name": "x", "inputSchema": USUAL, "annotations": "readonly"},
-        {"name": "x", "inputSchema": USUAL, "outputSchema": {"type": "nonsense"}},
-        {"name": "x", "inputSchema": USUAL, "outputSchema": 7},
-    ],
+    sampled(
+        [
+            {"name": "x"},
+            {"name": "x", "inputSchema": None},
+            {"name": "x", "inputSchema": True},
+            {"name": "x", "inputSchema": {}},
+            {"name": "x", "inputSchema": []},
+            {"name": "x", "inputSchema": {"properties": {}, "required": None}},
+            {"name": "x", "inputSchema": {"type": ["object", "null"], "properties": []}},
+            {"name": "x", "input_schema": USUAL},
+            {"name": "x", "inputSchema": USUAL, "title": {"en": "X"}},
+            {"name": "x", "inputSchema": USUAL, "title": None, "description": 7},
+            {"name": "x", "inputSchema": USUAL, "icons": "x.png", "_meta": []},
+            {"name": "x", "inputSchema": USUAL, "execution": "sync"},
+            {"name": "x", "inputSchema": USUAL, "annotations": "readonly"},
+            {"name": "x", "inputSchema": USUAL, "outputSchema": {"type": "nonsense"}},
+            {"name": "x", "inputSchema": USUAL, "outputSchema": 7},
+        ],
+        keep=5,
+    ),
 )
 async def test_odd_fields_cost_neither_the_tool_nor_the_others(
     diary: Path, entry: dict[str, Any]
@@ -56,17 +60,23 @@ async def test_odd_fields_cost_neither_the_tool_nor_the_others(
 
 @pytest.mark.parametrize(
     ("entry", "words"),
-    [
-        ({"inputSchema": USUAL}, "the tool 11 of its list is left out: its name is missing"),
-        ({"name": 7, "inputSchema": USUAL}, "its name cannot be read"),
-        ({"name": "x", "inputSchema": "{}"}, "the tool 'x' of its list is left out: its inputSch"),
-        ({"name": "x", "inputSchema": [USUAL]}, "its inputSchema cannot be read"),
-        ({"name": "x", "inputSchema": {"type": "string"}}, "its inputSchema cannot be read"),
-        ({"name": "x", "inputSchema": {**USUAL, "properties": {"a": 7}}}, "'x'"),
-        ({"name": "x", "inputSchema": {**USUAL, "properties": {"a": {"type": "x"}}}}, "'x'"),
-        (None, "it is not an object"),
-        ("x", "it is not an object"),
-    ],
+    sampled(
+        [
+            ({"inputSchema": USUAL}, "the tool 11 of its list is left out: its name is missing"),
+            ({"name": 7, "inputSchema": USUAL}, "its name cannot be read"),
+            (
+                {"name": "x", "inputSchema": "{}"},
+                "the tool 'x' of its list is left out: its inputSch",
+            ),
+            ({"name": "x", "inputSchema": [USUAL]}, "its inputSchema cannot be read"),
+            ({"name": "x", "inputSchema": {"type": "string"}}, "its inputSchema cannot be read"),
+            ({"name": "x", "inputSchema": {**USUAL, "properties": {"a": 7}}}, "'x'"),
+            ({"name": "x", "inputSchema": {**USUAL, "properties": {"a": {"type": "x"}}}}, "'x'"),
+            (None, "it is not an object"),
+            ("x", "it is not an object"),
+        ],
+        keep=4,
+    ),
 )
 async def test_an_unusable_entry_is_left_out_by_name(diary: Path, entry: Any, words: str) -> None:
     async with bench(diary, {"shop": listing(diary, entry)}) as bench_:

@@ -21,6 +21,7 @@ from agent_core.mcp.config import HttpServer, OAuth
 from agent_core.types import ElicitationAnswer, ElicitationRequest
 from isolation import Home
 from mcp_bench import SERVERS, Bench, bench
+from sweeps import kept
 from tables import together
 
 pytestmark = pytest.mark.timeout(120)
@@ -94,7 +95,7 @@ async def opened(
         yield made
 
 
-@pytest.mark.parametrize("pastes", [False, True])
+@pytest.mark.parametrize("pastes", kept([False, True], False))
 async def test_a_log_in_is_made_once_and_kept_for_this_user_only(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, *, pastes: bool
 ) -> None:
@@ -360,7 +361,7 @@ async def address_shown(process: asyncio.subprocess.Process) -> str:
     raise AssertionError("no address was shown")
 
 
-@pytest.mark.parametrize("pastes", [False, True])
+@pytest.mark.parametrize("pastes", kept([False, True], True))
 async def test_the_command_logs_in_without_a_browser_of_its_own(
     home: Home, *, pastes: bool
 ) -> None:

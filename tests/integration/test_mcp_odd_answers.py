@@ -13,6 +13,7 @@ from agent_core.errors import ToolError
 from agent_core.mcp.config import HttpServer
 from integration.test_mcp_http import http_server, ordinary
 from mcp_bench import Bench, bench, plain
+from sweeps import sampled
 from tables import together
 
 WORDS = "made it: 42"
@@ -48,7 +49,7 @@ ODD: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("result", ODD)
+@pytest.mark.parametrize("result", sampled(ODD, keep=6))
 async def test_words_over_stdio_are_kept(diary: Path, result: Any) -> None:
     line = f'{{"jsonrpc":"2.0","id":ID,"result":{json.dumps(result)}}}'
     async with bench(diary, {"shop": plain(diary, "typed")}) as bench_:

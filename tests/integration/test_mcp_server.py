@@ -30,9 +30,9 @@ from mcp_clients import (
     wired,
 )
 from model_server import ModelServer
-from sweeps import paired
+from sweeps import kept, paired
 
-GENERATIONS = pytest.mark.parametrize("mode", ["legacy", "auto"])
+GENERATIONS = pytest.mark.parametrize("mode", kept(["legacy", "auto"], "auto"))
 WRITE = calls("code.write_file", path="a.txt", content="hi\n")
 
 
@@ -365,7 +365,7 @@ async def test_a_cancelled_call_cancels_its_run_and_the_session_goes_on(
     assert all(each.get("id") != 1 for each in wire.received)
 
 
-@pytest.mark.parametrize("end", ["leave", "term", "kill"])
+@pytest.mark.parametrize("end", kept(["leave", "term", "kill"], "kill"))
 async def test_whatever_ends_the_server_leaves_a_session_that_goes_on(
     home: Home, project: Path, end: str
 ) -> None:
@@ -476,12 +476,16 @@ async def test_a_client_that_breaks_at_the_question_denies(home: Home, project: 
 
 @pytest.mark.parametrize(
     ("offered", "agreed"),
-    [
+    kept(
+        [
+            ("2024-11-05", "2024-11-05"),
+            ("2025-03-26", "2025-03-26"),
+            ("2025-11-25", "2025-11-25"),
+            ("2099-01-01", "2025-11-25"),
+        ],
         ("2024-11-05", "2024-11-05"),
-        ("2025-03-26", "2025-03-26"),
-        ("2025-11-25", "2025-11-25"),
         ("2099-01-01", "2025-11-25"),
-    ],
+    ),
 )
 async def test_the_version_is_negotiated(
     home: Home, project: Path, offered: str, agreed: str

@@ -28,8 +28,9 @@ from mcp_clients import (
     until,
 )
 from model_server import ModelServer
+from sweeps import kept
 
-GENERATIONS = pytest.mark.parametrize("mode", ["legacy", "auto"])
+GENERATIONS = pytest.mark.parametrize("mode", kept(["legacy", "auto"], "auto"))
 WRITE = calls("code.write_file", path="a.txt", content="hi\n")
 INITIALIZE = request(
     0,
@@ -88,7 +89,7 @@ async def test_two_clients_work_at_once_but_not_in_one_session(home: Home, proje
     assert facts(ended)["status"] == "cancelled"
 
 
-@pytest.mark.parametrize("version", ["2025-06-18", "2026-07-28"])
+@pytest.mark.parametrize("version", kept(["2025-06-18", "2026-07-28"], "2026-07-28"))
 async def test_a_client_that_disconnects_cancels_its_run(
     home: Home, project: Path, version: str
 ) -> None:

@@ -39,6 +39,7 @@ from memories import (
     user_ids,
 )
 from runtimes import CONFIG, ask, runtime
+from sweeps import kept, sampled
 
 
 async def test_a_wish_is_remembered_as_a_file_and_stands_in_the_next_prompt(
@@ -152,11 +153,14 @@ async def test_m6_the_extraction_has_its_own_model_and_is_no_agent(
 
 @pytest.mark.parametrize(
     ("config", "texts", "reason"),
-    [
-        ("extract_every_messages = 2", ["one", "two"], "message_backlog"),
-        ("extract_every_tokens = 10", ["word " * 20], "token_backlog"),
-        ("idle_seconds = 1", ["one"], "idle"),
-    ],
+    sampled(
+        [
+            ("extract_every_messages = 2", ["one", "two"], "message_backlog"),
+            ("extract_every_tokens = 10", ["word " * 20], "token_backlog"),
+            ("idle_seconds = 1", ["one"], "idle"),
+        ],
+        keep=1,
+    ),
 )
 async def test_a_session_is_looked_through_for_other_reasons_too(
     home: Home, project: Path, config: str, texts: list[str], reason: str
@@ -197,13 +201,17 @@ async def test_without_memory_nothing_is_scanned_listed_or_offered(
 
 @pytest.mark.parametrize(
     "broken",
-    [
+    kept(
+        [
+            "no json",
+            answer(entry([])),
+            answer(entry(["node_elsewhere"])),
+            answer(entry(["node_elsewhere"], decision="ignore")),
+            json.dumps({"explicit": True, "memories": [], "more": 1}),
+        ],
         "no json",
         answer(entry([])),
-        answer(entry(["node_elsewhere"])),
-        answer(entry(["node_elsewhere"], decision="ignore")),
-        json.dumps({"explicit": True, "memories": [], "more": 1}),
-    ],
+    ),
 )
 async def test_m10_an_answer_without_provenance_writes_nothing_and_is_asked_for_again(
     home: Home, project: Path, broken: str, monkeypatch: pytest.MonkeyPatch

@@ -84,7 +84,7 @@ def memories(home: Home) -> list[Path]:
     return [*(home.path / "memory" / "user").glob("*.md")]
 
 
-@pytest.mark.parametrize("exit_wait_ms", [0, 1])
+@pytest.mark.parametrize("exit_wait_ms", kept([0, 1], 1))
 def test_a_wish_is_carried_out_and_shown_before_the_process_ends(
     home: Home, project: Path, exit_wait_ms: int
 ) -> None:
@@ -132,7 +132,7 @@ def test_a_wish_that_a_process_leaves_is_carried_out_once_by_whoever_comes_next(
     assert len(memories(home)) == 1
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("how", kept([signal.SIGINT, signal.SIGKILL], signal.SIGKILL))
 def test_a_wish_of_a_run_that_ended_before_its_answer_is_carried_out_by_the_next_one(
     home: Home, project: Path, how: signal.Signals
 ) -> None:

@@ -15,7 +15,7 @@ from agent_core.process.repository_watch import RepositoryWatch
 from confined_work import AUTHOR, ON, git, run_all, run_asked
 from isolation import Home
 from runtimes import CONFIG
-from sweeps import sampled
+from sweeps import kept, sampled
 
 pytestmark = pytest.mark.skipif(
     not (probe().landlock and probe().seccomp and probe().namespaces),
@@ -111,7 +111,7 @@ ATTACKS = {
 }
 
 
-@pytest.mark.parametrize("attack", sampled(ATTACKS, keep=14))
+@pytest.mark.parametrize("attack", sampled(ATTACKS, keep=5))
 async def test_a_new_repository_that_executes_something_is_disabled(
     home: Home, root: Path, attack: str
 ) -> None:
@@ -123,7 +123,7 @@ async def test_a_new_repository_that_executes_something_is_disabled(
     assert any(text.startswith("repository disabled: ") for text in shown)
 
 
-@pytest.mark.parametrize("attack", sampled(ATTACKS, keep=3))
+@pytest.mark.parametrize("attack", sampled(ATTACKS, keep=1))
 async def test_it_is_executed_where_nothing_is_disabled(root: Path, attack: str) -> None:
     script = f"cd {root}; {ATTACKS[attack]}{LINK}"
     await asyncio.to_thread(subprocess.run, ["sh", "-c", script], check=True)
@@ -131,7 +131,9 @@ async def test_it_is_executed_where_nothing_is_disabled(root: Path, attack: str)
     assert (root / "executed").exists()
 
 
-@pytest.mark.parametrize("config", [CONFIG, ON], ids=["off", "outside"])
+@pytest.mark.parametrize(
+    "config", sampled([CONFIG, ON], keep=1), ids=sampled(["off", "outside"], keep=1)
+)
 async def test_after_a_command_that_was_allowed_without_a_sandbox_too(
     home: Home, root: Path, config: str
 ) -> None:
@@ -247,15 +249,20 @@ async def test_what_git_executed_for_another_repository_is_put_back(
 
 @pytest.mark.parametrize(
     "script",
-    [
+    kept(
+        [
+            "rm -rf x",
+            pytest.param("git clean -ffdxq", marks=pytest.mark.sweep),
+            "rm -rf x && git clone -q . x",
+            pytest.param(
+                "python3 -c 'import shutil; shutil.rmtree(\"x\")'", marks=pytest.mark.sweep
+            ),
+            pytest.param("mv x y && rm -rf y", marks=pytest.mark.sweep),
+            "git -C x worktree add -q ../tree && git -C x worktree remove ../tree && rm -rf x",
+            "cd x && git checkout -q -b more && git checkout -q -",
+        ],
         "rm -rf x",
-        pytest.param("git clean -ffdxq", marks=pytest.mark.sweep),
-        "rm -rf x && git clone -q . x",
-        pytest.param("python3 -c 'import shutil; shutil.rmtree(\"x\")'", marks=pytest.mark.sweep),
-        pytest.param("mv x y && rm -rf y", marks=pytest.mark.sweep),
-        "git -C x worktree add -q ../tree && git -C x worktree remove ../tree && rm -rf x",
-        "cd x && git checkout -q -b more && git checkout -q -",
-    ],
+    ),
 )
 async def test_a_repository_with_hooks_can_be_removed(
     home: Home, root: Path, nested: Path, script: str

@@ -11,6 +11,7 @@ from agent_core.providers.scripted import calls
 from agent_core.types import PermissionDecision, PermissionExplanation, PermissionRequest
 from isolation import Home
 from runtimes import CONFIG, Asked, runtime
+from sweeps import sampled
 
 ORDINARY = [
     *("README.md", "README.zh-CN.md", "CHANGELOG.md", "docs/guide.md", "docs/CODE_OF_CONDUCT.md"),
@@ -305,35 +306,38 @@ def _last_part_of_a_repository(project: Path) -> str:
 
 @pytest.mark.parametrize(
     "place",
-    [
-        _named_by_a_hook,
-        _named_by_husky,
-        _named_by_pre_commit,
-        _named_by_lefthook,
-        _folder_of_programs_on_entering,
-        _sourced_on_entering,
-        _task_of_an_editor,
-        _server_of_an_agent,
-        _hook_of_an_agent,
-        _sourced_by_the_shell_of_the_user,
-        _last_part_of_a_repository,
-        _hooks_path,
-        _hooks_path_is_the_project,
-        _hooks_path_of_the_user,
-        _hooks_path_in_an_included_file,
-        _included_settings,
-        _file_monitor,
-        _filter_with_arguments,
-        _alias,
-        _linked_hook,
-        _repository_above,
-        _linked_worktree,
-        _link_to_a_hidden_folder,
-        _target_of_a_hidden_folder,
-        _target_of_instructions,
-        _target_of_a_link_of_the_home,
-        _environment,
-    ],
+    sampled(
+        [
+            _named_by_a_hook,
+            _named_by_husky,
+            _named_by_pre_commit,
+            _named_by_lefthook,
+            _folder_of_programs_on_entering,
+            _sourced_on_entering,
+            _task_of_an_editor,
+            _server_of_an_agent,
+            _hook_of_an_agent,
+            _sourced_by_the_shell_of_the_user,
+            _last_part_of_a_repository,
+            _hooks_path,
+            _hooks_path_is_the_project,
+            _hooks_path_of_the_user,
+            _hooks_path_in_an_included_file,
+            _included_settings,
+            _file_monitor,
+            _filter_with_arguments,
+            _alias,
+            _linked_hook,
+            _repository_above,
+            _linked_worktree,
+            _link_to_a_hidden_folder,
+            _target_of_a_hidden_folder,
+            _target_of_instructions,
+            _target_of_a_link_of_the_home,
+            _environment,
+        ],
+        keep=8,
+    ),
     ids=lambda place: place.__name__.strip("_"),
 )
 async def test_settings_and_links_make_a_file_obeyed(

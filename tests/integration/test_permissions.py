@@ -19,6 +19,7 @@ from agent_core.providers.scripted import calls
 from agent_core.types import PermissionMode
 from isolation import Home, program_file
 from runtimes import CONFIG, Asked, ask, runtime
+from sweeps import sampled
 
 STORED = CONFIG + '[permissions]\nremember_scope = "session_stored"\n'
 RULES = """
@@ -237,14 +238,23 @@ def test_explain_says_what_a_command_runs_and_what_decides(
 
 @pytest.mark.parametrize(
     ("settings", "arguments", "decision", "by", "network"),
-    [
-        ("ask_inside = false", {}, "allow", "[sandbox] ask_inside = false", "network = true asks"),
-        ("", {}, "ask", "a command; [sandbox] ask_inside = true", '[sandbox] network = "on"'),
-        ("", {"network": True}, "ask", "a command; the network, which always asks", None),
-        ('network = "off"', {}, "ask", "ask_inside = true", 'as [sandbox] network = "off"'),
-        ('network = "on"\nask_inside = false', {}, "allow", "ask_inside = false", None),
-        ("", {"outside_sandbox": True}, "ask", "outside_sandbox", None),
-    ],
+    sampled(
+        [
+            (
+                "ask_inside = false",
+                {},
+                "allow",
+                "[sandbox] ask_inside = false",
+                "network = true asks",
+            ),
+            ("", {}, "ask", "a command; [sandbox] ask_inside = true", '[sandbox] network = "on"'),
+            ("", {"network": True}, "ask", "a command; the network, which always asks", None),
+            ('network = "off"', {}, "ask", "ask_inside = true", 'as [sandbox] network = "off"'),
+            ('network = "on"\nask_inside = false', {}, "allow", "ask_inside = false", None),
+            ("", {"outside_sandbox": True}, "ask", "outside_sandbox", None),
+        ],
+        keep=3,
+    ),
 )
 async def test_explain_names_what_the_sandbox_decides(
     settings: str,
@@ -267,17 +277,24 @@ async def test_explain_names_what_the_sandbox_decides(
 
 @pytest.mark.parametrize(
     ("tool", "arguments", "failure"),
-    [
-        ("code.write_file", {"path": "a.txt", "content": "x"}, "set overwrite to replace it"),
-        ("code.write_file", {"path": "no/such/a", "content": "x", "create_dirs": False}, "folder"),
-        ("code.edit_file", {"path": "a.txt", "edits": [{"old": "b", "new": "c"}]}, "not found"),
-        ("code.edit_file", {"path": "a.txt"}, "exactly one of edits"),
-        (
-            "code.edit_file",
-            {"path": "none.txt", "edits": [{"old": "b", "new": ""}]},
-            "no file",
-        ),
-    ],
+    sampled(
+        [
+            ("code.write_file", {"path": "a.txt", "content": "x"}, "set overwrite to replace it"),
+            (
+                "code.write_file",
+                {"path": "no/such/a", "content": "x", "create_dirs": False},
+                "folder",
+            ),
+            ("code.edit_file", {"path": "a.txt", "edits": [{"old": "b", "new": "c"}]}, "not found"),
+            ("code.edit_file", {"path": "a.txt"}, "exactly one of edits"),
+            (
+                "code.edit_file",
+                {"path": "none.txt", "edits": [{"old": "b", "new": ""}]},
+                "no file",
+            ),
+        ],
+        keep=2,
+    ),
 )
 async def test_a_change_is_explained_though_the_call_would_fail(
     tool: str, arguments: dict[str, Any], failure: str, home: Home, project: Path
@@ -347,13 +364,16 @@ async def test_always_adds_the_narrowest_rule_to_what_is_there(home: Home, proje
 
 @pytest.mark.parametrize(
     "torn",
-    [
-        "[[permissions.rules]]\ndecision = ",
-        "a = 1\n",
-        "\xff",
-        '[[permissions.rules]]\ndecision = "deny"\npath = "${HOME}/x"\n',
-        'permissions.rules = [{ decision = "deny", tool = "x.y" }]\n',
-    ],
+    sampled(
+        [
+            "[[permissions.rules]]\ndecision = ",
+            "a = 1\n",
+            "\xff",
+            '[[permissions.rules]]\ndecision = "deny"\npath = "${HOME}/x"\n',
+            'permissions.rules = [{ decision = "deny", tool = "x.y" }]\n',
+        ],
+        keep=2,
+    ),
 )
 async def test_a_file_that_was_broken_meanwhile_is_left_as_it_is(
     home: Home, project: Path, torn: str, caplog: pytest.LogCaptureFixture
@@ -412,14 +432,17 @@ for number in range(20):
 
 @pytest.mark.parametrize(
     "argv",
-    [
-        ["echo", "*"],
-        ["./program"],
-        ["nice", "true"],
-        ["cat", "/etc/hosts"],
-        ["sh", "-c", "true > a"],
-        ["true", "value-of-a-secret"],
-    ],
+    sampled(
+        [
+            ["echo", "*"],
+            ["./program"],
+            ["nice", "true"],
+            ["cat", "/etc/hosts"],
+            ["sh", "-c", "true > a"],
+            ["true", "value-of-a-secret"],
+        ],
+        keep=3,
+    ),
 )
 async def test_always_is_not_offered_where_no_rule_says_just_that(
     home: Home, project: Path, argv: list[str], monkeypatch: pytest.MonkeyPatch

@@ -41,6 +41,7 @@ from agent_core.extensions import Admit, JudgedCall
 from agent_core.providers.scripted import Calls, Hangs, Says, ScriptedCall, ScriptedProvider, calls
 from agent_core.testing import ScriptedRuntime
 from isolation import Home
+from sweeps import sampled
 from tables import together
 
 
@@ -692,13 +693,22 @@ async def test_an_installed_extension_is_used_where_the_configuration_names_it()
 @pytest.mark.usefixtures("site")
 @pytest.mark.parametrize(
     ("name", "words"),
-    [
-        ("notory", "'notory' is not installed; installed: broken, missing, notary, other, outer."),
-        ("broken", "'broken' of notary cannot be made (notary_package:broken): OSError: no seal"),
-        ("other", "'other' of notary is an int, not an Extension"),
-        ("outer", "'outer' of notary is placed among the engine's own extensions"),
-        ("missing", "'missing' of notary cannot be made"),
-    ],
+    sampled(
+        [
+            (
+                "notory",
+                "'notory' is not installed; installed: broken, missing, notary, other, outer.",
+            ),
+            (
+                "broken",
+                "'broken' of notary cannot be made (notary_package:broken): OSError: no seal",
+            ),
+            ("other", "'other' of notary is an int, not an Extension"),
+            ("outer", "'outer' of notary is placed among the engine's own extensions"),
+            ("missing", "'missing' of notary cannot be made"),
+        ],
+        keep=2,
+    ),
 )
 async def test_an_installed_extension_that_cannot_be_had_is_an_error(name: str, words: str) -> None:
     runtime = ScriptedRuntime(["done"], config={"runtime": {"extensions": [name]}})

@@ -30,6 +30,7 @@ from agent_core.types.event_details import ModelRetried
 from isolation import Home
 from model_server import ModelServer, Status
 from runtimes import Asked
+from sweeps import sampled
 
 ALLOWED = '[tools.network]\nallowed_hosts = ["127.0.0.1"]\n'
 
@@ -499,12 +500,15 @@ async def test_a_run_that_would_park_at_the_question_does_without_the_tool(
 
 @pytest.mark.parametrize(
     ("provider", "tools", "more"),
-    [
-        ("ollama", ["web_search"], ""),
-        ("openai", ["web_search"], 'api = "chat"'),
-        ("openai", ["web_fetch"], 'api = "responses"'),
-        ("openai", ["code_execution"], 'api = "chat"\n[model.compat]\nserver = "xai"'),
-    ],
+    sampled(
+        [
+            ("ollama", ["web_search"], ""),
+            ("openai", ["web_search"], 'api = "chat"'),
+            ("openai", ["web_fetch"], 'api = "responses"'),
+            ("openai", ["code_execution"], 'api = "chat"\n[model.compat]\nserver = "xai"'),
+        ],
+        keep=2,
+    ),
 )
 async def test_a_service_without_the_tool_refuses_the_run_before_it_begins(
     home: Home, project: Path, provider: str, tools: list[str], more: str
@@ -558,11 +562,14 @@ async def test_a_run_chooses_its_own_tools(home: Home, project: Path) -> None:
 
 @pytest.mark.parametrize(
     ("profile", "rule", "code", "words"),
-    [
-        ("other:own", "", "unsupported_capability", "other:own does not run web_search itself"),
-        ("m-2", 'decision = "deny"\nagent = "looker"\n', "permission_denied", ""),
-        ("m-2", 'decision = "ask"\nagent = "looker"\n', "permission_denied", "too early"),
-    ],
+    sampled(
+        [
+            ("other:own", "", "unsupported_capability", "other:own does not run web_search itself"),
+            ("m-2", 'decision = "deny"\nagent = "looker"\n', "permission_denied", ""),
+            ("m-2", 'decision = "ask"\nagent = "looker"\n', "permission_denied", "too early"),
+        ],
+        keep=2,
+    ),
 )
 async def test_a_child_that_may_not_have_the_tool_does_without_it_and_says_so(
     home: Home, project: Path, profile: str, rule: str, code: str, words: str

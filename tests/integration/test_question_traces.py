@@ -14,7 +14,7 @@ from chats import BACKSPACE, CTRL_C, CTRL_D, ENTER, ESCAPE, LEFT, READY, convers
 from isolation import Home
 from mcp_bench import SERVERS
 from model_server import ModelServer
-from sweeps import paired
+from sweeps import kept, paired
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -181,7 +181,9 @@ def test_escape_in_a_form_goes_back_one_field(home: Home, project: Path) -> None
     assert rows(scene.text, "MCP server") == [asked]
 
 
-@pytest.mark.parametrize("fields", [FIELDS, {}], ids=["form", "consent"])
+@pytest.mark.parametrize(
+    "fields", kept([FIELDS, {}], FIELDS), ids=kept(["form", "consent"], "form")
+)
 def test_escape_at_the_first_step_answers_nothing_and_ends_no_run(
     home: Home, project: Path, fields: dict[str, Any]
 ) -> None:

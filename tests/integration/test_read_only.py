@@ -29,6 +29,7 @@ from rights import as_anyone
 from rows import a_batch, a_node, an_opening
 from runtimes import CONFIG, Asked, ask, runtime
 from session_stories import SOONG
+from sweeps import kept
 
 SHOWN = (
     ("cost", "--json"),
@@ -310,7 +311,7 @@ async def test_a_home_that_cannot_be_read_is_no_home_without_sessions(
         assert len(await found.sessions()) == 1
 
 
-@pytest.mark.parametrize("ending", ["", "-wal"])
+@pytest.mark.parametrize("ending", kept(["", "-wal"], ""))
 def test_the_file_of_a_database_that_may_not_be_read_is_named(
     home: Home, project: Path, ending: str
 ) -> None:

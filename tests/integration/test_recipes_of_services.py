@@ -20,6 +20,7 @@ from agent_core.providers.scripted import Calls, Hangs, Says, ScriptedCall, call
 from isolation import Home
 from model_server import ModelServer, Received, Reply
 from recipe_programs import RECIPES, environment, run
+from sweeps import kept, sampled
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -108,7 +109,7 @@ async def shown(client: ClientSession, run_id: str) -> AsyncGenerator[tuple[str,
                 yield kind, json.loads(value)
 
 
-@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("stop", kept([signal.SIGTERM, signal.SIGINT], signal.SIGTERM))
 async def test_a_service_that_is_stopped_ends_its_streams_and_the_next_one_continues(
     home: Home, project: Path, stop: signal.Signals
 ) -> None:
@@ -228,7 +229,9 @@ def test_a_job_continues_after_its_process_was_killed(home: Home, project: Path)
     assert ["1.5" in m["content"] for m in continued if m["role"] == "tool"] == [True]
 
 
-@pytest.mark.parametrize(("decision", "output"), [("yes", "refunded order 7"), ("no", "denied")])
+@pytest.mark.parametrize(
+    ("decision", "output"), sampled([("yes", "refunded order 7"), ("no", "denied")], keep=1)
+)
 def test_a_refund_is_approved_by_another_process(
     home: Home, project: Path, decision: str, output: str
 ) -> None:

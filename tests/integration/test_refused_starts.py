@@ -20,6 +20,7 @@ from editors import Editor, EditorError
 from isolation import Home
 from model_server import ModelServer
 from runtimes import CONFIG, runtime
+from sweeps import sampled
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -57,7 +58,7 @@ DOORS: dict[str, Callable[[AgentRuntime], Awaitable[object]]] = {
 }
 
 
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("door", sampled(DOORS, keep=2))
 async def test_a_start_without_the_models_key_stores_nothing(
     home: Home, project: Path, door: str
 ) -> None:
@@ -126,7 +127,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("name", sampled(OPTIONS, keep=5))
 async def test_options_that_cannot_be_met_store_nothing(
     home: Home, project: Path, name: str
 ) -> None:

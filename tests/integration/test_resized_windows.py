@@ -15,16 +15,18 @@ from agent_core.providers.scripted import calls
 from isolation import Home
 from model_server import ModelServer, Sends, sse
 from runtimes import ask, runtime
-from sweeps import paired, sampled
+from sweeps import kept, paired, sampled
 from windows import Window, open_window
 
 pytestmark = pytest.mark.timeout(120)
 
 WIDTHS = sampled([(120, 40, 80), (80, 120, 40)], 1)
-TERMINALS = pytest.mark.parametrize("reflows", [True, False], ids=["reflows", "cuts"])
+TERMINALS = pytest.mark.parametrize(
+    "reflows", kept([True, False], True), ids=lambda each: "reflows" if each else "cuts"
+)
 PROGRAMS = pytest.mark.parametrize(
     ("program", "reflows"),
-    paired(["chat", "run"], [True, False]),
+    sampled(paired(["chat", "run"], [True, False]), keep=1),
     ids=lambda each: each if isinstance(each, str) else "reflows" if each else "cuts",
 )
 READY = "openai:m [·|] ask"

@@ -40,6 +40,7 @@ from agent_core.types import (
 from isolation import Home
 from model_server import ModelServer, Status
 from runtimes import Asked, collect, runtime
+from sweeps import sampled
 
 BUSY = Fails(code=ErrorCode.PROVIDER_RATE_LIMITED, message="slow down", retryable=True)
 GONE = ProviderError(ErrorCode.PROVIDER_RATE_LIMITED, "slow down", retryable=True)
@@ -124,7 +125,7 @@ MODELS: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("kind", sampled(MODELS, keep=3))
 async def test_a_busy_model_is_asked_again(home: Home, project: Path, kind: str) -> None:
     model = MODELS[kind]()
     if isinstance(model, Own):
@@ -196,13 +197,16 @@ async def test_the_service_is_left_alone_as_long_as_it_asks(home: Home, project:
 
 @pytest.mark.parametrize(
     ("failure", "requests"),
-    [
-        (BUSY.model_copy(update={"retry_after_s": 61}), 1),
-        (BUSY.model_copy(update={"details": {"retry_after_s": 10**400}}), 1),
-        (BUSY.model_copy(update={"text": "the beginning"}), 1),
-        (Fails(code=ErrorCode.PROVIDER_RATE_LIMITED, message="used up"), 1),
-        (Fails(code=ErrorCode.PROVIDER_AUTH_FAILED, message="no"), 1),
-    ],
+    sampled(
+        [
+            (BUSY.model_copy(update={"retry_after_s": 61}), 1),
+            (BUSY.model_copy(update={"details": {"retry_after_s": 10**400}}), 1),
+            (BUSY.model_copy(update={"text": "the beginning"}), 1),
+            (Fails(code=ErrorCode.PROVIDER_RATE_LIMITED, message="used up"), 1),
+            (Fails(code=ErrorCode.PROVIDER_AUTH_FAILED, message="no"), 1),
+        ],
+        keep=2,
+    ),
 )
 async def test_what_is_not_passing_is_not_tried_again(
     home: Home, project: Path, failure: Fails, requests: int

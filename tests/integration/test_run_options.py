@@ -32,6 +32,7 @@ from agent_core.storage.migrations import MIGRATIONS
 from agent_core.types import ModelRequest, RunRecord
 from isolation import Home
 from runtimes import CONFIG, Asked, runtime
+from sweeps import sampled
 
 SECRET = "s3cret-value-of-a-key"  # noqa: S105 - made up
 
@@ -186,7 +187,9 @@ WRONG_TOOLS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("given", "reason"), WRONG_TOOLS, ids=lambda each: str(each)[:40])
+@pytest.mark.parametrize(
+    ("given", "reason"), sampled(WRONG_TOOLS, keep=2), ids=lambda each: str(each)[:40]
+)
 async def test_a_tool_that_there_is_not_is_named(
     home: Home, project: Path, given: dict[str, Any], reason: str
 ) -> None:
@@ -357,16 +360,19 @@ async def test_children_are_asked_as_the_run_is_on_the_same_model(
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [
-        ("temperature", "warm"),
-        ("temperature", -1),
-        ("seed", 0.5),
-        ("seed", True),
-        ("stop", "END"),
-        ("stop", [""]),
-        ("reasoning", "much"),
-        ("max_output_tokens", 0),
-    ],
+    sampled(
+        [
+            ("temperature", "warm"),
+            ("temperature", -1),
+            ("seed", 0.5),
+            ("seed", True),
+            ("stop", "END"),
+            ("stop", [""]),
+            ("reasoning", "much"),
+            ("max_output_tokens", 0),
+        ],
+        keep=3,
+    ),
 )
 async def test_a_setting_that_is_none_is_named(
     home: Home, project: Path, option: str, value: Any

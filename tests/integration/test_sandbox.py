@@ -26,6 +26,7 @@ from agent_core.tools.workspace import PathPolicy
 from agent_core.types import EventType
 from isolation import Home
 from runtimes import CONFIG, Asked, ask, collect, runtime
+from sweeps import kept, sampled
 
 SERVERS = Path(__file__).parents[1] / "mcp_servers"
 
@@ -170,7 +171,7 @@ async def test_the_network_is_had_after_a_question_that_says_so(
     assert "with the network" in (request.target_scope or "")
 
 
-@pytest.mark.parametrize("network", ["on", "off"])
+@pytest.mark.parametrize("network", sampled(["on", "off"], keep=1))
 async def test_a_network_that_is_not_asked_for_is_no_argument(
     home: Home, project: Path, listening: int, network: str
 ) -> None:
@@ -680,6 +681,7 @@ ENDS = ("", "-wal", "-shm")
 ONLY_LANDLOCK = replace(probe(), namespaces=False, network_namespace=False, bubblewrap=None)
 ONLY_BUBBLEWRAP = replace(ONLY_LANDLOCK, landlock=0, bubblewrap=shutil.which("bwrap"))
 SYSTEMS = {"mounts": probe(), "landlock": ONLY_LANDLOCK, "bubblewrap": ONLY_BUBBLEWRAP}
+ONE_SYSTEM = pytest.mark.parametrize("system", kept(SYSTEMS, "mounts"), indirect=True)
 
 
 def locking(project: Path, *paths: Path) -> Calls:
@@ -704,7 +706,9 @@ def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 
 
 @pytest.mark.usefixtures("system")
-@pytest.mark.parametrize("read", ['"all"', "[]", '["{home}"]'], ids=["all", "none", "home"])
+@pytest.mark.parametrize(
+    "read", kept(['"all"', "[]", '["{home}"]'], '"all"'), ids=kept(["all", "none", "home"], "all")
+)
 async def test_a_command_opens_no_file_of_the_database_and_no_lock(
     read: str, home: Home, project: Path
 ) -> None:
@@ -735,6 +739,7 @@ async def test_a_command_opens_no_file_of_the_database_and_no_lock(
     assert all("hidden" not in each.metadata["sandbox"] for each in asked.requests)
 
 
+@ONE_SYSTEM
 async def test_a_database_elsewhere_is_hidden_by_all_its_names(
     system: str, home: Home, project: Path, outside: Path
 ) -> None:
@@ -762,6 +767,7 @@ async def test_a_database_elsewhere_is_hidden_by_all_its_names(
         assert answer["stdout"].count("refused") == len([*names, *others]), answer
 
 
+@ONE_SYSTEM
 @pytest.mark.usefixtures("system")
 async def test_no_database_that_the_process_has_open_can_be_locked(
     home: Home, project: Path, outside: Path
@@ -796,6 +802,7 @@ async def test_a_name_of_the_database_that_is_not_found_is_said(
     assert "sessions.sqlite-shm has another name" in " ".join(found.split())
 
 
+@ONE_SYSTEM
 @pytest.mark.usefixtures("system")
 async def test_everything_else_is_read_as_before(home: Home, project: Path, outside: Path) -> None:
     (outside / "a").write_text("outside ", encoding="utf-8")

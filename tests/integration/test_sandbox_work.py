@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from agent_core.process.confinement import probe
 from confined_work import AUTHOR, ON, git, run_all, run_asked
 from isolation import Home
+from sweeps import kept, sampled
 
 FROM_FILES = ("-c", "protocol.file.allow=always")
 pytestmark = pytest.mark.skipif(
@@ -133,11 +134,13 @@ async def test_a_script_gets_no_half_of_a_branch(home: Home, hooked: Path) -> No
     "script",
     [
         "git rebase -x 'echo x > cert.pem' HEAD",
-        "git rebase --exe='echo x > cert.pem' HEAD",
-        "git pull --upl='echo x > cert.pem; git-upload-pack' . feature",
+        pytest.param("git rebase --exe='echo x > cert.pem' HEAD", marks=pytest.mark.sweep),
+        pytest.param(
+            "git pull --upl='echo x > cert.pem; git-upload-pack' . feature", marks=pytest.mark.sweep
+        ),
         "git -c core.pager=x checkout feature; echo x > cert.pem",
-        "git checkout feature; git apply patch",
-        "./git checkout feature",
+        pytest.param("git checkout feature; git apply patch", marks=pytest.mark.sweep),
+        pytest.param("./git checkout feature", marks=pytest.mark.sweep),
     ],
 )
 async def test_nothing_else_replaces_what_is_protected_and_tracked(
@@ -182,7 +185,9 @@ async def test_a_linked_working_tree_is_committed_to(
     assert f"{main}/.git/hooks/pre-commit" in answers[1]["blocked_by_sandbox"]
 
 
-@pytest.mark.parametrize("is_tree", [False, True], ids=["repository", "working tree"])
+@pytest.mark.parametrize(
+    "is_tree", kept([False, True], False), ids=kept(["repository", "working tree"], "repository")
+)
 async def test_a_folder_of_a_repository_is_committed_to(
     home: Home, project: Path, is_tree: bool
 ) -> None:
@@ -409,14 +414,17 @@ CONNECT_HERE = "require('net').connect('here.s')"
 
 @pytest.mark.parametrize(
     ("name", "text", "program"),
-    [
-        ("manager.py", MANAGER, sys.executable),
-        ("server.py", FORK_SERVER, sys.executable),
-        ("listen.js", LISTEN, "node"),
-        ("listen-here.js", LISTEN_HERE, "node"),
-        ("connect.js", CONNECT, "node"),
-        ("connect-here.js", CONNECT_HERE, "node"),
-    ],
+    sampled(
+        [
+            ("manager.py", MANAGER, sys.executable),
+            ("server.py", FORK_SERVER, sys.executable),
+            ("listen.js", LISTEN, "node"),
+            ("listen-here.js", LISTEN_HERE, "node"),
+            ("connect.js", CONNECT, "node"),
+            ("connect-here.js", CONNECT_HERE, "node"),
+        ],
+        keep=2,
+    ),
 )
 async def test_a_socket_that_is_refused_names_the_rule(
     home: Home, project: Path, name: str, text: str, program: str
@@ -557,10 +565,10 @@ async def test_only_landlock_runs_unasked_and_puts_settings_back(
 @pytest.mark.parametrize(
     "script",
     [
-        "cd a/b && cat ../../top",
+        pytest.param("cd a/b && cat ../../top", marks=pytest.mark.sweep),
         "cd a/b && cat ../../top && cd ../..",
-        "cd a && cat in && cd .. && cat top",
-        "cd a && (cat in; ls ..) | sort",
+        pytest.param("cd a && cat in && cd .. && cat top", marks=pytest.mark.sweep),
+        pytest.param("cd a && (cat in; ls ..) | sort", marks=pytest.mark.sweep),
         "cd a && echo x >> in && cd .. && cat top",
     ],
 )

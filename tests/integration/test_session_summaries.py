@@ -10,19 +10,23 @@ from agent_core.providers.scripted import Fails, Says
 from agent_core.types import RunStatus, Usage
 from isolation import Home
 from runtimes import ask, runtime
+from sweeps import sampled
 
 
 @pytest.mark.parametrize(
     ("message", "title"),
-    [
-        ("Fix the parser", "Fix the parser"),
-        ("\n\n  Fix\tthe \x1b[31m parser\u202e now  \n", "Fix the [31m parser now"),
-        ("/commit all of it", "/commit all of it"),
-        ("word " * 40, "word " * 15 + "word…"),
-        ("長" * 200, "長" * 79 + "…"),
-        (" " * 9000 + "late words", "late words"),
-        ("my key is sk-abcdefgh12345678abcdefgh", "my key is [redacted:api_key]"),
-    ],
+    sampled(
+        [
+            ("Fix the parser", "Fix the parser"),
+            ("\n\n  Fix\tthe \x1b[31m parser\u202e now  \n", "Fix the [31m parser now"),
+            ("/commit all of it", "/commit all of it"),
+            ("word " * 40, "word " * 15 + "word…"),
+            ("長" * 200, "長" * 79 + "…"),
+            (" " * 9000 + "late words", "late words"),
+            ("my key is sk-abcdefgh12345678abcdefgh", "my key is [redacted:api_key]"),
+        ],
+        keep=3,
+    ),
 )
 async def test_a_title_is_the_first_words_of_the_first_message(
     home: Home, project: Path, message: str, title: str

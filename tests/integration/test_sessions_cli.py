@@ -11,6 +11,7 @@ import pytest
 
 from isolation import Home
 from session_stories import SOONG, a_story, soong
+from sweeps import kept
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -67,7 +68,7 @@ def test_a_list_names_title_status_turns_tokens_cost_and_project(home: Home, pro
     assert soong(home, project, "list", "--limit", "-3").returncode == 2
 
 
-@pytest.mark.parametrize("columns", [40, pytest.param(80, marks=pytest.mark.sweep), 200])
+@pytest.mark.parametrize("columns", kept([40, pytest.param(80, marks=pytest.mark.sweep), 200], 40))
 def test_a_list_a_story_and_a_tree_fit_the_terminal(
     home: Home, project: Path, columns: int
 ) -> None:

@@ -208,15 +208,18 @@ def test_an_address_that_leads_nowhere_is_told_from_a_server_that_is_away(
 
 @pytest.mark.parametrize(
     ("password", "said"),
-    [
+    kept(
+        [
+            ("soong", "the password in THERE is short, or an ordinary word"),
+            pytest.param("postgres", "ordinary word", marks=pytest.mark.sweep),
+            pytest.param("12345678901", "ordinary word", marks=pytest.mark.sweep),
+            pytest.param("x1y%40", "ordinary word", marks=pytest.mark.sweep),
+            ("abc", "the password in THERE is too short"),
+            ("x8Kw2mPq", ""),
+            pytest.param("only-for-trying", "", marks=pytest.mark.sweep),
+        ],
         ("soong", "the password in THERE is short, or an ordinary word"),
-        pytest.param("postgres", "ordinary word", marks=pytest.mark.sweep),
-        pytest.param("12345678901", "ordinary word", marks=pytest.mark.sweep),
-        pytest.param("x1y%40", "ordinary word", marks=pytest.mark.sweep),
-        ("abc", "the password in THERE is too short"),
-        ("x8Kw2mPq", ""),
-        pytest.param("only-for-trying", "", marks=pytest.mark.sweep),
-    ],
+    ),
 )
 def test_a_password_that_stands_in_ordinary_texts_is_named_with_the_cure(
     home: Home, password: str, said: str
@@ -258,7 +261,7 @@ async def test_an_address_that_libpq_does_not_read_is_an_error_of_the_configurat
 
 
 @pytest.mark.timeout(120)  # whole processes, on a machine that may be busy
-@pytest.mark.parametrize("place", ["variable", "argument"])
+@pytest.mark.parametrize("place", kept(["variable", "argument"], "argument"))
 async def test_the_address_stays_out_of_all_that_is_stored_and_shown(
     home: Home, project: Path, database_url: str, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:

@@ -24,7 +24,7 @@ from agent_core.storage.workspaces import drop_snapshots
 from agent_core.types import RunStatus, utc_now
 from isolation import Home
 from mounts import read_only_mount
-from sweeps import sampled
+from sweeps import kept, sampled
 from zoo import (
     PARKING,
     SOONG,
@@ -225,7 +225,7 @@ def a_run(database: Path, session_id: str, status: str) -> None:
         )
 
 
-@pytest.mark.parametrize("kind", ["file", "server"])
+@pytest.mark.parametrize("kind", kept(["file", "server"], "file"))
 def test_what_cannot_be_copied_is_named_and_the_rest_is_copied(
     home: Home, tmp_path: Path, kind: str, request: pytest.FixtureRequest
 ) -> None:
@@ -280,7 +280,7 @@ def test_what_cannot_be_copied_is_named_and_the_rest_is_copied(
 
 
 @pytest.mark.timeout(120)  # whole processes, on a machine that may be busy
-@pytest.mark.parametrize("kind", ["file", "server"])
+@pytest.mark.parametrize("kind", kept(["file", "server"], "file"))
 def test_a_copy_that_is_killed_leaves_no_half_session_and_is_gone_on_with(
     home: Home, tmp_path: Path, kind: str, request: pytest.FixtureRequest
 ) -> None:
@@ -344,7 +344,7 @@ def test_the_size_of_a_session_is_no_matter_of_memory(
 
 
 @pytest.mark.timeout(120)  # whole processes, on a machine that may be busy
-@pytest.mark.parametrize("kind", ["file", "server"])
+@pytest.mark.parametrize("kind", kept(["file", "server"], "file"))
 async def test_a_session_whose_contents_are_not_at_the_source_is_refused(
     home: Home, zoo: Path, tmp_path: Path, kind: str, request: pytest.FixtureRequest
 ) -> None:
@@ -418,7 +418,7 @@ async def test_snapshots_that_were_swept_are_not_missing(
     assert (done.returncode, done.stdout) == (0, "story\n"), done.stderr
 
 
-@pytest.mark.parametrize("version", sampled(range(1, len(MIGRATIONS)), keep=5))
+@pytest.mark.parametrize("version", sampled(range(1, len(MIGRATIONS)), keep=2))
 def test_an_older_source_is_read_and_not_migrated(home: Home, tmp_path: Path, version: int) -> None:
     older, copy = tmp_path / "older.sqlite", tmp_path / "copy.sqlite"
     with closing(sqlite3.connect(older)) as connection, connection:
@@ -498,7 +498,7 @@ async def test_a_tenant_gets_its_sessions_and_no_others(
 
 
 @pytest.mark.timeout(120)  # whole processes, on a machine that may be busy
-@pytest.mark.parametrize("kind", ["file", "server"])
+@pytest.mark.parametrize("kind", kept(["file", "server"], "file"))
 async def test_an_artifact_that_is_damaged_behind_its_beginning_counts_as_missing(
     home: Home, zoo: Path, tmp_path: Path, kind: str, request: pytest.FixtureRequest
 ) -> None:

@@ -75,7 +75,7 @@ DELTA_OF = 'event.event_type == "model_text_delta" and event.payload["text"].str
 CLOSING = {EventType.RUN_COMPLETED, EventType.RUN_FAILED, EventType.RUN_CANCELLED}
 
 
-@pytest.mark.parametrize("stop_at", sampled([1, 3, 7, 9, 13, 17, 24, 32], keep=4))
+@pytest.mark.parametrize("stop_at", sampled([1, 3, 7, 9, 13, 17, 24, 32], keep=2))
 async def test_a_run_killed_at_any_event_goes_on_and_repeats_no_effect(
     home: Home, project: Path, stop_at: int
 ) -> None:

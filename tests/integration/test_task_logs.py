@@ -13,6 +13,7 @@ from agent_core.types import ModelRequest
 from casts import Cast, Line, data_of, results
 from isolation import Home
 from runtimes import CONFIG, Asked, runtime
+from sweeps import kept
 
 POOL = """
 [[agents.worker_pools]]
@@ -61,7 +62,7 @@ def log_of(project: Path, session_id: str, name: str = "t1") -> Path:
     return project / ".soong-agent" / "tasks" / session_id / f"{name}.wal.jsonl"
 
 
-@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("force", kept([False, True], True))
 async def test_an_undo_elsewhere_neither_compares_nor_restores_a_task_log(
     home: Home, project: Path, force: bool
 ) -> None:
@@ -111,7 +112,7 @@ async def test_an_undo_takes_the_task_log_of_its_own_session_back(
         assert await titles(made, "look", "lead") == ["A"]
 
 
-@pytest.mark.parametrize("place", ["same folder", "copy"])
+@pytest.mark.parametrize("place", kept(["same folder", "copy"], "copy"))
 async def test_a_fork_has_its_own_copy_of_the_tasks(
     home: Home, project: Path, tmp_path: Path, place: str
 ) -> None:
@@ -172,7 +173,7 @@ async def test_a_damaged_log_stays_behind_and_the_session_is_forked(
         assert "t1.wal.jsonl" in forked.remarks[0]
 
 
-@pytest.mark.parametrize("how", ["deleted", "database lost"])
+@pytest.mark.parametrize("how", kept(["deleted", "database lost"], "deleted"))
 async def test_a_session_under_an_earlier_id_begins_without_tasks(
     home: Home, project: Path, how: str
 ) -> None:

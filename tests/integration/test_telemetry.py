@@ -18,6 +18,7 @@ from isolation import Home
 from model_server import ModelServer, Sends, Status
 from otlp_receiver import OtlpReceiver, ReceivedSpan
 from runtimes import CONFIG, Asked, ask, runtime
+from sweeps import kept
 
 ALLOW = "allow_once"
 
@@ -394,7 +395,7 @@ async def test_without_opt_in_no_content_leaves_the_process(
         assert words not in sent
 
 
-@pytest.mark.parametrize("value", ["true", "SPAN_ONLY", "span_and_event"])
+@pytest.mark.parametrize("value", kept(["true", "SPAN_ONLY", "span_and_event"], "true"))
 async def test_with_opt_in_spans_hold_messages_without_secrets(
     home: Home,
     project: Path,

@@ -111,7 +111,7 @@ RUNTIME_SPANS = [
                 "    chat tiny",
             ],
         ),
-        ("off", []),
+        pytest.param("off", [], marks=pytest.mark.sweep),
     ],
     ids=["given", "global", "off"],
 )

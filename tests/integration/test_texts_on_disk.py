@@ -11,6 +11,7 @@ from agent_core.providers.scripted import Reply, Says, ScriptedProvider, calls
 from isolation import Home
 from runtimes import ask, runtime
 from summarising import SUMMARY, model
+from sweeps import kept
 
 CONFIG = """
 [model]
@@ -118,7 +119,7 @@ async def test_files_that_a_search_does_not_reach_are_compared_with_the_disk_too
         assert "SPACES" not in shown(last(provider))
 
 
-@pytest.mark.parametrize("is_compacted", [False, True])
+@pytest.mark.parametrize("is_compacted", kept([False, True], True))
 async def test_a_file_is_shown_in_its_place_as_it_is_on_disk_by_every_process(
     home: Home, project: Path, is_compacted: bool
 ) -> None:

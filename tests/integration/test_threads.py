@@ -40,6 +40,7 @@ from agent_core.providers.scripted import Hangs, ScriptedProvider, calls
 from agent_core.testing import ScriptedRuntime
 from isolation import Home, program_file
 from model_server import ModelServer
+from sweeps import kept
 
 THREADS = 8
 LONG_S = 60.0
@@ -123,7 +124,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
 # --- the runtime ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("is_stored", [True, False])
+@pytest.mark.parametrize("is_stored", kept([True, False], True))
 def test_any_number_of_threads_share_a_runtime_that_is_never_entered(
     home: Home, project: Path, is_stored: bool
 ) -> None:
@@ -520,7 +521,7 @@ print(made.run_sync("hello").text)
     assert (done.stdout, done.stderr, done.returncode) == ("said hello\n", "", 0)
 
 
-@pytest.mark.parametrize("exits", ["os._exit(0)", "sys.exit(0)"])
+@pytest.mark.parametrize("exits", kept(["os._exit(0)", "sys.exit(0)"], "sys.exit(0)"))
 def test_a_forked_process_uses_the_runtime_anew(home: Home, project: Path, exits: str) -> None:
     code = f"""
 import warnings

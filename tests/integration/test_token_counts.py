@@ -36,7 +36,7 @@ def tokens(request: ModelRequest) -> int:
     )
 
 
-@pytest.mark.parametrize("count", sampled([0, 1, 7, 10**6, 10**12], keep=3))
+@pytest.mark.parametrize("count", sampled([0, 1, 7, 10**6, 10**12], keep=1))
 async def test_a_count_that_no_tokenizer_has_neither_fills_the_window_nor_empties_it(
     home: Home, project: Path, count: int
 ) -> None:

@@ -124,7 +124,11 @@ BREAKS: dict[str, Callable[[], BaseException]] = {
 
 @pytest.mark.parametrize(
     ("kind", "colour"),
-    [(kind, "async") for kind in BREAKS] + [(kind, "plain") for kind in sampled(BREAKS, keep=6)],
+    sampled(
+        [(kind, "async") for kind in BREAKS]
+        + [(kind, "plain") for kind in sampled(BREAKS, keep=6)],
+        keep=8,
+    ),
 )
 async def test_whatever_a_tool_raises_is_an_answer_of_bounded_size(
     home: Home, project: Path, kind: str, colour: str
@@ -220,7 +224,7 @@ LARGE: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", LARGE)
+@pytest.mark.parametrize("kind", sampled(LARGE, keep=6))
 async def test_whatever_a_tool_returns_is_kept_within_bounds_and_in_few_artifacts(
     home: Home, project: Path, kind: str
 ) -> None:
@@ -538,7 +542,7 @@ async def test_a_loop_of_its_own_in_a_thread_may_await_an_artifact(
     assert files_of(history) == [b"from another loop"]
 
 
-@pytest.mark.parametrize("colour", ["plain", "async"])
+@pytest.mark.parametrize("colour", sampled(["plain", "async"], keep=1))
 async def test_a_flood_of_progress_is_thinned_out_and_its_last_line_is_shown(
     home: Home, project: Path, colour: str
 ) -> None:
@@ -650,7 +654,7 @@ RETURNED: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.filterwarnings("ignore:unclosed file")
-@pytest.mark.parametrize("kind", RETURNED)
+@pytest.mark.parametrize("kind", sampled(RETURNED, keep=2))
 async def test_what_a_plain_function_returns_has_to_be_a_value(
     home: Home, project: Path, kind: str
 ) -> None:
@@ -714,7 +718,7 @@ ARGUMENTS: dict[str, str] = {
 }
 
 
-@pytest.mark.parametrize("kind", ARGUMENTS)
+@pytest.mark.parametrize("kind", sampled(ARGUMENTS, keep=6))
 async def test_arguments_that_do_not_fit_are_answered_and_the_run_goes_on(
     home: Home, project: Path, kind: str
 ) -> None:

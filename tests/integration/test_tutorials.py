@@ -14,6 +14,7 @@ from agent_core.providers.scripted import Calls, Says, ScriptedCall, calls
 from agent_core.types import Usage
 from isolation import Home
 from model_server import ModelServer, Reply
+from sweeps import sampled
 from tables import together
 
 pytestmark = pytest.mark.timeout(120)
@@ -73,42 +74,45 @@ def test_the_code_of_a_page_is_the_file_that_it_names(page: str) -> None:
 
 @pytest.mark.parametrize(
     ("program", "script", "types", "prompt"),
-    [
-        ("sdk/shop.py", [LOOKS, TWELVE], "", ""),
-        ("sdk/watch.py", [LOOKS, TWELVE], "", ""),
-        (
-            "sdk/order.py",
-            [
-                calls("stock", item="chair"),
-                calls("order", item="chair", amount=10),
-                "You said no, so I ordered nothing.",
-            ],
-            "n\n",
-            "Allow it? [y/n] ",
-        ),
-        (
-            "sdk/offer.py",
-            [
-                calls("stock", item="chair"),
-                calls("final_answer", item="chair", amount=3, available=False),
-            ],
-            "",
-            "",
-        ),
-        ("agcore/library.py", [EMMA, FREE], "", ""),
-        ("agcore/stream.py", [EMMA, BOTH], "", ""),
-        (
-            "agcore/team.py",
-            [
-                calls("librarian", message="Is Emma free?"),
-                EMMA,
-                FREE,
-                "Welcome! You can borrow Emma today.",
-            ],
-            "",
-            "",
-        ),
-    ],
+    sampled(
+        [
+            ("sdk/shop.py", [LOOKS, TWELVE], "", ""),
+            ("sdk/watch.py", [LOOKS, TWELVE], "", ""),
+            (
+                "sdk/order.py",
+                [
+                    calls("stock", item="chair"),
+                    calls("order", item="chair", amount=10),
+                    "You said no, so I ordered nothing.",
+                ],
+                "n\n",
+                "Allow it? [y/n] ",
+            ),
+            (
+                "sdk/offer.py",
+                [
+                    calls("stock", item="chair"),
+                    calls("final_answer", item="chair", amount=3, available=False),
+                ],
+                "",
+                "",
+            ),
+            ("agcore/library.py", [EMMA, FREE], "", ""),
+            ("agcore/stream.py", [EMMA, BOTH], "", ""),
+            (
+                "agcore/team.py",
+                [
+                    calls("librarian", message="Is Emma free?"),
+                    EMMA,
+                    FREE,
+                    "Welcome! You can borrow Emma today.",
+                ],
+                "",
+                "",
+            ),
+        ],
+        keep=3,
+    ),
 )
 def test_a_program_prints_what_the_page_shows(
     home: Home, project: Path, program: str, script: Sequence[Reply], types: str, prompt: str
@@ -126,24 +130,27 @@ def neutral(output: str) -> str:
 
 @pytest.mark.parametrize(
     ("program", "answers", "kept"),
-    [
-        (
-            "sdk/talk.py",
-            {
-                "I am Ada. What do you sell?": "Hello, Ada. We sell lamps and chairs.",
-                "What is my name?": "Ada.",
-            },
-            "shop-data",
-        ),
-        (
-            "agcore/visitor.py",
-            {
-                "I am Ada, and I like long books.": "Hello, Ada!",
-                "What shall I read?": "Then you may like Middlemarch, Ada.",
-            },
-            "visitors.sqlite",
-        ),
-    ],
+    sampled(
+        [
+            (
+                "sdk/talk.py",
+                {
+                    "I am Ada. What do you sell?": "Hello, Ada. We sell lamps and chairs.",
+                    "What is my name?": "Ada.",
+                },
+                "shop-data",
+            ),
+            (
+                "agcore/visitor.py",
+                {
+                    "I am Ada, and I like long books.": "Hello, Ada!",
+                    "What shall I read?": "Then you may like Middlemarch, Ada.",
+                },
+                "visitors.sqlite",
+            ),
+        ],
+        keep=1,
+    ),
 )
 def test_a_conversation_continues_when_the_program_is_started_again(
     home: Home, project: Path, program: str, answers: dict[str, str], kept: str

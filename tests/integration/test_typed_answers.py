@@ -27,6 +27,7 @@ from agent_core.tools.base import ToolOutput
 from agent_core.types import ModelEvent, ModelRequest, NodeType, StopReason, user_text
 from isolation import Home
 from runtimes import CONFIG, Asked, runtime
+from sweeps import sampled
 
 
 class City(BaseModel):
@@ -139,12 +140,15 @@ async def test_an_answer_beside_a_call_that_failed_waits_for_the_model_to_read_t
 
 @pytest.mark.parametrize(
     ("reply", "said"),
-    [
-        (final(LIMA), "$.people: Field required"),
-        (final("{not json"), "it is not JSON"),
-        ("Lima, I think.", "it is not JSON"),
-        (Says(text=""), "Your last reply was empty."),
-    ],
+    sampled(
+        [
+            (final(LIMA), "$.people: Field required"),
+            (final("{not json"), "it is not JSON"),
+            ("Lima, I think.", "it is not JSON"),
+            (Says(text=""), "Your last reply was empty."),
+        ],
+        keep=2,
+    ),
 )
 async def test_an_answer_that_does_not_fit_goes_back_with_the_places(
     home: Home, project: Path, reply: Any, said: str

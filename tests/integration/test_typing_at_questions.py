@@ -18,6 +18,7 @@ from agent_core.providers.scripted import Pauses, calls
 from captures import Session, Shown, open_terminal
 from isolation import Home
 from model_server import ModelServer
+from sweeps import kept
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -61,7 +62,9 @@ def type_slowly(session: Session, text: str) -> None:
         time.sleep(PAUSE_S)  # a person's pace is what is tested
 
 
-@pytest.mark.parametrize("options", [(), ("--plain",)], ids=["edited", "plain"])
+@pytest.mark.parametrize(
+    "options", kept([(), ("--plain",)], ()), ids=kept(["edited", "plain"], "edited")
+)
 def test_letters_typed_while_a_question_appears_stay_on_the_line(
     home: Home, project: Path, options: Sequence[str]
 ) -> None:
@@ -158,7 +161,9 @@ def test_a_message_begun_at_an_open_question_is_no_answer(home: Home, project: P
     assert texts(server) == "also"
 
 
-@pytest.mark.parametrize("command", [("run", "begin"), ("chat", "begin"), ("chat", "--plain")])
+@pytest.mark.parametrize(
+    "command", kept([("run", "begin"), ("chat", "begin"), ("chat", "--plain")], ("chat", "begin"))
+)
 def test_a_key_typed_the_moment_a_question_shows_answers_it(
     home: Home, project: Path, command: Sequence[str]
 ) -> None:

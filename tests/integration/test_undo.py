@@ -30,7 +30,7 @@ from casts import Cast
 from isolation import Home
 from judging import machine_is_ahead
 from runtimes import CONFIG, Asked, ask, runtime
-from sweeps import is_whole
+from sweeps import is_whole, kept
 
 ON = f'{CONFIG}\n[workspace]\nsnapshots = "turn"\n\n[memory]\nenabled = false\n'
 
@@ -89,7 +89,10 @@ def snapshots_in(home: Home) -> list[Path]:
     return list((home.path / "snapshots").rglob("snap_*"))
 
 
-@pytest.mark.parametrize("prepare", [a_repository, a_folder_in_a_repository, no_repository])
+@pytest.mark.parametrize(
+    "prepare",
+    kept([a_repository, a_folder_in_a_repository, no_repository], a_repository, no_repository),
+)
 async def test_undo_takes_back_what_a_run_did_and_redo_brings_it_back(
     home: Home, project: Path, prepare: Callable[[Path], Path]
 ) -> None:
@@ -245,7 +248,9 @@ async def test_a_run_without_tools_that_change_something_pays_nothing(
     assert not (home.path / "snapshots").exists()
 
 
-@pytest.mark.parametrize("tool", ["agent.create_sub_agent", "agent.fork_agent"])
+@pytest.mark.parametrize(
+    "tool", kept(["agent.create_sub_agent", "agent.fork_agent"], "agent.create_sub_agent")
+)
 async def test_what_a_child_changes_is_its_parents(home: Home, project: Path, tool: str) -> None:
     parts = {
         "go": [calls(tool, task="make it"), "done"],

@@ -13,6 +13,7 @@ from agent_core import AgentCoreError, AgentRuntime, SwitchResult
 from agent_core.providers.scripted import calls
 from isolation import Home
 from runtimes import CONFIG, Asked, ask, runtime
+from sweeps import sampled
 
 ON = f'{CONFIG}\n[workspace]\nsnapshots = "turn"\n\n[memory]\nenabled = false\n'
 SOONG = str(Path(sys.executable).with_name("soong-agent"))
@@ -152,11 +153,17 @@ def mixed(made: AgentRuntime, other: AgentRuntime, nodes: list[str]) -> dict[str
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "undo and redo",
-        "undo and switch",
-        *(pytest.param(f"{one} and switch", marks=pytest.mark.sweep) for one in ("switch", "redo")),
-    ],
+    sampled(
+        [
+            "undo and redo",
+            "undo and switch",
+            *(
+                pytest.param(f"{one} and switch", marks=pytest.mark.sweep)
+                for one in ("switch", "redo")
+            ),
+        ],
+        keep=1,
+    ),
 )
 async def test_moves_of_all_kinds_agree_with_the_files(
     home: Home, project: Path, name: str

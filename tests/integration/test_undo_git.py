@@ -242,7 +242,7 @@ CLOSES = {
 }
 
 
-@pytest.mark.parametrize("name", sampled(CLOSES, keep=8))
+@pytest.mark.parametrize("name", sampled(CLOSES, keep=3))
 async def test_rights_that_a_run_took_away_come_back(home: Home, project: Path, name: str) -> None:
     """With the rights of any user: the superuser may read everything."""
     (project / "d" / "e").mkdir(parents=True)
@@ -301,7 +301,7 @@ async def test_what_belongs_to_others_is_refused_for_what_it_is(home: Home, proj
             assert (project / "d" / "a").read_text() == "a"
 
 
-@pytest.mark.parametrize("is_changed", [False, True])
+@pytest.mark.parametrize("is_changed", sampled([False, True], keep=1))
 async def test_a_file_that_a_run_begins_to_track_is_left_alone(
     home: Home, project: Path, is_changed: bool
 ) -> None:
@@ -361,7 +361,7 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("name", sampled(HOSTILE, keep=5))
+@pytest.mark.parametrize("name", sampled(HOSTILE, keep=2))
 async def test_a_repository_can_run_and_block_nothing(home: Home, project: Path, name: str) -> None:
     folder = project / "work"
     folder.mkdir()

@@ -35,7 +35,8 @@ def refused(error: str, home: Home, project: Path, *words: str) -> subprocess.Co
 
 
 @pytest.mark.parametrize(
-    ("is_new", "error"), paired([True, False], sampled(["ENOLCK", "EOPNOTSUPP", "EINVAL"], keep=1))
+    ("is_new", "error"),
+    sampled(paired([True, False], sampled(["ENOLCK", "EOPNOTSUPP", "EINVAL"], keep=1)), keep=1),
 )
 def test_a_start_says_that_files_cannot_be_locked(
     home: Home, project: Path, error: str, is_new: bool

@@ -15,6 +15,7 @@ from agent_core.providers.scripted import ScriptedProvider, calls
 from agent_core.types import JsonBlock, TextBlock, ToolResultBlock
 from isolation import Home
 from runtimes import CONFIG, Asked, runtime
+from sweeps import sampled
 from web_proxy import WebProxy
 
 WEB = CONFIG + "[tools.web]\nenabled = true\n"
@@ -109,7 +110,7 @@ async def test_a_page_becomes_readable_text_marked_as_text_of_the_network(
 
 @pytest.mark.parametrize(
     ("body", "kind", "expected"),
-    [
+    sampled([
         ("a\r\nb", "text/plain", "a\nb"),
         ('{"a": 1}', "application/json", '{"a": 1}'),
         ("<p>raw</p>", "text/plain", "<p>raw</p>"),
@@ -126,7 +127,7 @@ async def test_a_page_becomes_readable_text_marked_as_text_of_the_network(
         ("grün", "text/plain; charset=no-such", "grün"),
         ('<?xml version="1.0" encoding="iso-8859-2"?><a>\u0159</a>'.encode("iso-8859-2"),
          "application/xml", "\u0159"),
-    ],
+    ], keep=6),
 )  # fmt: skip
 async def test_texts_are_decoded_as_they_say_or_as_they_are(
     home: Home, project: Path, body: bytes | str, kind: str, expected: str
@@ -136,13 +137,16 @@ async def test_texts_are_decoded_as_they_say_or_as_they_are(
 
 @pytest.mark.parametrize(
     ("body", "kind"),
-    [
-        (b"%PDF-1.7", "application/pdf"),
-        (b"\x89PNG\r\n\x1a\n\0\0", "image/png"),
-        (b"\x7fELF\2\1\1\0\0\0\0\0\0\0\0\0", "application/octet-stream"),
-        (b"\x7fELF\2\1\1\0\0\0\0\0\0\0\0\0", ""),
-        (b"a\0b\0c\0\0\0", "text/plain"),
-    ],
+    sampled(
+        [
+            (b"%PDF-1.7", "application/pdf"),
+            (b"\x89PNG\r\n\x1a\n\0\0", "image/png"),
+            (b"\x7fELF\2\1\1\0\0\0\0\0\0\0\0\0", "application/octet-stream"),
+            (b"\x7fELF\2\1\1\0\0\0\0\0\0\0\0\0", ""),
+            (b"a\0b\0c\0\0\0", "text/plain"),
+        ],
+        keep=2,
+    ),
 )
 async def test_binary_content_is_refused(home: Home, project: Path, body: bytes, kind: str) -> None:
     assert "tool_error: " in refused(await one(home, project, answering(body, kind)))
@@ -348,17 +352,20 @@ async def test_redirects_within_the_host_are_followed_and_bounded(
 
 @pytest.mark.parametrize(
     ("target", "expected"),
-    [
-        ("http://other.test/x", {"redirected_to": "http://other.test/x"}),
-        ("//other.test/x", {"redirected_to": "http://other.test/x"}),
-        ("http://localhost:{port}/x", {"redirected_to": "http://localhost:{port}/x"}),
-        ("http://169.254.169.254/latest/meta-data/", "not a public address"),
-        ("http://127.1.2.3:{port}/", "not a public address"),
-        ("http://[::1]:{port}/", "not a public address"),
-        ("file:///etc/passwd", "not followed"),
-        ("gopher://127.0.0.1:{port}/", "not followed"),
-        ("http://user:pw@127.0.0.1:{port}/", "not followed"),
-    ],
+    sampled(
+        [
+            ("http://other.test/x", {"redirected_to": "http://other.test/x"}),
+            ("//other.test/x", {"redirected_to": "http://other.test/x"}),
+            ("http://localhost:{port}/x", {"redirected_to": "http://localhost:{port}/x"}),
+            ("http://169.254.169.254/latest/meta-data/", "not a public address"),
+            ("http://127.1.2.3:{port}/", "not a public address"),
+            ("http://[::1]:{port}/", "not a public address"),
+            ("file:///etc/passwd", "not followed"),
+            ("gopher://127.0.0.1:{port}/", "not followed"),
+            ("http://user:pw@127.0.0.1:{port}/", "not followed"),
+        ],
+        keep=4,
+    ),
 )
 async def test_a_redirect_to_another_host_is_handed_over_and_never_contacted(
     home: Home, project: Path, target: str, expected: dict[str, str] | str

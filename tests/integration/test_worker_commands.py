@@ -27,6 +27,7 @@ from agent_core.providers.scripted import Hangs, Says, calls
 from isolation import Home
 from model_server import ModelServer, Received, Reply
 from postgres import Server
+from sweeps import kept
 from tables import together
 from worker_processes import (
     URL_VARIABLE,
@@ -381,7 +382,7 @@ async def test_a_worker_of_a_program_without_a_database_is_refused(home: Home) -
         await Worker(model="ollama:m", home_dir=home.path).run()
 
 
-@pytest.mark.parametrize("way", ["stopped", "killed"])
+@pytest.mark.parametrize("way", kept(["stopped", "killed"], "killed"))
 async def test_a_run_goes_on_when_its_database_was_away_and_no_event_is_lost(
     home: Home, project: Path, postgres_server: Server, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:

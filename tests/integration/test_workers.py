@@ -24,6 +24,7 @@ from agent_core.providers.scripted import Calls, Fails, Hangs, calls
 from casts import Cast, Line, data_of, last_answers, results, system_of, text_of, together
 from isolation import Home
 from runtimes import CONFIG, Asked, runtime
+from sweeps import sampled
 
 POOL = """
 [[agents.worker_pools]]
@@ -348,14 +349,17 @@ async def test_a_busy_worker_and_a_busy_pool_are_told_apart(home: Home, project:
 
 @pytest.mark.parametrize(
     ("arguments", "code"),
-    [
-        ({"worker_pool_id": "nobody"}, ErrorCode.WORKER_NOT_AVAILABLE),
-        ({"worker_agent_id": "agent_of_nobody"}, ErrorCode.WORKER_NOT_AVAILABLE),
-        ({"allowed_tools": ["code.telepathy"]}, ErrorCode.VALIDATION_ERROR),
-        ({"allowed_tools": ["agent.create_sub_agent"]}, ErrorCode.VALIDATION_ERROR),
-        ({"expected_output_schema": {"type": 1}}, ErrorCode.VALIDATION_ERROR),
-        ({"allowed_step_ids": ["elsewhere"]}, ErrorCode.WORKER_NOT_AVAILABLE),
-    ],
+    sampled(
+        [
+            ({"worker_pool_id": "nobody"}, ErrorCode.WORKER_NOT_AVAILABLE),
+            ({"worker_agent_id": "agent_of_nobody"}, ErrorCode.WORKER_NOT_AVAILABLE),
+            ({"allowed_tools": ["code.telepathy"]}, ErrorCode.VALIDATION_ERROR),
+            ({"allowed_tools": ["agent.create_sub_agent"]}, ErrorCode.VALIDATION_ERROR),
+            ({"expected_output_schema": {"type": 1}}, ErrorCode.VALIDATION_ERROR),
+            ({"allowed_step_ids": ["elsewhere"]}, ErrorCode.WORKER_NOT_AVAILABLE),
+        ],
+        keep=3,
+    ),
 )
 async def test_a_dispatch_that_cannot_be_sends_nobody_and_takes_nobody(
     home: Home, project: Path, arguments: dict[str, Any], code: ErrorCode

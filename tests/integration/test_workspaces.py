@@ -35,6 +35,7 @@ from agent_core.types import (
 )
 from agent_core.types.lanes import own_place
 from isolation import fresh_folder
+from sweeps import kept
 
 CONFIG = """
 [model]
@@ -176,7 +177,9 @@ def project(project: Path) -> Path:
     return project
 
 
-@pytest.mark.parametrize("machines", ["in the database", "in a folder"], indirect=True)
+@pytest.mark.parametrize(
+    "machines", kept(["in the database", "in a folder"], "in the database"), indirect=True
+)
 async def test_each_machine_goes_on_with_what_the_last_one_has_done(
     machines: Callable[[str], Machine], project: Path
 ) -> None:
@@ -437,7 +440,9 @@ async def test_sessions_are_refused_at_another_place_than_their_files_are(
             workspaces_of(services).files_of(await session_of(services, "there"))
 
 
-@pytest.mark.parametrize("machines", ["in the database", "in a folder"], indirect=True)
+@pytest.mark.parametrize(
+    "machines", kept(["in the database", "in a folder"], "in the database"), indirect=True
+)
 async def test_deleting_a_session_leaves_nothing_of_it(
     machines: Callable[[str], Machine], project: Path, database_url: str
 ) -> None:

@@ -291,6 +291,7 @@ async def test_the_questions_of_one_turn_are_answered_by_one_process_after_anoth
     assert again.run_id == handle.run_id
 
 
+@pytest.mark.sweep
 async def test_what_a_runtime_had_is_needed_as_well(home: Home, project: Path, shop: Shop) -> None:
     made = runtime(home, project, [Calls(calls=[call("deploy")])], config=PARK)
     made.register_tool(shop.deploy)
@@ -310,6 +311,7 @@ async def test_what_a_runtime_had_is_needed_as_well(home: Home, project: Path, s
         assert {"deploy", "code.list_dir"} <= names, "it has every tool beside the given one"
 
 
+@pytest.mark.sweep
 async def test_a_runtime_that_has_the_tool_registered_needs_no_more(
     home: Home, project: Path, shop: Shop
 ) -> None:
@@ -423,6 +425,7 @@ async def test_without_the_type_the_answer_is_a_json_value(
         assert (await again.result()).output == {"number": 2}
 
 
+@pytest.mark.sweep
 async def test_a_model_that_cannot_be_asked_here_keeps_the_question(
     home: Home, project: Path
 ) -> None:
@@ -739,6 +742,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.sweep
 async def test_a_run_whose_process_was_killed_over_the_question_is_answered_by_another(
     home: Home, project: Path, shop: Shop
 ) -> None:
@@ -809,6 +813,7 @@ def run_program(home: Home, project: Path, *words: str) -> subprocess.CompletedP
     return run_in(home, project, sys.executable, program_file(PROGRAM), *words)
 
 
+@pytest.mark.sweep
 def test_commands_refuse_at_once_and_the_program_continues(home: Home, project: Path) -> None:
     replies = [calls("deploy", version="1"), "deployed it", "the next answer"]
     with ModelServer.in_thread(replies) as server:

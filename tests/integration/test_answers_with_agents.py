@@ -172,6 +172,7 @@ async def test_arguments_may_be_changed_with_the_tool_of_an_agent(
     assert other.done == ["7"]
 
 
+@pytest.mark.sweep
 async def test_a_child_that_asked_is_one_of_the_agents(home: Home, project: Path) -> None:
     shop, other = Shop(), Shop()
     start = calls("agent.create_sub_agent", agent_definition_id="releaser", task="go")

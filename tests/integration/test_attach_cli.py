@@ -119,6 +119,7 @@ def test_a_run_of_another_process_is_watched_left_watched_again_and_cancelled(
         assert (late.returncode, "has already ended: it is cancelled" in late.stderr) == (0, True)
 
 
+@pytest.mark.sweep
 def test_a_run_that_has_ended_is_shown_as_run_shows_it(home: Home, project: Path) -> None:
     with ModelServer.in_thread([calls("code.list_dir", path="."), "all done"]) as server:
         configured(home, server)

@@ -86,7 +86,7 @@ CALLED: dict[str, tuple[dict[str, str], bytes]] = {
 }
 
 
-@pytest.mark.parametrize(("command", "terminal"), paired(["chat", "run"], CALLED))
+@pytest.mark.parametrize(("command", "terminal"), sampled(paired(["chat", "run"], CALLED), keep=2))
 def test_a_question_and_the_end_call_and_the_title_is_restored(
     home: Home, project: Path, command: str, terminal: str
 ) -> None:
@@ -156,6 +156,7 @@ def test_nothing_is_written_where_there_is_no_terminal(home: Home, project: Path
     assert b"\x1b" not in done.stderr
 
 
+@pytest.mark.sweep
 def test_the_name_of_a_folder_ends_no_sequence(home: Home, project: Path) -> None:
     folder = project / "a\x1b]0;x\x07;\u009cb"
     folder.mkdir()
@@ -189,6 +190,7 @@ def test_the_title_is_restored_when_a_signal_ends_the_process(
     assert child.returncode == 143
 
 
+@pytest.mark.sweep
 def test_the_title_is_restored_before_the_shell_gets_the_terminal(
     home: Home, project: Path
 ) -> None:

@@ -146,6 +146,7 @@ def test_without_colours(home: Home, shop: Path) -> None:
     scene.check("story-no-color")
 
 
+@pytest.mark.sweep
 def test_on_a_dumb_terminal(home: Home, shop: Path) -> None:
     keys = (Key(ASKS, "a\n"), Key(ASKS, "y\n"))
     scene = shown(home, shop, STORY, keys=keys, env={"TERM": "dumb"})
@@ -174,6 +175,7 @@ def test_in_a_pipe(home: Home, shop: Path) -> None:
     scene.check("story-piped")
 
 
+@pytest.mark.sweep
 def test_an_edit_that_needs_no_question_shows_its_diff(home: Home, shop: Path) -> None:
     rule = (
         f'[[permissions.rules]]\ndecision = "allow"\ntool = "code.edit_file"\npath = "{shop}/**"\n'
@@ -205,12 +207,14 @@ def test_every_end_that_a_call_can_have(home: Home, shop: Path, columns: int) ->
     shown(home, shop, script, keys=keys, columns=columns).check(f"ends-{columns}")
 
 
+@pytest.mark.sweep
 def test_a_silent_model(home: Home, shop: Path) -> None:
     script = [Pauses(seconds=30), "late"]
     keys = [Key(re.compile("waiting for the model [1-9]"))]
     shown(home, shop, script, keys=keys, leave=True).check("waiting-80")
 
 
+@pytest.mark.sweep
 def test_an_answer_that_has_begun(home: Home, shop: Path) -> None:
     script = [Hangs(text=ANSWER.partition("1. The")[0])]
     shown(home, shop, script, keys=[Key(re.compile("model [1-9]"))], leave=True).check("begun-80")
@@ -223,6 +227,7 @@ def test_a_command_that_runs(home: Home, shop: Path) -> None:
     shown(home, shop, script, keys=keys, leave=True).check("running-80")
 
 
+@pytest.mark.sweep
 def test_a_service_that_is_busy(home: Home, shop: Path) -> None:
     script = [Status(429, headers={"Retry-After": "1"}), "At last."]
     scene = shown(home, shop, script, columns=60)

@@ -20,6 +20,7 @@ OFFER = "to carry out this plan: "
 AT_OFFER = re.compile(rf"{OFFER}[\s\S]*{READY}")
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("colours", kept([{}, {"NO_COLOR": "1"}], {}))
 def test_tab_writes_the_command_and_enter_sends_it(
     home: Home, project: Path, colours: dict[str, str]
@@ -77,6 +78,7 @@ def test_what_is_typed_instead_is_sent_in_plan_mode(home: Home, project: Path) -
         assert sent(server) == "shorter"
 
 
+@pytest.mark.sweep
 def test_plain_lines_name_the_command(home: Home, project: Path) -> None:
     with ModelServer.in_thread(["A plan.", "A last answer."]) as server:
         keys = [

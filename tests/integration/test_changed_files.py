@@ -76,6 +76,7 @@ async def test_what_commands_changed_is_named_after_every_compaction(
     assert sorted(details["changed_files"]) == ["deep/new.txt", "moved.txt", "there.txt"]
 
 
+@pytest.mark.sweep
 @SNAPSHOTS
 async def test_a_tracked_file_that_a_command_deleted_is_named(
     home: Home, project: Path, snapshots: str
@@ -129,6 +130,7 @@ async def test_a_file_is_named_once_however_a_tool_was_told_of_it(
         assert (await compacted(made))["kept"]["files_changed"] == ["a.txt"]
 
 
+@pytest.mark.sweep
 async def test_earlier_runs_are_not_looked_at_again(
     home: Home, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,6 +153,7 @@ async def test_earlier_runs_are_not_looked_at_again(
     assert sorted(details["kept"]["files_changed"]) == ["0.txt", "1.txt", "2.txt"]
 
 
+@pytest.mark.sweep
 async def test_thousands_of_files_are_named_by_their_folders(home: Home, project: Path) -> None:
     script = "mkdir -p gen/a gen/b; cd gen; for n in $(seq 1500); do : > a/$n; : > b/$n; done"
     provider = model(shell(f"{script}; : > ../last"), "done")

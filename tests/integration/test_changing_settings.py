@@ -180,6 +180,7 @@ def test_a_model_of_another_service_takes_no_key_along(file: ConfigFile) -> None
     assert "# the service" in text(file)
 
 
+@pytest.mark.sweep
 def test_a_broken_file_is_named_with_its_line_and_stays(
     home: Home, project: Path, file: ConfigFile
 ) -> None:

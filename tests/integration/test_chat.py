@@ -66,6 +66,7 @@ def test_a_file_and_the_output_of_a_command_are_sent(home: Home, project: Path) 
     assert "\nremember the milk\n</content" in message
 
 
+@pytest.mark.sweep
 def test_a_session_follows_its_renamed_folder(home: Home, project: Path) -> None:
     old, new = project / "old", project / "new"
     old.mkdir()
@@ -134,6 +135,7 @@ def test_plain_lines_where_nothing_can_be_drawn(home: Home, project: Path) -> No
     assert sent(server) == "hello"
 
 
+@pytest.mark.sweep
 def test_a_summary_shows_its_command_once(home: Home, project: Path) -> None:
     with ModelServer.in_thread(["The answer.", "A summary."]) as server:
         keys = [
@@ -145,6 +147,7 @@ def test_a_summary_shows_its_command_once(home: Home, project: Path) -> None:
     assert scene.raw.decode().count("> /compact") == 1
 
 
+@pytest.mark.sweep
 def test_a_summary_that_fails_says_so_once_and_one_that_works_is_measured(
     home: Home, project: Path
 ) -> None:
@@ -184,6 +187,7 @@ def test_what_waits_is_shown_taken_back_and_sent(
     assert sent(server) == "second\nthird and more"
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", kept(["file", "postgres"], "file"))
 def test_what_waits_is_not_sent_when_the_user_leaves(
     home: Home, project: Path, kind: str, request: pytest.FixtureRequest
@@ -223,6 +227,7 @@ def test_a_message_typed_meanwhile_is_read_after_the_next_step(home: Home, proje
     assert bodies[2][-1]["content"] == "later"
 
 
+@pytest.mark.sweep
 def test_escape_cancels_the_run_and_what_it_has_not_read_comes_back(
     home: Home, project: Path
 ) -> None:
@@ -240,6 +245,7 @@ def test_escape_cancels_the_run_and_what_it_has_not_read_comes_back(
     assert sent(server) == "second"
 
 
+@pytest.mark.sweep
 def test_a_question_keeps_what_is_being_typed(home: Home, project: Path) -> None:
     script = [calls("code.write_file", path="b.txt", content="new\n"), "Written."]
     with ModelServer.in_thread([Pauses(seconds=1.0), *script, "Done."]) as server:
@@ -283,6 +289,7 @@ def test_escape_at_a_question_cancels_the_run(home: Home, project: Path, key: st
     assert sent(server) == "go on"
 
 
+@pytest.mark.sweep
 def test_the_last_call_is_shown_with_its_error(home: Home, project: Path) -> None:
     with ModelServer.in_thread([calls("code.read_file", path="no.txt"), "Answered."]) as server:
         keys = [
@@ -293,6 +300,7 @@ def test_the_last_call_is_shown_with_its_error(home: Home, project: Path) -> Non
         converse(home, project, server, keys)
 
 
+@pytest.mark.sweep
 def test_an_export_without_a_name_is_a_file_of_its_kind(home: Home, project: Path) -> None:
     kinds = {"": "html", " --markdown": "md", " --jsonl": "jsonl", " --fixture": "yaml"}
     with ModelServer.in_thread(["Answered."]) as server:
@@ -311,6 +319,7 @@ def test_an_export_without_a_name_is_a_file_of_its_kind(home: Home, project: Pat
     assert {each.name for each in project.iterdir()} == names
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("columns", sampled([57, 58, 59, 60], keep=1))
 def test_a_list_breaks_between_words(home: Home, project: Path, columns: int) -> None:
     with ModelServer.in_thread([]) as server:
@@ -371,6 +380,7 @@ def send_signal(pid: Path, number: signal.Signals) -> None:
     os.kill(int(pid.read_text(encoding="utf-8")), number)
 
 
+@pytest.mark.sweep
 def test_what_was_queued_when_the_process_was_killed_is_sent_first(
     home: Home, project: Path
 ) -> None:
@@ -401,6 +411,7 @@ def test_what_was_queued_when_the_process_was_killed_is_sent_first(
     ]
 
 
+@pytest.mark.sweep
 def test_what_a_killed_process_had_queued_is_named_and_can_be_dropped(
     home: Home, project: Path
 ) -> None:
@@ -519,6 +530,7 @@ def test_ctrl_c_cancels_and_twice_leaves_while_a_run_works(home: Home, project: 
     assert "continue: soong-agent" in scene.text
 
 
+@pytest.mark.sweep
 def test_ctrl_c_at_a_question_cancels_the_run_and_keeps_the_conversation(
     home: Home, project: Path
 ) -> None:
@@ -535,6 +547,7 @@ def test_ctrl_c_at_a_question_cancels_the_run_and_keeps_the_conversation(
     assert not (project / "b.txt").exists()
 
 
+@pytest.mark.sweep
 def test_ctrl_c_ends_a_command_of_the_user(home: Home, project: Path) -> None:
     with ModelServer.in_thread([]) as server:
         keys = [
@@ -546,6 +559,7 @@ def test_ctrl_c_ends_a_command_of_the_user(home: Home, project: Path) -> None:
     assert scene.code == 0
 
 
+@pytest.mark.sweep
 def test_what_a_command_leaves_in_the_background_holds_up_nothing(
     home: Home, project: Path
 ) -> None:
@@ -575,6 +589,7 @@ def test_several_lines_and_large_pastes_are_sent_whole(home: Home, project: Path
     assert sent(server) == pasted.replace("\r\n", "\n") + " what?"
 
 
+@pytest.mark.sweep
 def test_what_was_entered_is_searched_back(home: Home, project: Path) -> None:
     with ModelServer.in_thread(["One.", "Two.", "Three."]) as server:
         keys = [
@@ -611,6 +626,7 @@ def test_a_fork_says_how_to_go_on_in_it(home: Home, project: Path) -> None:
     assert f"continue: soong-agent chat --session-id {found[1]}\n" in f"{scene.text}\n"
 
 
+@pytest.mark.sweep
 def test_a_switch_names_what_the_next_message_follows(home: Home, project: Path) -> None:
     with open_chat(home, project) as chat:
         for message in ("first", "second"):
@@ -626,6 +642,7 @@ def test_a_switch_names_what_the_next_message_follows(home: Home, project: Path)
         chat.pause()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("other", "meant"), [("continue", "resume"), ("usage", "cost")])
 def test_the_words_of_other_programs_are_known(
     home: Home, project: Path, other: str, meant: str
@@ -680,6 +697,7 @@ def test_a_sensitive_file_is_not_sent(home: Home, project: Path) -> None:
     assert sent(server) == "see @.env"
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("env", "ready", "answer"),
     kept(
@@ -704,6 +722,7 @@ def test_a_question_on_a_terminal_without_colours(
     assert re.search(rb"\x1b\[[0-9;]*3[0-9][0-9;]*m", scene.raw) is None
 
 
+@pytest.mark.sweep
 def test_the_calls_of_a_child_are_shown_as_in_a_run(home: Home, project: Path) -> None:
     (project / "a.txt").write_text("one\n")
     script = [
@@ -753,6 +772,7 @@ def test_commands_and_modes_are_completed_and_corrected(home: Home, project: Pat
         assert converse(home, project, server, keys, columns=120, rows=60).code == 0
 
 
+@pytest.mark.sweep
 def test_the_word_chat_may_be_left_out(home: Home, project: Path) -> None:
     with ModelServer.in_thread(["The answer."] * 3) as server:
         for given in (["first message"], ["--continue"], ["--mode", "plan", "second message"]):

@@ -48,6 +48,7 @@ def test_status_changes_a_new_session_and_leaving(home: Home, project: Path) -> 
     assert "modified b.txt" in shown
 
 
+@pytest.mark.sweep
 def test_changes_that_git_ignores_are_counted(home: Home, project: Path) -> None:
     (project / ".gitignore").write_text("*.log\nkept.log\n")
     (project / "kept.log").write_text("one\n")
@@ -74,6 +75,7 @@ def test_changes_that_git_ignores_are_counted(home: Home, project: Path) -> None
     assert "added b.log" not in shown.partition("> /diff b.log")[0]
 
 
+@pytest.mark.sweep
 def test_without_snapshots_the_differences_are_those_of_git(home: Home, project: Path) -> None:
     (project / "a b.txt").write_text("one\n")
     (project / ".gitattributes").write_text("*.txt filter=evil diff=evil\n")
@@ -152,6 +154,7 @@ def test_own_commands_are_listed_completed_and_sent(home: Home, project: Path) -
     assert "> /review @lamp.py $ARGUMENTS" in scene.text
 
 
+@pytest.mark.sweep
 def test_an_own_command_that_cannot_be_used_is_not_sent(home: Home, project: Path) -> None:
     folder = home.path / "commands"
     folder.mkdir(parents=True)
@@ -188,6 +191,7 @@ def test_rules_and_servers_are_added_with_no_more_than_the_words(home: Home, pro
     assert servers["notes"]["args"] == ["--fast"]
 
 
+@pytest.mark.sweep
 def test_a_command_of_the_command_line_is_about_the_project_of_the_chat(
     home: Home, project: Path
 ) -> None:
@@ -218,6 +222,7 @@ def test_single_arguments_of_an_own_command(home: Home, project: Path) -> None:
     assert "\nVOLTS = 230\n" in said
 
 
+@pytest.mark.sweep
 def test_ctrl_c_ends_a_command_of_the_command_line(home: Home, project: Path) -> None:
     program, begun = project / "never-ready", project / "begun"
     program.write_text(f"#!/bin/sh\necho $$ > {begun}\nexec sleep 1000\n")

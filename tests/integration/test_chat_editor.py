@@ -83,6 +83,7 @@ FAILING = (
 )
 
 
+@pytest.mark.sweep
 def test_an_editor_that_fails_keeps_the_draft(home: Home, project: Path, editor: Path) -> None:
     with open_chat(home, project, env={"EDITOR": f"'{editor}'"}, columns=200) as chat:
         for script, said in FAILING:
@@ -125,6 +126,7 @@ def test_a_run_goes_on_behind_the_editor_and_draws_nothing_over_it(
     assert "code.write_file" in scene.text
 
 
+@pytest.mark.sweep
 def test_leaving_ends_the_editor_and_removes_the_draft(
     home: Home, project: Path, editor: Path, tmp_path: Path
 ) -> None:
@@ -162,6 +164,7 @@ def test_the_draft_of_a_killed_chat_is_removed_by_the_next(
     assert list(drafts.iterdir()) == []
 
 
+@pytest.mark.sweep
 def test_the_edit_command_begins_a_draft_and_sends_it_where_nothing_is_drawn(
     home: Home, project: Path, editor: Path
 ) -> None:

@@ -59,6 +59,7 @@ def test_a_message_that_waits_is_chosen_from_a_list_and_edited(home: Home, proje
         chat.pause()
 
 
+@pytest.mark.sweep
 def test_escape_leaves_the_list_and_all_that_waits(home: Home, project: Path) -> None:
     with open_chat(home, project, replies=[Hangs(), "Answer 2."]) as chat:
         _wait(chat)
@@ -88,6 +89,7 @@ def test_all_that_waits_is_withdrawn_and_found_with_up(home: Home, project: Path
         assert chat.send(" again") == "read me again"
 
 
+@pytest.mark.sweep
 def test_nothing_waits_while_nothing_runs(home: Home, project: Path) -> None:
     with open_chat(home, project) as chat:
         for command in ("/queue", "/queue clear"):
@@ -98,6 +100,7 @@ def test_nothing_waits_while_nothing_runs(home: Home, project: Path) -> None:
         assert chat.send("/queue hello") == "hello"
 
 
+@pytest.mark.sweep
 def test_up_takes_back_one_after_another(home: Home, project: Path) -> None:
     with open_chat(home, project, replies=[Hangs(), "Answer 2."]) as chat:
         _wait(chat)
@@ -139,6 +142,7 @@ def test_after_a_kill_what_was_withdrawn_is_gone_and_the_rest_is_kept(
     assert [text for text in said if text in {"second", "third", "fourth"}] == ["second", "fourth"]
 
 
+@pytest.mark.sweep
 def test_without_drawing_the_list_has_numbers(home: Home, project: Path) -> None:
     with open_chat(home, project, "--plain", replies=[Hangs()]) as chat:
         chat.type(f"first{ENTER}", shows=Shown("> first"))

@@ -162,6 +162,7 @@ def test_reports_of_what_terminals_send_unasked(home: Home, project: Path) -> No
         hold(chat, NOISE)
 
 
+@pytest.mark.sweep
 def test_reports_of_pastes(home: Home, project: Path) -> None:
     with open_chat(home, project) as chat:
         hold(chat, PASTES)
@@ -188,6 +189,7 @@ MENTIONS: Sequence[tuple[str, str, list[str]]] = [
 ]
 
 
+@pytest.mark.sweep
 def test_reports_of_named_files(home: Home, project: Path) -> None:
     names = ["lamp.py", "src/x.py", "说明.md", ".github/ci.yml", "local.txt", "my notes.txt"]
     for name in names:
@@ -216,6 +218,7 @@ def test_a_plain_line_says_that_a_message_is_queued(home: Home, project: Path) -
         assert sent(server) == "and then"
 
 
+@pytest.mark.sweep
 def test_a_message_to_a_run_is_said_to_be_delivered_and_is_in_the_story(
     home: Home, project: Path
 ) -> None:

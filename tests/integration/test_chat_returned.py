@@ -41,6 +41,7 @@ def _type_and_send(chat: OpenChat, message: str) -> None:
     chat.pause()
 
 
+@pytest.mark.sweep
 def test_one_undo_after_another_is_a_command_each_time(home: Home, project: Path) -> None:
     with open_chat(home, project) as chat:
         for message in ("first", "second", "third"):
@@ -78,6 +79,7 @@ def test_the_text_is_back_when_the_command_is_done_or_erased(home: Home, project
         assert chat.send(" again").endswith("hello again")
 
 
+@pytest.mark.sweep
 def test_letters_still_follow_it_and_a_slash_behind_them_is_a_letter(
     home: Home, project: Path
 ) -> None:
@@ -88,6 +90,7 @@ def test_letters_still_follow_it_and_a_slash_behind_them_is_a_letter(
         assert chat.send(" /undo") == "see /undo"
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "ends", kept([ESCAPE, CTRL_C], ESCAPE), ids=kept(["escape", "ctrl-c"], "escape")
 )
@@ -107,6 +110,7 @@ def test_a_text_that_returns_while_a_command_is_typed_waits_for_it(
         assert chat.send("") == "unread"
 
 
+@pytest.mark.sweep
 def test_a_text_that_made_room_for_good_comes_back_with_up(home: Home, project: Path) -> None:
     with open_chat(home, project) as chat:
         _type_and_send(chat, "first")
@@ -123,6 +127,7 @@ def test_a_text_that_made_room_for_good_comes_back_with_up(home: Home, project: 
         assert chat.send("") == "second"
 
 
+@pytest.mark.sweep
 def test_a_message_that_made_room_for_another_stays_stored(home: Home, project: Path) -> None:
     commands = home.path / "commands"
     commands.mkdir()

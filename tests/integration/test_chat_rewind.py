@@ -116,6 +116,7 @@ def test_what_others_have_changed_stops_it_where_undo_would(home: Home, project:
         _clear(chat)
 
 
+@pytest.mark.sweep
 def test_escape_leaves_the_list_and_everything_as_it_was(home: Home, project: Path) -> None:
     with open_chat(home, project) as chat:
         _press_twice(chat)  # there is no message yet
@@ -129,6 +130,7 @@ def test_escape_leaves_the_list_and_everything_as_it_was(home: Home, project: Pa
         assert "first" in json.dumps(chat.server.requests[-1].body["messages"])
 
 
+@pytest.mark.sweep
 def test_twice_over_a_draft_or_a_run_goes_back_nowhere(home: Home, project: Path) -> None:
     with open_chat(home, project, replies=["Answer 1.", Hangs()]) as chat:
         chat.send("first")

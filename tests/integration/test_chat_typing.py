@@ -88,6 +88,7 @@ NO_COMMANDS = [
 ]
 
 
+@pytest.mark.sweep
 def test_a_command_with_words_that_it_does_not_take_does_nothing(home: Home, project: Path) -> None:
     script = [calls("code.write_file", path="a.txt", content="a"), "The answer."]
     refused = re.compile("error: (?:not understood: |there is no command )")
@@ -105,6 +106,7 @@ def test_a_command_with_words_that_it_does_not_take_does_nothing(home: Home, pro
     assert (project / "a.txt").read_text() == "a"
 
 
+@pytest.mark.sweep
 def test_a_message_may_begin_with_a_path_or_a_route(home: Home, project: Path) -> None:
     answers = [f"Number {at}." for at, _ in enumerate(NO_COMMANDS)]
     with ModelServer.in_thread(answers) as server:
@@ -116,6 +118,7 @@ def test_a_message_may_begin_with_a_path_or_a_route(home: Home, project: Path) -
         assert said == [line.strip() for line in NO_COMMANDS]
 
 
+@pytest.mark.sweep
 def test_a_file_beside_other_letters_is_attached_and_a_missing_one_is_named(
     home: Home, project: Path
 ) -> None:
@@ -170,6 +173,7 @@ def test_enter_takes_the_selected_entry_and_escape_closes_the_list(
         assert scene.code == 0
 
 
+@pytest.mark.sweep
 def test_enter_adds_no_word_to_a_command_that_was_not_begun(home: Home, project: Path) -> None:
     with ModelServer.in_thread(["The answer."]) as server:
         keys = [
@@ -186,6 +190,7 @@ def test_enter_adds_no_word_to_a_command_that_was_not_begun(home: Home, project:
         assert "--force " not in scene.text.partition("taken back")[2]
 
 
+@pytest.mark.sweep
 def test_tab_leaves_room_for_the_words_of_a_command(home: Home, project: Path) -> None:
     home.write("commands/review.md", "Review $ARGUMENTS.")
     with ModelServer.in_thread(["The answer.", "A second answer."]) as server:
@@ -202,6 +207,7 @@ def test_tab_leaves_room_for_the_words_of_a_command(home: Home, project: Path) -
     assert "> /review cart.py\n" in scene.text
 
 
+@pytest.mark.sweep
 def test_a_mention_in_a_pasted_text_is_text(home: Home, project: Path) -> None:
     (project / "lamp.py").write_text("VOLTS = 230\n")
     with ModelServer.in_thread(["The answer."]) as server:
@@ -228,6 +234,7 @@ def test_a_cleared_draft_comes_back_with_up(home: Home, project: Path) -> None:
         assert sent(server) == "half a thought and the rest"
 
 
+@pytest.mark.sweep
 def test_ctrl_c_over_a_draft_never_leaves(home: Home, project: Path) -> None:
     with ModelServer.in_thread([Hangs(), "The answer."]) as server:
         keys = [
@@ -243,6 +250,7 @@ def test_ctrl_c_over_a_draft_never_leaves(home: Home, project: Path) -> None:
         assert sent(server) == "a draft"
 
 
+@pytest.mark.sweep
 def test_a_cancelled_run_leaves_one_line(home: Home, project: Path) -> None:
     with open_chat(home, project, replies=[Hangs(text="It begins and")]) as chat:
         chat.type("tell" + ENTER, shows="It begins")
@@ -252,6 +260,7 @@ def test_a_cancelled_run_leaves_one_line(home: Home, project: Path) -> None:
         assert lines[lines.index("cancelled") - 1] == "It begins and"
 
 
+@pytest.mark.sweep
 def test_enter_with_a_modifier_is_a_new_line(home: Home, project: Path) -> None:
     with ModelServer.in_thread(["The answer."]) as server:
         keys = [
@@ -287,6 +296,7 @@ def test_many_ctrl_c_in_one_read_leave_the_terminal_as_it_was(home: Home, projec
             os.close(ours)
 
 
+@pytest.mark.sweep
 def test_a_failed_run_does_not_repeat_what_it_has_said(home: Home, project: Path) -> None:
     (project / "lamp.py").write_text("VOLTS = 230\n")
     call = ScriptedCall(name="code.read_file", arguments={"path": "lamp.py"})
@@ -297,6 +307,7 @@ def test_a_failed_run_does_not_repeat_what_it_has_said(home: Home, project: Path
         assert scene.text.count("Let me look at the lamp.") == 1
 
 
+@pytest.mark.sweep
 def test_a_message_is_shown_with_the_joiners_of_its_script(home: Home, project: Path) -> None:
     text = "\U0001f469\u200d\U0001f467 \u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645"
     with ModelServer.in_thread(["The answer."]) as server:

@@ -61,6 +61,7 @@ def test_escape_leaves_insert_mode_before_it_cancels_the_run(home: Home, project
         chat.pause()
 
 
+@pytest.mark.sweep
 def test_escape_twice_on_an_empty_line_goes_back(home: Home, project: Path) -> None:
     with open_chat(home, project, config=VI) as chat:
         chat.send("first")
@@ -78,6 +79,7 @@ def test_escape_twice_on_an_empty_line_goes_back(home: Home, project: Path) -> N
         chat.pause()
 
 
+@pytest.mark.sweep
 def test_escape_at_a_question_cancels_the_run(home: Home, project: Path) -> None:
     writes = calls("code.write_file", path="b.txt", content="new\n")
     with open_chat(home, project, config=VI, replies=[writes]) as chat:
@@ -88,6 +90,7 @@ def test_escape_at_a_question_cancels_the_run(home: Home, project: Path) -> None
     assert not (project / "b.txt").exists()
 
 
+@pytest.mark.sweep
 def test_a_search_goes_back_in_the_history(home: Home, project: Path) -> None:
     with open_chat(home, project, config=VI) as chat:
         for message in ("repair the Cart", "something else"):

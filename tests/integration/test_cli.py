@@ -99,6 +99,7 @@ def test_a_session_is_resumed_by_its_id_in_another_process(home: Home, project: 
     assert said[-3:] == ["first words", "one", "second words"]
 
 
+@pytest.mark.sweep
 def test_a_session_moves_to_another_folder_only_if_told_to(
     home: Home, project: Path, tmp_path: Path
 ) -> None:

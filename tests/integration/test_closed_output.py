@@ -114,6 +114,7 @@ async def test_a_command_that_prints_is_told_that_it_cannot(home: Home, place: P
         assert "Traceback" not in closed.stderr
 
 
+@pytest.mark.sweep
 def test_an_editor_is_not_served_without_a_standard_output(home: Home, project: Path) -> None:
     asked = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": 1}}
     given = str(home.write("asked", json.dumps(asked) + "\n"))

@@ -268,6 +268,7 @@ async def test_a_tool_that_changes_in_mid_run_is_offered_anew_and_asked_for_agai
     assert questions == ["mcp.plain.write", "mcp.plain.change", "mcp.plain.write"]
 
 
+@pytest.mark.sweep
 async def test_a_definition_that_changes_after_it_was_read_is_read_again(
     home: Home, project: Path
 ) -> None:

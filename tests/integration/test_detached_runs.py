@@ -84,6 +84,7 @@ async def test_a_run_that_no_worker_has_taken_is_cancelled_without_a_worker(
             assert (await later.result()).text == "the second"
 
 
+@pytest.mark.sweep
 async def test_a_question_of_a_worker_is_answered_from_another_process(
     home: Home, project: Path, crew: Workers
 ) -> None:
@@ -163,6 +164,7 @@ async def test_readers_follow_a_run_from_a_killed_worker_to_the_next(
         assert "".join(event.payload["text"] for event in said) == "whole answer"
 
 
+@pytest.mark.sweep
 async def test_turns_and_usage_count_across_a_killed_worker(
     home: Home, project: Path, crew: Workers
 ) -> None:
@@ -276,6 +278,7 @@ def test_the_id_of_a_detached_run_that_cannot_be_written_is_said_on_standard_err
     assert said.endswith(f"): {json.loads(queued)['run_id']}")
 
 
+@pytest.mark.sweep
 def test_a_parked_run_of_a_worker_is_asked_about_at_a_terminal(
     home: Home, project: Path, crew: Workers, database_url: str
 ) -> None:
@@ -362,6 +365,7 @@ def test_what_is_for_workers_is_refused_where_there_are_none(
     assert said in done.stderr
 
 
+@pytest.mark.sweep
 def test_a_detached_run_says_its_place_its_queue_and_its_tenant(
     home: Home, project: Path, crew: Workers, database_url: str
 ) -> None:
@@ -390,6 +394,7 @@ def test_a_detached_run_says_its_place_its_queue_and_its_tenant(
             assert f"{name} {value!r} is invalid: it must be " in wrong.stderr
 
 
+@pytest.mark.sweep
 def test_a_run_says_that_it_waits_only_where_it_does(
     home: Home, project: Path, crew: Workers, database_url: str
 ) -> None:

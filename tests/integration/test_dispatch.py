@@ -89,6 +89,7 @@ async def collect(handle: Any) -> list[RuntimeEvent]:
     return [event async for event in handle.events()]
 
 
+@pytest.mark.sweep
 async def test_a_run_of_this_process_comes_after_what_is_queued_before_it(
     make: Callable[..., AgentRuntime], home: Home, project: Path, database_url: str
 ) -> None:

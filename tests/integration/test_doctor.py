@@ -409,6 +409,7 @@ def test_whose_file_it_is_and_where_a_disk_is_read_only_is_said(
     assert "it is not a folder" in str(try_folder(path / "b"))
 
 
+@pytest.mark.sweep
 def test_a_home_that_is_mounted_read_only_is_blamed(home: Home, project: Path) -> None:
     asyncio.run(a_used_home(home, project))
     mount = read_only_mount(home.path)
@@ -507,6 +508,7 @@ def test_a_variable_that_ends_the_free_reading_is_named(
     assert "has no effect" in found["text"]
 
 
+@pytest.mark.sweep
 def test_the_home_says_what_it_takes_and_the_database_what_is_unused(
     home: Home, examine: Examine
 ) -> None:
@@ -523,6 +525,7 @@ def test_the_home_says_what_it_takes_and_the_database_what_is_unused(
     assert "the next start" in str(checks["home"]["cure"])
 
 
+@pytest.mark.sweep
 def test_memory_says_who_has_one(home: Home, examine: Examine) -> None:
     home.write_config(model("http://127.0.0.1:1/v1"))
     _, checks = examine()

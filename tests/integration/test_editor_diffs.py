@@ -142,6 +142,7 @@ def text_of(content: bytes) -> str:
         return content.decode("cp1252")
 
 
+@pytest.mark.sweep
 def test_a_small_change_of_a_large_file_has_a_diff_everywhere(home: Home, project: Path) -> None:
     (project / "a.txt").write_text("".join(LINES), encoding="utf-8")
     for each in contents(home, project, edit(("line 1500\n", "1500\n"))):
@@ -168,6 +169,7 @@ def test_a_binary_file_has_no_diff(home: Home, project: Path) -> None:
         assert "(all of it is replaced)" in texts(each)
 
 
+@pytest.mark.sweep
 def test_a_text_that_cannot_be_read_exactly_has_no_diff(home: Home, project: Path) -> None:
     (project / "a.txt").write_bytes("é und ü, größer, öfter\n".encode() * 5 + b"\xff broken\n")
     for each in contents(home, project, write("text now\n")):
@@ -176,6 +178,7 @@ def test_a_text_that_cannot_be_read_exactly_has_no_diff(home: Home, project: Pat
         assert "cannot be read exactly" in texts(each)
 
 
+@pytest.mark.sweep
 def test_a_diff_without_its_secrets_is_not_exact(home: Home, project: Path) -> None:
     (project / "a.txt").write_text(f"{KEY}\ntwo\n", encoding="utf-8")
     for each in contents(home, project, edit(("two", "2"))):
@@ -195,6 +198,7 @@ def test_a_question_spells_out_characters_that_deceive(home: Home, project: Path
         assert diffs(each) == [("one\ntwo\n", "one\n2\u202e\n")]
 
 
+@pytest.mark.sweep
 def test_a_command_that_changes_a_file_has_no_diff(home: Home, project: Path) -> None:
     (project / "a.txt").write_text("one\n", encoding="utf-8")
     move = calls("code.run_command", argv=["mv", "a.txt", "b.txt"])

@@ -60,6 +60,7 @@ def story(editor: Editor, session_id: str) -> list[str]:
     return told
 
 
+@pytest.mark.sweep
 def test_all_of_a_prompt_comes_before_its_answer_and_only_then_the_next(
     home: Home, project: Path
 ) -> None:
@@ -92,6 +93,7 @@ def test_prompts_begin_in_the_order_in_which_they_came(home: Home, project: Path
     assert told[::2] == [f"to number {number}. " for number in range(20)]
 
 
+@pytest.mark.sweep
 def test_a_prompt_after_a_cancellation_is_not_cancelled(home: Home, project: Path) -> None:
     with (
         ModelServer.in_thread([Hangs(text="so far"), "again"]) as server,
@@ -123,6 +125,7 @@ def test_a_cancellation_ends_everything_that_was_asked_for(home: Home, project: 
     assert len(server.requests) == 2
 
 
+@pytest.mark.sweep
 def test_a_cancelled_request_is_shown_to_its_end_and_cancels_no_other(
     home: Home, project: Path
 ) -> None:
@@ -147,6 +150,7 @@ def statuses(editor: Editor) -> list[str]:
     return [each["status"] for each in of_kind(editor.updates, "tool_call_update")]
 
 
+@pytest.mark.sweep
 def test_a_question_comes_after_the_answer_to_the_prompt_before(home: Home, project: Path) -> None:
     run = calls("code.run_command", argv=["touch", "made"])
     with (
@@ -169,6 +173,7 @@ def test_a_question_comes_after_the_answer_to_the_prompt_before(home: Home, proj
     assert answered < begun[0] < it.messages.index(asked)
 
 
+@pytest.mark.sweep
 def test_an_editor_that_reads_nothing_can_leave_with_prompts_in_the_queue(
     home: Home, project: Path
 ) -> None:
@@ -217,6 +222,7 @@ def test_whatever_ends_a_run_answers_its_prompt_as_cancelled(
         assert answered.index(numbers[1]) < answered.index(asked)
 
 
+@pytest.mark.sweep
 def test_a_loaded_session_is_shown_whole_after_the_end_of_its_run(
     home: Home, project: Path
 ) -> None:
@@ -402,6 +408,7 @@ def count_queued(home: Home) -> int:
         return int(rows.fetchone()[0])
 
 
+@pytest.mark.sweep
 def test_prompts_that_a_killed_process_had_queued_are_shown_with_their_answers(
     home: Home, project: Path
 ) -> None:
@@ -426,6 +433,7 @@ def test_prompts_that_a_killed_process_had_queued_are_shown_with_their_answers(
     assert said[0]["messageId"] in messages(shown, "user_message_chunk")
 
 
+@pytest.mark.sweep
 def test_a_choice_holds_for_the_prompts_after_it(home: Home, project: Path) -> None:
     write = calls("code.write_file", path="a.txt", content="x")
     with (
@@ -464,6 +472,7 @@ def hooked(home: Home, event: str, command: str) -> None:
     home.write("hooks.json", json.dumps({"version": 1, "hooks": hooks}))
 
 
+@pytest.mark.sweep
 def test_an_objection_to_the_end_is_shown_live_and_loaded(home: Home, project: Path) -> None:
     objection = {"decision": "deny", "reason": "test 7 fails"}
     hooked(home, "Stop", f"echo '{json.dumps(objection)}'")
@@ -483,6 +492,7 @@ def test_an_objection_to_the_end_is_shown_live_and_loaded(home: Home, project: P
         assert "reply" not in last
 
 
+@pytest.mark.sweep
 def test_hooks_that_do_not_run_are_mentioned_once(
     home: Home, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

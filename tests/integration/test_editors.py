@@ -20,7 +20,7 @@ from agent_core.text.content import mark_content
 from editors import COMMAND, WAIT_S, Editor, EditorError, text_of
 from isolation import Home
 from model_server import ModelServer, Received, Reply, Status
-from sweeps import kept
+from sweeps import kept, sampled
 
 MCP_SERVERS = Path(__file__).parents[1] / "mcp_servers"
 
@@ -93,6 +93,7 @@ def test_a_call_is_shown_with_its_input_kind_place_diff_and_end(home: Home, proj
     assert (project / "a.txt").read_text(encoding="utf-8") == "one\n2\nthree\n"
 
 
+@pytest.mark.sweep
 def test_a_command_that_fails_is_shown_as_failed_with_its_output(home: Home, project: Path) -> None:
     run = calls("code.run_command", argv=["sh", "-c", "echo out; exit 3"])
     with ModelServer.in_thread([run, "done"]) as server, Editor(configured(home, server)) as it:
@@ -104,6 +105,7 @@ def test_a_command_that_fails_is_shown_as_failed_with_its_output(home: Home, pro
     assert "exit code 3" in shown
 
 
+@pytest.mark.sweep
 def test_an_answer_for_the_session_is_asked_for_once(home: Home, project: Path) -> None:
     run = calls("code.run_command", argv=["touch", "a"])
     with (
@@ -119,6 +121,7 @@ def test_an_answer_for_the_session_is_asked_for_once(home: Home, project: Path) 
     assert kinds == ["allow_once", "allow_always", "reject_once"]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("answer", kept(["deny", "cancelled", "no-such-option"], "deny"))
 def test_what_is_no_yes_is_a_no(home: Home, project: Path, answer: str) -> None:
     run = calls("code.run_command", argv=["touch", "made"])
@@ -179,6 +182,7 @@ def test_a_session_is_loaded_after_a_crash_and_goes_on(home: Home, project: Path
     assert reply.text == "later"
 
 
+@pytest.mark.sweep
 def test_a_session_is_resumed_without_being_shown(home: Home, project: Path) -> None:
     with ModelServer.in_thread(["one", "two"]) as server:
         with Editor(configured(home, server)) as first:
@@ -345,6 +349,7 @@ def test_resources_and_pictures_of_a_prompt_reach_the_model(home: Home, project:
     assert [each["type"] for each in content][-1] == "image_url"
 
 
+@pytest.mark.sweep
 def test_audio_is_refused_and_nothing_is_stored(home: Home, project: Path) -> None:
     with ModelServer.in_thread([]) as server, Editor(configured(home, server)) as it:
         audio = {"type": "audio", "data": "", "mimeType": "audio/wav"}
@@ -388,6 +393,7 @@ def test_an_editor_that_is_gone_leaves_no_run_behind(
     assert (project / "made").exists()
 
 
+@pytest.mark.sweep
 def test_sessions_of_several_projects_work_at_once(home: Home, project: Path) -> None:
     places = [project / name for name in ("a", "b", "c")]
     for each in places:
@@ -441,6 +447,7 @@ def test_undo_brings_files_back(home: Home, project: Path) -> None:
         assert (project / "a.txt").exists()
 
 
+@pytest.mark.sweep
 def test_a_line_that_is_too_long_is_refused_and_the_next_one_is_read(
     home: Home, project: Path
 ) -> None:
@@ -472,6 +479,7 @@ def test_orchestrators_show_their_tasks_as_a_plan(home: Home, project: Path) -> 
     assert [each["content"] for each in plans[-1]["entries"]] == ["Look around", "End it"]
 
 
+@pytest.mark.sweep
 def test_what_was_asked_for_before_the_end_of_the_input_is_answered(
     home: Home, project: Path, tmp_path: Path
 ) -> None:
@@ -495,6 +503,7 @@ def test_what_was_asked_for_before_the_end_of_the_input_is_answered(
     )
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("leaves", kept(["the input", "the output"], "the output"))
 def test_an_editor_that_does_not_read_holds_up_nothing_but_its_run(
     home: Home, project: Path, leaves: str
@@ -561,6 +570,7 @@ def test_only_the_protocol_has_the_standard_streams() -> None:
     assert done.stderr == b"printed\nof a child\n"
 
 
+@pytest.mark.sweep
 def test_without_the_extra_its_name_is_said(home: Home) -> None:
     program = (
         "import sys; sys.modules['acp'] = None\n"
@@ -606,6 +616,7 @@ def test_a_run_that_has_waited_goes_on_in_the_editor(home: Home, project: Path) 
     assert reply.text == "made itmore"
 
 
+@pytest.mark.sweep
 def test_prompts_of_one_session_follow_each_other(home: Home, project: Path) -> None:
     with ModelServer.in_thread(["one", "two"]) as server, Editor(configured(home, server)) as it:
         session_id = it.open(project)
@@ -614,6 +625,7 @@ def test_prompts_of_one_session_follow_each_other(home: Home, project: Path) -> 
         assert text_of(it.updates) == "onetwo"
 
 
+@pytest.mark.sweep
 def test_a_session_that_was_closed_can_be_used_again_at_once(home: Home, project: Path) -> None:
     with ModelServer.in_thread(["one", "two"]) as server, Editor(configured(home, server)) as it:
         session_id = it.open(project)
@@ -642,7 +654,9 @@ def test_a_child_shows_its_calls_under_its_name(home: Home, project: Path) -> No
     assert "code.read_file" in titles[1]
 
 
-@pytest.mark.parametrize("form", [None, {"drink": "tea"}], ids=["no-form", "form"])
+@pytest.mark.parametrize(
+    "form", kept([None, {"drink": "tea"}], {"drink": "tea"}), ids=kept(["no-form", "form"], "form")
+)
 def test_a_server_asks_in_the_editor_that_can(
     home: Home, project: Path, form: dict[str, str] | None
 ) -> None:
@@ -672,6 +686,7 @@ def test_a_server_asks_in_the_editor_that_can(
     assert ("tea" in said) is (form is not None)
 
 
+@pytest.mark.sweep
 def test_reasoning_is_a_thought_and_is_shown_again_when_loaded(home: Home, project: Path) -> None:
     said = Says(text="the answer", reasoning="let me see")
     with ModelServer.in_thread([said]) as server, Editor(configured(home, server)) as it:
@@ -683,6 +698,7 @@ def test_reasoning_is_a_thought_and_is_shown_again_when_loaded(home: Home, proje
         assert text_of(updates) == "the answer"
 
 
+@pytest.mark.sweep
 def test_too_many_turns_are_a_reason_to_stop(home: Home, project: Path) -> None:
     again = calls("code.list_dir", path=".")
     with ModelServer.in_thread([again, again]) as server:
@@ -691,6 +707,7 @@ def test_too_many_turns_are_a_reason_to_stop(home: Home, project: Path) -> None:
             assert it.prompt(it.open(project), "go on").stop_reason == "max_turn_requests"
 
 
+@pytest.mark.sweep
 def test_a_server_that_does_not_start_is_named(home: Home, project: Path) -> None:
     absent: dict[str, Any] = {
         "name": "absent",
@@ -704,7 +721,7 @@ def test_a_server_that_does_not_start_is_named(home: Home, project: Path) -> Non
     assert "MCP server 'absent' cannot be started" in text_of(reply.updates, "agent_thought_chunk")
 
 
-@pytest.mark.parametrize("cwd", ["here", "/a\0b", ""])
+@pytest.mark.parametrize("cwd", sampled(["here", "/a\0b", ""], keep=1))
 def test_a_folder_is_an_absolute_path(home: Home, cwd: str) -> None:
     with ModelServer.in_thread([]) as server, Editor(configured(home, server)) as it:
         for method in ("session/new", "session/list"):

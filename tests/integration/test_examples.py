@@ -126,6 +126,7 @@ def test_make_demo_installs_the_package_alone_and_says_so(tmp_path: Path) -> Non
         assert f"into {tmp_path}; only the first time" in recipe
 
 
+@pytest.mark.sweep
 def test_the_demo_tells_where_its_session_is_only_if_there_is_one(tmp_path: Path) -> None:
     played = demo(folder=tmp_path / "bin")
     assert played.returncode == 0, played.stderr

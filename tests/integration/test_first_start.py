@@ -219,6 +219,7 @@ def test_a_password_in_an_address_is_not_shown(home: Home, project: Path) -> Non
     assert "hunter22" not in shown
 
 
+@pytest.mark.sweep
 def test_the_doctor_names_the_same(home: Home, project: Path) -> None:
     with ollama({"models": [{"name": "qwen3"}]}) as host:
         done = subprocess.run(

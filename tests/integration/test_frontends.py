@@ -139,6 +139,7 @@ async def test_the_client_of_the_ai_sdk_shows_a_run(home: Home, project: Path) -
     assert model.requests[-1].messages[-1].content[0].model_dump()["text"] == "Sure?"
 
 
+@pytest.mark.sweep
 async def test_the_client_of_the_ai_sdk_brings_the_conversation(project: Path) -> None:
     model = ScriptedProvider([LOOK, "It is Rome.", "Yes."])
     made = AgentRuntime(project, model=model, persist=False, tools=[find])
@@ -169,6 +170,7 @@ async def test_the_client_of_the_ai_sdk_asks_its_user(
     assert (call["state"], call["approval"]["approved"]) == (state, answer == "yes")
 
 
+@pytest.mark.sweep
 async def test_the_client_of_the_ai_sdk_learns_of_a_failure(home: Home, project: Path) -> None:
     made = runtime(home, project, [Fails(message="the model is down")])
     async with made, served(made, ai_sdk) as url:
@@ -200,6 +202,7 @@ async def test_the_client_of_ag_ui_shows_a_run(home: Home, project: Path) -> Non
     assert finished[0]["usage"][0]["outputTokens"] > 0
 
 
+@pytest.mark.sweep
 async def test_the_client_of_ag_ui_brings_the_conversation(project: Path) -> None:
     adapter = ag_ui()
     model = ScriptedProvider([LOOK, "It is Rome.", "Yes."])
@@ -231,6 +234,7 @@ async def test_the_client_of_ag_ui_resumes_an_interrupt(
     assert ("booked in Rome" in results[-1]["content"]) is (answer == "yes")
 
 
+@pytest.mark.sweep
 async def test_the_client_of_ag_ui_learns_of_a_failure(home: Home, project: Path) -> None:
     adapter = ag_ui()
     made = runtime(home, project, [Fails(message="the model is down")])

@@ -100,7 +100,9 @@ ALSO_WRITTEN = {
 }
 
 
-@pytest.mark.parametrize("case", [*sampled(WRITTEN, keep=8), *sampled(ALSO_WRITTEN, keep=1)])
+@pytest.mark.parametrize(
+    "case", sampled([*sampled(WRITTEN, keep=8), *sampled(ALSO_WRITTEN, keep=1)], keep=4)
+)
 async def test_git_writes_settings_that_execute_nothing(home: Home, clone: Path, case: str) -> None:
     script, name, value = (WRITTEN | ALSO_WRITTEN)[case]
     (answer,), _ = await run_all(home, clone, script)
@@ -156,7 +158,7 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("case", [*sampled(KEYS, keep=3), *FORMS])
+@pytest.mark.parametrize("case", sampled([*sampled(KEYS, keep=3), *FORMS], keep=5))
 async def test_settings_that_execute_something_are_left_out(
     home: Home, clone: Path, case: str
 ) -> None:
@@ -213,6 +215,7 @@ async def test_nobody_else_sees_settings_before_they_are_judged(home: Home, clon
     assert "fsmonitor" in aside.read_text(encoding="utf-8")
 
 
+@pytest.mark.sweep
 async def test_settings_that_are_there_stay_and_can_be_removed(home: Home, clone: Path) -> None:
     git(clone, "config", "core.hooksPath", ".husky")
     git(clone, "config", "alias.st", "!git status")
@@ -225,6 +228,7 @@ async def test_settings_that_are_there_stay_and_can_be_removed(home: Home, clone
     assert setting(clone, "branch.other.remote") == "origin"
 
 
+@pytest.mark.sweep
 async def test_what_the_user_sets_meanwhile_is_kept(home: Home, clone: Path) -> None:
     async def change() -> None:
         await appears(clone / "made")
@@ -243,6 +247,7 @@ async def test_what_the_user_sets_meanwhile_is_kept(home: Home, clone: Path) -> 
     assert setting(clone, "branch.other.remote") == "origin"
 
 
+@pytest.mark.sweep
 async def test_settings_of_a_further_working_tree_are_written(home: Home, clone: Path) -> None:
     (clone / "b").mkdir()
     (clone / "b/c").write_text("c\n", encoding="utf-8")
@@ -282,6 +287,7 @@ COPYING = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("case", sampled(COPYING, keep=1))
 async def test_a_copy_of_a_repository_has_its_settings(home: Home, clone: Path, case: str) -> None:
     (answer,), _ = await run_all(home, clone, f"git config pull.ff only; {COPYING[case]}")
@@ -292,6 +298,7 @@ async def test_a_copy_of_a_repository_has_its_settings(home: Home, clone: Path, 
     assert setting(clone, "pull.ff") == "only"
 
 
+@pytest.mark.sweep
 async def test_programs_that_only_copy_see_the_real_file(home: Home, clone: Path) -> None:
     (answer,), _ = await run_all(home, clone, COPYING["only copying"])
     assert answer["exit_code"] == 0, answer
@@ -340,6 +347,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("case", sampled(REFUSED, keep=1))
 async def test_only_a_file_beside_the_settings_replaces_them(
     home: Home, clone: Path, case: str
@@ -513,6 +521,7 @@ async def test_without_a_listener_nothing_is_done_by_halves(
     assert (clone / "copy/config").read_bytes() == (clone / ".git/config").read_bytes() == before
 
 
+@pytest.mark.sweep
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 async def test_with_bubblewrap_nothing_is_done_by_halves(
     home: Home, clone: Path, monkeypatch: pytest.MonkeyPatch

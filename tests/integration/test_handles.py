@@ -104,6 +104,7 @@ async def test_readers_elsewhere_see_text_while_it_is_written(
         assert numbers(last[0]) == numbers(last[1])
 
 
+@pytest.mark.sweep
 async def test_who_watches_before_a_run_begins_sees_its_text_while_it_is_written(
     home: Home, project: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -327,6 +328,7 @@ async def test_readers_outlast_a_restart_of_the_server(
         assert await waiting is RunStatus.COMPLETED
 
 
+@pytest.mark.sweep
 async def test_readers_whom_no_notice_reaches_look_for_events_themselves(
     home: Home, project: Path, shared_postgres: Server, database_url: str
 ) -> None:

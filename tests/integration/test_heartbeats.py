@@ -56,6 +56,7 @@ async def leave_a_session(store: PostgresSessionStore, session_id: str) -> None:
     await store.heartbeat("own_gone.elsewhere", timedelta(seconds=0.01))
 
 
+@pytest.mark.sweep
 async def test_a_run_that_waits_in_its_process_stays_queued_while_that_sweeps_a_locked_session(
     home: Home, project: Path, database_url: str
 ) -> None:
@@ -125,6 +126,7 @@ async def test_a_worker_lives_while_it_sweeps_a_locked_session(
                 await asyncio.sleep(0.05)
 
 
+@pytest.mark.sweep
 async def test_a_worker_lives_while_another_one_counts_the_runs_of_tenants(
     home: Home, database_url: str
 ) -> None:

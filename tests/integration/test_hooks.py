@@ -86,6 +86,7 @@ async def test_a_stop_hook_gets_the_whole_of_a_continued_answer(home: Home, proj
     assert [facts["result_text"] for facts in facts_in(seen)] == ["first, second"]
 
 
+@pytest.mark.sweep
 async def test_the_report_of_a_child_names_the_objection_that_it_ended_against(
     home: Home, project: Path
 ) -> None:
@@ -101,6 +102,7 @@ async def test_the_report_of_a_child_names_the_objection_that_it_ended_against(
     assert report["metadata"]["stop_objection"] == "test 7 fails"
 
 
+@pytest.mark.sweep
 async def test_a_run_whose_last_answer_is_accepted_ends_without_an_objection(
     home: Home, project: Path
 ) -> None:

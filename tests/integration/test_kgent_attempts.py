@@ -225,6 +225,7 @@ def test_an_answer_that_is_given_twice_at_once_counts_once(tmp_path: Path) -> No
     assert (root / "workspace" / "made").read_text() == "made\n"
 
 
+@pytest.mark.sweep
 def test_an_answer_allows_no_later_call(tmp_path: Path) -> None:
     root = begin(tmp_path, ASK, "Done.", **PARKED)
     first = request_of(root)
@@ -354,6 +355,7 @@ def test_an_edit_by_hand_is_recorded_and_the_run_can_be_continued(
         assert (kept.read_text(encoding="utf-8") if text else kept.is_file()) == (text or False)
 
 
+@pytest.mark.sweep
 def test_a_later_attempt_names_the_edits_since_the_one_before(tmp_path: Path) -> None:
     root = begin(tmp_path, WRITE, "Done.", **OWED)
     _change(root)
@@ -420,6 +422,7 @@ def test_a_folder_without_attempts_is_shown_verified_and_left_alone(
     assert "`kgent rerun` begins a new run" in capsys.readouterr().err
 
 
+@pytest.mark.sweep
 def test_every_attempt_can_be_signed(tmp_path: Path) -> None:
     key = tmp_path / "key"
     subprocess.run(  # noqa: S603 - of ssh
@@ -456,6 +459,7 @@ def test_the_reason_of_a_review_is_part_of_the_next_prompt(
     assert (root / "prompt.md").read_text(encoding="utf-8") == "Again."
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", kept([None, "Ada Lovelace"], "Ada Lovelace"))
 def test_who_has_decided_is_recorded(tmp_path: Path, name: str | None) -> None:
     person = name or pwd.getpwuid(os.geteuid()).pw_name
@@ -479,6 +483,7 @@ def test_who_has_decided_is_recorded(tmp_path: Path, name: str | None) -> None:
         review(root, "cancel", by=" ")
 
 
+@pytest.mark.sweep
 def test_edits_by_hand_are_named_when_the_attempt_ends(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -553,6 +558,7 @@ def test_a_review_is_shown_with_its_reason_and_the_answer(
     assert "Name the day." in page
 
 
+@pytest.mark.sweep
 def test_the_transcript_of_a_review_is_about_the_work(tmp_path: Path) -> None:
     skill(tmp_path / "skills")
     sections = {"skills": {"paths": ["skills"]}, **REVIEWED}
@@ -573,6 +579,7 @@ def test_the_transcript_of_a_review_is_about_the_work(tmp_path: Path) -> None:
     assert verify(root).problems == []
 
 
+@pytest.mark.sweep
 def test_show_has_the_task_beside_the_last_prompt_and_keeps_words_whole(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -615,6 +622,7 @@ def test_a_rerun_repeats_the_first_prompt(tmp_path: Path) -> None:
     assert (tmp_path / "second" / "prompt.md").read_text() == "Write."
 
 
+@pytest.mark.sweep
 def test_a_run_folder_that_was_moved_is_continued_where_it_is(tmp_path: Path) -> None:
     root = begin(tmp_path, ASK, "Done.", **PARKED)
     moved = root.rename(tmp_path / "moved")
@@ -624,6 +632,7 @@ def test_a_run_folder_that_was_moved_is_continued_where_it_is(tmp_path: Path) ->
     assert verify(moved).problems == []
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "prompt", sampled(["one\r\ntwo\r", "\ud800 lone", "\u2028\x00 odd"], keep=1)
 )

@@ -104,6 +104,7 @@ def test_equal_runs_are_the_same_in_any_place(
     assert compare_runs(one, moved) == []
 
 
+@pytest.mark.sweep
 def test_equal_runs_of_the_mock_are_the_same(tmp_path: Path) -> None:
     steps: list[MockStep] = [
         mock_call("list_files", path="."),
@@ -143,6 +144,7 @@ def test_tokens_and_cost_of_equal_messages_are_no_difference(tmp_path: Path) -> 
     assert areas(one, other) == {}
 
 
+@pytest.mark.sweep
 def test_an_external_memory_gives_new_ids_to_equal_memories(tmp_path: Path) -> None:
     script: list[Reply] = [calls("write_memory", content="rain"), "Done."]
     memory = {"memory": {"provider": "sqlite:memory.db", "write_mode": "external"}}
@@ -312,6 +314,7 @@ def test_two_runs_differ_in_a_verdict_and_in_the_model(
     assert "+checks[0].is_passed: false" in out
 
 
+@pytest.mark.sweep
 def test_two_runs_differ_in_the_model(tmp_path: Path) -> None:
     more: list[dict[str, Any]] = []
     with ModelServer.in_thread(["Done.", "Done."]) as server:
@@ -467,6 +470,7 @@ def test_calls_that_end_in_another_order_are_the_same(tmp_path: Path) -> None:
     assert areas(one, other) == {}
 
 
+@pytest.mark.sweep
 def test_a_forged_folder_is_compared_all_the_same(tmp_path: Path) -> None:
     one, other = conduct(tmp_path, ["Done."], ["Done."])
     state = json.loads((other / "run.json").read_text(encoding="utf-8"))

@@ -130,6 +130,7 @@ def test_a_conversation_that_runs_out_of_steps_is_kept(tmp_path: Path, engine: s
     assert roles == ["user", "assistant", "tool", "assistant", "tool"]
 
 
+@pytest.mark.sweep
 def test_both_engines_leave_the_same_records_when_they_are_asked_again(tmp_path: Path) -> None:
     script: list[Reply] = [Says(text="Done."), CONVERSATION[1], CONVERSATION[-1]]
     core = conduct(tmp_path / "a", "core", script)

@@ -343,6 +343,7 @@ def test_verify_notices_that(root: Path, name: str) -> None:
     assert problem in "\n".join(verify(root).problems)
 
 
+@pytest.mark.sweep
 def test_verify_notices_what_changes_below_a_very_long_path(tmp_path: Path) -> None:
     root = finish(tmp_path, more=DEEP).sandbox_root
     assert root is not None
@@ -432,6 +433,7 @@ def test_a_run_with_more_events_than_are_shown_is_sound(
     assert "one closing event must end it; there are 0" in "\n".join(verify(root).problems)
 
 
+@pytest.mark.sweep
 def test_a_run_that_owes_very_much_is_sound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -444,6 +446,7 @@ def test_a_run_that_owes_very_much_is_sound(
     assert verify(result.sandbox_root).problems == []
 
 
+@pytest.mark.sweep
 @together("name", [b"caf\xe9", b"a{b}c", b"line\nbreak", b"n" * 255])
 def test_a_run_folder_of_any_name_is_sound(tmp_path: Path, name: bytes) -> None:
     place = tmp_path / os.fsdecode(name)

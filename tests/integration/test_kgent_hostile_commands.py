@@ -56,6 +56,7 @@ ATTACKS = {
 }
 
 
+@pytest.mark.sweep
 @together("record", ["events.jsonl", "run.json", "prompt.md", "logs/tools.jsonl"])
 def test_a_file_outside_that_stands_in_place_of_a_record_keeps_its_rights(
     tmp_path: Path, record: str
@@ -112,6 +113,7 @@ def test_verify_notices_a_record_that_was_rewritten_in_mid_run(tmp_path: Path, n
     assert f"{name} was changed" in "\n".join(verify(result.sandbox_root).problems)
 
 
+@pytest.mark.sweep
 def test_a_run_whose_folder_was_moved_away_ends_with_a_run_json_in_its_place(
     tmp_path: Path,
 ) -> None:
@@ -120,6 +122,7 @@ def test_a_run_whose_folder_was_moved_away_ends_with_a_run_json_in_its_place(
     assert state(tmp_path / "run")["status"] == "failed"
 
 
+@pytest.mark.sweep
 def test_any_file_name_is_recorded_and_found_again(tmp_path: Path) -> None:
     names = [b"caf\xe9.txt", b"caf\\xe9.txt", b"new\nline", b"\xff\xfe", "汉字".encode()]
     script = "; ".join(
@@ -228,6 +231,7 @@ def test_a_disk_without_room_for_the_first_state_blocks_the_run(tmp_path: Path, 
     ]
 
 
+@pytest.mark.sweep
 @together("writes", range(9))
 def test_a_disk_that_is_full_from_some_write_on_ends_in_a_terminal_run_json(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: int
@@ -335,6 +339,7 @@ def test_a_closed_standard_output_is_exit_code_141(
         assert state(tmp_path / "other")["status"] == "completed"
 
 
+@pytest.mark.sweep
 def test_a_reader_that_goes_away_is_exit_code_141(tmp_path: Path) -> None:
     a_run(tmp_path)
     read, write = os.pipe()
@@ -379,6 +384,7 @@ def test_a_file_of_terabytes_keeps_no_run_from_closing(tmp_path: Path, script: s
     assert state(root)["status"] == result.status
 
 
+@pytest.mark.sweep
 def test_a_run_on_a_file_system_without_rights_is_sound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -392,6 +398,7 @@ def test_a_run_on_a_file_system_without_rights_is_sound(
     assert verify(tmp_path / "run", seal=result.seal).problems == []
 
 
+@pytest.mark.sweep
 def test_a_clock_that_is_turned_back_leaves_records_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

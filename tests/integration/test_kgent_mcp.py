@@ -60,6 +60,7 @@ def test_the_model_gets_the_tools_that_are_listed_and_no_other(tmp_path: Path, e
     assert verify(result.sandbox_root).problems == []
 
 
+@pytest.mark.sweep
 def test_calls_that_fail_are_answered_and_recorded(tmp_path: Path) -> None:
     steps = [
         calls("mcp_plain_echo"),

@@ -199,6 +199,7 @@ def test_a_check_that_fails_makes_a_run_incomplete(tmp_path: Path, check: Any, r
     assert state(result.sandbox_root)["checks"][0]["is_passed"] is False
 
 
+@pytest.mark.sweep
 def test_what_a_check_leaves_behind_is_judged(tmp_path: Path) -> None:
     write = calls("write_file", path="deliverables/a.md", content="x")
     required = {"required": ["deliverables/a.md"]}
@@ -327,6 +328,7 @@ def test_a_model_is_not_asked_again_where_the_profile_says_so(tmp_path: Path, en
     assert (result.status, len(requests)) == ("incomplete", 1)
 
 
+@pytest.mark.sweep
 def test_a_script_can_go_on_after_it_was_asked_again(tmp_path: Path) -> None:
     write = calls("write_file", path="deliverables/a.md", content="x")
     more = MockContinuation(nudged=[write, "Now it is there."])

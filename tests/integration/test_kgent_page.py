@@ -126,6 +126,7 @@ def test_a_hostile_document_is_inert(name: str) -> None:
         assert "\u202e" not in shown
 
 
+@pytest.mark.sweep
 @together("content", [b"", b"\xff\xfe\x00", b"{" * 5000, b'"' * 999, b"a,b\n" * 9999])
 @together("path", ["a.md", "a.csv", "a.json", "a.txt", "a.tsv"])
 def test_any_content_can_be_shown(path: str, content: bytes) -> None:
@@ -173,6 +174,7 @@ def test_a_changed_folder_is_said_to_be_changed(tmp_path: Path) -> None:
     assert "It cannot be read any more." in page
 
 
+@pytest.mark.sweep
 @together(
     ("ended", "took"),
     [
@@ -194,6 +196,7 @@ def test_the_page_says_how_long_a_run_took(tmp_path: Path, ended: str, took: str
     assert took is None or took in page.partition("Took")[2][:60]
 
 
+@pytest.mark.sweep
 @together("name", ["report.md", "rows.csv", "data.json", "notes.txt"])
 def test_a_file_that_has_grown_to_terabytes_is_not_shown(tmp_path: Path, name: str) -> None:
     steps = calls("write_file", path=f"deliverables/{name}", content="x")

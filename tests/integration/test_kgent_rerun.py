@@ -140,6 +140,7 @@ def test_rerun_makes_a_new_folder_beside_the_first_and_joins_its_task(
     assert lines(again / "logs" / "tools.jsonl")[1]["status"] == "completed"
 
 
+@pytest.mark.sweep
 def test_rerun_says_why_the_fingerprint_differs(tmp_path: Path) -> None:
     root = first_run(tmp_path).sandbox_root
     assert root is not None
@@ -186,6 +187,7 @@ def test_diff_shows_what_differs(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.sweep
 def test_diff_reads_no_files_of_terabytes(tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "other").mkdir()

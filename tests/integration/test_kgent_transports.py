@@ -417,6 +417,7 @@ def cloned(linked: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return clone
 
 
+@pytest.mark.sweep
 @together("name", [name for name in CHANGES if "not carried" not in name])
 def test_what_no_copy_does_is_a_change_in_a_carried_folder(
     cloned: Path, tmp_path: Path, name: str
@@ -448,6 +449,7 @@ def test_other_modes_and_missing_empty_folders_are_remarks(root: Path) -> None:
     ]
 
 
+@pytest.mark.sweep
 def test_an_empty_workspace_may_be_missing_and_a_full_one_not(tmp_path: Path) -> None:
     path = profile(tmp_path)
     for name in ("kept", "emptied"):
@@ -472,6 +474,7 @@ def test_what_git_keeps_at_the_top_of_a_clone_is_named_and_not_checked(
     assert "more was added after the run" in said(verify(clone))
 
 
+@pytest.mark.sweep
 def test_a_repository_that_the_run_made_is_checked_like_everything(tmp_path: Path) -> None:
     path = profile(tmp_path, tools={"shell": {"enabled": True, "allowed_commands": ["sh"]}})
     steps = [calls("run_command", argv=["sh", "-c", "mkdir ../.git; echo x > ../.git/HEAD"]), "Ok."]

@@ -197,6 +197,7 @@ def test_a_text_without_one_server_is_refused_with_the_reason(
     assert servers(home) == {}
 
 
+@pytest.mark.sweep
 @together("text", ["\n", " ", "```\n", "'", "\\\n", " #", "{,", "/*", "<"])
 def test_a_snippet_is_read_in_a_time_that_grows_with_its_length(text: str) -> None:
     with pytest.raises(ValueError, match=r"it is|not JSON"):
@@ -521,6 +522,7 @@ def test_a_server_that_was_added_answers(home: Home, project: Path) -> None:
     assert "gone cannot be started yet: there is no program" in missing.stderr
 
 
+@pytest.mark.sweep
 def test_a_removal_deletes_the_login_and_names_what_still_speaks_of_the_server(
     home: Home, project: Path
 ) -> None:

@@ -127,6 +127,7 @@ async def test_a_token_that_has_expired_is_renewed_unasked_by_another_process(
     assert user.logins == 1
 
 
+@pytest.mark.sweep
 async def test_a_token_that_was_revoked_asks_again(tmp_path: Path) -> None:
     user = User()
     async with guarded() as origin:
@@ -166,6 +167,7 @@ async def test_a_client_that_the_server_has_forgotten_is_registered_anew(tmp_pat
     assert user.logins == 2
 
 
+@pytest.mark.sweep
 async def test_a_client_that_is_forgotten_during_the_log_in_is_registered_anew(
     tmp_path: Path,
 ) -> None:
@@ -211,6 +213,7 @@ async def test_what_is_stored_is_secret(tmp_path: Path) -> None:
     assert {tokens["access_token"], tokens["refresh_token"]} <= {*known.values()}
 
 
+@pytest.mark.sweep
 @together("damage", ["", "{", "[]", '{"tokens": 1}', '{"url": "http://else/"}'])
 async def test_a_damaged_log_in_is_made_again(tmp_path: Path, damage: str) -> None:
     user = User()
@@ -260,6 +263,7 @@ async def test_a_form_is_answered_and_what_does_not_fit_is_no_answer(
     assert {*asked.requested_schema["properties"]} == {"drink", "cups", "api_key", "hot"}
 
 
+@pytest.mark.sweep
 async def test_a_callback_that_breaks_cancels_the_question(tmp_path: Path) -> None:
     user = User()
 

@@ -109,6 +109,7 @@ async def test_what_cannot_be_read_is_an_error_that_says_why(
     assert result.error.code is code
 
 
+@pytest.mark.sweep
 async def test_a_child_reads_only_of_servers_whose_tools_it_was_granted(
     home: Home, project: Path
 ) -> None:
@@ -215,6 +216,7 @@ def test_the_command_takes_prompts_and_resources(home: Home, project: Path) -> N
     assert "The moon does it." in server.requests[1].text
 
 
+@pytest.mark.sweep
 def test_the_command_names_a_prompt_that_is_not_there(home: Home, project: Path) -> None:
     with ModelServer.in_thread([]) as server:
         done = soong_agent(home, server, "run", "--path", str(project), "/lib:no")

@@ -30,7 +30,7 @@ from mcp_clients import (
     wired,
 )
 from model_server import ModelServer
-from sweeps import kept, paired
+from sweeps import kept, paired, sampled
 
 GENERATIONS = pytest.mark.parametrize("mode", kept(["legacy", "auto"], "auto"))
 WRITE = calls("code.write_file", path="a.txt", content="hi\n")
@@ -90,14 +90,17 @@ async def test_the_client_is_asked_and_progress_says_what_is_done(
 
 @pytest.mark.parametrize(
     ("mode", "said"),
-    paired(
-        ["legacy", "auto"],
-        [
-            (Person([DECLINES]), "declined"),
-            (Person([CANCELS]), "dismissed"),
-            (accepts("deny", "use b.txt instead"), "use b.txt instead"),
-            (accepts("allow_everything"), "without a valid decision"),
-        ],
+    sampled(
+        paired(
+            ["legacy", "auto"],
+            [
+                (Person([DECLINES]), "declined"),
+                (Person([CANCELS]), "dismissed"),
+                (accepts("deny", "use b.txt instead"), "use b.txt instead"),
+                (accepts("allow_everything"), "without a valid decision"),
+            ],
+        ),
+        keep=1,
     ),
     ids=lambda each: each if isinstance(each, str) else each[1],
 )
@@ -143,6 +146,7 @@ async def test_a_client_that_cannot_ask_denies_by_default(
     assert names == {"run", "sessions_list", "session_show", "cancel"}
 
 
+@pytest.mark.sweep
 async def test_nobody_is_asked_if_the_server_says_so(home: Home, project: Path) -> None:
     person = accepts("allow_once")
     more = '[permissions]\nunattended = "park"\n'
@@ -155,6 +159,7 @@ async def test_nobody_is_asked_if_the_server_says_so(home: Home, project: Path) 
     assert person.asked == []
 
 
+@pytest.mark.sweep
 async def test_a_parked_run_is_returned_and_refuses_further_messages(
     home: Home, project: Path
 ) -> None:
@@ -260,6 +265,7 @@ async def test_sessions_of_other_folders_do_not_exist(
     assert len(server.requests) == 1
 
 
+@pytest.mark.sweep
 async def test_a_folder_is_named_from_the_first_one_wherever_the_server_was_started(
     home: Home, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,6 +287,7 @@ async def test_a_folder_is_named_from_the_first_one_wherever_the_server_was_star
     assert code_of(wrong) == "validation_error"
 
 
+@pytest.mark.sweep
 async def test_every_result_fits_the_output_schema_of_its_tool_and_so_does_every_error(
     home: Home, project: Path
 ) -> None:
@@ -388,6 +395,7 @@ async def test_whatever_ends_the_server_leaves_a_session_that_goes_on(
     assert end == "kill" or entry["status"] == "cancelled"
 
 
+@pytest.mark.sweep
 async def test_the_question_of_a_client_that_leaves_is_withdrawn(home: Home, project: Path) -> None:
     async with ModelServer([WRITE]) as server:
         configure(home, server.base_url("openai"))
@@ -405,6 +413,7 @@ async def test_the_question_of_a_client_that_leaves_is_withdrawn(home: Home, pro
     assert not (project / "a.txt").exists()
 
 
+@pytest.mark.sweep
 async def test_a_server_that_is_killed_at_a_question_does_not_block_its_session(
     home: Home, project: Path
 ) -> None:
@@ -458,6 +467,7 @@ async def test_a_client_of_2026_is_asked_as_often_as_it_takes_and_then_nobody_is
     assert len([*project.glob("*.txt")]) == 9
 
 
+@pytest.mark.sweep
 async def test_a_client_that_breaks_at_the_question_denies(home: Home, project: Path) -> None:
     async with ModelServer([WRITE, "not written"]) as server:
         configure(home, server.base_url("openai"))

@@ -61,6 +61,7 @@ async def test_a_client_over_http_is_answered_asked_and_told(
     assert (facts(result)["text"], facts(again)["text"]) == ("written", "again")
 
 
+@pytest.mark.sweep
 @GENERATIONS
 async def test_a_declined_form_denies_over_http(home: Home, project: Path, mode: str) -> None:
     async with ModelServer([WRITE, "not written"]) as server:
@@ -72,6 +73,7 @@ async def test_a_declined_form_denies_over_http(home: Home, project: Path, mode:
     assert facts(result)["denied"]
 
 
+@pytest.mark.sweep
 async def test_two_clients_work_at_once_but_not_in_one_session(home: Home, project: Path) -> None:
     async with ModelServer(["begun", Hangs(text="thinking"), "side"]) as server:
         configure(home, server.base_url("openai"))

@@ -285,6 +285,7 @@ async def test_what_fails_is_tried_with_pauses_and_does_not_grow_and_a_new_wish_
     assert len(files(home)) == 4
 
 
+@pytest.mark.sweep
 async def test_a_pause_outlives_the_process_and_whoever_comes_after_it_tries_again(
     home: Home, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -84,6 +84,7 @@ def memories(home: Home) -> list[Path]:
     return [*(home.path / "memory" / "user").glob("*.md")]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("exit_wait_ms", kept([0, 1], 1))
 def test_a_wish_is_carried_out_and_shown_before_the_process_ends(
     home: Home, project: Path, exit_wait_ms: int
@@ -153,6 +154,7 @@ def test_a_wish_of_a_run_that_ended_before_its_answer_is_carried_out_by_the_next
     assert len(memories(home)) == 1
 
 
+@pytest.mark.sweep
 def test_a_wish_in_plan_mode_is_left_to_a_run_that_is_in_another(home: Home, project: Path) -> None:
     extractions = Extractions()
     extractions.are_stuck = False
@@ -193,6 +195,7 @@ def test_a_wish_that_failed_is_said_and_tried_again_after_a_pause(
     assert len(asked) == 1
 
 
+@pytest.mark.sweep
 def test_what_a_killed_process_has_left_is_taken_up_too(home: Home, project: Path) -> None:
     extractions = Extractions()
     with ModelServer.in_thread(extractions) as server:
@@ -208,6 +211,7 @@ def test_what_a_killed_process_has_left_is_taken_up_too(home: Home, project: Pat
     assert len(memories(home)) == len(extractions.answered) == 1
 
 
+@pytest.mark.sweep
 def test_nothing_is_recalled_in_a_run_without_memory_and_nothing_of_it_is_remembered(
     home: Home, project: Path
 ) -> None:
@@ -227,6 +231,7 @@ def test_nothing_is_recalled_in_a_run_without_memory_and_nothing_of_it_is_rememb
     assert "heron" not in extractions.answered[0]
 
 
+@pytest.mark.sweep
 def test_content_of_standard_input_is_no_wish_and_no_title(home: Home, project: Path) -> None:
     extractions = Extractions()
     extractions.are_stuck = False

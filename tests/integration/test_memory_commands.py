@@ -212,6 +212,7 @@ def test_sessions_are_listed_shown_and_compacted(home: Home, project: Path) -> N
     assert "there is no session s9" in unknown.stderr
 
 
+@pytest.mark.sweep
 def test_a_session_that_is_short_is_left_as_it_is(home: Home, project: Path) -> None:
     scripted(home, "fine")
     command(home, project, "run", "--session-id", "s1", "hello")

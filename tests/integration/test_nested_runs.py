@@ -109,6 +109,7 @@ async def test_runs_are_nested_to_any_depth_and_beside_each_other() -> None:
     assert len(asked) == 3 * beside
 
 
+@pytest.mark.sweep
 async def test_handles_of_runs_started_inside_can_be_awaited_later() -> None:
     async with runtime() as made:
 
@@ -120,6 +121,7 @@ async def test_handles_of_runs_started_inside_can_be_awaited_later() -> None:
     assert result.status is RunStatus.COMPLETED
 
 
+@pytest.mark.sweep
 async def test_guards_callbacks_and_adapters_may_await_a_run() -> None:
     asked: list[str] = []
 
@@ -197,6 +199,7 @@ async def test_two_runs_that_would_wait_for_each_others_sessions_do_not() -> Non
     assert sorted(map(len, runs)) == [1, 2]  # one was refused, the other had its turn
 
 
+@pytest.mark.sweep
 async def test_a_run_in_front_of_a_nested_one_does_not_wait_for_the_place_of_the_outer() -> None:
     async with runtime() as made:
         before: list[RunHandle[Any]] = []
@@ -302,6 +305,7 @@ async def test_a_run_that_is_being_opened_when_the_outer_one_is_cancelled_never_
     assert said == ["ask hang", "hello"]
 
 
+@pytest.mark.sweep
 async def test_a_run_that_outlasts_the_outer_one_has_its_place() -> None:
     inner: list[RunHandle[Any]] = []
     async with runtime() as made:
@@ -318,6 +322,7 @@ async def test_a_run_that_outlasts_the_outer_one_has_its_place() -> None:
     assert outer.status is RunStatus.COMPLETED
 
 
+@pytest.mark.sweep
 async def test_what_has_inherited_the_variables_of_an_ended_run_is_outside() -> None:
     go, done = asyncio.Event(), list[asyncio.Task[Any]]()
     async with runtime() as made:
@@ -382,6 +387,7 @@ async def test_each_session_pays_for_its_own_runs() -> None:
     assert [use.spent["requests"] for use in second] == [1]
 
 
+@pytest.mark.sweep
 async def test_time_that_a_person_takes_in_a_nested_run_is_not_the_outer_runs() -> None:
     async def allow(request: PermissionRequest) -> PermissionDecision:
         await asyncio.sleep(3.2)
@@ -472,6 +478,7 @@ async def test_the_spans_of_a_nested_run_are_below_the_call_that_started_it() ->
     assert below == ["invoke_agent main"]
 
 
+@pytest.mark.sweep
 async def test_runtimes_may_be_nested_in_each_other() -> None:
     refused: list[AgentCoreError] = []
     async with runtime() as first, runtime() as second:
@@ -509,6 +516,7 @@ async def test_an_answer_given_inside_a_run_lets_the_other_run_continue() -> Non
     assert result.status is RunStatus.COMPLETED
 
 
+@pytest.mark.sweep
 async def test_a_nested_run_that_waits_for_an_answer_goes_on_without_a_place() -> None:
     @tool(name="write")
     def write(text: str) -> str:

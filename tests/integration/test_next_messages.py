@@ -258,6 +258,7 @@ async def test_two_processes_that_write_at_the_same_time_lose_and_repeat_nothing
         assert len(page.nodes) == len(path), "a message is on another branch"
 
 
+@pytest.mark.sweep
 async def test_a_runtime_that_is_closed_leaves_the_session_to_others(
     here: Here, peer: Peer
 ) -> None:

@@ -149,6 +149,7 @@ MANY = 50
 ROUNDS = 20 if is_whole() else 6
 
 
+@pytest.mark.sweep
 @pytest.mark.timeout(120)  # a thousand runs
 async def test_fifty_children_at_once_leave_nothing_behind(home: Home, project: Path) -> None:
     limits = (
@@ -278,6 +279,7 @@ async def finished(made: Any, text: str) -> Any:
     return await made.replay_run(handle.run_id)
 
 
+@pytest.mark.sweep
 async def test_claims_of_a_dead_process_come_back_when_their_lease_has_ended(
     home: Home, project: Path
 ) -> None:

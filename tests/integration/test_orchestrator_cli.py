@@ -141,6 +141,7 @@ def test_a_task_is_shown_as_a_tree(home: Home, project: Path) -> None:
     ]
 
 
+@pytest.mark.sweep
 def test_a_task_is_shown_as_json(home: Home, project: Path) -> None:
     led(home, project)
     done = soong(home, project, "tasks", "show", "--json", "t1")
@@ -150,6 +151,7 @@ def test_a_task_is_shown_as_json(home: Home, project: Path) -> None:
     assert [each["status"] for each in shown["steps"]] == ["completed", "ready"]
 
 
+@pytest.mark.sweep
 def test_a_task_is_shown_in_ascii_where_nothing_else_can_be(home: Home, project: Path) -> None:
     led(home, project)
     done = soong(home, project, "tasks", "show", "t1", PYTHONIOENCODING="ascii")
@@ -206,6 +208,7 @@ def test_tasks_are_listed(home: Home, project: Path) -> None:
     assert soong(home, project, "tasks", "list", "--session-id", "s2").stdout == ""
 
 
+@pytest.mark.sweep
 def test_a_log_that_cannot_be_read_is_named(home: Home, project: Path) -> None:
     led(home, project)
     log = project / ".soong-agent" / "tasks" / "s1" / "wall.wal.jsonl"
@@ -216,6 +219,7 @@ def test_a_log_that_cannot_be_read_is_named(home: Home, project: Path) -> None:
         assert "wall.wal.jsonl" in done.stderr
 
 
+@pytest.mark.sweep
 def test_tasks_are_shown_without_a_configuration(home: Home, project: Path) -> None:
     led(home, project)
     (home.path / "config.toml").unlink()

@@ -81,6 +81,7 @@ def test_a_large_paste_is_not_the_users_own_words(home: Home, project: Path) -> 
     assert "push" not in listed
 
 
+@pytest.mark.sweep
 async def test_the_picture_of_a_turn_that_is_cut_stays_in_view(home: Home, project: Path) -> None:
     (project / "a.txt").write_text("line of text\n" * 300, encoding="utf-8")
 

@@ -392,6 +392,7 @@ async def test_a_file_that_was_broken_meanwhile_is_left_as_it_is(
     assert "the rule was not saved" in caplog.text
 
 
+@pytest.mark.sweep
 async def test_a_file_of_rules_that_is_a_link_stays_one(
     home: Home, project: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

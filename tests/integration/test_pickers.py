@@ -54,6 +54,7 @@ def test_a_session_is_found_by_its_title_and_continued(home: Home, project: Path
     assert "**An**" not in scene.text
 
 
+@pytest.mark.sweep
 def test_a_list_that_is_left_changes_nothing_and_a_deleted_session_is_named(
     home: Home, project: Path
 ) -> None:
@@ -99,6 +100,7 @@ def test_a_model_is_chosen_while_a_run_works_and_its_question_is_answered(
         assert server.requests[-1].body["model"] == "served"
 
 
+@pytest.mark.sweep
 def test_a_terminal_that_draws_nothing_lists_numbers(home: Home, project: Path) -> None:
     hold(home, project, "fix the lamp", "paint the wall", "sweep the floor")
     with ModelServer.in_thread(["The answer."]) as server:

@@ -10,6 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.sweep
 @pytest.mark.timeout(90)
 def test_the_picture_of_a_run_is_made_by_a_real_run(tmp_path: Path) -> None:
     picture = tmp_path / "terminal.svg"

@@ -159,6 +159,7 @@ async def test_a_model_call_can_be_changed_repeated_and_answered_without_the_mod
         assert len(runtime.script.requests) == 2
 
 
+@pytest.mark.sweep
 async def test_streams_that_an_extension_leaves_open_are_closed() -> None:
     class Adapter(ScriptedProvider):
         closed = 0
@@ -468,6 +469,7 @@ async def test_an_extension_can_stop_the_run_at_every_point(point: str) -> None:
     assert failed.value.details["reason"] == "enough"
 
 
+@pytest.mark.sweep
 @together("point", AT_CALLS)
 async def test_no_later_call_of_a_reply_is_made_once_an_extension_has_stopped_the_run(
     point: str,

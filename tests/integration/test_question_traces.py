@@ -14,7 +14,7 @@ from chats import BACKSPACE, CTRL_C, CTRL_D, ENTER, ESCAPE, LEFT, READY, convers
 from isolation import Home
 from mcp_bench import SERVERS
 from model_server import ModelServer
-from sweeps import kept, paired
+from sweeps import kept, paired, sampled
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -29,9 +29,12 @@ def rows(text: str, start: str) -> list[str]:
 
 @pytest.mark.parametrize(
     ("command", "answer"),
-    paired(
-        [("chat", "write"), ("run", "write")],
-        [("y", "allowed once"), ("n", "denied"), ("a", "allowed for the session")],
+    sampled(
+        paired(
+            [("chat", "write"), ("run", "write")],
+            [("y", "allowed once"), ("n", "denied"), ("a", "allowed for the session")],
+        ),
+        keep=2,
     ),
     ids=lambda each: each[0],
 )
@@ -51,6 +54,7 @@ def test_an_answered_question_leaves_one_line(
     assert ("1 + new" in scene.text) is (key != "n")
 
 
+@pytest.mark.sweep
 def test_looking_at_all_of_a_question_leaves_one_line_too(home: Home, project: Path) -> None:
     with ModelServer.in_thread([WRITES, "Written."]) as server:
         keys = [
@@ -83,6 +87,7 @@ def test_a_question_that_is_taller_than_the_window_loses_its_keys(
     assert len(rows(scene.text, "y once")) == 1  # of the question that has scrolled off
 
 
+@pytest.mark.sweep
 def test_a_line_that_is_typed_meanwhile_asks_once(home: Home, project: Path) -> None:
     with open_chat(home, project, replies=[Pauses(seconds=1.0), WRITES, "Done.", "2."]) as chat:
         chat.type(f"write{ENTER}", shows="> write")
@@ -120,6 +125,7 @@ def test_escape_at_the_reason_goes_back_to_the_question(home: Home, project: Pat
     assert "cancel" not in scene.text
 
 
+@pytest.mark.sweep
 def test_a_reason_that_wraps_is_erased_across_its_rows(home: Home, project: Path) -> None:
     with open_chat(home, project, replies=[WRITES, "Understood."], columns=40) as chat:
         chat.type(f"write{ENTER}", shows="? help > ")
@@ -181,6 +187,7 @@ def test_escape_in_a_form_goes_back_one_field(home: Home, project: Path) -> None
     assert rows(scene.text, "MCP server") == [asked]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "fields", kept([FIELDS, {}], FIELDS), ids=kept(["form", "consent"], "form")
 )
@@ -200,6 +207,7 @@ def test_escape_at_the_first_step_answers_nothing_and_ends_no_run(
     assert "cancelled" not in scene.text
 
 
+@pytest.mark.sweep
 def test_the_line_that_says_that_a_question_waits_goes_away(home: Home, project: Path) -> None:
     with ModelServer.in_thread([Pauses(seconds=1.0), WRITES, "Written."]) as server:
         keys = [

@@ -115,6 +115,7 @@ def _text(run: RunRecord) -> str:
     return "".join(block.text for block in run.prompt.content if block.type == "text")
 
 
+@pytest.mark.sweep
 async def test_a_queue_survives_several_dead_owners_and_a_runtime_that_only_looks(
     home: Home, project: Path
 ) -> None:
@@ -158,6 +159,7 @@ async def _replay(home: Home, project: Path) -> Any:
         return await made.replay_session("s1")
 
 
+@pytest.mark.sweep
 async def test_a_runtime_that_is_closed_cancels_what_it_took_over(
     home: Home, project: Path
 ) -> None:
@@ -407,6 +409,7 @@ async def test_a_session_that_is_moved_works_in_its_new_folder_from_then_on(
             await made.start("back", session_id="s1")
 
 
+@pytest.mark.sweep
 async def test_a_folder_is_known_by_where_it_is_and_not_by_its_name(
     home: Home, project: Path, elsewhere: Path
 ) -> None:

@@ -135,6 +135,7 @@ def test_showing_creates_no_home(
             assert not missing.exists(), words
 
 
+@pytest.mark.sweep
 async def test_what_is_still_in_the_log_is_shown_without_touching_it(
     home: Home, project: Path, tmp_path: Path
 ) -> None:

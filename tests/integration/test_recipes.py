@@ -48,6 +48,7 @@ def read_invoice(asked: Received) -> Reply:
     return Says(text=json.dumps(values))
 
 
+@pytest.mark.sweep
 def test_a_hundred_files_are_read_and_the_bad_ones_named(home: Home, project: Path) -> None:
     folder = project / "invoices"
     folder.mkdir()
@@ -219,6 +220,7 @@ async def test_a_question_is_put_to_the_user_over_http(
     assert seen[-1][2]["result"] == expected
 
 
+@pytest.mark.sweep
 async def test_a_reconnect_loses_nothing_also_when_the_server_was_started_anew(
     home: Home, project: Path
 ) -> None:
@@ -271,6 +273,7 @@ async def test_a_run_is_cancelled_while_it_asks(home: Home, project: Path) -> No
             assert kinds[-1] == "run_cancelled"
 
 
+@pytest.mark.sweep
 async def test_a_question_ends_with_its_server_and_the_session_goes_on(
     home: Home, project: Path
 ) -> None:

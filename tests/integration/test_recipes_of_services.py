@@ -109,6 +109,7 @@ async def shown(client: ClientSession, run_id: str) -> AsyncGenerator[tuple[str,
                 yield kind, json.loads(value)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("stop", kept([signal.SIGTERM, signal.SIGINT], signal.SIGTERM))
 async def test_a_service_that_is_stopped_ends_its_streams_and_the_next_one_continues(
     home: Home, project: Path, stop: signal.Signals

@@ -119,6 +119,7 @@ def test_a_killed_process_is_told_in_a_sentence(home: Home, project: Path) -> No
     assert not CODES.search(story + after)
 
 
+@pytest.mark.sweep
 def test_what_has_failed_is_told_once_and_in_a_sentence(home: Home, project: Path) -> None:
     home.write("mcp.json", '{"mcpServers": {"gone": {"command": "/nonexistent/server"}}}')
     home.write(

@@ -91,6 +91,7 @@ async def test_a_session_outlives_refusals_without_words(
             assert built[-1].payload["budget"]["window"] == 200_000
 
 
+@pytest.mark.sweep
 async def test_words_without_a_number_lower_the_window_as_well(home: Home, project: Path) -> None:
     words = orjson.dumps({"error": {"message": "Input is too long for requested model."}})
     service = Service(60_000, 400, words)

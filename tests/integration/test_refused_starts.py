@@ -257,6 +257,7 @@ def listed(home: Home, project: Path) -> list[str]:
     return [json.loads(line)["session_id"] for line in done.stdout.splitlines()]
 
 
+@pytest.mark.sweep
 def test_continue_without_an_answer_says_so(home: Home, project: Path) -> None:
     with ModelServer.in_thread([Fails(message="broken")]) as server:
         configure(home, server)
@@ -284,6 +285,7 @@ def test_chat_without_the_models_key_stores_nothing_and_keeps_the_message(
         assert listed(home, project) == []
 
 
+@pytest.mark.sweep
 def test_an_editor_without_the_models_key_stores_nothing(home: Home, project: Path) -> None:
     with ModelServer.in_thread([]) as server:
         configure(home, server, key="NO_SUCH_KEY")

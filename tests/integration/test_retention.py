@@ -147,6 +147,7 @@ async def test_a_start_deletes_once_a_day_what_the_settings_no_longer_keep(
         assert await ids_of(made) == {"older", "new"}  # not twice a day
 
 
+@pytest.mark.sweep
 async def test_a_clock_that_may_be_wrong_deletes_nothing_until_a_later_start(
     home: Home, project: Path
 ) -> None:
@@ -161,6 +162,7 @@ async def test_a_clock_that_may_be_wrong_deletes_nothing_until_a_later_start(
         assert await ids_of(made) == set()
 
 
+@pytest.mark.sweep
 async def test_a_tenant_deletes_its_own_sessions_in_postgres(
     home: Home, project: Path, database_url: str
 ) -> None:
@@ -228,6 +230,7 @@ def test_the_command_lists_asks_and_deletes(home: Home, project: Path) -> None:
     assert json.loads(soong(home, project, "list", "--json").stdout)["session_id"] == "new"
 
 
+@pytest.mark.sweep
 async def test_the_space_of_sessions_and_projects_is_measured(home: Home, project: Path) -> None:
     config = f'{KEPT}\n[workspace]\nsnapshots = "turn"\n'
     (project / "shared.txt").write_text("both have this " * 2000)

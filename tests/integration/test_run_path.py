@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from sweeps import kept
+
 SCRIPT = Path(__file__).parents[2] / "bench" / "run_path.py"
 MOST_MODULES = 77
 """Three of them look for instructions and memories, in place where that takes no time.
@@ -51,11 +53,14 @@ FOR_OTHERS = (
 
 @pytest.mark.parametrize(
     ("options", "most"),
-    [
+    kept(
+        [
+            ([], (MOST_MODULES, MOST_FUNCTIONS, MOST_FRAMES, MOST_CALLS)),
+            (["--toolkit"], (67, 461, 12, 1_235)),  # less than the runtime, which stores the run
+        ],
         ([], (MOST_MODULES, MOST_FUNCTIONS, MOST_FRAMES, MOST_CALLS)),
-        (["--toolkit"], (67, 461, 12, 1_235)),  # less than the runtime, which stores the run
-    ],
-    ids=["runtime", "toolkit"],
+    ),
+    ids=kept(["runtime", "toolkit"], "runtime"),
 )
 def test_a_run_of_two_turns_enters_few_functions_and_few_frames(
     options: list[str], most: tuple[int, ...]

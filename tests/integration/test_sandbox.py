@@ -254,6 +254,7 @@ async def test_what_is_read_can_be_limited(home: Home, project: Path, outside: P
     assert answer["stdout"] == "opens3cret"
 
 
+@pytest.mark.sweep
 async def test_folders_to_write_to_take_the_place_of_the_project(
     home: Home, project: Path, outside: Path
 ) -> None:
@@ -432,6 +433,7 @@ def test_a_guard_that_may_not_run_lets_nothing_pass(home: Home, project: Path) -
     assert "code.read_file a.txt failed" in done.stderr
 
 
+@pytest.mark.sweep
 async def test_a_project_without_a_repository_gets_no_hooks_from_a_command(
     home: Home, project: Path
 ) -> None:
@@ -440,6 +442,7 @@ async def test_a_project_without_a_repository_gets_no_hooks_from_a_command(
     assert list(project.iterdir()) == []
 
 
+@pytest.mark.sweep
 async def test_what_a_repository_runs_by_its_settings_stays_as_it_is(
     home: Home, project: Path
 ) -> None:
@@ -461,6 +464,7 @@ async def test_what_a_repository_runs_by_its_settings_stays_as_it_is(
     assert {path.suffix for path in after} <= {".disabled"}
 
 
+@pytest.mark.sweep
 async def test_what_leads_git_to_other_hooks_and_settings_stays_as_it_is(
     home: Home, project: Path, outside: Path
 ) -> None:
@@ -502,6 +506,7 @@ async def test_what_leads_git_to_other_hooks_and_settings_stays_as_it_is(
     assert any(f"{project}/apart/hooks/update" in one for one in answer["disabled_repositories"])
 
 
+@pytest.mark.sweep
 async def test_a_repository_that_is_written_to_beside_the_project_keeps_its_hooks(
     home: Home, project: Path, outside: Path
 ) -> None:
@@ -521,6 +526,7 @@ async def test_a_repository_that_is_written_to_beside_the_project_keeps_its_hook
     assert git("-C", str(outside), "rev-parse", "tree~1") == 0
 
 
+@pytest.mark.sweep
 async def test_a_folder_that_is_written_to_stays_in_its_place_in_a_larger_one(
     home: Home, outside: Path
 ) -> None:
@@ -534,6 +540,7 @@ async def test_a_folder_that_is_written_to_stays_in_its_place_in_a_larger_one(
     assert (project / ".git" / "HEAD").exists()
 
 
+@pytest.mark.sweep
 async def test_what_was_protected_once_is_not_hidden_by_many_files(
     home: Home, project: Path
 ) -> None:
@@ -619,6 +626,7 @@ async def test_a_hook_reads_what_lies_beside_it_in_the_home(home: Home, project:
     assert "guarded" in answer["error"].message
 
 
+@pytest.mark.sweep
 async def test_many_refusals_are_counted(home: Home, project: Path, outside: Path) -> None:
     script = f"i=0; while [ $i -lt 50 ]; do touch {outside}/$i; i=$((i+1)); done"
     answer, _, _ = await run_one(home, project, sh(script))
@@ -636,6 +644,7 @@ async def test_the_environment_that_the_program_runs_from_stays_as_it_is(
     assert not (prefix / "planted").exists()
 
 
+@pytest.mark.sweep
 async def test_what_a_command_leaves_in_a_repository_does_not_end_the_call(
     home: Home, project: Path
 ) -> None:
@@ -658,6 +667,7 @@ async def test_a_cancelled_command_leaves_no_temporary_folder(home: Home, projec
     assert not (home.path / "unfinished").exists()
 
 
+@pytest.mark.sweep
 async def test_a_repository_behind_a_link_is_asked_for(home: Home, project: Path) -> None:
     init(project)
     (project / ".git" / "hooks").rename(project / "shared")
@@ -785,6 +795,7 @@ async def test_no_database_that_the_process_has_open_can_be_locked(
     assert answer["stdout"].count("refused") == len(names), answer
 
 
+@pytest.mark.sweep
 async def test_a_name_of_the_database_that_is_not_found_is_said(
     home: Home, project: Path, outside: Path
 ) -> None:
@@ -814,6 +825,7 @@ async def test_everything_else_is_read_as_before(home: Home, project: Path, outs
     assert answer["stdout"] == "outside noted skill\n", answer
 
 
+@pytest.mark.sweep
 async def test_a_hook_cannot_lock_the_database(home: Home, project: Path) -> None:
     place = home.write("hooks/lock.py", LOCKS)
     index, seen = home.path / "sessions.sqlite-shm", project / "seen.txt"

@@ -51,6 +51,7 @@ async def test_a_branch_switch_brings_every_file_of_the_branch(home: Home, branc
         assert (branches / name).read_text(encoding="utf-8") == "feature\n"
 
 
+@pytest.mark.sweep
 async def test_changes_are_stashed_and_come_back(home: Home, branches: Path) -> None:
     (branches / "cert.pem").write_text("mine\n", encoding="utf-8")
     (branches / ".env").write_text("untracked\n", encoding="utf-8")
@@ -63,6 +64,7 @@ async def test_changes_are_stashed_and_come_back(home: Home, branches: Path) -> 
     assert (branches / ".env").read_text(encoding="utf-8") == "untracked\n"
 
 
+@pytest.mark.sweep
 async def test_untracked_files_are_cleaned_away(home: Home, branches: Path) -> None:
     for name in (".env", "build/server.key", ".env.local"):
         (branches / name).parent.mkdir(exist_ok=True)
@@ -108,6 +110,7 @@ def hooked(branches: Path) -> Path:
     return branches
 
 
+@pytest.mark.sweep
 async def test_a_subfolder_gets_no_half_of_a_branch(home: Home, hooked: Path) -> None:
     refused = ("git switch feature", "git --no-pager stash -q", "git -c x.y=1 -C . merge feature")
     (hooked / "sub/a.txt").write_text("mine\n", encoding="utf-8")
@@ -121,6 +124,7 @@ async def test_a_subfolder_gets_no_half_of_a_branch(home: Home, hooked: Path) ->
     assert git(hooked, "status", "--porcelain", "--branch") == "## topic\n"
 
 
+@pytest.mark.sweep
 async def test_a_script_gets_no_half_of_a_branch(home: Home, hooked: Path) -> None:
     scripts = ("git switch feature && ls; python3 -c 1", "git switch feature")
     answers, _ = await run_all(home, hooked, *scripts, config=ON)
@@ -159,6 +163,7 @@ COMMIT = (
 )
 
 
+@pytest.mark.sweep
 async def test_a_linked_working_tree_is_committed_to(
     home: Home, project: Path, tmp_path: Path
 ) -> None:
@@ -211,6 +216,7 @@ async def test_a_folder_of_a_repository_is_committed_to(
     assert not (main / ".git/hooks/pre-commit").exists()
 
 
+@pytest.mark.sweep
 async def test_a_submodule_is_committed_to(home: Home, project: Path, tmp_path: Path) -> None:
     git(tmp_path, "init", "-q", "origin")
     git(tmp_path / "origin", "commit", "-qm", "one", "--allow-empty")
@@ -263,6 +269,7 @@ async def test_submodules_are_updated(home: Home, modules: Path) -> None:
     assert all("disabled_repositories" not in each for each in answers)
 
 
+@pytest.mark.sweep
 async def test_settings_and_hooks_of_submodules_are_put_back(home: Home, modules: Path) -> None:
     inner = modules / ".git/modules/m"
     before = (inner / "config").read_text(encoding="utf-8")
@@ -283,6 +290,7 @@ async def test_settings_and_hooks_of_submodules_are_put_back(home: Home, modules
     assert not list(modules.rglob("ran"))
 
 
+@pytest.mark.sweep
 async def test_a_submodule_whose_settings_execute_something_gets_them_back(
     home: Home, modules: Path
 ) -> None:
@@ -350,6 +358,7 @@ def wheel_of_pip() -> Path:
     pytest.skip("there is no wheel of pip (Debian: apt-get install python3-venv)")
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "protect",
     [
@@ -448,6 +457,7 @@ public class T {
 """
 
 
+@pytest.mark.sweep
 @pytest.mark.skipif(shutil.which("java") is None, reason="Java is not installed")
 async def test_java_has_a_temporary_folder(home: Home, project: Path) -> None:
     (project / "T.java").write_text(TEMPORARY, encoding="utf-8")
@@ -490,6 +500,7 @@ async def test_a_cache_that_is_listed_is_kept(home: Home, project: Path, tmp_pat
     assert (tmp_path / "cache/_cacache").is_dir()
 
 
+@pytest.mark.sweep
 @pytest.mark.skipif(shutil.which("npm") is None, reason="npm is not installed")
 async def test_a_cache_that_is_refused_is_named(home: Home, project: Path, tmp_path: Path) -> None:
     write_npm_package(project)
@@ -499,6 +510,7 @@ async def test_a_cache_that_is_refused_is_named(home: Home, project: Path, tmp_p
     assert any(each.startswith(f"{tmp_path}/cache") for each in answer["blocked_by_sandbox"])
 
 
+@pytest.mark.sweep
 async def test_a_cache_of_the_call_goes_with_it(home: Home, project: Path) -> None:
     variables = (
         *("npm_config_cache", "PIP_CACHE_DIR", "UV_CACHE_DIR", "YARN_CACHE_FOLDER"),
@@ -513,6 +525,7 @@ async def test_a_cache_of_the_call_goes_with_it(home: Home, project: Path) -> No
     assert not any(Path(place).exists() for place in places)
 
 
+@pytest.mark.sweep
 @pytest.mark.skipif(shutil.which("cargo") is None, reason="Cargo is not installed")
 async def test_cargo_needs_its_cache_to_be_listed(
     home: Home, project: Path, tmp_path: Path
@@ -584,6 +597,7 @@ async def test_a_folder_that_a_script_enters_is_where_its_paths_start(
     assert asked == []
 
 
+@pytest.mark.sweep
 async def test_a_refused_network_is_told_whatever_ends_the_pipe(home: Home, project: Path) -> None:
     pip = f"{sys.executable} {wheel_of_pip()}/pip"  # as an environment may be without it
     install = f"{pip} install --disable-pip-version-check nosuchproject"
@@ -600,6 +614,7 @@ async def test_a_refused_network_is_told_whatever_ends_the_pipe(home: Home, proj
     assert told == [["the network"]] * 3 + [None] * 2, answers
 
 
+@pytest.mark.sweep
 async def test_a_silent_failure_without_the_network_is_told(home: Home, project: Path) -> None:
     curl = "curl -s --max-time 5 https://example.org/x"
     scripts = (curl, f"{curl} | cat", f"{curl} -o page", "false", "curl --no-such-option", "true")
@@ -622,6 +637,7 @@ async def test_a_silent_failure_without_the_network_is_told(home: Home, project:
     assert all("no_network" not in each for each in answers[-2:]), answers
 
 
+@pytest.mark.sweep
 async def test_a_push_to_a_repository_elsewhere_names_it(
     home: Home, branches: Path, tmp_path: Path
 ) -> None:

@@ -196,6 +196,7 @@ def test_explanations_and_lists_show_the_rule(home: Home, files: Path) -> None:
     assert json.loads(explained)["decision"] == "allow"
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("call", "key", "only"),
     kept(
@@ -243,6 +244,7 @@ def test_a_rule_is_added_only_by_its_key(home: Home, files: Path) -> None:
     ]
 
 
+@pytest.mark.sweep
 def test_a_tool_of_a_server_shows_its_arguments_and_can_be_allowed_always(
     home: Home, files: Path, tmp_path: Path
 ) -> None:
@@ -269,6 +271,7 @@ def test_a_tool_of_a_server_shows_its_arguments_and_can_be_allowed_always(
     assert saved(home).splitlines()[1:] == ['decision = "allow"', 'tool = "mcp.shop.echo"']
 
 
+@pytest.mark.sweep
 def test_a_setting_takes_the_offer_away(home: Home, files: Path) -> None:
     with ModelServer.in_thread([command("cat", "a.txt"), "all done"]) as server:
         configured(home, server, "save_rules = false")
@@ -286,6 +289,7 @@ def test_a_setting_takes_the_offer_away(home: Home, files: Path) -> None:
     assert saved(home) == ""
 
 
+@pytest.mark.sweep
 def test_a_run_without_a_terminal_offers_no_rule_unless_the_settings_do(
     home: Home, files: Path
 ) -> None:
@@ -347,6 +351,7 @@ def test_an_editor_offers_the_rules_of_the_settings(home: Home, files: Path, dec
         assert 'command = ["cat", "a.txt"]' in saved(home)
 
 
+@pytest.mark.sweep
 def test_whoever_attaches_can_save_the_rule(home: Home, files: Path, tmp_path: Path) -> None:
     with ModelServer.in_thread([command("ls"), "all done"]) as server:
         configured(home, server, 'unattended = "wait"\nsave_rules = true')
@@ -370,6 +375,7 @@ def test_whoever_attaches_can_save_the_rule(home: Home, files: Path, tmp_path: P
     assert saved(home) == rule(files, "reads")
 
 
+@pytest.mark.sweep
 async def test_the_answer_counts_where_the_rule_cannot_be_written(
     home: Home, files: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -185,6 +185,7 @@ def test_deleting_asks_on_a_terminal_and_needs_yes_elsewhere(home: Home, project
     assert soong(home, project, "list").stdout == ""
 
 
+@pytest.mark.sweep
 def test_a_fork_without_a_folder_stands_beside_the_project(home: Home, project: Path) -> None:
     asyncio.run(a_story(home, project))
     tree = soong(home, project, "tree", "18aa").stdout
@@ -203,6 +204,7 @@ def test_a_fork_without_a_folder_stands_beside_the_project(home: Home, project: 
     assert again.stdout.split()[1] == f"{project}-fork-2"
 
 
+@pytest.mark.sweep
 def test_a_prefix_that_several_have_names_them_and_changes_nothing(
     home: Home, project: Path
 ) -> None:
@@ -215,6 +217,7 @@ def test_a_prefix_that_several_have_names_them_and_changes_nothing(
     assert soong(home, project, "show", "none").returncode == 2
 
 
+@pytest.mark.sweep
 def test_beginnings_of_ids_do_for_undo_and_differences(home: Home, project: Path) -> None:
     asyncio.run(a_story(home, project))
     environ = {**os.environ, "SOONG_AGENT_HOME": str(home.path)}

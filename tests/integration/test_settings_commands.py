@@ -242,6 +242,7 @@ def test_fish_completes_commands_options_and_values(
         assert [each.split("\t")[0] for each in done.stdout.splitlines()] == [expected]
 
 
+@pytest.mark.sweep
 @pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
 def test_zsh_takes_its_script(home: Home, project: Path, tmp_path: Path) -> None:
     script = tmp_path / "completion"

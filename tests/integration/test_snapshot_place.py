@@ -39,6 +39,7 @@ async def until_asked(server: ModelServer, number: int) -> None:
         await asyncio.sleep(0.02)
 
 
+@pytest.mark.sweep
 async def test_a_dead_workers_run_goes_on_elsewhere_from_its_last_snapshot(
     machines: list[Home], project: Path, crew: Workers, tmp_path: Path
 ) -> None:

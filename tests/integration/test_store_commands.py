@@ -302,6 +302,7 @@ def shown_by(home: Home, *words: str, **environ: str) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.sweep
 @pytest.mark.timeout(120)  # whole processes, on a machine that may be busy
 def test_a_package_that_is_missing_is_named_with_its_extra(home: Home) -> None:
     home.write_config(HERE)

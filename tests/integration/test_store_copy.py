@@ -63,6 +63,7 @@ def rows_in(home: Home, database: Path) -> dict[str, Any]:
     return rows | {"artifacts": repr(rows["artifacts"]).replace(str(home.path), "<home>")}
 
 
+@pytest.mark.sweep
 @pytest.mark.timeout(120)  # whole processes, on a machine that may be busy
 async def test_a_copy_in_another_home_has_every_row_and_every_file(
     home: Home, project: Path, zoo: Path, tmp_path: Path
@@ -99,7 +100,9 @@ async def test_a_copy_in_another_home_has_every_row_and_every_file(
             assert await services.artifacts.read(artifact.artifact_id)
 
 
-@pytest.mark.parametrize(("name", "is_named"), [("sessions", False), ("monday", True)])
+@pytest.mark.parametrize(
+    ("name", "is_named"), sampled([("sessions", False), ("monday", True)], keep=1)
+)
 async def test_the_folder_of_the_contents_is_named_if_it_is_not_the_copys(
     home: Home, zoo: Path, tmp_path: Path, name: str, is_named: bool
 ) -> None:
@@ -118,6 +121,7 @@ async def test_the_folder_of_the_contents_is_named_if_it_is_not_the_copys(
     assert [*snapshots_of(folder, tmp_path / "backup" / f"{name}.sqlite")]
 
 
+@pytest.mark.sweep
 async def test_a_backup_that_cannot_be_written_is_copied(
     home: Home, project: Path, zoo: Path, tmp_path: Path
 ) -> None:
@@ -325,6 +329,7 @@ def most_memory(home: Home, *words: str, **more: str) -> int:
     return used.ru_maxrss // (2**20 if sys.platform == "darwin" else 2**10)
 
 
+@pytest.mark.sweep
 @pytest.mark.timeout(120)  # whole processes, on a machine that may be busy
 def test_the_size_of_a_session_is_no_matter_of_memory(
     home: Home, tmp_path: Path, empty_database_url: str
@@ -402,6 +407,7 @@ async def test_contents_that_are_lost_or_damaged_are_those_of_their_sessions_alo
     assert not (tmp_path / "other" / "sessions" / "story").exists()
 
 
+@pytest.mark.sweep
 async def test_snapshots_that_were_swept_are_not_missing(
     home: Home, zoo: Path, tmp_path: Path
 ) -> None:

@@ -15,6 +15,7 @@ from kgent_runs import profile
 from mcp_bench import SERVERS
 from model_server import ModelServer
 from otlp_receiver import OtlpReceiver
+from sweeps import sampled
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 CALLER = "b7ad6b7169203331"
@@ -218,6 +219,7 @@ def test_a_collector_that_refuses_or_is_not_there_costs_one_line(home: Home, pro
             assert line.startswith("warning: traces or metrics are not exported: ")
 
 
+@pytest.mark.sweep
 def test_a_collector_that_does_not_answer_is_not_waited_for(home: Home, project: Path) -> None:
     with (
         ModelServer.in_thread(["hello"]) as server,
@@ -237,11 +239,17 @@ def test_a_collector_that_does_not_answer_is_not_waited_for(home: Home, project:
 
 @pytest.mark.parametrize(
     ("variables", "words"),
-    [
-        ({"OTEL_TRACES_EXPORTER": "carrier_pigeon"}, "there is no exporter 'carrier_pigeon'"),
-        ({"OTEL_TRACES_EXPORTER": "otlp", "OTEL_BSP_MAX_QUEUE_SIZE": "-1"}, "no traces or metrics"),
-    ],
-    ids=["exporter", "queue"],
+    sampled(
+        [
+            ({"OTEL_TRACES_EXPORTER": "carrier_pigeon"}, "there is no exporter 'carrier_pigeon'"),
+            (
+                {"OTEL_TRACES_EXPORTER": "otlp", "OTEL_BSP_MAX_QUEUE_SIZE": "-1"},
+                "no traces or metrics",
+            ),
+        ],
+        keep=1,
+    ),
+    ids=sampled(["exporter", "queue"], keep=1),
 )
 def test_variables_that_cannot_be_used_are_named_and_the_run_goes_on(
     home: Home, project: Path, variables: dict[str, str], words: str
@@ -253,6 +261,7 @@ def test_variables_that_cannot_be_used_are_named_and_the_run_goes_on(
     assert "OTEL_SDK_DISABLED=true" in done.stderr
 
 
+@pytest.mark.sweep
 @pytest.mark.cold
 def test_without_the_extra_the_run_goes_on_and_says_how_to_get_it(
     home: Home, project: Path
@@ -280,6 +289,7 @@ asyncio.run(main())
     assert said[1] == "done"
 
 
+@pytest.mark.sweep
 def test_spans_on_the_console_leave_the_answer_alone(home: Home, project: Path) -> None:
     with ModelServer.in_thread(["hello"]) as server:
         done = command(home, project, server, OTEL_TRACES_EXPORTER="console")

@@ -484,6 +484,7 @@ except KeyboardInterrupt:
     assert locks(home) == []
 
 
+@pytest.mark.sweep
 def test_threads_end_their_work_after_the_main_thread(home: Home, project: Path) -> None:
     code = """
 def work(number):
@@ -571,6 +572,7 @@ def run_in_child(home: str, project: str) -> str:
     return made.run_sync("child").text
 
 
+@pytest.mark.sweep
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_process_pool_forked_beside_an_open_runtime_works(home: Home, project: Path) -> None:
     with stored(home, project) as made:

@@ -100,6 +100,7 @@ async def test_output_is_bounded_and_as_it_stands_on_a_screen(home: Home, projec
     assert ended.payload["output"].splitlines() == ["red", "100%", "end"]
 
 
+@pytest.mark.sweep
 async def test_a_flood_says_that_not_all_of_it_is_counted(home: Home, project: Path) -> None:
     _, ended = await facts_of(home, project, command("print('line\\n' * 400000)"))
     assert ended.payload["output_truncated"] is True
@@ -131,6 +132,7 @@ async def test_a_change_shows_its_diff_with_a_true_count(home: Home, project: Pa
     assert ended.payload["diff_is_whole"] is False
 
 
+@pytest.mark.sweep
 async def test_the_hidden_lines_of_a_diff_that_was_cut_before_are_counted_too(
     home: Home, project: Path
 ) -> None:

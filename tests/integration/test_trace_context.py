@@ -76,6 +76,7 @@ async def test_what_names_no_span_begins_a_trace_of_its_own(
     assert collector.named("invoke_agent main").parent_id == ""
 
 
+@pytest.mark.sweep
 async def test_a_command_of_a_run_that_is_not_recorded_gets_nothing(
     home: Home, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,6 +103,7 @@ async def test_a_hook_gets_the_span_of_the_call_it_is_about(
     assert told == [run.span_id, tool.span_id]
 
 
+@pytest.mark.sweep
 async def test_a_trace_that_is_not_sampled_is_passed_on_and_not_exported(
     home: Home, project: Path, collector: OtlpReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,6 +117,7 @@ async def test_a_trace_that_is_not_sampled_is_passed_on_and_not_exported(
     assert re.search(f"TRACEPARENT=00-{TRACE}-[0-9a-f]{{16}}-00", answer)
 
 
+@pytest.mark.sweep
 async def test_where_only_metrics_are_wanted_the_callers_span_is_passed_on(
     home: Home, project: Path, collector: OtlpReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,6 +132,7 @@ async def test_where_only_metrics_are_wanted_the_callers_span_is_passed_on(
     assert f"TRACEPARENT=00-{TRACE}-{CALLER}-01" in answer
 
 
+@pytest.mark.sweep
 async def test_calls_that_run_together_start_their_commands_with_their_own_span(
     home: Home, project: Path, collector: OtlpReceiver
 ) -> None:
@@ -260,6 +264,7 @@ async def test_a_run_that_waits_goes_on_in_the_same_trace(
     assert last.attributes["soong_agent.run.id"] == first.attributes["soong_agent.run.id"]
 
 
+@pytest.mark.sweep
 async def test_a_run_that_was_not_recorded_where_it_began_is_one_trace_from_then_on(
     home: Home, project: Path, collector: OtlpReceiver
 ) -> None:
@@ -285,6 +290,7 @@ async def test_a_run_that_was_not_recorded_where_it_began_is_one_trace_from_then
     assert len({span.trace_id for span in collector.spans}) == 1
 
 
+@pytest.mark.sweep
 async def test_a_child_that_waits_goes_on_in_the_trace_that_was_begun_without_a_caller(
     home: Home, project: Path, collector: OtlpReceiver
 ) -> None:

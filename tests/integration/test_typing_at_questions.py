@@ -90,6 +90,7 @@ def test_letters_typed_while_a_question_appears_stay_on_the_line(
     assert texts(server) == "then say why y y"
 
 
+@pytest.mark.sweep
 def test_enter_opens_a_question_and_keeps_the_draft(home: Home, project: Path) -> None:
     with (
         ModelServer.in_thread([Pauses(seconds=1.0), *WRITES]) as server,
@@ -112,6 +113,7 @@ def test_enter_opens_a_question_and_keeps_the_draft(home: Home, project: Path) -
     assert texts(server) == "half a message"
 
 
+@pytest.mark.sweep
 def test_a_text_that_goes_on_after_a_pause_answers_nothing(home: Home, project: Path) -> None:
     with (
         ModelServer.in_thread([Pauses(seconds=1.0), *WRITES]) as server,
@@ -136,6 +138,7 @@ def test_a_text_that_goes_on_after_a_pause_answers_nothing(home: Home, project: 
     assert texts(server) == "then yes"
 
 
+@pytest.mark.sweep
 def test_a_message_begun_at_an_open_question_is_no_answer(home: Home, project: Path) -> None:
     with (
         ModelServer.in_thread([*WRITES]) as server,
@@ -242,6 +245,7 @@ def test_a_question_that_another_answer_leads_to_waits_for_rest(home: Home, proj
     assert (project / "a.txt").exists()
 
 
+@pytest.mark.sweep
 def test_a_question_at_an_attached_terminal_waits_for_rest(home: Home, project: Path) -> None:
     with ModelServer.in_thread([*WRITES]) as server:
         configure(home, server)
@@ -267,6 +271,7 @@ def _text_of(file: Path) -> str:
     return file.read_text("utf-8") if file.exists() else ""
 
 
+@pytest.mark.sweep
 def test_a_question_that_waits_goes_away_with_its_run(home: Home, project: Path) -> None:
     with (
         ModelServer.in_thread([Pauses(seconds=1.0), *WRITES]) as server,
@@ -328,6 +333,7 @@ def test_a_paste_is_a_message_whatever_it_begins_with(
     assert not (project / "pwned").exists()
 
 
+@pytest.mark.sweep
 def test_the_shell_has_a_prompt_and_takes_one_line(home: Home, project: Path) -> None:
     with (
         ModelServer.in_thread([]) as server,
@@ -355,6 +361,7 @@ def test_the_shell_has_a_prompt_and_takes_one_line(home: Home, project: Path) ->
     assert not (project / "pwned").exists()
 
 
+@pytest.mark.sweep
 def test_a_line_that_the_terminal_has_cut_is_not_sent(home: Home, project: Path) -> None:
     with (
         ModelServer.in_thread(["One."]) as server,
@@ -371,6 +378,7 @@ def test_a_line_that_the_terminal_has_cut_is_not_sent(home: Home, project: Path)
     assert texts(server) == "short"
 
 
+@pytest.mark.sweep
 def test_pasted_lines_name_no_command_where_nothing_is_drawn(home: Home, project: Path) -> None:
     with (
         ModelServer.in_thread(["One.", "Two.", "Three."]) as server,

@@ -30,7 +30,7 @@ from casts import Cast
 from isolation import Home
 from judging import machine_is_ahead
 from runtimes import CONFIG, Asked, ask, runtime
-from sweeps import is_whole, kept
+from sweeps import is_whole, kept, sampled
 
 ON = f'{CONFIG}\n[workspace]\nsnapshots = "turn"\n\n[memory]\nenabled = false\n'
 
@@ -319,6 +319,7 @@ async def test_what_was_read_before_an_undo_counts_as_not_read(home: Home, proje
         assert handle.result_text == "edited again"
 
 
+@pytest.mark.sweep
 async def test_a_plain_switch_leaves_the_files_and_the_next_run_starts_from_them(
     home: Home, project: Path
 ) -> None:
@@ -388,6 +389,7 @@ async def test_snapshots_are_kept_as_long_as_the_settings_say(home: Home, projec
         assert (project / "a.txt").exists()
 
 
+@pytest.mark.sweep
 async def test_a_start_with_a_wrong_clock_keeps_sessions_and_snapshots(
     home: Home, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -410,7 +412,7 @@ async def test_a_start_with_a_wrong_clock_keeps_sessions_and_snapshots(
     assert not snapshots_in(home)
 
 
-@pytest.mark.parametrize("is_original_used", [False, True])
+@pytest.mark.parametrize("is_original_used", sampled([False, True], keep=1))
 async def test_a_fork_in_the_same_folder_keeps_snapshots_no_longer_than_its_original(
     home: Home, project: Path, is_original_used: bool
 ) -> None:
@@ -435,6 +437,7 @@ async def test_a_fork_in_the_same_folder_keeps_snapshots_no_longer_than_its_orig
         assert undone.remarks or is_original_used
 
 
+@pytest.mark.sweep
 async def test_two_sessions_take_back_their_own(home: Home, project: Path) -> None:
     script = [writes("a.txt", "a"), "first", writes("b.txt", "b"), "second"]
     made = recorded(home, project, *script)
@@ -447,6 +450,7 @@ async def test_two_sessions_take_back_their_own(home: Home, project: Path) -> No
         assert files_in(project) == {}
 
 
+@pytest.mark.sweep
 async def test_a_run_that_waited_is_taken_back_without_what_was_changed_meanwhile(
     home: Home, project: Path
 ) -> None:
@@ -490,6 +494,7 @@ async def test_another_process_waits_and_refuses_alike(home: Home, project: Path
         assert undone.deleted == ["a.txt"]
 
 
+@pytest.mark.sweep
 async def test_the_changes_of_a_programs_tool_are_taken_back(home: Home, project: Path) -> None:
     @tool(permission="write")
     async def own(context: ToolContext) -> str:
@@ -583,6 +588,7 @@ async def test_a_run_that_begins_during_an_undo_keeps_it_from_being_made(
         assert isinstance(done, AgentCoreError) is ("second" in said and "first" in said)
 
 
+@pytest.mark.sweep
 async def test_names_that_are_no_utf8_are_shown_and_restored(home: Home, project: Path) -> None:
     name = os.fsdecode(b"caf\xe9.txt")
     (project / name).write_text("before")
@@ -618,6 +624,7 @@ async def test_what_sessions_change_at_the_same_time_is_refused(home: Home, proj
         assert set(files_in(project)) == {"a.txt", "b.txt"}
 
 
+@pytest.mark.sweep
 async def test_a_fork_goes_on_without_the_session_it_comes_from(home: Home, project: Path) -> None:
     a_repository(project)
     script = [writes("a.txt", "a"), "first", writes("b.txt", "b"), "second", "third"]
@@ -733,6 +740,7 @@ async def test_what_no_snapshot_holds_is_named_and_never_destroyed(
         assert "large.bin" in undone.remarks[0]
 
 
+@pytest.mark.sweep
 async def test_the_changes_of_a_declarative_tool_are_taken_back(home: Home, project: Path) -> None:
     script = "import pathlib, sys; pathlib.Path('notes.txt').write_text(sys.argv[1])"
     described = {
@@ -825,6 +833,7 @@ async def test_a_project_that_was_moved_is_named(home: Home, project: Path) -> N
         assert files_in(project) == {}
 
 
+@pytest.mark.sweep
 async def test_a_difference_is_shown_as_text_in_any_encoding(home: Home, project: Path) -> None:
     line = "请检查这个单位是否正确。\r\n"
     (project / "a.txt").write_bytes(line.encode("gb18030"))

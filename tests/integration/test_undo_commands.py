@@ -74,6 +74,7 @@ def test_undo_and_redo_say_what_came_back(home: Home, ran: Path) -> None:
     assert soong_agent(home, ran, "redo").returncode == 2
 
 
+@pytest.mark.sweep
 def test_a_run_whose_model_was_named_on_the_command_line_is_undone(home: Home, ran: Path) -> None:
     (home.path / "config.toml").unlink()
     assert "s1" in soong_agent(home, ran, "sessions", "list").stdout
@@ -89,6 +90,7 @@ def test_a_run_whose_model_was_named_on_the_command_line_is_undone(home: Home, r
     assert "$SOONG_AGENT_MODEL" in compacted.stderr
 
 
+@pytest.mark.sweep
 def test_of_many_paths_the_first_are_shown_and_the_rest_is_counted(home: Home, ran: Path) -> None:
     (ran / "a.txt").write_text("mine\n")
     many = [wrote(f"many/{number:03}.txt", "x") for number in range(60)]
@@ -114,6 +116,7 @@ def test_changes_of_others_are_named_with_the_cure(home: Home, ran: Path) -> Non
     assert (ran / "a.txt").read_text() == "zero\n"
 
 
+@pytest.mark.sweep
 def test_many_changes_of_others_are_listed(home: Home, ran: Path) -> None:
     many = [wrote(f"{number}.txt", "x") for number in range(20)]
     together = {"type": "calls", "calls": [call for each in many for call in each["calls"]]}
@@ -126,6 +129,7 @@ def test_many_changes_of_others_are_listed(home: Home, ran: Path) -> None:
     assert refused.stderr.count("\n  changed by others: ") == 20
 
 
+@pytest.mark.sweep
 def test_only_files_that_no_setting_leaves_out_are_named(home: Home, ran: Path) -> None:
     (ran / "node_modules").mkdir()
     (ran / "node_modules" / "m.js").write_text("m")

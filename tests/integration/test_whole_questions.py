@@ -38,6 +38,7 @@ def configure(home: Home, server: ModelServer, more: str = "") -> None:
     )
 
 
+@pytest.mark.sweep
 async def test_the_request_of_a_callback_is_whole(home: Home, project: Path) -> None:
     asked = Asked("deny", "deny", "deny")
     made = runtime(home, project, [*SCRIPTS, "done"], config=CONFIG, permission_callback=asked)
@@ -97,12 +98,14 @@ def test_a_long_command_shows_its_end_and_the_whole_of_it(
     assert all(f"| {row}" in whole for row in ROWS)
 
 
+@pytest.mark.sweep
 def test_the_end_of_a_long_word_is_seen(home: Home, project: Path) -> None:
     first, whole = seen(home, project, 1, rows=30)
     assert "the-end'" in first
     assert len(re.findall("x", whole)) >= 12_000
 
 
+@pytest.mark.sweep
 def test_the_questions_of_other_processes_are_whole(home: Home, project: Path) -> None:
     with ModelServer.in_thread([SCRIPTS[0], "done"]) as server:
         configure(home, server, '[permissions]\nunattended = "park"\n')

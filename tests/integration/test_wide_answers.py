@@ -71,6 +71,7 @@ async def test_a_setting_lets_commands_that_only_read_pass(home: Home, files: Pa
     assert targets == ["touch b.txt", "cat .env", "sh -c 'cat a.txt > b.txt'"]
 
 
+@pytest.mark.sweep
 async def test_one_answer_covers_loops_and_pipes_of_readers(home: Home, files: Path) -> None:
     """Real programs run for the whole line, or nothing does."""
     lines = [
@@ -224,6 +225,7 @@ def configured(home: Home, server: ModelServer, permissions: str = "") -> None:
     )
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("what", kept(["reads", "edits"], "reads"))
 def test_an_editor_gives_the_wide_answers(home: Home, files: Path, what: str) -> None:
     with ModelServer.in_thread([*MORE[what], "done"]) as server:

@@ -61,6 +61,7 @@ async def until_asked(server: ModelServer, number: int = 1) -> None:
         await asyncio.sleep(0.02)
 
 
+@pytest.mark.sweep
 async def test_a_run_that_was_queued_before_there_was_a_worker_is_carried_out(
     home: Home, project: Path, crew: Workers
 ) -> None:
@@ -102,6 +103,7 @@ async def test_a_drained_worker_lets_its_run_end(home: Home, project: Path, crew
             assert waiting.status is RunStatus.QUEUED
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.sweep)], ids=str
 )
@@ -126,6 +128,7 @@ async def test_what_is_left_after_the_drain_goes_to_another_worker(
             assert replay.runs[0].takeovers == 0
 
 
+@pytest.mark.sweep
 @pytest.mark.timeout(90)
 async def test_a_worker_whose_database_is_silent_ends_soon_after_its_drain(
     home: Home, project: Path, crew: Workers, database_url: str
@@ -184,6 +187,7 @@ async def test_a_start_warns_as_soon_as_the_last_worker_of_its_host_is_killed(
             assert queued.is_without_worker
 
 
+@pytest.mark.sweep
 async def test_a_handle_knows_the_end_that_its_events_have_shown(
     home: Home, project: Path, crew: Workers
 ) -> None:
@@ -310,6 +314,7 @@ async def test_one_trace_goes_from_whoever_starts_a_run_through_both_of_its_work
         assert "invoke_agent main" in names
 
 
+@pytest.mark.sweep
 async def test_a_run_without_a_callers_span_stays_one_trace_through_its_workers(
     home: Home, project: Path, crew: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -333,6 +338,7 @@ async def test_a_run_without_a_callers_span_stays_one_trace_through_its_workers(
     assert [span.name for span in collector.roots()] == ["invoke_agent main"]
 
 
+@pytest.mark.sweep
 async def test_a_worker_continues_with_the_arguments_of_the_answer_and_its_own_tools(
     home: Home, project: Path, crew: Workers
 ) -> None:
@@ -361,6 +367,7 @@ async def test_a_worker_continues_with_the_arguments_of_the_answer_and_its_own_t
         assert json.loads(call["function"]["arguments"]) == changed
 
 
+@pytest.mark.sweep
 async def test_a_run_that_is_taken_over_stays_in_the_trace_that_its_dead_worker_began(
     home: Home, project: Path, crew: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -444,6 +451,7 @@ async def test_a_paused_workers_command_ends_with_its_lease(
             assert len(server.requests) == 2
 
 
+@pytest.mark.sweep
 async def test_another_machine_takes_a_run_over_when_the_lease_is_over(
     home: Home, project: Path, crew: Workers
 ) -> None:
@@ -469,6 +477,7 @@ async def test_another_machine_takes_a_run_over_when_the_lease_is_over(
             assert await runtime.queue() == []
 
 
+@pytest.mark.sweep
 async def test_runs_that_end_and_go_on_are_never_taken_for_lost(
     home: Home, project: Path, crew: Workers
 ) -> None:
@@ -492,6 +501,7 @@ async def test_runs_that_end_and_go_on_are_never_taken_for_lost(
         assert len(server.requests) == 4
 
 
+@pytest.mark.sweep
 async def test_a_worker_that_was_given_up_keeps_the_run_that_it_still_has(
     home: Home, project: Path, crew: Workers, database_url: str
 ) -> None:

@@ -167,6 +167,7 @@ async def test_the_health_of_a_worker_says_whether_it_takes_runs(
             assert (status, json.loads(text)["status"]) == (503, "draining")
 
 
+@pytest.mark.sweep
 async def test_idle_clients_of_the_metrics_stop_neither_runs_nor_the_drain(
     home: Home, project: Path, crew: Workers
 ) -> None:
@@ -260,6 +261,7 @@ async def test_runs_that_no_live_worker_takes_are_named_with_what_to_start(
             assert told == [first]
 
 
+@pytest.mark.sweep
 async def test_a_run_whose_worker_has_died_is_without_one_if_no_other_takes_it(
     home: Home, project: Path, crew: Workers
 ) -> None:
@@ -277,6 +279,7 @@ async def test_a_run_whose_worker_has_died_is_without_one_if_no_other_takes_it(
             assert not run.is_without_worker
 
 
+@pytest.mark.sweep
 async def test_a_worker_that_drains_is_listed_so_at_once(
     home: Home, project: Path, crew: Workers
 ) -> None:
@@ -341,6 +344,7 @@ class Noting(Extension):
         self.messages.append(message)
 
 
+@pytest.mark.sweep
 async def test_a_program_gives_its_workers_extensions(
     home: Home, project: Path, crew: Workers
 ) -> None:

@@ -240,6 +240,7 @@ async def test_undo_redo_diff_and_forks_work_from_any_machine(
     assert files_in(one.folder()) == changed | {"seen": b"changed\n"}
 
 
+@pytest.mark.sweep
 async def test_a_fork_without_a_folder_has_files_of_its_own(
     machines: Callable[[str], Machine], project: Path
 ) -> None:
@@ -256,6 +257,7 @@ async def test_a_fork_without_a_folder_has_files_of_its_own(
     assert (one.folder(fork) / "seen").read_bytes() == b"first\n"
 
 
+@pytest.mark.sweep
 async def test_a_fork_into_a_folder_is_undone_on_a_machine_that_never_had_the_session(
     machines: Callable[[str], Machine], project: Path, tmp_path: Path
 ) -> None:
@@ -277,6 +279,7 @@ async def test_a_fork_into_a_folder_is_undone_on_a_machine_that_never_had_the_se
         assert files_in(tmp_path / "copy") == begun
 
 
+@pytest.mark.sweep
 async def test_a_folder_that_is_in_use_is_neither_made_again_nor_removed(
     machines: Callable[[str], Machine], project: Path
 ) -> None:
@@ -371,6 +374,7 @@ async def test_a_result_that_cannot_be_recorded_fails_the_run(
     assert "max_files" in done.outcome.error.message
 
 
+@pytest.mark.sweep
 async def test_what_git_tracks_or_was_not_too_large_for_the_caller_comes_back(
     machines: Callable[[str], Machine], project: Path, tmp_path: Path
 ) -> None:
@@ -413,6 +417,7 @@ async def test_the_folder_of_a_session_is_for_its_runs_alone(
     assert not (folder / "b.txt").exists()
 
 
+@pytest.mark.sweep
 async def test_sessions_are_refused_at_another_place_than_their_files_are(
     machines: Callable[[str], Machine], project: Path
 ) -> None:
@@ -500,6 +505,7 @@ async def test_a_copied_session_has_its_files_on_every_machine_of_the_other_data
         assert [each.status for each in history.runs] == [RunStatus.COMPLETED] * 4
 
 
+@pytest.mark.sweep
 async def test_a_process_of_one_tenant_keeps_the_snapshots_of_others(
     machines: Callable[[str], Machine], project: Path
 ) -> None:

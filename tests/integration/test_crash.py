@@ -18,7 +18,7 @@ from agent_core.types import ModelMessage
 from isolation import Home
 from loop_parts import spoken
 from runtimes import CONFIG, ask, runtime
-from sweeps import sampled
+from sweeps import is_whole, sampled
 
 VICTIM = """
 import asyncio, os, sys
@@ -143,6 +143,7 @@ async def test_a_call_interrupted_by_a_kill_is_answered_with_an_unknown_effect(
 async def test_twenty_processes_start_sessions_in_one_database_at_once(
     home: Home, project: Path
 ) -> None:
+    count = 20 if is_whole() else 6
     home.write_config(CONFIG)
     script = home.write(
         "one.py",
@@ -157,11 +158,11 @@ async def test_twenty_processes_start_sessions_in_one_database_at_once(
         out, err = await process.communicate()
         return process.returncode or 0, out + err
 
-    done = await asyncio.gather(*(start() for _ in range(20)))
+    done = await asyncio.gather(*(start() for _ in range(count)))
     assert [output for code, output in done if code] == []
     async with runtime(home, project) as made:
         sessions = await made.list_sessions()
-    assert len(sessions) == 20
+    assert len(sessions) == count
     assert {session.owner for session in sessions} == {None}
 
 

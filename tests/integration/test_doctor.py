@@ -372,7 +372,7 @@ def test_what_a_run_cannot_write_is_blamed(home: Home, project: Path, examine: E
     asyncio.run(a_used_home(home, project))
     (home.path / "sessions.sqlite-wal").touch(mode=0o600)
     assert examine()[0] == 0
-    for name in BLAMED:
+    for name in sampled(BLAMED, keep=3):
         path = next(home.path.glob(name)) if name != "." else home.path
         mode = path.stat().st_mode
         path.chmod(mode & ~0o222)

@@ -107,7 +107,7 @@ CHANGES: dict[str, tuple[bytes | None, Calls]] = {
 
 @pytest.mark.timeout(180)
 def test_a_diff_turns_the_text_before_into_the_text_after(home: Home, project: Path) -> None:
-    chosen = sampled(CHANGES, keep=12)
+    chosen = sampled(CHANGES, keep=4)
     script = [reply for name in chosen for reply in (CHANGES[name][1], "done")]
     with ModelServer.in_thread(script) as server, Editor(configured(home, server)) as it:
         for name in chosen:

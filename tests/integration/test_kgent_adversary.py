@@ -428,7 +428,9 @@ def test_the_table_has_every_attack_and_every_attack_is_tried() -> None:
 
 @together(
     ("row", "number"),
-    [(row, number) for row, found in AFTER.items() for number in range(len(found))],
+    sampled(
+        [(row, number) for row, found in AFTER.items() for number in range(len(found))], keep=12
+    ),
 )
 def test_what_notices_a_change_of_a_finished_run(
     tmp_path: Path, original: RunResult, row: str, number: int
@@ -445,7 +447,9 @@ def test_what_notices_a_change_of_a_finished_run(
 
 @together(
     ("row", "number"),
-    [(row, number) for row, found in CHAIN.items() for number in range(len(found))],
+    sampled(
+        [(row, number) for row, found in CHAIN.items() for number in range(len(found))], keep=5
+    ),
 )
 def test_what_notices_a_change_of_the_attempts(
     tmp_path: Path, revised: RunResult, row: str, number: int

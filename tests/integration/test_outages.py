@@ -36,7 +36,6 @@ async def next_beat(url: str, after: float) -> float:
     return found
 
 
-@pytest.mark.sweep
 async def test_a_new_worker_leaves_runs_to_those_that_were_cut_off(
     home: Home, project: Path, database_url: str, shared_postgres: Server
 ) -> None:
@@ -76,6 +75,7 @@ async def test_a_new_worker_leaves_runs_to_those_that_were_cut_off(
             assert "continues" in new.text, "this time it has stayed away"
 
 
+@pytest.mark.sweep
 async def test_a_process_that_could_not_say_that_it_lives_gets_the_time_for_it(
     home: Home, database_url: str, shared_postgres: Server
 ) -> None:

@@ -91,7 +91,6 @@ def start(home: Home, database_url: str, project: Path) -> Iterator[Callable[...
         end_process(waiting.process)
 
 
-@pytest.mark.sweep
 async def test_run_says_which_run_it_waits_for_and_who_carries_that_out(
     home: Home, project: Path, crew: Workers, start: Callable[..., Waiting]
 ) -> None:
@@ -123,6 +122,7 @@ async def test_run_says_which_run_it_waits_for_and_who_carries_that_out(
     assert WAITS not in events.read_text()
 
 
+@pytest.mark.sweep
 async def test_a_program_says_that_what_is_before_its_run_waits_itself(
     home: Home, project: Path, crew: Workers, start: Callable[..., Waiting]
 ) -> None:

@@ -343,6 +343,7 @@ async def test_the_page_streams_asks_and_survives_being_loaded_again(
             await page.until("document.querySelector('.run_cancelled')")
 
 
+@pytest.mark.sweep
 async def test_a_service_without_async_answers_many_at_once(home: Home, project: Path) -> None:
     command = ["-m", "flask", "--app", str(RECIPES / "flask_service.py"), "run", "--port", "0"]
 

@@ -393,10 +393,13 @@ def on_old_kernel(home: Home, *argv: str, answers: str = "") -> subprocess.Compl
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the filter is for x86-64")
 @pytest.mark.parametrize(
     ("settings", "runs"),
-    [
-        ('mode = "auto"\nask_inside = false', True),
+    kept(
+        [
+            ('mode = "auto"\nask_inside = false', True),
+            ('mode = "required"', False),
+        ],
         ('mode = "required"', False),
-    ],
+    ),
 )
 def test_what_cannot_be_kept_is_said_or_refused(
     home: Home, project: Path, settings: str, runs: bool

@@ -385,7 +385,7 @@ async def test_many_pictures_by_artifact_are_no_more_than_references(
 
 @pytest.mark.timeout(90)  # many megabytes of pictures
 async def test_the_pictures_of_one_result_are_bounded_together(home: Home, project: Path) -> None:
-    pictures = [image(picture(3_000_000 + n)) for n in range(8)]
+    pictures = [image(picture(3_000_000 + n)) for n in range(5)]
     shown, files, _ = await pictured(home, project, *pictures)
     assert [block for block in shown if isinstance(block, ImageBlock)] == pictures[:3]
     surplus = json.loads(files[-1])
@@ -396,7 +396,7 @@ async def test_the_pictures_of_one_result_are_bounded_together(home: Home, proje
 async def test_older_pictures_give_way_before_a_request_is_too_large(
     home: Home, project: Path
 ) -> None:
-    turns = 6
+    turns = 4
 
     async def handler(arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         shown = [image(picture(3_000_000 + n)) for n in range(2)]

@@ -14,7 +14,7 @@ from agent_core.providers.scripted import Calls, Says, ScriptedCall, calls
 from agent_core.types import Usage
 from isolation import Home
 from model_server import ModelServer, Reply
-from sweeps import sampled
+from sweeps import kept, sampled
 from tables import together
 
 pytestmark = pytest.mark.timeout(120)
@@ -163,7 +163,7 @@ def test_a_conversation_continues_when_the_program_is_started_again(
     assert [path.name for path in project.iterdir()] == [kept]
 
 
-@pytest.mark.parametrize("page", ["sdk", "agcore"])
+@pytest.mark.parametrize("page", kept(["sdk", "agcore"], "sdk"))
 def test_the_tests_of_a_tutorial_pass(home: Home, project: Path, page: str) -> None:
     for path in (EXAMPLES / page).glob("*.py"):
         (project / path.name).write_bytes(path.read_bytes())
@@ -206,6 +206,7 @@ JOBS: dict[str, list[Reply]] = {
 }
 
 
+@pytest.mark.sweep
 def test_the_commands_of_the_kgent_tutorial_print_what_it_shows(
     home: Home, project: Path, tmp_path: Path
 ) -> None:

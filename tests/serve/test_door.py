@@ -14,7 +14,7 @@ from agent_core.serve.access import AuthAccess
 from agent_core.serve.application import build
 from agent_core.serve.places import OnePlace
 from agent_core.serve.visits import Console
-from consoles import console, served
+from consoles import EVERYTHING, console, served
 from isolation import Home
 from runtimes import runtime
 
@@ -30,6 +30,32 @@ async def test_a_request_of_nobody_is_refused(tmp_path: Path, home: Home, path: 
     ):
         problem = await response.json(content_type="application/problem+json")
     assert (response.status, problem["status"], problem["title"]) == (401, 401, "Unauthorized")
+
+
+BROWSER = {"Accept": "text/html,*/*;q=0.8", "Accept-Language": "zh"}
+
+
+async def test_a_browser_of_nobody_gets_a_page(mounted: str) -> None:
+    async with (
+        aiohttp.ClientSession(headers=BROWSER) as client,
+        client.get(f"{mounted}/sessions/x") as response,
+    ):
+        page = await response.text()
+    assert (response.status, response.content_type) == (401, "text/html")
+    assert response.headers["WWW-Authenticate"] == "Bearer"
+    assert 'href="/in/here/assets/' in page
+    assert "<form" not in page  # the program knows how to sign in
+
+
+async def test_a_browser_gets_a_page_of_a_change_that_a_read_only_console_refuses(
+    tmp_path: Path, home: Home
+) -> None:
+    made = runtime(home, tmp_path)
+    application = app(made, auth=lambda _: EVERYTHING, read_only=True)
+    async with made, served(application) as address, aiohttp.ClientSession() as client:
+        for headers, kind in ((BROWSER, "text/html"), ({}, "application/problem+json")):
+            async with client.post(f"{address}/sessions/x/undo", headers=headers) as response:
+                assert (response.status, response.content_type) == (403, kind)
 
 
 async def test_an_unknown_address_is_a_problem(tmp_path: Path, home: Home) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import re
 import socket
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
@@ -13,6 +14,7 @@ import pytest
 from isolation import Home, fresh_folder
 from mcp_clients import configure
 from own_consoles import TOKEN, OwnConsole, Reply, browser, serving
+from tables import together
 
 SAFE = {
     "content-security-policy": "default-src 'none'; base-uri 'none'; frame-ancestors 'none';"
@@ -312,6 +314,47 @@ async def test_a_hostile_request_is_refused(console: OwnConsole, name: str) -> N
     assert not set(reply.body) & {0x1B, 0x00}
     if reply.status == 401:
         assert reply.headers["www-authenticate"] == ["Bearer"]
+
+
+TOO_MANY = [f"X-{number}: x" for number in range(201)]
+OF_A_BROWSER = {
+    name: (request, expected)
+    for name, (request, expected) in CASES.items()
+    if "{host}\r\n" in request and not re.match(r"\S+ (http:/)?/(api|ag-ui|v1|healthz)", request)
+} | {
+    "too many headers": (auth("/", *TOO_MANY), 431),
+    "NUL in a session": (auth("/sessions/%00"), 404),
+    "NUL in the query of a page": (auth("/?q=%00"), 400),
+    "a long form": (post("/login", "token=" + "a" * 20_000, LOGIN), 413),
+    "no form": (post("/login", "{}", "Content-Type: application/json"), 415),
+    "no origin": (post("/sessions/x/undo", "", "Cookie: {cookie}=x"), 401),
+    "another method": ("PUT /login HTTP/1.1\r\nHost: {host}\r\nContent-Length: 0\r\n\r\n", 405),
+    "a page of nobody": (auth("/sessions/none"), 404),
+    "another name, page": (auth("/", host="evil.example"), 403),
+}
+
+
+@together("name", OF_A_BROWSER)
+async def test_a_browser_is_refused_with_a_page(console: OwnConsole, name: str) -> None:
+    request, expected = OF_A_BROWSER[name]
+    reads = "Accept: text/html,*/*;q=0.8\r\nAccept-Language: zh\r\n"
+    first, _, rest = request.partition("\r\n")
+    reply = await ask(console, f"{first}\r\n{reads}{rest}")
+    assert reply.status in (expected if isinstance(expected, set) else {expected})
+    (kind,) = reply.headers["content-type"]
+    if kind == "application/problem+json":  # the parser refuses it
+        assert reply.status == 400
+        assert reply.headers["connection"] == ["close"]
+        return
+    assert kind == "text/html; charset=utf-8"
+    assert b'<html lang="zh">' in reply.body
+    assert {key: reply.headers.get(key) for key in SAFE} == {
+        key: [value] for key, value in SAFE.items()
+    }
+    assert TOKEN.encode() not in reply.body
+    assert not set(reply.body) & {0x1B, 0x00}
+    if reply.status == 401:
+        assert b'action="/login"' in reply.body
 
 
 def test_there_are_enough_of_them() -> None:

@@ -276,7 +276,8 @@ async def test_an_unknown_address_answers_a_browser_with_a_page(home: Home, proj
         for path, kind, headers in (
             ("/nowhere", "text/html", browser),
             ("/sessions/a/b/c", "text/html", browser),
-            ("/assets/nothing.js", "application/problem+json", browser),
+            ("/assets/nothing.js", "text/html", browser),
+            ("/assets/nothing.js", "application/problem+json", {"Accept": "*/*"}),
             ("/nowhere", "application/problem+json", {"Accept": "*/*"}),
             ("/api/nowhere", "application/problem+json", browser),
             ("/v1/nowhere", "application/json", browser),

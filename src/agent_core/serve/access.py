@@ -18,6 +18,7 @@ from agent_core.serve.sign_in import LASTS_S, SignIn
 
 _SCHEMES = ("http", "https")
 _CHALLENGE = {"WWW-Authenticate": "Bearer"}
+_UNKNOWN = "sign in with the token, or with the link that the server has printed"
 _LONGEST = 4096
 
 
@@ -120,16 +121,12 @@ class ServerAccess:
         if kind.lower() == "bearer" or len(given) > 1:
             if len(given) == 1 and await self._sign_in.take_token(_bytes(token.strip())):
                 return self._principal
-            raise self._unknown(request)
+            raise SignInProblem(_UNKNOWN)
         if not self._sign_in.knows(_cookies(request, self._sign_in.cookie)):
-            raise self._unknown(request)
+            raise SignInProblem(_UNKNOWN)
         if changes(request) and "origin" not in request.headers:
             raise HttpProblem(403, "a change with the cookie must say its Origin")
         return self._principal
-
-    def _unknown(self, request: Request) -> HttpProblem:
-        detail = "sign in with the token, or with the link that the server has printed"
-        return _SignInProblem(request, detail)
 
     async def _log_in(self, request: Request) -> Response:
         if request.method != "POST":
@@ -140,7 +137,7 @@ class ServerAccess:
         else:
             is_known = await self._sign_in.take_token(_bytes(fields.get("token", "").strip()))
         if not is_known:
-            raise _SignInProblem(request, "this code or token does not sign in", is_wrong=True)
+            raise SignInProblem("this code or token does not sign in", is_wrong=True)
         return self._back(request, self._sign_in.make_cookie(), LASTS_S, "/")
 
     async def _log_out(self, request: Request) -> Response:
@@ -158,21 +155,17 @@ class ServerAccess:
         return response
 
 
-class _SignInProblem(HttpProblem):
-    """The refusal of a request that is not signed in; a browser gets the page to sign in."""
+class SignInProblem(HttpProblem):
+    """The refusal of a request that is not signed in; a browser gets the page to sign in.
 
-    def __init__(self, request: Request, detail: str, *, is_wrong: bool = False) -> None:
+    Args:
+        detail: what is wrong.
+        is_wrong: the request has tried to sign in.
+    """
+
+    def __init__(self, detail: str, *, is_wrong: bool = False) -> None:
         super().__init__(401, detail, headers=_CHALLENGE)
-        self._request = request
-        self._is_wrong = is_wrong
-
-    def response(self) -> Response:
-        """Return the page, if the sender reads HTML."""
-        if "text/html" not in self._request.headers.get("accept", ""):
-            return super().response()
-        return login_page(
-            self._request, status=self.status, is_wrong=self._is_wrong, headers=self.headers
-        )
+        self.is_wrong = is_wrong
 
 
 def _cookies(request: Request, name: str) -> Sequence[str]:

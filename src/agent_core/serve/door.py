@@ -9,10 +9,12 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agent_core.errors import AgentCoreError
-from agent_core.serve.access import Admission
+from agent_core.serve.access import Admission, SignInProblem
 from agent_core.serve.headers import with_headers
 from agent_core.serve.openai.errors import error_response
+from agent_core.serve.pages.bare import reads_pages, refusal_page
 from agent_core.serve.pages.frame import Frame, problem_page
+from agent_core.serve.pages.login import login_page
 from agent_core.serve.problems import HttpProblem
 from agent_core.serve.repeating import handle_once
 from agent_core.serve.visits import Console, Visit, has_visit
@@ -59,9 +61,9 @@ class Door:
             await self._inside(scope, receive, send)
             return
         principal = await self._access.principal_of(request)
+        visit = scope["agent_core.visit"] = Visit(self._console, principal)
         if self._console.read_only and request.method == "POST" and path != _LOGOUT:
             raise HttpProblem(403, "this console is read-only")
-        visit = scope["agent_core.visit"] = Visit(self._console, principal)
         handle = partial(_answer, self._inside)
         try:
             await handle_once(handle, visit, request, send)
@@ -164,7 +166,14 @@ def _refuse(problem: HttpProblem, scope: Scope) -> Response:
     if first == "v1":
         return error_response(problem)
     request = Request(scope)
-    is_page = first not in _FOR_PROGRAMS and "text/html" in request.headers.get("accept", "")
-    if is_page and has_visit(request):
+    if not reads_pages(request):
+        return problem.response()
+    if isinstance(problem, SignInProblem):
+        return login_page(
+            request, status=problem.status, is_wrong=problem.is_wrong, headers=problem.headers
+        )
+    if first in _FOR_PROGRAMS:
+        return problem.response()
+    if has_visit(request):
         return problem_page(Frame(request), problem)
-    return problem.response()
+    return refusal_page(request, problem)

@@ -38,7 +38,8 @@ def check_host(request: Request, known: Collection[str] | None) -> None:
     """
     hosts = request.headers.getlist("host")
     if len(hosts) != 1 or (known is not None and hosts[0].lower() not in known):
-        raise HttpProblem(403, "this server does not go by that Host")
+        detail = "this server does not go by that Host; open the address that it has printed"
+        raise HttpProblem(403, detail)
 
 
 def check_origin(request: Request, schemes: Collection[str]) -> None:

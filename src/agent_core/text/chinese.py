@@ -393,6 +393,50 @@ _STORY = {
     "error": "错误",
 }
 
+_REFUSALS = {
+    "a change with the cookie must say its Origin": "使用 cookie 的更改必须带有 Origin。",
+    "a page of another origin may change nothing here": "其他来源的页面不能更改这里的任何内容。",
+    "a query holds no NUL": "查询参数不能包含 NUL。",
+    "a request has one length": "一个请求只能有一个长度。",
+    "an Idempotency-Key has 1 to 255 printable ASCII characters": (
+        "Idempotency-Key 由 1 到 255 个可打印的 ASCII 字符组成。"
+    ),
+    "runs of this application work in one project; leave project out": (
+        "此应用的运行只在一个项目中工作；请不要给出 project。"
+    ),
+    "send the body as Content-Type: application/json": (
+        "请以 Content-Type: application/json 发送正文。"
+    ),
+    "send the body without Content-Encoding": "请不带 Content-Encoding 发送正文。",
+    "send the form as application/x-www-form-urlencoded": (
+        "请以 application/x-www-form-urlencoded 发送表单。"
+    ),
+    "sign in with the token, or with the link that the server has printed": (
+        "请用令牌登录，或使用服务器打印的链接。"
+    ),
+    "the body ends before its end": "正文在结束之前中断。",
+    "the body has not arrived in time": "正文没有按时到达。",
+    "the first request with this Idempotency-Key is being carried out": (
+        "带有此 Idempotency-Key 的第一个请求正在执行。"
+    ),
+    "the reader of a stream is too slow": "流的读取者太慢。",
+    "the sender has left": "发送者已离开。",
+    "the server stops": "服务器正在停止。",
+    "there is nothing at this address": "此地址没有内容。",
+    "these are too many headers": "请求头过多。",
+    "this Idempotency-Key was used for another request": ("此 Idempotency-Key 已用于另一个请求。"),
+    "this code or token does not sign in": "此代码或令牌不能登录。",
+    "this console is read-only": "此控制台为只读。",
+    "this server does not go by that Host; open the address that it has printed": (
+        "此服务器不使用该 Host；请打开它打印的地址。"
+    ),
+    "this server does not work in that folder; name it with --project at the start": (
+        "此服务器不在该文件夹中工作；请在启动时用 --project 指定它。"
+    ),
+    "too many wrong tokens or codes; wait": "错误的令牌或代码过多；请稍候。",
+    "who sends this request is not known": "不知道此请求由谁发送。",
+}
+
 CHINESE: Mapping[str, str] = {
     **_PAGES,
     **_COUNTS,
@@ -400,4 +444,5 @@ CHINESE: Mapping[str, str] = {
     **_ANSWERS,
     **_CONTEXT,
     **_STORY,
+    **_REFUSALS,
 }

@@ -108,7 +108,31 @@ def named() -> Iterator[str]:
     yield from ("added", "deleted", "modified", "mode", "kind", "default", "new")
 
 
-@pytest.mark.parametrize("source", [said, tabled, named])
+def refused() -> Iterator[str]:
+    """Every fixed text with which the server itself refuses a request."""
+    for path in (SOURCES / "serve").glob("*.py"):
+        if path.name == "ag_ui.py":  # for programs
+            continue
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            match node:
+                case ast.Call(func=ast.Name(id="HttpProblem"), args=[_, ast.Constant(value=text)]):
+                    yield str(text)
+                case ast.Call(func=ast.Name(id="SignInProblem"), args=[ast.Constant(value=text)]):
+                    yield str(text)
+                case ast.Assign(
+                    targets=[ast.Name(id="detail" | "_UNKNOWN")], value=ast.Constant(value=text)
+                ):
+                    yield str(text)
+                case ast.Assign(
+                    targets=[ast.Tuple(elts=[_, ast.Name(id="_NOT_FOUND")])],
+                    value=ast.Tuple(elts=[_, ast.Constant(value=text)]),
+                ):
+                    yield str(text)
+                case _:
+                    pass
+
+
+@pytest.mark.parametrize("source", [said, tabled, named, refused])
 def test_every_text_has_chinese_words(source: Callable[[], Iterable[str]]) -> None:
     missing = sorted({text for text in source() if text.strip() and text not in CHINESE})
     missing = [text for text in missing if text not in {"message", "\n"}]

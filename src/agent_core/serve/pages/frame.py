@@ -16,6 +16,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.serve.bodies import SMALL, read_form
 from agent_core.serve.pages.assets import asset_address
+from agent_core.serve.pages.bare import refusal_title
 from agent_core.serve.principals import Right
 from agent_core.serve.problems import HttpProblem
 from agent_core.serve.visits import Visit, visit_of
@@ -239,8 +240,8 @@ def framed(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
 def problem_page(frame: Frame, problem: HttpProblem) -> Response:
     """Return the page of a refused request."""
     say = frame.say
-    title = say(_TITLES.get(problem.status, "This did not work"))
-    parts = [f"<h1>{title}</h1>", f'<p class="notice bad">{plain(problem.detail)}</p>']
+    title = refusal_title(problem, say)
+    parts = [f"<h1>{title}</h1>", f'<p class="notice bad">{plain(say(problem.detail))}</p>']
     details = problem.details or {}
     for name in ("paths", "reasons"):
         if lines := _lines(details.get(name)):
@@ -260,14 +261,6 @@ def problem_page(frame: Frame, problem: HttpProblem) -> Response:
     response = frame.page(title, "\n".join(parts), status=problem.status)
     response.headers.update(problem.headers or {})
     return response
-
-
-_TITLES = {
-    400: "This cannot be used",
-    403: "This is not allowed",
-    404: "There is nothing here",
-    409: "This does not fit any more",
-}
 
 
 def _lines(value: object) -> Sequence[str]:

@@ -5,11 +5,9 @@ from collections.abc import Mapping
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
-from agent_core.serve.pages.assets import asset_address
+from agent_core.serve.pages.bare import bare_page
 from agent_core.text.languages import Language, language_of
 from agent_core.text.pages import plain
-
-_VARIES = "Accept-Language, Accept"
 
 
 def login_page(
@@ -34,21 +32,12 @@ def login_page(
     title = say("Sign in")
     wrong = say("The token is wrong, or the link was used or is older than ten minutes.")
     notice = f'<p class="notice bad" role="alert">{wrong}</p>'
-    # A browser that sends no referrer sends `Origin: null` with a form, which is refused.
-    page = (
-        f'<!doctype html>\n<html lang="{say.code}"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        '<meta name="referrer" content="same-origin">'
-        f"<title>{title} · soong-agent</title>"
-        f'<link rel="icon" href="{root}{asset_address("icon.svg")}">'
-        f'<link rel="stylesheet" href="{root}{asset_address("console.css")}">'
-        f'</head>\n<body><main id="main"><h1>{title}</h1>\n'
-        f"{notice if is_wrong else ''}"
+    body = (
+        f"<h1>{title}</h1>\n{notice if is_wrong else ''}"
         f'<form method="post" action="{root}/login">{_fields(say, code)}'
-        f'<button class="main">{title}</button></form></main></body></html>\n'
+        f'<button class="main">{title}</button></form>'
     )
-    given = {"Content-Language": say.code, "Vary": _VARIES, **(headers or {})}
-    return HTMLResponse(page, status, given)
+    return bare_page(request, title, body, status=status, headers=headers)
 
 
 def _fields(say: Language, code: str) -> str:

@@ -244,7 +244,7 @@ class Extensions:
 
     Args:
         context: of the run.
-        extensions: in any order of their places; those of one place keep theirs.
+        extensions: in any order; extensions with the same place keep theirs.
     """
 
     def __init__(self, context: ExtensionContext, extensions: Iterable[Extension] = ()) -> None:

@@ -16,7 +16,7 @@ def lists_keywords(keywords: Callable[..., Any] | type) -> Callable[[F], F]:
 
     Args:
         keywords: a function with these keyword-only parameters, or a `TypedDict` of them; the
-            default of those is not known, and shown as `...`.
+            default of such an argument is not known, and shown as `...`.
     """
     listed = _parameters(keywords)
 

@@ -95,7 +95,7 @@ _PARTS = TypedAgentParts.__annotations__.keys() - AgentSettings.__annotations__.
 
 
 class RunArgs(TurnArgs[DepsT], Generic[DepsT], total=False):
-    """Keywords of the runs of an agent; those of a session are without the last three."""
+    """Keywords of an agent's runs; the runs of a session lack the last three."""
 
     conversation: ConversationMemory | None
     session_id: str | None

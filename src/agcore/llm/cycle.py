@@ -78,7 +78,7 @@ _OPTIONS = TurnSettings.__annotations__.keys() - CallSettings.__annotations__.ke
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CycleConfig(ModelSettings):
-    """Settings of a cycle, beside those of `ModelSettings` for its requests.
+    """Settings of a cycle; `ModelSettings` has the ones for its requests.
 
     A `tool_choice` that forces a call holds for the first request of a submission: what follows is
     up to the model.

@@ -243,7 +243,7 @@ class ItemTable(ABC):
     ) -> Sequence[tuple[MemoryItem, float]]:
         """Return the indexed pages that match best, with their scores, the oldest of equals first.
 
-        A page's score is the Dice overlap of these words with those of its best part.
+        A page's score is the Dice overlap between these words and its best part.
         """
         values = self._wanted(words) | {"least": float(min_score), "limit": limit}
         return await self._find(self._best, values, lambda row: (_item(row), row[4]))

@@ -27,7 +27,7 @@ _CREATE = (
         used BIGINT NOT NULL,        -- the smallest is the next to go
         recalls BIGINT NOT NULL DEFAULT 0,
         number BIGINT GENERATED ALWAYS AS IDENTITY UNIQUE,
-        is_indexed BOOLEAN           -- the words of a knowledge page are those of its content
+        is_indexed BOOLEAN           -- whether a page's words are up to date
     )""",
     "CREATE INDEX IF NOT EXISTS {item}_created_at ON {item} (created_at)",
     "CREATE INDEX IF NOT EXISTS {item}_used ON {item} (used)",

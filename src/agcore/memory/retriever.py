@@ -133,9 +133,7 @@ class _PageVectors:
             vectors = await self._vectors_of(await asyncio.to_thread(_hashed, pages))
             (wanted,) = await self._ask([query])
         if any(len(vector) != len(wanted) for vector in vectors):
-            message = (
-                "the embeddings differ in length; keep those of another model in another store"
-            )
+            message = "the embeddings differ in length; use one store for each embedding model"
             raise InvalidMemoryError(message)
         return await asyncio.to_thread(
             lambda: [min(1.0, max(0.0, sum(map(mul, wanted, vector)))) for vector in vectors]
@@ -159,7 +157,7 @@ class _PageVectors:
         return [self._known[page_id][1] for page_id, _, _ in pages]
 
     def _missing(self, pages: Iterable[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
-        """Return the pages whose vectors are not known, or are those of another text."""
+        """Return the pages without vectors, or with vectors of an earlier text."""
         return [page for page in pages if self._known.get(page[0], ("",))[0] != page[2]]
 
     async def _ask(self, texts: list[str]) -> list["array[float]"]:

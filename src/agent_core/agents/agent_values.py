@@ -14,7 +14,7 @@ from agent_core.types import AgentDefinition, Budget, RunIdentity
 
 
 def child_options(agent: Agent[Any], ours: RunOptions[Any]) -> RunOptions[Any]:
-    """Return the options of a child of an agent: its own, and those of its parent.
+    """Return the options of a child of an agent: its own, and its parent's.
 
     Its tools and its model with its settings are its own, whatever its parent has; the tools that
     the parent must not have are not the child's either.

@@ -129,7 +129,7 @@ class ChildSpec(Struct, frozen=True, kw_only=True):
         record: facts for its row and for the events of the parent.
         is_resumed: it continues after waiting for an answer; its rows exist.
         options: the stored form of the shape of its answer.
-        choices: the options of a child of an agent of the program; None: those of its parent.
+        choices: the options of a child of a program's agent; None: its parent's options.
         agents: the agents that it may start itself.
         bind: ties the run to a Task, given the journal of the run.
     """

@@ -935,7 +935,7 @@ class AgentRuntime:
         """Add a provider for `[model] provider = "<key>"`, before the first run that needs it.
 
         Args:
-            key: any name except those of built-in providers.
+            key: any name that no built-in provider has.
             factory: a function or class that takes the resolved `ModelConfig` and returns a
                 `ProviderAdapter`; called once per model.
 
@@ -1380,7 +1380,7 @@ class AgentRuntime:
     ) -> dict[str, int]:
         """Return the number of sessions of each folder above and below a project.
 
-        Folders above come first, the nearest before the others; then the first `limit` folders
+        Folders above come first, nearest first; then the first `limit` folders
         below, by path, the last used one first. At most 1,000 sessions are counted in each.
 
         Args:

@@ -45,7 +45,7 @@ class ObjectBlobs:
     def at(cls, url: str) -> "ObjectBlobs":
         """Open the store at an address: `s3://`, `gs://`, `az://` or `file:///`.
 
-        Credentials come from the environment variables of those services.
+        Credentials come from the environment variables of the services.
 
         Raises:
             ConfigError: there is no such store, or the package for it is not installed.

@@ -1,4 +1,4 @@
-"""Prices of model calls in US dollars: configured ones, or those of the public price lists."""
+"""Prices of model calls in US dollars: configured, or from the public price lists."""
 
 import asyncio
 import logging

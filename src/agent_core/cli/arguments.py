@@ -69,7 +69,7 @@ def parse(argv: Sequence[str]) -> Options:
 
 
 def _opens_chat(argv: Sequence[str]) -> bool:
-    """Return whether a terminal's arguments name no command: they are those of `chat`."""
+    """Return whether a terminal's arguments name no command, and so belong to `chat`."""
     first = argv[0] if argv else ""
     is_open = not first or first.startswith("-") or len(first.split()) > 1
     if not is_open or first in {*_HELP, "--version"}:

@@ -27,7 +27,7 @@ def execute(
     """Carry out the arguments and return the exit code; nothing is raised.
 
     Args:
-        argv: the arguments; None: those of the process.
+        argv: the arguments; None: the arguments of the process.
         project: in place of the current folder, unless `--path` names another.
         run_loop: runs the coroutine of a command, in place of `asyncio.run`.
     """

@@ -135,7 +135,7 @@ class ConfigFile:
         return self._change(path, change)
 
     def add_rule(self, rule: Mapping[str, Any]) -> Change:
-        """Add a permission rule behind the others.
+        """Add a permission rule after the existing ones.
 
         Raises:
             ConfigError: the file or the rule cannot be used; nothing was written.

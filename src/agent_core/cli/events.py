@@ -62,7 +62,7 @@ class EventsFile:
         others: other files that the run reads or writes, as paths and descriptors.
 
     Raises:
-        AgentCoreError: `validation_error`: it cannot be opened, or is one of the others.
+        AgentCoreError: `validation_error`: it cannot be opened, or is already used otherwise.
     """
 
     def __init__(

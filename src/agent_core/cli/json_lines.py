@@ -42,7 +42,7 @@ def private_streams() -> Generator[tuple[int, int]]:
 
 
 class Lines:
-    """The transport of a connection: hands on well-formed messages only, and answers the others.
+    """The transport of a connection: passes on well-formed messages, and answers malformed ones.
 
     The descriptors keep their mode, which others may share. One task writes, so that a message is
     written whole or not at all, whatever becomes of its sender.

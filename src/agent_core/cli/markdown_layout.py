@@ -66,7 +66,7 @@ class Row(Struct):
 
     Attributes:
         pieces: the text.
-        lead: stands before it and is not part of it: indents, bullets, rules, heads of tables.
+        lead: what comes before it and is not part of it: indents, bullets, rules, heads of tables.
         is_code: containers do not indent it.
         ends: the next row shows none of the same cells.
     """
@@ -129,7 +129,7 @@ class Layout:
         columns: of a table of which rows have been shown already.
 
     Attributes:
-        columns: those of the last table.
+        columns: the columns of the last table.
     """
 
     def __init__(self, width: int, columns: Columns | None = None) -> None:

@@ -39,7 +39,7 @@ _INPUT = re.compile(r"\$\{input:([^{}]*)\}")
 
 
 def add_servers(options: Options) -> int:
-    """Add the server of a command line, or those of a snippet, and return the exit code."""
+    """Add the server of a command line, or all servers of a snippet, and return the exit code."""
     words = options.words
     if "-" in words:
         try:

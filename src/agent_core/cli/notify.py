@@ -25,7 +25,7 @@ _KINDS = {"xterm-kitty": 9, "xterm-ghostty": 9, "foot": 777, "foot-extra": 777}
 _TITLED = ("xterm", "foot", "alacritty", "wezterm", "ghostty")
 """Beginnings of `$TERM` where a title can be saved and restored."""
 _MULTIPLEXERS = ("TMUX", "STY", "ZELLIJ")
-"""Variables of programs between this one and the terminal that the others describe."""
+"""Variables of programs between this one and the terminal, which the other variables describe."""
 _MOST_CHARS = 100
 
 

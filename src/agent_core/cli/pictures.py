@@ -57,7 +57,7 @@ line-height: {line_height}px; }}
 def build_tree(dag: Dag, *, clean: Clean, session_id: str | None = None) -> "Tree":
     """Build a tree of a Task, each step below the one it depends on, with cleaned texts.
 
-    A step that depends on several is shown once, below the first, and names the others.
+    A step that depends on several is shown once, below the first, and names the rest.
     """
     from rich.text import Text  # noqa: PLC0415 - only loaded for pictures
     from rich.tree import Tree  # noqa: PLC0415

@@ -358,7 +358,7 @@ class TerminalPrompt:
         return chosen and chosen.decision
 
     async def _page(self, lines: Sequence[_Line]) -> Sequence[_Line]:
-        """Show lines, a screen at a time, and return those of the last screen, not shown yet."""
+        """Show lines, a screen at a time; return the last screen's, which are not shown yet."""
         room, start = max(self._terminal.rows - 2, _LEAST_ROWS), 0
         while True:
             end = start + _count_fitting(lines[start:], room)

@@ -40,7 +40,7 @@ class RunningCall(Struct):
     count: int = 0
 
     def take(self, output: ToolOutput) -> Sequence[str]:
-        """Keep the output, and return its new lines; a line stands for those that were missed."""
+        """Keep the output, and return its new lines; one line replaces the missed ones."""
         *lines, self.unfinished = output.text.split("\n")
         before = output.lines - len(lines)
         new = lines[max(self.count - before, 0) :]

@@ -181,5 +181,5 @@ def _open_runtime(is_read_only: bool, folder: Path) -> "AgentRuntime":
 
 
 async def _wait(_: "PermissionRequest") -> "PermissionDecision":
-    """Leave a question to the others that can answer it, for as long as it takes."""
+    """Leave a question to whatever else can answer it, for as long as that takes."""
     return await asyncio.get_running_loop().create_future()

@@ -138,7 +138,7 @@ def _skip(text: str, at: int) -> int:
 
 
 def _put(text: str, name: str, fields: Mapping[str, Any]) -> str:
-    """Return the text with this server in its place, or behind the others."""
+    """Return the text with this server in its place, or after the other servers."""
     root = _skip(text, 0)
     above, _ = _members(text, root)
     holder = next((each for each in above if each.key == _SERVERS), None)

@@ -141,7 +141,7 @@ def choose_cut(
 def visible_tokens(path: Sequence[Node], *, message: int | None = None) -> int:
     """Return the tokens of a path's history in a request: the last summary and what follows.
 
-    `message` is that of `choose_cut`.
+    `message` is as for `choose_cut`.
     """
     previous, start = _last_compaction(path)
     before = previous.token_count + _standing_tokens(path, start, message) if previous else 0

@@ -72,7 +72,7 @@ class GivenHistory(Struct, frozen=True, kw_only=True):
 
     Attributes:
         system: the texts of its system messages, joined.
-        messages: the others, in order; each result has a message of its own.
+        messages: the remaining messages, in order; each result has a message of its own.
     """
 
     system: str = ""

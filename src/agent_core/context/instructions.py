@@ -103,7 +103,7 @@ class InstructionCatalog(Struct, frozen=True):
     Attributes:
         files: the files that are listed.
         truncated: there are more files.
-        own: those of the home itself and of the project's root: the path to show, and the content.
+        own: the files of the home and of the project's root: the path to show, and the content.
         paths: the resolved paths by the paths to show, also of files that are not listed.
         look_up: finds a file by the path to show, if the search has not seen all folders.
     """
@@ -288,7 +288,7 @@ class _Search:
 
 
 def _list_names(folder: Path) -> set[str]:
-    """Return the names in a folder that may be those of instruction files."""
+    """Return the names in a folder that may be instruction files."""
     try:
         return {*filter(_is_instruction, os.listdir(folder))}  # noqa: PTH208 - names, not paths
     except OSError:

@@ -69,7 +69,7 @@ def find_outdated(path: Iterable[Node], texts: CurrentTexts) -> Collection[str]:
 
 
 def without_outdated(node: Node, outdated: Collection[str]) -> Node:
-    """Return the results of a turn without those of outdated calls."""
+    """Return the results of a turn, without the results of outdated calls."""
     if not any(block.tool_call_id in outdated for block in node.results):
         return node
     content = [

@@ -51,5 +51,5 @@ def _table(value: object) -> Mapping[str, Any]:
 
 
 def _escaped(text: str) -> str:
-    """Return a text as it stands in the summary."""
+    """Return a text as it is in the summary."""
     return text.replace("</kept", "&lt;/kept")

@@ -177,7 +177,7 @@ class Journal:
         self._call_ids = call_ids
 
     def call_ids(self) -> set[str]:
-        """Return the ids of all calls on the path, and of those that could not be stored."""
+        """Return the ids of all calls on the path, and of the calls that could not be stored."""
         self._call_ids |= call_ids_of(islice(self.path, self._searched, None))[0]
         self._searched = len(self.path)
         return self._call_ids

@@ -88,7 +88,7 @@ block-size:auto}.said,.call{break-inside:avoid}}
 @media(max-width:30rem){.run{padding:.1rem .6rem .5rem}
 .run .run{margin-left:0}}
 """
-"""The rules of sessions, in addition to those of all pages."""
+"""The rules of session pages, in addition to the rules of all pages."""
 
 IMAGES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 """Types of images that pages show."""
@@ -256,7 +256,7 @@ class SessionParts(HistoryWriter):
         )
 
     def child_place(self, number: int) -> str:
-        """Return the words for a child among those of its run or call."""
+        """Return the words for a child that are shown with its run or call."""
         return self.say("child {number}", number=number)
 
     def unseen(self, exchange: Exchange, prompt: str) -> None:  # noqa: ARG002

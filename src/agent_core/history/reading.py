@@ -309,11 +309,11 @@ def _lose_open_calls(exchange: Exchange) -> list[Entry]:
 
 
 class HistoryReader:
-    """Puts the events of each run together, with those of its children inside.
+    """Groups events by run, with the events of its children inside.
 
     Args:
         runtime: of the database.
-        runs: the runs whose events follow, and those of their children.
+        runs: the runs whose events follow, and their children.
         tenant: the tenant of the session, for a runtime that is bound to none.
         finds_children: read children that `runs` does not have, too; one that is at work is read
             again at each event about it.
@@ -534,7 +534,7 @@ class HistoryWriter(ABC):
         self.end(exchange)
 
     def child_place(self, number: int) -> str:
-        """Return the words for a child among those of its run or call."""
+        """Return the words for a child that are shown with its run or call."""
         return f"child {number}"
 
     def write_call(self, entry: CallEntry) -> None:
@@ -585,7 +585,7 @@ def spoken(node: Node) -> str:
 
 
 def gist_of(node: Node) -> str:
-    """Return the text that stands for a message in a list: of a user's, their own words."""
+    """Return the text of a message for a list; for a user's message, their own words."""
     return words_of(node.content, node.metadata) if node.role is Role.USER else spoken(node)
 
 

@@ -62,7 +62,7 @@ class Client:
         Args:
             method: `GET` or `POST`.
             url: the address.
-            headers: headers beside those of the client.
+            headers: headers in addition to the client's.
             body: body of the request.
             route: the way to the server.
             silence_s: seconds that the server may be silent; None means for ever.

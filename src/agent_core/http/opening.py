@@ -42,7 +42,7 @@ class Route(Struct, frozen=True):
 
     Attributes:
         proxy: address of the proxy, which may have a name and a password; None without one.
-        tls: the certificates that are trusted; None for those of this machine.
+        tls: the certificates that are trusted; None: the certificates of this machine.
         check: refuses addresses before a connection to them; with a proxy, which resolves the name
             of the server, it is not called.
     """
@@ -113,7 +113,7 @@ async def open_connection(
 
 
 def _ignore(*_: object) -> None:
-    """Do nothing about the end of a tunnel: whoever uses it sees that."""
+    """Do nothing about the end of a tunnel: its user sees it."""
 
 
 @contextmanager

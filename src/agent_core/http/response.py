@@ -240,7 +240,7 @@ class Response:
             waiter.set_result(None)  # it waits again, with a new limit, if nothing is to be read
 
     def end(self, error: Exception | None) -> None:
-        """Take the end of the connection, which may be that of the body.
+        """Take the end of the connection, which may also be the end of the body.
 
         Args:
             error: the reason, unless the server has closed it.
@@ -359,7 +359,7 @@ class Response:
         self._wake()
 
     def _check_silence(self) -> None:
-        """End a silence that has lasted for too long, while somebody waits."""
+        """End a silence that has lasted too long, if a reader waits."""
         limit_s = self._limit_s or 0.0
         now = self._loop.time()
         unsent = self._carrier.unsent() if self._carrier is not None else 0

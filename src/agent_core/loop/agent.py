@@ -33,7 +33,7 @@ def with_agent(options: RunOptions[Any], agent: RunOptions[Any], text: str = "")
     Args:
         options: of the run.
         agent: the options of its agent.
-        text: the agent's instructions, before those of the run.
+        text: the agent's instructions, which come before the run's.
     """
     changes: dict[str, Any] = {
         name: theirs
@@ -99,7 +99,7 @@ def given_by_agent(name: str, given: RunOptions[Any]) -> bool:
 
     Args:
         name: of the option.
-        given: the options of the run without those of its agent.
+        given: the options of the run, without its agent's.
     """
     return getattr(given, name) == getattr(NO_OPTIONS, name)
 

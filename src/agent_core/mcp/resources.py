@@ -199,7 +199,7 @@ async def read_prompt(
 async def parse_arguments(
     server: "McpServer", name: str, text: str, seconds: float
 ) -> dict[str, str]:
-    """Parse `topic=tides "two words"`: arguments by name, the others in the prompt's order.
+    """Parse `topic=tides "two words"`: arguments by name, and unnamed ones in the prompt's order.
 
     Raises:
         AgentCoreError: `validation_error`: the quotes do not match, there is no such prompt, or

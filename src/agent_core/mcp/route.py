@@ -13,7 +13,7 @@ from agent_core.providers.route import find_route
 class RoutedTransport(httpx2.AsyncBaseTransport):
     """Sends each request through the proxy for its address, or directly if there is none.
 
-    Certificates are trusted as for models: those of the machine, or of `SSL_CERT_FILE`.
+    Certificates are trusted as for models: the machine's, or the ones in `SSL_CERT_FILE`.
     """
 
     def __init__(self) -> None:

@@ -274,7 +274,7 @@ def divide_command(command: str) -> list[str]:
         words = bare.split(maxsplit=1)
         if shutil.which(bare) or (not shutil.which(words[0]) and not _ARGUMENTS.search(bare)):
             return [bare]
-        if "\\" in bare:  # its words are those of another system, where a backslash is no quote
+        if "\\" in bare:  # it was written for another system, where a backslash is no quote
             program, *args = _ARGUMENTS.split(bare, maxsplit=1)
             return [program, *" ".join(args).split()]
     try:

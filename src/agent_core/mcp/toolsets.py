@@ -40,7 +40,7 @@ class McpStdio(McpToolset):
         name: part of the names of its tools, `mcp.<name>.<tool>`.
         command: the program.
         args: its arguments; a relative path among them starts at `cwd`.
-        env: variables in addition to those of `[tools] env_allowlist`; their values are secret.
+        env: variables in addition to `[tools] env_allowlist`; their values are secret.
         cwd: its working folder; default: the user's home folder, or the root folder for an agent of
             `agcore`; never the current folder.
         protocol: a version; `auto` is the newest that both sides know.

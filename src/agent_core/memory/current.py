@@ -32,7 +32,7 @@ class CurrentMemories(Struct, frozen=True):
     is_on: bool = True
 
     def changed_texts(self, node: Node) -> dict[Memory, str] | None:
-        """Return today's texts of a node of recalled memories; none of those that are forgotten.
+        """Return today's texts of a node of recalled memories, without forgotten ones.
 
         Returns None if nothing has changed.
         """

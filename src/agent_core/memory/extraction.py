@@ -111,7 +111,7 @@ class ExtractionAnswer(BaseModel):
 class ExtractionResult(Struct):
     """Result of one extraction: ids of memories, and the files that could not be read.
 
-    `summaries` are those of the memories that it has written or forgotten, by id.
+    `summaries` are, by id, the summaries of memories that it has written or forgotten.
     """
 
     explicit: bool = False

@@ -92,7 +92,7 @@ class MemoryFolder:
             if isinstance(one, str):
                 problems.append(f"{shown}: {one}")
             elif one.memory_id in found:
-                problems.append(f"{path}: its id is that of {found[one.memory_id].path}")
+                problems.append(f"{path}: {found[one.memory_id].path} has the same id")
             else:
                 found[one.memory_id] = one
         self._parsed = parsed

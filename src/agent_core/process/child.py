@@ -73,7 +73,7 @@ class Command(Struct, frozen=True, kw_only=True):
         env: its whole environment.
         stdin: the bytes it can read; nothing by default.
         is_fed: its standard input is a pipe instead, for `Child.write`.
-        confinement: the limits of what it may touch; None: those of this user.
+        confinement: the limits of what it may touch; None: what this user may touch.
     """
 
     argv: Sequence[str]

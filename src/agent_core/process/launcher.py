@@ -29,7 +29,7 @@ class Launcher:
     Everything it has started ends when it is closed, or when this process ends in any way.
 
     Args:
-        more_env: variables that each program gets besides those of its command, as they are when it
+        more_env: variables that each program gets besides its command's, as they are when it
             starts. A program that is fed gets none: it may work for many callers.
         clean: removes secrets from the command lines of programs.
 

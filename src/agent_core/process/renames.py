@@ -45,7 +45,7 @@ class _Copy:
         folder: a descriptor of the folder around it.
         name: of the file in that folder.
         first: the name of the first copy in the folder of all copies.
-        number: of the present copy; the others stay, because it is mounted over them.
+        number: of the present copy; earlier copies stay, because it is mounted over them.
     """
 
     path: bytes

@@ -92,7 +92,7 @@ class SettingsCopies:
         """Make the copies; blocks on files.
 
         Raises:
-            OSError: they cannot be made; `take_over` removes the others.
+            OSError: a copy cannot be made; `take_over` removes the ones that were.
         """
         if not self._files:
             return

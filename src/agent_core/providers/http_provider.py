@@ -200,7 +200,7 @@ class HttpProvider(ABC):
     unreachable_cure: ClassVar[str] = "check [model] base_url"
     takes_documents: ClassVar[bool] = True
     tool_form: ClassVar[str] = ""
-    """Name of the form of tools; empty for that of the provider."""
+    """Name of the form of tools; empty: the provider's own form."""
     optional_fields: ClassVar[frozenset[str]] = frozenset({"temperature", "top_p"})
     """Fields of a body that can be left out or renamed if the service refuses them."""
     output_fields: ClassVar[frozenset[str]] = frozenset()
@@ -249,7 +249,7 @@ class HttpProvider(ABC):
 
     @property
     def _writes_tags(self) -> bool:
-        """Return whether models may write their reasoning as text: those of local servers do."""
+        """Return whether models may write their reasoning as text, as on local servers."""
         said = self._dialect.think_tags
         return said if said is not None else self._server is None and not is_public(self._url)
 

@@ -1,4 +1,4 @@
-"""Selects the pictures and documents that a service is shown, and replaces the others by text."""
+"""Selects the pictures and documents to send to a service, and replaces the rest by text."""
 
 from collections.abc import Iterable, Sequence, Set as AbstractSet
 from itertools import chain

@@ -241,7 +241,7 @@ class LocalProvider:
         return None
 
     async def _engine(self) -> Engine:
-        """Return the loaded engine. A cancelled caller does not stop the loading for the others."""
+        """Return the loaded engine. Loading continues if a caller is cancelled."""
         loading = self._loading
         if loading is not None and not loading.done():
             loop = loading.get_loop()

@@ -212,7 +212,7 @@ class _Refusals(Struct):
 
     Attributes:
         faults: why tools are left out, by name.
-        untried: tools that are withheld until those of `trial` were accepted, in groups.
+        untried: tools that are withheld until the tools in `trial` were accepted, in groups.
         trial: tools among which a refused one is looked for.
         turn: length of the conversation at the last refusal: a longer one was accepted.
         count: refusals that named a tool.
@@ -309,7 +309,7 @@ class ToolFitter:
         return True
 
     def _of(self, request: ModelRequest) -> _Refusals:
-        """Return the refusals of a run; those of the oldest one are forgotten."""
+        """Return the refusals of a run; those of the oldest run are forgotten."""
         run = request.metadata.get("run_id")
         if run not in self._runs and len(self._runs) >= _MOST_RUNS:
             del self._runs[next(iter(self._runs))]

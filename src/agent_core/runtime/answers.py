@@ -257,7 +257,7 @@ class Answers:
         return None
 
     def _tools_of(self, question: "ApprovalRecord", given: RunOptions[Any]) -> Iterator[object]:
-        """Yield the tools of a run, as far as this process has them, and those of its agents."""
+        """Yield the tools of a run and of its agents, as far as this process has them."""
         every = [given, self._table.options_of(question.root_run_id) or NO_OPTIONS]
         for options in every:
             yield from options.tools or ()

@@ -100,7 +100,7 @@ class RunHandovers:
         return made
 
     async def _without_first(self) -> RunOptions[Any]:
-        """Return the options of the run without those of the agent that began it."""
+        """Return the options of the run, without the ones from the agent that began it."""
         given = self._asked.agent
         if given is None:
             return self._asked

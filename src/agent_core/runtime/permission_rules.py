@@ -19,7 +19,7 @@ from agent_core.types import CommandViews
 def rule_context(
     setup: Setup, paths: PathPolicy, *, environ: Mapping[str, str] = os.environ
 ) -> RuleContext:
-    """Return how the words of rules are read; the arguments are those of `load_rules`."""
+    """Return how the words of rules are read; takes the arguments of `load_rules`."""
     env = command_environment(setup.config.tools.env_allowlist, environ)
     return RuleContext(
         home=setup.home,

@@ -34,7 +34,7 @@ async def admitted(
     run: RunIdentity,
     journal: Journal,
 ) -> ModelConfig:
-    """Return the model with those of its service's tools that may be offered in this run.
+    """Return the model, with only the tools of its service that this run may offer.
 
     A tool that is denied, or that the service does not have, is left out, which an event says: a
     child inherits the choice of its run, and its model may be one of another service.

@@ -235,7 +235,7 @@ class Snapshots(Extension):
     Args:
         recorder: of the user's run.
         toolbox: knows which calls only read.
-        is_users: the run is the user's own, and not that of a child.
+        is_users: the run is the user's own, and not a child's.
         is_early: the run may change something: its files are recorded while the model answers.
     """
 

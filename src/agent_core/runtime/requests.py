@@ -285,7 +285,7 @@ class RunRequests:
         Args:
             options: of the run.
             model: its model.
-            given: the options without those of the run's agent.
+            given: the options, without the ones that come from the run's agent.
 
         Raises:
             AgentCoreError: `validation_error`: the memory scope cannot be stored.

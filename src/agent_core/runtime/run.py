@@ -278,7 +278,7 @@ class Caller(Struct, kw_only=True, frozen=True):
 
     Attributes:
         options: as the caller has set them; None if they are not here.
-        context: the caller's context variables; None for those of the current code.
+        context: the caller's context variables; None: the current ones.
         nesting: links the run to the run inside which it was started.
         trace: the span of a run that began here, where spans are recorded.
     """

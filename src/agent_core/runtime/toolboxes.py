@@ -176,7 +176,7 @@ class Toolboxes:
     def check_options(self, options: RunOptions, *, is_child: bool = False) -> None:
         """Check that a run names only existing tools, and brings none that hides another.
 
-        The tools that a child of an agent must not have are those of its parent.
+        A child of an agent may not have the tools that its parent may not have.
 
         Raises:
             AgentCoreError: `validation_error`, naming the option and the tool.

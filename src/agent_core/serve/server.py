@@ -126,7 +126,7 @@ class HttpConnection(H11Protocol):
             super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes of the client; those of a request that was answered are dropped."""
+        """Take bytes of the client; the rest of a request that was answered is dropped."""
         if self.transport.is_closing():
             return
         super().data_received(data)

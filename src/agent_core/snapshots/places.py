@@ -91,7 +91,7 @@ class Places:
             return None
 
     def set_mode(self, path: bytes, mode: int) -> None:
-        """Set the permission bits of a file or folder; those of a link stay unchanged.
+        """Set the permission bits of a file or folder; a link's stay unchanged.
 
         Raises:
             OSError: they cannot be set.

@@ -66,7 +66,7 @@ class Staging(Struct, frozen=True):
     """The folder in the workspace for entries on their way into it or out of it.
 
     Attributes:
-        name: the name of the folder, which is that of a temporary file.
+        name: the name of the folder, in the form of a temporary file's name.
         swaps: the paths of the entries `old-<number>` that are renamed into it.
         modes: folders that are made writable during the restore, and their permission bits.
     """

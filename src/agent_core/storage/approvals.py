@@ -185,7 +185,7 @@ def list_approvals(
 def _runs_with(
     connection: Connection, conditions: list[str], values: list[str], wanted: Mapping[str, Any]
 ) -> list[str]:
-    """Return the users' runs among those of these questions whose metadata has these pairs."""
+    """Return the users' runs that asked these questions and whose metadata has these pairs."""
     found = connection.execute(
         f"""SELECT run_id, options_json FROM runs WHERE run_id IN
         (SELECT root_run_id FROM approvals WHERE {" AND ".join(conditions)})""",  # noqa: S608

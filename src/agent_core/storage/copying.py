@@ -38,7 +38,7 @@ SESSION_TABLES = (
 )
 """Every table with rows of a session; referenced tables come before those that refer to them.
 
-`spending` is missing: the target makes its rows from those of sessions and runs.
+`spending` is missing: the target computes its rows from sessions and runs.
 """
 
 _KEPT_BY_TARGET = {

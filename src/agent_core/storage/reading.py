@@ -202,7 +202,7 @@ def _open(path: Path, files: _Files) -> _Opened:
         try:
             return _Opened(_connect(path, files.way), files, files.way == _SHARED)
         except sqlite3.OperationalError as error:
-            # Without locks of its own, closing the file would release those of this process.
+            # Without locks of its own, closing the file would release the locks of this process.
             is_used_here = os.path.realpath(path) in open_database_paths()
             if files.way != _SHARED or is_busy(error) or is_used_here:
                 raise

@@ -156,7 +156,7 @@ def read_all(kind: type[Record], rows: Iterable[FoundRow]) -> list[Record]:
 
 
 def read_each(kind: type[Record], rows: Iterable[FoundRow]) -> list[Record]:
-    """Convert the rows that can be read to records; the log names the others."""
+    """Convert the readable rows to records; the log names the rest."""
     records: list[Record] = []
     for row in rows:
         with skip_unreadable("it"):
@@ -166,7 +166,7 @@ def read_each(kind: type[Record], rows: Iterable[FoundRow]) -> list[Record]:
 
 @contextmanager
 def skip_unreadable(what: str) -> Generator[None]:
-    """Log an error of one row, so that a scan of all rows continues with the others.
+    """Log an error of one row, so that a scan of all rows continues.
 
     Raises:
         StorageError: the database fails, not the row, so another attempt may succeed.

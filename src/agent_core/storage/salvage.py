@@ -60,7 +60,7 @@ class Salvage:
             return None
 
     def read_all(self, kind: type[Record], rows: Iterable[FoundRow]) -> list[Record]:
-        """Convert rows to records, without those of which nothing can be used."""
+        """Convert rows to records; leaves out rows of which nothing can be used."""
         found = (self.read(kind, row) for row in rows)
         return [record for record in found if record is not None]
 
@@ -144,7 +144,7 @@ def is_damage(error: sqlite3.Error) -> bool:
 
 
 def _without_damage(kind: type[Record], row: FoundRow) -> tuple[Record | None, str]:
-    """Return a record of the parts that can be read, and what is wrong with the others."""
+    """Return a record of the readable parts, and what is wrong with the rest."""
     values: dict[str, Any] = {}
     raw: dict[str, str] = {}
     problems: list[str] = []

@@ -383,7 +383,7 @@ class InlineConnection:
 
 
 def _kept_and_free(connection: SqlConnection) -> tuple[int, int]:
-    """Return the bytes of a file's pages that are in use, and of those that are free."""
+    """Return the bytes of a file's used pages, and of its free pages."""
     size, free, pages = (
         connection.execute(f"PRAGMA {name}").fetchone()[0]
         for name in ("page_size", "freelist_count", "page_count")

@@ -715,7 +715,7 @@ class SessionStore:
     async def sessions_nearby(self, folder: str, *, limit: int) -> dict[str, int]:
         """Return the number of sessions, up to 1,000, of each folder above and below this one.
 
-        The folders above are first, the nearest before the others. Of those below, the first
+        The folders above come first, the nearest before the rest. Of the folders below, the first
         `limit` by path are found; the last used of them is first.
 
         Args:

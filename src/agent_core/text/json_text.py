@@ -25,7 +25,7 @@ def strict_json(
     """Return the JSON text of a value; numbers that JSON does not have become null.
 
     Args:
-        value: of plain types, and of those that `default` replaces by plain ones.
+        value: of plain types, and of types that `default` replaces by plain ones.
         default: as for `json.dumps`.
         layout: other arguments of `json.dumps`.
 

@@ -86,7 +86,7 @@ def whole_page(
         header: HTML, like the next two.
         main: the main content.
         footer: the origin of the page.
-        style: CSS rules in addition to those of all pages.
+        style: CSS rules in addition to the rules of all pages.
         say: the language of the page.
     """
     style = STYLE + style

@@ -74,7 +74,7 @@ _TEXT_OPTIONS = {
 """Options whose value is always text."""
 
 _PLAIN_FLAGS = words_of("-e -n -i -r -rn -E -F --")
-"""Options of those commands that may precede a text."""
+"""Options of these commands that may precede a text."""
 
 _UNKNOWN_INNER = "write out the program that {} runs, with no other options before it"
 _NESTED = "the script of {} is no place for a value; give it a script file and the value after it"

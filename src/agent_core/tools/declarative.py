@@ -1,6 +1,6 @@
 """The user's own tools: one JSON file each in `<home>/tools`, run as commands.
 
-A file that cannot be used is reported and left out; it never keeps the others from working.
+A file that cannot be used is reported and left out; all other files still work.
 """
 
 import asyncio
@@ -105,7 +105,7 @@ def declarative_tools(
     sandbox: "Sandbox | None" = None,
     environ: Mapping[str, str] = os.environ,
 ) -> tuple[list[Tool], list[ConfigError]]:
-    """Return the tools of `<home>/tools/*.json`, by file name, and the faults of the others."""
+    """Return the tools of `<home>/tools/*.json`, by file name, and the faults of unusable files."""
     tools: dict[str, Tool] = {}
     problems: list[ConfigError] = []
     if not setup.config.tools.declarative_enabled:

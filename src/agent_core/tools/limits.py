@@ -289,7 +289,7 @@ async def _keep_files(read: Sequence[KeptFile], files: _ResultFiles) -> list[Con
 def _shorten_facts(facts: Mapping[str, Any], limit_bytes: int) -> dict[str, Any]:
     """Return the facts that fit into `limit_bytes` of JSON, small ones first.
 
-    The names of the others are listed in `left_out`.
+    `left_out` lists the names of the rest.
     """
     whole = orjson.dumps(facts)
     if len(whole) <= limit_bytes:

@@ -53,7 +53,7 @@ def apply_edits(text: str, edits: Sequence[TextEdit], *, newline: str, shown: st
 
     Args:
         text: the file.
-        edits: a newline in them stands for the line ends of the file.
+        edits: a newline in them means the file's own line end.
         newline: the line end of new lines.
         shown: the file's name in errors.
 

@@ -295,7 +295,7 @@ class Toolbox:
         run: the run that has the tools; needed for tools that are not offered to every run.
         ask_agent: starts children for tools made of agents, if the run can.
         expected: what the answer of the run has to be; None for plain text. The model is offered
-            its tool beside the others.
+            its tool with the other tools.
 
     Attributes:
         may_end_run: whether the call of a tool may end the run.

@@ -119,7 +119,7 @@ class ReadScript(Struct):
 
     Attributes:
         commands: in the order of the text; those in words stand before the command of the word.
-        words: other words of it, which become those of its commands.
+        words: other words of it, which become words of its commands.
         inputs: here-documents, which a shell would run.
         problems: why this may not be all, or not be it.
         misread: the ones that may make a shell read another script, with their lines.
@@ -435,7 +435,7 @@ class _Reader:
                 self._problem(f"not all shells read {child.type} alike")
 
     def _pipeline(self, node: "Node") -> None:
-        """Read commands joined by pipes; the output of those in front is a feed for the next."""
+        """Read commands joined by pipes; the output of each is fed to the next."""
         outer, feed = self._feed, list[SimpleCommand]()
         is_known = not self._is_redirected  # which of them reads the file is unknown
         self._between(node, _BLANKS)

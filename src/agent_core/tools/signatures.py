@@ -101,7 +101,7 @@ class Parameter:
         description: from the docstring.
         takes_context: it is filled in with the `ToolContext`, and not shown.
         deps_types: the types that its annotation allows for `ToolContext.deps`.
-        has_field_default: its default is that of a `Field`, so that Python does not fill it in.
+        has_field_default: its default comes from a `Field`, so Python does not fill it in.
         defaults_to_none: its default is None.
         value: makes the default of a `Field`.
     """

@@ -49,7 +49,7 @@ class SharedBudget(ABC):
     """A budget that several runs spend from: a `BudgetPool`, or a share of one.
 
     Attributes:
-        own: the limits of each run beside those of the pool; None for the pool itself.
+        own: the limits of each run, besides the pool's; None for the pool itself.
     """
 
     own: Budget | None = None

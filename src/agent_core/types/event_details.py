@@ -305,7 +305,7 @@ class ToolOutput(ToolEvent, frozen=True):
 
     Attributes:
         text: the last lines, and the beginning of the next one.
-        lines: how many lines the command has finished so far; those of `text` are the last of them.
+        lines: how many lines the command has finished so far; `text` has the last of them.
     """
 
     text: str = ""

@@ -120,7 +120,7 @@ class StoredOptions(Frozen):
             on in the settings.
         needs_caller: names of options that cannot be stored (`deps`, `guards`, callables among
             `tools`): a run with such options can be executed only by the process that started it.
-        of_agent: those of `needs_caller` that only its agent has: a process that has the agent
+        of_agent: the part of `needs_caller` that only its agent has: a process that has the agent
             has them, too.
         trace: identifies the span that the run's spans belong to, if it is traced.
         metadata: the caller's own metadata.

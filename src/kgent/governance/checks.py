@@ -14,7 +14,7 @@ from kgent.runtime.context import RunContext
 CHECKS = "checks"
 """The folder of the archive for the output of the checks."""
 COMMAND_VARIABLES = ("PATH", "TMPDIR")
-"""Environment variables that the programs of a run get in addition to those of every command."""
+"""Environment variables for the programs of a run, in addition to those for every command."""
 _OUTPUT_BYTES = 65_536
 _SHOWN_OUTPUT = 2000
 

@@ -45,7 +45,7 @@ class DeliverableCheck(Record):
     Attributes:
         found: paths of the required deliverables that exist.
         missing: the reason why each missing deliverable does not exist, by path.
-        invalid: reasons by the paths of those whose content does not fit the schema.
+        invalid: reasons by path, for files whose content does not fit the schema.
         checks: results of the profile's own checks.
     """
 

@@ -203,7 +203,7 @@ def _conversation_lines(side: RunTexts) -> list[str] | None:
         for block in message_blocks(message):
             block.pop("tool_call_id", None)
             block.pop("provider_data", None)
-            if block.get("name") == "list_files":  # those of records depend on places and times
+            if block.get("name") == "list_files":  # lists of records depend on places and times
                 with suppress(KeyError, TypeError, AttributeError):
                     for entry in block["content"]["data"]["entries"]:
                         entry.pop("size", None)
@@ -211,7 +211,7 @@ def _conversation_lines(side: RunTexts) -> list[str] | None:
 
 
 def _call_lines(side: RunTexts) -> list[str]:
-    """Return the calls in the order of the conversation; those of one turn may end in any order."""
+    """Return the calls in the order of the conversation; the calls of one turn end in any order."""
     calls = sorted(
         side.report.calls, key=lambda call: side.calls.get(call.call_id, len(side.calls))
     )

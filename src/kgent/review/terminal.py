@@ -74,7 +74,7 @@ def _print_answer(report: RunReport, console: Console) -> None:
 
 
 def _print_files(report: RunReport, console: Console) -> None:
-    """Print a line for each file, with its whole path last; those of attempts are counted."""
+    """Print a line for each file, with its whole path last; files of attempts are only counted."""
     files = report.artifacts.artifacts if report.artifacts else []
     own = [one for one in files if not one.path.startswith(f"{ATTEMPTS}/")]
     if own:

@@ -202,7 +202,7 @@ def review(
 
 
 def _person(name: str | None) -> str:
-    """Return the name of the person who decides: the given one, or that of this process's user."""
+    """Return who decides: the given name, or the user of this process."""
     if name is not None:
         if not name.strip():
             raise sandbox_error("the name of the person is empty")

@@ -247,7 +247,7 @@ class RunState(Record):
     def changed(self, *, when: str, **changes: Any) -> "RunState":
         """Return the next state, with the time of the change.
 
-        `usage` and `cost` are those of the current attempt; the run has the sum of all of them.
+        `usage` and `cost` are for the current attempt; the run has the sum over its attempts.
 
         Raises:
             ValueError: the current attempt does not lead from this status to the new one.

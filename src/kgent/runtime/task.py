@@ -76,7 +76,7 @@ class FolderTask:
         profile: as it was loaded, with the caller's overrides.
         prompt: the message to the model.
         inputs: the files that the run may read.
-        options: those of the caller, for the record.
+        options: the caller's options, for the record.
         continuation: what an attempt after the first one continues.
     """
 
@@ -96,7 +96,7 @@ def start_texts(
     Args:
         state: the run, with the attempt begun.
         prompt: the message to the model.
-        options: those of the run; only its first attempt writes them.
+        options: the options of the run; only its first attempt writes them.
         prompt_at: the position of the prompt in the conversation.
     """
     session = {

@@ -31,7 +31,7 @@ class EffectivePermissionPolicy(Record):
     requested: frozenset[str] = frozenset()
 
     def refused(self, names: Iterable[str]) -> list[str]:
-        """Return those of the tools that a call must not use, sorted."""
+        """Return the given tools that a call must not use, sorted."""
         return sorted({name for name in names if not self.check(name).is_allowed})
 
     def check(self, tool_name: str, action: str = "", path: str | None = None) -> PermissionResult:

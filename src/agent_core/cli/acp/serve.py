@@ -50,7 +50,7 @@ class _WarningsOfRuns(logging.Handler):
     """Passes on what this program logs as a warning while a run works: editors hide their logs.
 
     Args:
-        warn: gets the ids of the run and of those around it, and the warning; called in the loop.
+        warn: gets the ids of the run and of its parents, and the warning; called in the loop.
         redactor: removes secrets.
     """
 

@@ -319,7 +319,7 @@ class EditorSession:
         self._shown = asyncio.Event()
 
     async def _follow_child(self, handle: RunHandle[Any], run_id: str) -> None:
-        """Show the calls of a child beside those of the run."""
+        """Show the calls of a child in addition to the run's."""
         translation = Translation(self.setup.project, self._screen, is_child=True)
         with suppress(ConnectionError, AgentCoreError):
             async with aclosing(handle.child_events(run_id)) as events:

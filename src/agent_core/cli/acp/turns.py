@@ -95,7 +95,7 @@ class PromptTurn:
             yield event
 
     def watch(self, following: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        """Show a stream of events beside those of the run, until the prompt is answered."""
+        """Show a stream of events in addition to the run's, until the prompt is answered."""
         task = asyncio.create_task(following)
         self._watching.append(task)
         return task

@@ -33,9 +33,9 @@ _PLAIN = (
 
 
 async def show_changes(chat: Chat, words: Sequence[str]) -> None:
-    """Show the session's changes, or those of one file whole.
+    """Show the session's changes, or all changes of one file.
 
-    Where no snapshot holds a change of the session, git is asked for those of the working tree.
+    If no snapshot holds a change of the session, shows the changes of the working tree by git.
     """
     found = await chat.runtime.diff_session(chat.session_id) if chat.has_sent else None
     if found is not None:
@@ -125,7 +125,7 @@ async def _read_git(chat: Chat, project: Path) -> Sequence[FileChange] | None:
 
 
 async def _ignored(project: Path, paths: Sequence[str]) -> Sequence[str]:
-    """Return those of the paths that git ignores; none without git, or outside a repository."""
+    """Return the paths that git ignores; none without git, or outside a repository."""
     program = await asyncio.to_thread(shutil.which, "git")
     if program is None or not paths or find_top(project) is None:
         return ()

@@ -114,7 +114,7 @@ class EditedLine:
         conversation: provides the status around the line, and the actions of keys.
         completer, history: of the line.
         pastes: the large pasted texts of the line and of its history.
-        keys: those of emacs, or of vi.
+        keys: the keys of emacs or vi.
 
     Attributes:
         take_drop: returns what to show for a pasted text that names dropped files.

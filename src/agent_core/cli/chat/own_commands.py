@@ -25,7 +25,7 @@ _ALL = "$ARGUMENTS"
 _MENTION = re.compile(r"@\"[^\"]*\"")
 """A file whose name has spaces: its quotation marks are a part of the mention."""
 _HINT = re.compile(rb"(?m)^(argument-hint:[ \t]*)(\[[^\r\n]*?)[ \t]*(?=\r?$)")
-"""A hint such as `[file] [line]`, which other agents take as it stands: it is no YAML."""
+"""A hint such as `[file] [line]`, which other agents take literally: it is no YAML."""
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 
 

@@ -60,7 +60,7 @@ _HOMES = {
     "workers": "worker",
     "queue": "worker",
 }
-"""Modules of more than one command; the others are named as their command is."""
+"""Modules of more than one command; all others have the name of their command."""
 
 
 def add_commands(commands: Commands, names: Iterable[str]) -> None:

@@ -172,7 +172,7 @@ def find_misplaced_move(options: Options) -> str | None:
     if options.continues_last and options.move_session:
         return "--continue continues a session of this project: there is nothing to move"
     if options.move_session and options.session_id is None:
-        cure = "soong-agent sessions list --all names those of every folder"
+        cure = "soong-agent sessions list --all lists the sessions of every folder"
         return f"--move-session needs --session-id, the session that moves to this folder; {cure}"
     return None
 

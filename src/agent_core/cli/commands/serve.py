@@ -23,7 +23,7 @@ answered here, in a terminal (approvals answer) or in another process.
 
 Programs send the token as Authorization: Bearer. Off this machine's own
 addresses a token is required. Ctrl-C and SIGTERM cancel its runs, except those
-that wait for an answer, which go on once it is given.
+that wait for an answer, which continue once it is given.
 
 Needs the extra serve; if it is missing, the error says how to install it.
 Exit codes: 0 ended by Ctrl-C or SIGTERM; 1 the sessions cannot be read; 2 wrong

@@ -15,7 +15,7 @@ from agent_core.cli.options import (
 _ALL = """\
 A unique beginning of an id is enough, and sess_ can be omitted. If it is
 ambiguous, the matches are listed and nothing is changed. Commands apply to
-sessions of all projects unless --here restricts them to that of --path.
+sessions of all projects unless --here restricts them to the project of --path.
 """
 _LIST = """\
 examples:
@@ -42,7 +42,7 @@ _TREE = """\
 example:
   soong-agent sessions tree 18ea7dc4
 
-A * marks the active path. The ids are those of messages; sessions fork --at
+A * marks the active path. The ids name messages; sessions fork --at
 takes them.
 Exit codes: 0 shown; 2 no such session, an ambiguous id, or wrong usage or
 configuration.

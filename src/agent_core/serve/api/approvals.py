@@ -16,7 +16,7 @@ class ApprovalsQuery(Paging):
 
 
 class ApprovalAnswer(Body):
-    """The answer to a question; arguments replace those of the call."""
+    """The answer to a question; its arguments replace the call's."""
 
     decision: Decision
     reason: str | None = None

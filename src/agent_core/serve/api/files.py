@@ -33,7 +33,7 @@ async def _file(call: ApiCall[Query, None]) -> StreamingResponse:
 
 
 async def _download(content: BinaryIO, name: str) -> StreamingResponse:
-    """Return a file to save, whose type is that of a picture or says nothing."""
+    """Return a file to save, with the type of a picture or a type that says nothing."""
 
     def look() -> tuple[int, bytes]:
         size = content.seek(0, io.SEEK_END)

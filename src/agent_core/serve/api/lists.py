@@ -12,7 +12,7 @@ from agent_core.types.workers import QueuedRun, WorkerRecord
 
 
 class TasksQuery(Paging):
-    """Selects Tasks: of one session, or of those used last."""
+    """Selects Tasks: of one session, or of the sessions used last."""
 
     session_id: str | None = None
 

@@ -38,7 +38,7 @@ _IMAGES = {"image", "image_url", "input_image"}
 
 
 class RunOptionsBody(Body):
-    """The options of a run that JSON can hold; the others belong to a program."""
+    """The options of a run that JSON can express; only a program can give the rest."""
 
     instructions: str | None = None
     model: str | None = None

@@ -69,7 +69,7 @@ class StreamOptions(Body):
 
 
 class AgentBody(Body):
-    """The fields that both interfaces have; those of type `Any` are read by `_ONLY`, or ignored."""
+    """The fields of both interfaces; those of type `Any` are read by `_ONLY`, or ignored."""
 
     model: str
     stream: bool | None = None

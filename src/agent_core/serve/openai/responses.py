@@ -106,7 +106,7 @@ class ResponseBody(AgentBody):
 
 
 async def respond(request: Request) -> ASGIApp:
-    """Run an agent: in a new session, or in that of an earlier response.
+    """Run an agent: in a new session, or in the session of an earlier response.
 
     Raises:
         HttpProblem: the request is refused.

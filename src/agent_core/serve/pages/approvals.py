@@ -177,7 +177,7 @@ async def answer(frame: Frame) -> Response:
 
 
 def _changed(record: ApprovalRecord, text: str | None) -> dict[str, Any] | None:
-    """Return the arguments of the form if they are not those of the call.
+    """Return the arguments of the form if they differ from the call's.
 
     Raises:
         HttpProblem: 400: they are no JSON object.

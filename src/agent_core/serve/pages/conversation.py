@@ -77,7 +77,7 @@ class ConversationParts(SessionParts):
         super().end(exchange)
 
     def foot(self, exchange: Exchange) -> str:
-        """Return what stands below the entries of a run."""
+        """Return what is shown below the entries of a run."""
         run, say, frame = exchange.run, self.say, self._frame
         if run is None:
             return ""

@@ -31,7 +31,7 @@ _GATHERED_S = 0.05
 """Seconds in which the pieces of a text are put together."""
 
 _NEWEST = 20
-"""Nodes and runs among which those of a child's last event are."""
+"""How many nodes and runs are searched for a child's last event."""
 
 MOST_QUEUED = 100
 """Queued runs of a page that its stream knows of."""
@@ -310,7 +310,7 @@ def _seq_of(event: RuntimeEvent | Moved) -> int:
 async def _session_events(
     frame: Frame, session_id: str, after: int
 ) -> AsyncGenerator[RuntimeEvent | Moved]:
-    """Yield the events of a session after one of them: stored ones, and those of active runs."""
+    """Yield the events of a session after one of them: stored events, and events of active runs."""
     visit = frame.visit
     page = await visit.runtime.replay_session(session_id, -LOOKBACK, tenant=visit.tenant)
     run, before = _active_run(page), page.session.active_node_id

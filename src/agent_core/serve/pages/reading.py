@@ -11,7 +11,7 @@ EVENTS = 400
 """Events on one page."""
 
 LOOKBACK = 500
-"""Events before those of a page in which its open calls have begun."""
+"""Number of events before a page that are searched for the start of its open calls."""
 
 
 class Part(Struct):
@@ -22,7 +22,7 @@ class Part(Struct):
         reader: takes further events.
         first_seq: the number of its first event, in the session or in the run.
         last_seq: the number of its last one; 0 without events.
-        above: where the active path goes on before this part; None: it does not.
+        above: where the active path continues before this part; None: it does not.
     """
 
     history: History

@@ -45,7 +45,7 @@ class Connections:
             connection.silence_s = SILENCE_AT_END_S
 
     def close(self) -> None:
-        """Close idle connections now, and the others after their current transaction."""
+        """Close idle connections now, and busy ones after their current transaction."""
         self.hurry()
         with suppress(Empty):
             while True:

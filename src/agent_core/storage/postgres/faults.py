@@ -128,7 +128,7 @@ def explain(error: Exception) -> Exception:
     if not isinstance(error, psycopg.Error):
         return unstorable(error)
     name, code = type(error).__name__, error.sqlstate
-    if error.diag.constraint_name == "sessions_pkey":  # of a tenant, invisible to the others
+    if error.diag.constraint_name == "sessions_pkey":  # of a tenant, invisible to other tenants
         message = "a session of another tenant has this id; use another id"
         return StorageError(ErrorCode.VALIDATION_ERROR, message, details={"option": "session_id"})
     if code in {None, "08P01"} and isinstance(error, psycopg.OperationalError):

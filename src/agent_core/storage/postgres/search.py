@@ -160,7 +160,7 @@ def find_nodes(
 def _has_trigram(connection: Connection, words: Sequence[str]) -> bool:
     """Return whether a word has three letters or digits in a row, as the index knows them.
 
-    Which signs other than those of English are letters depends on the locale of the database.
+    Which characters beyond English letters count as letters depends on the database's locale.
     """
     text = " ".join(map(pattern_in_json, words))
     if re.search("[a-z0-9]{3}", text):

@@ -32,8 +32,8 @@ class Expansion(Struct):
 
     Attributes:
         texts: the words themselves; what other programs print is two words.
-        matched: those of them that a pattern stands for now.
-        values: those of them that the variable of a loop stands for.
+        matched: the words that a pattern matches now.
+        values: the words that are values of a loop's variable.
         printed: the places whose names are printed.
         is_given: what another program finds or prints is among them.
         is_whole: these are all.
@@ -151,7 +151,7 @@ class Expander:
         return printed
 
     def _matches_of(self, pattern: str) -> list[str]:
-        """Return the names that a pattern stands for now: itself, if there are none."""
+        """Return the names that a pattern matches now: itself, if there are none."""
         names = list(self.match(pattern))
         for base in self._folders:
             names += self.match(pattern, base)

@@ -57,7 +57,7 @@ _METADATA = frozenset(
         ("168.63.129.16", "100.100.100.200", "fd00:ec2::254", "fd20:ce::254"),
     )
 )
-"""Metadata services of clouds among the public addresses and those of intranets."""
+"""Metadata services of clouds with public or intranet addresses."""
 _PROTOCOLS = ipaddress.ip_network("192.0.0.0/24")
 """For protocols, which older versions of Python take for public."""
 _SUCCESS = range(200, 300)
@@ -125,7 +125,7 @@ def read_url(text: str) -> URL:
 
 
 class Gate:
-    """Decides which addresses may be reached: public ones, and those of hosts the user has named.
+    """Decides which addresses may be reached: public ones, and hosts that the user has named.
 
     Args:
         allowed_hosts: host names and addresses of the settings; one with a port covers only that.

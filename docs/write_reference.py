@@ -131,6 +131,10 @@ ENGINE: Mapping[str, tuple[str, str, Mapping[str, tuple[str, ...]]]] = {
 WHOLE = {
     "events": ("agent_core.types.event_details", "what is in an event", "../sdk.md"),
     "testing": ("agent_core.testing", "tests of a program", "../testing.md"),
+    "frontends-ai_sdk": ("agent_core.frontends.ai_sdk", "the Vercel AI SDK", "../frontends.md"),
+    "frontends-ag_ui": ("agent_core.frontends.ag_ui", "AG-UI", "../frontends.md"),
+    "frontends-parts": ("agent_core.frontends.parts", "the parts of a run", "../frontends.md"),
+    "serve": ("agent_core.serve", "the console in a program", "../console-api.md"),
     "agcore-agent": ("agcore.agent", "agents, sessions, contexts, plans", "../agcore.md"),
     "agcore-llm": ("agcore.llm", "model calls", "../agcore.md"),
     "agcore-memory": ("agcore.memory", "stores, conversations, knowledge", "../agcore.md"),
@@ -232,7 +236,7 @@ def default_of(attribute: griffe.Attribute) -> str:
         if made.startswith("lambda:"):
             return made.removeprefix("lambda:").strip()
         made = made.partition("[")[0]
-        return {"dict": "{}", "list": "[]"}.get(made, f"{made}()")
+        return {"dict": "{}", "JsonObject": "{}", "list": "[]"}.get(made, f"{made}()")
     default = given.get("default")
     text = written(getattr(default, "value", default)) if default is not None else "..."
     return "" if text == "..." else text
@@ -634,7 +638,8 @@ def navigation(found: Iterable[str]) -> str:
     whole = [(file, module) for file, (module, _, _) in WHOLE.items()]
     for file, module in whole:
         if module.startswith("agent_core."):
-            lines += group(file.capitalize(), file, own(module, exported(module)), 12)
+            label = file.capitalize().replace("-", ".")
+            lines += group(label, file, own(module, exported(module)), 12)
     lines += ["        ] },", '        { "agcore" = [']
     for file, module in whole:
         if module.startswith("agcore."):

@@ -78,6 +78,8 @@ except ModuleNotFoundError as error:
     what = f"AG-UI needs the extra ag-ui; to install it:\n{extra_command('ag-ui')}"
     raise ConfigError(ErrorCode.CONFIG_ERROR, what) from None
 
+__all__ = ["APPROVAL", "HEADERS", "FindTasks", "events", "read_input", "stream"]
+
 HEADERS: Mapping[str, str] = {"content-type": "text/event-stream", "cache-control": "no-cache"}
 """Headers of the response."""
 

@@ -16,6 +16,8 @@ from agent_core.frontends.parts import Answered, Asked, Part
 from agent_core.providers.requests import wire_name
 from agent_core.types import ContentBlock, ImageBlock, RunStatus, TextBlock, UserMessage, new_id
 
+__all__ = ["HEADERS", "Chunk", "chunks", "read_chat", "stream"]
+
 HEADERS: Mapping[str, str] = {
     "content-type": "text/event-stream",
     "cache-control": "no-cache",
@@ -25,6 +27,7 @@ HEADERS: Mapping[str, str] = {
 """Headers of the response."""
 
 Chunk = dict[str, Any]
+"""A chunk of the protocol, as JSON data."""
 
 _DONE = "data: [DONE]\n\n"
 _FINISHED = {

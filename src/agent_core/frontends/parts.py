@@ -33,6 +33,26 @@ from agent_core.types.event_details import (
     ToolEnded,
 )
 
+__all__ = [
+    "Answered",
+    "Asked",
+    "CallEnded",
+    "CallMade",
+    "Ended",
+    "FindQuestions",
+    "Part",
+    "Question",
+    "SourceFound",
+    "StepBegins",
+    "StepEnds",
+    "TasksChanged",
+    "TextBegins",
+    "TextEnds",
+    "TextGrows",
+    "Waits",
+    "read_parts",
+]
+
 
 class Asked(Struct, frozen=True, kw_only=True):
     """The request of a front end.
@@ -180,6 +200,7 @@ Part = (
     | TasksChanged
     | Ended
 )
+"""A part of a run."""
 
 FindQuestions = Callable[[], Awaitable[Sequence[Question]]]
 """Returns the open questions of a run."""

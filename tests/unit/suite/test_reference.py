@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from agent_core import AgentRuntime, BudgetPool, Pages, RunHandle, Session, Tasks
 from tables import together
 
 ROOT = Path(__file__).parents[3]
@@ -78,7 +79,14 @@ def test_every_name_can_be_imported_from_where_its_page_says() -> None:
     assert missing == []
 
 
-@together("package", ["agent_core", "agent_core.testing", "agcore.llm", "agcore.agent", "kgent"])
+PACKAGES = (
+    *("agent_core", "agent_core.testing", "agent_core.serve", "agcore.llm", "agcore.agent"),
+    *("agent_core.frontends.ag_ui", "agent_core.frontends.ai_sdk", "agent_core.frontends.parts"),
+    "kgent",
+)
+
+
+@together("package", PACKAGES)
 def test_every_exported_name_has_a_heading_on_one_page(package: str) -> None:
     headed = [name for page, module, name in documented() if module == package and page]
     exported = importlib.import_module(package).__all__
@@ -95,6 +103,21 @@ def test_every_link_of_the_index_leads_to_a_heading() -> None:
         for heading in re.findall(r"^#{1,3} `(\w+)`$", page.read_text("utf-8"), re.M)
     }
     assert set(links) - anchors == set()
+
+
+def test_a_guide_and_the_reference_name_every_public_method() -> None:
+    docs = FOLDER.parent
+    guides = [page for page in docs.rglob("*.md") if not {"reference", "zh"} & {*page.parts}]
+    words = {word for page in guides for word in re.findall(r"\w+", page.read_text("utf-8"))}
+    shown = {word for page in PAGES for word in re.findall(r"\w+", page.read_text("utf-8"))}
+    missing = [
+        f"{owner.__name__}.{name}"
+        for owner in (AgentRuntime, Session, RunHandle, Pages, Tasks, BudgetPool)
+        for name, member in inspect.getmembers(owner)
+        if not name.startswith("_") and (callable(member) or isinstance(member, property))
+        if name not in words & shown
+    ]
+    assert missing == []
 
 
 def documented_methods() -> Iterator[tuple[str, str, str, list[str]]]:

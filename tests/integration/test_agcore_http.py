@@ -154,6 +154,7 @@ print("ended")
 """
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("service", ["openai", pytest.param("gemini", marks=pytest.mark.sweep)])
 def test_nothing_is_printed_about_a_stream_that_was_left(service: str) -> None:
     with ModelServer.in_thread(lambda _: Hangs(text="Let me think")) as server:

@@ -187,7 +187,7 @@ async def test_a_child_that_asked_is_one_of_the_agents(home: Home, project: Path
     assert other.done == ["1"]
 
 
-@pytest.mark.parametrize("is_nested", [False, True])
+@pytest.mark.parametrize("is_nested", kept([False, True], True))
 @pytest.mark.parametrize("is_here", [True, False])
 async def test_an_agent_that_is_a_tool_continues_after_the_answer(
     home: Home, project: Path, is_here: bool, is_nested: bool

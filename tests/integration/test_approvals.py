@@ -36,6 +36,7 @@ from agent_core.types import (
 from casts import Cast
 from isolation import Home
 from runtimes import CONFIG, Asked, collect, runtime
+from sweeps import sampled
 
 PARK = f'{CONFIG}\n[permissions]\nunattended = "park"\n'
 SECRET = "value-of-the-key-1234567890"  # noqa: S105
@@ -519,7 +520,7 @@ def leading() -> Cast:
     )
 
 
-@pytest.mark.parametrize("unattended", ["deny", "park", "wait"])
+@pytest.mark.parametrize("unattended", sampled(["deny", "park", "wait"], keep=2))
 async def test_a_worker_that_has_to_ask_is_denied_or_waits_and_is_never_parked(
     home: Home, project: Path, unattended: str
 ) -> None:

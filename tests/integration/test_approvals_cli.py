@@ -199,6 +199,7 @@ async def _question_of(runtime: AgentRuntime) -> ApprovalRecord:
     return found[0]
 
 
+@pytest.mark.sweep
 async def test_a_question_of_a_program_is_answered_without_a_configuration_file(
     home: Home, project: Path
 ) -> None:

@@ -140,6 +140,7 @@ def test_a_check_fails_and_is_mended(home: Home, shop: Path, columns: int) -> No
     scene.check(f"story-{columns}")
 
 
+@pytest.mark.sweep
 def test_without_colours(home: Home, shop: Path) -> None:
     scene = shown(home, shop, STORY, keys=ALLOWED, env={"NO_COLOR": "1"})
     assert re.search(rb"\x1b\[[0-9;]*m", scene.raw) is None

@@ -16,6 +16,7 @@ from agent_core.types import Decision, RunStatus
 from casts import Cast
 from isolation import Home
 from runtimes import CONFIG, Asked, runtime
+from sweeps import kept
 
 PARK = CONFIG + '[permissions]\nunattended = "park"\n'
 
@@ -39,7 +40,9 @@ def files(project: Path) -> Path:
     return project
 
 
-@pytest.mark.parametrize("is_new_process", [False, True], ids=["same", "restarted"])
+@pytest.mark.parametrize(
+    "is_new_process", kept([False, True], True), ids=kept(["same", "restarted"], "restarted")
+)
 @pytest.mark.parametrize("scope", ["session", "session_stored"])
 async def test_an_answer_settles_the_other_questions_of_a_parked_run(
     home: Home, files: Path, is_new_process: bool, scope: str

@@ -232,7 +232,7 @@ async def test_no_call_of_a_program_loses_the_locks(use: Use, home: Home, projec
 # what leads to the files of the database
 
 
-@pytest.fixture(params=ENDS, ids=["database", "log", "index"])
+@pytest.fixture(params=kept(ENDS, ""), ids=kept(["database", "log", "index"], "database"))
 def end(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

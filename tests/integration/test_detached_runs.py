@@ -308,6 +308,7 @@ def test_a_parked_run_of_a_worker_is_asked_about_at_a_terminal(
     assert (project / "a.txt").read_text() == "new\n"
 
 
+@pytest.mark.sweep
 def test_an_answer_on_the_command_line_leaves_the_run_to_a_worker(
     home: Home, project: Path, crew: Workers, database_url: str, tmp_path: Path
 ) -> None:

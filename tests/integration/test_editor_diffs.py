@@ -161,6 +161,7 @@ def test_a_change_that_is_too_long_for_a_result_is_said_there(home: Home, projec
         assert "more lines of the diff" in texts(each)
 
 
+@pytest.mark.sweep
 def test_a_binary_file_has_no_diff(home: Home, project: Path) -> None:
     (project / "a.txt").write_bytes(bytes(range(256)) * 10)
     for each in contents(home, project, write("text now\n")):

@@ -14,7 +14,7 @@ from agent_core.providers.scripted import Calls, Hangs, Says, ScriptedCall, call
 from editors import WAIT_S, Editor, EditorError, text_of
 from isolation import Home
 from model_server import ModelServer, Received, Reply, Status
-from sweeps import kept, paired
+from sweeps import kept, paired, sampled
 
 LONG = "word " * 60_000
 """Much more than a pipe holds."""
@@ -259,7 +259,10 @@ REFUSED: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize(
     ("method", "reason"),
-    paired(["load", "resume"], [*REFUSED, "a broken database", "a broken configuration"]),
+    sampled(
+        paired(["load", "resume"], [*REFUSED, "a broken database", "a broken configuration"]),
+        keep=3,
+    ),
 )
 def test_a_refused_request_leaves_the_session_and_its_run_as_they_are(
     home: Home, project: Path, tmp_path: Path, method: str, reason: str

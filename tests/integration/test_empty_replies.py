@@ -52,7 +52,9 @@ def failure_of(handle: RunHandle) -> tuple[ErrorCode, str]:
     return handle.error.code, handle.error.message
 
 
-@pytest.mark.parametrize(("protocol", "empty"), paired(PROTOCOLS, NOTHING.values()))
+@pytest.mark.parametrize(
+    ("protocol", "empty"), sampled(paired(PROTOCOLS, NOTHING.values()), keep=2)
+)
 async def test_a_model_that_says_nothing_is_asked_once_more(
     home: Home, project: Path, protocol: str, empty: Reply
 ) -> None:
@@ -111,7 +113,9 @@ async def test_an_answer_that_was_cut_off_at_its_very_end_is_complete(
         assert (await handle.result()).text == "All of it."
 
 
-@pytest.mark.parametrize(("protocol", "text"), paired(FILTERING, ["", "I cannot help with this."]))
+@pytest.mark.parametrize(
+    ("protocol", "text"), sampled(paired(FILTERING, ["", "I cannot help with this."]), keep=2)
+)
 async def test_a_filtered_reply_fails_the_run_and_is_not_asked_for_again(
     home: Home, project: Path, protocol: str, text: str
 ) -> None:

@@ -180,7 +180,7 @@ def check(lines: Sequence[str], trouble: Trouble) -> None:
     assert "Traceback" not in "\n".join(lines)
 
 
-@pytest.mark.parametrize("name", sampled(TROUBLES, keep=14))
+@pytest.mark.parametrize("name", sampled(TROUBLES, keep=10))
 def test_an_error_is_short_and_names_its_cure_once(home: Home, project: Path, name: str) -> None:
     trouble = TROUBLES[name]
     check(fail(home, project, trouble), trouble)

@@ -108,6 +108,7 @@ LOOK = Calls(
 )
 
 
+@pytest.mark.sweep
 async def test_the_client_of_the_ai_sdk_shows_a_run(home: Home, project: Path) -> None:
     model = ScriptedProvider([LOOK, Says(text="It is Rome, 😀.", chunks=5), "Yes."])
     async with runtime(home, project, model) as made:

@@ -624,7 +624,7 @@ async def test_what_was_given_is_not_searched_for_memories(home: Home, project: 
     assert len(user_ids(asked[0])) == 2  # what was said since, not what was given
 
 
-@pytest.mark.parametrize("form", ["soong", "openai", "anthropic"])
+@pytest.mark.parametrize("form", kept(["soong", "openai", "anthropic"], "soong"))
 @pytest.mark.parametrize("persist", [True, False])
 def test_a_program_of_threads_reads_its_conversation(
     home: Home, project: Path, form: MessageFormat, persist: bool

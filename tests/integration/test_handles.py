@@ -306,6 +306,7 @@ async def rows(connection: psycopg.AsyncConnection, statement: LiteralString) ->
     return await (await connection.execute(statement)).fetchall()
 
 
+@pytest.mark.sweep
 async def test_readers_outlast_a_restart_of_the_server(
     home: Home, project: Path, postgres_server: Server
 ) -> None:

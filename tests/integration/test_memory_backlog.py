@@ -109,7 +109,7 @@ def wait_for_line(process: subprocess.Popen[bytes], words: bytes) -> None:
 
 @pytest.mark.parametrize(
     "how",
-    kept([signal.SIGINT, signal.SIGTERM, signal.SIGKILL], signal.SIGTERM, signal.SIGKILL),
+    kept([signal.SIGINT, signal.SIGTERM, signal.SIGKILL], signal.SIGKILL),
 )
 def test_a_wish_that_a_process_leaves_is_carried_out_once_by_whoever_comes_next(
     home: Home, project: Path, how: signal.Signals

@@ -416,12 +416,15 @@ def _hooks_are_off(project: Path) -> None:
 
 @pytest.mark.parametrize(
     ("prepare", "decision"),
-    [
-        *((each, "ask") for each in (_real_hook, _settings_name_a_folder, _husky, _lefthook)),
-        *((each, "ask") for each in (_own_settings_name_a_folder, _settings_have_a_hook)),
-        (_pre_commit, "ask"),
-        *((each, "allow") for each in (_nothing, _only_samples, _hooks_are_off)),
-    ],
+    sampled(
+        [
+            *((each, "ask") for each in (_real_hook, _settings_name_a_folder, _husky, _lefthook)),
+            *((each, "ask") for each in (_own_settings_name_a_folder, _settings_have_a_hook)),
+            (_pre_commit, "ask"),
+            *((each, "allow") for each in (_nothing, _only_samples, _hooks_are_off)),
+        ],
+        keep=5,
+    ),
     ids=lambda each: getattr(each, "__name__", each).strip("_"),
 )
 async def test_configuration_in_the_root_is_obeyed_where_hooks_are_active(

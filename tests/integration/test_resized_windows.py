@@ -73,6 +73,7 @@ def count(window: Window, text: str) -> int:
     return "".join(line.ljust(1) for line in window.lines).count(text)
 
 
+@pytest.mark.sweep
 @TERMINALS
 @pytest.mark.parametrize("widths", WIDTHS)
 def test_a_draft_at_the_prompt(
@@ -117,6 +118,7 @@ def test_an_answer_that_streams(
         assert shown == ["Begin.", *LINES, "End."]
 
 
+@pytest.mark.sweep
 @PROGRAMS
 @pytest.mark.parametrize("widths", WIDTHS)
 def test_a_long_paragraph_and_a_spinner(

@@ -188,6 +188,7 @@ def test_content_that_cannot_be_used_ends_before_anything_begins(
     assert not (command.home.path / "sessions.sqlite").exists()
 
 
+@pytest.mark.sweep
 def test_ten_megabytes_are_content(command: Command) -> None:
     command.home.write_config(
         f'[model]\nprovider = "openai"\nname = "m"\ncontext_window = 4000000\n'

@@ -252,6 +252,7 @@ def modules(project: Path, tmp_path: Path) -> Path:
     return project
 
 
+@pytest.mark.sweep
 async def test_submodules_are_updated(home: Home, modules: Path) -> None:
     answers, _ = await run_all(
         home,

@@ -21,7 +21,7 @@ from isolation import Home
 from mcp_bench import plain
 from model_server import ModelServer
 from runtimes import CONFIG, Asked, ask, runtime
-from sweeps import kept
+from sweeps import kept, sampled
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -129,7 +129,7 @@ async def test_a_saved_answer_for_edits_covers_ordinary_files_of_this_project(
     assert [Path(each).name for each in await targets(home, other, [write("b.txt")])] == ["b.txt"]
 
 
-@pytest.mark.parametrize("decision", ["allow_reads", "saved"])
+@pytest.mark.parametrize("decision", sampled(["allow_reads", "saved"], keep=1))
 async def test_an_answer_for_the_project_does_not_cover_an_allowed_folder(
     home: Home, files: Path, tmp_path: Path, decision: str
 ) -> None:

@@ -319,6 +319,7 @@ def test_a_full_disk_is_told_and_is_exit_code_1(
     )
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("words", "is_closed"),
     sampled(paired([("config", "show"), ("doctor",)], [False, True]), keep=1),

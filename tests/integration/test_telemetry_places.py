@@ -124,6 +124,7 @@ def test_a_program_that_traces_sees_its_runs_below_its_own_spans(
     assert len({span.trace_id for span in collector.spans}) == 1
 
 
+@pytest.mark.sweep
 def test_a_profile_is_recorded_as_the_environment_says(
     home: Home, tmp_path: Path, collector: OtlpReceiver
 ) -> None:

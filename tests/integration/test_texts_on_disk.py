@@ -186,7 +186,7 @@ def leave(_: Path) -> None:
 
 
 @pytest.mark.parametrize(("change", "expected"), [(edit, "TODAY"), (delete, ""), (leave, "BEFORE")])
-@pytest.mark.parametrize("is_reopened", [False, True])
+@pytest.mark.parametrize("is_reopened", kept([False, True], False))
 async def test_a_compaction_attaches_the_skill_that_is_on_disk_and_names_its_folder(
     home: Home,
     project: Path,
@@ -270,7 +270,7 @@ def move_memory(memory: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "expected"), [(edit_memory, "COFFEE"), (delete, ""), (move_memory, "TEA")]
 )
-@pytest.mark.parametrize("is_reopened", [False, True])
+@pytest.mark.parametrize("is_reopened", kept([False, True], True))
 async def test_a_compaction_attaches_the_memories_that_are_on_disk(
     home: Home,
     project: Path,

@@ -302,11 +302,23 @@ LINES = "".join(f"\r\nrow {number}" for number in range(20))
         (pasted("!touch pwned"), "!touch pwned"),
         pytest.param(pasted("!touch pwned\n"), "!touch pwned", marks=pytest.mark.sweep),
         pytest.param(pasted(" !touch pwned"), "!touch pwned", marks=pytest.mark.sweep),
-        (pasted("!touch pwned" + LINES), ("!touch pwned" + LINES).replace("\r", "")),
-        ("!touch pwned\r!touch pwned\rmore\r", "!touch pwned\n!touch pwned\nmore"),
+        pytest.param(
+            pasted("!touch pwned" + LINES),
+            ("!touch pwned" + LINES).replace("\r", ""),
+            marks=pytest.mark.sweep,
+        ),
+        pytest.param(
+            "!touch pwned\r!touch pwned\rmore\r",
+            "!touch pwned\n!touch pwned\nmore",
+            marks=pytest.mark.sweep,
+        ),
         pytest.param(pasted("/quit"), "/quit", marks=pytest.mark.sweep),
         ("/quit\rmore\r", "/quit\nmore"),
-        ("x\x7f" + pasted("!!! warning\n    touch pwned"), "!!! warning\n    touch pwned"),
+        pytest.param(
+            "x\x7f" + pasted("!!! warning\n    touch pwned"),
+            "!!! warning\n    touch pwned",
+            marks=pytest.mark.sweep,
+        ),
     ],
 )
 def test_a_paste_is_a_message_whatever_it_begins_with(

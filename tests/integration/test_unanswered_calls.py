@@ -27,6 +27,7 @@ from isolation import Home
 from memories import WISH, split, until_scanned
 from model_server import ModelServer, Sends, Status
 from runtimes import CONFIG, collect, runtime
+from sweeps import kept
 
 PRICED = CONFIG + "[model.price]\ninput = 1.0\noutput = 10.0\n"
 HALF = "word " * 100
@@ -67,7 +68,9 @@ def rounded(usage: Usage) -> Usage:
     return usage.model_copy(update={"cost": cost})
 
 
-@pytest.mark.parametrize("budget", [None, AMPLE], ids=["no budget", "budget"])
+@pytest.mark.parametrize(
+    "budget", kept([None, AMPLE], AMPLE), ids=kept(["no budget", "budget"], "budget")
+)
 @pytest.mark.parametrize("config", [CONFIG, PRICED], ids=["no price", "price"])
 async def test_a_cancelled_call_counts_everywhere_alike(
     home: Home, project: Path, config: str, budget: Budget | None
@@ -329,7 +332,7 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize("budget", ["no budget", "budget"])
+@pytest.mark.parametrize("budget", kept(["no budget", "budget"], "budget"))
 @pytest.mark.parametrize("replies", [0, 2])
 async def test_a_killed_run_counts_its_replies_and_the_call_under_way(
     home: Home, project: Path, replies: int, budget: str

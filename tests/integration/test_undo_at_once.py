@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Awaitable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from agent_core import AgentCoreError, AgentRuntime, SwitchResult
 from agent_core.providers.scripted import calls
 from isolation import Home
 from runtimes import CONFIG, Asked, ask, runtime
-from sweeps import sampled
+from sweeps import kept, sampled
 
 ON = f'{CONFIG}\n[workspace]\nsnapshots = "turn"\n\n[memory]\nenabled = false\n'
 SOONG = str(Path(sys.executable).with_name("soong-agent"))
@@ -72,13 +73,7 @@ async def at_once(*moves: Awaitable[SwitchResult]) -> list[SwitchResult]:
 
 @pytest.mark.parametrize(
     ("count", "runtimes"),
-    [
-        (2, 1),
-        (MESSAGES, 2),
-        (MESSAGES + 2, 2),
-        *(pytest.param(*each, marks=pytest.mark.sweep) for each in ((2, 2), (MESSAGES, 1))),
-        pytest.param(MESSAGES + 2, 1, marks=pytest.mark.sweep),
-    ],
+    kept(list(product((2, MESSAGES, MESSAGES + 2), (1, 2))), (MESSAGES + 2, 2)),
 )
 async def test_undos_at_once_undo_one_message_each(
     home: Home, project: Path, count: int, runtimes: int

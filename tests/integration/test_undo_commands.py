@@ -175,6 +175,7 @@ def test_a_fork_works_in_a_copy_of_the_project(home: Home, ran: Path) -> None:
     assert "is not empty" in taken.stderr
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("output", kept([">&-", "> /dev/full", "| true"], "> /dev/full"))
 def test_a_fork_whose_id_cannot_be_written_says_it_on_standard_error(
     home: Home, ran: Path, output: str

@@ -16,7 +16,7 @@ from agent_core.types import new_id
 from isolation import Home
 from rights import as_anyone
 from runtimes import CONFIG, Asked, ask, runtime
-from sweeps import is_whole, sampled
+from sweeps import is_whole, kept, sampled
 
 ON = f'{CONFIG}\n[workspace]\nsnapshots = "turn"\n\n[memory]\nenabled = false\n'
 GIT = "git -c user.name=a -c user.email=a@example.org -c protocol.file.allow=always"
@@ -174,31 +174,17 @@ STOPS: dict[str, tuple[str, str]] = {
 }
 
 
-COMBINED = {  # of others in the table, or with the cause of another
-    "the index is deleted",
-    "the index is of an unknown version",
-    "the index is of version 4",
-    "the index is split before",
-    "the index knows a monitor",
-    "ignored from now on",
-    "a submodule is given up",
-    "a nested repository is removed",
-    "branches of a nested repository",
-    "removed and committed",
-    "removed and committed, and built again",
-    "no longer tracked, and changed",
-    "another branch, with a build",
-    "the index is garbage",
-    "a submodule that stops tracking",
-    "a submodule is removed",
-    "a nested repository that stops tracking",
-    "a repository in an excluded folder",
-    "a work tree is removed",
-}
-
-
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.sweep] * (n in COMBINED)) for n in STOPS]
+    "name",
+    kept(
+        STOPS,
+        "removed by git",
+        "another branch",
+        "the index is torn",
+        "no repository any more",
+        "a submodule",
+        "a nested repository",
+    ),
 )
 async def test_what_was_recorded_is_undone(home: Home, project: Path, name: str) -> None:
     prepare, script = STOPS[name]

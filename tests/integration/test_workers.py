@@ -293,11 +293,14 @@ async def test_a_completed_step_is_told_with_its_result(home: Home, project: Pat
 
 @pytest.mark.parametrize(
     ("ending", "reason", "code"),
-    [
-        ("forgotten", "worker_finished_without_step_terminal", None),
-        (Fails(message="no luck"), "worker_failed", "provider_error"),
-        (Hangs(), "worker_timeout", "timeout"),
-    ],
+    sampled(
+        [
+            ("forgotten", "worker_finished_without_step_terminal", None),
+            (Fails(message="no luck"), "worker_failed", "provider_error"),
+            (Hangs(), "worker_timeout", "timeout"),
+        ],
+        keep=2,
+    ),
 )
 async def test_k10_a_step_left_open_fails_and_says_why(
     home: Home, project: Path, ending: Line, reason: str, code: str | None
@@ -379,7 +382,7 @@ async def test_a_dispatch_that_cannot_be_sends_nobody_and_takes_nobody(
     assert played.requests_of("work") == []
 
 
-@pytest.mark.parametrize("state", ["blocked", "cancelled", "missing"])
+@pytest.mark.parametrize("state", sampled(["blocked", "cancelled", "missing"], keep=1))
 async def test_a_task_that_is_blocked_or_over_gets_no_worker(
     home: Home, project: Path, state: str
 ) -> None:

@@ -344,6 +344,7 @@ async def test_a_run_that_was_lost_before_its_files_were_brought_leaves_them(
         assert not one.folder().exists()
 
 
+@pytest.mark.sweep
 async def test_what_a_run_has_left_in_its_folder_is_gone_if_no_snapshot_has_it(
     machines: Callable[[str], Machine], project: Path
 ) -> None:
@@ -463,6 +464,7 @@ async def test_deleting_a_session_leaves_nothing_of_it(
             assert found.fetchone() == (0,), table
 
 
+@pytest.mark.sweep
 async def test_a_copied_session_has_its_files_on_every_machine_of_the_other_database(
     project: Path, database_url: str, empty_database_url: str, tmp_path: Path
 ) -> None:

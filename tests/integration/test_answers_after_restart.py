@@ -246,6 +246,7 @@ async def test_a_denial_still_needs_what_the_rest_of_the_run_does(
         assert await again.wait() is RunStatus.COMPLETED
 
 
+@pytest.mark.sweep
 async def test_one_of_two_calls_of_a_missing_tool_is_not_denied_alone(
     home: Home, project: Path, shop: Shop
 ) -> None:
@@ -274,6 +275,7 @@ async def test_one_of_two_calls_of_a_missing_tool_is_not_denied_alone(
         assert await results(made) == {"call_1": "permission_denied", "call_2": "ok"}
 
 
+@pytest.mark.sweep
 async def test_the_questions_of_one_turn_are_answered_by_one_process_after_another(
     home: Home, project: Path, shop: Shop
 ) -> None:
@@ -533,6 +535,7 @@ async def test_a_question_of_a_run_that_has_ended_is_closed(
         assert caught.value.details["state"] == "withdrawn"
 
 
+@pytest.mark.sweep
 async def test_a_child_that_waits_needs_what_its_parent_was_started_with(
     home: Home, project: Path, shop: Shop
 ) -> None:
@@ -564,6 +567,7 @@ async def test_a_run_of_another_project_is_answered_there(
         assert await is_untouched(made, handle)
 
 
+@pytest.mark.sweep
 async def test_sessions_and_handles_answer_as_well(home: Home, project: Path, shop: Shop) -> None:
     asked = [call("deploy", "1", "call_1"), call("deploy", "2", "call_2")]
     handle = await park(home, project, *asked, tools=[shop.deploy])
@@ -610,6 +614,7 @@ async def test_a_budget_of_one_run_is_not_given_with_an_answer(
         assert await is_untouched(made, handle)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("by", sampled(["the runtime", "a session", "a handle"], keep=1))
 async def test_agents_and_validators_are_given_again_with_an_answer(
     home: Home, project: Path, shop: Shop, by: str
@@ -846,6 +851,7 @@ def test_commands_refuse_at_once_and_the_program_continues(home: Home, project: 
         assert following.stdout == "the next answer\n", following.stderr
 
 
+@pytest.mark.sweep
 async def test_a_command_whose_run_another_process_has_says_so_and_ends(
     home: Home, project: Path
 ) -> None:
@@ -875,6 +881,7 @@ async def test_a_command_whose_run_another_process_has_says_so_and_ends(
         assert "continues with the next message to the session s1" in done.stderr
 
 
+@pytest.mark.sweep
 def test_a_message_from_the_command_line_is_answered_while_such_a_run_waits(
     home: Home, project: Path
 ) -> None:

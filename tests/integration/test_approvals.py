@@ -198,7 +198,6 @@ async def test_what_has_changed_meanwhile_is_asked_anew(home: Home, project: Pat
         assert (project / "a.txt").read_text() == "somebody else's\nnew\n"
 
 
-@pytest.mark.sweep
 async def test_a_declarative_tool_whose_program_has_changed_is_asked_anew(
     home: Home, project: Path
 ) -> None:

@@ -142,6 +142,7 @@ def test_the_end_of_the_input_denies_where_questions_do_not_wait(home: Home, pro
     assert (question["decision"], question["reason"]) == ("deny", "nobody could be asked")
 
 
+@pytest.mark.sweep
 def test_a_question_is_answered_while_its_process_waits(home: Home, project: Path) -> None:
     with ModelServer.in_thread([write(), "all done"]) as server:
         configured(home, server, "wait")

@@ -157,6 +157,7 @@ def test_wrong_ids_and_numbers_say_what_is_needed(
     assert said in done.stderr
 
 
+@pytest.mark.sweep
 def test_one_answer_at_an_attached_terminal_settles_what_it_covers(
     home: Home, project: Path, tmp_path: Path
 ) -> None:

@@ -221,6 +221,7 @@ def test_an_answer_that_has_begun(home: Home, shop: Path) -> None:
     shown(home, shop, script, keys=[Key(re.compile("model [1-9]"))], leave=True).check("begun-80")
 
 
+@pytest.mark.sweep
 def test_a_command_that_runs(home: Home, shop: Path) -> None:
     (shop / "check").write_text("#!/bin/sh\nsleep 30\n", encoding="utf-8")
     script = [Calls(calls=[ScriptedCall(name="code.run_command", arguments={"argv": ["./check"]})])]
@@ -236,6 +237,7 @@ def test_a_service_that_is_busy(home: Home, shop: Path) -> None:
     assert scene.lines[-1] == "At last."
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("columns", kept([40, 80], 80))
 def test_a_child_agent(home: Home, shop: Path, columns: int) -> None:
     def answer(asked: Received) -> Any:

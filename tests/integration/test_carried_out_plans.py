@@ -67,6 +67,7 @@ def test_commands_name_the_model_where_no_configuration_does(home: Home, project
     assert re.search(continued, scene.text)
 
 
+@pytest.mark.sweep
 def test_what_is_typed_instead_is_sent_in_plan_mode(home: Home, project: Path) -> None:
     with ModelServer.in_thread(["A plan.", "A better plan."]) as server:
         keys = [

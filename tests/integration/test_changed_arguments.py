@@ -73,7 +73,9 @@ async def test_a_call_is_made_with_the_arguments_of_the_answer(home: Home, proje
         assert calls_in(provider) == [CHANGED]
 
 
-@pytest.mark.parametrize("config", [PARK, WAIT], ids=["park", "wait"])
+@pytest.mark.parametrize(
+    "config", sampled([PARK, WAIT], keep=1), ids=sampled(["park", "wait"], keep=1)
+)
 async def test_another_process_changes_them_too(home: Home, project: Path, config: str) -> None:
     first = ScriptedProvider(script())
     made = runtime(home, project, first, config=config)

@@ -118,6 +118,7 @@ async def test_what_a_program_s_tool_and_a_child_changed_is_named(
     assert sorted(kept) == ["child.txt", "mine.txt"]
 
 
+@pytest.mark.sweep
 async def test_a_file_is_named_once_however_a_tool_was_told_of_it(
     home: Home, project: Path
 ) -> None:

@@ -332,6 +332,7 @@ def test_a_list_breaks_between_words(home: Home, project: Path, columns: int) ->
     assert said in " ".join(scene.text.split())
 
 
+@pytest.mark.sweep
 def test_undo_and_redo_say_what_they_did_without_ids(home: Home, project: Path) -> None:
     with ModelServer.in_thread(["Written."]) as server:
         keys = [
@@ -603,6 +604,7 @@ def test_what_was_entered_is_searched_back(home: Home, project: Path) -> None:
     assert sent(server) == "mend the Cart"
 
 
+@pytest.mark.sweep
 def test_a_fork_says_how_to_go_on_in_it(home: Home, project: Path) -> None:
     with ModelServer.in_thread(["Fine."]) as server:
         keys = [
@@ -669,6 +671,7 @@ def test_what_was_entered_is_kept_without_secrets(home: Home, project: Path) -> 
     assert secret not in sent(server)
 
 
+@pytest.mark.sweep
 def test_ignored_files_are_not_offered_and_names_with_spaces_are_quoted(
     home: Home, project: Path
 ) -> None:
@@ -744,6 +747,7 @@ def test_the_calls_of_a_child_are_shown_as_in_a_run(home: Home, project: Path) -
     assert places == sorted(places)
 
 
+@pytest.mark.sweep
 def test_the_answers_of_a_chat_are_listed_beside_the_rules(home: Home, project: Path) -> None:
     script = [calls("code.write_file", path="b.txt", content="new\n"), "Written."]
     with ModelServer.in_thread(script) as server:

@@ -34,6 +34,7 @@ def test_an_undo_in_plain_lines_names_its_message_once(home: Home, project: Path
     assert "not sent" not in after
 
 
+@pytest.mark.sweep
 def test_a_command_of_the_user_says_once_who_reads_its_output(home: Home, project: Path) -> None:
     (project / "notes.txt").write_text("x", encoding="utf-8")
     with ModelServer.in_thread([]) as server:

@@ -170,6 +170,7 @@ def test_an_own_command_that_cannot_be_used_is_not_sent(home: Home, project: Pat
         assert sent(server) == "Review.\n\nit"
 
 
+@pytest.mark.sweep
 def test_rules_and_servers_are_added_with_no_more_than_the_words(home: Home, project: Path) -> None:
     with ModelServer.in_thread([]) as server:
         keys = [
@@ -208,6 +209,7 @@ def test_a_command_of_the_command_line_is_about_the_project_of_the_chat(
     assert f"paths {project}/sub/a" in words(scene)
 
 
+@pytest.mark.sweep
 def test_single_arguments_of_an_own_command(home: Home, project: Path) -> None:
     (project / "lamp.py").write_text("VOLTS = 230\n")
     (home.path / "commands").mkdir()

@@ -94,6 +94,7 @@ def test_an_editor_that_fails_keeps_the_draft(home: Home, project: Path, editor:
             assert chat.send(" two") == "my draft two", said
 
 
+@pytest.mark.sweep
 def test_a_run_goes_on_behind_the_editor_and_draws_nothing_over_it(
     home: Home, project: Path, editor: Path
 ) -> None:

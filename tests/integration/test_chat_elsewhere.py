@@ -40,6 +40,7 @@ def test_an_undo_reverts_nothing_that_was_not_shown(home: Home, project: Path) -
         chat.type(CTRL_C, shows=EMPTY)
 
 
+@pytest.mark.sweep
 def test_a_message_is_sent_below_what_was_added_elsewhere(home: Home, project: Path) -> None:
     with open_chat(home, project) as chat:
         chat.send("hello")

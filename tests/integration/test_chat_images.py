@@ -62,6 +62,7 @@ def test_a_model_without_vision_is_sent_nothing_and_the_draft_stays(
         assert [each.body["messages"][-1]["content"] for each in server.requests] == ["hello"]
 
 
+@pytest.mark.sweep
 def test_an_image_is_taken_from_the_clipboard_where_there_is_one(
     home: Home, project: Path, tmp_path: Path
 ) -> None:

@@ -72,6 +72,7 @@ def test_escape_leaves_the_list_and_all_that_waits(home: Home, project: Path) ->
         _leave(chat)
 
 
+@pytest.mark.sweep
 def test_all_that_waits_is_withdrawn_and_found_with_up(home: Home, project: Path) -> None:
     with open_chat(home, project, replies=[Hangs(), "Answer 2.", "Answer 3."]) as chat:
         _wait(chat)

@@ -139,6 +139,7 @@ def hold(chat: OpenChat, reports: Sequence[Report]) -> None:
         assert chat.send(report.typed) == report.sent, report.says
 
 
+@pytest.mark.sweep
 def test_reports_of_new_lines(home: Home, project: Path) -> None:
     with open_chat(home, project) as chat:
         for report in NEW_LINES:
@@ -204,6 +205,7 @@ def test_reports_of_named_files(home: Home, project: Path) -> None:
             assert (found, said.startswith(typed)) == (named, True), says
 
 
+@pytest.mark.sweep
 def test_a_plain_line_says_that_a_message_is_queued(home: Home, project: Path) -> None:
     (project / "lamp.py").write_text("VOLTS = 230\n")
     read = calls("code.read_file", path="lamp.py")

@@ -150,6 +150,7 @@ def test_a_message_that_made_room_for_another_stays_stored(home: Home, project: 
         chat.pause()
 
 
+@pytest.mark.sweep
 def test_a_text_that_made_room_outlives_the_end_of_the_process(home: Home, project: Path) -> None:
     pid = project / "pid"
     with ModelServer.in_thread(["Answered.", "Again."]) as server:

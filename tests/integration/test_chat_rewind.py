@@ -74,6 +74,7 @@ def test_escape_twice_goes_back_to_before_the_chosen_message(home: Home, project
         assert sorted(each.name for each in project.iterdir()) == ["1.txt", "2.txt", "3.txt"]
 
 
+@pytest.mark.sweep
 def test_the_conversation_continues_from_there(home: Home, project: Path) -> None:
     with open_chat(home, project) as chat:
         for message in ("first", "second", "third"):

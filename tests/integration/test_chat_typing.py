@@ -35,6 +35,7 @@ CLEAR, CLEARED, ERASE = CTRL_C + "~", "~", "\x7f"
 """Clears the line and types a letter, which shows when the line is drawn again."""
 
 
+@pytest.mark.sweep
 def test_a_large_paste_is_recalled_whole_in_this_and_in_another_conversation(
     home: Home, project: Path
 ) -> None:
@@ -133,6 +134,7 @@ def test_a_file_beside_other_letters_is_attached_and_a_missing_one_is_named(
         assert "\nVOLTS = 230\n" in sent(server)
 
 
+@pytest.mark.sweep
 def test_a_file_is_completed_beside_other_letters_and_taken_with_enter(
     home: Home, project: Path
 ) -> None:

@@ -43,6 +43,7 @@ def test_a_line_is_edited_and_sent_in_either_mode(home: Home, project: Path) -> 
         _at(chat, CTRL_C, ">")
 
 
+@pytest.mark.sweep
 def test_escape_leaves_insert_mode_before_it_cancels_the_run(home: Home, project: Path) -> None:
     with open_chat(home, project, config=VI, replies=[Hangs(), Hangs()]) as chat:
         chat.type(f"first{ENTER}", shows="waiting for the model")

@@ -45,6 +45,7 @@ def test_o2_a_folder_is_the_project_and_the_answer_is_the_output(home: Home, pro
     assert str(project) in server.requests[0].text
 
 
+@pytest.mark.sweep
 def test_the_command_line_names_a_model_before_the_environment_and_the_file(
     home: Home, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -74,6 +75,7 @@ def test_the_command_line_names_a_model_before_the_environment_and_the_file(
     assert "provider:name, such as openai:gpt-5" in wrong.stderr
 
 
+@pytest.mark.sweep
 def test_o3_a_file_means_its_folder_and_is_not_read(home: Home, project: Path) -> None:
     source = project / "src"
     source.mkdir()

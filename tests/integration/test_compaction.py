@@ -233,6 +233,7 @@ async def test_a_compaction_without_a_usable_model_is_a_failed_run(
     assert run.status is RunStatus.FAILED
 
 
+@pytest.mark.sweep
 async def test_m3_the_compact_agent_is_hidden_and_can_be_inspected(
     home: Home, project: Path
 ) -> None:

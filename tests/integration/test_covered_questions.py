@@ -110,6 +110,7 @@ async def test_an_answer_settles_questions_of_other_children(
     assert {each.decided_by for each in closed} == {"callback", "session"}
 
 
+@pytest.mark.sweep
 async def test_the_end_of_the_input_does_not_deny_what_an_answer_covers(
     home: Home, files: Path
 ) -> None:

@@ -249,6 +249,7 @@ async def test_a_deletion_that_was_killed_is_finished_by_the_next_start(
     assert not list(home.path.glob("unfinished/deleted-*"))
 
 
+@pytest.mark.sweep
 async def test_free_space_that_an_earlier_version_left_is_given_back_by_a_start(
     home: Home, project: Path
 ) -> None:

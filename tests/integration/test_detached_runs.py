@@ -131,6 +131,7 @@ async def test_a_parked_run_goes_on_in_a_worker_when_it_is_answered_elsewhere(
     assert (project / "a.txt").exists() is not is_cancelled
 
 
+@pytest.mark.sweep
 async def test_readers_follow_a_run_from_a_killed_worker_to_the_next(
     home: Home, project: Path, crew: Workers
 ) -> None:
@@ -251,6 +252,7 @@ def output(kind: str) -> Generator[int]:
     os.close(taken)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("kind", "code"), kept([("closed", 141), ("full", 1), ("a pipe", 141)], ("full", 1))
 )

@@ -326,6 +326,7 @@ def test_a_database_that_is_none(home: Home, examine: Examine) -> None:
     assert path.read_bytes() == b"no database" * 100
 
 
+@pytest.mark.sweep
 def test_a_database_of_a_newer_program(home: Home, examine: Examine) -> None:
     path = database(home)
     connection = sqlite3.connect(path)
@@ -457,6 +458,7 @@ def test_a_link_is_not_what_a_newer_kernel_would_mend(
     assert "kernel" not in checks["sandbox"]["cure"]
 
 
+@pytest.mark.sweep
 def test_the_printed_settings_for_daily_work_are_those_that_are_missing(
     home: Home, examine: Examine
 ) -> None:
@@ -543,6 +545,7 @@ def test_memory_says_who_has_one(home: Home, examine: Examine) -> None:
     assert examine()[1]["memory"]["text"] == "off"
 
 
+@pytest.mark.sweep
 def test_the_extensions_of_the_configuration_are_named(
     home: Home, examine: Examine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

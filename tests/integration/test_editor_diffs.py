@@ -189,6 +189,7 @@ def test_a_diff_without_its_secrets_is_not_exact(home: Home, project: Path) -> N
         assert "-two" in texts(each)
 
 
+@pytest.mark.sweep
 def test_a_question_spells_out_characters_that_deceive(home: Home, project: Path) -> None:
     (project / "a.txt").write_text("one\ntwo\n", encoding="utf-8")
     asked, *ended = contents(home, project, edit(("two", "2\u202e")))

@@ -79,6 +79,7 @@ def test_all_of_a_prompt_comes_before_its_answer_and_only_then_the_next(
     assert told == [LONG, "-> end_turn", "two", "-> end_turn", "three", "-> end_turn"]
 
 
+@pytest.mark.sweep
 def test_prompts_begin_in_the_order_in_which_they_came(home: Home, project: Path) -> None:
     def answer(asked: Received) -> Reply:
         said = [each["content"] for each in asked.body["messages"] if each["role"] == "user"]
@@ -331,6 +332,7 @@ def messages(updates: list[dict[str, Any]], kind: str) -> dict[str, str]:
     return found
 
 
+@pytest.mark.sweep
 def test_a_retried_reply_is_another_message(home: Home, project: Path) -> None:
     busy = Status(503)
     with ModelServer.in_thread([busy, "at last"]) as server:
@@ -345,6 +347,7 @@ def test_a_retried_reply_is_another_message(home: Home, project: Path) -> None:
     assert "model retry" in text_of(reply.updates, "agent_thought_chunk")
 
 
+@pytest.mark.sweep
 def test_only_the_active_branch_is_loaded(home: Home, project: Path) -> None:
     look = calls("code.list_dir", path=".")
     with (
@@ -512,6 +515,7 @@ def test_hooks_that_do_not_run_are_mentioned_once(
     assert replies[1] == "two"
 
 
+@pytest.mark.sweep
 def test_what_a_terminal_warns_of_is_said_in_the_editor(home: Home, project: Path) -> None:
     unmet = {"matcher": "Edit", "hooks": [{"type": "command", "command": "true"}]}
     home.write("hooks.json", json.dumps({"version": 1, "hooks": {"PreToolUse": [unmet]}}))

@@ -211,6 +211,7 @@ def test_a_session_of_another_folder_is_not_opened_here(
             it.request("session/new", cwd="here", mcpServers=[])
 
 
+@pytest.mark.sweep
 def test_nothing_but_the_protocol_is_on_standard_output(home: Home, project: Path) -> None:
     run = calls("code.run_command", argv=["sh", "-c", "echo loud; echo louder >&2; cat"])
     with ModelServer.in_thread([run, "done"]) as server, Editor(configured(home, server)) as it:
@@ -285,6 +286,7 @@ def test_a_model_is_chosen_by_name(home: Home, project: Path) -> None:
     assert [each.body["model"] for each in server.requests] == ["tiny", "other", "m"]
 
 
+@pytest.mark.sweep
 def test_a_fork_begins_with_what_was_said_and_leaves_the_session_as_it_is(
     home: Home, project: Path
 ) -> None:
@@ -422,6 +424,7 @@ def test_a_failed_run_answers_with_its_error_and_without_the_key(home: Home, pro
         assert it.prompt(session_id, "again").text == "back"
 
 
+@pytest.mark.sweep
 def test_a_session_is_deleted(home: Home, project: Path) -> None:
     with ModelServer.in_thread(["one"]) as server, Editor(configured(home, server)) as it:
         session_id = it.open(project)
@@ -432,6 +435,7 @@ def test_a_session_is_deleted(home: Home, project: Path) -> None:
             it.prompt(session_id, "more")
 
 
+@pytest.mark.sweep
 def test_undo_brings_files_back(home: Home, project: Path) -> None:
     write = calls("code.write_file", path="a.txt", content="x")
     with (
@@ -463,6 +467,7 @@ def test_a_line_that_is_too_long_is_refused_and_the_next_one_is_read(
     assert int(peak_kb) < 400_000
 
 
+@pytest.mark.sweep
 def test_orchestrators_show_their_tasks_as_a_plan(home: Home, project: Path) -> None:
     steps = [{"step_id": "look", "title": "Look around"}, {"step_id": "end", "title": "End it"}]
     create = calls("agent.task_create", task_id="t1", wal_name="tidy", title="Tidy", steps=steps)
@@ -635,6 +640,7 @@ def test_a_session_that_was_closed_can_be_used_again_at_once(home: Home, project
         assert it.prompt(session_id, "second").text == "two"
 
 
+@pytest.mark.sweep
 def test_a_child_shows_its_calls_under_its_name(home: Home, project: Path) -> None:
     (project / "a.txt").write_text("one", encoding="utf-8")
 

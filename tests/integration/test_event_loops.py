@@ -240,6 +240,7 @@ def test_a_closed_event_loop_is_named_and_close_makes_way_for_another(
     assert asyncio.run(entered(made)) == "said hello"
 
 
+@pytest.mark.sweep
 def test_a_runtime_is_awaited_after_run_sync_unless_the_program_closes_it(
     home: Home, project: Path
 ) -> None:

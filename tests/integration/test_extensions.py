@@ -522,6 +522,7 @@ async def test_a_stop_hook_sends_the_model_on(home: Home, project: Path) -> None
     assert "run the tests first" in provider.requests[1].model_dump_json()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("answer", sampled([{}, {"reason": ""}, {"reason": " \n"}], keep=1))
 async def test_a_stop_hook_without_a_reason_still_says_something_to_the_model(
     home: Home, project: Path, answer: dict[str, str]
@@ -633,6 +634,7 @@ async def test_n1_n2_servers_of_the_user_are_reached_and_a_failing_one_is_report
     assert "Hello, Ada!" in result.model_dump_json()
 
 
+@pytest.mark.sweep
 async def test_a_failing_server_is_reported_once_in_a_run_whose_tools_change(
     home: Home, project: Path
 ) -> None:

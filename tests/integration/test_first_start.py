@@ -250,6 +250,7 @@ def test_a_pipe_gets_the_plain_error(home: Home, project: Path) -> None:
     assert "Found" not in done.stderr
 
 
+@pytest.mark.sweep
 def test_a_model_that_is_named_needs_no_configuration(home: Home, project: Path) -> None:
     scene = record(
         [sys.executable, "-m", "agent_core.cli", "chat", "--model", "ollama:qwen3"],

@@ -180,6 +180,7 @@ async def test_settings_that_execute_something_are_left_out(
         assert settings == git(clone, "config", "--local", "--list")
 
 
+@pytest.mark.sweep
 async def test_settings_that_cannot_be_written_are_kept_aside(home: Home, clone: Path) -> None:
     before = (clone / ".git/config").read_bytes()
     script = "git switch -q -c x origin/other; touch .git/config.lock"
@@ -324,6 +325,7 @@ RENAMING = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("case", sampled(RENAMING, keep=1))
 async def test_programs_replace_the_settings_as_git_does(
     home: Home, clone: Path, case: str

@@ -608,6 +608,7 @@ async def test_messages_of_a_conversation_are_events_of_its_session(
     assert min(event.run_seq for event in shown if event.run_seq) == 1
 
 
+@pytest.mark.sweep
 async def test_what_was_given_is_not_searched_for_memories(home: Home, project: Path) -> None:
     """A client that brings its conversation with each request would have it searched each time."""
     history = [{"role": "user", "content": WISH}, {"role": "assistant", "content": "Gladly."}]

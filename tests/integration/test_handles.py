@@ -219,6 +219,7 @@ async def test_nothing_is_sent_without_a_reader(
             await collected(reading)
 
 
+@pytest.mark.sweep
 async def test_text_is_sent_in_few_pieces_however_many_the_model_says_it_in(
     home: Home, project: Path, database_url: str
 ) -> None:

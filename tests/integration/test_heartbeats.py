@@ -111,6 +111,7 @@ async def test_runs_that_are_started_at_once_live_as_long_as_their_process(
                 assert await handle.wait() is RunStatus.COMPLETED
 
 
+@pytest.mark.sweep
 async def test_a_worker_lives_while_it_sweeps_a_locked_session(
     home: Home, database_url: str
 ) -> None:

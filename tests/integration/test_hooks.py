@@ -59,6 +59,7 @@ def play(home: Home, *replies: Any, more: str = "") -> None:
     )
 
 
+@pytest.mark.sweep
 async def test_a_run_that_ends_against_an_objection_says_so(home: Home, project: Path) -> None:
     seen = home.path / "seen"
     write_hooks(home, Stop=[on(f"{RECORD % seen}; echo 'test 7 fails' >&2; exit 2")])

@@ -110,6 +110,7 @@ async def test_a_failing_summariser_is_tried_again_after_pauses_that_grow(
     assert sum(e.event_type is EventType.COMPACT_FAILED for e in page.events) == 2
 
 
+@pytest.mark.sweep
 async def test_a_summary_that_succeeds_ends_the_pauses(home: Home, project: Path) -> None:
     answers: list[Reply] = [Fails(message="no")]
     summary = '{"summary": "The login page is being mended, part by part, and rules are kept."}'

@@ -275,6 +275,7 @@ def test_a_revision_keeps_and_links_the_evidence_of_both(tmp_path: Path) -> None
     assert "revise" in page
 
 
+@pytest.mark.sweep
 def test_what_changed_between_attempts_is_recorded_or_refused(tmp_path: Path) -> None:
     root = begin(tmp_path, WRITE, "Done.", **REVIEWED)
     (root / REPORT).write_text("It hailed.\n", encoding="utf-8")
@@ -442,6 +443,7 @@ def test_every_attempt_can_be_signed(tmp_path: Path) -> None:
     assert main(["verify", str(root), "--allowed-signers", str(tmp_path / "allowed")]) == 1
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("prompt", kept([None, "Mind the dates."], "Mind the dates."))
 def test_the_reason_of_a_review_is_part_of_the_next_prompt(
     tmp_path: Path, prompt: str | None
@@ -526,6 +528,7 @@ def test_a_damaged_state_makes_no_other_record_an_addition(tmp_path: Path) -> No
     assert len(verify(root).problems) == 2
 
 
+@pytest.mark.sweep
 def test_the_result_of_an_attempt_is_one_json_object(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -542,6 +545,7 @@ def test_the_result_of_an_attempt_is_one_json_object(
     assert "it does not exist" in capsys.readouterr().err
 
 
+@pytest.mark.sweep
 def test_a_review_is_shown_with_its_reason_and_the_answer(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -613,6 +617,7 @@ def test_inputs_and_skills_stay_with_a_run(tmp_path: Path) -> None:
     assert verify(root).problems == []
 
 
+@pytest.mark.sweep
 def test_a_rerun_repeats_the_first_prompt(tmp_path: Path) -> None:
     (tmp_path / "script.json").write_text('["Done."]', encoding="utf-8")
     path, root = profile(tmp_path, model={"path": "script.json"}), tmp_path / "run"

@@ -237,6 +237,7 @@ def test_a_deliverable_with_a_name_no_file_can_have_is_refused(tmp_path: Path) -
     assert "more than 255 bytes" in str(result.error)
 
 
+@pytest.mark.sweep
 def test_what_a_check_prints_is_bounded(tmp_path: Path) -> None:
     flood = python("print('x' * 10_000_000)")
     result = a_run(tmp_path, checks=[flood])
@@ -295,6 +296,7 @@ def test_the_model_is_asked_once_more_in_the_same_conversation(
     assert state(root)["usage"]["model_calls"] == len(requests)
 
 
+@pytest.mark.sweep
 @ENGINES
 def test_a_failed_check_is_shown_to_the_model(tmp_path: Path, engine: str) -> None:
     check = python("import json; assert json.load(open('deliverables/a.json'))['id'] == 2, 'two!'")

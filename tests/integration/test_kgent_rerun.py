@@ -98,6 +98,7 @@ def test_the_fingerprint_is_the_same_in_another_place(tmp_path: Path) -> None:
     assert one == other
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("gone", kept([False, True], True))
 def test_the_profile_in_the_folder_runs_again_as_it_is(
     tmp_path: Path, gone: bool, capsys: pytest.CaptureFixture[str]

@@ -241,6 +241,7 @@ def test_a_call_that_had_begun_is_not_made_again_and_the_model_is_told(
     assert verify(root).problems == []
 
 
+@pytest.mark.sweep
 @ENGINES
 def test_a_run_that_failed_or_was_stopped_goes_on(tmp_path: Path, engine: str) -> None:
     root = tmp_path / "run"
@@ -272,6 +273,7 @@ def die(*_: object, **__: object) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.sweep
 def test_a_run_killed_before_its_sources_were_copied_begins_again_from_its_profile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -293,6 +295,7 @@ def test_a_run_killed_before_its_sources_were_copied_begins_again_from_its_profi
     assert call["status"] == "completed"
 
 
+@pytest.mark.sweep
 @ENGINES
 def test_a_reply_that_was_cut_off_is_not_part_of_the_conversation(
     tmp_path: Path, engine: str

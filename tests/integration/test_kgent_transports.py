@@ -272,6 +272,7 @@ def test_a_folder_without_links_that_was_only_carried_is_sound(
     check_carried(carried, seal, capsys)
 
 
+@pytest.mark.sweep
 def test_a_carried_folder_that_was_not_changed_is_rerun_and_compared(
     root: Path, tmp_path: Path
 ) -> None:

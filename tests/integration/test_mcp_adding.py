@@ -279,6 +279,7 @@ def test_spellings_of_entries(snippet: str, expected: dict[str, Any]) -> None:
     assert found.left_out == []
 
 
+@pytest.mark.sweep
 def test_several_servers_come_together_and_keys_without_a_meaning_are_named(
     home: Home, project: Path
 ) -> None:
@@ -331,6 +332,7 @@ def test_placeholders_are_found(fields: dict[str, Any], places: list[str]) -> No
     assert list(find_gaps(fields)) == places
 
 
+@pytest.mark.sweep
 def test_a_placeholder_is_refused_with_its_cure_and_filled_by_an_option(
     home: Home, project: Path
 ) -> None:
@@ -510,6 +512,7 @@ def test_writers_at_once_lose_nothing(home: Home, project: Path) -> None:
     assert len(servers(home)) == 12
 
 
+@pytest.mark.sweep
 def test_a_server_that_was_added_answers(home: Home, project: Path) -> None:
     done = mcp(home, project, "add", "lib", "--", sys.executable, *warm.arguments(LIBRARY))
     assert done.returncode == 0, done.stderr

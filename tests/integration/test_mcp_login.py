@@ -140,6 +140,7 @@ async def test_a_token_that_was_revoked_asks_again(tmp_path: Path) -> None:
     assert user.logins == 2
 
 
+@pytest.mark.sweep
 async def test_a_token_that_the_server_revoked_early_is_renewed_unasked(tmp_path: Path) -> None:
     user = User()
     async with guarded() as origin:
@@ -155,6 +156,7 @@ async def test_a_token_that_the_server_revoked_early_is_renewed_unasked(tmp_path
     assert user.logins == 1
 
 
+@pytest.mark.sweep
 async def test_a_client_that_the_server_has_forgotten_is_registered_anew(tmp_path: Path) -> None:
     user = User()
     async with guarded() as origin:
@@ -292,6 +294,7 @@ async def test_a_secret_that_the_user_types_is_known_to_redaction(tmp_path: Path
     assert "tea" not in known.values()
 
 
+@pytest.mark.sweep
 async def test_the_clock_of_a_call_stands_still_while_the_user_thinks(tmp_path: Path) -> None:
     user = User(form=ElicitationAnswer(action="accept", content={"drink": "tea"}))
 
@@ -308,6 +311,7 @@ async def test_the_clock_of_a_call_stands_still_while_the_user_thinks(tmp_path: 
             assert await made.text("mcp.house.order") == "1 tea hot=True key="
 
 
+@pytest.mark.sweep
 async def test_a_question_of_a_call_that_is_cancelled_is_withdrawn(tmp_path: Path) -> None:
     user = User()
     asked, withdrawn = asyncio.Event(), asyncio.Event()

@@ -64,6 +64,7 @@ async def test_what_there_is_to_read_is_listed(home: Home, project: Path) -> Non
     assert listed["truncated"] is False
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("uri", "text"),
     sampled(
@@ -79,6 +80,7 @@ async def test_a_text_is_read(home: Home, project: Path, uri: str, text: str) ->
     assert plain_text(result.content) == text
 
 
+@pytest.mark.sweep
 async def test_an_image_is_a_block_other_files_are_kept_and_long_texts_are_cut(
     home: Home, project: Path
 ) -> None:

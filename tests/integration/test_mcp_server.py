@@ -88,6 +88,7 @@ async def test_the_client_is_asked_and_progress_says_what_is_done(
     assert any("code.write_file" in each for each in progress)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("mode", "said"),
     sampled(
@@ -120,6 +121,7 @@ async def test_a_no_is_heard_by_the_agent_and_named_in_the_result(
     assert reason in texts(result)
 
 
+@pytest.mark.sweep
 async def test_an_answer_for_the_session_covers_the_next_call(home: Home, project: Path) -> None:
     person = accepts("allow_for_session")
     second = calls("code.write_file", path="b.txt", content="hi\n")
@@ -452,6 +454,7 @@ async def test_a_question_is_settled_by_whoever_answers_first(home: Home, projec
     assert any(withdrawn.items() <= each.items() for each in notes)
 
 
+@pytest.mark.sweep
 async def test_a_client_of_2026_is_asked_as_often_as_it_takes_and_then_nobody_is(
     home: Home, project: Path
 ) -> None:
@@ -547,6 +550,7 @@ async def test_hostile_messages_are_answered_and_the_next_one_is_served(
     assert {2, 3, 4, 5, 6, None} <= errors.keys()
 
 
+@pytest.mark.sweep
 async def test_standard_output_is_the_protocol_only(home: Home, project: Path) -> None:
     noisy = calls("code.run_command", argv=["sh", "-c", "echo out; echo err >&2; cat"])
     async with ModelServer([noisy, "done"]) as server:

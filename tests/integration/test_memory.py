@@ -174,6 +174,7 @@ async def test_a_session_is_looked_through_for_other_reasons_too(
     assert files(home) == []
 
 
+@pytest.mark.sweep
 async def test_a_new_run_cancels_the_wait_for_idleness(home: Home, project: Path) -> None:
     provider = split("Yes.", memory_extraction=answer())
     config = CONFIG + "[memory]\nidle_seconds = 1\n"

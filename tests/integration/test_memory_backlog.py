@@ -133,6 +133,7 @@ def test_a_wish_that_a_process_leaves_is_carried_out_once_by_whoever_comes_next(
     assert len(memories(home)) == 1
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("how", kept([signal.SIGINT, signal.SIGKILL], signal.SIGKILL))
 def test_a_wish_of_a_run_that_ended_before_its_answer_is_carried_out_by_the_next_one(
     home: Home, project: Path, how: signal.Signals
@@ -302,6 +303,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.sweep
 def test_words_said_to_a_program_without_memory_do_not_reach_the_users_own(
     home: Home, project: Path
 ) -> None:

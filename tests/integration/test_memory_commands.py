@@ -172,6 +172,7 @@ def test_a_memory_is_found_by_a_word_of_any_script(home: Home, project: Path, wo
     assert (done.returncode, left(home)) == (0, {"tea", "tabs"})
 
 
+@pytest.mark.sweep
 def test_memories_of_a_program_that_is_configured_in_code_need_no_config(
     home: Home, project: Path
 ) -> None:

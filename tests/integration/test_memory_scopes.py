@@ -433,6 +433,7 @@ def test_what_a_killed_service_leaves_reaches_no_other_memory(home: Home, projec
     assert stored(home) == ["users/anna/user"]
 
 
+@pytest.mark.sweep
 async def test_a_program_without_memory_does_not_look_at_what_others_have_left(
     home: Home, project: Path
 ) -> None:

@@ -389,6 +389,7 @@ async def test_whoever_takes_the_run_of_a_dead_worker_over_delivers_its_messages
     assert path.count("user: mind me") == 1 if is_sent else path.count("user: mind me") <= 1
 
 
+@pytest.mark.sweep
 async def test_another_process_sends_a_message_and_its_heartbeat_or_notice_brings_it(
     home: Home, project: Path, database_url: str
 ) -> None:

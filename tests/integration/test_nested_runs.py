@@ -268,6 +268,7 @@ async def test_a_run_that_is_being_cancelled_starts_no_other() -> None:
     assert [error.code for error in errors] == [ErrorCode.CANCELLED]
 
 
+@pytest.mark.sweep
 async def test_a_run_that_is_being_opened_when_the_outer_one_is_cancelled_never_begins(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -371,6 +372,7 @@ async def test_the_budget_of_the_outer_run_pays_too() -> None:
     assert use.reserved == {}
 
 
+@pytest.mark.sweep
 async def test_each_session_pays_for_its_own_runs() -> None:
     config = {"runtime": {"max_concurrent_runs": 1}, "budget": {"requests": 5}}
     async with ScriptedRuntime(model, config=config) as made:
@@ -408,6 +410,7 @@ async def test_time_that_a_person_takes_in_a_nested_run_is_not_the_outer_runs() 
     assert result.status is RunStatus.COMPLETED
 
 
+@pytest.mark.sweep
 async def test_a_question_in_a_nested_run_may_be_answered_after_the_outer_run_has_ended() -> None:
     asked, answered = asyncio.Event(), asyncio.Event()
     inner: list[RunHandle[Any]] = []
@@ -440,6 +443,7 @@ async def test_a_question_in_a_nested_run_may_be_answered_after_the_outer_run_ha
     assert written == ["it"]
 
 
+@pytest.mark.sweep
 async def test_a_child_pays_for_the_run_that_its_tool_starts() -> None:
     def asked(request: ModelRequest) -> Any:
         said = words(request)
@@ -495,6 +499,7 @@ async def test_runtimes_may_be_nested_in_each_other() -> None:
     assert [error.code for error in refused] == [ErrorCode.SESSION_ACTIVE]
 
 
+@pytest.mark.sweep
 async def test_an_answer_given_inside_a_run_lets_the_other_run_continue() -> None:
     @tool(name="write")
     def write(text: str) -> str:
@@ -558,6 +563,7 @@ async def test_a_failing_start_leaves_nothing_behind() -> None:
     assert [error.code for error in errors] == [ErrorCode.VALIDATION_ERROR]
 
 
+@pytest.mark.sweep
 async def test_a_run_of_this_process_is_nested_in_a_shared_database_too(
     home: Home, project: Path, database_url: str
 ) -> None:

@@ -355,6 +355,7 @@ def test_the_end_of_a_confined_program_puts_back_what_an_allowed_one_has_set(roo
     assert (root / ".git/config").read_bytes() == before
 
 
+@pytest.mark.sweep
 def test_a_large_tree_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(500):
         folder = tmp_path / f"{number % 50}" / f"{number}"

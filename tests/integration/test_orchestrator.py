@@ -322,6 +322,7 @@ async def test_tasks_that_are_over_can_be_cleaned_up(home: Home, project: Path) 
     assert left == ["t1.wal.jsonl", "t2.wal.jsonl", "t3.wal.jsonl"]
 
 
+@pytest.mark.sweep
 def test_the_example_leads_its_workers_and_the_page_shows_what_it_prints() -> None:
     script = ROOT / "examples" / "orchestrator" / "lead_workers.py"
     done = subprocess.run(  # noqa: S603 - our own script, in our own interpreter

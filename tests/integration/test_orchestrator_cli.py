@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from isolation import Home
+from sweeps import kept
 
 POOL = """
 [[agents.worker_pools]]
@@ -96,6 +97,7 @@ def test_j1_an_orchestrator_without_a_pool_is_a_mistake_in_the_configuration(
     assert not (project / ".soong-agent").exists()
 
 
+@pytest.mark.sweep
 def test_on_a_terminal_the_open_steps_stay_below_the_output(home: Home, project: Path) -> None:
     written(home, pause=0.8)
     ours, theirs = pty.openpty()
@@ -177,15 +179,20 @@ def test_a_task_becomes_a_picture_that_needs_nothing_from_the_network(
 
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
-    [
+    kept(
+        [
+            (("nobody",), 1, "there are: t1"),
+            pytest.param(
+                ("--session-id", "s2", "t1"), 1, "there are: none", marks=pytest.mark.sweep
+            ),
+            pytest.param(
+                ("--svg", "missing/wall.svg", "t1"), 1, "cannot be written", marks=pytest.mark.sweep
+            ),
+            (("--path", "missing", "t1"), 2, "missing"),
+            pytest.param((), 2, "task", marks=pytest.mark.sweep),
+        ],
         (("nobody",), 1, "there are: t1"),
-        pytest.param(("--session-id", "s2", "t1"), 1, "there are: none", marks=pytest.mark.sweep),
-        pytest.param(
-            ("--svg", "missing/wall.svg", "t1"), 1, "cannot be written", marks=pytest.mark.sweep
-        ),
-        (("--path", "missing", "t1"), 2, "missing"),
-        pytest.param((), 2, "task", marks=pytest.mark.sweep),
-    ],
+    ),
 )
 def test_what_cannot_be_shown_is_said(
     home: Home, project: Path, arguments: tuple[str, ...], code: int, said: str

@@ -183,6 +183,7 @@ async def test_the_model_reads_that_plan_mode_begins_and_that_it_is_over(
     assert first.index(PLAN_MODE) < first.rindex("go")
 
 
+@pytest.mark.sweep
 async def test_the_mode_moves_nothing_that_a_prompt_cache_holds(home: Home, project: Path) -> None:
     provider = ScriptedProvider(["one", "two", "three"])
     async with runtime(home, project, provider) as made:

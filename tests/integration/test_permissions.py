@@ -187,6 +187,7 @@ def test_a_call_is_explained_whatever_bytes_names_have(home: Home, project: Path
     assert json.loads(done.stdout)["decision"] == "ask"
 
 
+@pytest.mark.sweep
 async def test_what_is_in_memory_is_its_runtimes(home: Home, project: Path) -> None:
     script = [
         *(calls("code.write_file", path=name, content="x") for name in ("a", "b", "c")),

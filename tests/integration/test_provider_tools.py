@@ -625,6 +625,7 @@ async def test_an_unknown_tool_is_an_error_of_the_configuration(home: Home, proj
 # Terminal
 
 
+@pytest.mark.sweep
 async def test_the_terminal_shows_searches_and_sources_live_and_later(
     home: Home, project: Path
 ) -> None:

@@ -34,7 +34,7 @@ def rows(text: str, start: str) -> list[str]:
             [("chat", "write"), ("run", "write")],
             [("y", "allowed once"), ("n", "denied"), ("a", "allowed for the session")],
         ),
-        keep=2,
+        keep=1,
     ),
     ids=lambda each: each[0],
 )
@@ -163,6 +163,7 @@ def _ask(home: Home, fields: dict[str, Any], required: list[str]) -> Calls:
     return calls("mcp.shop.ask", method="elicitation/create", params=params)
 
 
+@pytest.mark.sweep
 def test_escape_in_a_form_goes_back_one_field(home: Home, project: Path) -> None:
     asks = _ask(home, FIELDS, [*FIELDS])
     with ModelServer.in_thread([asks, "Served."]) as server:

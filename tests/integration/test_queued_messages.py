@@ -173,6 +173,7 @@ async def test_a_runtime_that_is_closed_cancels_what_it_took_over(
         assert len(await runs_of(made)) == 5
 
 
+@pytest.mark.sweep
 async def test_a_queued_message_that_was_cancelled_while_it_had_no_owner_is_not_run(
     home: Home, project: Path
 ) -> None:
@@ -392,6 +393,7 @@ async def test_a_session_is_not_continued_from_another_folder(
         await (await made.start("free", session_id="s2")).wait()
 
 
+@pytest.mark.sweep
 async def test_a_session_that_is_moved_works_in_its_new_folder_from_then_on(
     home: Home, project: Path, elsewhere: Path
 ) -> None:

@@ -71,6 +71,7 @@ def test_a_hundred_files_are_read_and_the_bad_ones_named(home: Home, project: Pa
     assert not (home.path / "sessions.sqlite").exists()
 
 
+@pytest.mark.sweep
 def test_a_question_is_answered_from_the_database(home: Home, project: Path) -> None:
     database = sqlite3.connect(project / "shop.db")
     database.execute("CREATE TABLE orders (customer, item, price)")
@@ -290,6 +291,7 @@ async def test_a_question_ends_with_its_server_and_the_session_goes_on(
     assert "sent 2 characters" not in model.requests[1].text
 
 
+@pytest.mark.sweep
 async def test_what_makes_no_sense_is_refused(home: Home, project: Path) -> None:
     with ModelServer.in_thread([ASKS, say_what_came_of_it]) as model:
         async with service(home, project, model) as client:

@@ -25,6 +25,7 @@ from sweeps import kept, sampled
 pytestmark = pytest.mark.timeout(120)
 
 
+@pytest.mark.sweep
 def test_a_conversation_is_handed_over_and_stays_with_its_agent(home: Home, project: Path) -> None:
     script = [
         calls("handoff_to_rentals"),
@@ -230,6 +231,7 @@ def test_a_job_continues_after_its_process_was_killed(home: Home, project: Path)
     assert ["1.5" in m["content"] for m in continued if m["role"] == "tool"] == [True]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("decision", "output"), sampled([("yes", "refunded order 7"), ("no", "denied")], keep=1)
 )

@@ -15,6 +15,7 @@ from captures import Key, Shown
 from chats import AT_REST, CTRL_D, ENTER, READY, configure, converse
 from isolation import Home
 from model_server import ModelServer, Status
+from sweeps import kept
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -46,7 +47,10 @@ def soong(home: Home, *words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize(
     ("mode", "edit"),
-    [("plan", "denied by plan mode"), ("ask", "denied: nobody could be asked")],
+    kept(
+        [("plan", "denied by plan mode"), ("ask", "denied: nobody could be asked")],
+        ("plan", "denied by plan mode"),
+    ),
 )
 def test_each_refusal_names_the_call_and_what_has_refused_it(
     home: Home, project: Path, mode: str, edit: str
@@ -93,6 +97,7 @@ def test_the_person_who_refuses_is_addressed(home: Home, project: Path) -> None:
     assert not CODES.search(scene.text)
 
 
+@pytest.mark.sweep
 def test_a_killed_process_is_told_in_a_sentence(home: Home, project: Path) -> None:
     slow = calls("code.run_command", argv=["sleep", "600"])
     with ModelServer.in_thread([slow, "A last answer."]) as server:

@@ -3,6 +3,8 @@
 import base64
 from pathlib import Path
 
+import pytest
+
 from agent_core import AgentRuntime, RunStatus, ToolResult, UserMessage, tool
 from agent_core.providers.scripted import Calls, Says, ScriptedCall
 from agent_core.types import ImageBlock, TextBlock
@@ -90,6 +92,7 @@ async def test_three_turns_with_parallel_calls_reasoning_and_a_picture(
         assert later.raw.startswith(earlier.raw.removesuffix(b"]}"))
 
 
+@pytest.mark.sweep
 async def test_a_session_that_another_model_began_goes_on(home: Home, project: Path) -> None:
     """What only Claude can read stays away from OpenAI, and the other way round."""
     calls = [ScriptedCall(name="note", arguments={"text": "a"}, tool_call_id="toolu." + "1" * 90)]

@@ -147,7 +147,6 @@ async def test_a_start_deletes_once_a_day_what_the_settings_no_longer_keep(
         assert await ids_of(made) == {"older", "new"}  # not twice a day
 
 
-@pytest.mark.sweep
 async def test_a_clock_that_may_be_wrong_deletes_nothing_until_a_later_start(
     home: Home, project: Path
 ) -> None:
@@ -265,6 +264,7 @@ async def test_the_space_of_sessions_and_projects_is_measured(home: Home, projec
     assert "the database takes" in listed
 
 
+@pytest.mark.sweep
 async def test_a_worker_deletes_at_its_start_what_the_settings_no_longer_keep(
     home: Home, project: Path, database_url: str
 ) -> None:
@@ -293,6 +293,7 @@ async def test_a_worker_deletes_at_its_start_what_the_settings_no_longer_keep(
         assert connection.execute("SELECT session_id FROM sessions").fetchall() == [("new",)]
 
 
+@pytest.mark.sweep
 async def test_the_last_session_is_the_one_used_last_whatever_its_clock_said(
     home: Home, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

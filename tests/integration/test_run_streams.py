@@ -252,6 +252,7 @@ def test_a_secret_hidden_on_the_screen_is_sent_to_the_model(command: Command) ->
     assert "password=correct-horse-battery" in command.asked()
 
 
+@pytest.mark.sweep
 @replies(write("a.txt"), write("b.txt"), write("c.txt"), "end")
 def test_the_first_line_that_is_no_answer_ends_the_answers(command: Command) -> None:
     done = command("run", "go", stdin=b"1\nimport os\n1\n")
@@ -269,6 +270,7 @@ def test_an_empty_line_denies_and_the_next_one_counts(command: Command) -> None:
     assert "no one could be asked" not in done.stderr
 
 
+@pytest.mark.sweep
 @replies(write("a.txt"), "end", write("b.txt"), "end", write("c.txt"), "end", write("d.txt"), "end")
 def test_answers_come_from_a_file_beside_the_content(command: Command) -> None:
     (command.home.path / "yes").write_text("allow once\n", encoding="utf-8")
@@ -439,6 +441,7 @@ def test_an_answer_that_is_sent_back_is_a_line_of_its_own(command: Command) -> N
     assert "{" not in done.stderr
 
 
+@pytest.mark.sweep
 @replies("one", "two")
 def test_continue_goes_on_with_the_last_session_of_the_project(command: Command) -> None:
     none = command("run", "--continue", "go")

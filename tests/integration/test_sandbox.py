@@ -171,6 +171,7 @@ async def test_the_network_is_had_after_a_question_that_says_so(
     assert "with the network" in (request.target_scope or "")
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("network", sampled(["on", "off"], keep=1))
 async def test_a_network_that_is_not_asked_for_is_no_argument(
     home: Home, project: Path, listening: int, network: str
@@ -219,6 +220,7 @@ async def test_hooks_and_settings_of_repositories_stay_as_they_are(
     assert git("-C", str(project), "status") == 0
 
 
+@pytest.mark.sweep
 async def test_git_commits_inside(home: Home, project: Path) -> None:
     init(project)
     script = (
@@ -311,6 +313,7 @@ async def test_a_declarative_tool_is_confined(home: Home, project: Path, outside
     assert asked.requests[0].metadata["sandbox"].startswith("on, network off")
 
 
+@pytest.mark.sweep
 async def test_a_call_of_a_file_tool_says_what_the_sandbox_does(home: Home, project: Path) -> None:
     arguments = {"path": "a.txt", "content": "x"}
     call = Calls(calls=[ScriptedCall(name="code.write_file", arguments=arguments)])
@@ -342,6 +345,7 @@ async def test_a_server_is_confined(home: Home, project: Path, outside: Path) ->
     assert not list(outside.iterdir())
 
 
+@pytest.mark.sweep
 async def test_a_server_that_fails_by_its_sandbox_says_so(
     home: Home, project: Path, outside: Path
 ) -> None:
@@ -423,6 +427,7 @@ def test_what_cannot_be_kept_is_said_or_refused(
         assert "broken  sandbox" in examined.stdout
 
 
+@pytest.mark.sweep
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the filter is for x86-64")
 def test_a_guard_that_may_not_run_lets_nothing_pass(home: Home, project: Path) -> None:
     call = {"name": "code.read_file", "arguments": {"path": "a.txt"}}
@@ -605,6 +610,7 @@ async def test_no_sensitive_folder_is_a_cache(
     assert not sensitive or f"{user}/{sensitive} is sensitive" in str(refused.value)
 
 
+@pytest.mark.sweep
 async def test_folders_of_package_managers_are_caches(
     home: Home, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -620,6 +626,7 @@ async def test_folders_of_package_managers_are_caches(
     assert answer["exit_code"] == 0, answer
 
 
+@pytest.mark.sweep
 async def test_a_hook_reads_what_lies_beside_it_in_the_home(home: Home, project: Path) -> None:
     home.write("hooks/guard.sh", 'echo \'{"decision": "deny", "reason": "guarded"}\'\n')
     hook = {"type": "command", "command": f"sh {home.path}/hooks/guard.sh"}

@@ -305,6 +305,7 @@ async def test_a_submodule_whose_settings_execute_something_gets_them_back(
     assert not (modules / ".git/modules/m/hooks/pre-commit").exists()
 
 
+@pytest.mark.sweep
 async def test_a_file_that_names_somebody_elses_repository_opens_nothing(
     home: Home, project: Path, tmp_path: Path
 ) -> None:
@@ -385,6 +386,7 @@ async def test_an_environment_is_upgraded_and_removed(
     assert not (project / ".venv").exists()
 
 
+@pytest.mark.sweep
 async def test_a_protected_name_is_not_meant_in_folders_of_dependencies(
     home: Home, project: Path
 ) -> None:
@@ -481,6 +483,7 @@ def write_npm_package(project: Path) -> None:
 INSTALL = "npm install --no-audit --no-fund ./own-package.tgz"
 
 
+@pytest.mark.sweep
 @pytest.mark.skipif(shutil.which("npm") is None, reason="npm is not installed")
 async def test_a_package_is_installed_with_a_cache_of_the_call(home: Home, project: Path) -> None:
     write_npm_package(project)

@@ -182,6 +182,7 @@ async def test_examples_of_a_rule_for_reads_are_commands(home: Home, files: Path
     assert found.decision == "allow"
 
 
+@pytest.mark.sweep
 def test_explanations_and_lists_show_the_rule(home: Home, files: Path) -> None:
     home.write_config(SAVES.replace('provider = "custom"', 'provider = "openai"'))
     there = ("--path", str(files))
@@ -302,6 +303,7 @@ def test_a_run_without_a_terminal_offers_no_rule_unless_the_settings_do(
         assert ("rule" in question["request"]["metadata"]["wide"]) is offers
 
 
+@pytest.mark.sweep
 def test_an_answer_from_elsewhere_saves_the_rule(home: Home, files: Path) -> None:
     script = [command("ls"), command("cat", "a.txt"), "all done"]
     with ModelServer.in_thread(script) as server:

@@ -174,6 +174,7 @@ def test_every_json_line_fits_the_published_schema(home: Home, project: Path) ->
                 read_field(payload[known.name], known.type)
 
 
+@pytest.mark.sweep
 def test_a_fixture_is_one_that_a_test_replays(home: Home, project: Path, tmp_path: Path) -> None:
     async def one() -> None:
         async with runtime(home, project, ["Six."]) as made:

@@ -76,6 +76,7 @@ async def test_folders_apart_are_not_named(home: Home, project: Path) -> None:
     assert listed.strip() == f"there are no sessions of {two}"
 
 
+@pytest.mark.sweep
 async def test_many_folders_are_counted(home: Home, project: Path) -> None:
     for name in "abcdef":
         await fill(project / name, home, 1)
@@ -84,6 +85,7 @@ async def test_many_folders_are_counted(home: Home, project: Path) -> None:
     assert "more in 2 other folders" in listed
 
 
+@pytest.mark.sweep
 async def test_very_many_folders_and_sessions_are_not_counted_to_the_last(
     home: Home, project: Path
 ) -> None:

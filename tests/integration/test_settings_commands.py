@@ -293,6 +293,7 @@ def test_agents_and_skills_are_listed_with_what_is_wrong(home: Home, project: Pa
     assert re.search(r"[1-9]\d+ skills at the end of this list cannot be seen", skills.stderr)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "words",
     kept([("config", "show"), ("doctor",)], ("config", "show")),

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from agent_core import AgentRuntime, RunStatus
 from agent_core.providers.scripted import Says
 from agent_core.types import Usage
@@ -106,6 +108,7 @@ async def test_budgets_are_those_of_the_window_when_the_session_was_opened(
     assert len(set(prefixes(server))) == 1
 
 
+@pytest.mark.sweep
 async def test_the_repository_is_named_as_it_was_when_the_session_began_or_was_summarised(
     home: Home, project: Path
 ) -> None:

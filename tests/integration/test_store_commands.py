@@ -162,6 +162,7 @@ def test_tables_are_made_in_no_other_encoding_than_utf8(
     assert f"database {url.rpartition('/')[2]}" in check.stdout
 
 
+@pytest.mark.sweep
 def test_the_rights_that_making_tables_takes_are_named(
     home: Home, database_url: str, make_database: Callable[[str], str]
 ) -> None:

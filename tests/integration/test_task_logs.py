@@ -173,6 +173,7 @@ async def test_a_damaged_log_stays_behind_and_the_session_is_forked(
         assert "t1.wal.jsonl" in forked.remarks[0]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("how", kept(["deleted", "database lost"], "deleted"))
 async def test_a_session_under_an_earlier_id_begins_without_tasks(
     home: Home, project: Path, how: str

@@ -11,7 +11,7 @@ from agent_core.providers.scripted import Reply, Says, ScriptedProvider, calls
 from isolation import Home
 from runtimes import ask, runtime
 from summarising import SUMMARY, model
-from sweeps import kept
+from sweeps import kept, sampled
 
 CONFIG = """
 [model]
@@ -304,6 +304,7 @@ async def test_a_compaction_attaches_the_memories_that_are_on_disk(
     assert ("mem_7" in said.partition("<memory ids=")[2].partition(">")[0]) == bool(expected)
 
 
+@pytest.mark.sweep
 async def test_a_memory_that_is_forgotten_during_a_run_is_not_attached_by_its_compaction(
     home: Home, project: Path
 ) -> None:
@@ -334,7 +335,7 @@ async def test_a_memory_that_is_forgotten_during_a_run_is_not_attached_by_its_co
     assert "Likes TEA" not in shown(last(provider))
 
 
-@pytest.mark.parametrize("is_compacted", [False, True])
+@pytest.mark.parametrize("is_compacted", sampled([False, True], keep=1))
 async def test_without_memory_no_recalled_text_is_shown(
     home: Home, project: Path, is_compacted: bool
 ) -> None:

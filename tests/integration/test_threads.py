@@ -176,6 +176,7 @@ def test_a_thread_that_comes_later_finds_the_runtime_in_use(project: Path) -> No
     assert waiting.result(LONG_S).text == "done"
 
 
+@pytest.mark.sweep
 def test_with_keeps_it_open_for_threads_and_closes_it(home: Home, project: Path) -> None:
     opened: list[str] = []
 
@@ -203,6 +204,7 @@ def test_with_keeps_it_open_for_threads_and_closes_it(home: Home, project: Path)
         assert opened == ["open", "close"] * 2
 
 
+@pytest.mark.sweep
 def test_it_is_closed_in_the_middle_of_the_runs_of_threads(project: Path) -> None:
     made = in_memory(project_dir=project)
     closing = threading.Event()
@@ -522,6 +524,7 @@ print(made.run_sync("hello").text)
     assert (done.stdout, done.stderr, done.returncode) == ("said hello\n", "", 0)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("exits", kept(["os._exit(0)", "sys.exit(0)"], "sys.exit(0)"))
 def test_a_forked_process_uses_the_runtime_anew(home: Home, project: Path, exits: str) -> None:
     code = f"""

@@ -192,6 +192,7 @@ async def test_secrets_are_in_neither_output_nor_diff(
     assert KEY not in str([event.payload for event in events])
 
 
+@pytest.mark.sweep
 async def test_a_declarative_tool_is_a_command(home: Home, project: Path) -> None:
     tools = home.path / "tools"
     tools.mkdir(parents=True, exist_ok=True)

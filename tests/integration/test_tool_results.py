@@ -369,6 +369,7 @@ async def test_a_picture_that_the_tool_has_kept_itself_reaches_the_model(
     assert len(shown[2].text) < 1_000
 
 
+@pytest.mark.sweep
 async def test_many_pictures_by_artifact_are_no_more_than_references(
     home: Home, project: Path
 ) -> None:
@@ -431,6 +432,7 @@ async def test_the_media_type_of_a_picture_is_text_that_can_be_stored(
     assert result.model_dump_json()
 
 
+@pytest.mark.sweep
 async def test_the_description_of_an_artifact_is_bounded(home: Home, project: Path) -> None:
     async def handler(arguments: dict[str, Any], context: ToolContext) -> str:
         long = "l\ud800" + "x" * 3_000_000
@@ -472,6 +474,7 @@ async def test_a_picture_that_is_none_is_kept_and_not_shown(home: Home, project:
     assert "not base64" in shown[3].text
 
 
+@pytest.mark.sweep
 async def test_a_picture_beyond_the_limit_is_kept_and_refused_with_the_reason(
     home: Home, project: Path
 ) -> None:

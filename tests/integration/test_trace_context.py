@@ -235,6 +235,7 @@ async def test_a_server_over_http_gets_it_in_a_header_too(
     assert header.startswith(f"00-{tool.trace_id}-{tool.span_id}-")
 
 
+@pytest.mark.sweep
 async def test_a_run_that_waits_goes_on_in_the_same_trace(
     home: Home, project: Path, collector: OtlpReceiver
 ) -> None:

@@ -234,6 +234,7 @@ def parked(home: Home, project: Path, server: ModelServer) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
+@pytest.mark.sweep
 def test_a_question_that_another_answer_leads_to_waits_for_rest(home: Home, project: Path) -> None:
     first = calls("code.write_file", path="a.txt", content="new\n")
     with ModelServer.in_thread([first, Pauses(seconds=1.0), *WRITES]) as server:

@@ -95,6 +95,7 @@ async def test_git_asks_for_no_password(home: Home, repository: Path) -> None:
     assert "terminal prompts disabled" in asked["stderr"]
 
 
+@pytest.mark.sweep
 async def test_hooks_and_declarative_tools_have_the_same_editors(
     home: Home, repository: Path
 ) -> None:

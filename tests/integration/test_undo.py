@@ -115,6 +115,7 @@ async def test_undo_takes_back_what_a_run_did_and_redo_brings_it_back(
         assert redone.node_id == redone.session.active_node_id
 
 
+@pytest.mark.sweep
 async def test_several_undos_in_a_row_and_as_many_redos(home: Home, project: Path) -> None:
     script = [reply for n in range(3) for reply in (writes("a.txt", f"{n}\n"), f"wrote {n}")]
     made = recorded(home, project, *script)
@@ -248,6 +249,7 @@ async def test_a_run_without_tools_that_change_something_pays_nothing(
     assert not (home.path / "snapshots").exists()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "tool", kept(["agent.create_sub_agent", "agent.fork_agent"], "agent.create_sub_agent")
 )
@@ -412,6 +414,7 @@ async def test_a_start_with_a_wrong_clock_keeps_sessions_and_snapshots(
     assert not snapshots_in(home)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("is_original_used", sampled([False, True], keep=1))
 async def test_a_fork_in_the_same_folder_keeps_snapshots_no_longer_than_its_original(
     home: Home, project: Path, is_original_used: bool
@@ -437,7 +440,6 @@ async def test_a_fork_in_the_same_folder_keeps_snapshots_no_longer_than_its_orig
         assert undone.remarks or is_original_used
 
 
-@pytest.mark.sweep
 async def test_two_sessions_take_back_their_own(home: Home, project: Path) -> None:
     script = [writes("a.txt", "a"), "first", writes("b.txt", "b"), "second"]
     made = recorded(home, project, *script)
@@ -477,6 +479,7 @@ async def test_a_run_that_waited_is_taken_back_without_what_was_changed_meanwhil
         assert files_in(project) == after
 
 
+@pytest.mark.sweep
 async def test_another_process_waits_and_refuses_alike(home: Home, project: Path) -> None:
     """A run of another process in the same project keeps the files from being restored."""
     made = recorded(home, project, writes("a.txt", "a"), "done", runs("sleep 60"))

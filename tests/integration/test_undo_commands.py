@@ -158,6 +158,7 @@ def test_a_diff_shows_text_without_secrets_and_names_the_rest(home: Home, ran: P
     assert "no node node_none" in wrong.stderr
 
 
+@pytest.mark.sweep
 def test_a_fork_works_in_a_copy_of_the_project(home: Home, ran: Path) -> None:
     (ran / "node_modules").mkdir()
     (ran / "node_modules" / "m.js").write_text("m")

@@ -130,6 +130,7 @@ def test_the_questions_of_other_processes_are_whole(home: Home, project: Path) -
         assert '    | END"\n' in shown
 
 
+@pytest.mark.sweep
 def test_an_editor_is_asked_with_the_whole_command(home: Home, project: Path) -> None:
     with ModelServer.in_thread([SCRIPTS[0], "done"]) as server:
         configure(home, server)

@@ -94,6 +94,7 @@ async def test_a_server_says_the_window_of_its_model(
             assert server.requests[0].body["options"]["num_ctx"] == window
 
 
+@pytest.mark.sweep
 async def test_it_is_asked_once_by_a_process(home: Home, project: Path) -> None:
     async with (
         ModelServer(answers, facts={"/v1/models": LISTED}) as server,

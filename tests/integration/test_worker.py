@@ -103,7 +103,6 @@ async def test_a_drained_worker_lets_its_run_end(home: Home, project: Path, crew
             assert waiting.status is RunStatus.QUEUED
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize(
     "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.sweep)], ids=str
 )
@@ -170,6 +169,7 @@ async def test_a_killed_workers_run_is_taken_over_at_once_on_the_same_host(
             assert "\nsoong_agent_takeovers_total 1\n" in metrics
 
 
+@pytest.mark.sweep
 async def test_a_start_warns_as_soon_as_the_last_worker_of_its_host_is_killed(
     home: Home, project: Path, crew: Workers
 ) -> None:
@@ -201,6 +201,7 @@ async def test_a_handle_knows_the_end_that_its_events_have_shown(
                     assert (handle.status, handle.result_text) == (RunStatus.COMPLETED, "done")
 
 
+@pytest.mark.sweep
 async def test_a_run_whose_project_is_gone_fails_and_the_worker_lives_on(
     home: Home, project: Path, crew: Workers
 ) -> None:
@@ -537,6 +538,7 @@ async def test_a_worker_that_was_given_up_keeps_the_run_that_it_still_has(
 PLAIN = Path(__file__).parents[1] / "mcp_servers" / "plain.py"
 
 
+@pytest.mark.sweep
 async def test_a_worker_calls_tools_of_servers_and_remembers_what_it_is_told(
     home: Home, project: Path, crew: Workers
 ) -> None:

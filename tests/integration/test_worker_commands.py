@@ -299,6 +299,7 @@ async def test_a_worker_that_drains_is_listed_so_at_once(
             assert "draining  1 of" in listed.stdout
 
 
+@pytest.mark.sweep
 async def test_an_empty_database_has_neither_workers_nor_runs(home: Home, crew: Workers) -> None:
     with ModelServer.in_thread([]) as server:
         write_config(home, server)
@@ -314,6 +315,7 @@ async def lookup(word: str) -> str:
     return f"{word}: 42"
 
 
+@pytest.mark.sweep
 async def test_a_program_gives_its_workers_the_tools_of_its_runs(
     home: Home, project: Path, crew: Workers
 ) -> None:
@@ -361,6 +363,7 @@ async def test_a_program_gives_its_workers_extensions(
     assert noting.messages == ["go"]
 
 
+@pytest.mark.sweep
 async def test_a_worker_that_is_cancelled_hands_its_runs_over(
     home: Home, project: Path, crew: Workers
 ) -> None:

@@ -101,6 +101,7 @@ def last_line(project: Path, event_type: str) -> dict[str, Any]:
     return [line for line in log_of(project) if line["event_type"] == event_type][-1]
 
 
+@pytest.mark.sweep
 async def test_j2_a_pool_may_name_one_definition_twice_and_both_can_be_sent(
     home: Home, project: Path
 ) -> None:
@@ -552,6 +553,7 @@ async def test_k15_k16_ending_a_task_stops_the_worker_that_is_still_at_it(
     assert last_line(project, f"task_step_{status}")["payload"]["reason"] == f"task_{status}"
 
 
+@pytest.mark.sweep
 async def test_three_pools_worth_of_workers_share_the_steps_without_a_clash(
     home: Home, project: Path
 ) -> None:

@@ -15,7 +15,7 @@ READY_LOCAL := $(VENV)/.ready-local
 READY_DOCS := $(VENV)/.ready-docs
 READY_DIST := $(VENV)/.ready-dist
 
-.PHONY: demo test test-all matrix lowest dist faults chaos stress check format docs reference bench guard performance captures picture conformance clean help
+.PHONY: demo test test-all matrix lowest dist faults chaos stress soak check format docs reference bench guard performance captures picture conformance clean help
 
 help:
 	@echo "make demo    a whole run in front of you: replayed, or MODEL=file.gguf, or DEMO_HOME=folder"
@@ -27,6 +27,7 @@ help:
 	@echo "make faults  the whole fault suite, on two cores; make test runs a short part of it"
 	@echo "make chaos   workers that are killed, paused and cut off: 200 runs a round; ROUNDS=10, ARGS='--seed 7'"
 	@echo "make stress  chats, an editor, programs and cron jobs in one home, killed at random; MINUTES=60, ARGS='--seed 7'"
+	@echo "make soak    the HTTP client against servers that answer, cut and stay silent; MINUTES=60, ARGS='--seed 7'"
 	@echo "make format  rewrite what the formatter and the linter can fix"
 	@echo "make docs    the documents and the reference as pages for a browser, in site/"
 	@echo "make reference  the pages of docs/reference/ and of the design documents, and the tools' schemas, anew: from docstrings and tables"
@@ -113,6 +114,9 @@ chaos: $(READY)
 MINUTES ?= 60
 stress: $(READY)
 	$(BIN)/python tests/faults/stress.py --minutes $(MINUTES) $(ARGS)
+
+soak: $(READY)
+	$(BIN)/python tests/faults/http_soak.py --minutes $(MINUTES) $(ARGS)
 
 check: $(READY)
 	$(BIN)/ruff format --check .

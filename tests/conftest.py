@@ -190,10 +190,14 @@ def pytest_configure(config: pytest.Config) -> None:
     # A suite that was started to survive its terminal must not hand that on, as `SIG_IGN` is.
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, _ignore)
-    if not hasattr(config, "workerinput"):  # the process that collects results, not its workers
-        config.stash[GUARD] = Guard(Path.home(), Path(os.environ[REAL_HOME]))
-        config.stash[LIFE] = hold_session(run_folder())
-        compile_sources()
+    if hasattr(config, "workerinput") or config.option.collectonly:
+        return
+    config.stash[GUARD] = Guard(Path.home(), Path(os.environ[REAL_HOME]))
+    config.stash[LIFE] = hold_session(run_folder())
+    compile_sources()
+    if getattr(config.option, "tx", None):  # workers will be started
+        chosen = [f"--{name}" for name in ("whole", "apart") if config.getoption(name)]
+        warm.begin_workers([*config.args, *chosen])
 
 
 @pytest.hookimpl(trylast=True)

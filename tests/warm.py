@@ -9,6 +9,9 @@ its own arguments, environment, folder, descriptors and session, and takes signa
 cannot be is started from scratch, and so are programs of tests marked `cold`, programs that
 Python is to start in another way (options, `PYTHON...`, a locale), with code to be called before
 they begin, and all of them until the stock is ready.
+
+The workers of `pytest -n` are copies as well, of a second stock: it has imported all tests, which
+takes longer than to collect them.
 """
 
 import atexit
@@ -36,6 +39,7 @@ import tempfile
 import threading
 import time
 import traceback
+import types
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -59,6 +63,7 @@ _CACHING = (
     "prompt_toolkit.application.application",
 )
 _SCRIPTS = ("soong-agent",)
+_WORKER = ["-u", "-c", "import sys;exec(eval(sys.stdin.readline()))"]  # how xdist starts one
 _TESTS = Path(__file__).resolve().parent
 _FOLDERS = (_TESTS, _TESTS.parent / "examples")
 _CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine())
@@ -78,9 +83,14 @@ is_cold = False  # a test wants its programs started from scratch
 
 
 class Stock:
-    """The process that is copied, as the process of the tests sees it."""
+    """The process that is copied, as the process of the tests sees it.
 
-    def __init__(self) -> None:
+    Args:
+        tests: What of pytest's arguments decides which tests it imports; without any it loads the
+            modules of our programs.
+    """
+
+    def __init__(self, *tests: str) -> None:
         ours, theirs = socket.socketpair()
         self._socket = ours
         self._lock = threading.Lock()
@@ -88,7 +98,7 @@ class Stock:
         self._environ = _decisive(os.environ)
         with theirs:
             self._process = subprocess.Popen(  # noqa: S603 - this file
-                [sys.executable, __file__, str(theirs.fileno())],
+                [sys.executable, __file__, str(theirs.fileno()), *tests],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
             )
@@ -111,11 +121,12 @@ class Stock:
             except OSError:
                 return None
 
-    def wait(self) -> None:
-        """Return once copies can be made."""
+    def wait(self) -> bool:
+        """Return whether copies can be made, once that is known."""
         with self._lock:
-            while not self._may_ask(10):
-                assert self._process.poll() is None
+            while not self._may_ask(10) and self._process.poll() is None:
+                pass
+            return self._is_ready
 
     def end(self) -> None:
         """End the process that is copied; its copies live on."""
@@ -157,18 +168,25 @@ def begin() -> None:
         _opened()
 
 
+def begin_workers(tests: Sequence[str]) -> None:
+    """Begin to import tests for the workers, which are copied once that is done."""
+    if sys.platform == "linux" and _CLONE is not None:
+        _workers.append(Stock(*tests))
+
+
 def wait() -> None:
     """Return once programs are started as copies."""
-    _opened().wait()
+    assert _opened().wait()
 
 
 def end() -> None:
-    """End the process that is copied."""
+    """End the processes that are copied."""
     while _doors:
         with _doors.pop() as door, contextlib.suppress(OSError):  # its other end may be gone
             door.shutdown(socket.SHUT_RDWR)
-    while _stock:
-        _stock.pop().end()
+    for each in (_stock, _workers):
+        while each:
+            each.pop().end()
 
 
 def arguments(*words: str) -> list[str]:
@@ -241,6 +259,7 @@ def _run_for(asked: socket.socket) -> None:
 
 
 _stock: list[Stock] = []
+_workers: list[Stock] = []  # what they are copied from
 _doors: list[socket.socket] = []
 
 
@@ -256,14 +275,15 @@ def _start(given: Mapping[str, Any]) -> int | None:
         return None
     words = [os.fsdecode(word) for word in given["args"]]
     unusual = ("preexec_fn", "executable", "shell")
+    is_worker = words[1:] == _WORKER and _workers and _workers[0].wait()
     if (
-        not _is_ours(words)
+        not (is_worker or _is_ours(words))
         or any(given[name] for name in unusual)
         or not given["close_fds"]
         or any(given[name] not in (None, -1) for name in ("gid", "gids", "uid", "umask"))
     ):
         return None
-    stock = _opened()
+    stock = _workers[0] if is_worker else _opened()
     folder = os.fsdecode(Path.cwd() if given["cwd"] is None else given["cwd"])
     given_environ = os.environ if given["env"] is None else given["env"]
     environ = {os.fsdecode(name): os.fsdecode(value) for name, value in given_environ.items()}
@@ -340,6 +360,32 @@ def _load() -> None:
     gc.collect()
     gc.freeze()
     _use_huge_pages()
+
+
+def _import_tests(arguments: Sequence[str]) -> None:
+    """Import the tests that pytest finds with these arguments, the way it does."""
+    pytest: Any = importlib.import_module("pytest")
+    unneeded = [f"-pno:{name}" for name in ("cacheprovider", "rerunfailures", "xdist")]
+    with (
+        Path(os.devnull).open("w", encoding="utf-8") as null,
+        contextlib.redirect_stdout(null),
+        contextlib.redirect_stderr(null),
+    ):
+        pytest.main([*arguments, "--collect-only", "-q", *unneeded], plugins=[_Unimported()])
+    gc.collect()
+    gc.freeze()
+    assert threading.active_count() == 1, "a copy would be without the threads of these tests"
+
+
+class _Unimported:
+    """A plugin that forgets modules that could not be imported: the workers tell why."""
+
+    def pytest_collectreport(self, report: Any) -> None:
+        if not report.passed:
+            path = str(Path(report.nodeid).resolve())
+            for name, module in [*sys.modules.items()]:
+                if getattr(module, "__file__", None) == path:
+                    del sys.modules[name]
 
 
 def _fill_caches() -> None:
@@ -543,6 +589,12 @@ def _show(error: BaseException) -> None:
 
 
 def _call_main(words: list[str]) -> None:
+    if words == _WORKER:
+        sys.path[0] = ""
+        sys.argv = ["-c"]
+        main = sys.modules["__main__"] = types.ModuleType("__main__")
+        exec(words[-1], vars(main))  # noqa: S102 - as Python would
+        return
     if words[0] == "-m":
         sys.path[0] = str(Path.cwd())
         sys.argv = words[1:]
@@ -557,7 +609,10 @@ def _call_main(words: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    _load()
+    if sys.argv[2:]:
+        _import_tests(sys.argv[2:])
+    else:
+        _load()
     _job, _fds = _serve(socket.socket(fileno=int(sys.argv[1])))
     _take_place(_job, _fds)
     sys.orig_argv[:] = [sys.executable, *_job["words"]]

@@ -156,7 +156,7 @@ async def test_a_proxy_is_told_the_name_and_the_password_and_the_service_is_not(
     assert "authorization" not in server.requests[0].headers
     assert isinstance(wrong, ModelFailed)
     assert wrong.error.code is ErrorCode.PROVIDER_AUTH_FAILED
-    assert wrong.error.details["status"] == 407
+    assert wrong.error.details["proxy_status"] == 407
     assert "not-this-word" not in wrong.error.model_dump_json()
 
 

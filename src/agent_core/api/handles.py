@@ -62,8 +62,8 @@ class RunResult(Generic[OutputT]):
 
     Attributes:
         output: the answer, in the requested type; the text if none was requested.
-        text: the final answer as the model wrote it. For a run that failed or was cancelled, the
-            last complete reply, or "".
+        text: the final answer as the model wrote it. For a run that failed or was cancelled, what
+            has come of the last reply, or "".
         status: `completed`; `waiting` for the answers to `pending_requests`; `failed` or
             `cancelled` in the result of a `RunError`.
         usage: tokens of all model calls of the run.
@@ -202,8 +202,7 @@ class RunHandle(Generic[OutputT]):
     def result_text(self) -> str | None:
         """The final answer; None until the run has ended, and while it waits.
 
-        For a run that failed or was cancelled it is the text of the last complete reply, or "".
-        The beginning of an interrupted reply is only in the history.
+        For a run that failed or was cancelled it is what has come of the last reply, or "".
         """
         outcome = self._run.outcome
         return None if outcome is None or outcome.end_reason is None else outcome.text

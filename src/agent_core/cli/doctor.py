@@ -243,10 +243,10 @@ def _failed(error: Exception, shown: str, place: str) -> list[Finding]:
     is_reached = isinstance(error, AgentCoreError) and error.details.get("status") is not None
     rest = ("tools", "window")
     if not is_reached:
-        fault = Finding.of_error("provider", message, "fix the named problem")
-        if not isinstance(error, ConfigError):
-            cure = "start the server, or check [model] base_url, api_key_env and the proxy"
-            fault = replace(fault, cure=cure)
+        cure = "start the server, or check [model] base_url, api_key_env and the proxy"
+        if isinstance(error, ConfigError):
+            cure = "fix the named problem"
+        fault = Finding.of_error("provider", message, cure)
         unknown = [_unknown(name, "the provider cannot be used") for name in ("model", *rest)]
         return [fault, *unknown[:-1]]
     cure = "check [model] name and the key that api_key_env names"

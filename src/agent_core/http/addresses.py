@@ -7,7 +7,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from msgspec import Struct
 
-from agent_core.http.errors import ProtocolError
+from agent_core.http.errors import AddressError
 
 _PORTS = {"http": 80, "https": 443}
 _SENT_AS_IT_IS = "/%?:@!$&'()*+,;=~-._"
@@ -49,7 +49,7 @@ def address_of(url: str) -> Address:
     """Parse a URL.
 
     Raises:
-        ProtocolError: it cannot be requested over HTTP.
+        AddressError: it cannot be requested over HTTP.
     """
     try:
         parts = urlsplit(url)
@@ -58,7 +58,7 @@ def address_of(url: str) -> Address:
         if parts.port == 0 or not _HOST.fullmatch(host):
             raise ValueError(host)
     except (ValueError, KeyError) as error:
-        raise ProtocolError("the address is not one of HTTP") from error
+        raise AddressError("the address is not one of HTTP") from error
     shown = host.partition("%")[0]  # a zone is known to this machine only
     shown = f"[{shown}]" if ":" in shown else shown
     target = quote(parts.path or "/", safe=_SENT_AS_IT_IS.replace("?", ""))

@@ -74,7 +74,9 @@ class Client:
             ConnectError: there is no connection.
             ProxyRefusedError: the proxy does not connect to the server.
             ConnectionLostError: the connection ended before the response.
-            ProtocolError: the other side does not speak HTTP, or the address cannot be requested.
+            ProtocolError: the other side does not speak HTTP.
+            DamagedError: it does, and its response is damaged.
+            AddressError: the address cannot be requested.
         """
         address = address_of(url)
         head = self._head(method, address, headers, body, route)

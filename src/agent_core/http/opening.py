@@ -17,10 +17,12 @@ from msgspec import Struct
 from agent_core.http.addresses import Address, address_of
 from agent_core.http.connection import Connection
 from agent_core.http.errors import (
+    AddressError,
     ConnectError,
     ConnectionLostError,
     ProtocolError,
     ProxyRefusedError,
+    Stage,
 )
 from agent_core.opening import read_bytes
 
@@ -88,25 +90,27 @@ async def open_connection(
     Raises:
         ConnectError: there is no connection, or the proxy on the way fails.
         ProxyRefusedError: the proxy does not connect to the server.
-        ProtocolError: a host has an impossible name.
+        AddressError: a host has an impossible name.
     """
     proxy = None if route.proxy is None else address_of(route.proxy)
-    with _errors_of_connecting(is_of_proxy=False):
-        is_encrypted = address.is_encrypted or (proxy is not None and proxy.is_encrypted)
-        trust = await _trust(route) if is_encrypted else None
-        if proxy is None:
+    is_encrypted = address.is_encrypted or (proxy is not None and proxy.is_encrypted)
+    trust = None
+    if is_encrypted:
+        with _errors_of_connecting("server"):
+            trust = await _trust(route)
+    if proxy is None:
+        with _errors_of_connecting("server"):
             sock = await _connected(address, resolve, route.check)
-            await _begin(connection, sock, address, trust)
-            return
+        await _begin(connection, sock, address, trust, "server")
+        return
     tunnel = Connection(_ignore, _ignore) if address.is_encrypted else None
-    with _errors_of_connecting(is_of_proxy=True):
+    with _errors_of_connecting("proxy"):
         sock = await _connected(proxy, resolve)
-        await _begin(tunnel or connection, sock, proxy, trust)
+    await _begin(tunnel or connection, sock, proxy, trust, "proxy")
     if tunnel is not None and trust is not None:
         try:
             transport = await _tunnelled(tunnel, proxy, address)
-            with _errors_of_connecting(is_of_proxy=False):
-                await _begin_inside(connection, transport, address, trust)
+            await _begin_inside(connection, transport, address, trust)
         except BaseException:
             tunnel.abort()
             raise
@@ -117,13 +121,13 @@ def _ignore(*_: object) -> None:
 
 
 @contextmanager
-def _errors_of_connecting(*, is_of_proxy: bool) -> Generator[None]:
+def _errors_of_connecting(stage: Stage, *, in_handshake: bool = False) -> Generator[None]:
     try:
         yield
     except OSError as error:
-        raise ConnectError(error, is_of_proxy=is_of_proxy) from error
+        raise ConnectError(error, stage=stage, in_handshake=in_handshake) from error
     except ValueError as error:  # of the codec for names, or of TLS
-        raise ProtocolError("the address is not one of HTTP") from error
+        raise AddressError("the address is not one of HTTP") from error
 
 
 async def _connected(
@@ -185,27 +189,43 @@ async def _connect(place: Place) -> socket.socket:
 
 
 async def _begin(
-    connection: Connection, sock: socket.socket, address: Address, trust: ssl.SSLContext | None
+    connection: Connection,
+    sock: socket.socket,
+    address: Address,
+    trust: ssl.SSLContext | None,
+    stage: Stage,
 ) -> None:
-    """Give the connection a transport over a socket, with TLS if the address has it."""
+    """Give the connection a transport over a socket, with TLS if the address has it.
+
+    Raises:
+        ConnectError: TLS cannot begin.
+        AddressError: the host has a name that TLS does not take.
+    """
     tls = trust if address.is_encrypted else None
-    await asyncio.get_running_loop().create_connection(
-        lambda: connection,
-        sock=sock,
-        ssl=tls,
-        server_hostname=None if tls is None else _name_of(address),
-    )
+    with _errors_of_connecting(stage, in_handshake=tls is not None):
+        await asyncio.get_running_loop().create_connection(
+            lambda: connection,
+            sock=sock,
+            ssl=tls,
+            server_hostname=None if tls is None else _name_of(address),
+        )
 
 
 async def _begin_inside(
     connection: Connection, tunnel: asyncio.Transport, address: Address, trust: ssl.SSLContext
 ) -> None:
-    """Give the connection a transport with TLS inside a tunnel."""
-    transport = await asyncio.get_running_loop().start_tls(
-        tunnel, connection, trust, server_hostname=_name_of(address)
-    )
-    if transport is None:
-        raise ConnectionAbortedError("the proxy has closed the connection")
+    """Give the connection a transport with TLS inside a tunnel.
+
+    Raises:
+        ConnectError: TLS cannot begin.
+        AddressError: the host has a name that TLS does not take.
+    """
+    with _errors_of_connecting("tunnel", in_handshake=True):
+        transport = await asyncio.get_running_loop().start_tls(
+            tunnel, connection, trust, server_hostname=_name_of(address)
+        )
+        if transport is None:
+            raise ConnectionAbortedError("the connection was closed")
     connection.connection_made(transport)
 
 
@@ -218,7 +238,7 @@ async def _tunnelled(tunnel: Connection, proxy: Address, address: Address) -> as
     """Ask a proxy to connect to a server, and return the transport that leads there.
 
     Raises:
-        ConnectError: the proxy has closed the connection, or does not speak HTTP.
+        ConnectError: the connection was closed, or the proxy does not speak HTTP.
         ProxyRefusedError: it does not connect to the server.
     """
     place = f"{address.authority.removesuffix(f':{address.port}')}:{address.port}"
@@ -226,18 +246,23 @@ async def _tunnelled(tunnel: Connection, proxy: Address, address: Address) -> as
     if proxy.credentials:
         lines.append(f"Proxy-Authorization: {proxy.credentials}")
     head = "\r\n".join((*lines, "", "")).encode("ascii")
+    is_open = False
     try:
         response = tunnel.send(head, b"", limit_s=None)
         await response.wait_for_head()
         if response.status not in _SUCCESS:
-            raise ProxyRefusedError(response.status, response.reason)
+            raise ProxyRefusedError(response.status, response.reason, response.headers)
+        is_open = True
         return tunnel.hand_over()
     except ConnectionLostError as error:
+        if is_open:
+            cause = ConnectionAbortedError("the connection was closed")
+            raise ConnectError(cause, stage="tunnel", in_handshake=True) from error
         cause = ConnectionAbortedError(f"it did not answer CONNECT: {error}")
-        raise ConnectError(cause, is_of_proxy=True) from error
+        raise ConnectError(cause, stage="proxy") from error
     except ProtocolError as error:
-        cause = OSError(f"it answered CONNECT with something that is not HTTP: {error}")
-        raise ConnectError(cause, is_of_proxy=True) from error
+        cause = OSError(f"its answer to CONNECT is not HTTP: {error}")
+        raise ConnectError(cause, stage="proxy") from error
 
 
 async def _trust(route: Route) -> ssl.SSLContext:

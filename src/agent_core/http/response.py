@@ -13,7 +13,7 @@ from httptools import (
     HttpResponseParser,
 )
 
-from agent_core.http.errors import ConnectionLostError, HttpError, ProtocolError
+from agent_core.http.errors import ConnectionLostError, DamagedError, ProtocolError
 
 MAX_HEAD = 64 * 1024
 """Most bytes of the head of a response, and of the fields after its body."""
@@ -29,6 +29,9 @@ _CHARSET = re.compile(r""";\s*charset\s*=\s*["']?([\w.:+-]+)""", re.IGNORECASE)
 _GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
 _GZIP = 0x1F
 """First byte of what `gzip` has written."""
+_BEGINNING = b"HTTP/1."
+_SHOWN = 60
+"""Most bytes that an error shows of an answer that is not HTTP."""
 
 
 class Carrier(Protocol):
@@ -106,6 +109,7 @@ class Response:
         self._is_complete = False
         self._keeps = False
         self._error: Exception | None = None
+        self._first = b""
         self._blocks: list[bytes] = []
         self._held = 0
         self._unpacker: _Unpacker | None = None
@@ -144,6 +148,7 @@ class Response:
             TimeoutError: nothing has come for too long.
             ConnectionLostError: the connection has ended before it.
             ProtocolError: this is not HTTP.
+            DamagedError: it is, but the head is damaged.
         """
         while not self.status:
             if self._error is not None:
@@ -162,7 +167,8 @@ class Response:
         Raises:
             TimeoutError: nothing has come for too long.
             ConnectionLostError: the connection, or the body, has ended too early.
-            ProtocolError: this is not HTTP, or not compressed as announced.
+            ProtocolError: this is not HTTP.
+            DamagedError: it is, but damaged, or not compressed as announced.
         """
         while True:
             if self._blocks:
@@ -187,7 +193,7 @@ class Response:
             if self._unpacker is not None:
                 try:
                     block = self._unpacker.unpack(block)
-                except ProtocolError as error:
+                except DamagedError as error:
                     self._error = error
                     raise
             if block:
@@ -220,24 +226,34 @@ class Response:
             self._keeps = False  # more than the response
             return
         self.is_begun = True
+        if not self.status and len(self._first) < _SHOWN:
+            self._first += data[: _SHOWN - len(self._first)]
         held = self._held
         try:
             parser.feed_data(data)
         except (HttpParserError, HttpParserUpgrade) as error:
             self._keeps = False
             if not self._is_complete:  # what follows a response does not matter
-                own = error.__context__ if isinstance(error, HttpParserCallbackError) else None
-                self._fail(own if isinstance(own, HttpError) else ProtocolError(str(error)))
+                self._fail(self._misread(error))
                 return
         self._unused = 0 if self._held > held else self._unused + len(data)
         if self._unused > MAX_HEAD and not self._is_complete:
-            self._fail(_too_long())
+            self._fail(self._misread(_too_long()))
             return
         if self._held > MAX_HELD and self._carrier is not None:
             self._carrier.pause()
         waiter = self._waiter
         if waiter is not None and not waiter.done() and self.status:
             waiter.set_result(None)  # it waits again, with a new limit, if nothing is to be read
+
+    def _misread(self, error: Exception) -> ProtocolError:
+        """Return what is wrong with what has been received: it is damaged, or not HTTP at all."""
+        own = error.__context__ if isinstance(error, HttpParserCallbackError) else error
+        if isinstance(error, HttpParserUpgrade):
+            own = "it switches to another protocol"
+        if self.status or self._first.startswith(_BEGINNING):
+            return DamagedError(f"its {'body' if self.status else 'head'} is damaged: {own}")
+        return ProtocolError(f"it begins with {self._first.decode('utf-8', 'replace')!r}")
 
     def end(self, error: Exception | None) -> None:
         """Take the end of the connection, which may also be the end of the body.
@@ -380,7 +396,7 @@ class Response:
 
 
 def _too_long() -> ProtocolError:
-    return ProtocolError(f"the head has more than {MAX_HEAD} bytes")
+    return ProtocolError(f"more than {MAX_HEAD} bytes of headers")
 
 
 class _Unpacker:
@@ -413,7 +429,7 @@ class _Unpacker:
             data: more of the data; may be empty.
 
         Raises:
-            ProtocolError: the data is damaged.
+            DamagedError: the data is damaged.
         """
         data, self._rest = self._rest + data, b""
         self._is_full = False
@@ -429,7 +445,7 @@ class _Unpacker:
         try:
             piece: bytes = self._stream.decompress(data, MAX_UNPACKED)
         except zlib.error as error:
-            raise ProtocolError(f"the body is not compressed as announced: {error}") from error
+            raise DamagedError(f"its body is not compressed as announced: {error}") from error
         self._rest = self._stream.unconsumed_tail or self._stream.unused_data
         # all of the data may be inside of zlib, with more to come out of it
         self._is_full = len(piece) == MAX_UNPACKED and not self._stream.eof

@@ -225,7 +225,8 @@ class Reply(Struct, frozen=True):
 class RunStats(Struct):
     """Counters and results of a run while it runs.
 
-    `answer` collects the pieces of an answer that was cut off and continued; `call_ids` are the
+    `answer` collects the pieces of an answer that was cut off and continued; `broken_off` is the
+    beginning of a reply that was interrupted, unless another one followed; `call_ids` are the
     tool call ids used in this history, since some servers restart their numbers in every reply.
     `output` is the value of an answer that `is_typed`; `outcome` is valid once the run is settled.
     `replayed_reply` is the last reply of a continued run, if that reply may be its end. After a
@@ -236,6 +237,7 @@ class RunStats(Struct):
     usage: Usage = NO_USAGE
     turns: int = 0
     answer: list[str] = field(default_factory=list[str])
+    broken_off: str = ""
     continuations: int = 0
     empty_replies: int = 0
     invalid_calls: int = 0
@@ -269,7 +271,10 @@ class RunStats(Struct):
         """
         reason = node.metadata.get("reason")
         self.empty_replies = self.empty_replies + 1 if reason == "empty_reply" else 0
-        if node.role is Role.ASSISTANT and not node.is_partial:
+        if node.role is Role.ASSISTANT and node.is_partial:
+            self.broken_off = node.text
+        elif node.role is Role.ASSISTANT:
+            self.broken_off = ""
             has_final = FINAL_ANSWER in node.metadata
             if (self.continuations == 0 and not self.is_paused) or has_final:
                 self.answer.clear()
@@ -285,6 +290,12 @@ class RunStats(Struct):
             self.answer.clear()
             self.stop_denials += reason == "stop_hook"
             self.output_retries += reason == "output_invalid"
+
+    @property
+    def text(self) -> str:
+        """Return what has come of the last reply, with the pieces that it continues."""
+        is_continued = self.continuations or self.is_paused or not self.broken_off
+        return "".join((*self.answer, self.broken_off)) if is_continued else self.broken_off
 
     def spend(self, usage: Usage | None) -> dict[str, Any]:
         """Add the usage of calls without a reply, and return it for an event."""
@@ -310,13 +321,12 @@ class RunStats(Struct):
 
     def failed(self, error: AgentCoreError) -> Outcome:
         reason = _REASONS.get(error.code, EndReason.FAILED)
-        text = "".join(self.answer)
-        return Outcome(reason, text, self.usage, self.turns, ErrorPayload.of(error))
+        return Outcome(reason, self.text, self.usage, self.turns, ErrorPayload.of(error))
 
     def cancelled(self, path: Sequence[Node]) -> Outcome:
         in_tools = bool(path) and (path[-1].role is Role.TOOL or bool(path[-1].calls))
         reason = EndReason.ABORTED_TOOLS if in_tools else EndReason.ABORTED_STREAMING
-        return Outcome(reason, "".join(self.answer), self.usage, self.turns)
+        return Outcome(reason, self.text, self.usage, self.turns)
 
 
 def resting_node(path: Sequence[Node], complete: int = 0) -> Node | None:

@@ -199,7 +199,7 @@ async def _ask(ctx: RunContext, built: BuiltRequest, stats: RunStats) -> ModelCo
         whole = require_whole(completed)
         journal.end_deltas()
     except BaseException as error:
-        _keep_partial(ctx, seen, error, stats.spend(tally.take_spent()))
+        _keep_partial(ctx, seen, error, stats, stats.spend(tally.take_spent()))
         raise
     return whole
 
@@ -298,7 +298,11 @@ class _PartialText(Struct):
 
 
 def _keep_partial(
-    ctx: RunContext, seen: _PartialText, error: BaseException, spent: Mapping[str, Any]
+    ctx: RunContext,
+    seen: _PartialText,
+    error: BaseException,
+    stats: RunStats,
+    spent: Mapping[str, Any],
 ) -> None:
     """Store the beginning of a reply that will not be finished; no model sees it."""
     ctx.journal.end_deltas()
@@ -317,7 +321,7 @@ def _keep_partial(
             metadata |= {"truncated": True, "characters": seen.characters}
         draft = Draft(Role.ASSISTANT, [TextBlock(text=text)], metadata=metadata, flags=flags)
         payload = {"role": "assistant", **draft.stored_metadata}
-        ctx.journal.add(draft, EventType.MESSAGE_CREATED, payload=payload)
+        stats.follow(ctx.journal.add(draft, EventType.MESSAGE_CREATED, payload=payload))
 
 
 def _write_down(

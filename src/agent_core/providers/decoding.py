@@ -8,6 +8,7 @@ import struct
 import zlib
 from abc import ABC, abstractmethod
 from codecs import BOM_UTF8
+from typing import ClassVar
 
 import orjson
 
@@ -15,12 +16,17 @@ from agent_core.errors import ErrorCode
 from agent_core.providers.failures import CallError
 
 MAX_PAYLOAD_BYTES = 32 * 1024 * 1024
-EVENT_FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":", BOM_UTF8)
-"""Beginnings of a stream of events."""
 
 
 class Decoder(ABC):
     """Decodes bytes into payloads."""
+
+    beginnings: ClassVar[tuple[bytes, ...]] = ()
+    """How such a stream begins, after blanks."""
+
+    def may_begin(self, first: bytes) -> bool:
+        """Return whether a stream can begin with these bytes."""
+        return first.lstrip().startswith(self.beginnings)
 
     @abstractmethod
     def feed(self, block: bytes) -> list[bytes]:
@@ -83,6 +89,8 @@ class EventDecoder(_LineDecoder):
     Every service here repeats the event's name inside its data, so the name is not needed.
     """
 
+    beginnings = (b"data:", b"event:", b"id:", b"retry:", b":", BOM_UTF8)
+
     def __init__(self) -> None:
         super().__init__()
         self._parts: list[bytes] = []
@@ -117,6 +125,8 @@ class EventDecoder(_LineDecoder):
 class JsonLineDecoder(_LineDecoder):
     """Decodes one JSON value per line; blank lines are skipped."""
 
+    beginnings = (b"{", b"[", BOM_UTF8)
+
     def feed(self, block: bytes) -> list[bytes]:
         """Return the lines that `block` completes."""
         return [line for line in self._split(block) if line and not line.isspace()]
@@ -138,6 +148,12 @@ class FrameDecoder(Decoder):
     def __init__(self) -> None:
         self._rest = bytearray()
 
+    def may_begin(self, first: bytes) -> bool:
+        """Return whether the first frame has a size that fits its checksum."""
+        if len(first) < _PRELUDE.size:
+            return False
+        return zlib.crc32(first[:8]) == _PRELUDE.unpack_from(first)[2]
+
     def feed(self, block: bytes) -> list[bytes]:
         """Return the frames that `block` completes; damage is reported after whole frames."""
         self._rest += block
@@ -154,9 +170,7 @@ class FrameDecoder(Decoder):
         """Return nothing: every whole frame has been returned already."""
         self._next()
         if self._rest:
-            raise CallError(
-                ErrorCode.PROVIDER_ERROR, "the stream ended inside of a frame", retryable=True
-            )
+            raise CallError(ErrorCode.PROVIDER_ERROR, "it ended inside of a frame", retryable=True)
         return []
 
     def _next(self) -> bytes | None:
@@ -218,14 +232,12 @@ def _string_headers(raw: bytes) -> dict[str, str]:
 
 
 def _damaged(how: str) -> CallError:
-    return CallError(
-        ErrorCode.PROVIDER_ERROR, f"an event of the stream {how}: it was damaged on its way"
-    )
+    return CallError(ErrorCode.PROVIDER_ERROR, f"an event {how}: it was damaged on its way")
 
 
 def _check_size(size: int) -> None:
     if size > MAX_PAYLOAD_BYTES:
         raise CallError(
             ErrorCode.PROVIDER_ERROR,
-            f"one event of the stream is larger than {MAX_PAYLOAD_BYTES} bytes",
+            f"one event is larger than {MAX_PAYLOAD_BYTES} bytes",
         )

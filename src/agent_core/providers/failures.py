@@ -6,7 +6,9 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from math import ceil
+from types import MappingProxyType
 from typing import Any, cast
+from urllib.parse import urljoin, urlsplit
 
 from msgspec import Struct
 
@@ -14,7 +16,12 @@ from agent_core.config.models import RetryConfig
 from agent_core.errors import ErrorCode, ProviderError
 from agent_core.providers import jsontext
 from agent_core.providers.histories import DEMAND, demand_in
-from agent_core.providers.token_limits import is_too_long, output_limits_in, window_in
+from agent_core.providers.token_limits import (
+    HTTP_TOO_LARGE,
+    is_too_long,
+    output_limits_in,
+    window_in,
+)
 from agent_core.text import bounded_line
 from agent_core.types import ErrorPayload
 
@@ -23,7 +30,9 @@ _LONGEST_NAMED_S = 7 * 24 * 3600.0
 _SHOWN_PROBLEMS = 5
 _SECONDS = r"\d{1,9}(\.\d{1,9})?"
 _random = random.SystemRandom()
-_RETRYABLE = frozenset({408, 409, 429, 529, *range(500, 529), *range(530, 600)})
+HTTP_SIGN_IN = 511
+_RETRYABLE = frozenset({408, 409, 429, *range(500, 600)}) - {HTTP_SIGN_IN}
+_RETRYABLE_OF_PROXY = frozenset({408, 429, 500, 502, 503, 504})
 
 # Failures are rare: `re` compiles these when one is first looked at.
 _MISSING_CAPABILITIES = {
@@ -165,17 +174,40 @@ Anthropic's, DeepSeek's, MiniMax's, Moonshot's, OpenAI's, OpenRouter's, xAI's an
 public reports; others are guessed.
 """
 _FILTERING = frozenset({400, 403, 422, 451})
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+_SHOWN_WORDS = 200
+HTTP_OK = 200
 HTTP_BAD_REQUEST = 400
 HTTP_FAULT = 500
 _CODE_OF_QUOTA = {403: ErrorCode.PROVIDER_AUTH_FAILED, 429: ErrorCode.PROVIDER_RATE_LIMITED}
 HTTP_PAYMENT = 402
 HTTP_PROXY_AUTH = 407
 HTTP_TOO_MANY = 429
-_OF_THE_KEY = frozenset({401, 403, HTTP_PROXY_AUTH})
+HTTP_TIMEOUT = 504
+_CODES: Mapping[int, ErrorCode] = {
+    401: ErrorCode.PROVIDER_AUTH_FAILED,
+    403: ErrorCode.PROVIDER_AUTH_FAILED,
+    HTTP_PROXY_AUTH: ErrorCode.PROVIDER_AUTH_FAILED,
+    408: ErrorCode.PROVIDER_TIMEOUT,
+    HTTP_TOO_MANY: ErrorCode.PROVIDER_RATE_LIMITED,
+    HTTP_TIMEOUT: ErrorCode.PROVIDER_TIMEOUT,
+}
+"""Codes of refusals whose words say nothing else."""
 QUOTA_CURE = "its quota is used up: add credit, or wait until it is renewed"
 NO_KEY_CURE = "no key was sent, [model] api_key_env can name one"
 _LATER = "try again later, or choose another model"
 _AS_IT_SAYS = "correct what the service names below"
+NO_API_CURE = "check [model] base_url, provider and proxy, and look for a sign-in page"
+"""Cure for an answer that no API has written."""
+DAMAGE_CURE = "see the log of the server, or of a proxy on the way"
+_SIZE_CURE = "a server or proxy limits the size of a request ({size} bytes): send less, or raise it"
+_PROXY_CURES: Mapping[int, str] = {
+    HTTP_PROXY_AUTH: "put its name and password into [model] proxy or HTTPS_PROXY",
+    HTTP_SIGN_IN: "sign in to the network",
+    **dict.fromkeys(range(300, 400), "sign in to the network, or correct HTTPS_PROXY"),
+    **dict.fromkeys(_RETRYABLE_OF_PROXY, "check that the proxy reaches the host; try again later"),
+}
+_OTHER_PROXY_CURE = "allow the host in the proxy, or name it in NO_PROXY"
 _CURES: Mapping[ErrorCode, str] = {
     ErrorCode.CONTENT_FILTERED: "ask in other words, or choose another model",
     ErrorCode.PROMPT_TOO_LONG: "begin a new session, or choose a model with a larger window",
@@ -205,18 +237,32 @@ class CallError(ProviderError):
 
 
 class Called(Struct, frozen=True):
-    """The provider and model of one call, which every failure of it names."""
+    """What every failure of one call names.
+
+    Attributes:
+        provider: the provider.
+        model: the model.
+        offers_tools: the request has tools.
+        url: the requested address; empty without one.
+        proxy: address of the proxy on the way, as it may be shown; empty without one.
+        size: bytes of the request's body.
+        is_large: it is so large that the model's window may be the reason of a 413.
+    """
 
     provider: str
     model: str
     offers_tools: bool = False
+    url: str = ""
+    proxy: str = ""
+    size: int = 0
+    is_large: bool = True
 
     def refused(
         self,
         status: int,
         explanation: str,
         *,
-        url: str | None = None,
+        what: str = "",
         retry_after_s: float | None = None,
         document: Any = None,
         has_key: bool = True,
@@ -226,9 +272,19 @@ class Called(Struct, frozen=True):
         The first line of its message names the model and the cure; the address and the service's
         words are on the second.
 
-        `url` is the requested address, and `document` the answer's JSON, if there is one.
+        Args:
+            status: status of the answer, or that of an error in a stream.
+            explanation: the service's words.
+            what: what the service did, for an error in a stream.
+            retry_after_s: seconds that the service asked to wait.
+            document: the answer as `document_of` returns it.
+            has_key: a key was sent.
         """
         details: dict[str, Any] = {**self.details, "status": status}
+        if status == HTTP_TOO_LARGE:
+            details["request_bytes"] = self.size
+        if is_of_another := isinstance(document, Page) and status in {403, HTTP_SIGN_IN}:
+            details["web_page"] = True
         if retry_after_s is not None:
             details["retry_after_s"] = retry_after_s
         is_used_up = (
@@ -237,7 +293,12 @@ class Called(Struct, frozen=True):
             or (status == HTTP_TOO_MANY and bool(re.search(_FOR_TODAY, explanation)))
         )
         is_of_request = status not in _ABOUT_THE_ACCOUNT
-        overflows = is_too_long(status, explanation)
+        overflows = is_too_long(status, explanation) and (
+            status != HTTP_TOO_LARGE
+            or bool(what)
+            or self.is_large
+            or window_in(explanation) is not None
+        )
         missing = (
             name
             for name, pattern in _MISSING_CAPABILITIES.items()
@@ -256,24 +317,20 @@ class Called(Struct, frozen=True):
             details["capability"] = capability
         elif status in _FILTERING and re.search(_FILTERED, explanation):
             code = ErrorCode.CONTENT_FILTERED
-        elif status in _OF_THE_KEY or (
-            status == HTTP_BAD_REQUEST and re.search(_BAD_KEY, explanation)
-        ):
+        elif status == HTTP_BAD_REQUEST and re.search(_BAD_KEY, explanation):
             code = ErrorCode.PROVIDER_AUTH_FAILED
         elif overflows:
             code = ErrorCode.PROMPT_TOO_LONG
             if (window := window_in(explanation)) is not None:
                 details["context_window"] = window
-        elif status == 429:
-            code = ErrorCode.PROVIDER_RATE_LIMITED
-        elif status in {408, 504}:
-            code = ErrorCode.PROVIDER_TIMEOUT
+        elif not is_of_another:
+            code = _CODES.get(status, code)
         if code is ErrorCode.PROVIDER_ERROR:
             details |= answerable | output_limits_in(explanation)
-        cure = _cure_of(code, details, has_url=url is not None, has_key=has_key)
+        cure = _cure_of(code, details, has_key=has_key, is_reported=bool(what or not self.url))
         return CallError(
             code,
-            self._message(f"answered with status {status}", cure, url or "", explanation),
+            self._message(what or f"answered with status {status}", cure, explanation),
             status in _RETRYABLE and not (capability or overflows or is_used_up or answerable),
             details,
             retry_after_s=retry_after_s,
@@ -290,61 +347,144 @@ class Called(Struct, frozen=True):
         return {}
 
     def reported(self, document: Any) -> CallError:
-        """Return the failure that a service reports as JSON despite a successful status."""
+        """Return the failure that a service reports, as JSON or words, despite its status."""
+        named = _named_status(document)
         return self.refused(
             status_in(document),
             explanation_in(document),
+            what=f"reported an error (status {named})" if named else "reported an error",
             retry_after_s=retry_delay_in(document),
             document=document,
         )
+
+    def answered_otherwise(self, body: bytes, status: int = HTTP_OK) -> CallError:
+        """Return the failure for an answer that is neither a refusal nor a reply of this API.
+
+        Args:
+            body: the answer, or its beginning.
+            status: status of the answer.
+        """
+        if not body.strip():
+            what, said = "answered with nothing", f"status {status}, and an empty body"
+            is_passing = status == HTTP_OK
+            return (self.broke if is_passing else self.protocol_error)(what, said, cure=_LATER)
+        document = document_of(body)
+        if is_error(document):
+            return self.reported(document)
+        words = _without_secrets(explanation_in(document))[:_SHOWN_WORDS]
+        said = words if isinstance(document, Page) else f"it begins with {words!r}"
+        if status != HTTP_OK:
+            said = f"status {status}; {said}"
+        what = "answered with no stream of its API"
+        return self.protocol_error(what, said, cure=NO_API_CURE)
+
+    def redirected(self, status: int, location: str, *, base: str) -> CallError:
+        """Return the failure for a redirect, which no key may follow.
+
+        Args:
+            status: status of the answer.
+            location: where it leads; may be relative.
+            base: the part of the requested address that the settings name.
+        """
+        target = shown_address(location, self.url)
+        path = urlsplit(self.url.removeprefix(base)).path
+        cure = "set [model] base_url to the final one, or sign in to the network"
+        if path and target.endswith(path):
+            cure = f"set [model] base_url to {target.removesuffix(path)}"
+        return self.protocol_error(
+            f"redirects with status {status}", f"it leads to {target or 'no address'}", cure=cure
+        )
+
+    def refused_by_proxy(
+        self, status: int, reason: str, headers: Mapping[str, str] = NO_HEADERS
+    ) -> CallError:
+        """Return the failure for a proxy that does not let a call through.
+
+        Args:
+            status: status of the proxy's answer.
+            reason: its words; may be empty.
+            headers: the headers of its answer.
+        """
+        code, cure = ErrorCode.PROVIDER_ERROR, _PROXY_CURES.get(status, _OTHER_PROXY_CURE)
+        if status == HTTP_PROXY_AUTH:
+            code = ErrorCode.PROVIDER_AUTH_FAILED
+            scheme = headers.get("Proxy-Authenticate", "").partition(" ")[0]
+            if scheme and scheme.lower() != "basic":
+                cure = f"it asks for {bounded_line(scheme)[:20]}, and only Basic is supported"
+        elif status == HTTP_TIMEOUT:
+            code = ErrorCode.PROVIDER_TIMEOUT
+        said = bounded_line(reason) or "no explanation"
+        if leads_to := shown_address(headers.get("Location", ""), self.url):
+            said = f"{said}; it leads to {leads_to}"
+        message = self._message(
+            f"cannot be reached: its proxy answered with status {status}",
+            cure,
+            f"the proxy {self.proxy} did not connect to {self.url}: {said}",
+            place="",
+        )
+        details = {**self.details, "sent": False, "proxy": self.proxy, "proxy_status": status}
+        return CallError(code, message, status in _RETRYABLE_OF_PROXY, details)
 
     def unread(self, reason: str, words: str) -> CallError:
         """Return the failure for a call that the service could not parse, as its stop reason says.
 
         `words` are the service's own.
         """
-        failure = self.protocol_error(f"could not read a call ({reason}): {words or 'no words'}")
+        failure = self.protocol_error(f"could not read a call ({reason})", words or "no words")
         failure.details[UNREAD_CALL] = words or reason
         return failure
 
     def broke(
         self,
         what: str,
+        said: str,
         *,
-        cure: str = "",
-        url: str = "",
-        said: str = "",
+        cure: str = _LATER,
         code: ErrorCode = ErrorCode.PROVIDER_ERROR,
     ) -> CallError:
-        """Return the failure for a lost connection: another attempt may succeed."""
-        message = self._message(what, cure, url, said)
+        """Return the failure of a call that was under way: another attempt may succeed."""
+        message = self._message(what, cure, said)
         return CallError(code, message, retryable=True, details=self.details)
 
     def unreachable(
         self,
         what: str,
+        said: str,
         *,
         cure: str,
-        url: str,
-        said: str = "",
+        place: str | None = None,
         code: ErrorCode = ErrorCode.PROVIDER_ERROR,
         retryable: bool = True,
     ) -> CallError:
         """Return the failure of a call without a connection: nothing was sent or billed."""
         details = {**self.details, "sent": False}
-        return CallError(code, self._message(what, cure, url, said), retryable, details)
+        return CallError(code, self._message(what, cure, said, place=place), retryable, details)
 
-    def protocol_error(
-        self, what: str, *, cure: str = "", url: str = "", said: str = ""
-    ) -> CallError:
+    def protocol_error(self, what: str, said: str = "", *, cure: str = "") -> CallError:
         """Return the failure for a response that cannot be understood and would be repeated."""
-        message = self._message(what, cure, url, said)
+        message = self._message(what, cure, said)
         return CallError(ErrorCode.PROVIDER_ERROR, message, details=self.details)
 
-    def _message(self, what: str, cure: str, url: str, said: str) -> str:
-        """Return a line with the model and the cure, and a line with the address and the words."""
+    def named(self, error: CallError) -> CallError:
+        """Return a failure with the provider, the model and the address, if it lacks them."""
+        if "provider" not in error.details:
+            error.message = self._message("sent a damaged stream", DAMAGE_CURE, error.message)
+            error.details |= self.details
+        return error
+
+    def _message(self, what: str, cure: str, said: str, *, place: str | None = None) -> str:
+        """Return a line with the model and the cure, and a line with the place and the cause.
+
+        Args:
+            what: what happened, in words that follow the name of the service.
+            cure: the remedy; may be empty.
+            said: the cause, or the service's words; may be empty.
+            place: what was not reached, unless it is the requested address.
+        """
         first = "; ".join(filter(None, (f"{self.provider} {what} (model {self.model})", cure)))
-        second = ": ".join(filter(None, (url, said)))
+        if place is None:
+            place = f"{self.url} through the proxy {self.proxy}" if self.proxy else self.url
+        second = ": ".join(filter(None, (place, said)))
         return "\n".join(filter(None, (first, second)))
 
     def unsupported(self, capability: str, why: str) -> ProviderError:
@@ -361,8 +501,13 @@ class Called(Struct, frozen=True):
         return {"provider": self.provider, "model": self.model}
 
 
-def _cure_of(code: ErrorCode, details: Mapping[str, Any], *, has_url: bool, has_key: bool) -> str:
-    """Return what a person can do about a refusal with this code and these details."""
+def _cure_of(
+    code: ErrorCode, details: Mapping[str, Any], *, has_key: bool, is_reported: bool
+) -> str:
+    """Return what a person can do about a refusal with this code and these details.
+
+    An error that was reported inside of a stream is not about the address.
+    """
     status = details["status"]
     if "quota_used_up" in details:
         return QUOTA_CURE
@@ -371,7 +516,7 @@ def _cure_of(code: ErrorCode, details: Mapping[str, Any], *, has_url: bool, has_
         return WITHOUT_TOOLS if is_of_tools else "choose another model, or do without"
     if code is ErrorCode.PROVIDER_AUTH_FAILED:
         if status == HTTP_PROXY_AUTH:
-            return "a proxy takes a name and a password from its address"
+            return _PROXY_CURES[status]
         return "check the key that [model] api_key_env names" if has_key else NO_KEY_CURE
     asked_s = float(details.get("retry_after_s") or 0.0)
     if MAX_RETRY_AFTER_S < asked_s <= _LONGEST_NAMED_S and status in _RETRYABLE:
@@ -380,8 +525,12 @@ def _cure_of(code: ErrorCode, details: Mapping[str, Any], *, has_url: bool, has_
         return cure
     if status in _RETRYABLE:
         return _LATER
+    if "web_page" in details:
+        return NO_API_CURE
+    if status == HTTP_TOO_LARGE:
+        return _SIZE_CURE.format(size=f"{details['request_bytes']:,}")
     # A client error that says nothing about the request: this may be the wrong address.
-    is_of_address = has_url and 400 < status < 500 and status != 422
+    is_of_address = not is_reported and 400 < status < 500 and status != 422
     return "check [model] base_url and [model] name" if is_of_address else _AS_IT_SAYS
 
 
@@ -406,15 +555,21 @@ def _unread_call(explanation: str, error: Mapping[str, Any]) -> str | None:
     return (given if isinstance(given, str) else jsontext.dump_text(given))[:_MAX_UNREAD]
 
 
+class Page(str):
+    """The description of a web page that answered in place of an API."""
+
+    __slots__ = ()
+
+
 def document_of(body: bytes) -> Any:
-    """Parse the JSON of a refusal; otherwise return its text in readable form."""
+    """Parse the JSON of an answer; otherwise return its text, or the `Page` that it is."""
     try:
         return jsontext.parse(body)
     except ValueError:
         text = body.decode("utf-8", "replace")
     if text.lstrip("\ufeff \t\r\n")[:1] == "<":
         title = re.search(r"<title[^>]*>(.{0,200}?)</title>", text, re.IGNORECASE | re.DOTALL)
-        return f"a web page titled {bounded_line(title[1])!r}" if title else "a web page"
+        return Page(f"a web page titled {bounded_line(title[1])!r}" if title else "a web page")
     return text if text.strip() else "no explanation"
 
 
@@ -477,6 +632,16 @@ def explanation_in(document: Any) -> str:
 
 def status_in(document: Any) -> int:
     """Return the HTTP status for an error event inside a stream; 500 if it does not say."""
+    if named := _named_status(document):
+        return named
+    kinds = [kind.lower() for kind in _kinds(_table(_error_in(document)))]
+    is_of_request = any(kind.startswith(_OF_THE_REQUEST) for kind in kinds)
+    unknown = 400 if is_of_request else 500
+    return next((_STATUS_OF_KIND[kind] for kind in kinds if kind in _STATUS_OF_KIND), unknown)
+
+
+def _named_status(document: Any) -> int | None:
+    """Return the HTTP status that an error has as a number."""
     fields = _table(_error_in(document))
     for key in ("status", "code", "status_code", "http_code"):
         status = fields.get(key)
@@ -484,10 +649,30 @@ def status_in(document: Any) -> int:
             status = int(status)
         if isinstance(status, int) and 400 <= status < 600:
             return status
-    kinds = [kind.lower() for kind in _kinds(fields)]
-    is_of_request = any(kind.startswith(_OF_THE_REQUEST) for kind in kinds)
-    unknown = 400 if is_of_request else 500
-    return next((_STATUS_OF_KIND[kind] for kind in kinds if kind in _STATUS_OF_KIND), unknown)
+    return None
+
+
+def shown_address(location: str, base: str) -> str:
+    """Return where a redirect leads: scheme, host and path, without credentials or a query.
+
+    Args:
+        location: the header; may be relative, and empty.
+        base: the address that was requested.
+    """
+    try:
+        parts = urlsplit(urljoin(base, location.strip())) if location.strip() else None
+    except ValueError:
+        return ""
+    if parts is None or parts.scheme not in {"http", "https"}:
+        return ""
+    host = parts.netloc.rpartition("@")[2]
+    return bounded_line(f"{parts.scheme}://{host}{parts.path}")
+
+
+def _without_secrets(text: str) -> str:
+    from agent_core.redaction import Redactor  # noqa: PLC0415 - for strange answers only
+
+    return Redactor({}).text(text)
 
 
 def retry_delay_in(document: Any) -> float | None:

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import orjson
 from msgspec import Struct
+from msgspec.structs import replace
 
 from agent_core.aio.loops import running_loop
 from agent_core.config.models import ModelConfig
@@ -27,16 +28,17 @@ from agent_core.http.opening import Route
 from agent_core.http.response import Response
 from agent_core.providers.arranging import HistoryForms
 from agent_core.providers.base import RawExchange, RawExchangeSink, require_real_models
-from agent_core.providers.compat import dialect_of, host_of, server_of
+from agent_core.providers.compat import dialect_of, server_of
 from agent_core.providers.connections import closed_with_loop, failure_of
-from agent_core.providers.decoding import EVENT_FIELDS, Decoder, EventDecoder
+from agent_core.providers.decoding import Decoder, EventDecoder
 from agent_core.providers.failures import (
+    HTTP_OK,
+    HTTP_PROXY_AUTH,
     UNREAD_CALL,
     Called,
     CallError,
     document_of,
     explanation_in,
-    is_error,
     is_refused_request,
     pause_before_retry_s,
     refused_field,
@@ -52,7 +54,7 @@ from agent_core.providers.requests import (
     ToolNames,
     own_options,
 )
-from agent_core.providers.route import find_route, shown_proxy
+from agent_core.providers.route import fault_in_address, find_route, shown_proxy
 from agent_core.providers.think_tags import TaggedReply
 from agent_core.providers.token_limits import smaller_output
 from agent_core.providers.tool_forms import (
@@ -79,12 +81,13 @@ from agent_core.types import (
 MAX_CONNECTIONS = 1000
 MAX_ERROR_BODY = 64 * 1024
 MAX_TRACED = 4 * 1024 * 1024
-HTTP_OK = 200
 HTTP_UNAUTHORIZED = 401
 MAX_PLAIN_WORDS = 1000
-"""Bytes kept of the beginning of an answer, for one that is an error in words, not a stream."""
+"""Bytes kept of the beginning of an answer, for one that is no stream."""
 REUSE_S = 0.05
 """Seconds that the connection may take to become free after the last event."""
+_LEAST_PER_TOKEN = 2
+"""Bytes of a request for each token of the window from which on a 413 may be about tokens."""
 KEEPALIVE_LIMIT = 10
 """A call with only comments and pings is held open for this many times the timeout."""
 
@@ -136,12 +139,16 @@ class _Attempt(Struct):
             CallError: the block cannot be understood, or says that the call failed.
         """
         parser = self.parser
-        self.first = self.first or block[:MAX_PLAIN_WORDS]
-        for payload in self.decoder.feed(block):
-            parser.take(payload)
-            if parser.done:
-                break
-        return parser.draft.deltas()
+        if len(self.first) < MAX_PLAIN_WORDS:
+            self.first += block[: MAX_PLAIN_WORDS - len(self.first)]
+        try:
+            for payload in self.decoder.feed(block):
+                parser.take(payload)
+                if parser.done:
+                    break
+            return parser.draft.deltas()
+        except CallError as error:
+            raise self._explained(error) from error
 
     def finish(self) -> Iterable[ModelEvent]:
         """Return the last events, at the end of the stream.
@@ -150,14 +157,20 @@ class _Attempt(Struct):
             CallError: the reply is not complete, or the stream ended inside a payload.
         """
         parser = self.parser
-        if not parser.done:
-            parser.at_end = True
-            for payload in self.decoder.end():
-                parser.take(payload)
-        is_plain = isinstance(self.decoder, EventDecoder) and not parser.chunks
-        if is_plain and (words := self.first.strip()) and not words.startswith(EVENT_FIELDS):
-            raise self.called.reported(words.decode("utf-8", "replace"))
-        return parser.finish()
+        try:
+            if not parser.done:
+                parser.at_end = True
+                for payload in self.decoder.end():
+                    parser.take(payload)
+            return parser.finish()
+        except CallError as error:
+            raise self._explained(error) from error
+
+    def _explained(self, failure: CallError) -> CallError:
+        """Return what it means that the answer cannot be read: it may not be a stream at all."""
+        if self.parser.chunks or self.decoder.may_begin(self.first):
+            return self.called.named(failure)
+        return self.called.answered_otherwise(self.first)
 
     def end(
         self, failure: CallError | None, names: ToolNames
@@ -210,14 +223,12 @@ class HttpProvider(ABC):
 
     def __init__(self, config: ModelConfig) -> None:
         url = (config.address or self.default_url).strip().rstrip("/")
-        scheme, _, rest = url.partition("://")
-        is_plain = bool(host_of(url)) and not any(char in rest for char in "?#@ ")
-        if scheme not in {"http", "https"} or not is_plain:
+        if fault := fault_in_address(url):
             place = "[model] base_url" if config.base_url else f"${OLLAMA_VARIABLE}"
             raise ConfigError(
                 ErrorCode.CONFIG_ERROR,
-                f"{place} must be http://host/path or https://host/path, without a name, a "
-                f"password or a query (provider {self.provider})",
+                f"{place} must be http://host/path or https://host/path: it {fault} "
+                f"(provider {self.provider})",
             )
         self._config = config
         self._base = url
@@ -532,6 +543,17 @@ class HttpProvider(ABC):
         self._refused[request.model] = refused
         return None
 
+    def _placed(self, prepared: PreparedRequest, route: Route) -> Called:
+        """Return the call with what its failures say about the request and its way."""
+        size = len(prepared.body)
+        return replace(
+            prepared.called,
+            url=prepared.url,
+            proxy=shown_proxy(route),
+            size=size,
+            is_large=size >= _LEAST_PER_TOKEN * self._config.window,
+        )
+
     async def _tries(
         self, request: ModelRequest, prepared: PreparedRequest, route: Route
     ) -> AsyncGenerator[ModelEvent]:
@@ -539,7 +561,7 @@ class HttpProvider(ABC):
 
         A key of a callable that the service refuses is renewed once.
         """
-        called = prepared.called
+        called = self._placed(prepared, route)
         number, key, is_renewed = 0, "", False
         while True:
             number += 1
@@ -551,7 +573,7 @@ class HttpProvider(ABC):
                 key = await self._key_of(called)
                 async with self._posted(attempt, prepared, key, route) as response:
                     attempt.status = response.status
-                    await self._check(attempt, response, prepared.url, has_key=bool(key))
+                    await self._check(attempt, response, has_key=bool(key))
                     while block := await self._next_block(attempt, response):
                         for event in attempt.read(block):
                             yield event
@@ -610,7 +632,10 @@ class HttpProvider(ABC):
             attempt.chunks, attempt.last_chunk_at = parser.chunks, clock()
         elif clock() - attempt.last_chunk_at > self._longest_pause_s(attempt):
             raise attempt.called.broke(
-                "sent nothing but signs of life", code=ErrorCode.PROVIDER_TIMEOUT
+                "was silent for too long",
+                "only signs of life came",
+                cure="[model] timeout_ms can be raised",
+                code=ErrorCode.PROVIDER_TIMEOUT,
             )
         block = await response.read()  # a stop reason alone ends nothing: more may follow
         attempt.record(block)
@@ -625,7 +650,6 @@ class HttpProvider(ABC):
         self,
         attempt: _Attempt,
         response: Response,
-        url: str,
         *,
         has_key: bool,
     ) -> None:
@@ -636,40 +660,30 @@ class HttpProvider(ABC):
         """
         called, status, kind = attempt.called, response.status, response.media_type
         is_json = kind == "application/json" and self.decoder is EventDecoder
-        if status == 200 and not (kind == "text/html" or is_json):
+        if status == HTTP_OK and not (kind == "text/html" or is_json):
             return
-        if 300 <= status < 400:
-            raise called.protocol_error(
-                f"redirects (status {status}), and a key is never sent to another address",
-                cure="set [model] base_url to the final one",
-                url=url,
-            )
+        if 300 <= status < 400 and (location := response.headers.get("Location")):
+            raise called.redirected(status, location, base=self._base)
         body = b""
         with suppress(*_LOST):  # read what is available of the body: the status matters most
             async with asyncio.timeout(self._timeout_s):
                 while len(body) < MAX_ERROR_BODY and (block := await response.read()):
                     body += block
-                    if status == HTTP_OK and body.lstrip().startswith(EVENT_FIELDS):
+                    if status == HTTP_OK and attempt.decoder.may_begin(body):
                         attempt.waiting = body  # events, whatever they are labelled as
                         return
         body = body[:MAX_ERROR_BODY]
         attempt.record(body)
-        document = document_of(body)
-        if status < 400 and is_error(document):
-            raise called.reported(document)
-        explanation = explanation_in(document)
         if status < 400:
-            raise called.protocol_error(
-                "answered with no stream of events",
-                cure="check [model] base_url",
-                url=url,
-                said=explanation,
-            )
+            raise called.answered_otherwise(body, status)
+        document = document_of(body)
+        explanation = explanation_in(document)
+        if status == HTTP_PROXY_AUTH and called.proxy:
+            raise called.refused_by_proxy(status, explanation, response.headers)
         asked_s = retry_after_s(response.headers)
         failure = called.refused(
             status,
             explanation,
-            url=url,
             retry_after_s=retry_delay_in(document) if asked_s is None else asked_s,
             document=document,
             has_key=has_key,
@@ -687,13 +701,13 @@ class HttpProvider(ABC):
         Raises:
             CallError: the request or the response failed on its way.
         """
-        called, url = prepared.called, prepared.url
+        called = attempt.called
         headers = await self.authorized(prepared, key)
         try:
             client = await self._open_client(called)
             response = await client.request(
                 "POST",
-                url,
+                prepared.url,
                 headers=headers,
                 body=prepared.body,
                 route=route,
@@ -706,14 +720,8 @@ class HttpProvider(ABC):
             raise
         except (TimeoutError, HttpError) as error:
             is_first = not attempt.is_begun and self._first_byte_s != self._timeout_s
-            raise failure_of(
-                error,
-                called,
-                url=url,
-                proxy=shown_proxy(route),
-                limit="first_byte_ms" if is_first else "timeout_ms",
-                cure=self.unreachable_cure,
-            ) from error
+            limit = "first_byte_ms" if is_first else "timeout_ms"
+            raise failure_of(error, called, limit=limit, cure=self.unreachable_cure) from error
 
     async def _open_client(self, called: Called) -> Client:
         """Return the client of this event loop: connections belong to the loop that made them."""

@@ -6,6 +6,7 @@ from itertools import chain
 from agent_core.errors import ErrorCode
 from agent_core.providers.failures import Called
 from agent_core.providers.requests import IdentityCache, block_text
+from agent_core.providers.token_limits import HTTP_TOO_LARGE
 from agent_core.types import (
     ContentBlock,
     ErrorPayload,
@@ -20,8 +21,7 @@ from agent_core.types import (
 DOCUMENTS = "documents"
 IMAGES = "images"
 KINDS = frozenset({DOCUMENTS, IMAGES})
-_IMAGE_REFUSALS = {400, 415, 422}
-_TOO_LARGE = 413
+_IMAGE_REFUSALS = {400, 413, 415, 422}
 
 
 def kind_of(block: ImageBlock) -> str:
@@ -156,6 +156,6 @@ def _refused_kinds(error: ErrorPayload) -> AbstractSet[str]:
     capability, status = error.details.get("capability"), error.details.get("status")
     if capability is not None:
         return KINDS & {capability}
-    too_large = error.code is ErrorCode.PROMPT_TOO_LONG and status == _TOO_LARGE
+    too_large = error.code is ErrorCode.PROMPT_TOO_LONG and status == HTTP_TOO_LARGE
     is_possible = error.code is ErrorCode.PROVIDER_ERROR and status in _IMAGE_REFUSALS
     return KINDS if too_large or is_possible else frozenset()

@@ -298,7 +298,10 @@ class LocalProvider:
                 yield chunk
         except TimeoutError as error:
             raise called.broke(
-                "was silent for too long ([model] timeout_ms)", code=ErrorCode.PROVIDER_TIMEOUT
+                "was silent for too long",
+                "nothing came in time",
+                cure="[model] timeout_ms can be raised",
+                code=ErrorCode.PROVIDER_TIMEOUT,
             ) from error
         finally:
             stop.set()

@@ -431,6 +431,7 @@ _BROKEN_STOPS = frozenset(
 """Stop reasons that mean the service gave up in the middle of the reply."""
 
 
+_SHOWN_CHUNK = 200
 _BEGINS_JSON = rb'\s*(\{|\[\s*[\[{"\]]|$)'
 
 
@@ -483,7 +484,9 @@ class ChunkParser(ABC):
         if chunk.__class__ is not dict:
             if isinstance(chunk, str) and chunk.strip():
                 raise self.called.reported(chunk)
-            raise self.called.protocol_error("sent a chunk that is not a JSON object")
+            raise self.called.protocol_error(
+                "sent a chunk that is not a JSON object", _shown(payload)
+            )
         self.take_chunk(chunk)
 
     def _read_leniently(self, payload: bytes) -> Any:
@@ -498,8 +501,12 @@ class ChunkParser(ABC):
             if not re.match(_BEGINS_JSON, payload):  # some gateways report an error in plain words
                 raise self.called.reported(payload.decode("utf-8", "replace")) from error
             if self.at_end:
-                raise self.called.broke("ended its stream inside of a chunk") from error
-            raise self.called.protocol_error("sent a chunk that is not JSON") from error
+                raise self.called.broke(
+                    "broke off its reply", "its stream ended inside of a chunk"
+                ) from error
+            raise self.called.protocol_error(
+                "sent a chunk that is not JSON", _shown(payload)
+            ) from error
 
     def take_chunk(self, chunk: JsonObject) -> None:
         """Read one chunk that is parsed already.
@@ -530,11 +537,14 @@ class ChunkParser(ABC):
         raw = self.raw_stop
         if raw is None:
             if not self.may_end_without_reason or self.draft.is_empty:
-                raise self.called.broke("ended its stream without a stop reason")
+                raise self.called.broke(
+                    "broke off its reply", "its stream ended without a stop reason"
+                )
             return self.draft.finish(None, None, usage=completed_usage(self.usage()))
         reason = raw.strip().lower()
         if reason in _BROKEN_STOPS:
-            raise self.called.broke(f"gave up in the middle of its reply ({bounded_line(raw)})")
+            said = f"it gave up in the middle of its reply ({bounded_line(raw)})"
+            raise self.called.broke("broke off its reply", said)
         kind = reason.partition(":")[0]
         if kind in UNREAD_STOPS and self.called.offers_tools:
             raise self.called.unread(bounded_line(raw), self.stop_words)
@@ -543,6 +553,11 @@ class ChunkParser(ABC):
             stop = self.stop_reasons.get(kind, StopReason.ERROR)
         usage = completed_usage(self.usage())
         return self.draft.finish(stop, raw, usage=usage, words=self.stop_words)
+
+
+def _shown(payload: bytes) -> str:
+    words = bounded_line(payload[:_SHOWN_CHUNK].decode("utf-8", "replace"))
+    return f"it begins with {words!r}"
 
 
 def text(value: Any) -> str:

@@ -174,7 +174,7 @@ class ResponsesEvents(ChunkParser):
         if status == "failed":
             raise self._failure(table(response.get("error")))
         if status == "cancelled":
-            raise self.called.broke("cancelled its response")
+            raise self.called.broke("broke off its reply", "it cancelled its response")
         self._output = tables(response.get("output"))
         self.done = True
         if status == "incomplete":

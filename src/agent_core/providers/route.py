@@ -10,8 +10,41 @@ from urllib.parse import urlsplit
 from agent_core.config.models import ModelConfig, expand_home
 from agent_core.config.proxies import proxy_for
 from agent_core.errors import ConfigError, ErrorCode
+from agent_core.http.addresses import address_of
+from agent_core.http.errors import AddressError
 from agent_core.http.opening import Route
 from agent_core.opening import refuse_open_database
+
+
+def fault_in_address(url: str) -> str:
+    """Return what is wrong with the address of a service; empty if nothing is.
+
+    The answer does not repeat the address, because a secret may be in it.
+    """
+    scheme, found, rest = url.partition("://")
+    host = rest.partition("/")[0]
+    if not found or scheme not in {"http", "https"}:
+        return "does not begin with http:// or https://"
+    if not url.isprintable() or " " in url:
+        return "has a space or a line end in it"
+    if "@" in host:
+        return "has a name or a password in it: the key belongs into api_key_env"
+    if "?" in rest or "#" in rest:
+        return "has a query or a fragment: leave out what follows ? or #"
+    if not host.partition(":")[0]:
+        return "names no host"
+    try:
+        port = urlsplit(url).port
+        is_port = port is None or port > 0
+    except ValueError:
+        is_port = False
+    if not is_port:
+        return "has a port that is not a number from 1 to 65535"
+    try:
+        address_of(url)
+    except AddressError:
+        return "has a host that cannot be one"
+    return ""
 
 
 def shown_proxy(route: Route) -> str:

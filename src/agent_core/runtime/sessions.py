@@ -264,8 +264,8 @@ class Sessions:
         run = self._run(await self.stored_run(run_id))
         text, pending = None, list[str]()
         if run.status.is_terminal:
-            answer = RunStats.of_stored(run, await self._store.run_nodes(run_id)).answer
-            text = self._redactor.text("".join(answer))
+            stats = RunStats.of_stored(run, await self._store.run_nodes(run_id))
+            text = self._redactor.text(stats.text)
         elif run.status is RunStatus.WAITING or run.status is RunStatus.RUNNING:
             asked = await self._store.approvals(session_id=run.session_id)
             pending = [e.request_id for e in asked if run_id in {e.root_run_id, e.run_id}]
@@ -403,14 +403,14 @@ class Sessions:
         record = await self._runs.require_run(run_id)
         outcome = None
         if record.status.is_terminal:
-            answer = RunStats.of_stored(record, await self._store.run_nodes(run_id)).answer
+            stats = RunStats.of_stored(record, await self._store.run_nodes(run_id))
             outcome = Outcome(
                 record.end_reason or EndReason.FAILED,
-                "".join(answer),
+                stats.text,
                 record.usage,
                 record.turn_count,
                 record.error,
-                output=_output(record, answer),
+                output=_output(record, stats.answer),
                 stop_objection=record.metadata.get(STOP_OBJECTION),
                 is_handed_over=ANSWER_FORM in record.metadata,
             )

@@ -191,8 +191,8 @@ class RunReport(Frozen):
     """A run as it is stored now.
 
     Attributes:
-        text: the answer, or the last complete reply of a run that did not complete; None until the
-            run has ended.
+        text: the answer, or what has come of the last reply of a run that did not complete; None
+            until the run has ended.
         usage: usage of its model calls, as far as stored.
         cost: the same in US dollars; None if it is unknown.
         metadata: what its caller has stored with it, and what the runtime knows about it.

@@ -712,7 +712,7 @@ async def test_a_proxy_that_does_not_answer_with_http_is_an_error_of_the_proxy(
         client = Client(headers={}, connect_s=20)
         with pytest.raises(ConnectError, match=said) as caught:
             await fetched(client, "https://model.test/", route=Route(proxy=url))
-        assert caught.value.is_of_proxy
+        assert caught.value.stage == "proxy"
         await client.close()
 
 

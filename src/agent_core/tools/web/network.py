@@ -22,8 +22,10 @@ from yarl import URL
 from agent_core.errors import ConfigError, ErrorCode, PermissionDeniedError, ToolError
 from agent_core.http.client import Client
 from agent_core.http.errors import (
+    AddressError,
     ConnectError,
     ConnectionLostError,
+    DamagedError,
     HttpError,
     ProtocolError,
     ProxyRefusedError,
@@ -356,8 +358,9 @@ def _failure(url: URL, route: Route, error: Exception) -> ToolError:
     """Return the error for a request that failed on its way."""
     where = f"{url.origin()}"
     cause = error.cause if isinstance(error, ConnectError) else error
-    is_of_proxy = isinstance(error, ConnectError) and error.is_of_proxy
-    if is_of_proxy or isinstance(error, ProxyRefusedError):
+    stage = error.stage if isinstance(error, ConnectError) else "server"
+    is_of_proxy = stage == "proxy" or isinstance(error, ProxyRefusedError)
+    if is_of_proxy or (stage == "tunnel" and not isinstance(cause, ssl.SSLError)):
         message = f"the proxy {shown_proxy(route)} did not lead to {where}"
     elif isinstance(cause, socket.gaierror):
         message = f"there is no host {url.host}, or its name could not be resolved"
@@ -365,6 +368,10 @@ def _failure(url: URL, route: Route, error: Exception) -> ToolError:
         message = f"{where} has no certificate that is trusted here, or speaks no TLS"
     elif isinstance(error, ConnectError):
         message = f"{where} cannot be reached"
+    elif isinstance(error, AddressError):
+        message = f"{where} cannot be requested"
+    elif isinstance(error, DamagedError):
+        message = f"{where} sent a damaged answer"
     elif isinstance(error, ProtocolError):
         message = f"{where} answered with something that is not HTTP"
     elif isinstance(error, ConnectionLostError):

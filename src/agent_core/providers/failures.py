@@ -237,7 +237,7 @@ class CallError(ProviderError):
 
 
 class Called(Struct, frozen=True):
-    """What every failure of one call names.
+    """One call, as each of its failures names it.
 
     Attributes:
         provider: the provider.

@@ -1,47 +1,15 @@
 """The tools that a service has used for a reply, and its sources, as lines for people."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from collections.abc import Iterable
 
 from agent_core.text import plural, short_line
+from agent_core.types import CitationBlock, ProviderToolBlock
+from agent_core.types.event_details import ProviderToolUse, Source
 
 _MOST_SOURCES = 30
 
 
-class Use(Protocol):
-    """A use of a tool that the service runs itself, or its result."""
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-        ...
-
-    @property
-    def arguments(self) -> Mapping[str, Any]:
-        """Its arguments, as the model has given them."""
-        ...
-
-    @property
-    def result(self) -> str | None:
-        """Its findings or output, if they are known here."""
-        ...
-
-
-class Cited(Protocol):
-    """A source of a reply."""
-
-    @property
-    def url(self) -> str:
-        """Its address."""
-        ...
-
-    @property
-    def title(self) -> str:
-        """Its title, or an empty text."""
-        ...
-
-
-def use_line(use: Use) -> str:
+def use_line(use: ProviderToolBlock | ProviderToolUse) -> str:
     """Return a use of a tool, or its result, on one line."""
     asked = " ".join(filter(None, map(_plain, use.arguments.values())))
     line = f"{use.name}: {short_line(asked, 200)}" if asked else use.name
@@ -54,7 +22,7 @@ def use_line(use: Use) -> str:
     return f"{line} → {short_line(found[0], 200)}{more}"
 
 
-def source_lines(cited: Iterable[Cited]) -> list[str]:
+def source_lines(cited: Iterable[CitationBlock | Source]) -> list[str]:
     """Return the sources of a reply, each once."""
     found = dict.fromkeys((each.title, each.url) for each in cited)
     lines = [

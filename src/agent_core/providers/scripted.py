@@ -35,7 +35,6 @@ from agent_core.providers.estimates import PromptEstimates, estimate_blocks
 from agent_core.providers.failures import WITHOUT_TOOLS, Called
 from agent_core.providers.reply import ReplyAccumulator
 from agent_core.text import kind_of, plural
-from agent_core.text.json_text import JsonObject
 from agent_core.types import (
     ErrorPayload,
     Frozen,
@@ -83,7 +82,7 @@ class ScriptedCall(Frozen):
     """One tool call. `arguments` as text are the model's own words, valid or not."""
 
     name: str
-    arguments: JsonObject | str = Field(default_factory=JsonObject)
+    arguments: dict[str, Any] | str = Field(default_factory=dict[str, Any])
     tool_call_id: str | None = None
 
 
@@ -123,7 +122,7 @@ class Fails(Frozen):
     retryable: bool = False
     retry_after_s: Annotated[float, Field(ge=0)] | None = None
     text: str = ""
-    details: JsonObject = Field(default_factory=JsonObject)
+    details: dict[str, Any] = Field(default_factory=dict[str, Any])
 
     if TYPE_CHECKING:
 
@@ -135,7 +134,7 @@ class Fails(Frozen):
             retryable: bool = False,
             retry_after_s: float | None = None,
             text: str = "",
-            details: JsonObject = ...,
+            details: dict[str, Any] = ...,
         ) -> None: ...
 
 

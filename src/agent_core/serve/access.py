@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Sequence
-from typing import Protocol
 
 from msgspec import Struct
 from starlette.requests import Request
@@ -20,33 +19,6 @@ _SCHEMES = ("http", "https")
 _CHALLENGE = {"WWW-Authenticate": "Bearer"}
 _UNKNOWN = "sign in with the token, or with the link that the server has printed"
 _LONGEST = 4096
-
-
-class Admission(Protocol):
-    """Decides whose request this is.
-
-    Attributes:
-        routes: pages to sign in, which everybody may open.
-    """
-
-    @property
-    def routes(self) -> Sequence[BaseRoute]: ...
-
-    def check(self, request: Request) -> None:
-        """Refuse a request that comes by a wrong name, or from the page of another origin.
-
-        Raises:
-            HttpProblem: 403.
-        """
-        ...
-
-    async def principal_of(self, request: Request) -> Principal:
-        """Return the sender.
-
-        Raises:
-            HttpProblem: 401: it is not known; 403; 429.
-        """
-        ...
 
 
 class AuthAccess:
@@ -94,6 +66,9 @@ class ServerAccess:
         sign_in: knows who is signed in.
         names: the names of the server.
         principal: the user.
+
+    Attributes:
+        routes: pages to sign in, which everybody may open.
     """
 
     def __init__(self, sign_in: SignIn, names: Names, principal: Principal) -> None:

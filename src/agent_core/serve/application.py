@@ -9,7 +9,7 @@ from starlette.routing import BaseRoute, Route, Router
 from starlette.types import ASGIApp
 
 from agent_core.api import AgentRuntime
-from agent_core.serve.access import Admission, AuthAccess
+from agent_core.serve.access import AuthAccess, ServerAccess
 from agent_core.serve.door import Door
 from agent_core.serve.places import OnePlace
 from agent_core.serve.principals import Auth
@@ -35,7 +35,7 @@ def app(runtime: AgentRuntime, *, auth: Auth | None = None, read_only: bool = Fa
     return build(Console(OnePlace(runtime), read_only), AuthAccess(auth))
 
 
-def build(console: Console, access: Admission) -> ASGIApp:
+def build(console: Console, access: AuthAccess | ServerAccess) -> ASGIApp:
     """Return an application with this access."""
     health = Route("/healthz", _health, methods=["GET"])
     routes = [health, *access.routes, *_routes(_PARTS)]

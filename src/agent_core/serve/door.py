@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agent_core.errors import AgentCoreError
-from agent_core.serve.access import Admission, SignInProblem
+from agent_core.serve.access import AuthAccess, ServerAccess, SignInProblem
 from agent_core.serve.headers import with_headers
 from agent_core.serve.openai.errors import error_response
 from agent_core.serve.pages.bare import reads_pages, refusal_page
@@ -33,7 +33,9 @@ _CLOSE = {"Connection": "close"}
 class Door:
     """Lets requests in to the handlers of an application."""
 
-    def __init__(self, inside: ASGIApp, console: Console, access: Admission) -> None:
+    def __init__(
+        self, inside: ASGIApp, console: Console, access: AuthAccess | ServerAccess
+    ) -> None:
         self._inside = inside
         self._console = console
         self._access = access

@@ -14,8 +14,8 @@ from starlette.types import ASGIApp
 from agent_core.api import AgentRuntime
 from agent_core.serve.access import Names, ServerAccess
 from agent_core.serve.application import build
-from agent_core.serve.folders import Folders
 from agent_core.serve.origins import local_hosts
+from agent_core.serve.places import ServedFolders
 from agent_core.serve.principals import ALL, Principal
 from agent_core.serve.server import Server, Tls, raise_file_limit
 from agent_core.serve.sign_in import SignIn
@@ -75,7 +75,7 @@ async def serve(
     async with reader:
         secrets = {"console_code": sign_in.code, "console_token": start.token or ""}
         await reader.learn_secrets(secrets)
-        places = Folders(
+        places = ServedFolders(
             start.folders,
             reader=reader,
             open_runtime=start.open_runtime,

@@ -11,11 +11,10 @@ from agent_core.api import AgentRuntime, RunHandle
 from agent_core.api.handles import AnyDecision
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.loop.options import NO_OPTIONS, RunOptions
-from agent_core.serve.places import Runtimes
+from agent_core.serve.places import OnePlace, ServedFolders
 from agent_core.serve.principals import Principal, Right
 from agent_core.serve.problems import HttpProblem
 from agent_core.serve.streams import Streams
-from agent_core.storage.rows import session_not_found
 from agent_core.types import Mode, SessionRecord, UserMessage
 
 
@@ -31,7 +30,7 @@ class Console(Struct):
         streams: the open streams.
     """
 
-    places: Runtimes
+    places: OnePlace | ServedFolders
     read_only: bool = False
     is_stopping: bool = False
     questions_wait: bool = False
@@ -82,8 +81,6 @@ class Visit(Struct, frozen=True):
             StorageError: `session_not_found`: there is none, or it is not theirs.
         """
         page = await self.runtime.replay_session(session_id, 1, 0, tenant=self.tenant)
-        if not self.console.places.shows(page.session.cwd):
-            raise session_not_found(session_id)
         self.sessions.append(session_id)
         return page.session
 

@@ -2,25 +2,28 @@
 
 from collections.abc import Iterable
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, NewType, Protocol, TypeVar, Union, get_args, get_origin
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    NewType,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+)
 
 from typing_extensions import get_protocol_members, is_protocol, is_typeddict
 
 from agent_core.errors import ConfigError, ErrorCode
 from agent_core.tools.base import Tool
 
-
-class _Taker(Protocol):
-    """A tool or an output function."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def deps_types(self) -> tuple[Any, ...]: ...
+if TYPE_CHECKING:
+    from agent_core.tools.output_functions import OutputFunction
 
 
-def check_deps(takers: Iterable[_Taker], deps: object) -> None:
+def check_deps(takers: Iterable["Tool | OutputFunction"], deps: object) -> None:
     """Check that `deps` fits the annotation of every tool and output function.
 
     Raises:

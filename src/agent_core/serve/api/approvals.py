@@ -27,17 +27,12 @@ async def _approvals(call: ApiCall[ApprovalsQuery, None]) -> Page[ApprovalRecord
     visit, asked = call.visit, call.query
     if asked.session_id is not None:
         await visit.session(asked.session_id)
-    page = await visit.runtime.pages.approvals(
+    return await visit.runtime.pages.approvals(
         asked.limit,
         asked.cursor,
         session_id=asked.session_id,
         is_open=asked.state == "open",
         tenant=visit.tenant,
-    )
-    shows = visit.console.places.shows
-    return Page(
-        items=[each for each in page.items if shows(each.request.cwd)],
-        next_cursor=page.next_cursor,
     )
 
 

@@ -21,7 +21,7 @@ class SearchQuery(Paging):
 
 async def _sessions(call: ApiCall[SessionsQuery, None]) -> Page[SessionSummary]:
     visit, asked = call.visit, call.query
-    page = await visit.runtime.pages.sessions(
+    return await visit.runtime.pages.sessions(
         asked.limit,
         asked.cursor,
         project=asked.project,
@@ -29,20 +29,12 @@ async def _sessions(call: ApiCall[SessionsQuery, None]) -> Page[SessionSummary]:
         status=asked.status,
         tenant=visit.tenant,
     )
-    shows = visit.console.places.shows
-    return Page(
-        items=[each for each in page.items if shows(each.cwd)], next_cursor=page.next_cursor
-    )
 
 
 async def _search(call: ApiCall[SearchQuery, None]) -> Page[SessionMatch]:
     visit, asked = call.visit, call.query
-    page = await visit.runtime.pages.matches(
+    return await visit.runtime.pages.matches(
         asked.query, asked.limit, asked.cursor, project=asked.project, tenant=visit.tenant
-    )
-    shows = visit.console.places.shows
-    return Page(
-        items=[each for each in page.items if shows(each.cwd)], next_cursor=page.next_cursor
     )
 
 

@@ -68,11 +68,9 @@ async def _sessions(
     status: RunStatus | None = None,
 ) -> Page[SessionSummary]:
     visit = frame.visit
-    page = await visit.runtime.pages.sessions(
+    return await visit.runtime.pages.sessions(
         _SESSIONS, cursor, query=words, status=status, tenant=visit.tenant
     )
-    shown = [each for each in page.items if visit.console.places.shows(each.cwd)]
-    return page.model_copy(update={"items": shown})
 
 
 # --- questions and runs ---------------------------------------------------------------------------
@@ -93,8 +91,7 @@ async def _news(frame: Frame) -> str:
 
 async def _questions(frame: Frame) -> Sequence[ApprovalRecord]:
     visit = frame.visit
-    found = await visit.runtime.approvals(limit=_QUESTIONS, tenant=visit.tenant)
-    return [each for each in found if visit.console.places.shows(each.request.cwd)]
+    return await visit.runtime.approvals(limit=_QUESTIONS, tenant=visit.tenant)
 
 
 async def _working(frame: Frame) -> Sequence[SessionSummary]:
@@ -176,8 +173,7 @@ async def _found(frame: Frame, words: str, cursor: str | None) -> str:
     parts = [section(say("Sessions"), _list(frame, page, words), key="sessions")]
     if cursor is None:
         matches = await visit.runtime.search_sessions(words, _MATCHES, tenant=visit.tenant)
-        shown = [each for each in matches if visit.console.places.shows(each.cwd)]
-        items = "".join(f"<li>{_match(frame, each)}</li>" for each in shown)
+        items = "".join(f"<li>{_match(frame, each)}</li>" for each in matches)
         body = f'<ul class="list">{items}</ul>' if items else f"<p>{say('There are none.')}</p>"
         parts.append(section(say("Messages"), body, key="messages"))
     return "".join(parts)

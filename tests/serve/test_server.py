@@ -7,8 +7,9 @@ from contextlib import asynccontextmanager
 import pytest
 from starlette.types import Receive, Scope, Send
 
+from agent_core.cli.listening import listen
 from agent_core.serve import server as module
-from agent_core.serve.server import HttpConnection, Server, listen
+from agent_core.serve.server import HttpConnection, Server
 
 
 class Endless:

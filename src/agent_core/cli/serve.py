@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from agent_core.cli.exit_codes import COMPLETED, MISUSED, OUTPUT_CLOSED
+from agent_core.cli.listening import is_loopback, listen, read_token, require_token
 from agent_core.cli.options import Options
 from agent_core.cli.setup import NO_MODEL, build_terminal_redactor, open_runtime, show_warnings
 from agent_core.cli.signals import catch_signals
 from agent_core.cli.streams import is_output_closed
 from agent_core.cli.terminal import exit_code_of
-from agent_core.cli.tokens import is_loopback, read_token, require_token
 from agent_core.config.databases import find_database_url
 from agent_core.config.load import MODEL_VARIABLE, has_config, read_setup
 from agent_core.config.paths import Setup, resolve_home, resolve_project
@@ -117,15 +117,10 @@ def _kept_key(home: Path) -> bytes:
 
 def _listen(options: Options, setup: Setup, folders: list[Path], token: str | None) -> int:
     from agent_core.serve.own_server import Start  # noqa: PLC0415 - slow to load
-    from agent_core.serve.server import Tls, listen  # noqa: PLC0415
+    from agent_core.serve.server import Tls  # noqa: PLC0415
 
     host, port = options.host or "127.0.0.1", options.port or 0
-    try:
-        listening = listen(host, port)
-    except OSError as error:
-        why = error.strerror or str(error)
-        raise ValueError(f"cannot listen on {host} port {port}: {why}") from None
-    with closing(listening):
+    with closing(listen(host, port)) as listening:
         is_local = is_loopback(listening.getsockname()[0])
         if token is None and not is_local:
             raise require_token(host)

@@ -238,24 +238,6 @@ class Server(uvicorn.Server):
         yield
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens; port 0 is a free one.
-
-    Raises:
-        OSError: the port is taken, or there is no such address.
-    """
-    family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    listening = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(address)
-        listening.listen(_BACKLOG)
-    except OSError:
-        listening.close()
-        raise
-    return listening
-
-
 def raise_file_limit() -> None:
     """Allow this process as many open files as it may have: each connection takes one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -116,24 +116,6 @@ class _Server(uvicorn.Server):
         yield
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens; port 0 is a free one.
-
-    Raises:
-        OSError: the port is taken, or there is no such address.
-    """
-    family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    listening = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(address)
-        listening.listen()
-    except OSError:
-        listening.close()
-        raise
-    return listening
-
-
 async def serve_http(
     server: Server[Any], listening: socket.socket, token: str, *, is_local: bool
 ) -> None:

@@ -17,11 +17,11 @@ from msgspec import Struct
 
 from agent_core.cli.exit_codes import COMPLETED, MISUSED, OUTPUT_CLOSED
 from agent_core.cli.json_lines import Lines, private_streams
+from agent_core.cli.listening import listen, read_token, require_token
 from agent_core.cli.options import Options
 from agent_core.cli.setup import build_terminal_redactor, read_command_setup, show_warnings
 from agent_core.cli.signals import catch_signals
 from agent_core.cli.streams import is_gone, is_output_closed, report_output_error
-from agent_core.cli.tokens import read_token, require_token
 from agent_core.config.paths import Setup, resolve_project
 from agent_core.errors import AgentCoreError
 from agent_core.redaction import Redactor
@@ -136,15 +136,10 @@ def _agent(options: Options, start: _Start) -> "AgentServer":
 
 
 def _serve_http(options: Options, start: _Start) -> int:
-    from agent_core.cli.mcp_server.http import PATH, listen  # noqa: PLC0415 - slow to load
+    from agent_core.cli.mcp_server.http import PATH  # noqa: PLC0415 - slow to load
 
     host, port = options.host or _HOST, _PORT if options.port is None else options.port
-    try:
-        listening = listen(host, port)
-    except OSError as error:
-        why = error.strerror or str(error)
-        raise ValueError(f"cannot listen on {host} port {port}: {why}") from None
-    with closing(listening):
+    with closing(listen(host, port)) as listening:
         shown = f"[{host}]" if ":" in host else host
         facts: dict[str, Any] = {"url": f"http://{shown}:{listening.getsockname()[1]}{PATH}"}
         if start.is_made:

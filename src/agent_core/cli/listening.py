@@ -1,12 +1,36 @@
-"""The tokens that clients of a server send, as its command line names them."""
+"""The socket of a server, and the token that its clients send, as its command line names them."""
 
 import ipaddress
 import os
+import socket
 
 from agent_core.cli.options import Options
 from agent_core.opening import read_beginning
 
 _LONGEST = 4096
+_BACKLOG = 2_048
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens; port 0 is a free one.
+
+    Raises:
+        ValueError: the port is taken, or there is no such address.
+    """
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listening = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(address)
+            listening.listen(_BACKLOG)
+        except OSError:
+            listening.close()
+            raise
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise ValueError(f"cannot listen on {host} port {port}: {why}") from None
+    return listening
 
 
 def read_token(options: Options) -> str | None:

@@ -14,6 +14,7 @@ from agent_core.providers.scripted import calls
 from agent_core.types import ModelMessage, ReplayResult
 from casts import Cast, data_of, results
 from faults.drivers import opened
+from faults.homes import EARLIER_EVENTS
 from faults.injection import Ended
 from isolation import Home
 from kgent.review.report import read_report
@@ -91,11 +92,15 @@ def check_effects(project: Path, replay: ReplayResult) -> None:
 
 
 def check_database(path: Path) -> None:
-    """SQLite finds nothing wrong."""
+    """SQLite finds nothing wrong, and no event of an earlier release is lost."""
+    events = """SELECT seq, payload_json FROM sessions LEFT JOIN events USING (session_id)
+        WHERE session_id = 'earlier' ORDER BY seq"""
     with closing(sqlite3.connect(path)) as connection:
         found = connection.execute("PRAGMA integrity_check").fetchall()
         found += connection.execute("PRAGMA foreign_key_check").fetchall()
+        earlier = connection.execute(events).fetchall()
     assert found == [("ok",)]
+    assert earlier in ([], EARLIER_EVENTS)
 
 
 async def check_tasks(home: Home, project: Path, ended: Ended) -> None:

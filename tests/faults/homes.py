@@ -1,5 +1,6 @@
 """Fresh homes and projects for the cases of a sweep."""
 
+import json
 import shutil
 from dataclasses import dataclass
 from functools import cache
@@ -20,6 +21,10 @@ pool_id = "builders"
 [[agents.worker_pools.workers]]
 agent_definition_id = "default_worker_agent"
 """
+
+
+EARLIER_EVENTS = [(seq, json.dumps({"text": "x" * 90 * seq})) for seq in range(1, 31)]
+"""Numbers and payloads of the events that an earlier release has stored, of all lengths."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,11 @@ def released_before(schema: int = 1) -> Place:
         writer.execute(
             "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (*run, "{}", None, "{}", *when),
+        )
+        writer.executemany(
+            "INSERT INTO events VALUES (?, ?, ?, 'earlier', 'agent_1', 'run_earlier', 'info',"
+            " 'message_created', NULL, NULL, ?, ?)",
+            [(f"evt_{seq}", seq, seq, text, when[0]) for seq, text in EARLIER_EVENTS],
         )
         writer.close()
     return place

@@ -461,7 +461,7 @@ async def test_a_copy_of_an_older_source_goes_on(home: Home, project: Path, tmp_
     shutil.copy(home.path / "sessions.sqlite", older)
     with closing(sqlite3.connect(older)) as connection, connection:
         connection.execute("DROP TABLE memory_backlog")
-        connection.execute("DROP INDEX runs_owned")
+        connection.execute("DROP INDEX runs_open")
         connection.execute("ALTER TABLE runs DROP COLUMN lane")
         connection.execute("ALTER TABLE sessions DROP COLUMN place")
         connection.execute("DELETE FROM schema_migrations WHERE version > 9")

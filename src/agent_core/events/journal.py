@@ -162,6 +162,7 @@ class Journal:
         self.shows_output = True
         self._due: asyncio.TimerHandle | None = None
         self._change: RunChange | None = None
+        self._facts: Mapping[str, Any] = {}
         self._late_end: Batch | None = None
         self._deltas: dict[EventType, LiveText] = {}
         self._is_held = False
@@ -183,7 +184,7 @@ class Journal:
         return self._call_ids
 
     def begin(self, options: StoredOptions | None = None) -> None:
-        """Mark the run and its agent as running, with the next write.
+        """Mark the run as running, with the next write.
 
         `options` replace the stored ones, for a process that continues the run later.
         """
@@ -200,6 +201,10 @@ class Journal:
         """Merge these values into the metadata of the run's row, with the next write."""
         change = self._change or RunChange()
         self._change = replace(change, metadata={**(change.metadata or {}), **metadata})
+
+    def remember(self, metadata: Mapping[str, Any]) -> None:
+        """Merge these values into the metadata of the session, with the next write."""
+        self._facts = {**self._facts, **metadata}
 
     def queue(self, payload: Mapping[str, Any]) -> None:
         """Record that the run has to wait, and mark it as queued with the same write."""
@@ -404,8 +409,8 @@ class Journal:
         nodes, events, change = self._nodes, self._events, self._change
         self._nodes, self._events, self._change = [], [], None
         delivered, self._delivered = self._delivered, []
-        is_begun = change is not None and change.status is RunStatus.RUNNING
-        agent_status = AgentStatus.RUNNING if is_begun else None
+        facts, self._facts = self._facts, {}
+        agent_status: AgentStatus | None = None
         active = nodes[-1].node_id if nodes and not nodes[-1].is_partial else None
         if end is not None:
             events += [PendingEvent(draft, json_text(draft.payload)) for draft in end.events]
@@ -427,6 +432,7 @@ class Journal:
             epoch=self.epoch,
             release=self._owner if end is not None else None,
             delivered=delivered,
+            session_metadata=facts,
         )
 
     def _written(

@@ -191,7 +191,7 @@ class RunFactory:
                 profile, instead=options.model, provider_tools=options.provider_tools
             )
         )
-        opened = await self._prompts.open(run.session_id, model)
+        opened = await self._prompts.open(journal, model)
         model = opened.sized(model)
         if options.model is not None:
             scope.model = model

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from agent_core.config.models import ModelConfig
-from agent_core.events import SessionJournal
+from agent_core.events import Journal, SessionJournal
 from agent_core.git.repository import Repository
 from agent_core.types import BEGAN_GIVEN, SESSION_INSTRUCTIONS, SessionRecord
 
@@ -77,12 +77,9 @@ class SessionPrompts:
         else:
             self._set(session.session_id, _parsed(session))
 
-    async def open(self, session_id: str, model: ModelConfig) -> SessionPrompt:
-        """Return the facts of a session; its first run determines and stores them.
-
-        Raises:
-            StorageError: they cannot be stored.
-        """
+    async def open(self, journal: Journal, model: ModelConfig) -> SessionPrompt:
+        """Return the facts of a run's session; its first run determines and stores them."""
+        session_id = journal.run.session_id
         known = self._known.get(session_id, SessionPrompt())
         if not known.is_new:
             return known
@@ -95,7 +92,7 @@ class SessionPrompts:
         )
         self._set(session_id, known)
         if known.window is not None or known.repository:
-            await self._store(session_id, known)
+            journal.remember(_stored(known))
         return known
 
     async def correct(self, session_id: str, model: ModelConfig, window: int) -> None:
@@ -108,7 +105,7 @@ class SessionPrompts:
         windows = {**known.windows, _name_of(model): window}
         known = replace(known, is_new=False, windows=windows)
         self._set(session_id, known)
-        await self._store(session_id, known)
+        await self._journal.remember(session_id, _stored(known))
 
     async def describe_repository(self) -> str:
         """Return the branch and whether files are changed now; empty without a repository."""
@@ -120,15 +117,6 @@ class SessionPrompts:
         )
 
         return await asyncio.to_thread(describe_repository, repository)
-
-    async def _store(self, session_id: str, known: SessionPrompt) -> None:
-        facts = {
-            "model": known.model,
-            "window": known.window,
-            "repository": known.repository,
-            "windows": known.windows,
-        }
-        await self._journal.remember(session_id, {_KEY: {k: v for k, v in facts.items() if v}})
 
     def _set(self, session_id: str, known: SessionPrompt) -> None:
         self._known[session_id] = known
@@ -142,6 +130,17 @@ def _name_of(model: ModelConfig) -> str:
     address = (model.base_url or "").partition("://")[2]
     server = address.rpartition("@")[2].partition("/")[0].partition("?")[0]
     return f"{model.full_name}@{server}" if server else model.full_name
+
+
+def _stored(known: SessionPrompt) -> dict[str, Any]:
+    """Return the facts as the session's metadata has them."""
+    facts = {
+        "model": known.model,
+        "window": known.window,
+        "repository": known.repository,
+        "windows": known.windows,
+    }
+    return {_KEY: {key: value for key, value in facts.items() if value}}
 
 
 def _parsed(session: SessionRecord) -> SessionPrompt:

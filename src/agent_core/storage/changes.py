@@ -79,11 +79,11 @@ def add_to_memory_backlog(
 ) -> None:
     """Remember that these sessions, and later used ones, must be searched for memories."""
     sql = """INSERT INTO memory_backlog (session_id)
-        SELECT session_id FROM sessions WHERE session_id = ? OR updated_at >= ?
-        ON CONFLICT DO NOTHING"""
-    chosen = [(session_id, None) for session_id in session_ids]
-    chosen += [] if since is None else [(None, iso(since))]
-    connection.executemany(sql, chosen)
+        SELECT session_id FROM sessions WHERE {} ON CONFLICT DO NOTHING"""
+    chosen = [(session_id,) for session_id in session_ids]
+    connection.executemany(sql.format("session_id = ?"), chosen)
+    if since is not None:
+        connection.execute(sql.format("updated_at >= ?"), (iso(since),))
 
 
 def remove_from_memory_backlog(connection: Connection, session_id: str) -> None:

@@ -10,13 +10,14 @@ locks, so it would write without any. A fork therefore waits until no thread use
 
 import errno
 import fcntl
+import logging
 import os
 import sqlite3
 import threading
 import time
 import weakref
 from collections.abc import Callable
-from contextlib import ExitStack, closing, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -27,10 +28,13 @@ from agent_core.errors import ErrorCode, StorageError
 from agent_core.opening import HeldDatabase, open_descriptor
 from agent_core.storage import migrations
 from agent_core.storage.faults import is_busy, is_read_only, not_lockable
+from agent_core.storage.salvage import is_damage
 from agent_core.storage.spending import announce_fill
 from agent_core.text.folding import fold_json
 
 Result = TypeVar("Result")
+
+logger = logging.getLogger(__name__)
 
 BUSY_TIMEOUT = 2.0
 """Seconds that SQLite itself waits for a lock before it reports that the database is busy."""
@@ -40,6 +44,9 @@ PATIENCE = 60.0
 
 _TRIES_LOCKS_AFTER_S = 0.5
 """Seconds of waiting for a lock before testing whether files can be locked at all."""
+
+_LARGE, _BYTES_A_SECOND = 200 * 10**6, 50 * 10**6
+"""Bytes from which on a migration is announced in the log, and how many it copies in a second."""
 
 _FORK_WAIT_S = 5.0
 """Seconds that a fork waits for the threads that use a connection."""
@@ -241,15 +248,15 @@ def open_writer(path: Path, patience: float = PATIENCE) -> FileConnection:
             f"the session database {path} cannot be opened for writing: {error.strerror}",
             details={"path": str(path)},
         ) from error
-    _refuse_newer(path, patience)
-    connection = _connect(path, timeout=0)
-    try:
-        patiently(lambda: _set_up(connection), patience, beside=path)
-        _bring_up_to_date(connection, path, partial(patiently, patience=patience, beside=path))
-        connection.settle()
-    except BaseException:
-        connection.close()
-        raise
+    with _refuse_newer(path, patience):  # the files beside the database are made only once
+        connection = _connect(path, timeout=0)
+        try:
+            patiently(lambda: _set_up(connection), patience, beside=path)
+            _bring_up_to_date(connection, path, partial(patiently, patience=patience, beside=path))
+            connection.settle()
+        except BaseException:
+            connection.close()
+            raise
     return connection
 
 
@@ -360,20 +367,29 @@ def try_to_lock(path: Path) -> None:
             raise not_lockable(path, error) from error
 
 
-def _refuse_newer(path: Path, patience: float) -> None:
+def _refuse_newer(path: Path, patience: float) -> AbstractContextManager[object]:
+    """Return the connection that has read the version, to be closed at the end of a block."""
     if path.stat().st_size == 0:
-        return
-    for mode in ("ro", "rw"):
-        connection = connect(path, timeout=min(patience, BUSY_TIMEOUT), mode=mode)
-        try:
-            patiently(partial(migrations.version_of, connection, path), patience, beside=path)
-            return
-        except sqlite3.OperationalError as error:
-            # A process died in the middle of a change; only a writer may roll it back.
-            if mode == "rw" or not is_read_only(error):
-                raise
-        finally:
-            connection.close()
+        return nullcontext()
+    try:
+        return _read_version(path, "ro", patience)
+    except sqlite3.OperationalError as error:
+        if not is_read_only(error):
+            raise
+        # A process died in the middle of a change; only a writer may roll it back.
+        return _read_version(path, "rw", patience)
+
+
+def _read_version(
+    path: Path, mode: Literal["ro", "rw"], patience: float
+) -> closing[FileConnection]:
+    connection = connect(path, timeout=min(patience, BUSY_TIMEOUT), mode=mode)
+    try:
+        patiently(partial(migrations.version_of, connection, path), patience, beside=path)
+    except BaseException:
+        connection.close()
+        raise
+    return closing(connection)
 
 
 def _connect(path: Path, timeout: float = BUSY_TIMEOUT) -> FileConnection:
@@ -401,7 +417,14 @@ def _bring_up_to_date(
     """Migrate a database; `retried` runs what may have to wait for another process."""
     if retried(partial(_is_current, connection, path)):
         return
-    is_told = False
+    if (size := size_of_files(path)) >= _LARGE:
+        logger.warning(
+            "%s: bringing %s MB to the schema of this version, once; this may take %s s or more",
+            path,
+            size // 10**6,
+            size // _BYTES_A_SECOND,
+        )
+    is_told = is_damaged = False
     steps = migrations.migrate(connection, path)
     while True:
         retried(partial(connection.execute, "BEGIN IMMEDIATE"))
@@ -410,10 +433,14 @@ def _bring_up_to_date(
                 steps.close()  # another process was faster
             is_done = next(steps, True)
             connection.execute("COMMIT")
-        except BaseException:
+        except BaseException as error:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
-            raise
+            if is_damaged or not (isinstance(error, sqlite3.Error) and is_damage(error)):
+                raise
+            is_damaged = True
+            steps = migrations.migrate(connection, path, is_damaged=True)
+            continue
         if is_done:
             return
         if not is_told:

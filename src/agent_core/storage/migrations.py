@@ -23,12 +23,14 @@ class Migration(Struct, frozen=True):
         name: what it adds.
         statements: applied in one transaction with the migrations before it.
         is_filled: it has no statements; `spending.fill` adds rows, in many transactions.
+        is_optional: it only saves work, and a damaged database stays as it is instead.
     """
 
     version: int
     name: str
     statements: tuple[str, ...]
     is_filled: bool = False
+    is_optional: bool = False
 
 
 _OPEN = "status IN ('queued', 'pending', 'running')"
@@ -318,6 +320,41 @@ _REPEATS = (
     "CREATE INDEX repeats_by_session ON repeats (about_session) WHERE about_session IS NOT NULL",
 )
 
+_SLIM = (
+    "DROP INDEX sessions_by_use",
+    "DROP INDEX runs_open",
+    "DROP INDEX runs_owned",
+    "DROP INDEX agents_root",
+    "DROP INDEX agents_by_session",
+    # A row of two thousand bytes fits into a page of a table, but not into one of an index.
+    """CREATE TABLE slim_events (
+        event_id TEXT NOT NULL,
+        seq INTEGER NOT NULL,
+        run_seq INTEGER,
+        session_id TEXT NOT NULL REFERENCES sessions ON DELETE CASCADE,
+        agent_id TEXT,
+        run_id TEXT,
+        level TEXT NOT NULL,
+        event_type TEXT NOT NULL,
+        node_id TEXT,
+        tool_call_id TEXT,
+        payload_json TEXT NOT NULL,
+        created_at TEXT NOT NULL,
+        PRIMARY KEY (session_id, seq)
+    )""",
+    "INSERT INTO slim_events SELECT * FROM events ORDER BY session_id, seq",
+    "DROP TABLE events",
+    "ALTER TABLE slim_events RENAME TO events",
+    "CREATE UNIQUE INDEX events_by_run ON events (run_id, run_seq)",
+    """CREATE INDEX events_by_call ON events (session_id, tool_call_id, seq)
+        WHERE tool_call_id IS NOT NULL""",
+    """CREATE INDEX runs_open ON runs (session_id, status, lane)
+        WHERE status IN ('queued', 'pending', 'running', 'waiting')""",
+    """CREATE UNIQUE INDEX agents_by_session ON agents
+        (session_id, agent_type, CASE WHEN parent_agent_id IS NULL THEN '' ELSE agent_id END)""",
+)
+"""Every table and index that a write changes costs at least a page in the log."""
+
 MIGRATIONS: tuple[Migration, ...] = (
     Migration(1, "sessions, history and artifacts", _INITIAL),
     Migration(2, "messages of runs that have not begun", _PROMPTS),
@@ -337,6 +374,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration(16, "spending of earlier runs", (), is_filled=True),
     Migration(17, "messages sent to runs while they work", _WAITING_MESSAGES),
     Migration(18, "requests that may be sent twice, and their answers", _REPEATS),
+    Migration(19, "fewer pages for each write", _SLIM, is_optional=True),
 )
 
 LEDGER = """CREATE TABLE schema_migrations (
@@ -372,10 +410,13 @@ def version_of(connection: sqlite3.Connection, path: Path) -> int:
     return version or 0
 
 
-def migrate(connection: sqlite3.Connection, path: Path) -> Generator[None]:
+def migrate(
+    connection: sqlite3.Connection, path: Path, *, is_damaged: bool = False
+) -> Generator[None]:
     """Upgrade the database; each step of the iteration needs its own transaction.
 
     A new database takes one step. If a process dies between two steps, the next one continues.
+    What is optional is left out if the database `is_damaged`.
 
     Raises:
         StorageError: `migration_failed`.
@@ -390,8 +431,9 @@ def migrate(connection: sqlite3.Connection, path: Path) -> Generator[None]:
         together = pending if is_new else [*takewhile(lambda one: not one.is_filled, pending)]
         for migration in together:
             with _explained(migration, path):
-                for statement in migration.statements:
-                    connection.execute(statement)
+                if not (is_damaged and migration.is_optional):
+                    for statement in migration.statements:
+                        connection.execute(statement)
                 _record(connection, migration)
         if len(together) == len(pending):
             return

@@ -27,10 +27,12 @@ from agent_core.storage.salvage import Salvage
 from agent_core.storage.sql import Connection, Cursor
 from agent_core.types import (
     AgentRecord,
+    AgentStatus,
     ArtifactRecord,
     EventType,
     Node,
     RunRecord,
+    RunStatus,
     RuntimeEvent,
     SessionRecord,
 )
@@ -81,6 +83,9 @@ _ANSWERS = """SELECT 1 FROM nodes WHERE nodes.session_id = sessions.session_id
     AND nodes.metadata_json NOT LIKE '%"aborted":%'
     AND nodes.metadata_json NOT LIKE '%"failed":%'"""
 """The complete replies of a session. Damaged JSON, which no function takes, hides no other row."""
+
+_RUNNING = f"""SELECT agent_id FROM runs
+    WHERE session_id = ? AND {OPEN_RUN} AND status = 'running'"""  # noqa: S608 - a constant
 
 _QUEUED = f"""SELECT 1 FROM runs WHERE runs.session_id = sessions.session_id
     AND runs.{OPEN_RUN} AND runs.status = 'queued'"""  # noqa: S608 - a constant
@@ -259,7 +264,7 @@ def page(
     run_ids = {event.run_id for event in events if event.run_id}
     return ReplayResult(
         session=found,
-        agents=roots,
+        agents=_with_status(roots, _running(connection, found, salvage)),
         runs=salvage.find_all(connection, RunRecord, run_ids),
         budgets=salvage.attempt(
             "budgets", session_id, lambda: uses(connection, [session_id, *run_ids]), []
@@ -283,6 +288,23 @@ def show_session(connection: Connection, session_id: str, salvage: Salvage) -> S
         raise session_not_found(session_id)
     found = salvage.read(SessionRecord, row)
     return read(SessionRecord, row) if found is None else found  # the error says what is wrong
+
+
+def _running(connection: Connection, session: SessionRecord, salvage: Salvage) -> set[str]:
+    """Return the agents of a session that have a run under way."""
+    if session.owner is None:
+        return set()
+    of_session = (session.session_id,)
+    rows = salvage.attempt(
+        "runs", session.session_id, lambda: connection.execute(_RUNNING, of_session).fetchall(), []
+    )
+    return {agent_id for (agent_id,) in rows}
+
+
+def _with_status(agents: list[AgentRecord], running: set[str]) -> list[AgentRecord]:
+    """Return agents as they are now: their rows only say how their last runs ended."""
+    status = {"status": AgentStatus.RUNNING}
+    return [a.model_copy(update=status) if a.agent_id in running else a for a in agents]
 
 
 def _note_missing_parents(connection: Connection, nodes: Sequence[Node], salvage: Salvage) -> None:
@@ -350,7 +372,10 @@ def run_history(
         artifacts = _artifacts_of(connection, read_events, salvage)
     return ReplayResult(
         session=show_session(connection, found.session_id, salvage),
-        agents=salvage.find_all(connection, AgentRecord, [found.agent_id]),
+        agents=_with_status(
+            salvage.find_all(connection, AgentRecord, [found.agent_id]),
+            {found.agent_id} if found.status is RunStatus.RUNNING else set(),
+        ),
         runs=[found],
         budgets=salvage.attempt(
             "budgets", run_id, lambda: uses(connection, [found.session_id, run_id]), []

@@ -437,11 +437,15 @@ _RELEASE = f"""UPDATE sessions SET owner = NULL, lease_expires_at = NULL
      AND runs.{OWNED_RUN})"""  # noqa: S608 - a constant
 
 
-_AGENT_STATUS = "UPDATE agents SET status = ?, updated_at = ? WHERE agent_id = ?"
+_AGENT_STATUS = """UPDATE agents SET status = ?, updated_at = ?
+    WHERE agent_id = ? AND status <> ?"""
 _ACTIVE_NODE = "UPDATE sessions SET active_node_id = ? WHERE session_id = ?"
-_SESSION_USED = f"""UPDATE sessions SET active_node_id = coalesce(?, active_node_id),
-    updated_at = ?, use_number = {NEXT_USE} WHERE session_id = ?"""  # noqa: S608 - a constant
+SESSION_USED = """UPDATE sessions SET active_node_id = coalesce(?, active_node_id), updated_at = ?
+    WHERE session_id = ?"""
+USED_LAST = f"""UPDATE sessions SET use_number = {NEXT_USE}
+    WHERE session_id = ? AND use_number < (SELECT max(use_number) FROM sessions)"""  # noqa: S608
 
+_METADATA = "SELECT metadata_json FROM sessions WHERE session_id = ?"
 _DELIVERED = "DELETE FROM waiting_messages WHERE message_id = ?"
 
 FIRST = Position(1, 1, 1)
@@ -480,10 +484,12 @@ def rows_of(batch: Batch) -> BatchRows:
         row = _as_columns(values)
         changes.append((_update_sql(RunRecord, tuple(row)), (*row.values(), batch.run_id)))
     if batch.agent_status is not None:
-        changes.append((_AGENT_STATUS, (str(batch.agent_status), now, batch.agent_id)))
+        status = str(batch.agent_status)
+        changes.append((_AGENT_STATUS, (status, now, batch.agent_id, status)))
     if batch.run is not None and batch.run.status not in {None, RunStatus.RUNNING}:
         # Not with every batch: its indexes would double the cost of a small one.
-        changes.append((_SESSION_USED, (batch.active_node_id, now, batch.session_id)))
+        changes.append((SESSION_USED, (batch.active_node_id, now, batch.session_id)))
+        changes.append((USED_LAST, (batch.session_id,)))
     elif batch.active_node_id is not None:
         changes.append((_ACTIVE_NODE, (batch.active_node_id, batch.session_id)))
     for message_id in batch.delivered:
@@ -527,6 +533,10 @@ def change_rows(
     """Apply a batch's changes to existing rows."""
     for sql, values in changes:
         connection.execute(sql, values)
+    if batch.session_metadata:
+        (text,) = connection.execute(_METADATA, (batch.session_id,)).fetchone()
+        facts = merge_metadata(loads(text), batch.session_metadata)
+        update(connection, SessionRecord, batch.session_id, {"metadata": facts})
     if batch.run and batch.run.metadata:
         metadata = merge_metadata(_run_metadata(connection, batch.run_id), batch.run.metadata)
         update(connection, RunRecord, batch.run_id, {"metadata": metadata})

@@ -97,7 +97,7 @@ class Batch(Struct, frozen=True, kw_only=True):
             them, which is how a replay finds it.
         events: in order; they belong to the session, agent and run named here.
         run: changes of the run's row.
-        agent_status: new status in the agent's row.
+        agent_status: new status in the agent's row; while a run is under way, readers see another.
         active_node_id: the node from which the session's next message continues.
         owner: the runtime that holds the session, if only that runtime may store this.
         epoch: the session's epoch under which the run was opened; once another owner has claimed
@@ -106,6 +106,7 @@ class Batch(Struct, frozen=True, kw_only=True):
         release: the owner that releases the session for other processes, unless another run of the
             session is still open: then the last one to end releases it.
         delivered: the waiting messages that the batch delivers, or that were refused.
+        session_metadata: values merged into the session's metadata.
     """
 
     session_id: str
@@ -120,6 +121,7 @@ class Batch(Struct, frozen=True, kw_only=True):
     epoch: int | None = None
     release: str | None = None
     delivered: Sequence[str] = ()
+    session_metadata: Mapping[str, Any] = {}
 
 
 class SessionNote(Struct, frozen=True, kw_only=True):

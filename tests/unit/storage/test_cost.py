@@ -3,9 +3,13 @@
 import sqlite3
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
 
 from agent_core.storage.sqlite import InlineConnection, SqliteSessionStore
 from agent_core.types import (
+    AgentStatus,
     BudgetHold,
     BudgetScope,
     CostUnit,
@@ -13,9 +17,13 @@ from agent_core.types import (
     RunChange,
     RunStatus,
     Usage,
+    new_id,
     utc_now,
 )
 from rows import a_batch, a_child, a_child_run, a_node, an_event, an_opening
+
+MOST_WRITTEN = 156_000
+"""Bytes of the log for a run with a call, a little above what was measured."""
 
 Work = Callable[[SqliteSessionStore], Awaitable[object]]
 
@@ -187,3 +195,45 @@ async def test_short_processes_beside_an_idle_one_leave_no_endless_log(tmp_path:
         log = path.with_name("s.sqlite-wal")
         assert log.stat().st_size < 16 * 2**20
         assert len((await idle.run_history("run_1")).events) == 40
+
+
+async def store_run(store: SqliteSessionStore, run_id: str) -> None:
+    """Store a run of two turns with a call, in a new session, as its journal does."""
+    session_id = f"session_{run_id}"
+    of: dict[str, Any] = {"session_id": session_id, "run_id": run_id, "owner": "me"}
+    nodes = [new_id("node") for _ in range(4)]
+    asked, called, told, answered = [
+        a_node(node, parent, session_id=session_id, run_id=run_id)
+        for node, parent in zip(nodes, [None, *nodes], strict=False)
+    ]
+    report = {"first": "x" * 1_700, "next": "x" * 900}
+    built = [an_event(EventType.CONTEXT_BUILT, {"report": each}) for each in report.values()]
+    replied = [an_event(EventType.MODEL_COMPLETED, {"usage": "x" * 380}) for _ in range(2)]
+    begun, ended = [
+        an_event(kind, {"tool_name": "add", "summary": "x" * 100}, tool_call_id="call_1")
+        for kind in (EventType.TOOL_STARTED, EventType.TOOL_COMPLETED)
+    ]
+    at_work = RunChange(status=RunStatus.RUNNING)
+    done = RunChange(status=RunStatus.COMPLETED, turn_count=2, usage=Usage(total_tokens=5))
+    await store.open_run(an_opening(session_id, run_id))
+    for batch in (
+        a_batch(an_event(), asked, built[0], an_event(), run=at_work, **of),
+        a_batch(replied[0], called, begun, **of),
+        a_batch(told, ended, built[1], an_event(), **of),
+        a_batch(replied[1], answered, an_event(), an_event(), run=done, release="me", **of),
+    ):
+        last = batch.nodes[-1].node_id
+        await store.append(replace(batch, active_node_id=last, agent_status=AgentStatus.IDLE))
+
+
+async def test_a_run_writes_few_pages(tmp_path: Path) -> None:
+    """Each transaction writes the pages that it changes; an index costs one more."""
+    log = tmp_path / "s.sqlite-wal"
+    async with SqliteSessionStore.open(tmp_path / "s.sqlite") as store:
+        for _ in range(3):
+            await store_run(store, new_id("run"))
+        before = log.stat().st_size
+        for _ in range(8):
+            await store_run(store, new_id("run"))
+        written = (log.stat().st_size - before) / 8
+    assert written <= MOST_WRITTEN

@@ -324,6 +324,67 @@ def test_an_upgrade_that_is_killed_in_the_middle_is_finished_by_the_next_start(
     assert (total.runs, total.usage.total_tokens, total.known_cost) == (8, 8 * 15, 0.8)
 
 
+SLIM = next(one.version for one in MIGRATIONS if one.is_optional)
+
+
+def store_earlier_events(database: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Make a database whose events are stored as before, and return their rows."""
+    with monkeypatch.context() as old:
+        old.setattr(migrations, "MIGRATIONS", MIGRATIONS[: SLIM - 1])
+        with closing(open_writer(database)) as writer:
+            for name in ("s2", "s1"):
+                writer.execute(EARLIER_SESSION, (name,))
+                rows = [(f"evt_{name}_{n}", n, name, f'"{"x" * 40 * n}"') for n in range(1, 90)]
+                writer.executemany(EARLIER_EVENT, rows)
+    return query(database, EVERY_EVENT)
+
+
+EARLIER_SESSION = f"""INSERT INTO sessions
+    (session_id, cwd, status, metadata_json, created_at, updated_at)
+    VALUES (?, '/project', 'active', '{{}}', '{NOW}', '{NOW}')"""  # noqa: S608 - a constant
+EARLIER_EVENT = f"""INSERT INTO events (event_id, seq, session_id, payload_json, level, event_type,
+    created_at) VALUES (?, ?, ?, ?, 'info', 'error', '{NOW}')"""  # noqa: S608
+EVERY_EVENT = "SELECT * FROM events ORDER BY session_id, seq"
+
+
+def test_events_of_an_earlier_schema_are_the_same_afterwards(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = store_earlier_events(database, monkeypatch)
+    asyncio.run(use(database))
+    after = [row for row in query(database, EVERY_EVENT) if row[5] is None]
+    assert after == before
+    assert len(before) == 178
+    assert query(database, "PRAGMA integrity_check") == [("ok",)]
+    (overflow,) = query(
+        database, "SELECT count(*) FROM dbstat WHERE name = 'events' AND pagetype = 'overflow'"
+    )[0]
+    assert overflow < 89  # the longest do not fit into a page of their own
+
+
+def test_a_damaged_database_is_opened_as_it_is(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store_earlier_events(database, monkeypatch)
+    pages = "SELECT pageno FROM dbstat WHERE name = 'events' AND pagetype = 'leaf' ORDER BY 1"
+    (page,) = query(database, pages)[3]
+    ((size,),) = query(database, "PRAGMA page_size")
+    with database.open("r+b") as file:
+        file.seek((page - 1) * size)
+        file.write(b"\xff" * 64)
+    before = database.read_bytes()[(page - 1) * size : page * size]
+
+    asyncio.run(use(database))
+
+    recorded = query(database, "SELECT max(version) FROM schema_migrations")
+    assert recorded == [(MIGRATIONS[-1].version,)]
+    assert before in database.read_bytes()
+    assert (
+        "WITHOUT ROWID"
+        in query(database, "SELECT sql FROM sqlite_schema WHERE name = 'events'")[0][0]
+    )
+
+
 def test_runs_that_wait_are_found_by_the_index_of_open_runs(database: Path) -> None:
     asyncio.run(use(database))
     plan = query(

@@ -10,7 +10,10 @@ from agent_core.storage.postgres.settings import Answering
 from agent_core.storage.postgres.statements import Statements
 from agent_core.storage.rows import (
     EVENT_COLUMNS,
+    NEXT_USE,
     NODE_COLUMNS,
+    SESSION_USED,
+    USED_LAST,
     BatchRows,
     change_rows,
     run_not_found,
@@ -21,6 +24,8 @@ from agent_core.types import Batch, Position
 _APPEND = "SELECT * FROM append_batch($1, $2, $3, $4, $5, $6, $7, $8)"
 _FIND_EVENT = "SELECT seq, run_seq FROM events WHERE run_id = $1 AND event_id = $2"
 _FIND_NODE = "SELECT node_seq FROM nodes WHERE node_id = $1"
+_USED = SESSION_USED.replace("updated_at = ?", f"updated_at = ?, use_number = {NEXT_USE}")
+"""One statement must not change a row twice."""
 _REFUSALS = {"SA001": run_not_found, "SA002": run_taken_over}
 
 
@@ -31,7 +36,7 @@ class Append:
         self._batch = batch
         self._rows = rows
         changes_rows = batch.run or batch.agent_status or batch.release or batch.delivered
-        self._is_alone = not changes_rows
+        self._is_alone = not (changes_rows or batch.session_metadata)
         self._values = (
             batch.session_id,
             batch.agent_id,
@@ -57,7 +62,8 @@ class Append:
                 with connection.together() as pipeline:
                     # Without a BEGIN all of this is one transaction, which ends with the pipeline;
                     # a job that reads in between would end it earlier.
-                    is_read = bool(self._batch.run and self._batch.run.metadata)
+                    run, facts = self._batch.run, self._batch.session_metadata
+                    is_read = bool(facts or (run and run.metadata))
                     if is_begun := is_read or connection.is_pooled:
                         connection.begin()
                     else:
@@ -79,7 +85,8 @@ class Append:
         The end of a run releases its session and removes its job from the queue. The job of a
         waiting run stays for now: its question may be answered already.
         """
-        changes = list(self._rows.changes)
+        rows = [row for row in self._rows.changes if row[0] is not USED_LAST]
+        changes = [(_USED if sql is SESSION_USED else sql, values) for sql, values in rows]
         statements: list[tuple[str, list[Any]]] = []
         if self._batch.release is not None:
             sql, [*values] = changes.pop()

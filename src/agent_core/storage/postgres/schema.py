@@ -318,8 +318,10 @@ CREATE INDEX sessions_in_order ON sessions (use_number);
 CREATE INDEX approvals_by_rowid ON approvals (rowid);
 """  # noqa: S608 - our own names
 
-_INSTEAD: Mapping[int, str] = {13: _USE_ORDER, 15: SPENDING}
-"""Scripts that replace a migration's statements for SQLite, which cannot be translated."""
+_INSTEAD: Mapping[int, str] = {13: _USE_ORDER, 15: SPENDING, 19: ""}
+"""Scripts that replace a migration's statements for SQLite: these cannot be translated, or save
+pages of a file.
+"""
 
 _OF_TENANTS: LiteralString = f"""
 CREATE INDEX sessions_of_tenant ON sessions (tenant, use_number) WHERE tenant IS NOT NULL;

@@ -12,6 +12,7 @@ from typing import IO, cast
 import pytest
 from hypothesis import settings
 
+import new_databases
 import sweeps
 import tables
 import warm
@@ -78,16 +79,19 @@ def pytest_collection() -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Keep the collected tests out of every later search for garbage."""
-    if len(session.items) > 1000 and not session.config.option.collectonly:  # no quick run
-        warm.begin()
+    if not session.config.option.collectonly:
+        new_databases.install()
+        if len(session.items) > 1000:  # no quick run
+            warm.begin()
     gc.collect()
     gc.freeze()
     gc.enable()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Start the programs of a test from scratch if its mark asks for that."""
+    """Start the programs of a test, and make its databases, in the way that suits it."""
     warm.is_cold = item.get_closest_marker("cold") is not None
+    new_databases.choose(item)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

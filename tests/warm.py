@@ -45,6 +45,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import new_databases
+
 _MODULES = ("agent_core.cli", "kgent", "uvicorn")
 _PACKAGES = (
     "agcore",
@@ -297,6 +299,7 @@ def _start(given: Mapping[str, Any]) -> int | None:
         "is_leader": bool(given["start_new_session"]),
         "group": given.get("process_group", -1),
         "umask": _umask(),
+        "copies_databases": new_databases.are_copied,
     }
     return stock.start(
         job,
@@ -357,6 +360,7 @@ def _load() -> None:
     _fill_caches()
     with warnings.catch_warnings():  # at its end, what has been warned of is forgotten
         _rehearse()
+    new_databases.install()
     gc.collect()
     gc.freeze()
     _use_huge_pages()
@@ -515,6 +519,7 @@ def _take_place(job: Mapping[str, Any], fds: Sequence[int]) -> None:
         os.dup2(descriptor, number)
         os.close(descriptor)
     os.umask(job["umask"])
+    new_databases.are_copied = job["copies_databases"]
     os.chdir(job["folder"])
     added = len(_path(os.environ))
     sys.path[1:] = dict.fromkeys([*_path(job["environ"]), *sys.path[1 + added :]])

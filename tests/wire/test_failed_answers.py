@@ -28,6 +28,8 @@ from web_proxy import WebProxy
 
 PROTOCOLS = ["openai", "anthropic", "ollama", "gemini", "bedrock"]
 TEXT = b'data: {"choices": [{"delta": {"content": "hi"}}]}\n\n'
+LONGEST = 160
+"""Characters of the first line of an error at a terminal."""
 KEY = "sk-0123456789abcdefghijklmnop"
 
 
@@ -56,6 +58,7 @@ async def failed(protocol: str = "openai", *, prompt: str = "hello", **fields: A
     assert last.error.details["provider"] == protocol
     first, _, second = last.error.message.partition("\n")
     assert "(model m); " in first
+    assert len(f"error: {first} ({last.error.code})") <= LONGEST or "redirects" in first
     assert "://" in second
     return last.error
 
@@ -148,6 +151,14 @@ async def test_json_that_is_no_stream_is_shown(protocol: str, kind: str) -> None
 
     assert not error.retryable
     assert "world" in error.message
+
+
+async def test_an_error_longer_than_a_line_is_read_to_its_end() -> None:
+    body = b'{"error": {"code": 503, "message": "%b"}}' % (b"busy " * 2000)
+    error = await answered(response(body))
+
+    assert error.details["status"] == 503
+    assert error.retryable
 
 
 @together("status", ["204 No Content", "201 Created", "304 Not Modified", "308 Moved"])
@@ -281,6 +292,7 @@ async def test_what_is_damaged_is_named_with_the_address(
     ("data", "shown"),
     [
         (b"SSH-2.0-x\r\n", "SSH-2.0-x"),
+        (b"\x15\x03\x01\x00\x02\x02\x28", "x15"),
         (b"HTTP/2.0 200 OK\r\n\r\n", "HTTP/2.0"),
         (b"\0" * 99, "x00"),
     ],
@@ -290,6 +302,7 @@ async def test_what_is_not_http_is_shown(data: bytes, shown: str) -> None:
 
     assert "not HTTP" in error.message
     assert shown in error.message
+    assert ("https://" in error.message) == data.startswith(b"\x15\x03")
 
 
 async def test_a_damaged_frame_of_bedrock_names_the_address() -> None:

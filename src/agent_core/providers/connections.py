@@ -76,9 +76,15 @@ def failure_of(
             return called.protocol_error("sent a damaged answer", said, cure=DAMAGE_CURE)
         case ProtocolError():
             what = "answered with something that is not HTTP"
-            return called.protocol_error(what, said, cure="check [model] base_url")
+            is_tls = _ALERT in said
+            cure = "begin [model] base_url with https://" if is_tls else "check [model] base_url"
+            return called.protocol_error(what, said, cure=cure)
         case _:
             return called.broke("lost the connection", said)
+
+
+_ALERT = r"\x15\x03"
+"""The beginning of an alert of TLS, as errors show it: the server expects TLS."""
 
 
 def _reason_of(error: ConnectError) -> str:
@@ -176,7 +182,7 @@ def _fault_of(error: ConnectError) -> _Fault:
     else:  # the server may be starting
         fault = _Fault("cannot be reached", may_pass=True)
     if stage == "proxy" and fault is not _PROXY:
-        what, address = f"cannot be reached: its proxy {fault.what}", "the proxy's address"
+        what, address = f"cannot be reached: its proxy {fault.what}", "its address"
     else:
         what, address = fault.what, "[model] base_url"
     return replace(fault, what=what, cure=fault.cure.format(address=address))

@@ -202,10 +202,10 @@ NO_API_CURE = "check [model] base_url, provider and proxy, and look for a sign-i
 DAMAGE_CURE = "see the log of the server, or of a proxy on the way"
 _SIZE_CURE = "a server or proxy limits the size of a request ({size} bytes): send less, or raise it"
 _PROXY_CURES: Mapping[int, str] = {
-    HTTP_PROXY_AUTH: "put its name and password into [model] proxy or HTTPS_PROXY",
+    HTTP_PROXY_AUTH: "put its name and password in [model] proxy or HTTPS_PROXY",
     HTTP_SIGN_IN: "sign in to the network",
     **dict.fromkeys(range(300, 400), "sign in to the network, or correct HTTPS_PROXY"),
-    **dict.fromkeys(_RETRYABLE_OF_PROXY, "check that the proxy reaches the host; try again later"),
+    **dict.fromkeys(_RETRYABLE_OF_PROXY, "check that it reaches the host; try again later"),
 }
 _OTHER_PROXY_CURE = "allow the host in the proxy, or name it in NO_PROXY"
 _CURES: Mapping[ErrorCode, str] = {

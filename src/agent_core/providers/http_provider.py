@@ -82,7 +82,7 @@ MAX_CONNECTIONS = 1000
 MAX_ERROR_BODY = 64 * 1024
 MAX_TRACED = 4 * 1024 * 1024
 HTTP_UNAUTHORIZED = 401
-MAX_PLAIN_WORDS = 1000
+MAX_BEGINNING = 16 * 1024
 """Bytes kept of the beginning of an answer, for one that is no stream."""
 REUSE_S = 0.05
 """Seconds that the connection may take to become free after the last event."""
@@ -139,8 +139,8 @@ class _Attempt(Struct):
             CallError: the block cannot be understood, or says that the call failed.
         """
         parser = self.parser
-        if len(self.first) < MAX_PLAIN_WORDS:
-            self.first += block[: MAX_PLAIN_WORDS - len(self.first)]
+        if not parser.chunks and len(self.first) < MAX_BEGINNING:
+            self.first += block[: MAX_BEGINNING - len(self.first)]
         try:
             for payload in self.decoder.feed(block):
                 parser.take(payload)

@@ -192,9 +192,11 @@ class ModelServer:
 
     @classmethod
     @contextmanager
-    def in_thread(cls, replies: Sequence[Reply | Answer] | Answer = ()) -> "Generator[ModelServer]":
+    def in_thread(
+        cls, replies: Sequence[Reply | Answer] | Answer = (), *, tls: ssl.SSLContext | None = None
+    ) -> "Generator[ModelServer]":
         """The same in a thread of its own; it stops at the end of the block."""
-        server = cls(replies)
+        server = cls(replies, tls=tls)
         ready: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 
         async def run() -> None:

@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import sqlite3
+import ssl
 import subprocess
 import sys
 from collections.abc import Callable
@@ -195,6 +196,34 @@ def test_a_server_that_is_not_there_is_no_model_that_fails(home: Home, examine: 
     code, checks = examine()
     assert code == 1
     assert states(checks, *OF_THE_MODEL) == ["broken", "remark", "remark", "remark"]
+
+
+def test_a_certificate_has_the_cure_that_a_run_names(
+    home: Home, examine: Examine, tmp_path: Path
+) -> None:
+    new = ("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=for a test")
+    files = ("-keyout", "key.pem", "-out", "own.pem", "-addext", "subjectAltName=IP:127.0.0.1")
+    subprocess.run([*new, *files], cwd=tmp_path, check=True, capture_output=True)  # noqa: S603
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(tmp_path / "own.pem", tmp_path / "key.pem")
+    with ModelServer.in_thread([ping(), LISTED], tls=tls) as server:
+        home.write_config(model(server.base_url("openai")))
+        code, checks = examine()
+        assert code == 1
+        assert "self-signed certificate" in checks["provider"]["text"]
+        assert "[model] ca_file" in checks["provider"]["cure"]
+        home.write_config(model(server.base_url("openai"), ca_file=str(tmp_path / "own.pem")))
+        assert examine()[0] == 0
+
+
+def test_a_proxy_that_refuses_is_not_a_provider_that_answers(home: Home, examine: Examine) -> None:
+    with ModelServer.in_thread(lambda _: Status(403)) as proxy:
+        home.write_config(model("https://model.test/v1", proxy=proxy.url))
+        code, checks = examine()
+    assert code == 1
+    assert states(checks, *OF_THE_MODEL) == ["broken", "remark", "remark", "remark"]
+    assert proxy.url in checks["provider"]["text"]
+    assert "proxy" in checks["provider"]["cure"]
 
 
 def test_a_refused_key_is_a_provider_that_can_be_reached(

@@ -269,6 +269,18 @@ STRANGERS = {
         b"HTTP/1.1 301 Moved\r\nLocation: /v2\r\nContent-Length: 0\r\n\r\n",
         "to the final one",
     ),
+    "the end of a stream": (
+        "http",
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: {",
+        "try again later",
+    ),
+    "an empty answer": ("http", b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", "try again later"),
+    "damaged chunks": (
+        "http",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        "see the log of the server",
+    ),
+    "the end of TLS": ("https", b"", "check host, port and https"),
     "a web page": (
         "http",
         b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 6\r\n\r\n<html>",

@@ -31,19 +31,21 @@ from agent_core.providers.base import RawExchange, RawExchangeSink, require_real
 from agent_core.providers.compat import dialect_of, server_of
 from agent_core.providers.connections import closed_with_loop, failure_of
 from agent_core.providers.decoding import Decoder, EventDecoder
+from agent_core.providers.error_answers import (
+    document_of,
+    explanation_in,
+    retry_after_s,
+    retry_delay_in,
+)
 from agent_core.providers.failures import (
     HTTP_OK,
     HTTP_PROXY_AUTH,
     UNREAD_CALL,
     Called,
     CallError,
-    document_of,
-    explanation_in,
     is_refused_request,
     pause_before_retry_s,
     refused_field,
-    retry_after_s,
-    retry_delay_in,
 )
 from agent_core.providers.images import ImageRules
 from agent_core.providers.keys import HeldKey, KeyCommand, hidden, key_of

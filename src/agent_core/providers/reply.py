@@ -16,7 +16,8 @@ import orjson
 
 from agent_core.errors import ErrorCode
 from agent_core.providers import jsontext
-from agent_core.providers.failures import UNREAD_CALL, UNREAD_STOPS, Called, CallError, is_error
+from agent_core.providers.error_answers import is_error
+from agent_core.providers.failures import UNREAD_CALL, UNREAD_STOPS, Called, CallError
 from agent_core.providers.requests import IdentityCache, ToolNames
 from agent_core.providers.usage import completed_usage
 from agent_core.text import bounded_line, join_surrogates

@@ -3,7 +3,8 @@ from email.utils import format_datetime
 
 from agent_core.config.models import RetryConfig
 from agent_core.errors import ErrorCode
-from agent_core.providers.failures import CallError, pause_before_retry_s, retry_after_s
+from agent_core.providers.error_answers import retry_after_s
+from agent_core.providers.failures import CallError, pause_before_retry_s
 from tables import together
 
 CONFIG = RetryConfig(max_attempts=10, initial_backoff_ms=100, max_backoff_ms=800)

@@ -168,6 +168,7 @@ def test_a_question_is_answered_while_its_process_waits(home: Home, project: Pat
     assert (project / "a.txt").read_text() == "new\n"
 
 
+@pytest.mark.sweep
 def test_of_three_that_answer_at_once_two_are_told_so(home: Home, project: Path) -> None:
     with ModelServer.in_thread([write(), "all done"]) as server:
         configured(home, server)

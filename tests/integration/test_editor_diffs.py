@@ -11,7 +11,7 @@ from agent_core.providers.scripted import Calls, calls
 from editors import Editor
 from isolation import Home
 from model_server import ModelServer
-from sweeps import sampled
+from sweeps import kept
 
 KEY = "key-0123456789abcdefghij"
 LEFT_OUT = "An exact diff cannot be shown."
@@ -107,7 +107,7 @@ CHANGES: dict[str, tuple[bytes | None, Calls]] = {
 
 @pytest.mark.timeout(180)
 def test_a_diff_turns_the_text_before_into_the_text_after(home: Home, project: Path) -> None:
-    chosen = sampled(CHANGES, keep=4)
+    chosen = kept(CHANGES, "a new file", "no final newline", "mixed line ends", "UTF-16")
     script = [reply for name in chosen for reply in (CHANGES[name][1], "done")]
     with ModelServer.in_thread(script) as server, Editor(configured(home, server)) as it:
         for name in chosen:

@@ -262,7 +262,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     ("method", "reason"),
     sampled(
         paired(["load", "resume"], [*REFUSED, "a broken database", "a broken configuration"]),
-        keep=3,
+        keep=2,
     ),
 )
 def test_a_refused_request_leaves_the_session_and_its_run_as_they_are(
@@ -381,6 +381,7 @@ def test_undo_waits_for_the_message_that_it_reverts(home: Home, project: Path) -
     assert not (project / "a.txt").exists()
 
 
+@pytest.mark.sweep
 def test_a_run_that_has_waited_is_shown_whole_before_the_next_message(
     home: Home, project: Path
 ) -> None:

@@ -19,6 +19,7 @@ from aiohttp import ClientSession, TCPConnector
 from agent_core.providers.scripted import Calls, Says, ScriptedCall
 from isolation import Home
 from model_server import ModelServer, Received, Reply
+from sweeps import is_whole
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -158,7 +159,8 @@ async def test_two_processes_serve_the_runs_of_several_users(
             sent = [request.text for request in model.requests if "sent 2 char" in request.text]
             assert len(sent) == 3
             await keep_users_apart(made)
-            await answer_after_a_kill(made)
+            if is_whole():
+                await answer_after_a_kill(made)
             await end_with_an_open_stream(made)
     offered = [each["function"]["name"] for r in model.requests for each in r.body["tools"]]
     assert set(offered) == {"send_mail"}

@@ -180,6 +180,7 @@ async def test_the_client_of_the_ai_sdk_learns_of_a_failure(home: Home, project:
     assert "the model is down" in seen["error"]
 
 
+@pytest.mark.sweep
 async def test_the_client_of_ag_ui_shows_a_run(home: Home, project: Path) -> None:
     adapter = ag_ui()
     model = ScriptedProvider([LOOK, Says(text="It is Rome, 😀.", chunks=5), "Yes."])

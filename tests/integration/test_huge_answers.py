@@ -57,6 +57,7 @@ class Flood(ScriptedProvider):
         yield ModelFailed(error=ErrorPayload.of(error))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("then", sampled([None, "the line is dead"], keep=1))
 async def test_a_huge_answer_that_is_cut_off_ends_within_a_second(
     home: Home, project: Path, then: str | None

@@ -465,7 +465,7 @@ def test_what_notices_a_change_of_the_attempts(
 @pytest.mark.parametrize(
     ("row", "number"),
     sampled(
-        [(row, number) for row, found in MEANWHILE.items() for number in range(len(found))], keep=5
+        [(row, number) for row, found in MEANWHILE.items() for number in range(len(found))], keep=3
     ),
 )
 def test_what_notices_a_change_in_mid_run(tmp_path: Path, row: str, number: int) -> None:

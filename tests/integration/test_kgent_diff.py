@@ -242,7 +242,7 @@ OF_BOTH_ENGINES = [  # the protocol that Pydantic AI asks in does not have the s
             *((name, "core") for name in CONTRADICTIONS),
             *((name, "pydantic_ai") for name in sampled(OF_BOTH_ENGINES, keep=1)),
         ],
-        keep=6,
+        keep=4,
     ),
 )
 def test_two_runs_differ_in(tmp_path: Path, engine: str, name: str) -> None:

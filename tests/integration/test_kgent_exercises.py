@@ -29,6 +29,7 @@ def test_there_is_an_exercise_for_every_example() -> None:
     assert len(SCRIPTS) == 3
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "name", kept(["audit", pytest.param("clean-csv", marks=pytest.mark.sweep), "letter"], "audit")
 )

@@ -66,7 +66,7 @@ def run_and_check(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("place", "fault"),
     [(place, SystemExit) for place in sampled(PLACES, keep=2)]
-    + sampled([(place, FAULTS[number % len(FAULTS)]) for number, place in enumerate(PLACES)], 5),
+    + sampled([(place, FAULTS[number % len(FAULTS)]) for number, place in enumerate(PLACES)], 4),
 )
 def test_a_fault_ends_the_run_as_failed_and_internal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, fault: type[BaseException]

@@ -302,6 +302,7 @@ def test_a_full_standard_output_is_an_error_without_a_traceback(
 STREAMS = ("2>&-", "2>/dev/full", "<&- 2>&-")
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("command", "streams"),
     [

@@ -75,6 +75,7 @@ def test_a_plain_run_loads_and_builds_only_what_it_uses(home: Home, project: Pat
     assert found["built"] == []  # the schemas of the tools are read, and no tool was called
 
 
+@pytest.mark.sweep
 @pytest.mark.cold
 def test_a_command_line_loads_no_plugins_unless_its_user_wants_them(
     home: Home, project: Path

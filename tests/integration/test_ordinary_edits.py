@@ -423,7 +423,7 @@ def _hooks_are_off(project: Path) -> None:
             (_pre_commit, "ask"),
             *((each, "allow") for each in (_nothing, _only_samples, _hooks_are_off)),
         ],
-        keep=5,
+        keep=4,
     ),
     ids=lambda each: getattr(each, "__name__", each).strip("_"),
 )

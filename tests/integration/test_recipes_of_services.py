@@ -183,6 +183,7 @@ def answer_as_bot(asked: Received) -> Reply:
     return Says(text="Yes.")
 
 
+@pytest.mark.sweep
 def test_a_bot_continues_its_chats_and_remembers_each_user(home: Home, project: Path) -> None:
     long = [f"ada long {number} {'word ' * 2000}" for number in range(14)]
     first = ["ada c1 Remember that I like short answers.", *long]

@@ -88,6 +88,7 @@ async def test_a_dead_workers_run_goes_on_elsewhere_from_its_last_snapshot(
             assert undone.deleted == ["c.txt"]
 
 
+@pytest.mark.sweep
 async def test_two_machines_undo_at_once_and_keep_what_git_tracked_on_a_third(
     machines: list[Home], project: Path, crew: Workers, tmp_path: Path
 ) -> None:

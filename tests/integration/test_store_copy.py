@@ -294,7 +294,7 @@ def test_a_copy_that_is_killed_leaves_no_half_session_and_is_gone_on_with(
     for name in ("a", "b", "c"):
         a_session(database, name)
         a_run(database, name, "completed")
-        many(database, name, 3000, 2000)
+        many(database, name, 1500, 2000)
     url = request.getfixturevalue("empty_database_url") if kind == "server" else "not used"
     there = "env:THERE" if kind == "server" else f"sqlite:{tmp_path}/there.sqlite"
     ends = ("copy", "--from", f"sqlite:{database}", "--to", there)

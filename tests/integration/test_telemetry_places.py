@@ -298,6 +298,7 @@ def test_spans_on_the_console_leave_the_answer_alone(home: Home, project: Path) 
     assert '"name": "invoke_agent main"' in done.stderr
 
 
+@pytest.mark.sweep
 @pytest.mark.cold
 async def test_nothing_of_it_is_loaded_while_it_is_off(home: Home, project: Path) -> None:
     program = """

@@ -163,6 +163,7 @@ def test_a_conversation_continues_when_the_program_is_started_again(
     assert [path.name for path in project.iterdir()] == [kept]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("page", kept(["sdk", "agcore"], "sdk"))
 def test_the_tests_of_a_tutorial_pass(home: Home, project: Path, page: str) -> None:
     for path in (EXAMPLES / page).glob("*.py"):

@@ -146,7 +146,7 @@ def options_of(shop: Shop, name: str, model: ScriptedProvider) -> dict[str, Any]
 
 @pytest.mark.parametrize(
     ("decision", "name"),
-    sampled(paired(["allow_once", "allow_for_session", "deny"], LACKING), keep=3),
+    sampled(paired(["allow_once", "allow_for_session", "deny"], LACKING), keep=2),
 )
 async def test_an_answer_without_what_the_run_needs_is_refused_and_with_it_the_run_continues(
     home: Home, project: Path, shop: Shop, name: str, decision: str

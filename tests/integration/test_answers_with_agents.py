@@ -188,7 +188,7 @@ async def test_a_child_that_asked_is_one_of_the_agents(home: Home, project: Path
 
 
 @pytest.mark.parametrize("is_nested", kept([False, True], True))
-@pytest.mark.parametrize("is_here", [True, False])
+@pytest.mark.parametrize("is_here", kept([True, False], False))
 async def test_an_agent_that_is_a_tool_continues_after_the_answer(
     home: Home, project: Path, is_here: bool, is_nested: bool
 ) -> None:

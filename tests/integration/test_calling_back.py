@@ -86,7 +86,7 @@ CALLED: dict[str, tuple[dict[str, str], bytes]] = {
 }
 
 
-@pytest.mark.parametrize(("command", "terminal"), sampled(paired(["chat", "run"], CALLED), keep=2))
+@pytest.mark.parametrize(("command", "terminal"), sampled(paired(["chat", "run"], CALLED), keep=1))
 def test_a_question_and_the_end_call_and_the_title_is_restored(
     home: Home, project: Path, command: str, terminal: str
 ) -> None:
@@ -116,14 +116,17 @@ def test_a_multiplexer_gets_the_bell_alone(home: Home, project: Path, within: st
 
 @pytest.mark.parametrize(
     ("argv", "after_s", "notify", "environ"),
-    [
+    kept(
+        [
+            (("chat", "write"), 0, False, {"TERM_PROGRAM": "WezTerm"}),
+            pytest.param(("run", "write"), 0, False, {}, marks=pytest.mark.sweep),
+            pytest.param(("chat", "write"), 3600, True, {}, marks=pytest.mark.sweep),
+            (("run", "write"), 3600, True, {}),
+            pytest.param(("chat", "--plain", "write"), 0, True, {}, marks=pytest.mark.sweep),
+        ],
         (("chat", "write"), 0, False, {"TERM_PROGRAM": "WezTerm"}),
-        pytest.param(("run", "write"), 0, False, {}, marks=pytest.mark.sweep),
-        pytest.param(("chat", "write"), 3600, True, {}, marks=pytest.mark.sweep),
-        (("run", "write"), 3600, True, {}),
-        pytest.param(("chat", "--plain", "write"), 0, True, {}, marks=pytest.mark.sweep),
-    ],
-    ids=["chat-off", "run-off", "chat-touched", "run-touched", "plain"],
+    ),
+    ids=kept(["chat-off", "run-off", "chat-touched", "run-touched", "plain"], "chat-off"),
 )
 def test_nobody_is_called_who_is_there_or_does_not_want_it(
     home: Home,
@@ -172,7 +175,7 @@ def test_the_name_of_a_folder_ends_no_sequence(home: Home, project: Path) -> Non
 
 
 @pytest.mark.parametrize("times", kept([1, 2], 1))
-@pytest.mark.parametrize("argv", [("chat", "write"), ("run", "write")])
+@pytest.mark.parametrize("argv", kept([("chat", "write"), ("run", "write")], ("run", "write")))
 def test_the_title_is_restored_when_a_signal_ends_the_process(
     home: Home, project: Path, argv: Sequence[str], times: int
 ) -> None:

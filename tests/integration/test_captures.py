@@ -133,6 +133,7 @@ ASKS = "? help > "
 ALLOWED = (Key(ASKS, "a"), Key(ASKS, "y"))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("columns", WIDTHS)
 def test_a_check_fails_and_is_mended(home: Home, shop: Path, columns: int) -> None:
     scene = shown(home, shop, STORY, keys=ALLOWED, columns=columns)
@@ -155,6 +156,7 @@ def test_on_a_dumb_terminal(home: Home, shop: Path) -> None:
     scene.check("story-dumb")
 
 
+@pytest.mark.sweep
 def test_in_a_pipe(home: Home, shop: Path) -> None:
     with ModelServer.in_thread(STORY) as server:
         home.write_config(

@@ -43,7 +43,7 @@ def files(project: Path) -> Path:
 @pytest.mark.parametrize(
     "is_new_process", kept([False, True], True), ids=kept(["same", "restarted"], "restarted")
 )
-@pytest.mark.parametrize("scope", ["session", "session_stored"])
+@pytest.mark.parametrize("scope", kept(["session", "session_stored"], "session_stored"))
 async def test_an_answer_settles_the_other_questions_of_a_parked_run(
     home: Home, files: Path, is_new_process: bool, scope: str
 ) -> None:

@@ -101,7 +101,7 @@ MISTAKES: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize(
-    ("adapter", "words"), sampled(MISTAKES.values(), keep=5), ids=sampled(MISTAKES, keep=5)
+    ("adapter", "words"), sampled(MISTAKES.values(), keep=3), ids=sampled(MISTAKES, keep=3)
 )
 async def test_the_author_of_an_adapter_reads_where_it_is_wrong(
     home: Home, project: Path, adapter: Any, words: str
@@ -214,7 +214,7 @@ def test_a_provider_of_an_installed_distribution_answers(
             ("echo_adapter:not_callable", "is an int"),
             ("echo_adapter:failing", "ValueError: no such model here"),
         ],
-        keep=2,
+        keep=1,
     ),
 )
 def test_a_broken_one_is_named_with_its_distribution(

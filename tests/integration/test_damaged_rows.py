@@ -196,6 +196,7 @@ def test_a_damaged_row_hides_no_other_one(
     assert rows_of(path) == before, "a damaged row stays as it is"
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("damage", sampled(DAMAGE, 1))
 def test_a_damaged_row_of_a_server_hides_no_other_one(
     home: Home,

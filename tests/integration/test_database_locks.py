@@ -219,7 +219,7 @@ USES: dict[str, Use] = {
 }
 
 
-@pytest.mark.parametrize("use", sampled(USES.values(), keep=4), ids=sampled(USES, keep=4))
+@pytest.mark.parametrize("use", sampled(USES.values(), keep=3), ids=sampled(USES, keep=3))
 async def test_no_call_of_a_program_loses_the_locks(use: Use, home: Home, project: Path) -> None:
     async with runtime(home, project, ["The answer."], config=RECORDED) as made:
         await ask(made, "hello")

@@ -105,7 +105,7 @@ def through_call_tool_as_text(name: str, given: Mapping[str, Any]) -> Calls:
 
 
 @pytest.mark.parametrize(
-    "spell", sampled([by_name, through_call_tool, through_call_tool_as_text], keep=2)
+    "spell", sampled([by_name, through_call_tool, through_call_tool_as_text], keep=1)
 )
 async def test_a_definition_that_was_asked_for_follows_and_its_tool_can_be_called(
     home: Home, project: Path, spell: Callable[[str, Mapping[str, Any]], Calls]
@@ -172,7 +172,7 @@ async def test_permissions_are_those_of_the_tool_that_is_meant(
             ({"name": "mcp.plain.echo", "arguments": "{"}, ErrorCode.VALIDATION_ERROR),
             ({"name": "mcp.plain.echo", "arguments": {}}, ErrorCode.VALIDATION_ERROR),
         ],
-        keep=2,
+        keep=1,
     ),
 )
 async def test_a_call_that_means_nothing_is_an_error_that_says_so(

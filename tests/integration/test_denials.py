@@ -138,9 +138,9 @@ async def test_events_and_histories_say_that_nobody_could_be_asked(
             ("what?\n", "because there is no answer: the line that was read is not an answer"),
             ("3\n", "the user denied code__write_file"),
         ],
-        keep=2,
+        keep=1,
     ),
-    ids=sampled(["end-of-input", "stray-line", "no"], keep=2),
+    ids=sampled(["end-of-input", "stray-line", "no"], keep=1),
 )
 def test_answers_from_a_pipe_are_told_apart(
     home: Home, project: Path, typed: str, said: str

@@ -431,7 +431,7 @@ WRONG: dict[str, tuple[Any, int, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", sampled(WRONG, keep=4))
+@pytest.mark.parametrize("name", sampled(WRONG, keep=3))
 async def test_what_cannot_be_read_is_named_with_its_place(
     name: str, home: Home, project: Path
 ) -> None:

@@ -408,7 +408,7 @@ LATER: dict[str, list[str]] = {
 
 
 @pytest.mark.parametrize(
-    "script", sampled(LATER["edits or deletes an earlier attempt in mid-run"], keep=2)
+    "script", sampled(LATER["edits or deletes an earlier attempt in mid-run"], keep=1)
 )
 def test_what_notices_a_change_of_an_earlier_attempt_in_mid_run(
     tmp_path: Path, original: RunResult, script: str

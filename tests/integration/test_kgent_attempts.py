@@ -329,7 +329,7 @@ EDITS: dict[str, tuple[Callable[[Path], object], dict[str, str | None]]] = {
 }
 
 
-@pytest.mark.parametrize("edit", sampled(EDITS, keep=2))
+@pytest.mark.parametrize("edit", sampled(EDITS, keep=1))
 @pytest.mark.parametrize("command", sampled(["resume", "revise", "answer"], 1))
 def test_an_edit_by_hand_is_recorded_and_the_run_can_be_continued(
     tmp_path: Path, command: str, edit: str

@@ -336,7 +336,7 @@ def test_a_copy_is_sound(root: Path) -> None:
     assert verify(root).problems == []
 
 
-@pytest.mark.parametrize("name", sampled(NOTICED, keep=16))
+@pytest.mark.parametrize("name", sampled(NOTICED, keep=10))
 def test_verify_notices_that(root: Path, name: str) -> None:
     change, problem = NOTICED[name]
     change(root)

@@ -70,7 +70,7 @@ def test_a_file_outside_that_stands_in_place_of_a_record_keeps_its_rights(
     assert outside.stat().st_mode & 0o777 == 0o644
 
 
-@pytest.mark.parametrize("attack", sampled(ATTACKS, keep=4))
+@pytest.mark.parametrize("attack", sampled(ATTACKS, keep=2))
 def test_a_run_whose_records_were_changed_ends_as_failed_and_internal(
     tmp_path: Path, attack: str
 ) -> None:

@@ -120,7 +120,7 @@ def test_tools_read_inputs_and_write_none(tmp_path: Path, repo: Path) -> None:
             ("rm -f $1/latest; mkdir $1/latest", "inputs/repo/latest was changed: link to"),
             ("rm -rf $1", "inputs/repo (folder) is missing"),
         ],
-        keep=2,
+        keep=1,
     ),
 )
 def test_what_a_command_changes_in_inputs_is_found(
@@ -181,7 +181,7 @@ def _deep_folders(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "spoil", sampled([_pipe, _link_out, _absolute_link, _sparse_file, _deep_folders], keep=2)
+    "spoil", sampled([_pipe, _link_out, _absolute_link, _sparse_file, _deep_folders], keep=1)
 )
 def test_what_cannot_be_given_to_a_run_is_refused_by_name(
     tmp_path: Path, repo: Path, spoil: Any

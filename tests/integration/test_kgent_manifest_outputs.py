@@ -80,7 +80,7 @@ def test_an_untouched_folder_is_sound(root: Path) -> None:
             ("config.yaml", b"kgent: {", "cannot be read as a profile"),
             ("workspace/deep/notes.md", Path("/etc/passwd"), "no longer an ordinary file"),
         ],
-        keep=3,
+        keep=2,
     ),
 )
 def test_every_change_is_noticed(

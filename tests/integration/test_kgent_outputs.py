@@ -64,7 +64,7 @@ def delivered(tmp_path: Path, name: str, content: str, schema: Any, **spec: Any)
             ("a.yaml", "a: &a {b: 1}\nc: {<<: [*a, *a], d: *a}\n", {"required": ["a", "c"]}),
             ("a.yaml", "# nothing\n", {"type": "null"}),
         ],
-        keep=3,
+        keep=2,
     ),
 )
 def test_content_that_fits_its_schema_completes_a_run(
@@ -99,7 +99,7 @@ def test_content_that_fits_its_schema_completes_a_run(
             ("a.csv", "id,price\n", {"type": "array", "minItems": 1}, "does not fit"),
             ("a.csv", 'id,price\n"1,2\n', ROWS, "it is not CSV"),
         ],
-        keep=6,
+        keep=3,
     ),
 )
 def test_content_that_does_not_fit_is_incomplete(
@@ -186,7 +186,7 @@ def test_checks_run_in_the_run_folder_after_the_engine(tmp_path: Path) -> None:
             ({"argv": ["sleep", "60"], "timeout_seconds": 0.2}, "it took longer than 0.2 s"),
             (python("import os; os.kill(os.getpid(), 9)"), "it ended with exit code"),
         ],
-        keep=2,
+        keep=1,
     ),
 )
 def test_a_check_that_fails_makes_a_run_incomplete(tmp_path: Path, check: Any, reason: str) -> None:

@@ -287,7 +287,7 @@ def test_a_provider_that_is_given_in_code_is_known(tmp_path: Path) -> None:
             ("1.2.3", "1.2.3"),
             ("null", None),
         ],
-        keep=3,
+        keep=2,
     ),
 )
 def test_a_version_is_taken_as_it_is_written(

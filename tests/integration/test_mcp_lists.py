@@ -46,7 +46,7 @@ def diary(tmp_path: Path) -> Path:
             {"name": "x", "inputSchema": USUAL, "outputSchema": {"type": "nonsense"}},
             {"name": "x", "inputSchema": USUAL, "outputSchema": 7},
         ],
-        keep=5,
+        keep=3,
     ),
 )
 async def test_odd_fields_cost_neither_the_tool_nor_the_others(
@@ -75,7 +75,7 @@ async def test_odd_fields_cost_neither_the_tool_nor_the_others(
             (None, "it is not an object"),
             ("x", "it is not an object"),
         ],
-        keep=4,
+        keep=2,
     ),
 )
 async def test_an_unusable_entry_is_left_out_by_name(diary: Path, entry: Any, words: str) -> None:

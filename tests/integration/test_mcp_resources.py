@@ -100,7 +100,7 @@ async def test_an_image_is_a_block_other_files_are_kept_and_long_texts_are_cut(
             ({"server": "other", "uri": "book://tides"}, ErrorCode.TOOL_NOT_AVAILABLE),
             ({"uri": "book://tides"}, ErrorCode.VALIDATION_ERROR),
         ],
-        keep=2,
+        keep=1,
     ),
 )
 async def test_what_cannot_be_read_is_an_error_that_says_why(
@@ -182,7 +182,7 @@ async def test_a_prompt_becomes_a_message(home: Home, project: Path) -> None:
             ("lib", "summary", "one two three", "takes book, style"),
             ("lib", "summary", '"open', "cannot be read"),
         ],
-        keep=3,
+        keep=2,
     ),
 )
 async def test_a_prompt_that_cannot_be_had_is_named(

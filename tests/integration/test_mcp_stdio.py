@@ -347,7 +347,7 @@ def result_line(result: str) -> str:
             ('{"toolResult":"made"}', ["made"]),
             ('{"content":[{"type":"text","text":"a"}],"isError":null,"_meta":7}', ["a"]),
         ],
-        keep=4,
+        keep=2,
     ),
 )
 async def test_a_result_is_kept_as_far_as_it_can_be_read(

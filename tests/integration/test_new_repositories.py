@@ -111,7 +111,7 @@ ATTACKS = {
 }
 
 
-@pytest.mark.parametrize("attack", sampled(ATTACKS, keep=4))
+@pytest.mark.parametrize("attack", sampled(ATTACKS, keep=3))
 async def test_a_new_repository_that_executes_something_is_disabled(
     home: Home, root: Path, attack: str
 ) -> None:

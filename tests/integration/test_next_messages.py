@@ -189,7 +189,7 @@ async def test_two_processes_take_turns_in_a_session(here: Here, peer: Peer) -> 
             (["delete"], ["four"]),
             (["delete", "ask"], ["three", "reply 1 of another", "four"]),
         ],
-        keep=3,
+        keep=2,
     ),
     ids=" ".join,
 )

@@ -336,7 +336,7 @@ def _last_part_of_a_repository(project: Path) -> str:
             _target_of_a_link_of_the_home,
             _environment,
         ],
-        keep=8,
+        keep=5,
     ),
     ids=lambda place: place.__name__.strip("_"),
 )

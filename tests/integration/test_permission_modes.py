@@ -133,7 +133,7 @@ def _repository(folder: Path) -> None:
             ("find . -delete", False),
             ("sed -i s/a/b/ a", False),
         ],
-        keep=6,
+        keep=4,
     ),
 )
 async def test_a_command_runs_in_plan_mode_if_all_of_it_only_reads(
@@ -409,7 +409,7 @@ def _bare(project: Path) -> str:
             _named_hooks,
             _bare,
         ],
-        keep=5,
+        keep=3,
     ),
     ids=lambda place: place if isinstance(place, str) else place.__name__.strip("_"),
 )

@@ -254,7 +254,7 @@ def test_explain_says_what_a_command_runs_and_what_decides(
             ('network = "on"\nask_inside = false', {}, "allow", "ask_inside = false", None),
             ("", {"outside_sandbox": True}, "ask", "outside_sandbox", None),
         ],
-        keep=3,
+        keep=2,
     ),
 )
 async def test_explain_names_what_the_sandbox_decides(
@@ -373,7 +373,7 @@ async def test_always_adds_the_narrowest_rule_to_what_is_there(home: Home, proje
             '[[permissions.rules]]\ndecision = "deny"\npath = "${HOME}/x"\n',
             'permissions.rules = [{ decision = "deny", tool = "x.y" }]\n',
         ],
-        keep=2,
+        keep=1,
     ),
 )
 async def test_a_file_that_was_broken_meanwhile_is_left_as_it_is(
@@ -443,7 +443,7 @@ for number in range(20):
             ["sh", "-c", "true > a"],
             ["true", "value-of-a-secret"],
         ],
-        keep=3,
+        keep=2,
     ),
 )
 async def test_always_is_not_offered_where_no_rule_says_just_that(

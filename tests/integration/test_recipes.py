@@ -107,6 +107,7 @@ def answer_as_writer(asked: Received) -> Reply:
     return Calls(calls=[ScriptedCall(name=name, arguments=task) for task in tasks])
 
 
+@pytest.mark.sweep
 def test_a_writer_has_what_a_researcher_and_a_critic_say(home: Home, project: Path) -> None:
     with ModelServer.in_thread(answer_as_writer) as server:
         done = run(home, server, "multi_agent", "Bees", cwd=project)
@@ -262,6 +263,7 @@ def texts(seen: list[Event]) -> list[str]:
     return complete
 
 
+@pytest.mark.sweep
 async def test_a_run_is_cancelled_while_it_asks(home: Home, project: Path) -> None:
     with ModelServer.in_thread([ASKS]) as model:
         async with service(home, project, model) as client:

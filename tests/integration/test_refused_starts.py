@@ -127,7 +127,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", sampled(OPTIONS, keep=5))
+@pytest.mark.parametrize("name", sampled(OPTIONS, keep=3))
 async def test_options_that_cannot_be_met_store_nothing(
     home: Home, project: Path, name: str
 ) -> None:

@@ -145,6 +145,7 @@ def test_a_long_paragraph_and_a_spinner(
             assert shown.count("".join(text.split())) == 1
 
 
+@pytest.mark.sweep
 @TERMINALS
 @pytest.mark.parametrize("widths", WIDTHS)
 def test_a_list_to_choose_from(

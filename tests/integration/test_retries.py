@@ -125,7 +125,7 @@ MODELS: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", sampled(MODELS, keep=3))
+@pytest.mark.parametrize("kind", sampled(MODELS, keep=2))
 async def test_a_busy_model_is_asked_again(home: Home, project: Path, kind: str) -> None:
     model = MODELS[kind]()
     if isinstance(model, Own):

@@ -435,7 +435,7 @@ CONNECT_HERE = "require('net').connect('here.s')"
             ("connect.js", CONNECT, "node"),
             ("connect-here.js", CONNECT_HERE, "node"),
         ],
-        keep=2,
+        keep=1,
     ),
 )
 async def test_a_socket_that_is_refused_names_the_rule(

@@ -27,7 +27,7 @@ def look() -> str:
 
 
 @pytest.mark.parametrize("form", kept(["NFC", "NFD"], "NFD"))
-@pytest.mark.parametrize("database", ["file", "server"])
+@pytest.mark.parametrize("database", kept(["file", "server"], "server"))
 @pytest.mark.parametrize("is_result", [False, True])
 async def test_a_word_is_found_however_it_is_written(
     request: pytest.FixtureRequest,

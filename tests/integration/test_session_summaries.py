@@ -25,7 +25,7 @@ from sweeps import sampled
             (" " * 9000 + "late words", "late words"),
             ("my key is sk-abcdefgh12345678abcdefgh", "my key is [redacted:api_key]"),
         ],
-        keep=3,
+        keep=2,
     ),
 )
 async def test_a_title_is_the_first_words_of_the_first_message(

@@ -137,7 +137,7 @@ def test_config_show_without_a_configuration_shows_the_defaults(home: Home, proj
             ("workspace diff a b", 1),
             ("doctor", 1),
         ],
-        keep=5,
+        keep=3,
     ),
 )
 def test_nothing_is_written_before_there_is_a_configuration(
@@ -197,7 +197,7 @@ echo "${{COMPREPLY[@]}}"
             ("completion ", {"bash", "zsh", "fish"}),
             ("run -- --mo", set[str]()),
         ],
-        keep=4,
+        keep=2,
     ),
 )
 def test_bash_completes_commands_options_and_values(

@@ -91,6 +91,7 @@ async def test_budgets_do_not_follow_what_is_learnt_of_tokens(home: Home, projec
     assert "\\u2026" in prefixes(server)[0]  # there was no room for all descriptions
 
 
+@pytest.mark.sweep
 async def test_budgets_are_those_of_the_window_when_the_session_was_opened(
     home: Home, project: Path
 ) -> None:

@@ -101,7 +101,7 @@ RUNTIME_SPANS = [
 @pytest.mark.parametrize(
     ("how", "below"),
     [
-        ("given", RUNTIME_SPANS),
+        pytest.param("given", RUNTIME_SPANS, marks=pytest.mark.sweep),
         (
             "global",
             [

@@ -63,7 +63,7 @@ async def test_a_read_names_its_file_and_line_and_nothing_else(home: Home, proje
             ("read_file", {"path": "empty"}, None),
             ("read_file", {"path": "missing"}, None),
         ],
-        keep=4,
+        keep=3,
     ),
 )
 async def test_a_look_says_how_much_it_has_found(

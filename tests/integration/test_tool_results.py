@@ -127,7 +127,7 @@ BREAKS: dict[str, Callable[[], BaseException]] = {
     sampled(
         [(kind, "async") for kind in BREAKS]
         + [(kind, "plain") for kind in sampled(BREAKS, keep=6)],
-        keep=5,
+        keep=3,
     ),
 )
 async def test_whatever_a_tool_raises_is_an_answer_of_bounded_size(
@@ -224,7 +224,7 @@ LARGE: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", sampled(LARGE, keep=4))
+@pytest.mark.parametrize("kind", sampled(LARGE, keep=3))
 async def test_whatever_a_tool_returns_is_kept_within_bounds_and_in_few_artifacts(
     home: Home, project: Path, kind: str
 ) -> None:
@@ -721,7 +721,7 @@ ARGUMENTS: dict[str, str] = {
 }
 
 
-@pytest.mark.parametrize("kind", sampled(ARGUMENTS, keep=6))
+@pytest.mark.parametrize("kind", sampled(ARGUMENTS, keep=3))
 async def test_arguments_that_do_not_fit_are_answered_and_the_run_goes_on(
     home: Home, project: Path, kind: str
 ) -> None:

@@ -333,7 +333,7 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("budget", kept(["no budget", "budget"], "budget"))
-@pytest.mark.parametrize("replies", [0, 2])
+@pytest.mark.parametrize("replies", kept([0, 2], 2))
 async def test_a_killed_run_counts_its_replies_and_the_call_under_way(
     home: Home, project: Path, replies: int, budget: str
 ) -> None:

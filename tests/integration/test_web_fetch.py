@@ -127,7 +127,7 @@ async def test_a_page_becomes_readable_text_marked_as_text_of_the_network(
         ("grün", "text/plain; charset=no-such", "grün"),
         ('<?xml version="1.0" encoding="iso-8859-2"?><a>\u0159</a>'.encode("iso-8859-2"),
          "application/xml", "\u0159"),
-    ], keep=6),
+    ], keep=4),
 )  # fmt: skip
 async def test_texts_are_decoded_as_they_say_or_as_they_are(
     home: Home, project: Path, body: bytes | str, kind: str, expected: str

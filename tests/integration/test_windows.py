@@ -79,7 +79,7 @@ async def used(made: AgentRuntime, session_id: str = "s1") -> int:
             ("ollama", {"/api/show": {}}, 32_768),
             ("anthropic", {"/v1/models/m": {"max_input_tokens": 50_000}}, 50_000),
         ],
-        keep=6,
+        keep=4,
     ),
 )
 async def test_a_server_says_the_window_of_its_model(

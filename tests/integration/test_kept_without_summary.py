@@ -44,7 +44,7 @@ async def talk(made: AgentRuntime, turns: int) -> None:
 
 @pytest.mark.parametrize(
     ("config", "compact"),
-    kept([(OFF, fails), (FAILING, fails), (FAILING, says_nothing)], (OFF, fails), (FAILING, fails)),
+    kept([(OFF, fails), (FAILING, fails), (FAILING, says_nothing)], (FAILING, fails)),
 )
 async def test_rules_and_goal_stay_where_compaction_is_off_or_fails(
     home: Home, project: Path, config: str, compact: Answer

@@ -193,6 +193,18 @@ class ConfigError(AgentCoreError):
     """The configuration, the home or the project is unusable."""
 
 
+class ArgumentError(ConfigError, ValueError):
+    """A constructor got an argument that it cannot use.
+
+    Args:
+        message: names the class, the argument and what would be right.
+        argument: its name.
+    """
+
+    def __init__(self, message: str, argument: str) -> None:
+        super().__init__(ErrorCode.VALIDATION_ERROR, message, details={"option": argument})
+
+
 class ProviderError(AgentCoreError):
     """A model call failed, after the retries that were allowed."""
 

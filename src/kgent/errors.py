@@ -5,11 +5,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict
 
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.redaction import Redactor
 from agent_core.text import shortened
+from agent_core.types.fields import Fields
 
 MAX_MESSAGE_CHARS = 1000
 
@@ -28,7 +29,7 @@ class ErrorCategory(StrEnum):
     UNKNOWN = "unknown"
 
 
-class Record(BaseModel):
+class Record(Fields):
     """Base class of immutable records and results."""
 
     model_config = ConfigDict(frozen=True)

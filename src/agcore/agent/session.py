@@ -50,12 +50,12 @@ from agent_core.aio import finish_uncancelled
 from agent_core.aio.loops import LoopLock, running_loop
 from agent_core.api.handles import RunResult
 from agent_core.config.models import BudgetConfig
-from agent_core.config.problems import nearest
 from agent_core.extensions import ExtensionContext
 from agent_core.keywords import lists_keywords
 from agent_core.loop.options import RunOptions, hint_at_option, with_instructions
-from agent_core.text import plural
+from agent_core.text import nearest, plural
 from agent_core.types import OutputT, RunStatus, new_id
+from agent_core.types.fields import suggests_keywords
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
@@ -97,6 +97,7 @@ class _Turn:
     reply: ChatResponse | None = None
 
 
+@suggests_keywords
 class AgentSession(Generic[DepsT, OutputT]):
     """One session of one agent. Turns that are submitted concurrently run one after the other.
 

@@ -11,8 +11,6 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any, Self, cast
 
-from pydantic import ValidationError
-
 from agcore.declarations import read_as_attributes
 from agcore.llm import RunTools
 from agcore.tools.error import (
@@ -24,6 +22,7 @@ from agcore.tools.error import (
 from agcore.tools.permissions import Permission, PermissionChecker, PermissionConfig
 from agent_core.aio import is_cancelled
 from agent_core.errors import (
+    ArgumentError,
     ConfigError,
     ErrorCode,
     PermissionDeniedError,
@@ -441,9 +440,8 @@ def _engine_tool(given: object) -> Tool:
         raise ToolExecutionError(given.name, f"{what}.parameters gives no schema; {cure}")
     try:
         return given.engine_tool
-    except ValidationError as error:
-        (first, *_) = error.errors()
-        reason = f"{what}.{first['loc'][0]} does not fit: {first['msg']}"
+    except ArgumentError as error:
+        reason = f"{what}.{error.details['option']} does not fit: {error.message}"
         raise ToolExecutionError(given.name, reason) from error
     except ConfigError as error:
         raise ToolExecutionError(given.name, error.message) from error

@@ -33,7 +33,9 @@ _WORDS: Mapping[type, str] = {
 }
 
 
-def checks_arguments(*, but: Iterable[str] = ()) -> Callable[[Owner], Owner]:
+def checks_arguments(
+    *, but: Iterable[str] = (), constructor: bool = False
+) -> Callable[[Owner], Owner]:
     """Return a class decorator with which public methods check the types of their arguments.
 
     A wrong type raises `validation_error` with the name of the argument, before the method begins.
@@ -41,11 +43,13 @@ def checks_arguments(*, but: Iterable[str] = ()) -> Callable[[Owner], Owner]:
 
     Args:
         but: methods that check their arguments themselves.
+        constructor: check those of the constructor, too.
     """
 
     def decorate(owner: Owner) -> Owner:
         for name, function in list(vars(owner).items()):
-            if inspect.isfunction(function) and not name.startswith("_") and name not in but:
+            is_public = not name.startswith("_") or (constructor and name == "__init__")
+            if inspect.isfunction(function) and is_public and name not in but:
                 setattr(owner, name, _checked(function))
         return owner
 

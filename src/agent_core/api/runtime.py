@@ -42,6 +42,7 @@ from agent_core.types import (
     UserMessage,
     new_id,
 )
+from agent_core.types.fields import suggests_keywords
 from agent_core.types.lanes import ANYWHERE, PLACED, Placement
 from agent_core.types.memory_scopes import checked_scope
 
@@ -99,7 +100,8 @@ if TYPE_CHECKING:
     from agent_core.types.workers import QueuedRun, WorkerRecord
 
 
-@checks_arguments(but=("start", "run", "run_sync"))
+@suggests_keywords
+@checks_arguments(but=("start", "run", "run_sync"), constructor=True)
 class AgentRuntime:
     """A runtime for one project: sessions, tools, permissions, history.
 

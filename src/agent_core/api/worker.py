@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from agent_core.aio import stop_task
 from agent_core.aio.loops import HomeLoop
+from agent_core.api.arguments import checks_arguments
 from agent_core.config.databases import url_secrets
 from agent_core.config.load import config_secrets, missing_keys
 from agent_core.config.problems import problems_of
@@ -23,6 +24,7 @@ from agent_core.loading import installed_version
 from agent_core.redaction import Redactor
 from agent_core.runtime.options import RuntimeOptions
 from agent_core.types import build_content
+from agent_core.types.fields import suggests_keywords
 from agent_core.types.lanes import PROTOCOL
 
 if TYPE_CHECKING:
@@ -48,6 +50,8 @@ _NO_QUEUE = (
 )
 
 
+@suggests_keywords
+@checks_arguments(constructor=True)
 class Worker:
     """Executes the runs that are queued in a Postgres database, for all their projects.
 

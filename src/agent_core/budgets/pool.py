@@ -21,6 +21,7 @@ from agent_core.types import (
     new_id,
 )
 from agent_core.types.budget import SharedBudget, limits_of, shown
+from agent_core.types.fields import misfit
 
 _WALL = "wall_ms"
 
@@ -138,11 +139,7 @@ def _checked(what: str, limits: Mapping[str, Any]) -> Budget:
     try:
         return Budget.model_validate(limits, strict=True)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
-        name = ".".join(map(str, first["loc"]))
-        known = ", ".join(Budget.model_fields)
-        message = f"the limit {name} of {what}: {first['msg']}; there are {known}"
-        raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message) from None
+        raise misfit(error, Budget, what) from None
 
 
 def _listed(limits: Budget) -> str:

@@ -21,7 +21,7 @@ from agent_core.config.model_names import model_fields
 from agent_core.config.models import Config
 from agent_core.config.paths import Setup
 from agent_core.config.positions import dotted_key, find_line, find_lines, leaves
-from agent_core.config.problems import nearest, read_text
+from agent_core.config.problems import read_text
 from agent_core.config.section import Section
 from agent_core.disk.folders import make_private
 from agent_core.disk.replacing import replace_file, writing_alone
@@ -29,6 +29,7 @@ from agent_core.errors import ConfigError, ErrorCode
 from agent_core.opening import read_bytes
 from agent_core.redaction import Redactor
 from agent_core.redaction.shapes import kind_of_name
+from agent_core.text import nearest
 
 if TYPE_CHECKING:
     from tomlkit import TOMLDocument

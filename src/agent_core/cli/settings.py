@@ -16,9 +16,8 @@ from agent_core.cli.setup import (
 from agent_core.cli.terminal import Style, Terminal
 from agent_core.config.load import CONFIG_NAME, MODEL_VARIABLE
 from agent_core.config.paths import HOME_VARIABLE, Setup
-from agent_core.config.problems import nearest
 from agent_core.runtime.settings import DEFAULT, read_settings
-from agent_core.text import Clean, visible
+from agent_core.text import Clean, nearest, visible
 
 _OF_MODEL = ("model.provider", "model.name")
 _COLUMN = 38

@@ -33,12 +33,12 @@ from agent_core.config.paths import (
     tasks_folder,
 )
 from agent_core.config.positions import problem_of
-from agent_core.config.problems import Problem, nearest, problems_of, read_text, with_lines
+from agent_core.config.problems import Problem, problems_of, read_text, with_lines
 from agent_core.config.proxies import proxy_secrets
 from agent_core.config.section import Section
 from agent_core.config.services import public_service
 from agent_core.errors import ConfigError, ErrorCode
-from agent_core.text import kind_of
+from agent_core.text import kind_of, nearest
 from agent_core.types.lanes import NAME_PATTERN
 from agent_core.types.memory_scopes import MEMORY_OFF, MEMORY_SHARED, checked_scope
 

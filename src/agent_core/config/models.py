@@ -2,15 +2,16 @@
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, cast
 
 from pydantic import (
     AfterValidator,
     BeforeValidator,
     Discriminator,
     Field,
+    ModelWrapValidatorHandler,
     PrivateAttr,
     Tag,
     model_validator,
@@ -264,14 +265,26 @@ class ModelConfig(Section):
             case _:
                 return given
 
-    def __init__(self, *, api_key: Callable[[], Any] | None = None, **fields: Any) -> None:
-        if api_key is not None and not callable(api_key):
-            fields["api_key"] = api_key  # refused like every key that is not known
-            api_key = None
-        if api_key is not None and fields.get("api_key_env") is None:
+    if TYPE_CHECKING:  # `_with_key` takes `api_key`, which is no field
+
+        def __init__(self, *, api_key: Callable[[], Any] | None = None, **fields: Any) -> None: ...
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _with_key(cls, given: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
+        """Keep a callable `api_key`; any other one is refused like every key that is not known."""
+        if not isinstance(given, Mapping) or "api_key" not in given:
+            return validate(given)
+        fields = dict(cast("Mapping[str, Any]", given))
+        if (api_key := fields.pop("api_key")) is None:
+            return validate(fields)
+        if not callable(api_key):
+            return validate(given)
+        if fields.get("api_key_env") is None:
             fields["api_key_env"] = ""  # not the variable of a service either
-        super().__init__(**fields)
-        self._key_source = api_key
+        made = validate(fields)
+        made._key_source = api_key  # noqa: SLF001 - its own
+        return made
 
     @property
     def key_source(self) -> Callable[[], Any] | None:

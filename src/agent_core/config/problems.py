@@ -21,6 +21,7 @@ from agent_core.config.positions import dotted_key, find_line, find_lines
 from agent_core.config.section import Section
 from agent_core.errors import ConfigError, ErrorCode
 from agent_core.opening import open_binary
+from agent_core.text import nearest
 
 MAX_FILE_BYTES = 1_000_000
 
@@ -84,14 +85,6 @@ def with_lines(problems: Iterable[Problem], text: str | None) -> list[str]:
     lines = find_lines(text, with_headers=True) if text is not None else {}
     found = [(find_line(lines, each.key), each) for each in problems]
     return [f"line {line}: {each}" if line else str(each) for line, each in found]
-
-
-def nearest(word: str, known: Iterable[str], prefix: str = "") -> str:
-    """Return ` (did you mean …?)` with the nearest known word, or an empty string."""
-    from difflib import get_close_matches  # noqa: PLC0415 - only for names that are wrong
-
-    match = get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f" (did you mean {prefix}{match[0]}?)" if match else ""
 
 
 def read_json_file(path: Path, what: str) -> Any:

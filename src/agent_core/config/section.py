@@ -1,9 +1,11 @@
 """The base of every table in the user's files."""
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict
+
+from agent_core.types.fields import Fields
 
 
-class Section(BaseModel):
+class Section(Fields):
     """A table of the file. Unknown keys are errors; schemas are built when first used.
 
     Types are strict: `enabled = "no"` or `max_turns = true` is a mistake, not a value. Sections

@@ -5,9 +5,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 
 from msgspec import Struct
 
-from agent_core.config.problems import nearest
 from agent_core.hooks.file import PATH_ARGUMENTS, HookFile, Matcher
-from agent_core.text import shortened
+from agent_core.text import nearest, shortened
 from agent_core.tools.registry import RESERVED
 from agent_core.types import ToolDefinition
 

@@ -21,11 +21,10 @@ from pydantic import ValidationError
 from typing_extensions import TypeAliasType, TypeVar
 
 from agent_core.config.models import ModelConfig, as_model
-from agent_core.config.problems import nearest
 from agent_core.errors import AgentCoreError, ErrorCode, ToolError
 from agent_core.extensions import Extension, ExtensionContext, Extensions
 from agent_core.providers.base import ProviderAdapter
-from agent_core.text import kind_of
+from agent_core.text import kind_of, nearest
 from agent_core.tools.base import Concurrency, Tool, ToolContext
 from agent_core.tools.registry import Handler, check_own_name, tool_from
 from agent_core.tools.toolsets import AnyTool, Toolset
@@ -40,6 +39,7 @@ from agent_core.types import (
     ToolDefinition,
 )
 from agent_core.types.budget import SharedBudget
+from agent_core.types.fields import suggests_keywords
 from agent_core.types.lanes import Placement
 
 if TYPE_CHECKING:
@@ -95,6 +95,7 @@ class AnyAgent(Protocol[OutputT]):
         ...
 
 
+@suggests_keywords
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions(Generic[OutputT]):
     """Options of one run. They never permit what the configuration forbids.
@@ -363,6 +364,7 @@ _SETTINGS = ("temperature", "reasoning", "max_output_tokens")
 _NAMES = tuple(each.name for each in fields(RunOptions))
 
 
+@suggests_keywords
 @dataclass(frozen=True, slots=True)
 class Agent(Generic[OutputT]):
     """An agent: a name, instructions, a model, tools, an answer type and limits.

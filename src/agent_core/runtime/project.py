@@ -18,7 +18,7 @@ from agent_core.aio import finish_uncancelled
 from agent_core.config.load import Profile, config_secrets
 from agent_core.config.models import ModelConfig
 from agent_core.config.paths import Setup, expand_path, resolve_project, tasks_folder
-from agent_core.config.problems import nearest, unusable
+from agent_core.config.problems import unusable
 from agent_core.context.instructions import (
     InstructionCatalog,
     find_instructions,
@@ -49,6 +49,7 @@ from agent_core.process.environment import HOOK, command_environment
 from agent_core.redaction.redactor import Redactor
 from agent_core.runtime.options import RuntimeOptions
 from agent_core.runtime.toolboxes import Toolboxes, note_failure
+from agent_core.text import nearest
 from agent_core.tools.registry import RESERVED
 from agent_core.tools.sensitive import user_homes
 from agent_core.tools.toolsets import Toolset, opened

@@ -11,7 +11,6 @@ from agent_core.agents.roles import BUILT_IN_TOOLS, ROLE_TOOLS, does_work, selec
 from agent_core.agents.spawner import RunSpec
 from agent_core.artifacts.store import ArtifactStore
 from agent_core.config.paths import Setup
-from agent_core.config.problems import nearest
 from agent_core.context.instructions import InstructionCatalog, LoadedInstructions
 from agent_core.context.skills import (
     LOAD_SKILL,
@@ -31,7 +30,7 @@ from agent_core.loop.options import (
 )
 from agent_core.process import Launcher
 from agent_core.providers.estimates import estimate_tools
-from agent_core.text import shorten_name, shown_id
+from agent_core.text import nearest, shorten_name, shown_id
 from agent_core.tools.base import Tool
 from agent_core.tools.code import CODE_TOOLS, code_tools, maker_of
 from agent_core.tools.deps import check_deps

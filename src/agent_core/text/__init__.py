@@ -93,6 +93,14 @@ def fit_lines(lines: Iterable[str], room: int) -> str:
     return "\n".join(kept)
 
 
+def nearest(word: str, known: Iterable[str], prefix: str = "") -> str:
+    """Return ` (did you mean …?)` with the nearest known word, or an empty string."""
+    from difflib import get_close_matches  # noqa: PLC0415 - only for names that are wrong
+
+    match = get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f" (did you mean {prefix}{match[0]}?)" if match else ""
+
+
 def plural(count: int, one: str, many: str = "") -> str:
     """Return a number with its noun: `1 file`, `1,000 files`."""
     return f"{count:,} {noun(count, one, many)}"

@@ -10,10 +10,12 @@ from typing import Any
 
 from agent_core.aio import finish_uncancelled
 from agent_core.aio.loops import HomeLoop
-from agent_core.errors import AgentCoreError, ErrorCode, ToolError
+from agent_core.errors import AgentCoreError, ArgumentError, ErrorCode, ToolError
+from agent_core.text import kind_of
 from agent_core.tools.base import Tool
 from agent_core.tools.registry import Handler, check_own_name
 from agent_core.types import ToolDefinition
+from agent_core.types.fields import suggests_keywords
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +28,7 @@ ToolFilter = Collection[str] | Callable[[ToolDefinition], bool]
 """The names of the tools to keep, or a function that decides for each one."""
 
 
+@suggests_keywords
 class Toolset:
     """A named group of tools.
 
@@ -48,6 +51,8 @@ class Toolset:
         prefix: str = "",
         filter: ToolFilter | None = None,  # noqa: A002 - the usual name
     ) -> None:
+        if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] - a program's
+            raise ArgumentError(f"the name of a toolset is a text, not {kind_of(name)}", "name")
         self.name = name
         self.tools = list(tools)
         self.prefix = prefix

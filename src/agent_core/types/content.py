@@ -23,6 +23,7 @@ from pydantic import (
 
 from agent_core.errors import AgentCoreError, ErrorCode, ProviderError
 from agent_core.text.content import without_content
+from agent_core.types.fields import Fields
 
 _new = object.__new__
 _slots = vars(BaseModel)  # their own setters: half the cost of `object.__setattr__`
@@ -36,7 +37,7 @@ _ALL_SET: dict[type, set[str]] = {}
 """The fields of types whose objects are made with all of them; copies get their own sets."""
 
 
-class Frozen(BaseModel):
+class Frozen(Fields):
     """Base of every public type: unknown fields are refused, values do not change.
 
     Validators are built when a type is first used: most programs use few of them.

@@ -10,9 +10,8 @@ from typing import Any, cast
 from pydantic import ValidationError
 
 from agent_core.config.positions import dotted_key
-from agent_core.config.problems import nearest
 from agent_core.errors import ErrorCode
-from agent_core.text import shortened
+from agent_core.text import nearest, shortened
 from kgent.config.models import (
     KgentConfig,
     ParameterSpec,

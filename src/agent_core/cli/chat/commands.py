@@ -24,12 +24,11 @@ from agent_core.cli.render import CallLayout
 from agent_core.cli.sheet import status_of, title_of
 from agent_core.cli.terminal import Style
 from agent_core.config.load import resolve_model
-from agent_core.config.problems import nearest
 from agent_core.errors import AgentCoreError, ErrorCode, describe_error
 from agent_core.history.figures import format_age
 from agent_core.history.reading import output_text
 from agent_core.history.words import denial
-from agent_core.text import visible
+from agent_core.text import nearest, visible
 from agent_core.types import PermissionMode, SessionSummary
 
 _MODES: Mapping[PermissionMode, str] = {

@@ -5,8 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from agent_core.cli.chat.conversation import Chat
 from agent_core.cli.layout import cells
 from agent_core.cli.terminal import Style
-from agent_core.config.problems import nearest
-from agent_core.text import visible
+from agent_core.text import nearest, visible
 
 KEYS = "keys"
 """The word that asks for the keys."""

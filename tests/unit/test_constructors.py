@@ -1,0 +1,139 @@
+"""A constructor that is given something wrong says which argument it was, and what was meant."""
+
+import importlib
+import inspect
+import pickle
+import sys
+from collections.abc import Callable
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+import agcore
+from agcore.llm import CycleConfig, ModelSettings
+from agent_core import (
+    Agent,
+    AgentCoreError,
+    AgentRuntime,
+    Budget,
+    BudgetPool,
+    ErrorCode,
+    McpStdio,
+    ModelConfig,
+    PermissionDecision,
+    RunOptions,
+    TextBlock,
+    ToolResult,
+    Toolset,
+    UserMessage,
+    Worker,
+)
+from agent_core.testing import Calls, Says
+from kgent import RunOptions as KgentOptions
+from tables import together
+
+UNKNOWN: dict[str, tuple[Callable[[], object], str, str]] = {
+    "a budget": (lambda: Budget(dollars=1), "dollars", "usd"),  # type: ignore[call-arg]
+    "a budget, nearly": (lambda: Budget(total_token=1), "total_token", "mean total_tokens?"),  # type: ignore[call-arg]
+    "a pool": (lambda: BudgetPool(request=1), "request", "mean requests?"),  # type: ignore[call-arg]
+    "options": (lambda: RunOptions(max_turn=1), "max_turn", "mean max_turns?"),  # type: ignore[call-arg]
+    "an agent": (lambda: Agent("x", tool=[]), "tool", "mean tools?"),  # type: ignore[call-arg]
+    "a runtime": (lambda: AgentRuntime(modl="x:y"), "modl", "mean model?"),  # type: ignore[call-arg]
+    "a worker": (lambda: Worker(queue=["x"]), "queue", "mean queues?"),  # type: ignore[call-arg]
+    "a model": (lambda: ModelConfig(provider="openai", nme="x"), "nme", "mean name?"),
+    "a text": (lambda: TextBlock(txt="x"), "txt", "mean text?"),  # type: ignore[call-arg]
+    "a result": (lambda: ToolResult(contents=[]), "contents", "mean content?"),  # type: ignore[call-arg]
+    "a toolset": (lambda: Toolset("x", tool=[]), "tool", "mean tools?"),  # type: ignore[call-arg]
+    "a server": (lambda: McpStdio("x", "y", arg=["z"]), "arg", "mean args?"),  # type: ignore[call-arg]
+    "a script": (lambda: Says(txt="x"), "txt", "mean text?"),  # type: ignore[call-arg]
+    "settings": (lambda: ModelSettings(temprature=1), "temprature", "mean temperature?"),  # type: ignore[call-arg]
+    "a cycle": (lambda: CycleConfig(max_tool_turn=1), "max_tool_turn", "mean max_tool_turns?"),  # type: ignore[call-arg]
+    "an agcore agent": (lambda: agcore.Agent("x", tool=[]), "tool", "mean tools?"),  # type: ignore[call-overload]
+    "kgent's options": (lambda: KgentOptions(max_step=1), "max_step", "mean max_steps?"),  # type: ignore[call-arg]
+}
+
+
+@together("name", UNKNOWN)
+def test_an_unknown_argument_is_named_with_what_was_meant(name: str) -> None:
+    make, wrong, meant = UNKNOWN[name]
+    with pytest.raises((TypeError, AgentCoreError)) as caught:
+        make()
+    said = str(caught.value)
+    assert wrong in said
+    assert meant in said
+    assert "\n" not in said
+
+
+WRONG: dict[str, tuple[Callable[[], object], str]] = {
+    "a budget": (lambda: Budget(usd="much"), "usd"),  # type: ignore[arg-type]
+    "a pool": (lambda: BudgetPool(usd="1"), "usd"),  # type: ignore[arg-type]
+    "a message": (lambda: UserMessage(content=3), "content"),  # type: ignore[arg-type]
+    "a message without content": (lambda: UserMessage(), "content"),  # type: ignore[call-arg]
+    "a block": (lambda: UserMessage(content=[{"type": "text"}]), "content"),  # type: ignore[list-item]
+    "a decision": (lambda: PermissionDecision(decision="no"), "decision"),  # type: ignore[arg-type]
+    "a model": (lambda: ModelConfig(provider="openai", name=3), "name"),
+    "a script": (lambda: Calls(calls="x"), "calls"),  # type: ignore[arg-type]
+    "a toolset": (lambda: Toolset(3), "name"),  # type: ignore[arg-type]
+    "a server": (lambda: McpStdio(3, "x"), "name"),  # type: ignore[arg-type]
+    "a program": (lambda: McpStdio("x", 3), "command"),  # type: ignore[arg-type]
+    "an agent": (lambda: Agent("x", tools=3), "tools"),  # type: ignore[arg-type]
+    "a runtime": (lambda: AgentRuntime(persist="no"), "persist"),  # type: ignore[arg-type]
+    "a folder": (lambda: AgentRuntime(3), "project_dir"),  # type: ignore[arg-type]
+    "a worker": (lambda: Worker(concurrency="many"), "concurrency"),  # type: ignore[arg-type]
+    "settings": (lambda: ModelSettings(temperature="hot"), "temperature"),  # type: ignore[arg-type]
+    "a cycle": (lambda: CycleConfig(seed=True, temperature=[]), "temperature"),  # type: ignore[arg-type]
+}
+
+
+@together("name", WRONG)
+def test_an_argument_of_a_wrong_type_is_a_validation_error_that_names_it(name: str) -> None:
+    make, wrong = WRONG[name]
+    with pytest.raises(AgentCoreError) as caught:
+        make()
+    assert caught.value.code is ErrorCode.VALIDATION_ERROR
+    assert wrong in caught.value.message
+    assert "\n" not in caught.value.message
+    assert "pydantic" not in caught.value.message
+    again = pickle.loads(pickle.dumps(caught.value))  # noqa: S301 - our own
+    assert (str(again), again.code) == (str(caught.value), caught.value.code)
+
+
+def test_fields_are_given_by_name() -> None:
+    with pytest.raises(TypeError, match=r"PermissionDecision.*decision, reason"):
+        PermissionDecision("deny")  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("module", ["agent_core", "agcore", "agcore.llm", "kgent"])
+def test_no_public_class_shows_pydantics_own_error(module: str) -> None:
+    raw: list[str] = []
+    names: list[str] = importlib.import_module(module).__all__
+    for name in names:
+        kind = getattr(sys.modules[module], name)
+        if inspect.isclass(kind) and issubclass(kind, BaseModel):
+            try:
+                kind(no_such_field=1)
+            except ValidationError:
+                raw.append(name)
+            except (AgentCoreError, TypeError):
+                pass
+    assert raw == []
+
+
+def test_data_that_does_not_fit_is_still_pydantics_own_error() -> None:
+    with pytest.raises(ValidationError):
+        Budget.model_validate({"dollars": 1})
+
+
+def test_a_model_that_holds_another_one_names_the_place() -> None:
+    class Order(BaseModel):
+        limit: Budget
+
+    assert Order(limit=Budget(usd=1)).limit == Budget(usd=1)
+    with pytest.raises(ValidationError):
+        Order.model_validate({"limit": {"dollars": 1}})
+
+
+def test_the_constructors_keep_their_signatures() -> None:
+    assert "max_turns" in inspect.signature(RunOptions).parameters
+    assert "usd" in inspect.signature(Budget).parameters
+    assert next(iter(inspect.signature(AgentRuntime).parameters)) == "project_dir"

@@ -6,6 +6,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+import pytest_asyncio
 from playwright.async_api import Browser, Page, async_playwright
 
 from browser import CHROMIUM
@@ -87,6 +88,13 @@ async def chromium() -> AsyncGenerator[Browser]:
             yield browser
         finally:
             await browser.close()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", name="browser")
+async def shared_browser() -> AsyncGenerator[Browser]:
+    """A browser for all tests of a file, in one event loop: each opens its own windows."""
+    async with chromium() as browser:
+        yield browser
 
 
 @asynccontextmanager

@@ -22,10 +22,11 @@ from model_server import ModelServer
 from own_consoles import serving
 from page_pictures import PICTURES, check, settle, taken, unlike
 from runtimes import CONFIG, ask, runtime
-from windows_of_pages import chromium, needs_chromium
+from windows_of_pages import needs_chromium, shared_browser
 from worker_processes import URL_VARIABLE, workers, write_config
 
 pytestmark = [needs_chromium, pytest.mark.timeout(300)]
+browser = shared_browser
 
 MOST_BYTES = 350_000
 WIDTHS = (360, 800, 1440)
@@ -181,12 +182,12 @@ async def compare(
 
 
 @EVERY_SHAPE
+@pytest.mark.asyncio(loop_scope="module")
 async def test_pages_look_as_approved(
-    home: Home, project: Path, tmp_path: Path, shapes: Any
+    home: Home, project: Path, browser: Browser, tmp_path: Path, shapes: Any
 ) -> None:
     async with (
         shop(home, project) as (made, address),
-        chromium() as browser,
         page_of(browser) as page,
     ):
         for name, path in (await addresses(made)).items():
@@ -200,6 +201,7 @@ async def test_pages_look_as_approved(
 
 
 @EVERY_SHAPE
+@pytest.mark.asyncio(loop_scope="module")
 async def test_the_workers_look_as_approved(
     home: Home,
     project: Path,
@@ -207,6 +209,7 @@ async def test_the_workers_look_as_approved(
     database_url: str,
     monkeypatch: pytest.MonkeyPatch,
     shapes: Any,
+    browser: Browser,
 ) -> None:
     monkeypatch.setenv(URL_VARIABLE, database_url)
     async with ModelServer([]) as model:
@@ -217,7 +220,6 @@ async def test_the_workers_look_as_approved(
             async with (
                 made,
                 console(made) as address,
-                chromium() as browser,
                 page_of(browser) as page,
             ):
                 await made.start("wait", "sess_18aa")  # no worker takes it
@@ -256,10 +258,12 @@ CHANGES: Mapping[tuple[str, int, str], Mapping[str, str]] = {
     ],
     ids=["sample", "others"],
 )
-async def test_what_a_picture_does_not_miss(home: Home, project: Path, shapes: Any) -> None:
+@pytest.mark.asyncio(loop_scope="module")
+async def test_what_a_picture_does_not_miss(
+    home: Home, project: Path, browser: Browser, shapes: Any
+) -> None:
     async with (
         shop(home, project) as (made, address),
-        chromium() as browser,
         page_of(browser) as page,
     ):
         paths = await addresses(made)

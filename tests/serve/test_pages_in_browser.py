@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import pytest
 from axe_playwright_python.async_playwright import Axe  # pyright: ignore[reportMissingTypeStubs]
-from playwright.async_api import Route
+from playwright.async_api import Browser, Route
 
 from agent_core import AgentRuntime
 from agent_core.providers.scripted import Calls, Fails, Hangs, ScriptedCall, ScriptedProvider, calls
@@ -25,9 +25,14 @@ from model_server import ModelServer
 from own_consoles import serving
 from runtimes import CONFIG, Asked, ask, runtime
 from session_stories import a_story
-from windows_of_pages import Window, chromium, needs_chromium, window
+from windows_of_pages import Window, needs_chromium, shared_browser, window
 
-pytestmark = [needs_chromium, pytest.mark.timeout(180)]
+pytestmark = [
+    needs_chromium,
+    pytest.mark.timeout(180),
+    pytest.mark.asyncio(loop_scope="module"),
+]
+browser = shared_browser
 
 AT_REST = "sandbox"
 """Is below the line of a chat that waits for a message."""
@@ -39,7 +44,7 @@ ASKS = (
 
 
 async def test_two_browsers_and_another_process_follow_one_session(
-    home: Home, project: Path
+    home: Home, project: Path, browser: Browser
 ) -> None:
     gate = asyncio.Event()
 
@@ -56,7 +61,6 @@ async def test_two_browsers_and_another_process_follow_one_session(
         made,
         other,
         console(made) as address,
-        chromium() as browser,
         window(browser, address) as one,
         window(browser, address) as two,
     ):
@@ -113,12 +117,13 @@ async def test_two_browsers_and_another_process_follow_one_session(
         two.check()
 
 
-async def test_a_page_is_live_although_a_script_arrives_late(home: Home, project: Path) -> None:
+async def test_a_page_is_live_although_a_script_arrives_late(
+    home: Home, project: Path, browser: Browser
+) -> None:
     made = runtime(home, project, ["First.", "Second."], config=ASKS)
     async with (
         made,
         console(made) as address,
-        chromium() as browser,
         window(browser, address) as one,
     ):
         await ask(made)
@@ -135,7 +140,7 @@ async def test_a_page_is_live_although_a_script_arrives_late(home: Home, project
 
 
 async def test_a_reason_denies_and_the_page_shows_what_its_session_does(
-    home: Home, project: Path
+    home: Home, project: Path, browser: Browser
 ) -> None:
     gate = asyncio.Event()
 
@@ -145,7 +150,7 @@ async def test_a_reason_denies_and_the_page_shows_what_its_session_does(
 
     writes = calls("code.write_file", path="a.txt", content="one\n")
     made = runtime(home, project, ["line\n\n" * 200, writes, waits], config=ASKS)
-    async with made, console(made) as address, chromium() as browser:
+    async with made, console(made) as address:
         await ask(made)
         async with window(browser, address) as one, window(browser, address) as two:
             await two.open("/sessions/s1")
@@ -180,14 +185,15 @@ async def test_a_reason_denies_and_the_page_shows_what_its_session_does(
             two.check()
 
 
-async def test_the_output_of_a_command_is_followed(home: Home, project: Path) -> None:
+async def test_the_output_of_a_command_is_followed(
+    home: Home, project: Path, browser: Browser
+) -> None:
     waits = "echo begins; while [ ! -e go ]; do sleep 0.05; done; echo ends"
     script: list[Any] = [calls("code.run_command", argv=["sh", "-c", waits]), "It has run."]
     made = runtime(home, project, script, config=ASKS)
     async with (
         made,
         console(made) as address,
-        chromium() as browser,
         window(browser, address) as one,
     ):
         await one.open("/")
@@ -200,14 +206,15 @@ async def test_the_output_of_a_command_is_followed(home: Home, project: Path) ->
 
 
 @pytest.mark.sweep
-async def test_two_browsers_and_a_terminal_at_one_session(home: Home, project: Path) -> None:
+async def test_two_browsers_and_a_terminal_at_one_session(
+    home: Home, project: Path, browser: Browser
+) -> None:
     writes = calls("code.write_file", path="a.txt", content="one\n")
     script = [writes, "It is written.", "To the terminal.", "To a browser.", "To both."]
     async with ModelServer(script) as model:
         configure(home, model.base_url("openai"))
         with serving(home, project) as own:
             async with (
-                chromium() as browser,
                 window(browser, own.address) as one,
                 one_more(one) as two,
             ):
@@ -279,7 +286,7 @@ async def terminal(
 
 
 async def test_messages_that_wait_are_shown_once_their_turn_comes(
-    home: Home, project: Path
+    home: Home, project: Path, browser: Browser
 ) -> None:
     gate = asyncio.Event()
 
@@ -291,7 +298,6 @@ async def test_messages_that_wait_are_shown_once_their_turn_comes(
     async with (
         made,
         console(made) as address,
-        chromium() as browser,
         window(browser, address) as one,
     ):
         await one.open("/")
@@ -309,7 +315,7 @@ async def test_messages_that_wait_are_shown_once_their_turn_comes(
         one.check()
 
 
-async def test_children_and_tasks_are_followed(home: Home, project: Path) -> None:
+async def test_children_and_tasks_are_followed(home: Home, project: Path, browser: Browser) -> None:
     gate = asyncio.Event()
     graph: dict[str, Any] = {
         "task_id": "build",
@@ -334,7 +340,6 @@ async def test_children_and_tasks_are_followed(home: Home, project: Path) -> Non
     async with (
         made,
         console(made) as address,
-        chromium() as browser,
         window(browser, address) as one,
     ):
         await one.open("/")
@@ -366,7 +371,9 @@ HOSTILE = (
 )
 
 
-async def test_what_models_and_tools_write_is_only_text(home: Home, project: Path) -> None:
+async def test_what_models_and_tools_write_is_only_text(
+    home: Home, project: Path, browser: Browser
+) -> None:
     name = HOSTILE.replace("/", "_")[:120]
     (project / "note.txt").write_text(HOSTILE)
     script: list[Any] = [
@@ -385,7 +392,6 @@ async def test_what_models_and_tools_write_is_only_text(home: Home, project: Pat
     async with (
         made,
         console(made) as address,
-        chromium() as browser,
         window(browser, address) as one,
     ):
         await one.open("/")
@@ -407,7 +413,9 @@ async def test_what_models_and_tools_write_is_only_text(home: Home, project: Pat
         one.check()
 
 
-async def test_what_is_named_by_others_is_only_text(home: Home, project: Path) -> None:
+async def test_what_is_named_by_others_is_only_text(
+    home: Home, project: Path, browser: Browser
+) -> None:
     gate = asyncio.Event()
     name = HOSTILE.replace("/", "_")[:120]
 
@@ -436,7 +444,6 @@ async def test_what_is_named_by_others_is_only_text(home: Home, project: Path) -
     async with (
         made,
         console(made) as address,
-        chromium() as browser,
         window(browser, address) as one,
     ):
         runs = [(await ask(made, HOSTILE)).run_id for _ in range(2)]
@@ -531,12 +538,14 @@ OVERLAPS = """() => {
 
 
 @pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.sweep)])
-async def test_every_page_is_accessible_and_fits(home: Home, project: Path, scheme: Any) -> None:
+async def test_every_page_is_accessible_and_fits(
+    home: Home, project: Path, browser: Browser, scheme: Any
+) -> None:
     await a_story(home, project)
     axe: Any = Axe()
     writes = calls("code.write_file", path="a.txt", content="one\n")
     made = runtime(home, project, [writes, "Done."], config=ASKS)
-    async with made, console(made) as address, chromium() as browser:
+    async with made, console(made) as address:
         assert await (await made.start("write", "s1")).wait() is RunStatus.WAITING
         language = {"light": "en-US", "dark": "zh-CN"}[scheme]
         async with window(browser, address, color_scheme=scheme, locale=language) as one:
@@ -559,13 +568,12 @@ async def test_every_page_is_accessible_and_fits(home: Home, project: Path, sche
             one.check()
 
 
-async def test_pages_are_used_with_keys_alone(home: Home, project: Path) -> None:
+async def test_pages_are_used_with_keys_alone(home: Home, project: Path, browser: Browser) -> None:
     await a_story(home, project)
     made = runtime(home, project, ["Hello."])
     async with (
         made,
         console(made) as address,
-        chromium() as browser,
         window(browser, address) as one,
     ):
         await one.open("/")
@@ -590,9 +598,9 @@ async def test_pages_are_used_with_keys_alone(home: Home, project: Path) -> None
         one.check()
 
 
-async def test_times_are_those_of_the_reader(home: Home, project: Path) -> None:
+async def test_times_are_those_of_the_reader(home: Home, project: Path, browser: Browser) -> None:
     made = runtime(home, project, ["Hello.", "Hello."])
-    async with made, console(made) as address, chromium() as browser:
+    async with made, console(made) as address:
         await ask(made)
         async with window(browser, address, timezone_id="Asia/Tokyo", locale="zh-CN") as one:
             await one.open("/sessions/s1")
@@ -610,14 +618,16 @@ async def test_times_are_those_of_the_reader(home: Home, project: Path) -> None:
                 await one.page.get_by_role("link", name="Reload this page").click()
 
 
-async def test_a_page_goes_on_after_the_server_was_killed(home: Home, project: Path) -> None:
+async def test_a_page_goes_on_after_the_server_was_killed(
+    home: Home, project: Path, browser: Browser
+) -> None:
     async with ModelServer(
         [calls("code.write_file", path="a.txt", content="one\n"), "It is written.", "And more."]
     ) as model:
         configure(home, model.base_url("openai"))
         with serving(home, project) as own:
             port, address = own.port, own.address
-            async with chromium() as browser, window(browser, address) as one:
+            async with window(browser, address) as one:
                 await one.page.goto(own.link)
                 await one.page.get_by_role("button").click()
                 await one.open("/")

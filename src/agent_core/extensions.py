@@ -44,6 +44,7 @@ from agent_core.text import kind_of
 from agent_core.tools.base import ToolOutput, ToolReturn
 from agent_core.types import (
     Access,
+    Draft,
     ModelEvent,
     ModelRequest,
     RunIdentity,
@@ -311,11 +312,11 @@ class Extensions:
             with self._failures_of(each):
                 await each.run_started(self.context)
 
-    async def on_message(self, message: str) -> None:
+    async def on_message(self, message: Draft) -> None:
         """Show the user's message."""
         for each in self._at["on_message"]:
             with self._failures_of(each):
-                await each.on_message(self.context, message)
+                await each.on_message(self.context, message.text)
 
     def around(self, provider: ProviderAdapter) -> ProviderAdapter:
         """Return the adapter with the extensions that wrap model calls around it.

@@ -24,7 +24,6 @@ from agent_core.agents.spawner import (
 from agent_core.agents.worker_assignments import ListWorkers, WaitWorkers, WorkerAssignment
 from agent_core.agents.workers import PoolWorker
 from agent_core.aio import end_uncancelled, finish_uncancelled
-from agent_core.context.composer import TaskBoardSource
 from agent_core.errors import AgentCoreError, ErrorCode, ToolError
 from agent_core.events import Journal
 from agent_core.extensions import Extension, ExtensionContext, Place, RunTool
@@ -131,6 +130,7 @@ class OrchestratorSpawner(ChildSpawner):
         super().__init__(deps, parent, build_context, options)
         config = deps.setup.config.context
         self._board = board
+        self.board = partial(self._board_text, parent.run.agent_id, None)
         self._limits = BoardLimits(
             changes=config.task_recent_changes_limit,
             minutes=config.task_recent_changes_window_minutes,
@@ -156,11 +156,6 @@ class OrchestratorSpawner(ChildSpawner):
                 find_artifacts=self._find_artifacts,
             ),
         ]
-
-    @property
-    def board(self) -> TaskBoardSource | None:
-        """Return the task board in the form shown to the model."""
-        return partial(self._board_text, self._parent.run.agent_id, None)
 
     async def list_workers(self, asked: ListWorkers, _: ToolContext) -> ToolReturn:
         """Return the configured workers and their current work.

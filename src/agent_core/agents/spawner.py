@@ -217,6 +217,8 @@ class ChildSpawner:
         self._agents = {agent.name: agent for agent in agents} if agents else {}
         self._depth = depth
         self._is_limited = deps.are_sessions_limited or options.budget is not None
+        self.free = frozenset({CREATE_SUB_AGENT}) if self._agents else frozenset[str]()
+        self.board: TaskBoardSource | None = None
 
     @property
     def tools(self) -> list[Tool]:
@@ -251,16 +253,6 @@ class ChildSpawner:
             else:
                 tools.append(build_agent_tool(name, ListDefinitions, self.list_definitions, reads))
         return tools
-
-    @property
-    def free(self) -> frozenset[str]:
-        """Return the tools that a run has because it has agents, whatever its `tools` name."""
-        return frozenset({CREATE_SUB_AGENT}) if self._agents else frozenset()
-
-    @property
-    def board(self) -> TaskBoardSource | None:
-        """Return the task board in the form shown to the model; only orchestrators have one."""
-        return None
 
     async def create(self, assignment: "SubAssignment", context: ToolContext) -> ToolReturn:
         """Run a sub agent: its conversation begins with its task."""

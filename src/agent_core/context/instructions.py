@@ -119,6 +119,8 @@ class InstructionCatalog(Struct, frozen=True):
 
         Files whose shown path is in `without` are not listed.
         """
+        if not self.files:
+            return ""
         lines = [file.line for file in self.files if file.shown not in without]
         if self.truncated:
             lines.append(f"- (truncated: there are more than {len(self.files)} files)")

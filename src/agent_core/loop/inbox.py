@@ -116,7 +116,7 @@ class Inbox(Struct, eq=False, kw_only=True):
     ) -> bool:
         draft, message_id = _draft_of(message), message.message_id
         try:
-            await extensions.on_message(draft.text)
+            await extensions.on_message(draft)
         except AgentCoreError as error:
             if error.code not in REFUSALS:
                 raise

@@ -188,7 +188,7 @@ async def begin(ctx: RunContext, prompt: Draft, stats: RunStats) -> RunContext:
         ctx = await ctx.toolbox.handover.restore(ctx)
     await ctx.extensions.run_started()
     if left_off is None:
-        await ctx.extensions.on_message(prompt.text)
+        await ctx.extensions.on_message(prompt)
         ctx.journal.add(prompt, EventType.MESSAGE_CREATED)
     else:
         stats.restore(left_off)

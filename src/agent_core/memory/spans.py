@@ -1,6 +1,6 @@
 """Parts of a conversation that were not scanned yet, and reasons to scan them."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from enum import StrEnum
 from typing import cast
 
@@ -104,8 +104,7 @@ class MessageSpan(Struct, frozen=True):
 
     def is_users(self, message: Node) -> bool:
         """Return whether a message of the span has words of the user to a root agent."""
-        is_to_root = message.role is Role.USER and message.agent_id in self.roots
-        return is_to_root and not message.flags.synthetic and bool(_words(message))
+        return bool(_users_words(message, self.roots))
 
     @property
     def end(self) -> int:
@@ -178,6 +177,12 @@ def _is_message(node: Node) -> bool:
     return is_said and bool(node.text.strip())
 
 
+def _users_words(message: Node, roots: Collection[str]) -> str:
+    """Return what the user wrote to a root agent in a message; empty if that is nothing."""
+    is_to_root = message.role is Role.USER and message.agent_id in roots
+    return message.words.strip() if is_to_root and not message.flags.synthetic else ""
+
+
 def _words(node: Node, limit: int = _MESSAGE_CHARS) -> str:
     """Return the text of a message without marked content, cut in the middle to `limit`."""
     text = node.words.strip()
@@ -205,29 +210,23 @@ class Backlog(Struct, frozen=True):
     @classmethod
     def of(cls, spans: Sequence[MessageSpan]) -> "Backlog":
         """Return the backlog of these spans."""
+        backlog = cls()
+        for span in spans:
+            backlog = backlog.plus(span.nodes, span.roots)
+        return backlog
+
+    def plus(self, nodes: Iterable[Node], roots: Collection[str]) -> "Backlog":
+        """Return the backlog with these nodes, too; `roots` are the session's root agents."""
         # The words of ten languages: for runs with a memory.
         from agent_core.memory.wishes import is_explicit_request  # noqa: PLC0415
 
-        messages = tokens = 0
-        has_request = False
-        for span in spans:
-            for node in filter(_is_message, span.nodes):
-                tokens += node.token_count
-                if span.is_users(node):
-                    messages += 1
-                    has_request |= is_explicit_request(node.words)
-        return cls(messages, tokens, has_request)
-
-    def plus(self, nodes: Sequence[Node]) -> "Backlog":
-        """Return the backlog with the nodes that a run of a root agent has added."""
-        if not nodes:
-            return self
-        more = Backlog.of([MessageSpan(nodes, (), [nodes[0].agent_id])])
-        return Backlog(
-            self.messages + more.messages,
-            self.tokens + more.tokens,
-            self.has_request or more.has_request,
-        )
+        messages, tokens, has_request = self.messages, self.tokens, self.has_request
+        for node in filter(_is_message, nodes):
+            tokens += node.token_count
+            if words := _users_words(node, roots):
+                messages += 1
+                has_request = has_request or is_explicit_request(words)
+        return Backlog(messages, tokens, has_request)
 
     def reason(self, config: MemoryConfig) -> ExtractionReason | None:
         """Return the reason to scan the session now, or None."""

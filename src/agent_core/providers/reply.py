@@ -387,6 +387,8 @@ class ReplyAccumulator:
             for block in content
             if isinstance(block, ToolCallBlock)
         ]
+        if usage.raw_usage:
+            usage = usage.model_copy(update={"raw_usage": jsontext.clean(usage.raw_usage)})
         metadata: JsonObject = {"stop_reason_missing": True} if stop is None else {}
         if words:
             metadata[STOP_WORDS] = bounded_line(words)
@@ -396,7 +398,7 @@ class ReplyAccumulator:
             type="model_completed",
             content=content,
             tool_calls=calls,
-            usage=usage.model_copy(update={"raw_usage": jsontext.clean(usage.raw_usage)}),
+            usage=usage,
             stop_reason=stop,
             raw_stop_reason=None if raw_stop is None else bounded_line(raw_stop),
             metadata=metadata,

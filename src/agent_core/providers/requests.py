@@ -406,13 +406,10 @@ class IdentityCache(Generic[K, V]):
 
     def get(self, obj: K, make: Callable[[K], V]) -> V:
         """Return the value of `make(obj)`, made only once."""
-        key = id(obj)
-        found = self._made.get(key)
-        if found is not None and found[0]() is obj:
-            return found[1]
-        value = make(obj)
-        self._made[key] = (KeyedRef(obj, self._forget, key), value)
-        return value
+        found = self._made.get(id(obj))
+        if found is None or found[0]() is not obj:
+            found = self._keep(obj, make(obj))
+        return found[1]
 
     def get_all(self, objs: Iterable[K], make: Callable[[K], V]) -> list[V]:
         """Call `get` for each; a list that extends the last one costs only its new part."""
@@ -423,12 +420,20 @@ class IdentityCache(Generic[K, V]):
         if known < len(objs):
             values = values.copy()
             for obj in objs[known:]:
-                values.append(self.get(obj, make))
+                found = self._made.get(id(obj))
+                if found is None or found[0]() is not obj:
+                    found = self._keep(obj, make(obj))
+                values.append(found[1])
             self._last = objs, values
         return values.copy()
 
     def __len__(self) -> int:
         return len(self._made)
+
+    def _keep(self, obj: K, value: V) -> tuple[KeyedRef[int, K], V]:
+        key = id(obj)
+        made = self._made[key] = KeyedRef(obj, self._forget, key), value
+        return made
 
     def _forget(self, dead: KeyedRef[int, K]) -> None:
         found = self._made.get(dead.key)

@@ -274,16 +274,19 @@ class LiveText:
     """
 
     def __init__(self, values: SecretValues) -> None:
-        self._secrets = LiveSecrets(values)
+        self._values = values
+        self._held = ""
         self._shapes = ShapeFilter()
 
     def feed(self, text: str) -> str:
         """Take the next piece and return what can be shown now; may be empty."""
-        return self._shapes.feed(self._secrets.feed(text))
+        settled, self._held = self._values.settle(self._held + text)
+        return self._shapes.feed(settled)
 
     def finish(self) -> str:
         """Return the text held back, and start again with an empty text."""
-        shown = self._shapes.feed(self._secrets.finish(), final=True)
+        rest, self._held = self._values.replace(self._held), ""
+        shown = self._shapes.feed(rest, final=True)
         self._shapes = ShapeFilter()
         return shown
 
@@ -465,6 +468,8 @@ class JournalRedactor:
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
+        self.stream = redactor.stream
+        """Returns a redactor for the deltas of one text."""
 
     def payload(self, value: Any) -> Any:
         """Return the data of an event without secrets; the same object if it has none."""
@@ -499,10 +504,6 @@ class JournalRedactor:
             return {}
         plain: dict[str, Any] = _encodable(dict(metadata))
         return self._redactor.payload_secrets_only(plain) if self._redactor.has_secrets else plain
-
-    def stream(self) -> LiveText:
-        """Return a redactor for the deltas of one text."""
-        return self._redactor.stream()
 
     def _clean(self, block: ContentBlock) -> ContentBlock:
         before = block.model_dump()

@@ -105,11 +105,12 @@ class RunExecutor:
                     if scope != (options.memory or MEMORY_SHARED):
                         options = replace(options, memory=scope)
                     asked_for = options
-                    if self._project.mcp is not None:
-                        run.inbox.read_mentions = partial(self._read_mentions, run.journal)
-                    prompt, guards = run.prompt, None
+                    prompt, guards, history = run.prompt, None, run.history
                     if options.guards:
                         prompt, guards = await opened.enter_async_context(_guarded(run, options))
+                    if self._project.mcp is not None:
+                        run.inbox.read_mentions = partial(self._read_mentions, run.journal)
+                        history = self._project.with_mentions(history, prompt)
                     options = self._project.with_contributions(options, run.identity)
                     options = await self._project.with_toolsets(options, run.journal, opened)
                     if self._contexts.records_files:
@@ -119,7 +120,7 @@ class RunExecutor:
                     spec = RunSpec(
                         run=run.identity,
                         journal=run.journal,
-                        history=self._project.with_mentions(run.history, prompt),
+                        history=history,
                         options=options,
                         guards=guards,
                         trace=run.trace,

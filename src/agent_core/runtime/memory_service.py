@@ -226,7 +226,7 @@ class MemoryService:
         mine = _nodes_of(run, path)
         if backlog is None and len(mine) == len(path):
             backlog = Backlog()  # the session's first run: there is nothing else to look at
-        backlog = backlog.plus(mine) if backlog else None
+        backlog = backlog.plus(mine, [run.agent_id]) if backlog else None
         if backlog is not None and not backlog.has_request:
             is_wanted = backlog.reason(self._config) or self._pauses.has_failed(session_id)
             if not (is_wanted and self._pauses.is_over(session_id)):
@@ -245,7 +245,7 @@ class MemoryService:
         """
         session_id = run.session_id
         if self._config.enabled and has_memory:
-            asked = Backlog().plus(_nodes_of(run, path))
+            asked = Backlog().plus(_nodes_of(run, path), [run.agent_id])
             if asked.has_request:
                 self._keep(session_id, asked)
                 self._unfinished.add(session_id)

@@ -65,15 +65,12 @@ class Scheduler:
     @contextmanager
     def opening(self, session_id: str) -> Generator[None]:
         """Keep the session busy for a run that is being opened."""
-        self._occupy(session_id)
+        self._busy[session_id] += 1
+        self._idle.clear()
         try:
             yield
         finally:
             self._vacate(session_id)
-
-    def _occupy(self, session_id: str) -> None:
-        self._busy[session_id] += 1
-        self._idle.clear()
 
     def _vacate(self, session_id: str) -> None:
         self._busy[session_id] -= 1
@@ -134,7 +131,8 @@ class Scheduler:
         ends it.
         """
         session_id = run.identity.session_id
-        self._occupy(session_id)
+        self._busy[session_id] += 1
+        self._idle.clear()
         lane = self._lanes[session_id]
         lane.append(run)
         if run.nesting is not None:

@@ -24,18 +24,14 @@ class Liveness(Struct, frozen=True):
     """Decides whether owners live.
 
     Attributes:
-        clock: the clock of the database, which all its users share.
+        now: returns the time of the database, which all its users share.
         is_dead: judges the owner of one session that is about to be used.
         is_lost: judges owners for a process that looks after all sessions.
     """
 
-    clock: Callable[[Connection], datetime]
+    now: Callable[[Connection], datetime]
     is_dead: OwnerIsDead = by_lease
     is_lost: OwnerIsDead = by_lease
-
-    def now(self, connection: Connection) -> datetime:
-        """Return the time of the database."""
-        return self.clock(connection)
 
 
 def is_free(session: SessionRecord, is_dead: OwnerIsDead, now: datetime) -> bool:

@@ -205,7 +205,7 @@ class SessionStore:
     def judged_by(self, judge: "Owner") -> Self:
         """Return the same store with another judge of owners."""
         judged = copy.copy(self)
-        judged.liveness = Liveness(self.liveness.clock, judge.is_dead, judge.is_lost)
+        judged.liveness = Liveness(self.liveness.now, judge.is_dead, judge.is_lost)
         return judged
 
     # sessions
@@ -349,17 +349,15 @@ class SessionStore:
             isinstance(b, TextBlock) and len(b.text) < LARGE for b in blocks
         )
         asked_at, same_folder = owners.now(), None
-
-        def open_run(connection: Connection) -> ClaimedRun:
-            if known is not None:
-                found = unchanged.open_next_run(connection, self.liveness, opening, known)
-                if found is not None:
-                    return found
-            return claims.open_run(connection, self.liveness, opening, same_folder)
-
+        open_run = claims.open_run
+        if known is not None:
+            open_run = partial(unchanged.open_next_run, known=known)
         while True:
+            job = partial(
+                open_run, liveness=self.liveness, opening=opening, same_folder=same_folder
+            )
             try:
-                opened = await self.writer.submit(open_run, opening.session_id, is_small=is_small)
+                opened = await self.writer.submit(job, opening.session_id, is_small=is_small)
             except StorageError as error:
                 same_folder = await _find_same_folder(error, same_folder)
             else:

@@ -6,7 +6,7 @@ one statement finds out that nothing has changed, and only the session's row is 
 
 from datetime import datetime
 
-from agent_core.storage.claims import run_of
+from agent_core.storage.claims import open_run, run_of
 from agent_core.storage.liveness import Liveness
 from agent_core.storage.rows import NEXT_USE, OPEN_RUN, find, insert, insert_events, iso, storable
 from agent_core.storage.sql import Connection
@@ -20,28 +20,31 @@ _CLAIM = f"""UPDATE sessions SET owner = :owner, lease_expires_at = :end, epoch 
 
 
 def open_next_run(
-    connection: Connection, liveness: Liveness, opening: NewRun, known: ClaimedRun
-) -> ClaimedRun | None:
+    connection: Connection,
+    liveness: Liveness,
+    opening: NewRun,
+    same_folder: str | None,
+    known: ClaimedRun,
+) -> ClaimedRun:
     """Claim a session again and add a run to it: see `SessionStore.open_run`.
+
+    If the session may have changed, or the run needs more than that, it is opened as a session is
+    that this process does not know.
 
     Args:
         connection: in a transaction.
         liveness: has the clock.
         opening: the run.
+        same_folder: as for `claims.open_run`.
         known: the last claim of this process, with the session as that run has left it.
-
-    Returns:
-        The run; None if the session may have changed, or the run needs more than that: nothing was
-        written.
     """
     before, agent = known.session, known.agent
     is_same = before.cwd == storable(opening.cwd) and agent.agent_type is opening.agent_type
-    if not is_same or before.place or opening.dispatch or opening.history:
-        return None
+    needs_more = before.place or opening.dispatch or opening.history
     now = liveness.now(connection)
-    session = _claim(connection, before, opening, now)
+    session = _claim(connection, before, opening, now) if is_same and not needs_more else None
     if session is None:
-        return None
+        return open_run(connection, liveness, opening, same_folder, now=now)
     run = run_of(opening, session, agent.agent_id, now)
     insert(connection, run)
     if opening.events:

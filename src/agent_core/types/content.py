@@ -590,7 +590,7 @@ class Node(Frozen):
     @property
     def is_partial(self) -> bool:
         """Return whether it was cut off: kept for people, never sent to a model again."""
-        return is_cut_off(self.metadata)
+        return bool(self.metadata) and is_cut_off(self.metadata)
 
     @property
     def calls(self) -> list[ToolCallBlock]:

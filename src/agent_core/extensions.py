@@ -331,7 +331,7 @@ class Extensions:
             return provider
         ask: AskModel = partial(ask_adapter, provider)
         for each in reversed(wrappers):
-            wrap = _ask_engine if _is_engines(each) else self._ask_through
+            wrap = self._ask_through if each.place is Place.PROGRAM else _ask_engine
             ask = partial(wrap, each, self.context, ask)
         return WrappedProvider(ask)
 
@@ -395,7 +395,9 @@ class Extensions:
         """
         admit: Admit = _admitted
         for each in reversed(self._at["admit_tool_call"]):
-            ask = each.admit_tool_call if _is_engines(each) else partial(self._admit_through, each)
+            ask = each.admit_tool_call
+            if each.place is Place.PROGRAM:
+                ask = partial(self._admit_through, each)
             admit = partial(ask, self.context, judged, admit)
         try:
             waited = await admit()
@@ -464,7 +466,7 @@ class Extensions:
         except (AgentCoreError, ParkedError, CallChangedError):
             raise
         except Exception as error:
-            if _is_engines(extension):
+            if extension.place is not Place.PROGRAM:
                 raise
             message = f"the extension {_name(extension)} failed: {type(error).__name__}: {error}"
             details = {"extension": _name(extension)}
@@ -539,7 +541,7 @@ def _installed(name: str, points: "EntryPoints") -> Extension:
             "not an Extension"
         )
         raise ConfigError(ErrorCode.CONFIG_ERROR, message, details=details)
-    if _is_engines(extension):
+    if extension.place is not Place.PROGRAM:
         message = (
             f"[runtime] extensions: {name!r} of {distribution} is placed among the engine's own "
             "extensions, where it may skip permissions; remove its attribute `place`"
@@ -590,10 +592,6 @@ async def _iterate(events: AsyncIterator[ModelEvent]) -> AsyncGenerator[ModelEve
 
 async def _admitted() -> None:
     """Admit the call: no extension has refused it."""
-
-
-def _is_engines(extension: Extension) -> bool:
-    return extension.place is not Place.PROGRAM
 
 
 def _name(extension: Extension) -> str:

@@ -119,7 +119,7 @@ class InstructionCatalog(Struct, frozen=True):
 
         Files whose shown path is in `without` are not listed.
         """
-        if not self.files:
+        if not self.files and not self.truncated:
             return ""
         lines = [file.line for file in self.files if file.shown not in without]
         if self.truncated:

@@ -239,7 +239,7 @@ class SystemSegment:
         budget: int,
     ) -> None:
         self.former: Collection[str] = ()
-        self._own = {block.block_id: block for block in own}
+        self._own = {block.block_id: block for block in own} if own else {}
         self._read: frozenset[str] = frozenset()
         self._static = list(static)
         self._dynamic = list(dynamic)

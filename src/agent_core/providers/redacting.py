@@ -28,11 +28,14 @@ class RedactingAdapter:
 
     def __init__(self, adapter: ProviderAdapter, redactor: Redactor) -> None:
         self.adapter = adapter
+        self._redactor = redactor
         self._requests = RequestRedactor(redactor)
 
     def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
         """See `ProviderAdapter.stream`."""
-        return self.adapter.stream(self._requests.clean(request))
+        if self._redactor.has_secrets:
+            request = self._requests.clean(request)
+        return self.adapter.stream(request)
 
     async def close(self) -> None:
         """See `ProviderAdapter.close`."""

@@ -408,7 +408,11 @@ class _Draft:
                 case ModelReasoningDelta(text=text):
                     self._reply.add_reasoning(text)
                 case ScriptedCall() | ToolCall():
-                    self._add_call(part)
+                    self._has_calls = True
+                    call = self._reply.open_call(part.tool_call_id, part.name)
+                    given = part.arguments
+                    written = given if isinstance(given, str) else jsontext.dump(given).decode()
+                    self._reply.feed(call, written)
                 case ModelRetry() | ToolCallDelta() | ModelFailed() | ModelCompleted():
                     yield part
                 case AgentCoreError():
@@ -436,14 +440,6 @@ class _Draft:
             yield ModelReasoningDelta(text=reply.reasoning)
         yield from pieces(reply.text, reply.chunks if isinstance(reply, Says) else 1)
         yield from reply.calls if isinstance(reply, Calls) else ()
-
-    def _add_call(self, call: ScriptedCall | ToolCall) -> None:
-        self._has_calls = True
-        opened = self._reply.open_call(call.tool_call_id, call.name)
-        written = call.arguments
-        self._reply.feed(
-            opened, written if isinstance(written, str) else jsontext.dump_text(written)
-        )
 
 
 def create(config: ModelConfig) -> ScriptedProvider:

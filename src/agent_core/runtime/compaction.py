@@ -109,14 +109,6 @@ class Compactions:
         self.prompts = prompts
         self._release = release
 
-    async def watch(
-        self, composer: Composer, journal: Journal, scope: "RunScope"
-    ) -> "CompactingContextSource":
-        """Wrap a run's composer so that a long history is summarised."""
-        if journal.run.parent_run_id is None:
-            await self.pending.join(journal)
-        return CompactingContextSource(composer, journal, scope, self)
-
     def run_ended(self, session_id: str, *, is_cancelled: bool) -> None:
         """Unregister a user's run that has ended; a cancelled one cancels its summary."""
         if is_cancelled:

@@ -231,7 +231,9 @@ class RunFactory:
         if options is not NO_OPTIONS and (changes := options.model_settings()):
             shown = shown.model_copy(update=changes)
         composer = self._build_composer(spec, shown, toolbox, found, opened)
-        source = await self.compactions.watch(composer, journal, scope)
+        source = CompactingContextSource(composer, journal, scope, self.compactions)
+        if run.parent_run_id is None:
+            await self.compactions.pending.join(journal)
         meter = scope.meter
         is_counted = bool(
             options.guards or options.extensions or self._project.extensions or spec.trace

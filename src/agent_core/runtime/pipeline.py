@@ -126,7 +126,9 @@ class RunPipeline:
                 self._begin_session(session_id)
             self._adopt(opened)
             record = opened.run.model_copy(update={"prompt": request.prompt})
-            parked = self._warnings(session_id) if request.prompt is not None else []
+            parked = list[str]()
+            if request.prompt is not None and session_id in self._table.parked:
+                parked = self._warnings(self._table.parked[session_id])
             is_new = opened.session.active_node_id is None and not opened.resumed
             run = self._admit(record, opened, request.caller, is_new=is_new)
             run.warnings = [*request.warnings, *parked]
@@ -142,10 +144,9 @@ class RunPipeline:
                 raise
         return run
 
-    def _warnings(self, session_id: str) -> list[str]:
-        """Return warnings about the waiting run that a new message of the session will end."""
-        parked = self._table.parked.get(session_id)
-        if parked is None or parked.can_continue or parked.record.options is None:
+    def _warnings(self, parked: ParkedRun) -> list[str]:
+        """Return warnings about a waiting run that a new message of its session will end."""
+        if parked.can_continue or parked.record.options is None:
             return []
         needed = ", ".join(parked.record.options.needs_caller)
         why = f"it was started with {needed}, which this process does not have"

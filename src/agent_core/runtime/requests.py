@@ -115,7 +115,9 @@ class RunRequests:
             task=None,
             questions_wait=False,
         )
-        given, options = options, await self._settled(options, begins)
+        given = options
+        if options is not NO_OPTIONS or self._project.setup.memory_scope != MEMORY_SHARED:
+            options = await self._settled(options, begins)
         model = self._models.resolve(instead=options.model, provider_tools=options.provider_tools)
         if is_here:
             await self._models.require_ready(model)
@@ -176,8 +178,6 @@ class RunRequests:
         scope = self._project.setup.memory_scope
         if options.memory is None and scope != MEMORY_SHARED:
             options = replace(options, memory=scope)
-        if options is NO_OPTIONS:
-            return options
         context = ExtensionContext(run=begins, deps=options.deps)
         options = await with_instructions(options, context)
         if options.agent is None:

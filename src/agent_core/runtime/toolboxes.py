@@ -117,6 +117,9 @@ class Toolboxes:
         self._code = {name: maker_of(name)(self._workspace) for name in wanted}
         if tools.web.enabled and not self.is_disabled(WEB_FETCH):
             self._code[WEB_FETCH] = _web_fetch(setup)
+        self._plan_template: list[Tool] = []
+        if not self.is_disabled(PLAN_TEMPLATE):
+            self._plan_template = [plan_template_tool(setup.plans_dir, setup.project)]
         # It notes the instruction files that its run has read.
         self._make_reader = maker_of(_READ_FILE) if _READ_FILE in self._code else None
 
@@ -251,9 +254,7 @@ class Toolboxes:
         built_in: list[Tool] = []
         if skills.skills and not self.is_disabled(LOAD_SKILL):
             built_in.append(load_skill_tool(skills, spec.view))
-        if not self.is_disabled(PLAN_TEMPLATE):
-            built_in.append(plan_template_tool(self._setup.plans_dir, self._setup.project))
-        built_in += spec.tools
+        built_in += [*self._plan_template, *spec.tools]
         code = dict(self._code)
         if self._make_reader is not None:
             code[_READ_FILE] = self._make_reader(workspace)
@@ -300,8 +301,9 @@ class Toolboxes:
         deps = spec.options.deps
         if programs:
             check_deps(tools, deps)
-        others = tools if self._mcp is not None or self._declared_names or programs else ()
-        outside = [tool.definition for tool in others if self._is_deferrable(tool.name)]
+        outside: list[ToolDefinition] = []
+        if self._mcp is not None or self._declared_names or programs:
+            outside = [tool.definition for tool in tools if self._is_deferrable(tool.name)]
         most = self._setup.config.tools.defer_above_tokens
         most = window // _DEFERRED_SHARE if most is None else most
         renewed = None if self._mcp is None else renew

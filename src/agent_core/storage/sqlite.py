@@ -212,7 +212,9 @@ class Writer:
         return self._connection
 
     def _store(self, jobs: Sequence[Job[Result]], *, patience: float) -> list[Result]:
-        connection = self._ready_connection(patience)
+        connection = self._connection
+        if connection is None or connection.in_transaction:
+            connection = self._ready_connection(patience)
         execute = connection.execute
         if patience > 0:
             execute = partial(_execute_patiently, connection, patience)

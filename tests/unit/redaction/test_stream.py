@@ -116,7 +116,7 @@ def test_what_only_looks_unfinished_is_released_after_a_bounded_stretch() -> Non
         stream.feed(beginning)
         for _ in range(300):
             stream.feed("a b+" * 25)
-        assert len(stream._shapes._text) + len(stream._secrets._held) < 20_000
+        assert len(stream._shapes._text) + len(stream._held) < 20_000
 
 
 SIZE = 1_000_000 if is_whole() else 250_000

@@ -19,10 +19,13 @@ OF_OTHER_RUNS = {
     *("agent_core.agents.worker_assignments", "agent_core.cli.elicitation"),
     *("agent_core.cli.first_start", "agent_core.mcp", "agent_core.tasks"),
     *("agent_core.tools.decorator", "agent_core.tools.signatures", "agent_core.types.approvals"),
+    *("agent_core.api.session", "agent_core.process.child", "agent_core.types.answers"),
     *("agent_core.types.questions", "agent_core.types.workspace"),
+    *("importlib.metadata", "zipfile"),
     *("aiohttp", "html", "jsonschema", "rich", "yaml"),
 }
-"""Modules of questions, people, workers, undone messages, functions as tools, and services."""
+"""Modules of questions, people, workers, undone messages, functions as tools and services, and what
+plugins would be looked for with."""
 PROGRAM = """
 import json, os, re._compiler, sys
 patterns, compiled = [], re._compiler.compile
@@ -81,4 +84,6 @@ def test_a_command_line_loads_no_plugins_unless_its_user_wants_them(
     home: Home, project: Path
 ) -> None:
     assert start(home, project)["plugins"] == "__all__"
-    assert start(home, project, PYDANTIC_DISABLE_PLUGINS="other")["plugins"] == "other"
+    found = start(home, project, PYDANTIC_DISABLE_PLUGINS="other")
+    assert found["plugins"] == "other"
+    assert "importlib.metadata" in found["modules"]  # they are looked for

@@ -22,7 +22,6 @@ from agent_core.api.handles import (
 )
 from agent_core.api.home import RuntimeHome
 from agent_core.api.keywords import run_keywords
-from agent_core.api.session import Session
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
 from agent_core.keywords import lists_keywords
 from agent_core.runtime.options import RuntimeOptions, checked_session_id, project_folder
@@ -49,6 +48,7 @@ from agent_core.types.memory_scopes import checked_scope
 if TYPE_CHECKING:
     from agent_core.api.pages import Pages
     from agent_core.api.repeats import RepeatedRequests
+    from agent_core.api.session import Session
     from agent_core.api.tasks import Tasks
     from agent_core.config.models import Config
     from agent_core.extensions import Extension
@@ -567,7 +567,7 @@ class AgentRuntime:
 
     def session(
         self, session_id: str | None = None, *, memory: str | bool | None = None
-    ) -> Session:
+    ) -> "Session":
         """Return a conversation, used as `async with runtime.session("id") as session`.
 
         Args:
@@ -577,6 +577,8 @@ class AgentRuntime:
         Raises:
             AgentCoreError: `validation_error`: the session id or `memory` is malformed.
         """
+        from agent_core.api.session import Session  # noqa: PLC0415 - the command line has none
+
         chosen = new_id("sess") if session_id is None else checked_session_id(session_id)
         return Session(self, self._home, chosen, memory=_checked_memory(memory))
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from signal import Signals
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -10,13 +11,16 @@ from agent_core.errors import describe_error
 from agent_core.events.projection import Call, PlacedEvent
 from agent_core.text import Clean, plural, visible
 from agent_core.text.languages import ENGLISH, Language
-from agent_core.types import DamagedRow, EventLevel, EventType, Role
+from agent_core.types import EventLevel, EventType, Role
 from agent_core.types.event_details import (
     ModelRetried,
     PermissionDecided,
     RunQueued,
     ToolDenied,
 )
+
+if TYPE_CHECKING:
+    from agent_core.types import DamagedRow
 
 NOT_ACTIVE = "not on the active path"
 SUMMARY = "summary of what came before"
@@ -249,7 +253,7 @@ def ending_of(code: int) -> str:
     return f"signal {-code}"
 
 
-def damage_lines(damaged: Sequence[DamagedRow], clean: Clean) -> list[str]:
+def damage_lines(damaged: "Sequence[DamagedRow]", clean: Clean) -> list[str]:
     """Return a line about the damage, and one for each row; empty without damage."""
     if not damaged:
         return []

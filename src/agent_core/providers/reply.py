@@ -7,9 +7,8 @@ characters, blocks in order.
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set as AbstractSet
 from io import StringIO
-from itertools import chain
 from typing import Any, ClassVar
 
 import orjson
@@ -18,7 +17,7 @@ from agent_core.errors import ErrorCode
 from agent_core.providers import jsontext
 from agent_core.providers.error_answers import is_error
 from agent_core.providers.failures import UNREAD_CALL, UNREAD_STOPS, Called, CallError
-from agent_core.providers.requests import IdentityCache, ToolNames
+from agent_core.providers.requests import ToolNames, extends
 from agent_core.providers.usage import completed_usage
 from agent_core.text import bounded_line, join_surrogates
 from agent_core.text.json_text import JsonObject, JsonValue
@@ -226,12 +225,25 @@ class WholePart:
         return self.whole
 
 
-_CALL_IDS: IdentityCache[ModelMessage, tuple[str, ...]] = IdentityCache()
-"""The ids of the calls in a message: histories are long, and each turn needs all of them."""
+class _UsedIds:
+    """The ids of the calls in a history: of one that extends the last, only the end is searched."""
+
+    def __init__(self) -> None:
+        self._last: tuple[list[ModelMessage], set[str]] = [], set()
+
+    def of(self, history: Sequence[ModelMessage]) -> AbstractSet[str]:
+        """Return the ids, and maybe those of a history with the same beginning."""
+        before, ids = self._last
+        messages, known = list(history), len(before)
+        if not extends(messages, before):
+            known, ids = 0, set[str]()
+        for message in messages[known:]:
+            ids.update([b.tool_call_id for b in message.content if isinstance(b, ToolCallBlock)])
+        self._last = messages, ids
+        return ids
 
 
-def _call_ids_of(message: ModelMessage) -> tuple[str, ...]:
-    return tuple([b.tool_call_id for b in message.content if isinstance(b, ToolCallBlock)])
+_USED_IDS = _UsedIds()
 
 
 class ReplyAccumulator:
@@ -424,8 +436,7 @@ class ReplyAccumulator:
         return self.finish(stop, raw_stop, usage=usage)
 
     def _is_taken(self, call_id: str) -> bool:
-        before = _CALL_IDS.get_all(self._history, _call_ids_of)
-        return call_id in self._ids or call_id in chain.from_iterable(before)
+        return call_id in self._ids or call_id in _USED_IDS.of(self._history)
 
 
 _BROKEN_STOPS = frozenset(

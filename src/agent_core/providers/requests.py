@@ -5,7 +5,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set as AbstractSet
 from functools import lru_cache
 from itertools import groupby
-from operator import is_
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 from weakref import KeyedRef
 
@@ -397,6 +396,20 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
+def extends(objs: list[K], before: list[K]) -> bool:
+    """Return whether a list begins with the objects of an earlier one.
+
+    The first and the last of them have to be the same; comparing the lists finds at once that those
+    between are, too.
+    """
+    known = len(before)
+    if not known:
+        return True
+    if known > len(objs) or objs[0] is not before[0] or objs[known - 1] is not before[-1]:
+        return False
+    return objs[:known] == before
+
+
 class IdentityCache(Generic[K, V]):
     """A cache by object identity. It keeps only the objects of the last `get_all` alive."""
 
@@ -415,7 +428,7 @@ class IdentityCache(Generic[K, V]):
         """Call `get` for each; a list that extends the last one costs only its new part."""
         before, values = self._last
         objs, known = list(objs), len(before)
-        if known > len(objs) or not all(map(is_, before, objs)):
+        if not extends(objs, before):
             known, values = 0, []
         if known < len(objs):
             values = values.copy()
@@ -466,7 +479,9 @@ def body_of(head: Mapping[str, JsonValue], arrays: Mapping[str, Iterable[bytes]]
     """
     pieces = [jsontext.dump(head)[:-1]]
     for name, items in arrays.items():
-        written = list(filter(None, items))
+        written = list(items)
+        if not all(written):
+            written = list(filter(None, written))
         if written:
             written[0] = b'"%b":[%b' % (name.encode(), written[0])
             written[-1] += b"]"

@@ -54,6 +54,20 @@ def test_of_a_history_only_what_is_new_is_serialised() -> None:
     assert len(made) == 4
 
 
+def test_of_a_replaced_message_the_new_one_is_serialised() -> None:
+    kept: IdentityCache[ModelMessage, bytes] = IdentityCache()
+    first, second, third = map(message, "123")
+
+    def written(*history: ModelMessage) -> list[bytes]:
+        return kept.get_all(history, lambda item: plain_text(item.content).encode())
+
+    assert written(first, second, third) == [b"1", b"2", b"3"]
+    assert written(first, message("x"), third) == [b"1", b"x", b"3"]
+    assert written(message("y"), second, third) == [b"y", b"2", b"3"]
+    assert written(first) == [b"1"]
+    assert written() == []
+
+
 def test_what_is_done_with_a_list_does_not_change_the_next_one() -> None:
     kept: IdentityCache[ModelMessage, bytes] = IdentityCache()
     history = [message("1")]

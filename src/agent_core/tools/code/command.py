@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from msgspec import structs
 from pydantic import Field
 
+from agent_core import process
 from agent_core.disk.folders import folder_address
 from agent_core.errors import ErrorCode, ToolError
-from agent_core.process import Command, find_program, run
 from agent_core.process.environment import configured_names
 from agent_core.process.starts import explain_exit
 from agent_core.text import shortened
@@ -170,7 +170,7 @@ def _prepare(workspace: Workspace, arguments: RunCommand, context: ToolContext) 
         )
     if not place.path.is_dir():
         raise ToolError(ErrorCode.FILE_NOT_FOUND, f"there is no folder {place.shown} to run in")
-    program = find_program(arguments.argv[0], cwd=place.path, env=workspace.env)
+    program = process.find_program(arguments.argv[0], cwd=place.path, env=workspace.env)
     policy = workspace.boundaries
     # How commands are read is much code, and most processes judge none.
     from agent_core.tools.code.places import may_be_read  # noqa: PLC0415
@@ -270,7 +270,7 @@ def _changes_nothing(read: "ReadCommand", command: "CommandLine") -> bool:
         if name in _TESTS:
             return not command.policy.is_below_write_root(Path(view.program))
         try:
-            program = find_program(name, cwd=cwd, env=command.env)
+            program = process.find_program(name, cwd=cwd, env=command.env)
         except ToolError:  # not from this folder
             return False
         all_of_it = (
@@ -481,7 +481,7 @@ async def _run(
     async with AsyncExitStack() as stack:
         stack.enter_context(disk_errors(place.shown))
         address = stack.enter_context(folder_address(place.path))
-        command = Command(argv=argv, cwd=address, env=workspace.env)
+        command = process.Command(argv=argv, cwd=address, env=workspace.env)
         left_out, disabled = list[str](), list[str]()
         if plan is not None:  # settings are taken over when all else has been looked at
             confined = plan.confine(command, left_out=left_out)
@@ -490,7 +490,7 @@ async def _run(
         elif workspace.watch is not None:
             watch = workspace.watch().watch(restores=False)
             disabled = await stack.enter_async_context(watch)
-        finished = await run(
+        finished = await process.run(
             command,
             launcher=workspace.launcher,
             timeout_s=timeout_ms / 1000,

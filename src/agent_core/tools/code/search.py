@@ -11,19 +11,22 @@ from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanage
 from functools import cache, partial
 from pathlib import Path
 from threading import Event
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
+from agent_core import process
 from agent_core.disk.folders import folder_address
 from agent_core.errors import ErrorCode, ToolError
-from agent_core.process import Child, Command, open_child
 from agent_core.text import plural
 from agent_core.text.wildcards import Glob
 from agent_core.tools.base import Action, Tool, ToolContext
 from agent_core.tools.files import belongs_to_kernel, disk_errors, open_file
 from agent_core.tools.schema import Arguments
 from agent_core.tools.workspace import ResolvedPath, Workspace, code_tool
+
+if TYPE_CHECKING:
+    from agent_core.process import Child
 
 MAX_LINE_BYTES = 500
 _MAX_COMPLAINT = 1000
@@ -111,10 +114,10 @@ async def _search(
             raise ToolError(ErrorCode.TIMEOUT, message, details={"timed_out": True}) from error
 
     @asynccontextmanager
-    async def start(*options: str) -> AsyncGenerator[Child]:
+    async def start(*options: str) -> "AsyncGenerator[Child]":
         with disk_errors(place.shown), folder_address(folder) as address:
-            command = Command(argv=[*argv, *options, *query], cwd=address, env={})
-            async with open_child(command, launcher=workspace.launcher) as child:
+            command = process.Command(argv=[*argv, *options, *query], cwd=address, env={})
+            async with process.open_child(command, launcher=workspace.launcher) as child:
                 yield child
 
     stop = Event()
@@ -165,7 +168,7 @@ async def _collect(
     place: ResolvedPath,
     arguments: Search,
     glob: Glob | None,
-    child: Child,
+    child: "Child",
     folder: Path,
 ) -> dict[str, Any]:
     """Read matches, and the lines around them, until the program ends or there are enough."""
@@ -212,7 +215,7 @@ async def _count_hidden(
     workspace: Workspace,
     place: ResolvedPath,
     glob: Glob | None,
-    start: Callable[..., AbstractAsyncContextManager[Child]],
+    start: Callable[..., AbstractAsyncContextManager["Child"]],
     folder: Path,
     found: dict[str, Any],
 ) -> dict[str, Any]:
@@ -250,7 +253,7 @@ async def _count_hidden(
     return {} if is_whole else {"note": f"ignored files are too large to count matches; {cure}"}
 
 
-async def _count_lines(child: Child, counts: dict[str, int]) -> None:
+async def _count_lines(child: "Child", counts: dict[str, int]) -> None:
     """Add the number of matching lines of each file."""
     rest = b""
     async with aclosing(child.stdout) as chunks:
@@ -262,7 +265,7 @@ async def _count_lines(child: Child, counts: dict[str, int]) -> None:
                     counts[os.fsdecode(path).removeprefix("./")] = int(count)
 
 
-async def _read_lines(child: Child) -> AsyncGenerator[tuple[str, int, str, bool]]:
+async def _read_lines(child: "Child") -> AsyncGenerator[tuple[str, int, str, bool]]:
     """The lines ripgrep shows: path, number, text, and whether it is a match or near one."""
     rest = b""
     async with aclosing(child.stdout) as chunks:
@@ -276,7 +279,7 @@ async def _read_lines(child: Child) -> AsyncGenerator[tuple[str, int, str, bool]
                 yield path, int(record["line"]), text, record["kind"] == b":"
 
 
-async def _read_complaint(child: Child) -> str:
+async def _read_complaint(child: "Child") -> str:
     text = bytearray()
     async for chunk in child.stderr:
         text += chunk[: _MAX_COMPLAINT - len(text)]

@@ -79,6 +79,16 @@ def agents() -> None:
     assert_type(RunOptions(output_type=Answer | int), RunOptions[Answer | int])
 
 
+async def handoffs(made: AgentRuntime, writer: Agent[Answer], counter: Agent[int]) -> None:
+    """An agent that may hand the conversation over has the answers of the others, too."""
+    assert_type(Agent("a", handoffs=[writer]), Agent[str | Answer])
+    assert_type(Agent("a", output_type=bool, handoffs=[counter]), Agent[bool | int])
+    assert_type(Agent("a", output_type=Answer, handoffs=[writer]), Agent[Answer])
+    triage = Agent("a", "b", tools=[count], handoffs=[Agent("c"), Agent("d", "e")])
+    assert_type(triage, Agent[str])
+    assert_type((await made.run("a", agent=Agent("a", handoffs=[writer]))).output, str | Answer)
+
+
 async def toolkit(shop: agcore.Agent[list[str], str]) -> None:
     """The agents of the toolkit do, too."""
     typed = agcore.Agent("a", "b", tools=[count], output_type=Answer | None, deps_type=list[str])

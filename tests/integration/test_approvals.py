@@ -152,6 +152,21 @@ async def test_a_denial_reaches_the_model_with_its_reason(home: Home, project: P
         assert "not on a Friday" in provider.requests[-1].model_dump_json()
 
 
+async def test_what_a_callback_returns_answers_too(home: Home, project: Path) -> None:
+    provider = ScriptedProvider(script(writes("a.txt"), writes("b.txt", call_id="call_2")))
+    async with runtime(home, project, provider, config=PARK) as made:
+        first = await parked(made)
+        one, two = first.pending_requests
+        await made.answer(one, PermissionDecision(decision="allow_once"))
+        no = PermissionDecision(decision="deny", reason="not on a Friday")
+        handle = await first.answer(two, no)
+        assert await handle.wait() is RunStatus.COMPLETED
+        assert await results(made) == {"call_1": "ok", "call_2": "permission_denied"}
+        assert "not on a Friday" in provider.requests[-1].model_dump_json()
+        with pytest.raises(AgentCoreError, match="allow_once, allow_for_session"):
+            await made.answer(one, "perhaps")  # type: ignore[arg-type]
+
+
 async def test_only_the_first_answer_counts(home: Home, project: Path) -> None:
     async with runtime(home, project, script(writes("a.txt")), config=PARK) as made:
         first = await parked(made)

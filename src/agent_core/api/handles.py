@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from agent_core.runtime.runs import Runs
     from agent_core.runtime.sessions import Sessions
     from agent_core.tools.toolsets import AnyTool
-    from agent_core.types import InspectResult
+    from agent_core.types import InspectResult, PermissionDecision
     from agent_core.types.budget import SharedBudget
 
 AnyDecision = (
@@ -394,7 +394,7 @@ class RunHandle(Generic[OutputT]):
     async def answer(
         self,
         request_id: str,
-        decision: AnyDecision,
+        decision: "AnyDecision | PermissionDecision",
         reason: str | None = None,
         *,
         arguments: Mapping[str, Any] | None = None,
@@ -544,7 +544,7 @@ async def answer_question(
     runs: "Runs",
     sessions: "Sessions",
     request_id: str,
-    decision: AnyDecision,
+    decision: "AnyDecision | PermissionDecision",
     *,
     arguments: Mapping[str, Any] | None,
     always: bool = False,
@@ -561,8 +561,13 @@ async def answer_question(
         asked_options,
         malformed_option,
     )
+    from agent_core.types import PermissionDecision  # noqa: PLC0415 - likewise
 
     runs.home.require()
+    if isinstance(decision, PermissionDecision):
+        reason = decision.reason if reason is None else reason
+        always = always or decision.metadata.get("always") is True
+        decision = decision.decision
     try:
         chosen = Decision(decision)
     except ValueError:

@@ -84,6 +84,7 @@ if TYPE_CHECKING:
         DeleteSessionResult,
         InspectResult,
         MemoryWish,
+        PermissionDecision,
         PermissionExplanation,
         PermissionGrant,
         ReplayResult,
@@ -709,7 +710,7 @@ class AgentRuntime:
     async def answer(
         self,
         request_id: str,
-        decision: AnyDecision,
+        decision: "AnyDecision | PermissionDecision",
         reason: str | None = None,
         *,
         arguments: Mapping[str, Any] | None = None,
@@ -737,7 +738,7 @@ class AgentRuntime:
 
         Args:
             request_id: id of the question.
-            decision: as for `PermissionDecision`.
+            decision: one of `Decision`, or a `PermissionDecision`, whose reason then counts.
             reason: for the model, if a call is denied.
             arguments: replace the model's arguments of the call, with `allow_once` only. They are
                 validated in the same way, and the model sees these from then on.

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from agent_core.loop.validators import OutputValidator
     from agent_core.runtime.conversations import MessageFormat
     from agent_core.tools.toolsets import AnyTool
-    from agent_core.types import InspectResult, ReplayResult, SwitchResult
+    from agent_core.types import InspectResult, PermissionDecision, ReplayResult, SwitchResult
     from agent_core.types.budget import SharedBudget
 
 
@@ -221,7 +221,7 @@ class Session:
     async def answer(
         self,
         request_id: str,
-        decision: AnyDecision,
+        decision: "AnyDecision | PermissionDecision",
         reason: str | None = None,
         *,
         arguments: Mapping[str, Any] | None = None,

@@ -86,6 +86,10 @@ Instructions = str | Callable[[ExtensionContext], str | Awaitable[str | None] | 
 """A text, or a function, async or not, that returns one for a run; `context.deps` is its `deps`."""
 
 
+_Own = TypeVar("_Own")
+_Handed = TypeVar("_Handed")
+
+
 class AnyAgent(Protocol[OutputT]):
     """An `Agent`, or an agent of the toolkit."""
 
@@ -266,7 +270,6 @@ class _SharedFields(TypedDict, total=False):
     guards: "Sequence[RunGuard]"
     extensions: Sequence[Extension]
     agents: "Sequence[AnyAgent[Any]]"
-    handoffs: "Sequence[AnyAgent[Any]]"
 
 
 class _AgentFields(_SharedFields, total=False):
@@ -285,6 +288,7 @@ class _TypedAgentFields(_AgentFields, Generic[OutputT], total=False):
 class RunFields(_SharedFields, total=False):
     """The fields of `RunOptions` as keywords of `start` and `run`, except `output_type`."""
 
+    handoffs: "Sequence[AnyAgent[Any]]"
     instructions: Instructions | None
     deps: Any
     budget: Budget | SharedBudget | None
@@ -429,6 +433,27 @@ class Agent(Generic[OutputT]):
 
         @overload
         def __init__(
+            self: "Agent[str | _Handed]",
+            name: str,
+            instructions: Instructions | None = None,
+            *,
+            handoffs: "Sequence[AnyAgent[_Handed]]",
+            **fields: "Unpack[_AgentFields]",
+        ) -> None: ...
+
+        @overload
+        def __init__(
+            self: "Agent[_Own | _Handed]",
+            name: str,
+            instructions: Instructions | None = None,
+            *,
+            output_type: "Outputs[_Own]",
+            handoffs: "Sequence[AnyAgent[_Handed]]",
+            **fields: "Unpack[_AgentFields]",
+        ) -> None: ...
+
+        @overload
+        def __init__(
             self,
             name: str,
             instructions: Instructions | None = None,
@@ -444,6 +469,7 @@ class Agent(Generic[OutputT]):
             instructions: Instructions | None = None,
             *,
             output_type: AnyOutput | None,
+            handoffs: "Sequence[AnyAgent[Any]]" = (),
             **fields: "Unpack[_AgentFields]",
         ) -> None: ...
 

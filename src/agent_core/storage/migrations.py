@@ -1,7 +1,7 @@
 """The schema, as the ordered list of migrations that lead to it."""
 
 import sqlite3
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
@@ -320,12 +320,28 @@ _REPEATS = (
     "CREATE INDEX repeats_by_session ON repeats (about_session) WHERE about_session IS NOT NULL",
 )
 
+
+def _move_events() -> Iterator[str]:
+    """Yield statements that move all events, a part of the sessions after the other.
+
+    A part takes the pages that the one before has freed, so the file does not double.
+    """
+    place = "LIMIT 1 OFFSET (SELECT count(*) * {} / 8 FROM sessions)"
+    session = f"(SELECT session_id FROM sessions ORDER BY session_id {place})"  # noqa: S608
+    for part in (*(f"session_id < {session.format(eighth)}" for eighth in range(1, 8)), "TRUE"):
+        yield f"""INSERT INTO slim_events SELECT * FROM events
+            WHERE {part} ORDER BY session_id, seq"""  # noqa: S608 - our own words
+        yield f"DELETE FROM events WHERE {part}"  # noqa: S608
+
+
 _SLIM = (
     "DROP INDEX sessions_by_use",
     "DROP INDEX runs_open",
     "DROP INDEX runs_owned",
     "DROP INDEX agents_root",
     "DROP INDEX agents_by_session",
+    "DROP INDEX events_by_run",
+    "DROP INDEX events_by_call",
     # A row of two thousand bytes fits into a page of a table, but not into one of an index.
     """CREATE TABLE slim_events (
         event_id TEXT NOT NULL,
@@ -342,7 +358,7 @@ _SLIM = (
         created_at TEXT NOT NULL,
         PRIMARY KEY (session_id, seq)
     )""",
-    "INSERT INTO slim_events SELECT * FROM events ORDER BY session_id, seq",
+    *_move_events(),
     "DROP TABLE events",
     "ALTER TABLE slim_events RENAME TO events",
     "CREATE UNIQUE INDEX events_by_run ON events (run_id, run_seq)",

@@ -2,11 +2,13 @@
 
 A test that only repeats what others prove, with more combinations, is marked `sweep`, and runs with
 `pytest --whole` alone. A table of cases that share one cause is cut to a sample by `sampled`, and
-two tables that are multiplied to a few of their pairs by `paired`.
+two tables that are multiplied to a few of their pairs by `paired`. Where many tests go through one
+list, such as that of the providers, `turned` gives each test one entry of it.
 """
 
 from collections.abc import Iterable
 from typing import TypeVar
+from zlib import crc32
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -44,6 +46,15 @@ def kept(cases: Iterable[T], *chosen: T) -> list[T]:
     every = list(cases)
     assert not (unknown := [each for each in chosen if each not in every]), unknown
     return every if _is_whole else [*chosen]
+
+
+def turned(cases: Iterable[T], test: str) -> list[T]:
+    """Return all cases with `--whole`, and otherwise one, a different one for other tests.
+
+    So each case is tried by some of the tests that all of them share.
+    """
+    every = list(cases)
+    return every if _is_whole else [every[crc32(test.encode()) % len(every)]]
 
 
 def sampled(cases: Iterable[T], keep: int) -> list[T]:

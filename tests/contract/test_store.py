@@ -64,7 +64,7 @@ from rows import (
     an_event,
     an_opening,
 )
-from sweeps import paired
+from sweeps import kept, paired, sampled
 
 COMPLETED = RunChange(status=RunStatus.COMPLETED, end_reason=EndReason.COMPLETED)
 
@@ -88,7 +88,7 @@ def clock() -> Clock:
     return Clock()
 
 
-@pytest.fixture(params=["file", "memory", "postgres"])
+@pytest.fixture(params=kept(["file", "memory", "postgres"], "file", "postgres"))
 async def store(
     request: pytest.FixtureRequest, tmp_path: Path, clock: Clock
 ) -> AsyncGenerator[SessionStore]:
@@ -1824,18 +1824,21 @@ KINDS: dict[str, tuple[EventType, dict[str, Any]]] = {
 }
 STORIES = pytest.mark.parametrize(
     ("story", "replies", "lost", "cut_off"),
-    [
-        ("", 0, 0, 0),
-        ("begins asks replies", 1, 0, 0),
-        ("begins asks", 0, 0, 1),
-        ("begins asks replies asks", 1, 0, 1),
-        ("begins asks retries replies", 1, 1, 0),
-        ("begins asks retries", 0, 1, 1),
-        ("begins asks fails", 0, 1, 0),
-        ("begins asks fails asks replies", 1, 1, 0),
-        ("begins asks replies asks begins asks replies", 2, 0, 1),
-        ("begins asks begins asks", 0, 0, 2),
-    ],
+    sampled(
+        [
+            ("", 0, 0, 0),
+            ("begins asks replies", 1, 0, 0),
+            ("begins asks", 0, 0, 1),
+            ("begins asks replies asks", 1, 0, 1),
+            ("begins asks retries replies", 1, 1, 0),
+            ("begins asks retries", 0, 1, 1),
+            ("begins asks fails", 0, 1, 0),
+            ("begins asks fails asks replies", 1, 1, 0),
+            ("begins asks replies asks begins asks replies", 2, 0, 1),
+            ("begins asks begins asks", 0, 0, 2),
+        ],
+        keep=5,
+    ),
 )
 
 

@@ -22,11 +22,11 @@ from faults.depth import Depth, Tally
 from isolation import Home
 from model_server import Ending, ModelServer, Received, Reply, Sends
 from model_server_wire import Protocol, events as wire_events
+from sweeps import paired
 
 pytestmark = pytest.mark.timeout(600)
-PROTOCOLS = pytest.mark.parametrize(
-    "protocol", ["openai", "responses", "anthropic", "ollama", "gemini", "bedrock"]
-)
+NAMES = ["openai", "responses", "anthropic", "ollama", "gemini", "bedrock"]
+PROTOCOLS = pytest.mark.parametrize("protocol", NAMES)
 REPLY = Calls(
     text="Grüße 🌍",
     reasoning="hm",
@@ -107,8 +107,9 @@ async def test_a_run_is_the_same_wherever_its_stream_is_split(
     tally.verdict()
 
 
-@PROTOCOLS
-@pytest.mark.parametrize("ending", [Ending.CLOSE, Ending.RESET, Ending.COMPLETE])
+@pytest.mark.parametrize(
+    ("protocol", "ending"), paired(NAMES, [Ending.CLOSE, Ending.RESET, Ending.COMPLETE])
+)
 @pytest.mark.faults("streams: cut at a byte")
 async def test_a_run_whose_stream_is_cut_fails_and_its_session_goes_on(
     home: Home, project: Path, protocol: str, ending: Ending, tally: Tally, depth: Depth

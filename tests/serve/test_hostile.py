@@ -299,7 +299,7 @@ CASES: dict[str, tuple[str, int | set[int]]] = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@together("name", CASES)
 async def test_a_hostile_request_is_refused(console: OwnConsole, name: str) -> None:
     request, expected = CASES[name]
     reply = await ask(console, request)

@@ -25,6 +25,7 @@ from agent_core.opening import (
 from agent_core.storage.connections import connect, open_reader, open_writer
 from agent_core.storage.health import examine
 from posix_locks import locks_of, needs_locks
+from tables import together
 
 pytestmark = needs_locks
 
@@ -71,9 +72,9 @@ def by_another_name(file: Path, folder: Path) -> Path:
     return folder / "name"
 
 
-@FILES
-@pytest.mark.parametrize("name", [as_named, through_a_link, through_a_folder, by_another_name])
-@pytest.mark.parametrize(
+@together("end", ["", "-wal", "-shm"])
+@together("name", [as_named, through_a_link, through_a_folder, by_another_name])
+@together(
     "use",
     [
         open_binary,

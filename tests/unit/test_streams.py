@@ -210,8 +210,19 @@ print(source.closed)
 """
 
 
-@pytest.mark.parametrize("wait", ["", "del stream", "del stream; await asyncio.sleep(0)"])
-@pytest.mark.parametrize("keep", ["", "kept.append(stream)"])
+@pytest.mark.parametrize(
+    ("keep", "wait"),
+    [
+        ("kept.append(stream)", ""),
+        ("", "del stream; await asyncio.sleep(0)"),
+        pytest.param("", "", marks=pytest.mark.sweep),
+        pytest.param("", "del stream", marks=pytest.mark.sweep),
+        pytest.param("kept.append(stream)", "del stream", marks=pytest.mark.sweep),
+        pytest.param(
+            "kept.append(stream)", "del stream; await asyncio.sleep(0)", marks=pytest.mark.sweep
+        ),
+    ],
+)
 def test_the_end_of_the_loop_closes_a_stream_that_was_left(keep: str, wait: str) -> None:
     text = textwrap.dedent(PROGRAM).format(keep=keep, wait=wait)
     folder = str(__file__).rpartition("/")[0]

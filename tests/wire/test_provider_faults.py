@@ -41,7 +41,7 @@ from agent_core.types import (
 )
 from model_server import Answer, Ending, ModelServer, Reply, Sends, Silence, Status
 from model_server_wire import Protocol, events as wire_events, frame
-from sweeps import paired
+from sweeps import paired, turned
 from tables import together
 
 PROTOCOLS = ["openai", "anthropic", "ollama", "gemini", "bedrock"]
@@ -56,10 +56,10 @@ REPLY = Calls(
 )
 
 
-@pytest.fixture(params=PROTOCOLS)
-def protocol(request: pytest.FixtureRequest) -> str:
-    key: str = request.param
-    return key
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    chosen = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
+    if "protocol" in metafunc.fixturenames and "protocol" not in str(chosen):
+        metafunc.parametrize("protocol", turned(PROTOCOLS, metafunc.function.__name__))
 
 
 @pytest.fixture

@@ -223,9 +223,10 @@ def test_a_name_needs_a_message_and_a_template_name_needs_templates() -> None:
 
 @pytest.mark.parametrize(
     "part",
-    ["{{a}} ", "{{a}}\n", "{{#if a}}\n{{a}}\n{{/if}}\n", "{{#if a}}{{/if}}", "{{! x }}",
-     *(pytest.param(e, marks=pytest.mark.sweep) for e in ("   {{! x }}", "{{!-- x }}", "x\n")),
-     "{{!-- x --}}", "{{{{raw}}}}{{a}}{{{{/raw}}}}", "{{> b}}"],
+    ["{{#if a}}\n{{a}}\n{{/if}}\n", "{{!-- x --}}", "{{> b}}",
+     *(pytest.param(e, marks=pytest.mark.sweep) for e in (
+         "{{a}} ", "{{a}}\n", "{{#if a}}{{/if}}", "{{! x }}", "   {{! x }}", "{{!-- x }}", "x\n",
+         "{{{{raw}}}}{{a}}{{{{/raw}}}}"))],
 )  # fmt: skip
 def test_reading_and_filling_in_take_time_in_proportion(part: str) -> None:
     """16 times as much takes 16 times as long: 256 times, if it were looked through again."""

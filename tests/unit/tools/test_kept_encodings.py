@@ -35,7 +35,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "mark", "newline", "is_ended"), sampled(CASES, keep=24))
+@pytest.mark.parametrize(("name", "mark", "newline", "is_ended"), sampled(CASES, keep=12))
 async def test_an_overwrite_keeps_everything_but_the_text(
     code: Code, project: Path, name: str, mark: bytes, newline: str, is_ended: bool
 ) -> None:

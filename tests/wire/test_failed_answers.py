@@ -177,6 +177,7 @@ PAGE = b"<html><head><title>Blocked</title></head></html>"
 @together(
     ("status", "code"),
     [
+        ("400 Bad Request", ErrorCode.PROVIDER_ERROR),
         ("403 Forbidden", ErrorCode.PROVIDER_ERROR),
         ("511 Network Authentication Required", ErrorCode.PROVIDER_ERROR),
         ("401 Unauthorized", ErrorCode.PROVIDER_AUTH_FAILED),
@@ -569,6 +570,7 @@ async def test_a_proxy_that_is_silent_is_named() -> None:
     assert error.code is ErrorCode.PROVIDER_TIMEOUT
     assert f"through the proxy {proxy}: " in error.message
     assert "[model] timeout_ms" in error.message
+    assert "0.2 s" in error.message
 
 
 def test_an_at_sign_may_be_in_a_path() -> None:

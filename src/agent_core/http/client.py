@@ -172,7 +172,7 @@ class Client:
         except TimeoutError as error:
             if not limit.expired():
                 raise
-            raise ConnectTimeoutError("there was no connection in time") from error
+            raise ConnectTimeoutError(f"no connection within {self._connect_s:g} s") from error
 
     async def _new(self, key: _Key, address: Address, route: Route) -> Connection:
         connection = Connection(partial(self._release, key), self._forget)

@@ -31,7 +31,7 @@ async def closed_with_loop(client: Client) -> AsyncGenerator[None]:
 
 
 def failure_of(
-    error: TimeoutError | HttpError, called: Called, *, limit: str, cure: str
+    error: TimeoutError | HttpError, called: Called, *, limit: str, limit_s: float, cure: str
 ) -> CallError:
     """Return the failure of a call whose request, or response, failed on its way.
 
@@ -39,6 +39,7 @@ def failure_of(
         error: the error of the client.
         called: the call.
         limit: the setting of `[model]` that limits how long the service may be silent.
+        limit_s: that time in seconds.
         cure: what to do if the service cannot be reached.
     """
     said = bounded_line(str(error))
@@ -53,7 +54,7 @@ def failure_of(
         case TimeoutError():
             return called.broke(
                 "was silent for too long",
-                "nothing came in time",
+                f"nothing came for {limit_s:g} s",
                 cure=f"[model] {limit} can be raised",
                 code=ErrorCode.PROVIDER_TIMEOUT,
             )

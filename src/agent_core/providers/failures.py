@@ -135,6 +135,8 @@ Anthropic's, DeepSeek's, MiniMax's, Moonshot's, OpenAI's, OpenRouter's, xAI's an
 public reports; others are guessed.
 """
 _FILTERING = frozenset({400, 403, 422, 451})
+_OF_NO_API = frozenset({400, 403, HTTP_SIGN_IN})
+"""Refusals with these statuses that are web pages come from something before the API."""
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 _SHOWN_WORDS = 200
 HTTP_OK = 200
@@ -244,7 +246,7 @@ class Called(Struct, frozen=True):
         details: dict[str, Any] = {**self.details, "status": status}
         if status == HTTP_TOO_LARGE:
             details["request_bytes"] = self.size
-        if is_of_another := isinstance(document, Page) and status in {403, HTTP_SIGN_IN}:
+        if is_of_another := isinstance(document, Page) and status in _OF_NO_API:
             details["web_page"] = True
         if retry_after_s is not None:
             details["retry_after_s"] = retry_after_s

@@ -722,8 +722,13 @@ class HttpProvider(ABC):
             raise
         except (TimeoutError, HttpError) as error:
             is_first = not attempt.is_begun and self._first_byte_s != self._timeout_s
-            limit = "first_byte_ms" if is_first else "timeout_ms"
-            raise failure_of(error, called, limit=limit, cure=self.unreachable_cure) from error
+            raise failure_of(
+                error,
+                called,
+                limit="first_byte_ms" if is_first else "timeout_ms",
+                limit_s=(self._first_byte_s or 0.0) if is_first else self._timeout_s,
+                cure=self.unreachable_cure,
+            ) from error
 
     async def _open_client(self, called: Called) -> Client:
         """Return the client of this event loop: connections belong to the loop that made them."""

@@ -532,6 +532,35 @@ async def test_an_unknown_run_takes_no_batch(session: SessionStore) -> None:
     assert refused.value.code is ErrorCode.RUN_NOT_FOUND
 
 
+async def test_an_agent_is_running_while_its_run_is(session: SessionStore) -> None:
+    async def statuses() -> set[AgentStatus]:
+        replays = [await session.page("s1"), await session.run_history("run_1")]
+        return {agent.status for replay in replays for agent in replay.agents}
+
+    assert await statuses() == {AgentStatus.IDLE}
+    await session.append(a_batch(a_node("n1"), run=RunChange(status=RunStatus.RUNNING)))
+    assert await statuses() == {AgentStatus.RUNNING}
+    failed = RunChange(status=RunStatus.FAILED, end_reason=EndReason.FAILED)
+    await session.append(a_batch(run=failed, agent_status=AgentStatus.FAILED, release="me"))
+    assert await statuses() == {AgentStatus.FAILED}
+
+
+async def test_a_batch_adds_facts_to_those_of_its_session(session: SessionStore) -> None:
+    await session.note(SessionNote(session_id="s1", metadata={"a": 1, "b": 1}))
+    await session.append(a_batch(a_node("n1"), session_metadata={"b": None, "c": 2}))
+    await session.append(a_batch(a_node("n2", "n1"), run=COMPLETED, session_metadata={"d": 3}))
+    found = await session.session("s1")
+    assert found is not None
+    assert found.metadata == {"a": 1, "c": 2, "d": 3}
+
+
+async def test_the_end_of_a_run_makes_its_session_the_last_used(session: SessionStore) -> None:
+    await session.open_run(an_opening("s2", "run_2"))
+    assert [each.session_id for each in await session.sessions()] == ["s2", "s1"]
+    await session.append(a_batch(run=COMPLETED, release="me"))
+    assert [each.session_id for each in await session.sessions()] == ["s1", "s2"]
+
+
 async def test_the_end_of_a_run_changes_run_agent_and_session_together(
     session: SessionStore,
 ) -> None:

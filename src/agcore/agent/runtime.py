@@ -82,5 +82,7 @@ class RuntimeBundle:
     def known_secrets(self) -> list[Mapping[str, str]]:
         """Return all secrets, including the current ones of the provider."""
         provider = self.provider
-        own = [provider.secrets()] if isinstance(provider, SecretSource) else []
-        return [self.secrets, *own]
+        own: Mapping[str, str] = {}
+        if isinstance(provider, SecretSource):
+            own = provider.secrets()
+        return [secrets for secrets in (self.secrets, own) if secrets]

@@ -435,8 +435,10 @@ class AgentSession(Generic[DepsT, OutputT]):
         if self._kept is not self.agent:
             self._served = await _open_all(self._stack if self._is_entered else turn, agents)
             self._kept = self.agent if self._is_entered else None
-        brought = (each for each in read_tools(asked).toolsets if each not in agents)
-        self._brought = await _open_all(turn, brought)
+        self._brought = []
+        if asked is not None:
+            brought = (each for each in read_tools(asked).toolsets if each not in agents)
+            self._brought = await _open_all(turn, brought)
 
     def _with_agents(self, settings: SessionSettings) -> TurnSettings:
         """Return a turn's settings for the cycle, completed by the agent's own settings."""

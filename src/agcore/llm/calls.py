@@ -97,6 +97,7 @@ def _stop_of(response: ChatResponse, *, has_calls: bool) -> StopReason:
 
 _REFUSED = (AuthenticationError, ContextLengthError, RateLimitError, RequestError)
 _UNFORCED = (None, "auto", "none")
+_ALLOWED = HookResult.allow()
 
 
 @dataclass(slots=True)
@@ -313,7 +314,7 @@ class ModelCalls(Extension):
 
     async def _call_hooks(self, event: HookEvent, turn: CallTurn, **facts: Any) -> HookResult:
         if not self.hooks.listens(event):
-            return HookResult.allow()
+            return _ALLOWED
         if event not in {HookEvent.PRE_TOOL, HookEvent.POST_TOOL}:
             facts["request"] = self._chat_request(turn)
         return await self.hooks.execute(

@@ -71,7 +71,7 @@ class ChatContext:
         self._key: object = None
         self._output: OutputFormat | None = None
         self._system: Sequence[SystemBlock] = ()
-        self._open_composer(_UNBOUNDED)
+        self._composer: Composer  # from the first run on
 
     def begin(
         self,

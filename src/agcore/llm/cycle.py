@@ -562,7 +562,8 @@ class LlmCycle:
 
     def _learn(self) -> None:
         """Take note of the provider's secrets, which may have changed."""
-        self.with_secrets(self._calls.secrets())
+        if secrets := self._calls.secrets():
+            self.with_secrets(secrets)
 
     async def _summarise(self, prompt: str, *, max_tokens: int) -> str:  # noqa: ARG002
         instructions = load_asset("agent.default_compact_agent").text

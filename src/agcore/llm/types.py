@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from agent_core.errors import ArgumentError
 from agent_core.text import kind_of
 from agent_core.types import (
+    NO_USAGE,
     Budget,
     ContentBlock,
     Frozen,
@@ -272,7 +273,7 @@ class CostTracker:
     """A running sum of usage."""
 
     def __init__(self) -> None:
-        self.reset()
+        self._total, self._calls = NO_USAGE, 0
 
     def add(self, usage: Usage) -> None:
         """Count one more call."""
@@ -290,5 +291,4 @@ class CostTracker:
 
     def reset(self) -> None:
         """Reset the sum to zero."""
-        self._total = Usage()
-        self._calls = 0
+        self._total, self._calls = NO_USAGE, 0

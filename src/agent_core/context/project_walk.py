@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from functools import lru_cache
 from itertools import islice
+from operator import attrgetter
 from pathlib import Path
 from time import thread_time
 from typing import TYPE_CHECKING
@@ -287,9 +288,8 @@ class ProjectWalk:
         return version, None if is_long else (below, _parse_ignore_file(content))
 
 
-def _stamp_of(status: os.stat_result) -> tuple[int, int]:
-    """Identify a state of a folder's entries by a time that no program can set."""
-    return status.st_ino, status.st_ctime_ns
+_stamp_of: Callable[[os.stat_result], tuple[int, int]] = attrgetter("st_ino", "st_ctime_ns")
+"""Identifies a state of a folder's entries, by a time that no program can set."""
 
 
 @lru_cache(maxsize=32)

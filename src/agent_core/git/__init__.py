@@ -7,7 +7,7 @@ from pathlib import Path
 def find_top(place: Path) -> Path | None:
     """Return the nearest folder at or above `place` that has a `.git`; None without one."""
     folder = str(place)
-    while not os.path.lexists(f"{folder}/.git"):
+    while not os.access(f"{folder}/.git", os.F_OK):  # raises nothing inside, as lexists does
         folder, slash, _ = folder.rstrip("/").rpartition("/")
         if not slash:
             return None

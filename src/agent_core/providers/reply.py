@@ -384,21 +384,20 @@ class ReplyAccumulator:
             StopReason.STOP_SEQUENCE,
         }
         content: list[ContentBlock] = []
+        calls: list[ToolCall] = []
         for part in self._parts:
             if isinstance(part, CallDraft):
-                content.append(part.block(self._called, cut_off=is_cut_off))
+                block = part.block(self._called, cut_off=is_cut_off)
+                content.append(block)
+                call = ToolCall.of_checked(
+                    tool_call_id=block.tool_call_id,
+                    name=block.name,
+                    arguments={**block.arguments},
+                    metadata={**block.metadata},
+                )
+                calls.append(call)
             elif block := part.block():
                 content.append(block)
-        calls = [
-            ToolCall.of_checked(
-                tool_call_id=block.tool_call_id,
-                name=block.name,
-                arguments={**block.arguments},
-                metadata={**block.metadata},
-            )
-            for block in content
-            if isinstance(block, ToolCallBlock)
-        ]
         if usage.raw_usage:
             usage = usage.model_copy(update={"raw_usage": jsontext.clean(usage.raw_usage)})
         metadata: JsonObject = {"stop_reason_missing": True} if stop is None else {}

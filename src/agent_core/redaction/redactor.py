@@ -333,7 +333,8 @@ class Redactor:
         self._kinds: dict[str, str] = {}  # by value: two secrets may have the same kind
         self.has_secrets = False
         self._values = self._values_in_bytes = _NO_VALUES
-        self.learn(secrets)
+        if secrets:
+            self.learn(secrets)
 
     def learn(self, secrets: Mapping[str, str]) -> None:
         """Remove these values too, from now on; live texts that have begun are not affected.

@@ -216,7 +216,7 @@ class Models:
 
     def _own_adapter(self, model: ModelConfig) -> object:
         """Return the adapter of a resolved model, without what is around it."""
-        if model.fallbacks:
+        if model.fallbacks and self._config.model_fallbacks:
             self.open(model)
         brought = self._brought if model is self._base else model.adapter
         return self._shared(model)[1].adapter if brought is None else brought

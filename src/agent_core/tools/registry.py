@@ -336,9 +336,10 @@ class Toolbox:
 
     def take(self, tools: Iterable[Tool]) -> None:
         """Have these tools from now on."""
-        self._all = self._tools = {each.name: each for each in tools}
+        self._all = self._tools = dict[str, Tool]()
         self._selects = self.may_end_run = self.limits_retries = False
-        for each in self._all.values():
+        for each in tools:
+            self._all[each.name] = each
             if each.is_enabled is not None or each.prepare_offer is not None:
                 self._selects = True
             if each.ends_run:

@@ -6,6 +6,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, create_model
 from pydantic.json_schema import SkipJsonSchema
 
 from agent_core.text import short_line
+from agent_core.text.json_text import JsonObject
 from agent_core.tools.schema import Arguments
 from agent_core.types import Budget
 
@@ -61,7 +62,7 @@ class Assignment(AgentArguments):
 
     constraints: Lines | None = None
     allowed_tools: tuple[str, ...] | None = None
-    expected_output_schema: dict[str, Any] | None = None
+    expected_output_schema: JsonObject | None = None
     timeout_ms: Annotated[Milliseconds | None, Field(gt=0)] = None
     budget: SkipJsonSchema[Budget | None] = None
 

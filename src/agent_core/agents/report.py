@@ -12,6 +12,7 @@ from agent_core.context.messages import artifact_ids
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.loop.context import RunStats
 from agent_core.storage.store import SessionStore
+from agent_core.text.json_text import JsonObject
 from agent_core.tools.results import parse_answer
 from agent_core.types import (
     EFFECT_UNKNOWN,
@@ -42,7 +43,7 @@ class ChildReport(TypedDict):
     proposed_actions: list[Any]
     artifacts: list[str]
     step_id: NotRequired[str]
-    metadata: dict[str, Any]
+    metadata: JsonObject
 
 
 class WorkerHandle(TypedDict):
@@ -150,7 +151,7 @@ def find_failure(child: ChildRun) -> ErrorPayload | None:
         child.note_parent(event, EventLevel.WARNING, faults=faults)
         code = ErrorCode.SCHEMA_ERROR
         what = f"its answer does not have the expected shape: {'; '.join(faults)}"
-        details: dict[str, Any] = {"reason": event.value}
+        details: JsonObject = {"reason": event.value}
     elif outcome.status is RunStatus.FAILED:
         code = cause.code if cause else ErrorCode.INTERNAL_ERROR
         what = f"it failed: {cause.message if cause else 'the cause is unknown'}"
@@ -211,11 +212,11 @@ def build_handle(run: RunIdentity | RunRecord, facts: Mapping[str, Any]) -> Work
     }
 
 
-async def view_stored_worker(store: SessionStore, run: RunRecord) -> dict[str, Any]:
+async def view_stored_worker(store: SessionStore, run: RunRecord) -> JsonObject:
     """Return the entry of a worker's run, which this process does not have, in a list of runs."""
     result = await report_stored_run(store, run)
     (block,) = result.content
-    view: dict[str, Any] = block.data if isinstance(block, JsonBlock) else {}
+    view: JsonObject = block.data if isinstance(block, JsonBlock) else {}
     if run.status is not RunStatus.COMPLETED and result.error is not None:
         view["error"] = result.error.model_dump(mode="json", exclude_none=True)
     return view
@@ -230,7 +231,7 @@ async def report_stored_workers(store: SessionStore, runs: Sequence[RunRecord]) 
 
 def _describe_run(
     run: RunIdentity | RunRecord, end_reason: EndReason | None, turns: int, usage: Usage
-) -> dict[str, Any]:
+) -> JsonObject:
     return {
         "child_run_id": run.run_id,
         "child_agent_id": run.agent_id,

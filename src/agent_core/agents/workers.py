@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator, Sequence
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -10,6 +10,7 @@ from agent_core.agents.definitions import AgentDefinitions
 from agent_core.agents.roles import BUILT_IN_TOOLS, READERS
 from agent_core.config.models import AgentsConfig
 from agent_core.errors import ConfigError, ErrorCode, ToolError
+from agent_core.text.json_text import JsonObject
 from agent_core.types import AgentDefinition
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ class WorkerPools:
         if is_named:
             run_id = self.run_of(agent_ids[0])
             message = f"worker {workers[0].worker_id} is busy with run {run_id}"
-            details: dict[str, Any] = {"worker_agent_id": agent_ids[0], "current_run_id": run_id}
+            details: JsonObject = {"worker_agent_id": agent_ids[0], "current_run_id": run_id}
             return ToolError(ErrorCode.WORKER_BUSY, message, retryable=True, details=details)
         message = "every worker that could go is busy; wait until one is not"
         details = {"worker_agent_ids": agent_ids}

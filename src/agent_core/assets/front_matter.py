@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
+from agent_core.text.json_text import JsonObject, JsonValue
+
 if TYPE_CHECKING:
     import yaml
 
@@ -50,7 +52,7 @@ class FrontMatter(Struct, frozen=True):
         problem: the reason why an existing head could not be read, for the file's author.
     """
 
-    fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    fields: Mapping[str, JsonValue] = field(default_factory=JsonObject)
     body: str = ""
     problem: str | None = None
 
@@ -100,7 +102,7 @@ def read_fields(content: str, keys: Collection[str]) -> FrontMatter:
     match = _HEAD.match(raw, 0, MAX_HEAD_BYTES)
     if match is None:
         return whole
-    fields: dict[str, Any] = {}
+    fields: JsonObject = {}
     for entry in re.findall(_ENTRY, match[1].decode("utf-8", "replace")):
         key, _, written = entry.partition(":")
         key = key.strip().strip("\"'")
@@ -127,7 +129,7 @@ def _decode_body(raw: bytes) -> str:
     return raw.decode("utf-8", "replace").replace("\0", "")
 
 
-def _parse_head(head: str) -> Mapping[str, Any]:
+def _parse_head(head: str) -> Mapping[str, JsonValue]:
     """Parse the table in a head.
 
     Raises:
@@ -140,7 +142,7 @@ def _parse_head(head: str) -> Mapping[str, Any]:
 
 
 @lru_cache(maxsize=2048)
-def parse_yaml(head: str) -> Mapping[str, Any]:
+def parse_yaml(head: str) -> Mapping[str, JsonValue]:
     """Parse a head as YAML, cached because every run reads the same skills and instructions.
 
     Raises:
@@ -158,7 +160,7 @@ def parse_yaml(head: str) -> Mapping[str, Any]:
         raise ValueError(f"{reason}{place}"[:200]) from None
 
 
-def _parse_json_lines(head: str) -> dict[str, Any] | None:
+def _parse_json_lines(head: str) -> JsonObject | None:
     """Read a head as this program writes it: each line a name, and a JSON text or list of texts.
 
     YAML reads these lines in the same way, but takes ten times as long. None for any other head.
@@ -170,7 +172,7 @@ def _parse_json_lines(head: str) -> dict[str, Any] | None:
     ):
         return None
     members = (f'"{key}":{written}' for key, _, written in (line.partition(": ") for line in lines))
-    fields: dict[str, Any] = json.loads(f"{{{','.join(members)}}}")
+    fields: JsonObject = json.loads(f"{{{','.join(members)}}}")
     return fields if len(fields) == len(lines) else None
 
 
@@ -187,7 +189,7 @@ class _Reader:
         self._yaml = yaml
         self._ends = (yaml.MappingEndEvent, yaml.SequenceEndEvent)
 
-    def read(self) -> dict[str, Any]:
+    def read(self) -> JsonObject:
         yaml = self._yaml
         for event in self._events:
             match event:
@@ -206,8 +208,8 @@ class _Reader:
                     raise _refused("it is not a table of keys and values", event)
         return {}
 
-    def _table(self, depth: int) -> dict[str, Any]:
-        table: dict[str, Any] = {}
+    def _table(self, depth: int) -> JsonObject:
+        table: JsonObject = {}
         for event in self._events:
             if isinstance(event, self._ends):
                 break

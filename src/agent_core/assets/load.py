@@ -4,12 +4,12 @@ import json
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from msgspec import Struct
 
 from agent_core.errors import ConfigError, ErrorCode
 from agent_core.opening import read_text
+from agent_core.text.json_text import JsonObject
 
 SYSTEM_IDS = (
     "system.core",
@@ -99,7 +99,7 @@ def load_asset(asset_id: str) -> Asset:
 
 
 @cache
-def load_schemas() -> dict[str, dict[str, Any]]:
+def load_schemas() -> dict[str, JsonObject]:
     """Return the schemas of built-in tools by the full name of the type of their arguments.
 
     `make reference` writes them; to build the types and their schemas takes a tenth of a start.

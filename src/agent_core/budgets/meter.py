@@ -25,6 +25,7 @@ from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.estimates import PromptEstimates, estimate_blocks
 from agent_core.providers.tally import CallTally, CountedStart, size_of
 from agent_core.providers.usage import completed_usage
+from agent_core.text.json_text import JsonObject
 from agent_core.types import (
     Amounts,
     Budget,
@@ -673,7 +674,7 @@ def _out_of_time(use: BudgetUse) -> AgentCoreError:
     )
 
 
-def _facts(use: BudgetUse) -> dict[str, Any]:
+def _facts(use: BudgetUse) -> JsonObject:
     return {
         "scope": use.kind,
         "scope_id": use.scope_id,

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from agent_core.config.models import ModelConfig, PriceConfig
 from agent_core.config.servers import is_public
+from agent_core.text.json_text import JsonObject
 from agent_core.types import Usage
 
 logger = logging.getLogger(__name__)
@@ -140,7 +141,7 @@ class PriceWithSearches(Price):
     def of(self, usage: Usage) -> Decimal:
         """See `Price.of`."""
         reported = usage.raw_usage.get("server_tool_use")
-        table = cast("dict[str, object]", reported) if isinstance(reported, dict) else {}
+        table = cast("JsonObject", reported) if isinstance(reported, dict) else {}
         count = table.get(_SEARCHES)
         searches = count if isinstance(count, int) and count > 0 else 0
         return self._price.of(usage) + searches * self._search

@@ -16,6 +16,7 @@ from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.opening import open_descriptor
 from agent_core.permissions.request import shown_rule
 from agent_core.text import shortened, visible
+from agent_core.text.json_text import JsonObject
 from agent_core.types import ToolPermission
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ def _rule(request: "PermissionRequest") -> str | None:
     target = str(request.metadata.get("target") or "")
     if {"reason", "no_rule"} & {*request.metadata} or len(target) > _LONGEST_TARGET:
         return None
-    about: dict[str, object] = {"decision": "allow", "tool": request.tool_name}
+    about: JsonObject = {"decision": "allow", "tool": request.tool_name}
     if request.tool_name == _RUN_COMMAND:
         if not re.fullmatch(_PLAIN, target):
             return None

@@ -12,6 +12,7 @@ from agent_core.config.paths import Setup
 from agent_core.context.messages import WindowShares
 from agent_core.context.skills import find_skills
 from agent_core.text import Clean, plural, visible
+from agent_core.text.json_text import JsonObject
 from agent_core.types import AgentSource
 
 _NAME = 22
@@ -51,7 +52,7 @@ def _words(value: object) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)  # pyright: ignore[reportUnknownArgumentType]
 
 
-def _agents(setup: Setup) -> Iterator[dict[str, object]]:
+def _agents(setup: Setup) -> Iterator[JsonObject]:
     """Return the definitions, without those replaced by another one of the same id."""
     definitions, pools = AgentDefinitions(setup.settings_home), setup.config.agents.worker_pools
     for each in definitions.listed():
@@ -73,6 +74,6 @@ def _agents(setup: Setup) -> Iterator[dict[str, object]]:
         }
 
 
-def _skills(setup: Setup) -> Iterator[dict[str, object]]:
+def _skills(setup: Setup) -> Iterator[JsonObject]:
     for each in find_skills(setup.settings_home).skills:
         yield {"name": each.name, "description": each.description, "file": str(each.path)}

@@ -14,6 +14,7 @@ from agent_core.cli.terminal import Style, Terminal
 from agent_core.config.paths import Setup
 from agent_core.history.figures import format_dollars, format_tokens
 from agent_core.text import Clean, plural, visible
+from agent_core.text.json_text import JsonObject
 from agent_core.types import CostSummary, CostUnit
 
 _TABLES: Sequence[CostUnit] = ("day", "model", "project", "session")
@@ -39,7 +40,7 @@ async def _show(options: Options, setup: Setup, terminal: Terminal, clean: Clean
             )
     if options.json:
         total = tables.pop("all")
-        shown: dict[str, object] = {"total": _figures(total[0], clean) if total else None}
+        shown: JsonObject = {"total": _figures(total[0], clean) if total else None}
         for by, rows in tables.items():
             shown[by] = [_figures(row, clean) for row in rows[:limit]]
         terminal.text(json.dumps(shown, indent=2, ensure_ascii=False) + "\n")
@@ -99,7 +100,7 @@ def _price(row: CostSummary) -> str:
     return f"{format_dollars(row.known_cost)}{' + ?' if row.unpriced else ''}"
 
 
-def _figures(row: CostSummary, clean: Clean) -> dict[str, object]:
-    found: dict[str, object] = json.loads(clean(row.model_dump_json(exclude={"usage"})))
+def _figures(row: CostSummary, clean: Clean) -> JsonObject:
+    found: JsonObject = json.loads(clean(row.model_dump_json(exclude={"usage"})))
     usage = row.usage.model_dump(exclude={"raw_usage"})
     return {**{key: value for key, value in found.items() if value is not None}, "usage": usage}

@@ -19,6 +19,7 @@ from agent_core.cli.question import MARK, rows_of
 from agent_core.cli.terminal import Style, Terminal
 from agent_core.errors import ToolError
 from agent_core.text import shortened, visible
+from agent_core.text.json_text import JsonObject, JsonValue
 from agent_core.types import ElicitationAnswer, ElicitationRequest
 
 _DECLINE = "/decline"
@@ -136,7 +137,7 @@ class TerminalElicitation:
         from agent_core.mcp.elicitation import is_secret_field  # noqa: PLC0415
 
         schema = request.requested_schema or {}
-        fields = cast("dict[str, dict[str, Any]]", schema.get("properties", {}))
+        fields = cast("dict[str, JsonObject]", schema.get("properties", {}))
         required = cast("list[str]", schema.get("required", []))
         if not fields:
             show = partial(self._show, request, "asks you")
@@ -150,7 +151,7 @@ class TerminalElicitation:
             f"  An empty line takes the default or leaves a field out; {_DECLINE} answers nothing.",
             Style.DIM,
         )
-        answers: list[dict[str, Any]] = []
+        answers: list[JsonObject] = []
         names = [*fields]
         while len(answers) < len(names):
             name = names[len(answers)]
@@ -170,8 +171,8 @@ class TerminalElicitation:
         return ElicitationAnswer(action="accept", content=content)
 
     async def _ask_field(
-        self, name: str, field: Mapping[str, Any], *, is_required: bool, is_secret: bool
-    ) -> dict[str, Any] | ElicitationAnswer:
+        self, name: str, field: Mapping[str, JsonValue], *, is_required: bool, is_secret: bool
+    ) -> JsonObject | ElicitationAnswer:
         """The field with its value, without one if it was left out, or how the form has ended."""
         from agent_core.tools.schema import SchemaCheck  # noqa: PLC0415 - as the server side
 
@@ -223,8 +224,8 @@ class TerminalElicitation:
     def _describe(
         self,
         name: str,
-        field: Mapping[str, Any],
-        choices: Mapping[str, Any],
+        field: Mapping[str, JsonValue],
+        choices: Mapping[str, JsonValue],
         *,
         is_required: bool,
     ) -> None:
@@ -308,7 +309,7 @@ def _choices(field: Mapping[str, Any]) -> dict[str, Any]:
     return {str(title): value for title, value in [*pairs][:_MOST_CHOICES]}
 
 
-def _shown(value: Any, choices: Mapping[str, Any]) -> str:
+def _shown(value: Any, choices: Mapping[str, JsonValue]) -> str:
     """A default in the words that could be typed instead."""
     if isinstance(value, list):
         return ", ".join(_shown(each, choices) for each in cast("list[object]", value)) or "none"
@@ -317,7 +318,7 @@ def _shown(value: Any, choices: Mapping[str, Any]) -> str:
     return next((title for title, each in choices.items() if each == value), str(value))
 
 
-def _parse(text: str, field: Mapping[str, Any], choices: Mapping[str, Any]) -> Any:
+def _parse(text: str, field: Mapping[str, JsonValue], choices: Mapping[str, JsonValue]) -> Any:
     """Return a typed text as a value of the field's type.
 
     Raises:
@@ -342,7 +343,7 @@ def _parse(text: str, field: Mapping[str, Any], choices: Mapping[str, Any]) -> A
     return text
 
 
-def _choose(text: str, choices: Mapping[str, Any]) -> Any:
+def _choose(text: str, choices: Mapping[str, JsonValue]) -> Any:
     """A choice by its number, its title or its value; anything, where there are no choices."""
     if not choices:
         return text

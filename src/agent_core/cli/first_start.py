@@ -29,6 +29,7 @@ from agent_core.config.services import public_service
 from agent_core.errors import AgentCoreError, ConfigError
 from agent_core.opening import open_descriptor
 from agent_core.text import visible
+from agent_core.text.json_text import JsonObject
 
 _PROBE_S = 1.0
 _MOST_ENTRIES = 20_000
@@ -218,7 +219,7 @@ async def _ask_ollama() -> list[FoundModel]:
     if not isinstance(listed, list):
         return []
     entries = cast("list[object]", listed)
-    tables = [cast("dict[str, object]", entry) for entry in entries if isinstance(entry, dict)]
+    tables = [cast("JsonObject", entry) for entry in entries if isinstance(entry, dict)]
     names = [table.get("name") for table in tables]
     fit = [name for name in names if isinstance(name, str) and name and "embed" not in name]
     if not fit:

@@ -12,6 +12,7 @@ from typing import Any, cast
 import orjson
 
 from agent_core.opening import open_descriptor
+from agent_core.text.json_text import JsonObject
 
 MAX_LINE = 50 * 2**20
 """Bytes of one message of an editor; a longer one is answered with an error and not kept."""
@@ -75,7 +76,7 @@ class Lines:
         self.is_writing = False
         self.failure: OSError | None = None
 
-    async def send(self, message: dict[str, Any]) -> None:
+    async def send(self, message: JsonObject) -> None:
         """Return when the message is written.
 
         Raises:
@@ -88,7 +89,7 @@ class Lines:
         self._outbox.put_nowait((text.encode(errors="replace") + b"\n", written))
         await written
 
-    async def receive(self) -> dict[str, Any] | None:
+    async def receive(self) -> JsonObject | None:
         """Return the next message; None at the end of the input."""
         while True:
             line = await self._next_line()
@@ -189,7 +190,7 @@ async def _wait_for(descriptor: int, event: int) -> None:
         remove(descriptor)
 
 
-def _parsed(line: bytes, longest: int) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+def _parsed(line: bytes, longest: int) -> tuple[JsonObject | None, JsonObject | None]:
     """Return the message of a line, or the answer to a faulty one; neither for a lost response."""
     if line == b"\n":
         return None, _refusal(INVALID_REQUEST, f"a message has at most {longest} bytes")
@@ -199,7 +200,7 @@ def _parsed(line: bytes, longest: int) -> tuple[dict[str, Any] | None, dict[str,
         return None, _refusal(PARSE_ERROR, f"this is not JSON: {error}")
     if not isinstance(message, dict):
         return None, _refusal(INVALID_REQUEST, "a message is an object, one a line; no batch")
-    message = cast("dict[str, Any]", message)
+    message = cast("JsonObject", message)
     number = message.get("id")
     if isinstance(number, bool) or not isinstance(number, str | int | None):
         return None, _refusal(INVALID_REQUEST, "an id is a string or a whole number")
@@ -232,5 +233,5 @@ def _response(message: dict[str, Any]) -> dict[str, Any] | None:
     return message
 
 
-def _refusal(code: int, text: str, number: str | int | None = None) -> dict[str, Any]:
+def _refusal(code: int, text: str, number: str | int | None = None) -> JsonObject:
     return {"jsonrpc": "2.0", "id": number, "error": {"code": code, "message": text}}

@@ -20,6 +20,7 @@ from agent_core.memory.folder import MemoryFolder, MemoryList, MemoryWriter
 from agent_core.memory.scopes import find_tenants, find_users, memory_folder
 from agent_core.text import Clean, visible
 from agent_core.text.folding import fold
+from agent_core.text.json_text import JsonObject
 from agent_core.types.memory_scopes import MEMORY_SHARED
 
 _MOST_NAMED = 10
@@ -154,7 +155,7 @@ class _Forgetting:
 
     def _record(self, memories: Sequence[Memory], *, are_forgotten: bool) -> None:
         for memory in memories if self._options.json else ():
-            line: dict[str, object] = {
+            line: JsonObject = {
                 "memory_id": self._clean(memory.memory_id),
                 "category": memory.category,
                 "summary": self._clean(memory.summary),

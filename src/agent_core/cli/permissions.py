@@ -21,6 +21,7 @@ from agent_core.config.rules import PermissionRule
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.runtime.permission_rules import load_rules
 from agent_core.text import Clean, visible
+from agent_core.text.json_text import JsonObject
 from agent_core.text.shell import command_line
 from agent_core.tools.workspace import PathPolicy
 from agent_core.types import CommandView, CommandViews, PermissionExplanation, PermissionGrant
@@ -63,7 +64,7 @@ async def _explain(options: Options, setup: Setup, terminal: Terminal, clean: Cl
     return COMPLETED
 
 
-def _named_call(options: Options) -> tuple[str, dict[str, Any]] | str:
+def _named_call(options: Options) -> tuple[str, JsonObject] | str:
     """Return the named tool and its arguments, or an error about the options."""
     if options.words:
         if options.tool not in {None, "code.run_command"} or options.args is not None:
@@ -77,7 +78,7 @@ def _named_call(options: Options) -> tuple[str, dict[str, Any]] | str:
         return f"--args is not JSON: {error}"
     if not isinstance(arguments, dict):
         return "--args is not a JSON object"
-    return options.tool or "code.run_command", cast("dict[str, Any]", arguments)
+    return options.tool or "code.run_command", cast("JsonObject", arguments)
 
 
 _MOST_MET = 20

@@ -9,6 +9,7 @@ from agent_core.cli.events import RunSummary
 from agent_core.cli.exit_codes import COMPLETED
 from agent_core.cli.export.lines import SessionExportLine
 from agent_core.cli.options import Options
+from agent_core.text.json_text import JsonObject
 from agent_core.types import RuntimeEvent
 
 
@@ -22,6 +23,6 @@ _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 def print_schema(options: Options) -> int:
     """Print the schema, and return the exit code."""
-    schema: dict[str, Any] = _LINES[options.action].model_json_schema(mode="serialization")
+    schema: JsonObject = _LINES[options.action].model_json_schema(mode="serialization")
     print(json.dumps({"$schema": _DIALECT, **schema}, indent=2))
     return COMPLETED

@@ -27,6 +27,7 @@ from agent_core.providers.tool_forms import say_left_out, tool_fault
 from agent_core.redaction import Redactor
 from agent_core.runtime.project import load_sandbox
 from agent_core.text import Clean, plural, visible
+from agent_core.text.json_text import tables
 from agent_core.text.shell import command_line
 from agent_core.tools.base import Tool
 from agent_core.tools.workspace import PathPolicy
@@ -207,7 +208,7 @@ async def _offered(mcp: McpTools, server_id: str) -> dict[str, list[str]]:
     if offer is not None and offer.has_resources:
         with suppress(AgentCoreError):
             listed = await mcp.resources(server_id)
-            found["resource"] = [str(each.get("uri")) for each in listed["resources"]]
+            found["resource"] = [str(each.get("uri")) for each in tables(listed["resources"])]
     if offer is not None:
         with suppress(AgentCoreError):
             found["prompt"] = [str(each["name"]) for each in await mcp.prompts(server_id)]

@@ -21,6 +21,7 @@ from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.history.figures import format_age, format_bytes, format_cost, format_tokens
 from agent_core.text import Clean, plural, visible
+from agent_core.text.json_text import JsonObject
 from agent_core.types import (
     CleanupResult,
     RunStatus,
@@ -242,7 +243,7 @@ def _session_name(session: SessionBytes) -> str:
     return f"{session.session_id}  {visible(session.title or '', one_line=True)}"
 
 
-def _bytes_in_json(found: StoredBytes) -> dict[str, object]:
+def _bytes_in_json(found: StoredBytes) -> JsonObject:
     """Return each session and each project with its sum, and the sums of all."""
     sessions, projects = (
         [{**each.model_dump(mode="json"), "total_bytes": each.total_bytes} for each in rows]

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Collection
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from agent_core.cli.exit_codes import COMPLETED, FAILED, MISUSED
 from agent_core.cli.layout import window_size
@@ -22,6 +22,7 @@ from agent_core.opening import write_text
 from agent_core.tasks.log_store import StoredTask, read_stored_tasks
 from agent_core.tasks.model import TaskStepStatus
 from agent_core.text import Clean, visible
+from agent_core.text.json_text import JsonObject
 from agent_core.types import utc_now
 
 if TYPE_CHECKING:
@@ -100,14 +101,14 @@ def _show(options: Options, setup: Setup, _: Terminal, clean: Clean) -> int:
     return COMPLETED
 
 
-def _summary_in_json(task: StoredTask) -> dict[str, Any]:
+def _summary_in_json(task: StoredTask) -> JsonObject:
     """Return a Task without its steps."""
     from agent_core.tasks.tools import summarise_task  # noqa: PLC0415 - few ask for it
 
     return {"session_id": task.session_id, **summarise_task(task.dag)}
 
 
-def _as_json(task: StoredTask) -> dict[str, Any]:
+def _as_json(task: StoredTask) -> JsonObject:
     """Return a Task with all its steps; a claimed step says whether its lease has ended."""
     from agent_core.tasks.tools import view_step  # noqa: PLC0415 - few ask for it
 

@@ -7,12 +7,13 @@ from typing import Any, cast
 from agent_core.config.problems import read_json_file, unusable
 from agent_core.errors import ConfigError
 from agent_core.text import visible
+from agent_core.text.json_text import JsonObject
 from agent_core.tools.output import expected_output
 
 _WHAT = "schema of the answer"
 
 
-def read_output_schema(path: str) -> dict[str, Any]:
+def read_output_schema(path: str) -> JsonObject:
     """The JSON Schema in a file.
 
     Raises:
@@ -32,7 +33,7 @@ def read_output_schema(path: str) -> dict[str, Any]:
     except ConfigError as error:
         reason = error.message.removeprefix("output_type cannot be used: ")
         raise unusable(file, _WHAT, reason) from None
-    return cast("dict[str, Any]", schema)
+    return cast("JsonObject", schema)
 
 
 def json_text(value: Any) -> str:

@@ -17,6 +17,7 @@ from agent_core.compact.transcript import render_transcript, split_transcript
 from agent_core.errors import ErrorCode, SchemaError
 from agent_core.providers.jsontext import unfenced
 from agent_core.text import estimate_text, join_surrogates, short_line
+from agent_core.text.json_text import JsonObject
 from agent_core.text.quotes import without_quotes
 from agent_core.types import Draft, Node, NodeType, is_user_message, user_text
 
@@ -140,7 +141,7 @@ class HistoryCompactor:
         text = f"{render_kept(kept, artifact_id)}\n\n{summary}"
         tokens = estimate_text(text)
         _check(text, kept, artifact_id, tokens=tokens, replaced=cut.replaced_tokens)
-        metadata: dict[str, Any] = {
+        metadata: JsonObject = {
             "summary": summary,
             "first_kept_node_id": path[cut.end].node_id,
             "tokens_before": cut.tokens_before,
@@ -276,7 +277,7 @@ def _find_summary(text: str) -> str | None:
             continue
         is_most = 2 * (end - begin.start()) >= len(text)
         is_json = is_json or is_most
-        summary = cast("dict[str, object]", value).get("summary")
+        summary = cast("JsonObject", value).get("summary")
         if isinstance(summary, str) and (is_most or not text[end:].strip("`").strip()):
             return summary
     if is_json:

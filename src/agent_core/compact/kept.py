@@ -14,6 +14,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from agent_core.text import estimate_text
+from agent_core.text.json_text import JsonObject, JsonValue
 from agent_core.text.quotes import QUOTED, without_quotes
 from agent_core.types import (
     JsonBlock,
@@ -94,7 +95,7 @@ class KeptFacts(Struct, frozen=True, kw_only=True):
     plans: Sequence[Statement] = ()
     files: Sequence[str] = ()
 
-    def details(self, artifact_id: str | None) -> dict[str, Any]:
+    def details(self, artifact_id: str | None) -> JsonObject:
         """Return the facts as they are stored with the compaction."""
         return {
             "as_of": self.as_of and self.as_of.isoformat(),
@@ -213,7 +214,7 @@ def _loaded_texts(path: Sequence[Node]) -> list[Statement]:
             continue
         kind, key = _LOADED[node.node_type]
         names, hashes = node.metadata.get(key, []), node.metadata.get("hashes")
-        known = cast("dict[str, Any]", hashes) if isinstance(hashes, dict) else {}
+        known = cast("JsonObject", hashes) if isinstance(hashes, dict) else {}
         for name in cast("list[Any]", names) if isinstance(names, list) else [names]:
             version = str(known.get(str(name)) or node.metadata.get("hash") or "")
             line = f"{kind} {_line(name)} {version[:_HASH_CHARS]}".rstrip()
@@ -226,11 +227,11 @@ def _open_tasks(path: Sequence[Node]) -> list[Statement]:
     """Return the Tasks that were created and have not ended, by id and title."""
     tasks: dict[str, Statement] = {}
     for call, result, node in _successful_calls(path):
-        fields: Mapping[str, Any] = call.arguments
+        fields: Mapping[str, JsonValue] = call.arguments
         for block in result.content:
             data: object = block.data if isinstance(block, JsonBlock) else None
             if isinstance(data, dict):
-                fields = {**fields, **cast("dict[str, Any]", data)}
+                fields = {**fields, **cast("JsonObject", data)}
                 break
         task_id = fields.get("task_id")
         if not isinstance(task_id, str):

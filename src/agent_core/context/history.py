@@ -6,7 +6,6 @@ and the provider's prompt cache keeps its prefix.
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Any
 
 from msgspec import Struct
 
@@ -27,6 +26,7 @@ from agent_core.context.messages import (
 )
 from agent_core.providers.estimates import estimate_blocks
 from agent_core.text import BYTES_PER_TOKEN, shorten_text, utf8_size
+from agent_core.text.json_text import JsonObject
 from agent_core.types import (
     ContentBlock,
     ImageBlock,
@@ -381,7 +381,7 @@ def open_instructions(path: Iterable[Node]) -> list[Node]:
     return list(waiting.values())
 
 
-def _acts_on(node_type: NodeType, arguments: dict[str, Any]) -> bool:
+def _acts_on(node_type: NodeType, arguments: JsonObject) -> bool:
     """Return whether a call follows an instruction; for a plan, a Markdown file is written."""
     if node_type is NodeType.PLAN_INSTRUCTION:
         return str(arguments.get("path", "")).endswith(".md")

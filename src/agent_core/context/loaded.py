@@ -12,6 +12,7 @@ from typing import Any, cast
 from agent_core.opening import MAX_TEXT_BYTES, FileVersion, read_text_file, version_of
 from agent_core.providers.estimates import estimate_blocks
 from agent_core.text.content import content_hash
+from agent_core.text.json_text import JsonObject
 from agent_core.tools.text import decode_text
 from agent_core.types import JsonBlock, Node, NodeType, TextBlock, ToolResultBlock
 
@@ -109,7 +110,7 @@ def _outdated_repeats(path: Iterable[Node], current: Iterable[Node]) -> Iterator
                 data: object = block.data if isinstance(block, JsonBlock) else None
                 if not isinstance(data, dict):
                     continue
-                facts = cast("dict[str, Any]", data)
+                facts = cast("JsonObject", data)
                 text = facts.get("content", facts.get("summary"))
                 if facts.get("already_loaded") is True and isinstance(text, str):
                     line = _one_line(text)
@@ -135,7 +136,7 @@ def is_from_disk(node: Node) -> bool:
     return _FROM_DISK in node.metadata
 
 
-def dump_texts(texts: CurrentTexts) -> dict[str, Any]:
+def dump_texts(texts: CurrentTexts) -> JsonObject:
     """Return the texts as a report stores them."""
     return {
         node_id: node

@@ -21,6 +21,7 @@ from agent_core.config.models import ContextConfig, ModelConfig
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.providers.estimates import estimate_blocks, json_bytes
 from agent_core.text import BYTES_PER_TOKEN
+from agent_core.text.json_text import JsonObject
 from agent_core.types import (
     CHANGED,
     ArtifactRefBlock,
@@ -240,7 +241,7 @@ def artifact_ids(block: ToolResultBlock) -> list[str]:
             found.append(part.artifact_id)
         data: object = part.data if isinstance(part, JsonBlock) else None
         if isinstance(data, dict):
-            fields = cast("dict[str, Any]", data).items()
+            fields = cast("JsonObject", data).items()
             found.extend(value for key, value in fields if key.endswith("artifact_id"))
     return list(dict.fromkeys(known for known in found if isinstance(known, str) and known))
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
 
 from agent_core.providers.estimates import estimate_blocks
+from agent_core.text.json_text import JsonValue
 from agent_core.text.quotes import without_quotes
 from agent_core.types import Node, TextBlock
 
@@ -46,8 +47,8 @@ def _facts(stored: Iterable[object], said: Mapping[str, str]) -> Iterator[tuple[
             yield text, said[node_id]
 
 
-def _table(value: object) -> Mapping[str, Any]:
-    return cast("Mapping[str, Any]", value) if isinstance(value, dict) else {}
+def _table(value: object) -> Mapping[str, JsonValue]:
+    return cast("Mapping[str, JsonValue]", value) if isinstance(value, dict) else {}
 
 
 def _escaped(text: str) -> str:

@@ -6,7 +6,6 @@ import re
 from bisect import bisect
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from msgspec import Struct
 
@@ -23,6 +22,7 @@ from agent_core.opening import (
 )
 from agent_core.text import estimate_text, fit_lines, one_line, short_line
 from agent_core.text.content import content_hash
+from agent_core.text.json_text import JsonObject
 from agent_core.tools.base import Action, LoadedTexts, Tool, ToolContext, ToolOutput, View
 from agent_core.tools.registry import model_tool
 from agent_core.tools.schema import Arguments
@@ -277,7 +277,7 @@ async def _load(skill: Skill, loaded: LoadedTexts, tool_call_id: str) -> ToolOut
         version = content_hash(content)
         is_new = loaded.add(skill.name, version)
     body = _body(decode_text(content))
-    facts: dict[str, Any] = {"name": skill.name, "path": str(skill.path), "hash": version}
+    facts: JsonObject = {"name": skill.name, "path": str(skill.path), "hash": version}
     summary = " ".join(body.split())[:_SUMMARY_CHARS]
     answer = {**facts, "already_loaded": not is_new, "summary": summary}
     if skill.folder is not None:

@@ -10,6 +10,7 @@ from msgspec import Struct, field
 
 from agent_core.errors import REFUSALS
 from agent_core.text import gist_of_arguments
+from agent_core.text.json_text import JsonObject
 from agent_core.types import (
     EFFECT_UNKNOWN,
     EventType,
@@ -220,7 +221,7 @@ def _end_by(result: ToolResultBlock) -> ToolEnded:
     code = None
     for block in result.content:
         if isinstance(block, JsonBlock) and isinstance(cast("object", block.data), dict):
-            given = cast("dict[str, object]", block.data).get("exit_code")
+            given = cast("JsonObject", block.data).get("exit_code")
             code = given if isinstance(given, int) else None
     error = result.error
     if error is None:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from agent_core.text.json_text import JsonValue
 from agent_core.text.languages import ENGLISH, Language
 
 if TYPE_CHECKING:
@@ -46,5 +47,5 @@ def request_facts(request: "PermissionRequest", say: Language = ENGLISH) -> list
     return [(say(name), value) for name, value in facts if value]
 
 
-def _texts_of(summary: Mapping[str, object], *keys: str) -> list[str]:
+def _texts_of(summary: Mapping[str, JsonValue], *keys: str) -> list[str]:
     return [str(summary[key]) for key in keys if summary.get(key)]

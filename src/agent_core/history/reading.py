@@ -11,7 +11,7 @@ from agent_core.errors import ErrorCode, StorageError, describe_error
 from agent_core.events.projection import Call, PlacedEvent, Projection
 from agent_core.history.service_tools import source_lines, use_line
 from agent_core.history.words import SENT, TAKEN_BACK, UNDELIVERED, event_line, story_words
-from agent_core.text.json_text import shown_json
+from agent_core.text.json_text import JsonObject, shown_json
 from agent_core.text.languages import ENGLISH, Language
 from agent_core.types import (
     CLOSING_EVENTS,
@@ -625,7 +625,7 @@ def output_text(result: ToolResultBlock) -> str:
     parts: list[str] = []
     for block in result.content:
         held: object = block.data if isinstance(block, JsonBlock) else None
-        data = cast("dict[str, object]", held) if isinstance(held, dict) else {}
+        data = cast("JsonObject", held) if isinstance(held, dict) else {}
         if "stdout" in data:
             parts += [str(data[key]) for key in ("stdout", "stderr") if data.get(key)]
         else:
@@ -648,7 +648,7 @@ def _fields(data: object) -> str:
     if not isinstance(data, dict):
         return shown_json(data)
     lines: list[str] = []
-    for key, value in cast("dict[str, Any]", data).items():
+    for key, value in cast("JsonObject", data).items():
         if isinstance(value, str) and "\n" in value:
             lines.append(f"{key}:\n{value.rstrip()}")
         elif value is not None and value is not False and value not in ("", [], {}):

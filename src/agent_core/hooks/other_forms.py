@@ -7,6 +7,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, cast
 
+from agent_core.text.json_text import JsonObject
+
 _ALLOWS = frozenset(("allow", "allowed", "approve", "approved"))
 _OPEN = frozenset(("ask", "defer"))
 """Decisions that leave a call to the permissions of the user."""
@@ -27,7 +29,7 @@ _WITHOUT_EFFECT = frozenset(("continue", "hookEventName", "stopReason", *_REASON
 """Fields that are obeyed or say nothing more; every other one is named as ignored."""
 
 
-def read_other_form(text: str) -> tuple[dict[str, Any], list[str]] | None:
+def read_other_form(text: str) -> tuple[JsonObject, list[str]] | None:
     """Return an answer as the fields of a `HookAnswer`, and what it asks for and does not get.
 
     None if it is in no known form. The text has been searched for a deny before.
@@ -38,9 +40,9 @@ def read_other_form(text: str) -> tuple[dict[str, Any], list[str]] | None:
         return None
     if not isinstance(document, dict):
         return None
-    answer: dict[str, Any] = {}
+    answer: JsonObject = {}
     ignored: list[str] = []
-    if not _take(cast("dict[str, Any]", document), answer, ignored, ""):
+    if not _take(cast("JsonObject", document), answer, ignored, ""):
         return None
     return answer, ignored
 

@@ -20,6 +20,7 @@ from agent_core.hooks.file import HookCommand, HookFile, HookPoint, matches
 from agent_core.process import Command, Launcher, run
 from agent_core.process.environment import HOOK
 from agent_core.providers.requests import result_text
+from agent_core.text.json_text import JsonObject, JsonValue
 from agent_core.tools.base import ToolReturn
 from agent_core.types import (
     EFFECT_UNKNOWN,
@@ -97,7 +98,7 @@ class HookRunner:
                 yield from group.hooks
 
     async def ask(
-        self, point: HookPoint, hook: HookCommand, facts: Mapping[str, Any]
+        self, point: HookPoint, hook: HookCommand, facts: Mapping[str, JsonValue]
     ) -> tuple[HookAnswer, str]:
         """Run one hook, and return its answer and its text on stderr.
 
@@ -168,7 +169,7 @@ class RunHooks(Extension):
         context: ExtensionContext,  # noqa: ARG002
         call: ToolCall,
         definition: ToolDefinition,
-    ) -> Mapping[str, Any] | None:
+    ) -> Mapping[str, JsonValue] | None:
         """Ask the hooks about a call, and return the summary of the last answer.
 
         Raises:
@@ -281,7 +282,11 @@ class RunHooks(Extension):
         return summary
 
     async def _ask(
-        self, point: HookPoint, hook: HookCommand, call: ToolCall | None, facts: Mapping[str, Any]
+        self,
+        point: HookPoint,
+        hook: HookCommand,
+        call: ToolCall | None,
+        facts: Mapping[str, JsonValue],
     ) -> HookAnswer | None:
         """Run one hook, record its result, and return its answer; None if it failed.
 
@@ -289,7 +294,7 @@ class RunHooks(Extension):
             ToolError: `tool_not_available`: a hook before a call cannot be confined.
         """
         started = perf_counter()
-        payload: dict[str, Any] = {"event": point.value, "command": hook.command}
+        payload: JsonObject = {"event": point.value, "command": hook.command}
 
         def note(event: EventType, **more: Any) -> None:
             call_id = call.tool_call_id if call else None
@@ -308,7 +313,7 @@ class RunHooks(Extension):
             shown = self._journal.clean(f"{point.value} hook {hook.command!r} failed: {error}")
             logger.warning("the %s", shown)
             denies = hook.on_failure == "deny" and point.may_deny
-            facts_of_failure: dict[str, Any] = {"code": error.code, "error": error.message}
+            facts_of_failure: JsonObject = {"code": error.code, "error": error.message}
             if denies:
                 facts_of_failure["decision"] = "deny"
             note(EventType.HOOK_FAILED, **facts_of_failure, duration_ms=_since(started))

@@ -20,6 +20,7 @@ from agent_core.config.paths import expand_path
 from agent_core.config.problems import problems_of, read_json_file, unusable
 from agent_core.config.section import Section
 from agent_core.errors import ConfigError
+from agent_core.text.json_text import JsonObject
 
 MCP_FILE_NAME = "mcp.json"
 
@@ -206,7 +207,7 @@ def read_server(server_id: str, entry: Any, *, home: Path, project: Path) -> Ser
         raise ValueError(f": a server id has {rule}")
     if not isinstance(entry, dict):
         raise ValueError(' must be an object with "command" or "url"')
-    fields = cast("dict[str, Any]", entry)
+    fields = cast("JsonObject", entry)
     if ("command" in fields) == ("url" in fields):
         unknown = sorted(set(fields) - _KNOWN_KEYS)
         hint = f"; {_quote(unknown[0])} is not a known key" if unknown else ""

@@ -63,6 +63,7 @@ from agent_core.mcp.readable import Streams, with_readable_messages
 from agent_core.mcp.transports import StdioTransport, http_streams
 from agent_core.process.environment import HOOK
 from agent_core.text import shortened
+from agent_core.text.json_text import JsonValue
 from agent_core.types import ElicitationAnswer, ElicitationRequest
 
 if TYPE_CHECKING:
@@ -215,7 +216,7 @@ class ServerConnection:
     async def call(
         self,
         name: str,
-        arguments: Mapping[str, Any],
+        arguments: Mapping[str, JsonValue],
         *,
         silence_s: float,
         total_s: float,

@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
@@ -19,6 +19,7 @@ from agent_core.errors import ErrorCode, ToolError
 from agent_core.mcp.elicitation import ElicitationCallback
 from agent_core.process import Launcher
 from agent_core.text import shortened
+from agent_core.text.json_text import JsonObject, JsonValue
 from agent_core.tools.schema import SchemaCheck
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ class ToolSpec(Struct, frozen=True):
 
     name: str
     description: str = ""
-    input_schema: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    input_schema: Mapping[str, JsonValue] = field(default_factory=JsonObject)
     is_readonly: bool = False
     is_open: bool = False
     fingerprint: str = ""
@@ -113,7 +114,7 @@ class ToolSpec(Struct, frozen=True):
 def read_tool(
     name: str,
     description: str | None,
-    input_schema: Mapping[str, Any],
+    input_schema: Mapping[str, JsonValue],
     *,
     is_readonly: bool,
     is_open: bool = False,

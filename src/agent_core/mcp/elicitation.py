@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from agent_core.errors import ToolError
 from agent_core.redaction.shapes import kind_of_name
 from agent_core.text import shortened
+from agent_core.text.json_text import JsonValue
 from agent_core.tools.schema import SchemaCheck
 from agent_core.types import ElicitationAnswer, ElicitationRequest
 
@@ -62,7 +63,7 @@ def url_request(server_id: str, message: str, url: str, **facts: Any) -> Elicita
     )
 
 
-def is_secret_field(name: str, schema: Mapping[str, Any]) -> bool:
+def is_secret_field(name: str, schema: Mapping[str, JsonValue]) -> bool:
     """Return whether a field of a form is declared or named as a secret."""
     return (
         schema.get("format") == "password"

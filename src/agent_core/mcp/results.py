@@ -1,7 +1,7 @@
 """Convert answers of servers to content blocks; they are data, never instructions."""
 
 import json
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 from mcp_types import (
     AudioContent,
@@ -18,6 +18,7 @@ from agent_core.artifacts.images import decode_base64, encode_base64
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.mcp.discovery import MAX_REASON_CHARS
 from agent_core.text import plural, shorten_name, shortened
+from agent_core.text.json_text import JsonObject
 from agent_core.tools.base import ArtifactWriter
 from agent_core.tools.limits import filename_for
 from agent_core.types import (
@@ -103,7 +104,7 @@ def message_blocks(part: ServerBlock, *, is_answer: bool) -> list[ContentBlock]:
             return []
 
 
-def _is_wrapped(structured: dict[str, Any], parts: list[ServerBlock]) -> bool:
+def _is_wrapped(structured: JsonObject, parts: list[ServerBlock]) -> bool:
     """Return whether structured content only wraps the texts, as the SDK's `{"result": …}` does."""
     texts = [part.text for part in parts if isinstance(part, TextContent)]
     if structured.keys() != {"result"} or not texts or len(texts) != len(parts):

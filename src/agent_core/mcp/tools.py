@@ -5,7 +5,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, structs
 
@@ -30,6 +30,7 @@ from agent_core.mcp.resources import (
 )
 from agent_core.mcp.server import McpServer
 from agent_core.text import shortened, shown_id
+from agent_core.text.json_text import JsonObject
 from agent_core.tools.base import Action, ArtifactWriter, Tool, ToolContext, concurrency_of
 from agent_core.tools.json_schema import whole_schema
 from agent_core.tools.registry import plain_access
@@ -167,7 +168,7 @@ class McpTools:
         """Build `internal.read_resource` for these servers."""
         return resource_tool({name: self.server(name) for name in server_ids}, self.seconds)
 
-    async def resources(self, server_id: str) -> dict[str, Any]:
+    async def resources(self, server_id: str) -> JsonObject:
         """Return the first resources of a server, and the templates of more.
 
         Raises:
@@ -176,7 +177,7 @@ class McpTools:
         """
         return await list_resources(self.server(server_id), self.seconds)
 
-    async def prompts(self, server_id: str) -> list[dict[str, Any]]:
+    async def prompts(self, server_id: str) -> list[JsonObject]:
         """Return the prompts of a server: `name`, `description`, `arguments`.
 
         Raises:
@@ -250,7 +251,7 @@ class McpTools:
         if not keeps(self._filters.get(server.server_id), definition, spec.name):
             return None
 
-        async def prepare(arguments: dict[str, Any], context: ToolContext) -> Action:
+        async def prepare(arguments: JsonObject, context: ToolContext) -> Action:
             access = replace(
                 plain_access(definition, arguments),
                 target=f"MCP server {server.server_id} ({server.place})",
@@ -266,7 +267,7 @@ class McpTools:
         )
 
     async def _run(
-        self, server: McpServer, spec: ToolSpec, arguments: dict[str, Any], context: ToolContext
+        self, server: McpServer, spec: ToolSpec, arguments: JsonObject, context: ToolContext
     ) -> ToolResult:
         from agent_core.mcp.results import tool_result  # noqa: PLC0415 - brings the SDK
 

@@ -1,13 +1,14 @@
 """Memories as they are on disk when a run begins: the catalog, and recalled texts."""
 
 import logging
-from typing import Any, cast
+from typing import cast
 
 from msgspec import Struct
 
 from agent_core.errors import AgentCoreError
 from agent_core.memory.entry import Memory
 from agent_core.memory.folder import MemoryFolder, MemoryList
+from agent_core.text.json_text import JsonObject
 from agent_core.types import Node
 from agent_core.types.memory_scopes import MEMORY_SHARED
 
@@ -41,7 +42,7 @@ class CurrentMemories(Struct, frozen=True):
         folder, known = self.folder, self.known
         if folder is None or node.metadata.get("memory", MEMORY_SHARED) != self.scope:
             return None
-        then = cast("dict[str, Any]", node.metadata.get("hashes") or {})
+        then = cast("JsonObject", node.metadata.get("hashes") or {})
         try:
             found = [folder.find(memory_id, known) for memory_id in then]
         except AgentCoreError as error:

@@ -4,14 +4,14 @@ import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import cast
 
 from msgspec import Struct, field
 
 from agent_core.assets import FrontMatter, parse_front_matter
 from agent_core.text import one_line
 from agent_core.text.content import content_hash
-from agent_core.text.json_text import strict_json
+from agent_core.text.json_text import JsonObject, JsonValue, strict_json
 
 CATEGORIES = ("user", "feedback", "reference")
 """The folders of the memory."""
@@ -46,11 +46,11 @@ class Memory(Struct, frozen=True, kw_only=True, eq=False):
     updated_at: datetime
     source_session_id: str = ""
     source_node_ids: Sequence[str] = ()
-    extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    extra: Mapping[str, JsonValue] = field(default_factory=JsonObject)
     version: str = ""
 
     @property
-    def head(self) -> dict[str, Any]:
+    def head(self) -> JsonObject:
         """Return our own fields of the front matter."""
         return {
             "id": self.memory_id,

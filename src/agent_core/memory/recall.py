@@ -22,6 +22,7 @@ from agent_core.memory.entry import Memory, find_id
 from agent_core.memory.folder import MOST_PROBLEMS, MemoryFolder, MemoryList
 from agent_core.text import estimate_text, fit_lines
 from agent_core.text.folding import fold
+from agent_core.text.json_text import JsonObject
 from agent_core.tools.base import (
     Action,
     LoadedTexts,
@@ -167,7 +168,7 @@ def _parse_ids(text: str) -> list[str]:
         value: Any = json.loads(text[begin : end + 1]) if begin >= 0 else None
     except (ValueError, RecursionError):
         value = None
-    ids = cast("dict[str, Any]", value).get("memory_ids") if isinstance(value, dict) else None
+    ids = cast("JsonObject", value).get("memory_ids") if isinstance(value, dict) else None
     if not isinstance(ids, list):
         raise _unusable("it is not an object with memory_ids")
     return [one for one in cast("list[Any]", ids) if isinstance(one, str)]
@@ -212,7 +213,7 @@ class Recall:
         for memory in texts:
             self._loaded.add(memory.memory_id, memory.version)
         shown = [one for one in selected.memories if one in texts or one not in new]
-        answer: dict[str, Any] = {
+        answer: JsonObject = {
             "memory_ids": [one.memory_id for one in shown],
             "memories": [
                 {
@@ -233,7 +234,7 @@ class Recall:
             answer["unreadable"] = list(known.problems[:MOST_PROBLEMS])
         # Recalled texts stay in the session, but a later run with another memory must not see them.
         result: ToolReturn = answer
-        origin = dict[str, Any]()
+        origin = JsonObject()
         if self._scope != MEMORY_SHARED:
             origin["memory"] = self._scope
             result = ToolResult(content=[JsonBlock(data=answer)], metadata=origin)

@@ -9,10 +9,11 @@ import ipaddress
 import re
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import cast
 from unicodedata import category, normalize
 from urllib.parse import unquote, urlsplit
 
+from agent_core.text.json_text import JsonValue
 from agent_core.types import CommandView
 
 _HOST_WORDS = """
@@ -52,7 +53,7 @@ _MAX_ROUNDS = 5
 _MAX_SHOWN = 200
 
 
-def hosts_in(arguments: Mapping[str, Any], views: Sequence[CommandView] = ()) -> list[str]:
+def hosts_in(arguments: Mapping[str, JsonValue], views: Sequence[CommandView] = ()) -> list[str]:
     """Return the hosts of all addresses in the arguments, sorted, each once, in lower case.
 
     Args:
@@ -123,7 +124,7 @@ def _number(host: str) -> str | None:
     return str(getattr(address, "ipv4_mapped", None) or address)
 
 
-def _texts(arguments: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _texts(arguments: Mapping[str, JsonValue]) -> Iterator[tuple[str, str]]:
     """Yield every string, with the name of the argument it belongs to; numbers that are named too.
 
     A string in an object belongs to its key, or to the object's own name if that promises a

@@ -12,7 +12,7 @@ import os
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from msgspec import Struct
 
@@ -35,6 +35,7 @@ from agent_core.permissions.request import (
 from agent_core.redaction import log_failure
 from agent_core.redaction.redactor import Redactor
 from agent_core.text import shortened
+from agent_core.text.json_text import JsonObject, JsonValue
 from agent_core.text.languages import ENGLISH, Language
 from agent_core.types import (
     CHANGED,
@@ -169,7 +170,7 @@ class PermissionJournal(Protocol):
     def note(
         self,
         event_type: EventType,
-        payload: Mapping[str, Any] | None = None,
+        payload: Mapping[str, JsonValue] | None = None,
         *,
         level: EventLevel = EventLevel.INFO,
         tool_call_id: str | None = None,
@@ -355,7 +356,7 @@ class Questions:
                 for limit in self._limits.get(run_id, ()):
                     limit.resume()
 
-    def holds_secret(self, arguments: dict[str, Any]) -> bool:
+    def holds_secret(self, arguments: JsonObject) -> bool:
         """Return whether arguments have the value of a secret in them, or a mark in its place."""
         is_clean = self._redactor.payload_secrets_only(arguments) is arguments
         return not is_clean or REMOVED in json.dumps(arguments, ensure_ascii=False)
@@ -564,7 +565,7 @@ class Questions:
         if isinstance(answer, str):
             raise _note_failure(request, answer, journal)
         facts = {"request_id": request.request_id, "tool_name": request.tool_name}
-        given: dict[str, Any] = {"decision": answer.decision, "reason": answer.reason}
+        given: JsonObject = {"decision": answer.decision, "reason": answer.reason}
         if decided_by := answer.metadata.get("decided_by"):
             given["decided_by"] = str(decided_by)
         journal.note(
@@ -738,7 +739,7 @@ def _note_answer(record: "ApprovalRecord", journal: PermissionJournal) -> "Permi
         reason=record.reason,
         metadata={"decided_by": record.decided_by},
     )
-    payload: dict[str, Any] = {
+    payload: JsonObject = {
         "request_id": record.request_id,
         "tool_name": record.tool_name,
         "decision": decision.decision,

@@ -19,6 +19,7 @@ from msgspec import Struct, to_builtins
 from agent_core.opening import read_bytes
 from agent_core.redaction.redactor import Redactor
 from agent_core.text import noun, shortened, visible
+from agent_core.text.json_text import JsonObject
 from agent_core.types import (
     Access,
     Decision,
@@ -253,11 +254,11 @@ def _visible_diff(diff: str) -> str:
     return "\r\n".join(map(visible, diff.split("\r\n")))
 
 
-def _agent_facts(run: RunIdentity, line: Callable[[str], str]) -> dict[str, Any]:
+def _agent_facts(run: RunIdentity, line: Callable[[str], str]) -> JsonObject:
     """Return facts that identify a child agent; none for the agent that the user talks to."""
     if run.parent_agent_id is None:
         return {}
-    facts: dict[str, Any] = {"agent_path": agent_path(run)}
+    facts: JsonObject = {"agent_path": agent_path(run)}
     if run.agent_definition_id is not None:
         facts["agent_definition"] = run.agent_definition_id
     if run.task:
@@ -370,7 +371,7 @@ def _state(path: str) -> list[Any]:
     return [found.st_mode, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns]
 
 
-def event_payload(request: "PermissionRequest") -> dict[str, Any]:
+def event_payload(request: "PermissionRequest") -> JsonObject:
     """The request as an event's payload, cut and without diff: the call is in the history."""
     payload = request.model_dump(mode="json")
     payload["tags"] = sorted(request.tags)

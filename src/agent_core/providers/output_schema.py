@@ -6,7 +6,7 @@ from typing import Any, cast
 from msgspec import Struct
 
 from agent_core.providers.failures import Called
-from agent_core.text.json_text import JsonSchema
+from agent_core.text.json_text import JsonSchema, JsonValue
 from agent_core.types import FINAL_ANSWER, ModelRequest
 
 _EVERYWHERE = frozenset(("type", "enum", "description"))
@@ -42,7 +42,7 @@ class SchemaForm(Struct, frozen=True):
     formats: AbstractSet[str] = _FORMATS
     requires_all: bool = False
 
-    def of(self, schema: Mapping[str, Any]) -> JsonSchema:
+    def of(self, schema: Mapping[str, JsonValue]) -> JsonSchema:
         """Convert a schema to this form.
 
         Raises:

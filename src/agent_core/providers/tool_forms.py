@@ -17,7 +17,7 @@ from msgspec import Struct, field
 from agent_core.config.services import COMPATIBLE
 from agent_core.providers.failures import Called, is_refused_request
 from agent_core.providers.requests import wire_name
-from agent_core.text.json_text import JsonSchema
+from agent_core.text.json_text import JsonSchema, JsonValue
 from agent_core.types import (
     ErrorPayload,
     ModelCompleted,
@@ -72,7 +72,7 @@ class ToolForm(Struct, frozen=True):
     tuples: bool = True
     known_required: bool = False
 
-    def of(self, schema: Mapping[str, Any]) -> tuple[JsonSchema, Mapping[str, str]]:
+    def of(self, schema: Mapping[str, JsonValue]) -> tuple[JsonSchema, Mapping[str, str]]:
         """Return a schema in this form, and the arguments' own names by the names it has.
 
         Raises:
@@ -95,7 +95,7 @@ class ToolForm(Struct, frozen=True):
         return root, names
 
     def _part(self, schema: Any) -> JsonSchema:
-        node: JsonSchema = dict(cast("Mapping[str, Any]", schema))
+        node: JsonSchema = dict(cast("Mapping[str, JsonValue]", schema))
         for key, value in node.items():
             if key in _MEMBERS and isinstance(value, dict):
                 members = cast("JsonSchema", value)

@@ -24,6 +24,7 @@ from agent_core.runtime.reading import RunReader
 from agent_core.runtime.table import RunTable
 from agent_core.storage.store import SessionStore
 from agent_core.text import kind_of
+from agent_core.text.json_text import JsonObject, JsonValue
 from agent_core.tools.base import Action, Tool, ToolContext, concurrency_of
 from agent_core.tools.toolsets import Toolset, opened
 from agent_core.types import (
@@ -79,7 +80,7 @@ class Answers:
         request_id: str,
         decision: Decision,
         *,
-        arguments: Mapping[str, Any] | None = None,
+        arguments: Mapping[str, JsonValue] | None = None,
         always: bool = False,
         reason: str | None,
         by: str,
@@ -180,7 +181,7 @@ class Answers:
         decision: Decision,
         given: RunOptions[Any],
         stack: AsyncExitStack,
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         """Return the changed arguments if the call can be made with them.
 
         Raises:
@@ -196,7 +197,7 @@ class Answers:
             raise _unfit(f"are stored as JSON, which cannot hold them: {error}") from None
         if not isinstance(changed, dict):
             raise _unfit(f"are a dict, not {kind_of(arguments)}")
-        changed = cast("dict[str, Any]", changed)
+        changed = cast("JsonObject", changed)
         if self._questions.holds_secret(changed):
             raise _unfit(
                 "hold a secret, or stand for one that was removed: no secret is stored. It can stay"

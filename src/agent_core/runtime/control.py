@@ -9,7 +9,7 @@ import json
 import logging
 from collections.abc import Callable, Iterable
 from time import monotonic
-from typing import Any, cast
+from typing import cast
 
 from msgspec.structs import replace
 
@@ -20,6 +20,7 @@ from agent_core.runtime.reading import CONTROL, TextPiece, channel_of
 from agent_core.runtime.recovery import RemoteControls
 from agent_core.storage.postgres.notices import LONGEST_NOTICE, Notices
 from agent_core.storage.store import SessionStore
+from agent_core.text.json_text import JsonObject
 from agent_core.types import LAST_TURN, LIVE_EVENTS, EventType
 
 logger = logging.getLogger(__name__)
@@ -89,7 +90,7 @@ class RunControl:
             case {"what": "message", "run_id": str(run_id)}:
                 self._controls.look_for_messages([run_id])
             case {"what": "watch", "run_id": str(run_id)}:
-                facts = cast("dict[str, Any]", request)
+                facts = cast("JsonObject", request)
                 self._watch(run_id, anew=facts.get("anew") is True)
             case _:
                 pass

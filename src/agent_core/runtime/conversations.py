@@ -22,6 +22,7 @@ from agent_core.storage.given import renamed_nodes
 from agent_core.storage.rows import session_not_found
 from agent_core.storage.store import SessionStore
 from agent_core.text import first_words
+from agent_core.text.json_text import JsonValue
 from agent_core.types import (
     SESSION_INSTRUCTIONS,
     AgentRecord,
@@ -193,14 +194,14 @@ class Conversations:
         return node.model_copy(update={"content": content})
 
 
-async def _read_source(source: object) -> tuple[Mapping[str, Any], object]:
+async def _read_source(source: object) -> tuple[Mapping[str, JsonValue], object]:
     """Return the exported session, if it is one, and the messages."""
     if isinstance(source, str | os.PathLike):
         source = await asyncio.to_thread(_read_file, Path(cast("str", source)))
     if isinstance(source, Iterable) and not isinstance(source, Mapping | bytes):
         items = list(cast("Iterable[object]", source))
         if items and all(map(_is_export_line, items)):
-            return _exported(cast("Sequence[Mapping[str, Any]]", items))
+            return _exported(cast("Sequence[Mapping[str, JsonValue]]", items))
         return {}, items
     return {}, cast("object", source)
 
@@ -233,7 +234,7 @@ def _read_file(path: Path) -> list[object]:
 def _is_export_line(item: object) -> bool:
     if not isinstance(item, Mapping):
         return False
-    line = cast("Mapping[str, object]", item)
+    line = cast("Mapping[str, JsonValue]", item)
     kind = line.get("type")
     return isinstance(kind, str) and kind in _EXPORT_LINES and isinstance(line.get(kind), Mapping)
 
@@ -251,10 +252,10 @@ def _exported(lines: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], li
     return session, path[::-1]
 
 
-def _instructions_in(session: Mapping[str, Any]) -> str:
+def _instructions_in(session: Mapping[str, JsonValue]) -> str:
     metadata = session.get("metadata")
     found = (
-        cast("Mapping[str, object]", metadata).get(SESSION_INSTRUCTIONS)
+        cast("Mapping[str, JsonValue]", metadata).get(SESSION_INSTRUCTIONS)
         if isinstance(metadata, Mapping)
         else None
     )

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from agent_core.agents.roles import BUILT_IN_TOOLS
 from agent_core.errors import AgentCoreError, ErrorCode, PermissionDeniedError, ToolError
 from agent_core.runtime.project import Project
+from agent_core.text.json_text import JsonValue
 from agent_core.tools.base import Tool, ToolContext
 from agent_core.types import (
     Access,
@@ -29,7 +30,7 @@ _CHANGES = frozenset((_WRITES, "code.edit_file"))
 async def explain_call(
     project: Project,
     tool_name: str,
-    arguments: Mapping[str, Any],
+    arguments: Mapping[str, JsonValue],
     *,
     session_id: str | None,
     agent: str,

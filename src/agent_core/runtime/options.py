@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec import Struct, field
 
 from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.text.json_text import JsonValue
 from agent_core.types import SESSION_ID_PATTERN, AgentDefinition
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class RuntimeOptions(Struct, kw_only=True, dict=True, weakref=True):
 
     project_dir: str | Path | None = None
     config_path: str | Path | None = None
-    config: "Config | Mapping[str, Any] | None" = None
+    config: "Config | Mapping[str, JsonValue] | None" = None
     model: "str | ModelConfig | ProviderAdapter | None" = None
     home_dir: str | Path | None = None
     persist: bool = True

@@ -5,7 +5,7 @@ import json
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import contextmanager
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
@@ -15,6 +15,7 @@ from agent_core.redaction.redactor import JournalRedactor
 from agent_core.storage.owners import Owner
 from agent_core.storage.store import SessionStore
 from agent_core.text import shown_id
+from agent_core.text.json_text import JsonObject
 from agent_core.types import (
     CLOSING_EVENTS,
     LIVE_EVENTS,
@@ -295,7 +296,7 @@ class RunReader:
         text = progress.new_text(piece) if piece.bound == progress.bound else ""
         if not text:
             return None
-        payload: dict[str, Any] = {"text": text}
+        payload: JsonObject = {"text": text}
         if piece.start == 0 and progress.lengths[piece.event_type] == len(text):
             payload["from_start"] = True
         return RuntimeEvent.of_checked(

@@ -25,6 +25,7 @@ from agent_core.runtime.workspaces import Workspaces
 from agent_core.storage.rows import node_not_found, run_not_found, session_not_found, storable
 from agent_core.storage.store import SessionStore
 from agent_core.text import first_words, join_surrogates
+from agent_core.text.json_text import JsonValue
 from agent_core.tools.base import OutputMisfitError
 from agent_core.types import (
     AgentRecord,
@@ -284,7 +285,7 @@ class Sessions:
         )
 
     def _summary(
-        self, summary: "SessionSummary", metadata: Mapping[str, Any], words: str | None
+        self, summary: "SessionSummary", metadata: Mapping[str, JsonValue], words: str | None
     ) -> "SessionSummary":
         usage = summary.usage
         for purpose, cost in read_background_usage(metadata).items():

@@ -13,6 +13,7 @@ from agent_core.config.problems import read_text
 from agent_core.errors import AgentCoreError
 from agent_core.redaction.redactor import Redactor
 from agent_core.redaction.shapes import kind_of_name
+from agent_core.text.json_text import JsonObject, JsonValue
 from agent_core.types import Setting
 
 DEFAULT = "default"
@@ -39,7 +40,7 @@ def read_settings(setup: Setup, *, named_by: str | None = None) -> Iterator[Sett
         setup: the configuration.
         named_by: the option or variable that names the model in place of the file.
     """
-    lines, in_file = dict[str, int](), dict[str, Any]()
+    lines, in_file = dict[str, int](), JsonObject()
     text = read_text(setup.config_path)
     if text is not None:
         lines = find_lines(text)
@@ -75,7 +76,7 @@ def read_settings(setup: Setup, *, named_by: str | None = None) -> Iterator[Sett
         yield Setting(key=key, value=shown, origin=origin)
 
 
-def _leaves(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _leaves(table: Mapping[str, JsonValue]) -> Iterator[tuple[str, Any]]:
     """Yield the keys, with dots, and the values below all tables."""
     for path, value in leaves(table):
         if isinstance(value, list):
@@ -87,9 +88,9 @@ def _without_gaps(value: Any) -> Any:
     """Return an item of a list; of a table only the keys that are set."""
     if not isinstance(value, dict):
         return value
-    table = cast("dict[str, Any]", value)
+    table = cast("JsonObject", value)
     return {key: inner for key, inner in table.items() if inner not in (None, [])}
 
 
-def _table(config: Config) -> dict[str, Any]:
+def _table(config: Config) -> JsonObject:
     return config.model_dump(mode="json")

@@ -13,13 +13,13 @@ from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.frontends.parts import Answered, Asked, Question
 from agent_core.loop.options import NO_OPTIONS, RunOptions
 from agent_core.runtime.options import checked_session_id
-from agent_core.serve.bodies import read_json
-from agent_core.serve.json_values import holds_part
+from agent_core.serve.bodies import holds_part, read_json
 from agent_core.serve.problems import HttpProblem
 from agent_core.serve.request_runs import RequestRun, RunStream
 from agent_core.serve.streams import ServerEvent
 from agent_core.serve.visits import Visit, visit_of
 from agent_core.text import shown_id
+from agent_core.text.json_text import JsonObject, JsonValue
 from agent_core.types import ApprovalRecord, ApprovalState, EventType, Mode
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ async def ag_ui(request: Request) -> RunStream:
 
     visit = visit_of(request)
     visit.require("read")
-    body = await read_json(request, dict[str, Any], holds_image=_holds_image)
+    body = await read_json(request, JsonObject, holds_image=_holds_image)
     asked = protocol.read_input(body)
     checked_session_id(asked.thread_id)
     begin = partial(_begin, visit, asked, body)
@@ -53,7 +53,7 @@ ROUTES = [Route("/ag-ui", ag_ui, methods=["POST"])]
 
 
 async def _begin(
-    visit: Visit, asked: Asked, body: Mapping[str, Any], run: RequestRun
+    visit: Visit, asked: Asked, body: Mapping[str, JsonValue], run: RequestRun
 ) -> AsyncGenerator[ServerEvent]:
     from agent_core.frontends import ag_ui as protocol  # noqa: PLC0415 - loaded by now
 
@@ -164,7 +164,7 @@ async def _tasks(visit: Visit, session_id: str) -> "Sequence[BaseModel]":
     return ()
 
 
-def _mode_of(body: Mapping[str, Any]) -> Mode:
+def _mode_of(body: Mapping[str, JsonValue]) -> Mode:
     match body.get("forwardedProps"):
         case {"mode": "orchestrator"}:
             return "orchestrator"
@@ -172,11 +172,11 @@ def _mode_of(body: Mapping[str, Any]) -> Mode:
             return "normal"
 
 
-def _results_in(body: Mapping[str, Any]) -> set[str]:
+def _results_in(body: Mapping[str, JsonValue]) -> set[str]:
     """Return the ids of the calls whose results the client has."""
-    messages = cast("Sequence[Mapping[str, Any]]", body["messages"])
+    messages = cast("Sequence[Mapping[str, JsonValue]]", body["messages"])
     return {str(each.get("toolCallId")) for each in messages if each.get("role") == "tool"}
 
 
-def _holds_image(body: Mapping[str, Any]) -> bool:
+def _holds_image(body: Mapping[str, JsonValue]) -> bool:
     return holds_part(body.get("messages"), {"image", "document"})

@@ -1,7 +1,7 @@
 """Bodies of requests: JSON objects, read within their limits."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import lru_cache
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
@@ -12,6 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 from agent_core.errors import ErrorCode
 from agent_core.providers import jsontext
 from agent_core.serve.problems import HttpProblem
+from agent_core.text.json_text import tables
 from agent_core.tools.schema import json_path
 
 T = TypeVar("T")
@@ -169,3 +170,17 @@ def _too_large(limit: int) -> HttpProblem:
     most = f"{limit // SMALL} MB" if limit >= SMALL else f"{limit} bytes"
     detail = f"a body may have {most} here, and {LARGE // SMALL} MB only with an image"
     return HttpProblem(413, detail, headers={"Connection": "close"})
+
+
+def holds_part(messages: object, kinds: Collection[str]) -> bool:
+    """Return whether the content of a message has a part of one of these types.
+
+    Args:
+        messages: the messages of a body, as they were sent.
+        kinds: the types of parts that bring an image or a file.
+    """
+    return any(
+        part.get("type") in kinds
+        for message in tables(messages)
+        for part in tables(message.get("content"))
+    )

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any
 
 from starlette.responses import Response
 
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.providers import jsontext
+from agent_core.text.json_text import JsonObject, JsonValue
 
 _STATUS: Mapping[ErrorCode, int] = {
     ErrorCode.VALIDATION_ERROR: 400,
@@ -46,7 +46,7 @@ class HttpProblem(Exception):  # noqa: N818 - the noun of RFC 9457
         detail: str,
         *,
         code: str | None = None,
-        details: Mapping[str, Any] | None = None,
+        details: Mapping[str, JsonValue] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(status, detail)
@@ -69,7 +69,7 @@ class HttpProblem(Exception):  # noqa: N818 - the noun of RFC 9457
 
     def response(self) -> Response:
         """Return the response."""
-        body: dict[str, Any] = {
+        body: JsonObject = {
             "type": "about:blank",
             "title": HTTPStatus(self.status).phrase,
             "status": self.status,

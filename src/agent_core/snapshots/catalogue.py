@@ -16,6 +16,7 @@ from agent_core.disk.folders import flush_folder, make_private
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.opening import open_descriptor, read_bytes
 from agent_core.snapshots.records import GitState, LeftOut, LeftOutReason, Snapshot
+from agent_core.text.json_text import JsonObject
 
 _ID = re.compile(r"snap_[0-9a-f]{32}").fullmatch
 _VERSION = 1
@@ -91,7 +92,7 @@ class Catalogue:
             OSError: it cannot be written.
         """
         git = snapshot.git
-        said: dict[str, Any] = {
+        said: JsonObject = {
             "version": _VERSION,
             "tree": snapshot.tree,
             "files": snapshot.files,

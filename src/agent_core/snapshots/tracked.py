@@ -15,6 +15,7 @@ from typing import Any
 from agent_core.git.repository import Repository
 from agent_core.opening import version_of
 from agent_core.snapshots.records import GitState
+from agent_core.text.json_text import JsonObject
 from agent_core.text.wildcards import Wildcards
 
 _MOST_GONE = 10_000
@@ -96,7 +97,7 @@ class TrackedPaths:
         self._keep(known.difference(sorted(gone)[_MOST_GONE:]))
 
     @property
-    def notes(self) -> dict[str, Any]:
+    def notes(self) -> JsonObject:
         """Facts that the next recording needs."""
         kept = sorted(map(os.fsdecode, self._kept))
         return {"repositories": self._found, "kept": kept}

@@ -3,13 +3,14 @@
 import asyncio
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any, cast
+from typing import cast
 
 import orjson
 
 from agent_core.errors import TaskError
 from agent_core.storage.store import SessionStore
 from agent_core.tasks.log_store import TaskLogStore
+from agent_core.text.json_text import JsonObject
 from agent_core.types import SessionRecord
 
 PROGRAM = "program"
@@ -77,7 +78,7 @@ def write_logs(
                 log.close()
 
 
-def _split(content: bytes) -> Iterator[tuple[bytes, dict[str, Any]]]:
+def _split(content: bytes) -> Iterator[tuple[bytes, JsonObject]]:
     """Yield each line with its fields; a damaged line has none. An unfinished one is dropped."""
     for raw in content.splitlines(keepends=True):
         try:
@@ -85,7 +86,7 @@ def _split(content: bytes) -> Iterator[tuple[bytes, dict[str, Any]]]:
         except orjson.JSONDecodeError:
             line = None
         if isinstance(line, dict):
-            yield raw, cast("dict[str, Any]", line)
+            yield raw, cast("JsonObject", line)
         elif raw.endswith(b"\n"):
             yield raw, {}
 

@@ -38,6 +38,7 @@ from agent_core.tasks.model import (
     step_error,
     task_error,
 )
+from agent_core.text.json_text import JsonObject
 from agent_core.types import EventType
 
 
@@ -394,7 +395,7 @@ class GraphEdit:
                 assert_never(operation)
 
     def _update_task(self, wanted: UpdateTask) -> None:
-        update: dict[str, Any] = wanted.model_dump(include={"title", "summary"}, exclude_none=True)
+        update: JsonObject = wanted.model_dump(include={"title", "summary"}, exclude_none=True)
         if wanted.status == "blocked":
             update["status"] = TaskStatus.BLOCKED
         elif wanted.status == "pending":

@@ -17,6 +17,7 @@ from agent_core.redaction.redactor import Redactor
 from agent_core.tasks.apply import apply, schema_error
 from agent_core.tasks.graph import Dag
 from agent_core.tasks.model import PAYLOADS, StepId, TaskChange, TaskCreated, TaskId, task_error
+from agent_core.text.json_text import JsonObject
 from agent_core.types import EventType, Frozen, SafeId, UtcDatetime
 
 PADDING = b"\0 \t\r\n"
@@ -213,7 +214,7 @@ def _load_json(text: bytes) -> Any:
         raise ValueError("it is nested too deeply") from error
 
 
-def _without_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _without_repeated_keys(pairs: list[tuple[str, Any]]) -> JsonObject:
     table = dict(pairs)
     if len(table) < len(pairs):
         raise ValueError("an object has the same key twice")
@@ -294,7 +295,7 @@ def _redact(value: Any, clean: Callable[[str], str], redactor: Redactor) -> Any:
     if isinstance(value, list):
         return [_redact(item, clean, redactor) for item in cast("list[Any]", value)]
     if isinstance(value, dict):
-        table = cast("dict[str, Any]", value)
+        table = cast("JsonObject", value)
         return {
             key: _redact(item, redactor.text if key in _PROSE else redactor.secrets_only, redactor)
             for key, item in table.items()

@@ -25,6 +25,7 @@ from agent_core.tasks.apply import schema_error
 from agent_core.tasks.graph import Dag
 from agent_core.tasks.log_format import PADDING, ReplayedLog, last_line, read_log, was_never_created
 from agent_core.tasks.model import TASK_ENDS, CloseRun, TaskChange, TaskStatus, task_error
+from agent_core.text.json_text import JsonObject
 from agent_core.types import SESSION_ID_PATTERN, CleanupFailure, CleanupResult, ErrorPayload
 
 SUFFIX = ".wal.jsonl"
@@ -48,7 +49,7 @@ class LogChangedError(TaskError):
 def _unavailable(path: Path, why: object, *, retryable: bool = False, line: int = 0) -> TaskError:
     """Return the error for a log that cannot be used, naming it and the cure."""
     message = f"the Task log {path} cannot be used: {why}"
-    details: dict[str, object] = {"path": str(path)}
+    details: JsonObject = {"path": str(path)}
     if line:
         message += ". Correct or remove the line, or move the file away"
         details["line"] = line

@@ -1,11 +1,11 @@
 """Notes what happens to Task logs in the journal of the run that causes it."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from agent_core.errors import TaskError
 from agent_core.tasks.log_store import OpenTask
 from agent_core.tasks.model import Actor, TaskChange, TaskCreated, TaskUpdated
+from agent_core.text.json_text import JsonObject
 from agent_core.types import EventLevel, EventType
 
 
@@ -14,7 +14,7 @@ def note_changes(
 ) -> None:
     """Note each line; payloads with whole documents are shortened to fit a timeline."""
     for change, event_id in zip(changes, event_ids, strict=True):
-        note: dict[str, Any] = {"task_id": task_id, "wal_event_id": event_id}
+        note: JsonObject = {"task_id": task_id, "wal_event_id": event_id}
         if change.step_id is not None:
             note["step_id"] = change.step_id
         match change.payload:

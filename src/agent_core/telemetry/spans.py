@@ -34,6 +34,7 @@ from agent_core.providers.compat import server_of
 from agent_core.providers.tally import CallTally
 from agent_core.telemetry import content, names
 from agent_core.telemetry.content import Clean
+from agent_core.text.json_text import JsonObject, JsonValue
 from agent_core.tools.values import storable_text
 from agent_core.types import (
     Draft,
@@ -166,7 +167,9 @@ class Telemetry:
             explicit_bucket_boundaries_advisory=_RUN_SECONDS,
         )
 
-    def capture(self, span: Span, clean: Clean, facts: Callable[[], Mapping[str, Any]]) -> None:
+    def capture(
+        self, span: Span, clean: Clean, facts: Callable[[], Mapping[str, JsonValue]]
+    ) -> None:
         """Record content in the attributes of a span, if it is enabled."""
         if not self.captures_content or not span.is_recording():
             return
@@ -274,7 +277,7 @@ class RunTrace:
         self._clean = clean
         self._name = name or run.agent_definition_id or run.role.value
         self._started = perf_counter()
-        self._facts: dict[str, Any] = {
+        self._facts: JsonObject = {
             names.OPERATION: names.INVOKE_AGENT,
             names.AGENT_NAME: self._name,
         }
@@ -328,7 +331,7 @@ class RunTrace:
             error = _CANCELLED, ""
         if self._calls is not None:
             self._calls.break_off(None if outcome.status is RunStatus.WAITING else _CANCELLED)
-        facts: dict[str, Any] = {names.RUN_STATUS: outcome.status.value}
+        facts: JsonObject = {names.RUN_STATUS: outcome.status.value}
         if outcome.end_reason is not None:
             facts[names.END_REASON] = outcome.end_reason.value
         self._span.set_attributes({**facts, **_usage(outcome.usage)})
@@ -357,7 +360,7 @@ class _ModelCall:
         self._tally = CallTally(lambda: 0)  # the adapter counts the cost of attempts
         self._reply: Usage | None = None
         self._spent: Usage | None = None
-        self._facts: dict[str, Any] = {}
+        self._facts: JsonObject = {}
 
     async def record(
         self, request: ModelRequest, session_id: str, ask: AskModel
@@ -491,7 +494,7 @@ class _OpenCall(Struct):
 
     span: Span
     context: Context
-    facts: dict[str, Any]
+    facts: JsonObject
     token: Any = None
     started: float = field(default_factory=perf_counter)
 
@@ -568,7 +571,7 @@ class Tracing(Extension):
         self, call: ToolCall, definition: ToolDefinition | None, *, is_unknown: bool = False
     ) -> _OpenCall:
         name = storable_text(call.name)
-        facts: dict[str, Any] = {
+        facts: JsonObject = {
             names.OPERATION: names.EXECUTE_TOOL,
             # An unknown name is the model's invention, and there may be any number of them.
             names.TOOL_NAME: "_OTHER" if is_unknown else name,
@@ -607,7 +610,7 @@ def provider_name(model: ModelConfig) -> str:
     return _PROVIDERS.get(server, server)
 
 
-def _server(base_url: str | None) -> dict[str, Any]:
+def _server(base_url: str | None) -> JsonObject:
     """Return the server and the port of a model, as far as its address has them."""
     try:
         parts = urlsplit(base_url or "")
@@ -619,7 +622,7 @@ def _server(base_url: str | None) -> dict[str, Any]:
     return {names.SERVER_ADDRESS: parts.hostname, names.SERVER_PORT: port}
 
 
-def _usage(usage: Usage) -> dict[str, Any]:
+def _usage(usage: Usage) -> JsonObject:
     facts = {
         names.USAGE_INPUT: usage.input_tokens,
         names.USAGE_OUTPUT: usage.output_tokens,
@@ -637,9 +640,9 @@ def _error_of(error: BaseException) -> tuple[str, str]:
     return type(error).__qualname__, ""
 
 
-def _end(span: Span, error: tuple[str, str] | None, clean: Clean | None) -> dict[str, Any]:
+def _end(span: Span, error: tuple[str, str] | None, clean: Clean | None) -> JsonObject:
     """End a span and return the attributes of its error; `clean` allows recording the message."""
-    facts: dict[str, Any] = {}
+    facts: JsonObject = {}
     if error is not None:
         kind, message = error
         facts[names.ERROR_TYPE] = kind

@@ -18,6 +18,7 @@ from agent_core.errors import ConfigError, ErrorCode
 from agent_core.installation import extra_command
 from agent_core.loop.options import AnyModel
 from agent_core.testing.recording import record, replay
+from agent_core.text.json_text import JsonObject, JsonValue
 from agent_core.types import UserMessage, new_id
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ async def evaluate(
     reports: dict[str, EvaluationReport[InputsT, Any, MetadataT]] = {}
     for name, model in (named or {"default": None}).items():
         folder = None if cache is None else Path(cache) / _file_name(name)
-        fields: dict[str, Any] = {**options, "model": model}
+        fields: JsonObject = {**options, "model": model}
         task = eval_task(runtime, message=message, cache=folder, project_dir=project_dir, **fields)
         reports[name] = await dataset.evaluate(
             task, name=name, task_name=name, progress=False, max_concurrency=max_concurrency
@@ -119,13 +120,13 @@ async def _run_cached(
     runtime: AgentRuntime,
     message: str | UserMessage,
     file: Path,
-    options: Mapping[str, Any],
+    options: Mapping[str, JsonValue],
     project_dir: str | Path | None,
 ) -> RunResult[Any]:
     """Run with the recorded replies, or with the model if a request was not recorded."""
     if await asyncio.to_thread(file.exists):
         recorded = replay(file, project_dir=project_dir)
-        fields: dict[str, Any] = {**options, "model": recorded}
+        fields: JsonObject = {**options, "model": recorded}
         try:
             return await runtime.run(message, **fields)
         except RunError:

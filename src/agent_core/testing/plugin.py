@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from agent_core.text.json_text import JsonObject
+
 if TYPE_CHECKING:
     from agent_core.testing import ScriptedRuntime
 
@@ -15,7 +17,7 @@ FIXTURE = "agent_runtime"
 
 
 @pytest.fixture
-def agent_runtime_options() -> dict[str, Any]:
+def agent_runtime_options() -> JsonObject:
     """Arguments of `AgentRuntime` for `agent_runtime`; a test may override this fixture."""
     return {}
 

@@ -23,6 +23,7 @@ from agent_core.errors import ConfigError, ErrorCode, ToolError
 from agent_core.process import Command, CompletedProcess, Launcher, find_program, run
 from agent_core.process.environment import command_environment, configured_names
 from agent_core.process.starts import explain_exit
+from agent_core.text.json_text import JsonSchema
 from agent_core.text.shell import command_line
 from agent_core.tools.base import Action, CutCallError, Tool, ToolContext, concurrency_of
 from agent_core.tools.json_schema import whole_schema
@@ -64,9 +65,7 @@ class ToolFile(Section):
 
     name: ToolName
     description: str
-    input_schema: dict[str, Any] = Field(
-        default_factory=lambda: {"type": "object", "properties": {}}
-    )
+    input_schema: JsonSchema = Field(default_factory=lambda: {"type": "object", "properties": {}})
     permission: Literal["readonly", "write"] = "write"
     tags: list[str] = Field(default_factory=list[str])
     command_type: Literal["exec", "shell"]
@@ -82,7 +81,7 @@ class ToolFile(Section):
     def _command_is_safe(self) -> "ToolFile":
         named = {field for part in (self.command, *self.args) for field in placeholders(part)}
         properties: Any = self.input_schema.get("properties")
-        known = cast("dict[str, Any]", properties) if isinstance(properties, dict) else {}
+        known = cast("JsonSchema", properties) if isinstance(properties, dict) else {}
         if unknown := named - known.keys():
             raise ValueError(f"input_schema has no property {', '.join(sorted(unknown))}")
         if self.command_type == "exec":

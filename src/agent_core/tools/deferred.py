@@ -19,6 +19,7 @@ from agent_core.providers.requests import wire_name
 from agent_core.text import estimate_text, fit_lines, shortened
 from agent_core.text.content import content_hash
 from agent_core.text.folding import fold
+from agent_core.text.json_text import JsonObject
 from agent_core.tools.base import Action, AskAgent, LoadedTexts, Tool, ToolContext, ToolOutput, View
 from agent_core.tools.registry import AnyCall, Renew, Toolbox, model_tool
 from agent_core.tools.schema import Arguments
@@ -60,8 +61,8 @@ class CallTool(Arguments):
     """Call a tool whose definition you have read."""
 
     name: str
-    arguments: Annotated[dict[str, Any], BeforeValidator(_read_json)] = Field(
-        default_factory=dict[str, Any]
+    arguments: Annotated[JsonObject, BeforeValidator(_read_json)] = Field(
+        default_factory=JsonObject
     )
 
 
@@ -196,7 +197,7 @@ class DeferringToolbox(Toolbox):
                     facts = {"name": tool.name, "hash": version, "tool_call_id": tool_call_id}
                     adds.append(user_text(text, NodeType.TOOL_CONTEXT, **facts))
         shown = list(map(wire_name, chosen))
-        answer: dict[str, Any] = {"tools": shown, "already_loaded": not adds}
+        answer: JsonObject = {"tools": shown, "already_loaded": not adds}
         if rest := [wire_name(tool.name) for tool in found if tool.name not in chosen]:
             answer["other_matches"] = rest[:_MOST_NAMED]
         return ToolOutput(answer, adds)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from agent_core.text import plural, printed, shortened
+from agent_core.text.json_text import JsonObject, JsonValue
 from agent_core.types import JsonBlock, TextBlock, ToolResult
 
 OUTPUT_LINES = 20
@@ -21,16 +22,16 @@ Clean = Callable[[Any], Any]
 """Takes secrets out of text that an event is to hold."""
 
 
-def command_facts(result: ToolResult, clean: Clean) -> dict[str, Any]:
+def command_facts(result: ToolResult, clean: Clean) -> JsonObject:
     """The exit code and the last lines of a command, as far as its result has them."""
-    outcome: Mapping[str, Any] = result.metadata
+    outcome: Mapping[str, JsonValue] = result.metadata
     texts = [block.text for block in result.content if isinstance(block, TextBlock)]
     for block in result.content:
         if isinstance(block, JsonBlock) and isinstance(cast("object", block.data), dict):
-            outcome = cast("dict[str, Any]", block.data)
+            outcome = cast("JsonObject", block.data)
             texts = [str(outcome.get(stream) or "") for stream in ("stdout", "stderr")]
             break
-    facts: dict[str, Any] = {}
+    facts: JsonObject = {}
     code = outcome.get("exit_code")
     if isinstance(code, int) and not outcome.get("timed_out"):
         facts["exit_code"] = code
@@ -56,12 +57,12 @@ def command_facts(result: ToolResult, clean: Clean) -> dict[str, Any]:
     return facts
 
 
-def found_facts(result: ToolResult) -> dict[str, Any]:
+def found_facts(result: ToolResult) -> JsonObject:
     """Return how much a search or a listing has found, or a read that came to the end of a file."""
-    data: Mapping[str, Any] = {}
+    data: Mapping[str, JsonValue] = {}
     for block in result.content:
         if isinstance(block, JsonBlock) and isinstance(cast("object", block.data), dict):
-            data = cast("dict[str, Any]", block.data)
+            data = cast("JsonObject", block.data)
             break
     for key, one, many in (("matches", "match", "matches"), ("entries", "entry", "entries")):
         if isinstance(found := data.get(key), list):
@@ -73,7 +74,7 @@ def found_facts(result: ToolResult) -> dict[str, Any]:
     return {}
 
 
-def shown_diff(diff: str, clean: Clean) -> dict[str, Any]:
+def shown_diff(diff: str, clean: Clean) -> JsonObject:
     """Return the beginning of a diff, how many lines follow, and whether it is shown as it is."""
     cleaned = str(clean(diff))
     lines, hidden = cleaned.removesuffix("\n").split("\n"), 0
@@ -89,7 +90,7 @@ def shown_diff(diff: str, clean: Clean) -> dict[str, Any]:
             break
         kept.append(short)
     hidden += len(lines) - len(kept)
-    facts: dict[str, Any] = {"diff": "\n".join(kept)}
+    facts: JsonObject = {"diff": "\n".join(kept)}
     if hidden:
         facts["diff_hidden_lines"] = hidden
     facts["diff_is_whole"] = facts["diff"] == diff.removesuffix("\n")

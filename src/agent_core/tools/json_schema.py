@@ -17,6 +17,7 @@ import orjson
 
 from agent_core.errors import PortableError
 from agent_core.text import with_article
+from agent_core.text.json_text import JsonSchema
 
 MAX_SCHEMA_BYTES = 256 * 1024
 MAX_SCHEMA_DEPTH = 64
@@ -157,7 +158,7 @@ class BoundedValidator:
                     yield from validator.descend(item, part, path=key, schema_path=name)
 
     def _additional_properties(
-        self, validator: Any, value: Any, instance: Any, schema: dict[str, Any]
+        self, validator: Any, value: Any, instance: Any, schema: JsonSchema
     ) -> Iterator[Any]:
         if not validator.is_type(instance, "object"):
             return
@@ -251,7 +252,7 @@ _SIMPLE: Mapping[str, Callable[[object], bool]] = {
 """Words with the same meaning in these dialects and without references, and their values."""
 
 
-def whole_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
+def whole_schema(schema: Mapping[str, Any]) -> JsonSchema:
     """The schema of arguments as providers want it: they refuse one without these two words."""
     return {"type": "object", "properties": {}, **schema}
 
@@ -330,7 +331,7 @@ def _check_form(schema: object, dialect: Any, *, place: str) -> None:
         raise SchemaUnusableError(f"at {below}: {message}") from error
 
 
-def _check_graph(schema: dict[str, Any], dialect: Any) -> None:
+def _check_graph(schema: JsonSchema, dialect: Any) -> None:
     """Follow every reference, check every pattern, and refuse circular references.
 
     A reference may lead to a place that is not a schema by itself, such as an example; its value
@@ -347,7 +348,7 @@ def _check_graph(schema: dict[str, Any], dialect: Any) -> None:
     root: Resource[Any] = specification.create_resource(schema)
     waiting: list[tuple[Any, Any]] = [(schema, Registry[Any]().resolver_with_root(root))]
     referred: list[tuple[str, Any]] = []
-    nodes: dict[int, dict[str, Any]] = {}
+    nodes: dict[int, JsonSchema] = {}
     below: dict[int, list[int]] = {}
     while waiting or referred:
         if not waiting:
@@ -359,7 +360,7 @@ def _check_graph(schema: dict[str, Any], dialect: Any) -> None:
         contents, resolver = waiting.pop()
         if not isinstance(contents, dict) or id(cast("object", contents)) in nodes:
             continue
-        node = cast("dict[str, Any]", contents)
+        node = cast("JsonSchema", contents)
         nodes[id(node)] = node
         below[id(node)] = [id(part) for part in _applied_in_place(node)]
         parts = specification.create_resource(node).subresources()

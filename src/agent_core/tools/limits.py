@@ -24,6 +24,7 @@ from agent_core.artifacts.images import (
 from agent_core.artifacts.store import ArtifactStore
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.text import plural, shorten_name, shorten_text, utf8_size
+from agent_core.text.json_text import JsonObject, JsonValue
 from agent_core.tools.base import ArtifactWriter, Tool, ToolOutput, ToolReturn
 from agent_core.tools.results import QUICK_VALUES, ReadResult, read_result, unshown_result
 from agent_core.tools.values import KeptFile, TooManyValuesError, storable_text, text_of
@@ -192,7 +193,7 @@ class ResultLimiter:
         if limit is not None and sum(map(_size, content)) > limit:
             content = await _shorten(content, limit, files)
         metadata = _shorten_facts(result.metadata, _FACTS_BYTES)
-        left_out: dict[str, Any] = {}
+        left_out: JsonObject = {}
         if metadata != result.metadata:
             left_out["metadata"] = result.metadata
         error = result.error
@@ -268,7 +269,7 @@ class _ResultFiles:
 async def _keep_files(read: Sequence[KeptFile], files: _ResultFiles) -> list[ContentBlock]:
     """The bytes that a value holds: pictures to be shown, and artifacts for the rest."""
     kept: list[ContentBlock] = []
-    surplus: list[dict[str, Any]] = []
+    surplus: list[JsonObject] = []
     for number, file in enumerate(read, 1):
         if file.is_picture:
             kept.append(ImageBlock(mime_type=file.mime_type, data=encode_base64(file.content)))
@@ -286,7 +287,7 @@ async def _keep_files(read: Sequence[KeptFile], files: _ResultFiles) -> list[Con
     return kept
 
 
-def _shorten_facts(facts: Mapping[str, Any], limit_bytes: int) -> dict[str, Any]:
+def _shorten_facts(facts: Mapping[str, JsonValue], limit_bytes: int) -> JsonObject:
     """Return the facts that fit into `limit_bytes` of JSON, small ones first.
 
     `left_out` lists the names of the rest.

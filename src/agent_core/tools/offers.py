@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.text import kind_of
+from agent_core.text.json_text import JsonValue
 from agent_core.tools.base import OfferContext, Tool
 from agent_core.tools.schema import SchemaCheck
 from agent_core.types import RunIdentity, ToolDefinition
@@ -60,7 +61,7 @@ async def _offered_form(
         return replace(tool, definition=definition)
     check = SchemaCheck(tool.name, said.input_schema)
 
-    def parse(arguments: Mapping[str, Any]) -> Any:
+    def parse(arguments: Mapping[str, JsonValue]) -> Any:
         check(arguments)
         return tool.parse(arguments)
 

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, ConfigDict, Field
 # typing.TypedDict of Python 3.11 keeps too little for pydantic to read.
 from typing_extensions import TypedDict
 
+from agent_core.text.json_text import JsonObject
 from agent_core.tools.base import Tool, ToolContext
 from agent_core.tools.callables import plain_function
 from agent_core.tools.results import call
@@ -35,7 +36,7 @@ class FunctionCall(Struct, frozen=True):
     """
 
     function: "OutputFunction"
-    arguments: dict[str, Any]
+    arguments: JsonObject
 
     async def run(self, context: ToolContext) -> Any:
         """Return what the function returns; a plain function runs in a thread."""

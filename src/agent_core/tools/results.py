@@ -23,6 +23,7 @@ from msgspec import Struct
 from agent_core.errors import AgentCoreError, ErrorCode, ToolError
 from agent_core.providers.jsontext import unfenced
 from agent_core.text import plural, shorten_text
+from agent_core.text.json_text import JsonObject
 from agent_core.tools.base import ArtifactWriter
 from agent_core.tools.callables import is_async
 from agent_core.tools.values import (
@@ -182,7 +183,7 @@ def parse_answer(text: str, *, unique_names: bool = False) -> Any:
         raise ValueError("it is nested too deeply") from error
 
 
-def _refuse_second_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _refuse_second_names(pairs: list[tuple[str, Any]]) -> JsonObject:
     value = dict(pairs)
     if len(value) < len(pairs):
         raise ValueError("an object has a name twice")
@@ -210,7 +211,7 @@ def failure_of(tool_name: str, error: BaseException) -> ErrorPayload:
 
 
 def _block(block: ContentBlock, writer: ValueWriter) -> ContentBlock:
-    changes: dict[str, Any] = {}
+    changes: JsonObject = {}
     match block:
         case TextBlock():
             changes["text"] = storable_text(block.text)

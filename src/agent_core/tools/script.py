@@ -10,11 +10,12 @@ argument of a command, the target of a redirection, the subject of a `case` or a
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import orjson
 from msgspec import Struct, structs
 
+from agent_core.text.json_text import JsonValue
 from agent_core.tools.commands import find_input_problem, find_problem, nested_scripts
 from agent_core.tools.shell_reader import (
     CONTROL,
@@ -105,7 +106,7 @@ def placeholders(template: str) -> Iterator[str]:
         yield match[1]
 
 
-def fill_argv(argv: Sequence[str], arguments: Mapping[str, Any]) -> list[str]:
+def fill_argv(argv: Sequence[str], arguments: Mapping[str, JsonValue]) -> list[str]:
     """Return each element with its values put in; an absent one is empty.
 
     An element that is one placeholder is left out if its argument is absent.
@@ -137,7 +138,7 @@ class Script(Struct, frozen=True):
     text: str
     fields: tuple[str, ...]
 
-    def argv(self, arguments: Mapping[str, Any]) -> list[str]:
+    def argv(self, arguments: Mapping[str, JsonValue]) -> list[str]:
         """The argument vector of one call."""
         values = [_value_text(arguments.get(field)) for field in self.fields]
         return [SHELL, "-c", self.text, *([SHELL, *values] if values else [])]

@@ -30,6 +30,7 @@ from pydantic import BaseModel, TypeAdapter
 from pydantic_core import to_jsonable_python
 
 from agent_core.text import join_surrogates, shorten_name, shortened
+from agent_core.text.json_text import JsonObject, JsonValue
 
 MAX_DEPTH = 100
 """Nesting beyond this becomes text; JSON writers stop at about 250."""
@@ -217,7 +218,7 @@ class ValueWriter:
             except Exception:  # noqa: BLE001, S112 - a serializer of the program's
                 continue
             return self.write(dumped, depth)
-        plain: dict[str, Any] = {}
+        plain: JsonObject = {}
         kind = type(model)
         for name in (*kind.model_fields, *kind.model_computed_fields, *(model.model_extra or {})):
             try:
@@ -230,7 +231,7 @@ class ValueWriter:
 
     def _object(self, owner: object, items: Iterable[tuple[Any, Any]], depth: int) -> Any:
         """Write an object, as far as its members can be read."""
-        plain: dict[str, Any] = {}
+        plain: JsonObject = {}
         try:
             for key, item in items:
                 name = storable_text(key) if type(key) is str else self._name(key)
@@ -278,13 +279,13 @@ def storable(value: object) -> Any:
     return ValueWriter().write(value)
 
 
-def storable_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
+def storable_facts(facts: Mapping[str, JsonValue]) -> JsonObject:
     """Return `facts` as JSON; a part JSON cannot express is named by its type. Never fails."""
     try:
         written = ValueWriter().write(facts)
     except TooManyValuesError as error:
         return {"left_out": str(error)}
-    return cast("dict[str, Any]", written) if isinstance(written, dict) else {}
+    return cast("JsonObject", written) if isinstance(written, dict) else {}
 
 
 def storable_text(text: str) -> str:
@@ -375,7 +376,7 @@ def _words_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {text_of(error)}"
 
 
-def _unused(name: str, taken: Mapping[str, Any]) -> str:
+def _unused(name: str, taken: Mapping[str, JsonValue]) -> str:
     count, free = 2, name
     while free in taken:
         free, count = f"{name} {count}", count + 1

@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from msgspec import Struct, field
 
@@ -614,7 +614,7 @@ def show_denial(
     cwd: Path,
     context: ToolContext,
     connects: bool = True,
-) -> dict[str, Any]:
+) -> dict[str, list[str]]:
     """Return the refusals of the sandbox that a program's output reports; shown at once.
 
     Args:
@@ -637,7 +637,7 @@ def show_denial(
     return {"blocked_by_sandbox": kept}
 
 
-def show_disabled(disabled: Sequence[str], *, context: ToolContext) -> dict[str, Any]:
+def show_disabled(disabled: Sequence[str], *, context: ToolContext) -> dict[str, list[str]]:
     """Return what was disabled of repositories after a program, for the result; shown at once."""
     if not disabled:
         return {}
@@ -649,7 +649,9 @@ def show_disabled(disabled: Sequence[str], *, context: ToolContext) -> dict[str,
     return {"disabled_repositories": kept}
 
 
-def show_left_running(finished: "CompletedProcess", *, context: ToolContext) -> dict[str, Any]:
+def show_left_running(
+    finished: "CompletedProcess", *, context: ToolContext
+) -> dict[str, list[str]]:
     """Return the programs that were stopped with the one that started them; shown at once."""
     if not finished.left_running:
         return {}

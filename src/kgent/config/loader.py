@@ -25,6 +25,7 @@ from agent_core.config.problems import problems_of
 from agent_core.errors import ErrorCode
 from agent_core.opening import read_text_file
 from agent_core.redaction.redactor import walk
+from agent_core.text.json_text import JsonObject
 from agent_core.tools.json_schema import BoundedValidator, SchemaUnusableError
 from kgent.config.models import (
     DeliverableSpec,
@@ -75,7 +76,7 @@ def load_config(path: Path | str) -> KgentConfig:
     except _YamlFaultError as fault:
         raise _unusable(file, [(fault.line, "", fault.reason)]) from None
     try:
-        config = KgentConfig.model_validate(cast("dict[str, Any]", value))
+        config = KgentConfig.model_validate(cast("JsonObject", value))
     except ValidationError as error:
         faults: list[Fault] = []
         for problem in problems_of(error, KgentConfig):
@@ -127,7 +128,7 @@ def _with_schema(config: KgentConfig, spec: DeliverableSpec) -> DeliverableSpec:
             raise ValueError(f"{file} has no object in it")
     if "{{" not in spec.path and content_format(spec) is None:
         raise ValueError("is for JSON, YAML and CSV; name the format with content_type")
-    table = cast("dict[str, Any]", schema)
+    table = cast("JsonObject", schema)
     try:
         BoundedValidator(table)
     except SchemaUnusableError as error:

@@ -27,6 +27,7 @@ from agent_core.config.models import (
 )
 from agent_core.config.section import Section
 from agent_core.config.services import provider_named, public_service
+from agent_core.text.json_text import JsonObject
 from agent_core.types.options import Temperature
 from kgent.errors import LONGEST_NAME, expand_home
 
@@ -330,7 +331,7 @@ class ToolsConfig(Section):
     def _named(cls, value: Any) -> Any:
         if not isinstance(value, dict):
             return value
-        servers = cast("dict[str, Any]", value).items()
+        servers = cast("JsonObject", value).items()
         return [{"name": n, **s} if isinstance(s, dict) else s for n, s in servers]
 
     @field_validator("mcp")
@@ -380,7 +381,7 @@ class DeliverableSpec(PathSpec):
     kind: str = "deliverable"
     content_type: str | None = None
     allow_empty: bool = False
-    content_schema: dict[str, Any] | str | None = Field(default=None, alias="schema")
+    content_schema: JsonObject | str | None = Field(default=None, alias="schema")
 
     @field_validator("path")
     @classmethod

@@ -7,6 +7,7 @@ from agent_core.events.journal import build_node
 from agent_core.providers.estimates import estimate_blocks
 from agent_core.redaction import Redactor
 from agent_core.redaction.redactor import JournalRedactor
+from agent_core.text.json_text import JsonObject
 from agent_core.types import (
     EFFECT_UNKNOWN,
     OPAQUE,
@@ -36,7 +37,7 @@ _RETURNED = (OPAQUE, "redacted_thinking", "raw_tool_call_id")
 """Metadata of blocks that the provider needs when the conversation is continued."""
 
 
-def messages_of(nodes: Iterable[Node]) -> list[dict[str, Any]]:
+def messages_of(nodes: Iterable[Node]) -> list[JsonObject]:
     """Convert a path of agent_core's loop to messages."""
     return [
         message(
@@ -49,12 +50,12 @@ def messages_of(nodes: Iterable[Node]) -> list[dict[str, Any]]:
     ]
 
 
-def _block_of(block: Any) -> dict[str, Any]:
+def _block_of(block: Any) -> JsonObject:
     match block:
         case TextBlock(text=text):
             return text_block(text)
         case ReasoningBlock(text=text, signature=signature, metadata=metadata):
-            data: dict[str, Any] = {"signature": signature} if signature else {}
+            data: JsonObject = {"signature": signature} if signature else {}
             if signature or any(metadata.get(key) for key in _RETURNED):
                 data |= {"metadata": metadata}
             return text_block(text, "reasoning", provider_data=data)
@@ -148,7 +149,7 @@ def read_call(block: dict[str, Any]) -> ToolCall:
     )
 
 
-def calls_to_make(messages: Sequence[dict[str, Any]]) -> list[ToolCall]:
+def calls_to_make(messages: Sequence[JsonObject]) -> list[ToolCall]:
     """Return the calls of the conversation that have no result."""
     return [read_call(block) for block in open_calls(messages)]
 

@@ -4,13 +4,14 @@ import asyncio
 from codecs import BOM_UTF8
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field, TypeAdapter, ValidationError
 
 from agent_core.config.models import RetryConfig
 from agent_core.errors import ErrorCode
 from agent_core.opening import read_text_file
+from agent_core.text.json_text import JsonObject, JsonValue
 from agent_core.types import Frozen, new_id
 from kgent.config.models import KgentConfig
 from kgent.engine.base import (
@@ -38,7 +39,7 @@ class MockCall(Frozen):
     """Call a tool. Its answer is recorded, and otherwise ignored."""
 
     tool: str
-    args: dict[str, Any] = {}
+    args: JsonObject = {}
 
 
 class MockFailure(Frozen):
@@ -118,9 +119,9 @@ class _Talk:
         self.text: str | None = None
         self.usage = {"model_calls": 0}
         self._conversation = request.context.records.conversation
-        self._held: list[dict[str, Any]] | None = None if request.history else []
+        self._held: list[JsonObject] | None = None if request.history else []
 
-    def say(self, role: str, block: dict[str, Any]) -> None:
+    def say(self, role: str, block: JsonObject) -> None:
         """Add a message."""
         one = message(role, now(), block)
         if self._held is None:
@@ -192,7 +193,7 @@ async def _begin(
     return steps
 
 
-def _leave_out_played(steps: list[MockStep], own: Sequence[Mapping[str, Any]]) -> None:
+def _leave_out_played(steps: list[MockStep], own: Sequence[Mapping[str, JsonValue]]) -> None:
     """Remove the steps that were played before, and the pause or failure that came next."""
     played = sum(one["role"] == "assistant" for one in own)
     while steps and (played or isinstance(steps[-1], MockPause | MockFailure)):

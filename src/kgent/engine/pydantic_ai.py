@@ -31,6 +31,7 @@ from agent_core.mcp.route import RoutedTransport
 from agent_core.providers.base import require_real_models
 from agent_core.providers.estimates import estimate_tools
 from agent_core.text import estimate_text
+from agent_core.text.json_text import JsonObject
 from agent_core.types import Usage
 from kgent.config.models import KgentConfig
 from kgent.engine.base import (
@@ -209,7 +210,7 @@ def _chain(request: AgentRunRequest, models: Sequence[Model], used: list[str]) -
 async def _run_agent(
     request: AgentRunRequest, model: Model, clients: Sequence[httpx2.AsyncClient], spent: _Spent
 ) -> AgentResult:
-    sent, exchange = dict[str, object](), list[messages.ModelMessage]()
+    sent, exchange = JsonObject(), list[messages.ModelMessage]()
     written = _Written(request, spent)
     agent = Agent(
         model,
@@ -321,7 +322,7 @@ class _Written:
         self._exchange, self._known = exchange, list(history or ())
         self._parts = {id(part) for one in self._known for part in one.parts}
 
-    async def make_call(self, call_id: str, name: str, args: dict[str, Any]) -> object:
+    async def make_call(self, call_id: str, name: str, args: JsonObject) -> object:
         """Make a call after its message is in the conversation, and add the result at once."""
         self.add()
         content = await answer_call(self._request, call_id, name, args)
@@ -349,7 +350,7 @@ class _Written:
 
 async def _watch(
     request: AgentRunRequest,
-    sent: dict[str, object],
+    sent: JsonObject,
     written: _Written,
     _: AgentContext[None],
     events: AsyncIterable[messages.AgentStreamEvent],
@@ -396,9 +397,9 @@ def _read_arguments(sent: object) -> object:
     return sent
 
 
-def _archive(exchange: Iterable[messages.ModelMessage]) -> list[dict[str, Any]]:
+def _archive(exchange: Iterable[messages.ModelMessage]) -> list[JsonObject]:
     """Return the conversation in the form of the archive."""
-    found: list[dict[str, Any]] = []
+    found: list[JsonObject] = []
     for one in exchange:
         if isinstance(one, messages.ModelResponse):
             if blocks := [block for part in one.parts if (block := _block_of(part))]:
@@ -409,7 +410,7 @@ def _archive(exchange: Iterable[messages.ModelMessage]) -> list[dict[str, Any]]:
             if isinstance(part, messages.ToolReturnPart):
                 is_retry, answered = part.outcome == "retried", cast("object", part.content)
                 shown = part.model_response_str() if is_retry else answered
-                answer = cast("dict[str, Any]", answered) if isinstance(answered, dict) else {}
+                answer = cast("JsonObject", answered) if isinstance(answered, dict) else {}
                 is_error = is_retry or answer.get("ok") is False
                 block = result_block(part.tool_call_id, part.tool_name, shown, is_error=is_error)
                 found.append(message("tool", _shown(part.timestamp), block))
@@ -419,13 +420,13 @@ def _archive(exchange: Iterable[messages.ModelMessage]) -> list[dict[str, Any]]:
     return in_call_order(found)
 
 
-def _exchange_of(history: Iterable[dict[str, Any]]) -> list[messages.ModelMessage]:
+def _exchange_of(history: Iterable[JsonObject]) -> list[messages.ModelMessage]:
     """Return the conversation of earlier attempts, without replies that were cut off."""
     found: list[messages.ModelMessage] = []
     for one in history:
         if one.get("cut_off"):
             continue
-        blocks = cast("list[dict[str, Any]]", one["content"])
+        blocks = cast("list[JsonObject]", one["content"])
         if one["role"] == "assistant":
             if parts := [part for block in blocks if (part := _read_reply_part(block))]:
                 found.append(messages.ModelResponse(parts=parts))
@@ -462,14 +463,14 @@ def _read_reply_part(block: dict[str, Any]) -> messages.ModelResponsePart | None
             return None
 
 
-def _data_of(part: messages.ThinkingPart | messages.ToolCallPart) -> dict[str, Any]:
+def _data_of(part: messages.ThinkingPart | messages.ToolCallPart) -> JsonObject:
     """Return what the provider gets back with this part when the conversation is continued."""
     fields = ("id", "signature", "provider_name", "provider_details")
     data = {name: value for name in fields if (value := getattr(part, name, None))}
     return data if data.keys() & {"signature", "provider_details"} else {}
 
 
-def _block_of(part: messages.ModelResponsePart) -> dict[str, Any] | None:
+def _block_of(part: messages.ModelResponsePart) -> JsonObject | None:
     match part:
         case messages.TextPart(content=text):
             return text_block(text) if text else None

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from agent_core.errors import AgentCoreError
 from agent_core.process import Command, environment, find_program, run
+from agent_core.text.json_text import JsonObject
 from kgent.config.models import CheckSpec
 from kgent.governance.results import CheckResult
 from kgent.records.lines import summary_line
@@ -38,7 +39,7 @@ async def _run_check(context: RunContext, number: int, check: CheckSpec) -> Chec
     emit, root = context.records.events.emit, context.sandbox_root
     variables = command_environment(context)
     shown, call_id = shlex.join(check.argv), f"check_{number}"
-    data: dict[str, object] = {"argv": check.argv}
+    data: JsonObject = {"argv": check.argv}
     begun = emit(
         "deliverable.check.started",
         shown,

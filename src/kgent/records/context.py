@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from agent_core.redaction import Redactor
+from agent_core.text.json_text import JsonObject
 from kgent.records.archive import Archive
 from kgent.records.conversation import ConversationLog
 from kgent.records.errors import ERRORS_FILE, ErrorLogger
@@ -51,7 +51,7 @@ class RunRecords:
         *,
         calls: Iterable[ToolCallRecord | None],
         errors: int,
-        messages: Iterable[dict[str, Any]],
+        messages: Iterable[JsonObject],
         archived: Iterable[str],
     ) -> None:
         """Continue the records of earlier attempts: their numbers, names and conversation."""

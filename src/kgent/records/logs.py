@@ -1,8 +1,9 @@
 """The tool calls of a run, in `logs/tools.jsonl`."""
 
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Literal
 
+from agent_core.text.json_text import JsonObject
 from kgent.errors import ErrorInfo, Record
 from kgent.records.lines import RecordLines
 
@@ -23,7 +24,7 @@ class ToolCallRecord(Record):
     completed_at: str | None = None
     duration_ms: int | None = None
     status: Literal["completed", "failed", "blocked"]
-    args_summary: dict[str, Any] = {}
+    args_summary: JsonObject = {}
     result_summary: str | None = None
     artifacts: list[str] = []
     error: ErrorInfo | None = None

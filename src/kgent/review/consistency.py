@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from agent_core.config.problems import parse_json
 from agent_core.errors import AgentCoreError
+from agent_core.text.json_text import JsonObject
 from kgent.config.models import DELIVERABLES
 from kgent.records.errors import ERRORS_FILE, ErrorRecord
 from kgent.records.events import EVENTS_FILE, Event
@@ -117,7 +117,7 @@ def _check_earlier_ends(root: Path, state: RunState, closing: Sequence[Event]) -
     for attempt, end in zip(state.attempts[:-1], closing, strict=False):
         try:
             text = read_bytes(root / attempt.path / RUN_FILE, MAX_MANIFEST_BYTES)
-            content: dict[str, Any] = json.loads(text)
+            content: JsonObject = json.loads(text)
         except (OSError, ValueError, AgentCoreError):
             continue  # reported with the attempts
         announced = end.data.get(RUN_FILE_HASH)
@@ -168,7 +168,7 @@ def _check_state(root: Path, state: RunState, end: Event) -> Iterator[str]:
     yield from (f"run.json has another {name} than the events" for name in others)
     try:
         text = read_bytes(root / RUN_FILE, MAX_MANIFEST_BYTES)
-        content: dict[str, Any] = parse_json(text.decode("utf-8", "surrogatepass"))
+        content: JsonObject = parse_json(text.decode("utf-8", "surrogatepass"))
     except (OSError, ValueError, RecursionError, AgentCoreError) as error:
         yield f"run.json is damaged: {error}"
         return

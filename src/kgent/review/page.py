@@ -8,12 +8,12 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path, PurePosixPath
-from typing import Any, cast
+from typing import cast
 from urllib.parse import quote
 
 from agent_core.errors import AgentCoreError
 from agent_core.text import gist_of_arguments, plural, short_line, shortened
-from agent_core.text.json_text import shown_json
+from agent_core.text.json_text import JsonObject, JsonValue, shown_json
 from agent_core.text.pages import (
     facts_list,
     fold,
@@ -221,7 +221,7 @@ def _conversation(report: RunReport) -> str:
     return "\n".join(parts)
 
 
-def _message(one: Mapping[str, Any]) -> str:
+def _message(one: Mapping[str, JsonValue]) -> str:
     role, parts = str(one.get("role", "")), list[str]()
     for block in message_blocks(one):
         name, text = plain(block.get("name", "")), str(block.get("text", ""))
@@ -248,7 +248,7 @@ def _message(one: Mapping[str, Any]) -> str:
 
 def _gist(value: object, key: str = "") -> str:
     """Return the subject of a call, or a field, as a muted line, which labels a folded block."""
-    fields = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    fields = cast("JsonObject", value) if isinstance(value, dict) else {}
     text = str(fields.get(key, "")) if key else gist_of_arguments(fields)
     return f'<span class="muted">{plain(short_line(text, _MAX_GIST))}</span>' if text else ""
 

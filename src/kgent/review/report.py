@@ -13,6 +13,7 @@ from typing import Any, TypeVar, cast
 from pydantic import BaseModel, ValidationError
 
 from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.text.json_text import JsonObject
 from agent_core.tools.files import open_file
 from kgent.errors import sandbox_error
 from kgent.records.conversation import CONVERSATION_FILE
@@ -223,13 +224,13 @@ def read_state(root: Path) -> RunState:
             return RunState.model_validate_json(raw)
         # The run died before it wrote `run.json`; its first event may have this information.
         first = next(iter(_read_lines(root / EVENTS_FILE, Event, [])), None)
-        known: dict[str, Any] = dict(first.data) if first else {}
+        known: JsonObject = dict(first.data) if first else {}
         when = first.timestamp if first else ""
         unknown = (
             *("session_id", "task_id", "run_id", "profile_id"),
             *("config_fingerprint", "config_path", "engine"),
         )
-        facts: dict[str, Any] = {**dict.fromkeys(unknown, "unknown"), "sandbox_root": str(root)}
+        facts: JsonObject = {**dict.fromkeys(unknown, "unknown"), "sandbox_root": str(root)}
         return RunState.model_validate({**facts, **known, "created_at": when, "updated_at": when})
     except (OSError, ValueError, AgentCoreError) as error:
         message = f"{root} cannot be read as a run folder: {_explain(root, error)}"

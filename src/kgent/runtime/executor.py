@@ -8,11 +8,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from agent_core.aio import stop_if_cancelled
 from agent_core.errors import ErrorCode
 from agent_core.text import visible
+from agent_core.text.json_text import JsonObject
 from agent_core.tools.results import in_own_thread
 from kgent.config.loader import dump_config
 from kgent.config.models import KgentConfig
@@ -273,7 +274,7 @@ class FolderRun:
         attempt = self._state.attempt
         self._records.hold()
         summary = f"attempt {attempt.number} of {self._state.run_id}: {attempt.cause}"
-        data: dict[str, Any] = attempt.model_dump(mode="json", exclude={"usage", "cost"})
+        data: JsonObject = attempt.model_dump(mode="json", exclude={"usage", "cost"})
         data["changes"] = list(earlier.changes)
         emit("attempt.created", summary, data, severity="warning" if earlier.changes else "info")
         ended = last.ended_at or ""
@@ -517,7 +518,7 @@ class FolderRun:
             found = validate_required_deliverables(self._context.sandbox_root, required)
             check = judge(found, self._results or [])
             for path, reason in check.missing.items():
-                data: dict[str, object] = {"path": path, "reason": reason}
+                data: JsonObject = {"path": path, "reason": reason}
                 text = f"{path}: {reason}"
                 emit("deliverable.missing", text, data, actor=actor, severity="warning")
             data = {"status": check.status.value, "found": check.found, "missing": check.missing}
@@ -568,7 +569,7 @@ class FolderRun:
             status, error = self._end_of(announced)
             event = cast("RunEventType", f"run.{status}")
             severity = _SEVERITIES.get(status, "warning")
-            data: dict[str, object] = {RUN_FILE_HASH: state_hash(state.content(self._redactor))}
+            data: JsonObject = {RUN_FILE_HASH: state_hash(state.content(self._redactor))}
             if error is not None:
                 data["error"] = error.model_dump(mode="json", exclude_none=True)
                 data["governance"] = governance_status(error).value

@@ -2,9 +2,9 @@
 
 import threading
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from agent_core.errors import ParkedError
+from agent_core.text.json_text import JsonValue
 from agent_core.tools.values import storable
 from agent_core.types import new_id
 from kgent.errors import ErrorCategory, ErrorInfo, KgentError, denial
@@ -49,7 +49,7 @@ class AttemptQuestions:
             return list(self._all)
 
     def admit(
-        self, refusal: KgentError, *, call_id: str, tool: str, arguments: Mapping[str, Any]
+        self, refusal: KgentError, *, call_id: str, tool: str, arguments: Mapping[str, JsonValue]
     ) -> None:
         """Return if a person has allowed this call.
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 
 from agent_core.loading import installed_version
 from agent_core.redaction import Redactor
-from agent_core.text.json_text import strict_json
+from agent_core.text.json_text import JsonObject, JsonValue, strict_json
 from agent_core.tools.values import storable
 from kgent.config.models import KgentConfig, ParameterValue
 from kgent.errors import ErrorInfo, Record
@@ -119,7 +119,7 @@ class RequestRecord(Record):
     attempt: int
     tool_call_id: str
     tool_name: str
-    arguments: dict[str, Any] = {}
+    arguments: JsonObject = {}
     asked_at: str
     answer: Literal["allow", "deny"] | None = None
     by: str | None = None
@@ -266,7 +266,7 @@ class RunState(Record):
             changes["usage"] = dict(sum((Counter(one.usage) for one in attempts), Counter[str]()))
         return self.model_copy(update={**changes, "attempts": attempts, "updated_at": when})
 
-    def content(self, redactor: Redactor) -> dict[str, Any]:
+    def content(self, redactor: Redactor) -> JsonObject:
         """Return the content of `run.json` without secrets."""
         return redactor.payload(storable(self.model_dump(mode="json")))
 
@@ -281,7 +281,7 @@ def program_version() -> str:
     return f"kgent {installed_version() or '(not installed)'}"
 
 
-def state_hash(content: Mapping[str, Any]) -> str:
+def state_hash(content: Mapping[str, JsonValue]) -> str:
     """Return the SHA-256 of the content of `run.json` as canonical JSON, without `manifests`.
 
     The closing event contains it. The manifests are excluded because they are written after that
@@ -292,7 +292,7 @@ def state_hash(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-def state_text(content: Mapping[str, Any]) -> str:
+def state_text(content: Mapping[str, JsonValue]) -> str:
     """Return the text of `run.json`; equal content always gives equal text."""
     return strict_json(content, indent=2, ensure_ascii=False) + "\n"
 

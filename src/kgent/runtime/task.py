@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from agent_core.errors import ErrorCode
 from agent_core.opening import read_text
+from agent_core.text.json_text import JsonObject
 from kgent.config.loader import dump_yaml
 from kgent.config.models import KgentConfig
 from kgent.engine.base import AgentEngine
@@ -63,7 +64,7 @@ class Continuation:
     verdict: RunStatus | None = None
     text: str | None = None
     checks: Sequence[CheckResult] = ()
-    answers: Sequence[dict[str, Any]] = ()
+    answers: Sequence[JsonObject] = ()
     changes: Sequence[str] = ()
 
 

@@ -23,6 +23,7 @@ from agent_core.disk.folders import change_mode, open_folder
 from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import AgentCoreError, ToolError
 from agent_core.opening import open_descriptor
+from agent_core.text.json_text import JsonObject, JsonValue
 from agent_core.tools.files import open_file, read_state, replace_file
 from kgent.errors import Record
 
@@ -74,8 +75,10 @@ class NamedRecord(Record):
         return self.path if self.path_hex is None else os.fsdecode(bytes.fromhex(self.path_hex))
 
     @model_serializer(mode="wrap")
-    def _without_absent_bytes(self, serialize: SerializerFunctionWrapHandler) -> Mapping[str, Any]:
-        fields: dict[str, Any] = serialize(self)
+    def _without_absent_bytes(
+        self, serialize: SerializerFunctionWrapHandler
+    ) -> Mapping[str, JsonValue]:
+        fields: JsonObject = serialize(self)
         return fields if self.path_hex else {k: v for k, v in fields.items() if k != "path_hex"}
 
 

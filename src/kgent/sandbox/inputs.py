@@ -12,10 +12,11 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import Literal
 
 from agent_core.disk.folders import open_folder
 from agent_core.errors import ErrorCode, ToolError
+from agent_core.text.json_text import JsonObject
 from agent_core.tools.files import belongs_to_kernel
 from kgent.config.models import InputSpec, KgentConfig
 from kgent.errors import KgentError, config_error, sandbox_error
@@ -123,7 +124,7 @@ def copy_inputs(
     (root / INPUTS).mkdir(mode=PRIVATE_FOLDER)
     records: list[InputRecord] = []
     for shown, source, entry in _each_entry(inputs, root):
-        path, name, facts = f"{INPUTS}/{shown}", PurePosixPath(shown).name, dict[str, Any]()
+        path, name, facts = f"{INPUTS}/{shown}", PurePosixPath(shown).name, JsonObject()
 
         def check(shown: str = shown) -> None:
             if is_cancelled():

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from agent_core.text.json_text import JsonObject
 from kgent.errors import Record
 
 
@@ -27,7 +27,7 @@ class LoadedSkill(Record):
     instructions: str
     references_summary: str | None = None
     templates_summary: str | None = None
-    declared_permissions: dict[str, Any] = {}
+    declared_permissions: JsonObject = {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from agent_core.assets import FrontMatter, parse_front_matter
 from agent_core.errors import ErrorCode
 from agent_core.opening import HEAD_BYTES, read_text_file
 from agent_core.text import one_line
+from agent_core.text.json_text import JsonObject
 from agent_core.tools.text import decode_text
 from kgent.errors import ErrorCategory, KgentError
 from kgent.skills.models import SkillSummary
@@ -18,7 +19,7 @@ _ID_RULE = "use up to 80 letters, digits, spaces and _ . : -, and begin with a l
 _MAX_DESCRIPTION = 1024
 
 
-SkillHead = tuple[SkillSummary, dict[str, Any]]
+SkillHead = tuple[SkillSummary, JsonObject]
 """A skill in the index, and the permissions it asks for."""
 
 

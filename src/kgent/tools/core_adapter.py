@@ -1,9 +1,10 @@
 """kgent's tools as tools of agent_core."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from typing import cast
 
 from agent_core.errors import ErrorCode, ToolError
+from agent_core.text.json_text import JsonObject, JsonValue
 from agent_core.tools.base import Action, Concurrency, Tool, ToolContext
 from agent_core.tools.registry import Toolbox
 from agent_core.types import (
@@ -21,7 +22,7 @@ from kgent.tools.registry import ToolDefinition
 def adapt_tool(tool: ToolDefinition, context: RunContext) -> Tool:
     """Convert a tool for agent_core. Only tools that read may run at the same time."""
 
-    async def prepare(arguments: dict[str, Any], call: ToolContext) -> Action:
+    async def prepare(arguments: JsonObject, call: ToolContext) -> Action:
         async def run() -> CoreResult:
             answer = await tool.invoke(arguments, context, call_id=call.tool_call_id)
             data = answer.model_dump(mode="json", exclude_none=True)
@@ -58,7 +59,7 @@ def explain_rejection(
     """
     is_readable = isinstance(args, Mapping)
     metadata = {} if is_readable else {"invalid_arguments": args}
-    arguments = dict(cast("Mapping[str, Any]", args)) if is_readable else {}
+    arguments = dict(cast("Mapping[str, JsonValue]", args)) if is_readable else {}
     call = ToolCall(tool_call_id="call", name=name, arguments=arguments, metadata=metadata)
     try:
         Toolbox(adapt_tool(tool, context) for tool in tools).resolve(call)

@@ -5,7 +5,6 @@ import os
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -17,6 +16,7 @@ from agent_core.mcp import Host, McpTools, ServerFailure
 from agent_core.mcp.config import HttpServer, ServerConfig, StdioServer
 from agent_core.mcp.discovery import DiscoveryCache
 from agent_core.process import Launcher
+from agent_core.text.json_text import JsonObject
 from agent_core.tools.base import Tool, ToolOutput
 from agent_core.tools.results import wrap
 from agent_core.types import JsonBlock, TextBlock
@@ -62,7 +62,7 @@ def build_servers(config: KgentConfig, secrets: Mapping[str, str]) -> dict[str, 
     for spec in config.tools.mcp:
         timeout_ms = round(spec.timeout_seconds * 1000)
         model: type[StdioServer | HttpServer] = HttpServer if spec.url else StdioServer
-        fields: dict[str, Any] = {"timeout_ms": timeout_ms}
+        fields: JsonObject = {"timeout_ms": timeout_ms}
         if spec.url:
             headers = {key: secrets.get(name, "") for key, name in spec.headers.items()}
             if spec.api_key_env:
@@ -150,13 +150,13 @@ def _missing(
     )
 
 
-async def _call(tool: Tool, arguments: dict[str, Any], call: ToolCallScope) -> ToolResult:
+async def _call(tool: Tool, arguments: JsonObject, call: ToolCallScope) -> ToolResult:
     """Make a call of a server."""
     action = await tool.prepare(arguments, call.tool_context())
     returned = await action.run()
     result = wrap(returned.answer if isinstance(returned, ToolOutput) else returned)
     texts = [block.text for block in result.content if isinstance(block, TextBlock)]
-    data: dict[str, Any] = {"text": "\n".join(texts)} if texts else {}
+    data: JsonObject = {"text": "\n".join(texts)} if texts else {}
     others = [
         block.data if isinstance(block, JsonBlock) else block.model_dump(mode="json")
         for block in result.content

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from agent_core.cli.json_lines import INVALID_PARAMS, Lines
 from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.text.json_text import JsonObject
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +98,7 @@ class EditorConnection(Connection):
         except ConnectionError:
             logger.debug("the editor is gone, and request %d with it", number)
 
-    async def _execute_request(self, message: dict[str, Any]) -> dict[str, Any]:
+    async def _execute_request(self, message: JsonObject) -> JsonObject:
         number, task = message["id"], asyncio.current_task()
         if task is not None:
             self._answering[number] = task
@@ -114,7 +115,7 @@ class EditorConnection(Connection):
 
     async def _answer(self, method: str, params: Any, is_notification: bool) -> Any:
         if method == CANCEL:
-            self._cancel(cast("dict[str, object]", params or {}).get("requestId"))
+            self._cancel(cast("JsonObject", params or {}).get("requestId"))
             return None
         known = self._methods.get(method)
         if known is None:

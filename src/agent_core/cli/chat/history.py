@@ -16,6 +16,7 @@ from prompt_toolkit.history import History
 from agent_core.cli.chat.pastes import Pastes
 from agent_core.disk.locks import try_lock
 from agent_core.opening import open_descriptor
+from agent_core.text.json_text import JsonObject
 
 _LEADS = ("!", "/")
 MOST_ENTRIES = 1000
@@ -91,7 +92,7 @@ class FileHistory(History):
             return
         if not self._keeps or len(string) + sum(map(len, pastes.values())) > _LONGEST_ENTRY:
             return
-        entry: dict[str, object] = {"text": self._clean(string)}
+        entry: JsonObject = {"text": self._clean(string)}
         if string in self._messages:
             entry["message"] = True
         if pastes:

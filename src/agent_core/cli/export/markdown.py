@@ -1,7 +1,6 @@
 """A session as a Markdown document that reads right whatever was said in it."""
 
 import re
-from typing import Any
 
 from markdown_it import MarkdownIt
 
@@ -26,7 +25,7 @@ from agent_core.history.words import (
     speaker,
 )
 from agent_core.text import Clean, plural, short_line, shortened, visible
-from agent_core.text.json_text import shown_json
+from agent_core.text.json_text import JsonObject, shown_json
 from agent_core.types import NodeType, Role
 
 _LONGEST_RESULT = 20_000
@@ -153,7 +152,7 @@ class _Document(HistoryWriter):
         Text that would act beyond the quote, or fetch a file, is put into a fence.
         """
         text = visible(self._clean(text), zero_width=False)
-        found: dict[str, Any] = {}
+        found: JsonObject = {}
         tokens = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(text, found)
         inner = (child for token in tokens for child in token.children or ())
         if found.get("references") or any(t.type in _UNSAFE for t in (*tokens, *inner)):

@@ -6,6 +6,7 @@ from typing import Any
 from agent_core.cli.question import fact_lines, is_remembered, what_lines
 from agent_core.permissions.request import MAX_REASON
 from agent_core.text import lines_of_diff, visible
+from agent_core.text.json_text import JsonValue
 from agent_core.types import Decision, PermissionDecision, PermissionRequest
 
 DECISIONS = (Decision.ALLOW_ONCE, Decision.ALLOW_FOR_SESSION, Decision.DENY)
@@ -63,7 +64,7 @@ def form_of(request: PermissionRequest) -> tuple[str, dict[str, Any]]:
 
 
 def decision_of(
-    request: PermissionRequest, action: str, content: Mapping[str, Any] | None
+    request: PermissionRequest, action: str, content: Mapping[str, JsonValue] | None
 ) -> PermissionDecision:
     """Return the decision of a form; only a decision that the question offers allows anything."""
     given = content or {}

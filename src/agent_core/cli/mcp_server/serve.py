@@ -26,6 +26,7 @@ from agent_core.config.paths import Setup, resolve_project
 from agent_core.errors import AgentCoreError
 from agent_core.redaction import Redactor
 from agent_core.text import visible
+from agent_core.text.json_text import JsonObject
 
 if TYPE_CHECKING:
     from agent_core.cli.mcp_server.agent import AgentServer
@@ -141,7 +142,7 @@ def _serve_http(options: Options, start: _Start) -> int:
     host, port = options.host or _HOST, _PORT if options.port is None else options.port
     with closing(listen(host, port)) as listening:
         shown = f"[{host}]" if ":" in host else host
-        facts: dict[str, Any] = {"url": f"http://{shown}:{listening.getsockname()[1]}{PATH}"}
+        facts: JsonObject = {"url": f"http://{shown}:{listening.getsockname()[1]}{PATH}"}
         if start.is_made:
             facts["headers"] = {"Authorization": f"Bearer {start.token}"}
         print(json.dumps(facts), flush=True)

@@ -1,10 +1,11 @@
 """Questions about tool calls, and their answers."""
 
-from typing import Any, Literal
+from typing import Literal
 
 from agent_core.serve.bodies import Body
 from agent_core.serve.operations import ApiCall, Operation, Paging, Query
 from agent_core.serve.visits import Visit
+from agent_core.text.json_text import JsonObject
 from agent_core.types import ApprovalRecord, Decision, Page
 
 
@@ -20,7 +21,7 @@ class ApprovalAnswer(Body):
 
     decision: Decision
     reason: str | None = None
-    arguments: dict[str, Any] | None = None
+    arguments: JsonObject | None = None
 
 
 async def _approvals(call: ApiCall[ApprovalsQuery, None]) -> Page[ApprovalRecord]:

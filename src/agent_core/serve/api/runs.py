@@ -12,12 +12,12 @@ from agent_core.api import AgentRuntime
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
 from agent_core.loop.options import RunOptions
 from agent_core.providers import jsontext
-from agent_core.serve.bodies import Body
-from agent_core.serve.json_values import holds_part
+from agent_core.serve.bodies import Body, holds_part
 from agent_core.serve.operations import EVENTS, ApiCall, Created, Number, Operation, Query
 from agent_core.serve.problems import HttpProblem
 from agent_core.serve.streams import EventResponse, ServerEvent, Streams
 from agent_core.serve.visits import Visit
+from agent_core.text.json_text import JsonObject
 from agent_core.types import (
     SESSION_ID_PATTERN,
     Budget,
@@ -44,7 +44,7 @@ class RunOptionsBody(Body):
     model: str | None = None
     tools: list[str] | None = None
     disabled_tools: list[str] = []
-    output_type: dict[str, Any] | None = None
+    output_type: JsonObject | None = None
     output_mode: OutputMode = "auto"
     output_retries: Annotated[int, Field(ge=0, le=100)] = 2
     budget: Budget | None = None
@@ -58,8 +58,8 @@ class RunOptionsBody(Body):
     max_output_tokens: Annotated[int, Field(gt=0, le=1_000_000_000)] | None = None
     memory: str | bool | None = None
     agent: str | None = None
-    history: list[dict[str, Any]] = []
-    metadata: dict[str, Any] = {}
+    history: list[JsonObject] = []
+    metadata: JsonObject = {}
 
     def as_run_options(self) -> RunOptions[Any]:
         """Return the options as a program gives them."""

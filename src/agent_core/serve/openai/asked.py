@@ -11,10 +11,10 @@ from agent_core.context.given_messages import GivenHistory, read_history
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.loop.options import RunOptions
 from agent_core.serve.bodies import Body
-from agent_core.serve.json_values import table
 from agent_core.serve.openai.errors import refused
 from agent_core.serve.openai.models import MAIN
 from agent_core.serve.problems import HttpProblem
+from agent_core.text.json_text import JsonObject, JsonValue, table
 from agent_core.types import ContentBlock, ReasoningEffort, Role, UserMessage
 
 IMAGES = frozenset({"image_url", "input_image", "file", "input_file"})
@@ -104,7 +104,7 @@ class AgentBody(Body):
             ):
                 raise refused(name, f"{name} cannot be honoured: {why}", code="unsupported_value")
 
-    def metadata_of(self, **facts: Any) -> dict[str, Any]:
+    def metadata_of(self, **facts: Any) -> JsonObject:
         """Return the metadata of the run."""
         known = {
             "model": self.model,
@@ -177,7 +177,7 @@ def options_of(
     seed: int | None = None,
     stop: Sequence[str] = (),
     instructions: str | None = None,
-    metadata: Mapping[str, Any],
+    metadata: Mapping[str, JsonValue],
 ) -> RunOptions[Any]:
     """Return the options of the run that a request asks for."""
     texts = [text for text in (instructions, said.instructions) if text]
@@ -213,8 +213,8 @@ def _is_system(message: object) -> bool:
 
 
 def output_of(
-    form: Mapping[str, Any] | None, param: str, *, nested: bool
-) -> Mapping[str, Any] | None:
+    form: Mapping[str, JsonValue] | None, param: str, *, nested: bool
+) -> Mapping[str, JsonValue] | None:
     """Return the JSON Schema of the answer; None for text.
 
     Args:

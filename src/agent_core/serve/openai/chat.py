@@ -16,8 +16,7 @@ from agent_core.api import RunHandle
 from agent_core.errors import AgentCoreError
 from agent_core.frontends.parts import Ended
 from agent_core.providers import jsontext
-from agent_core.serve.bodies import read_json
-from agent_core.serve.json_values import holds_part
+from agent_core.serve.bodies import holds_part, read_json
 from agent_core.serve.openai.asked import (
     IMAGES,
     AgentBody,
@@ -41,6 +40,7 @@ from agent_core.serve.openai.models import require_model
 from agent_core.serve.request_runs import RequestRun, RunStream, until_left
 from agent_core.serve.streams import ServerEvent
 from agent_core.serve.visits import Visit, visit_of
+from agent_core.text.json_text import JsonObject
 from agent_core.types import RunStatus, Usage
 
 _NAMES = {
@@ -58,13 +58,13 @@ _BREAK = "\n\n"
 class ChatBody(AgentBody):
     """A request for a chat completion."""
 
-    messages: Annotated[list[dict[str, Any]], Field(min_length=1)]
+    messages: Annotated[list[JsonObject], Field(min_length=1)]
     max_tokens: Annotated[int, Field(gt=0)] | None = None
     max_completion_tokens: Annotated[int, Field(gt=0)] | None = None
     seed: int | None = None
     stop: str | list[str] | None = None
     reasoning_effort: Effort | None = None
-    response_format: dict[str, Any] | None = None
+    response_format: JsonObject | None = None
     verbosity: str | None = None
     prediction: Any = None
     n: Any = None
@@ -190,32 +190,32 @@ class _Writer:
             return
         yield self._chunk({}, "stop")
         if self._has_usage:
-            usage: dict[str, Any] = {**self._head, "choices": [], "usage": _usage(ended.usage)}
+            usage: JsonObject = {**self._head, "choices": [], "usage": _usage(ended.usage)}
             yield ServerEvent(jsontext.dump_text(usage))
         yield _DONE
 
-    def _chunk(self, delta: dict[str, Any], finish_reason: str | None = None) -> ServerEvent:
+    def _chunk(self, delta: JsonObject, finish_reason: str | None = None) -> ServerEvent:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
-        chunk: dict[str, Any] = {**self._head, "choices": [choice]}
+        chunk: JsonObject = {**self._head, "choices": [choice]}
         if self._has_usage:
             chunk["usage"] = None
         return ServerEvent(jsontext.dump_text(chunk))
 
 
-def _head(handle: RunHandle[Any], body: ChatBody) -> dict[str, Any]:
+def _head(handle: RunHandle[Any], body: ChatBody) -> JsonObject:
     return {"id": f"chatcmpl-{handle.run_id}", "created": int(time()), "model": body.model}
 
 
 def _completion(
     handle: RunHandle[Any], body: ChatBody, items: Sequence[Item], ended: Ended
-) -> dict[str, Any]:
-    content, annotations = "", list[dict[str, Any]]()
+) -> JsonObject:
+    content, annotations = "", list[JsonObject]()
     for item in items:
         if not item.is_thought:
             content += f"{_BREAK if content else ''}{item.text}"
             annotations += [_citation(each, len(content)) for each in item.sources]
     thoughts = [item.text for item in items if item.is_thought]
-    message: dict[str, Any] = {
+    message: JsonObject = {
         "role": "assistant",
         "content": content,
         "refusal": None,
@@ -228,12 +228,12 @@ def _completion(
     return {**head, "choices": [choice], "usage": _usage(ended.usage)}
 
 
-def _citation(source: Cites, end: int) -> dict[str, Any]:
+def _citation(source: Cites, end: int) -> JsonObject:
     place = {"start_index": 0, "end_index": end, "url": source.url, "title": source.title}
     return {"type": "url_citation", "url_citation": place}
 
 
-def _usage(usage: Usage) -> dict[str, Any]:
+def _usage(usage: Usage) -> JsonObject:
     return {
         "prompt_tokens": usage.input_tokens,
         "completion_tokens": usage.output_tokens,

@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from starlette.responses import Response
 
 from agent_core.providers import jsontext
 from agent_core.serve.problems import HttpProblem
+from agent_core.text.json_text import JsonObject, JsonValue
 from agent_core.types import ErrorPayload
 
 _SERVER = 500
@@ -20,7 +20,7 @@ _NO_RETRY: Mapping[str, str] = {"x-should-retry": "false"}
 
 def error_body(
     message: str, *, kind: str = "server_error", param: str | None = None, code: str | None = None
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return an error as OpenAI's interfaces write it.
 
     Args:
@@ -32,7 +32,7 @@ def error_body(
     return {"message": message, "type": kind, "param": param, "code": code}
 
 
-def run_error(error: ErrorPayload | None) -> dict[str, Any]:
+def run_error(error: ErrorPayload | None) -> JsonObject:
     """Return the error of a run that did not complete."""
     if error is None:
         return error_body("the run was cancelled", code="cancelled")
@@ -65,12 +65,12 @@ def refused(param: str, message: str, *, code: str | None = None, status: int = 
     return HttpProblem(status, message, code=code, details={"param": param})
 
 
-def _response(status: int, body: dict[str, Any], headers: Mapping[str, str] | None) -> Response:
+def _response(status: int, body: JsonObject, headers: Mapping[str, str] | None) -> Response:
     written = jsontext.dump_text({"error": body})
     return Response(written, status, headers=headers, media_type="application/json")
 
 
-def _param_of(details: Mapping[str, Any]) -> str | None:
+def _param_of(details: Mapping[str, JsonValue]) -> str | None:
     match details:
         case {"param": str(param)} | {"option": str(param)}:
             return param

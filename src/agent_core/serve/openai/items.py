@@ -14,6 +14,7 @@ from agent_core.api import RunHandle
 from agent_core.frontends import parts
 from agent_core.providers import jsontext
 from agent_core.text import shortened
+from agent_core.text.json_text import JsonValue
 from agent_core.types import RunStatus
 
 _SHOWN = 500
@@ -169,7 +170,7 @@ def _thought(text: str) -> Iterator[Change]:
     yield Ends()
 
 
-def _call(name: str, arguments: Mapping[str, Any]) -> str:
+def _call(name: str, arguments: Mapping[str, JsonValue]) -> str:
     return f"{name} {shortened(jsontext.dump_text(dict(arguments)), _SHOWN)}"
 
 

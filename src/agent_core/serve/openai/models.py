@@ -1,13 +1,12 @@
 """`GET /v1/models`: the agents."""
 
-from typing import Any
-
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from agent_core.serve.openai.errors import refused
 from agent_core.serve.visits import Visit, visit_of
+from agent_core.text.json_text import JsonObject
 
 MAIN = "soong-agent"
 """The model that is the main agent."""
@@ -54,5 +53,5 @@ async def _ids(visit: Visit) -> list[str]:
     return list(dict.fromkeys([MAIN, *found]))
 
 
-def _model(model: str) -> dict[str, Any]:
+def _model(model: str) -> JsonObject:
     return {"id": model, "object": "model", "created": _CREATED, "owned_by": MAIN}

@@ -9,6 +9,7 @@ from agent_core.providers import jsontext
 from agent_core.serve.openai.errors import run_error
 from agent_core.serve.openai.items import Begins, Change, Cites, Ends, Grows, Item
 from agent_core.serve.streams import ServerEvent
+from agent_core.text.json_text import JsonObject, JsonValue
 from agent_core.types import ErrorPayload, RunStatus, Usage
 
 _STATUS: Mapping[RunStatus, str] = {
@@ -20,12 +21,12 @@ _STATUS: Mapping[RunStatus, str] = {
 
 def whole_response(
     run_id: str,
-    echo: Mapping[str, Any],
+    echo: Mapping[str, JsonValue],
     items: Sequence[Item],
     ended: Ended,
     *,
     error: ErrorPayload | None = None,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return a response.
 
     Args:
@@ -45,7 +46,7 @@ def whole_response(
     }
 
 
-def _fields(run_id: str, echo: Mapping[str, Any]) -> dict[str, Any]:
+def _fields(run_id: str, echo: Mapping[str, JsonValue]) -> JsonObject:
     return {
         "id": f"resp_{run_id}",
         "object": "response",
@@ -76,7 +77,7 @@ class ResponseEvents:
         echo: the fields that repeat the request.
     """
 
-    def __init__(self, handle: RunHandle[Any], echo: Mapping[str, Any]) -> None:
+    def __init__(self, handle: RunHandle[Any], echo: Mapping[str, JsonValue]) -> None:
         self._handle = handle
         self._echo = echo
         self._number = 0
@@ -162,7 +163,7 @@ class ResponseEvents:
         response["error"] = {"code": error["code"], "message": error["message"]}
         yield self._event("response.failed", response=response)
 
-    def _response(self, status: str, ended: Ended | None = None) -> dict[str, Any]:
+    def _response(self, status: str, ended: Ended | None = None) -> JsonObject:
         run_id = self._handle.run_id
         return {
             **_fields(run_id, self._echo),
@@ -171,7 +172,7 @@ class ResponseEvents:
             "usage": None if ended is None else _usage(ended.usage),
         }
 
-    def _place(self) -> dict[str, Any]:
+    def _place(self) -> JsonObject:
         """Return the fields that name the part under way."""
         item = self._items[-1]
         index = "summary_index" if item.is_thought else "content_index"
@@ -184,7 +185,7 @@ class ResponseEvents:
         return ServerEvent(jsontext.dump_text(data), kind)
 
 
-def _output(run_id: str, at: int, item: Item) -> dict[str, Any]:
+def _output(run_id: str, at: int, item: Item) -> JsonObject:
     item_id = _item_id(run_id, at, item)
     if item.is_thought:
         return {"id": item_id, "type": "reasoning", "summary": [_part(item)]}
@@ -201,7 +202,7 @@ def _item_id(run_id: str, at: int, item: Item) -> str:
     return f"{'rs' if item.is_thought else 'msg'}_{run_id}_{at}"
 
 
-def _part(item: Item) -> dict[str, Any]:
+def _part(item: Item) -> JsonObject:
     if item.is_thought:
         return {"type": "summary_text", "text": item.text}
     annotations = [_annotation(each, item.text) for each in item.sources]
@@ -213,7 +214,7 @@ def _part(item: Item) -> dict[str, Any]:
     }
 
 
-def _annotation(source: Cites, text: str) -> dict[str, Any]:
+def _annotation(source: Cites, text: str) -> JsonObject:
     return {
         "type": "url_citation",
         "start_index": 0,
@@ -223,12 +224,12 @@ def _annotation(source: Cites, text: str) -> dict[str, Any]:
     }
 
 
-def _error(error: ErrorPayload | None) -> dict[str, Any]:
+def _error(error: ErrorPayload | None) -> JsonObject:
     found = run_error(error)
     return {"code": found["code"], "message": found["message"]}
 
 
-def _usage(usage: Usage) -> dict[str, Any]:
+def _usage(usage: Usage) -> JsonObject:
     return {
         "input_tokens": usage.input_tokens,
         "input_tokens_details": {

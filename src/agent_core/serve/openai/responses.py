@@ -15,8 +15,7 @@ from starlette.types import ASGIApp
 from agent_core.api import RunHandle
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.frontends.parts import Ended
-from agent_core.serve.bodies import Body, read_json
-from agent_core.serve.json_values import holds_part, table
+from agent_core.serve.bodies import Body, holds_part, read_json
 from agent_core.serve.openai.asked import (
     IMAGES,
     AgentBody,
@@ -33,6 +32,7 @@ from agent_core.serve.openai.response_events import ResponseEvents, whole_respon
 from agent_core.serve.request_runs import RequestRun, RunStream, until_left
 from agent_core.serve.streams import ServerEvent
 from agent_core.serve.visits import Visit, visit_of
+from agent_core.text.json_text import table
 from agent_core.types import RunReport, RunStatus
 
 _NAMES = {
@@ -246,11 +246,12 @@ async def _find(visit: Visit, given: str) -> RunReport:
 async def _stored(visit: Visit, report: RunReport) -> dict[str, Any]:
     """Return a response as its run is stored."""
     known = table(report.metadata.get("openai"))
+    names: Any = known.get("metadata", ())
     echo = {
         "model": known.get("model", MAIN),
         "created_at": known.get("created_at", 0),
         "previous_response_id": known.get("previous_response_id"),
-        "metadata": {name: report.metadata.get(name) for name in known.get("metadata", ())},
+        "metadata": {name: report.metadata.get(name) for name in names},
         "text": {"format": known.get("format", {"type": "text"})},
         "tool_choice": "auto",
         "user": known.get("user"),

@@ -20,6 +20,7 @@ from agent_core.errors import ErrorCode, ToolError
 from agent_core.process.environment import configured_names
 from agent_core.process.starts import explain_exit
 from agent_core.text import shortened
+from agent_core.text.json_text import JsonObject
 from agent_core.text.shell import command_line
 from agent_core.tools.base import Action, CutCallError, Tool, ToolContext
 from agent_core.tools.files import disk_errors
@@ -477,7 +478,7 @@ async def _run(
     *,
     access: Access,
     connects: bool,
-) -> dict[str, Any] | ToolResult:
+) -> JsonObject | ToolResult:
     async with AsyncExitStack() as stack:
         stack.enter_context(disk_errors(place.shown))
         address = stack.enter_context(folder_address(place.path))
@@ -502,7 +503,7 @@ async def _run(
     try:
         faults: list[str] = []
         keep = partial(keep_output, artifact=context.artifact, faults=faults)
-        answer: dict[str, Any] = {
+        answer: JsonObject = {
             "exit_code": finished.exit_code,
             "stdout": finished.stdout.text,
             "stderr": finished.stderr.text,

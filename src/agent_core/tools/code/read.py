@@ -14,6 +14,7 @@ from pydantic import Field
 from agent_core.disk.folders import open_folder
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.text import shorten_name, shown_id
+from agent_core.text.json_text import JsonObject
 from agent_core.tools.base import Action, Tool, ToolContext, ToolOutput, ToolReturn
 from agent_core.tools.files import Version, disk_errors, open_below, open_file, version_of
 from agent_core.tools.schema import Arguments
@@ -293,7 +294,7 @@ def list_dir(workspace: Workspace) -> Tool:
 
 def _list(
     workspace: Workspace, place: ResolvedPath, arguments: ListDir, context: ToolContext
-) -> dict[str, Any]:
+) -> JsonObject:
     boundaries = workspace.boundaries
 
     def enters(folder: Path) -> bool:
@@ -301,7 +302,7 @@ def _list(
         is_open = place.is_closed or not boundaries.is_closed(folder)
         return is_open and folder.name not in _NOT_ENTERED
 
-    entries: list[dict[str, Any]] = []
+    entries: list[JsonObject] = []
     depth = _MAX_DEPTH if arguments.recursive else 0
     with (
         disk_errors(place.shown),
@@ -321,7 +322,7 @@ def _list(
 
 def _entries(
     folder: int, path: Path, prefix: str, *, depth: int, enters: Callable[[Path], bool]
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[JsonObject]:
     """Yield entries depth first, by name, through descriptors, so that no link is followed."""
     with os.scandir(folder) as found:
         ordered = sorted(found, key=lambda entry: entry.name)

@@ -4,13 +4,14 @@ import asyncio
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
 from agent_core.aio import finish_uncancelled
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.text import plural, shortened
+from agent_core.text.json_text import JsonObject
 from agent_core.tools.base import Action, Tool, ToolContext
 from agent_core.tools.files import (
     MAX_LOADED_BYTES,
@@ -202,12 +203,12 @@ def _replacement(
     *,
     summary: str,
     diff: str,
-    answer: dict[str, Any],
+    answer: JsonObject,
     create_dirs: bool = True,
 ) -> Action:
     """The action that puts `content` in the place of `before`, and answers `answer`."""
 
-    def write() -> dict[str, Any]:
+    def write() -> JsonObject:
         with disk_errors(place.shown):
             version = replace_file(
                 place.path,

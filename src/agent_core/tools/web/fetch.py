@@ -4,13 +4,14 @@ import time
 from collections import OrderedDict
 from collections.abc import Collection
 from importlib.util import find_spec
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
 from agent_core.config.models import ToolsConfig
 from agent_core.errors import ConfigError, ErrorCode, ToolError
 from agent_core.text.content import mark_content
+from agent_core.text.json_text import JsonObject
 from agent_core.tools.base import Action, Tool, ToolContext
 from agent_core.tools.registry import model_tool
 from agent_core.tools.schema import Arguments
@@ -111,7 +112,7 @@ def _part(page: WebPage, offset: int, limit_bytes: int) -> ToolResult:
     end = offset + len(part)
     if end < total and (line := part.rfind("\n") + 1) > len(part) // 2:
         part, end = part[:line], offset + line
-    facts: dict[str, Any] = {"url": page.url, "content_type": page.content_type}
+    facts: JsonObject = {"url": page.url, "content_type": page.content_type}
     if page.title:
         facts["title"] = page.title
     facts |= {"offset": offset, "total_chars": total, "truncated": end < total, "note": _NOTE}

@@ -31,6 +31,7 @@ from chats import (
 from isolation import Home
 from model_server import ModelServer
 from session_stories import soong
+from sweeps import sampled
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -155,7 +156,7 @@ def test_reports_of_new_lines(home: Home, project: Path) -> None:
 
 def test_reports_of_moving_and_deleting(home: Home, project: Path) -> None:
     with open_chat(home, project) as chat:
-        hold(chat, MOVING)
+        hold(chat, sampled(MOVING, keep=14))
 
 
 def test_reports_of_what_terminals_send_unasked(home: Home, project: Path) -> None:

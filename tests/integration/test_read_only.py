@@ -104,7 +104,7 @@ def test_showing_changes_nothing_and_needs_no_right_to_write(
     ) as rows:
         named = rows.execute("SELECT previous_id, snapshot_id FROM node_snapshots ORDER BY rowid")
         (begun, _), *_, (_, ended) = named.fetchall()
-    shown = (*sampled(SHOWN, keep=6), ("workspace", "diff", begun, ended))
+    shown = (*sampled(SHOWN, keep=4), ("workspace", "diff", begun, ended))
     for words in shown:
         there.append([execute(list(words)), capsys.readouterr().out])
         assert state_of(home.path) == before, words

@@ -1,11 +1,11 @@
 """What the options of a run do to it, how they are stored, and what a kill leaves of them."""
 
 import asyncio
-import re
 import signal
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from agent_core import (
 )
 from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.scripted import Fails, Hangs, ScriptedProvider, calls
-from agent_core.storage.migrations import MIGRATIONS
+from agent_core.storage.migrations import LEDGER, MIGRATIONS
 from agent_core.types import ModelRequest, RunRecord
 from isolation import Home
 from runtimes import CONFIG, Asked, runtime
@@ -569,22 +569,32 @@ async def test_a_run_that_another_process_takes_over_keeps_its_options(
     assert provider.requests[1].output is None
 
 
+def make_older(database: Path, version: int) -> None:
+    """Replace a database by one of an earlier schema with the same rows."""
+    older = database.with_name("older.sqlite")
+    with closing(sqlite3.connect(older, isolation_level=None)) as connection:
+        connection.execute(LEDGER)
+        for migration in MIGRATIONS[:version]:
+            for statement in migration.statements:
+                connection.execute(statement)
+            row = (migration.version, migration.name, "then")
+            connection.execute("INSERT INTO schema_migrations VALUES (?, ?, ?)", row)
+        connection.execute("ATTACH ? AS newer", (str(database),))
+        for table in ("sessions", "agents", "runs", "nodes", "events"):
+            found = f"FROM pragma_table_info('{table}', "
+            there = {name for (name,) in connection.execute(f"SELECT name {found}'newer')")}
+            here = [name for (name,) in connection.execute(f"SELECT name {found}'main')")]
+            columns = ", ".join(name for name in here if name in there)
+            connection.execute(
+                f"INSERT INTO main.{table} ({columns}) SELECT {columns} FROM newer.{table}"  # noqa: S608
+            )
+    older.replace(database)
+
+
 async def test_options_of_an_earlier_schema_are_none(home: Home, project: Path) -> None:
     async with runtime(home, project, ["a"]) as made:
         await made.run("one", session_id="s1")
-    database = home.path / "sessions.sqlite"
-    connection = sqlite3.connect(database, isolation_level=None)
-    newer = " ".join(each for one in MIGRATIONS if one.version >= 5 for each in one.statements)
-    for kind, name in re.findall(r"CREATE (?:UNIQUE )?(INDEX|TRIGGER) (\w+)", newer):
-        connection.execute(f"DROP {kind} IF EXISTS {name}")
-    tables = re.findall(r"CREATE TABLE (\w+)", newer)
-    for table in tables:
-        connection.execute(f"DROP TABLE {table}")
-    for table, column in re.findall(r"ALTER TABLE (\w+) ADD COLUMN (\w+)", newer):
-        if table not in tables:
-            connection.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
-    connection.execute("DELETE FROM schema_migrations WHERE version >= 5")
-    connection.close()
+    make_older(home.path / "sessions.sqlite", 4)
     async with runtime(home, project, ["b"]) as made:
         await made.run("two", session_id="s1", max_turns=2)
         runs = (await made.replay_session("s1")).runs

@@ -211,6 +211,7 @@ def test_the_command_line_exports_before_it_ends(
     assert collector.measured("soong_agent.run.duration")
 
 
+@pytest.mark.sweep
 def test_a_collector_that_refuses_or_is_not_there_costs_one_line(home: Home, project: Path) -> None:
     with ModelServer.in_thread(["hello"] * 3) as server, OtlpReceiver.open(status=400) as refusing:
         for url in (refusing.url, "http://127.0.0.1:9", "http://no-such-host.invalid:4318"):

@@ -1,14 +1,16 @@
 """Opens the next run of a session that no other process has used since this one released it.
 
 Every process that uses a session claims it, which begins a new epoch, or moves its active node. So
-one statement finds out that nothing has changed, and only the session's row is read again.
+one statement finds out that nothing has changed, and only what may be noted about a session
+meanwhile is read again: its title and its metadata.
 """
 
 from datetime import datetime
+from typing import Any
 
 from agent_core.storage.claims import open_run, run_of
 from agent_core.storage.liveness import Liveness
-from agent_core.storage.rows import NEXT_USE, OPEN_RUN, find, insert, insert_events, iso, storable
+from agent_core.storage.rows import NEXT_USE, OPEN_RUN, insert, insert_events, iso, loads, storable
 from agent_core.storage.sql import Connection
 from agent_core.types import ClaimedRun, NewRun, SessionRecord
 
@@ -17,6 +19,8 @@ _CLAIM = f"""UPDATE sessions SET owner = :owner, lease_expires_at = :end, epoch 
     WHERE session_id = :session AND owner IS NULL AND epoch = :epoch AND active_node_id = :node
     AND NOT EXISTS (SELECT 1 FROM runs WHERE session_id = :session AND {OPEN_RUN})
     AND NOT EXISTS (SELECT 1 FROM budget_holds WHERE run_id = :session)"""  # noqa: S608 - constants
+
+_NOTED = "SELECT title, metadata_json FROM sessions WHERE session_id = ?"
 
 
 def open_next_run(
@@ -65,14 +69,29 @@ def _claim(
 
     Facts about it may have been noted since: they neither claim it nor move its active node.
     """
+    until = now + opening.lease
     values = {
         "owner": opening.owner,
-        "end": iso(now + opening.lease),
+        "end": iso(until),
         "now": iso(now),
         "session": session.session_id,
         "epoch": session.epoch,
         "node": session.active_node_id,
     }
     claim = connection.execute(_CLAIM, values)
-    found = find(connection, SessionRecord, session.session_id)  # sent before a server answers
-    return found if claim.rowcount == 1 else None
+    noted = connection.execute(_NOTED, (session.session_id,)).fetchone()  # both are sent together
+    if claim.rowcount != 1 or noted is None:
+        return None
+    title, metadata = noted
+    changes: dict[str, Any] = {
+        "owner": opening.owner,
+        "lease_expires_at": until,
+        "epoch": session.epoch + 1,
+        "updated_at": now,
+        "title": title,
+    }
+    try:
+        changes["metadata"] = loads(metadata)
+    except ValueError:
+        return None  # reading all of the row says what is damaged
+    return session.model_copy(update=changes)

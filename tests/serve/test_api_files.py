@@ -2,13 +2,12 @@
 
 from pathlib import Path
 
-import pytest
-
 from agent_core.providers.scripted import calls
 from agent_core.serve.api.files import disposition
 from apis import api
 from isolation import Home
 from runtimes import CONFIG, runtime
+from tables import together
 
 SNAPSHOTS = f'{CONFIG}\n[workspace]\nsnapshots = "turn"\n'
 PIXEL = bytes.fromhex(
@@ -17,7 +16,7 @@ PIXEL = bytes.fromhex(
 )
 
 
-@pytest.mark.parametrize(
+@together(
     ("path", "header"),
     [
         ("a.txt", 'filename="a.txt"'),

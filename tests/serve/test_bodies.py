@@ -14,6 +14,7 @@ from starlette.routing import Route, Router
 from agent_core.serve.bodies import LARGE, SMALL, Body, read_json
 from agent_core.serve.problems import HttpProblem
 from consoles import served
+from tables import together
 
 
 class Note(Body):
@@ -40,7 +41,7 @@ async def _note(request: Request) -> Response:
 NOTES = Router([Route("/{images:int}", _note, methods=["POST"])])
 
 
-@pytest.mark.parametrize(
+@together(
     ("body", "kind", "status"),
     [
         (b'{"text": "abc"}', "application/json", 200),

@@ -306,7 +306,7 @@ async def test_what_a_failed_command_printed_is_not_repeated_from_its_errors() -
         await held.get(Called("openai", "m"))
 
 
-@pytest.mark.parametrize(
+@together(
     "source",
     [
         KeyCommand(["/bin/sh", "-c", "sleep 600 & sleep 600"]),

@@ -22,6 +22,7 @@ from agent_core.types import (
     ToolResultBlock,
 )
 from model_server import Answer, ModelServer, Received, Reply, Sends, Status, sse
+from tables import together
 
 QUICK = RetryConfig(max_attempts=2, initial_backoff_ms=1, max_backoff_ms=2)
 HELLO = ModelMessage(role=Role.USER, content=[TextBlock(text="hello")])
@@ -64,8 +65,8 @@ def delta(content: str, finish: str | None = None) -> dict[str, Any]:
     return {"choices": [choice]}
 
 
-@pytest.mark.parametrize("piece", [1, 7, 4096])
-@pytest.mark.parametrize("before", [b"", b": comment\n\n", b"event: message\n", b"\n"])
+@together("piece", [1, 7, 4096])
+@together("before", [b"", b": comment\n\n", b"event: message\n", b"\n"])
 async def test_events_may_be_labelled_as_json(before: bytes, piece: int) -> None:
     body = before + sse(delta("so "), delta("far", "stop")) + DONE
     reply = await completed("openai", Sends(body, piece=piece, content_type="application/json"))
@@ -128,7 +129,7 @@ WHOLE: dict[str, tuple[str, bytes]] = {
 }
 
 
-@pytest.mark.parametrize(("protocol", "body"), WHOLE.values(), ids=WHOLE)
+@together(("protocol", "body"), WHOLE.values(), ids=WHOLE)
 async def test_a_whole_message_may_come_in_one_event(protocol: str, body: bytes) -> None:
     reply = await completed(protocol, Sends(body))
     assert [each.text for each in reply.content if isinstance(each, TextBlock)] == ["hi"]
@@ -145,7 +146,7 @@ def piece(kind: str, text: str, index: int | None = 0) -> dict[str, Any]:
     return {"type": "content_block_delta", **place, "delta": {"type": kind, field: text}}
 
 
-@pytest.mark.parametrize("places", [(0, 1), (0, 0), (None, None), (0, None)])
+@together("places", [(0, 1), (0, 0), (None, None), (0, None)])
 async def test_anthropic_deltas_need_no_start(places: tuple[int | None, int | None]) -> None:
     first, second = places
     body = sse(
@@ -172,7 +173,7 @@ PLAIN: dict[str, tuple[str, Reply]] = {
 }
 
 
-@pytest.mark.parametrize(("protocol", "reply"), PLAIN.values(), ids=PLAIN)
+@together(("protocol", "reply"), PLAIN.values(), ids=PLAIN)
 async def test_an_error_in_plain_words_is_shown(protocol: str, reply: Reply) -> None:
     failure = await failed(protocol, reply)
     assert "the engine is gone" in failure.error.message
@@ -184,7 +185,7 @@ async def test_plain_words_about_the_length_are_understood() -> None:
     assert (await failed("openai", Sends(words))).error.code is ErrorCode.PROMPT_TOO_LONG
 
 
-@pytest.mark.parametrize(
+@together(
     ("call_id", "sent"),
     [
         ("call_" + "a" * 35, "call_" + "a" * 35),
@@ -213,8 +214,8 @@ TEMPERATURE = "The model returned the following errors: `temperature` is depreca
 KIMI = "invalid temperature: only 1 is allowed for this model"
 
 
-@pytest.mark.parametrize("words", [TEMPERATURE, KIMI])
-@pytest.mark.parametrize("protocol", ["openai", "anthropic", "ollama", "gemini", "bedrock"])
+@together("words", [TEMPERATURE, KIMI])
+@together("protocol", ["openai", "anthropic", "ollama", "gemini", "bedrock"])
 async def test_a_refused_temperature_is_left_out(protocol: str, words: str) -> None:
     def answer(received: Received) -> Reply:
         if '"temperature"' in received.text:
@@ -227,7 +228,7 @@ async def test_a_refused_temperature_is_left_out(protocol: str, words: str) -> N
     assert len(server.requests) == 3
 
 
-@pytest.mark.parametrize(
+@together(
     ("sent", "read"),
     [
         ('{}{"at": "home"}', {"at": "home"}),
@@ -249,7 +250,7 @@ async def test_arguments_are_read_although_they_are_a_little_off(
     assert "invalid_arguments" not in call.metadata
 
 
-@pytest.mark.parametrize("sent", ['{"at": 1}{"at": 2}', "{}{", '{}"at"'])
+@together("sent", ['{"at": 1}{"at": 2}', "{}{", '{}"at"'])
 async def test_arguments_that_mean_two_things_stay_invalid(sent: str) -> None:
     function = {"name": "look", "arguments": sent}
     head = {"index": 0, "id": "call_1", "type": "function", "function": function}

@@ -289,8 +289,8 @@ async def test_the_limit_of_the_first_byte_is_named(protocol: str) -> None:
     assert "[model] timeout_ms" in failure(limited).error.message
 
 
-@pytest.mark.parametrize("limit", [0, 60_000])
-@pytest.mark.parametrize("first", [b"", b": ping\n\n", b'data: {"choices": []}\n\n'])
+@together("limit", [0, 60_000])
+@together("first", [b"", b": ping\n\n", b'data: {"choices": []}\n\n'])
 async def test_a_model_may_think_for_longer_than_the_time_between_chunks(
     limit: int, first: bytes
 ) -> None:

@@ -22,6 +22,7 @@ from agent_core.types import (
     TextBlock,
 )
 from model_server import ModelServer
+from tables import together
 from web_proxy import WebProxy
 
 VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR")
@@ -80,7 +81,7 @@ def served(authority: Path) -> ssl.SSLContext:
 # Proxies
 
 
-@pytest.mark.parametrize("variable", ["HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"])
+@together("variable", ["HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"])
 async def test_a_proxy_of_the_environment_is_used(
     variable: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -109,7 +109,7 @@ async def test_openai_a_done_after_a_call_may_stand_for_the_stop_reason() -> Non
     assert "invalid_arguments" in begun.metadata
 
 
-@pytest.mark.parametrize("parts", [[], [chunk({"reasoning": "hm"})], [chunk({"content": ""})]])
+@together("parts", [[], [chunk({"reasoning": "hm"})], [chunk({"content": ""})]])
 async def test_openai_a_done_after_no_answer_is_no_end(parts: list[Any]) -> None:
     last = (await played("openai", sse(*parts) + DONE))[-1]
 

@@ -25,6 +25,7 @@ from agent_core.types import (
     ToolDefinition,
 )
 from model_server import ModelServer, Received, Reply, Status
+from tables import together
 
 CITY: dict[str, Any] = {
     "type": "object",
@@ -162,7 +163,7 @@ def _key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_REGION", "eu-west-1")
 
 
-@pytest.mark.parametrize(("provider", "model", "find", "said"), ALONE)
+@together(("provider", "model", "find", "said"), ALONE)
 async def test_a_service_with_a_schema_mode_is_held_to_the_schema(
     provider: str, model: str, find: Finds, said: object
 ) -> None:
@@ -174,7 +175,7 @@ async def test_a_service_with_a_schema_mode_is_held_to_the_schema(
     assert isinstance(events[-1], ModelCompleted)
 
 
-@pytest.mark.parametrize(("provider", "model", "find", "said"), BESIDE_TOOLS)
+@together(("provider", "model", "find", "said"), BESIDE_TOOLS)
 async def test_tools_stand_beside_the_schema(
     provider: str, model: str, find: Finds, said: object
 ) -> None:
@@ -200,7 +201,7 @@ WITHOUT: list[tuple[str, str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("provider", "model", "config"), WITHOUT)
+@together(("provider", "model", "config"), WITHOUT)
 async def test_where_a_schema_would_keep_a_model_from_its_tools_there_is_one_more_tool(
     provider: str, model: str, config: dict[str, Any]
 ) -> None:
@@ -212,7 +213,7 @@ async def test_where_a_schema_would_keep_a_model_from_its_tools_there_is_one_mor
     assert not events[0].native_output
 
 
-@pytest.mark.parametrize("provider", ["openai", "responses", "anthropic", "gemini", "ollama"])
+@together("provider", ["openai", "responses", "anthropic", "gemini", "ollama"])
 async def test_the_tool_can_be_chosen(provider: str) -> None:
     model = "claude-sonnet-4-5" if provider == "anthropic" else "m"
     _, (body,) = await sent(provider, a_request(mode="tool", model=model))
@@ -220,7 +221,7 @@ async def test_the_tool_can_be_chosen(provider: str) -> None:
     assert "json_schema" not in json.dumps(body)
 
 
-@pytest.mark.parametrize("provider", ["openai", "responses", "gemini", "ollama"])
+@together("provider", ["openai", "responses", "gemini", "ollama"])
 async def test_the_schema_mode_can_be_chosen_beside_tools(provider: str) -> None:
     _, (body,) = await sent(provider, a_request(CITY, LOOK, mode="native"))
     assert "look" in offered(body)
@@ -235,7 +236,7 @@ async def test_a_model_without_the_mode_is_not_asked_for_it() -> None:
     assert "output_mode" in caught.value.message
 
 
-@pytest.mark.parametrize("provider", ["openai", "responses", "anthropic"])
+@together("provider", ["openai", "responses", "anthropic"])
 async def test_what_strict_schemas_cannot_say_is_not_said_as_one(provider: str) -> None:
     model = "claude-sonnet-4-5" if provider == "anthropic" else "m"
     _, (body,) = await sent(provider, a_request(MAP, model=model))

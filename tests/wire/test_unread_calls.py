@@ -26,6 +26,7 @@ from agent_core.types import (
 from isolation import Home
 from model_server import Answer, ModelServer, Reply, Sends, Status, sse
 from model_server_wire import frame
+from tables import together
 
 SENT = '<function=look>{"at": "home"}</function>'
 
@@ -197,7 +198,7 @@ async def test_it_goes_back_to_the_model(
     assert "validation_error" in str(failed.payload)
 
 
-@pytest.mark.parametrize(
+@together(
     "words",
     [
         "The tool call could not be parsed",
@@ -218,7 +219,7 @@ def test_words_that_nobody_has_reported_are_understood(words: str) -> None:
     assert failure.details.get(UNREAD_CALL) == words
 
 
-@pytest.mark.parametrize(
+@together(
     "words",
     [
         "Invalid value for tool_choice (invalid_request_error)",
@@ -233,7 +234,7 @@ def test_words_about_the_request_are_not_about_a_call(words: str) -> None:
     assert UNREAD_CALL not in failure.details
 
 
-@pytest.mark.parametrize(("protocol", "reply"), UNREAD.values(), ids=UNREAD)
+@together(("protocol", "reply"), UNREAD.values(), ids=UNREAD)
 async def test_it_is_a_failure_where_no_tools_are_offered(protocol: str, reply: Reply) -> None:
     async with ModelServer(lambda _: reply) as server:
         settings: dict[str, Any] = server.settings(protocol) | {"api_key_env": "OWN_KEY"}

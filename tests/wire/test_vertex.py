@@ -29,6 +29,7 @@ from agent_core.types import (
 )
 from model_server import ModelServer, Reply, Sends, sse
 from model_server_wire import Protocol
+from tables import together
 
 VARIABLES = (
     *("GOOGLE_CLOUD_PROJECT", "GOOGLE_CLOUD_LOCATION", "GOOGLE_APPLICATION_CREDENTIALS"),
@@ -110,7 +111,7 @@ async def test_what_a_model_must_see_again_goes_back_to_vertex(name: str) -> Non
     assert '"other"' not in server.requests[0].text
 
 
-@pytest.mark.parametrize(
+@together(
     ("location", "host"),
     [
         ("global", "aiplatform.googleapis.com"),
@@ -147,13 +148,13 @@ def test_the_environment_names_project_and_location(
     assert place("claude-x") == "of-anthropic/locations/us-east5"
 
 
-@pytest.mark.parametrize("project", ["", "a/b", "a?b", "../x", "..", "a b", "a.b"])
+@together("project", ["", "a/b", "a?b", "../x", "..", "a b", "a.b"])
 def test_a_project_that_is_none_is_refused(project: str) -> None:
     with pytest.raises(ConfigError, match="needs a project: set"):
         ProviderRegistry().create(model("gemini-x", project=project))
 
 
-@pytest.mark.parametrize("location", ["us/x", "evil.example", "x:80", "..", "-", "a" * 64])
+@together("location", ["us/x", "evil.example", "x:80", "..", "-", "a" * 64])
 def test_a_location_that_is_none_is_refused(location: str) -> None:
     with pytest.raises(ConfigError, match="needs a location: set"):
         ProviderRegistry().create(model("gemini-x", location=location))
@@ -251,7 +252,7 @@ async def test_a_call_that_a_limit_cuts_off_has_no_arguments() -> None:
     assert all(call.metadata.get("invalid_arguments") is not None for call in last.tool_calls)
 
 
-@pytest.mark.parametrize("path", ["", "path", "$..path", "$.a[7].b", "$[0]", "$.path.deeper", "$"])
+@together("path", ["", "path", "$..path", "$.a[7].b", "$[0]", "$.path.deeper", "$"])
 async def test_a_piece_without_a_place_goes_back_to_the_model(path: str) -> None:
     chunks = [BEGIN, piece("$.path", stringValue="a"), piece(path, stringValue="x"), STOP]
     [*_, last], _ = await played("gemini-3-pro", Sends(sse(*chunks)))

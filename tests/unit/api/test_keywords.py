@@ -13,6 +13,7 @@ from agent_core import AgentCoreError, AgentRuntime, ErrorCode, RunOptions, Sess
 from agent_core.api.keywords import run_keywords
 from agent_core.loop.options import RunFields, StartFields
 from agent_core.testing import ScriptedProvider, ScriptedRuntime
+from tables import together
 
 STARTS = [
     *(AgentRuntime.start, AgentRuntime.run, AgentRuntime.run_sync),
@@ -31,7 +32,7 @@ def test_the_listed_keywords_are_those_of_the_options_and_the_placement() -> Non
     assert {*RunFields.__annotations__, *typed} == {each.name for each in fields(RunOptions)}
 
 
-@pytest.mark.parametrize(
+@together(
     "option",
     [each for each in fields(RunOptions) if each.name != "metadata"],
     ids=lambda each: each.name,
@@ -41,7 +42,7 @@ def test_the_listed_default_is_that_of_the_option(option: Any) -> None:
     assert parameters(run_keywords)[option.name].default == option.default
 
 
-@pytest.mark.parametrize("function", STARTS, ids=lambda each: each.__qualname__)
+@together("function", STARTS, ids=lambda each: each.__qualname__)
 def test_what_starts_a_run_lists_its_keywords(function: Callable[..., Any]) -> None:
     listed = parameters(function)
     assert {*parameters(run_keywords), "mode", "options"} <= {*listed}
@@ -51,7 +52,7 @@ def test_what_starts_a_run_lists_its_keywords(function: Callable[..., Any]) -> N
     }
 
 
-@pytest.mark.parametrize("function", TOOLKIT, ids=lambda each: each.__qualname__)
+@together("function", TOOLKIT, ids=lambda each: each.__qualname__)
 def test_the_toolkit_lists_its_keywords(function: Callable[..., Any]) -> None:
     listed = parameters(function)
     assert {*RunSettings.__annotations__} <= {*listed}
@@ -78,7 +79,7 @@ async def test_session_and_mode_may_be_given_by_position() -> None:
             await runtime.run("go", "s1", max_turn=2)  # pyright: ignore[reportCallIssue]
 
 
-@pytest.mark.parametrize(
+@together(
     ("elsewhere", "here"),
     [
         ("system_prompt", "instructions"),

@@ -18,6 +18,7 @@ from agent_core import ConfigError
 from agent_core.api import monitor
 from agent_core.api.monitor import WorkerFigures, serve_monitor
 from agent_core.types.workers import QueueDepth
+from tables import together
 
 PAGE = Path(__file__).parents[3] / "docs" / "scale.md"
 
@@ -116,7 +117,7 @@ async def test_metrics_are_served_while_the_database_is_away() -> None:
     assert found["soong_agent_database_up", frozenset[str]()] == 0
 
 
-@pytest.mark.parametrize(
+@together(
     ("figures", "status", "word"),
     [
         (FIGURES, 200, "ok"),
@@ -210,7 +211,7 @@ async def send_a_body_slowly(writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(0.02)
 
 
-@pytest.mark.parametrize("send", [send_nothing, send_half, send_slowly, send_a_body_slowly])
+@together("send", [send_nothing, send_half, send_slowly, send_a_body_slowly])
 async def test_a_client_is_closed_that_does_not_send_its_request_in_time(
     send: Callable[[asyncio.StreamWriter], Coroutine[Any, Any, None]],
 ) -> None:
@@ -248,7 +249,7 @@ async def test_a_client_is_closed_that_does_not_read_its_answer_in_time() -> Non
     assert int(whole) > 8_000_000
 
 
-@pytest.mark.parametrize(
+@together(
     "request_bytes",
     [
         b"GET /" + b"x" * 10_000,
@@ -302,9 +303,7 @@ async def test_an_error_of_its_own_is_logged(caplog: pytest.LogCaptureFixture) -
     assert "no figures" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("method", "status"), [("GET", 200), ("HEAD", 200), ("POST", 405), ("DELETE", 405)]
-)
+@together(("method", "status"), [("GET", 200), ("HEAD", 200), ("POST", 405), ("DELETE", 405)])
 async def test_an_answer_ends_its_connection(method: str, status: int) -> None:
     async with (
         serve_monitor(look, "127.0.0.1", 0) as port,

@@ -154,7 +154,7 @@ def test_the_profile_for_macos_denies_last_what_is_protected() -> None:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux confines in steps")
-@pytest.mark.parametrize(
+@together(
     ("line", "paths"),
     [
         ("touch: cannot touch '{out}/a b': Read-only file system", ("{out}/a b",)),

@@ -25,6 +25,7 @@ from agent_core.process import (
 from agent_core.process.child import GRACE_S, Child
 from agent_core.process.starts import explain_exit
 from own_children import own_children
+from tables import together
 
 ENV = {"PATH": os.environ["PATH"]}
 LAUNCHER = Launcher()
@@ -308,7 +309,7 @@ NOT_STARTED = [
 ]
 
 
-@pytest.mark.parametrize(("content", "reason"), NOT_STARTED)
+@together(("content", "reason"), NOT_STARTED)
 async def test_a_program_that_cannot_be_started_is_blamed_for_the_right_thing(
     tmp_path: Path, content: bytes, reason: str
 ) -> None:
@@ -361,7 +362,7 @@ def test_a_program_is_looked_up_once_and_its_links_are_kept(tmp_path: Path) -> N
     assert find_program("sh", cwd=tmp_path, env={}).name == "sh"
 
 
-@pytest.mark.parametrize(
+@together(
     ("name", "code"),
     [
         ("no-such-program", ErrorCode.FILE_NOT_FOUND),

@@ -13,6 +13,7 @@ from agent_core.config.models import ModelConfig
 from agent_core.telemetry import content, names
 from agent_core.telemetry.spans import Telemetry, provider_name
 from agent_core.types import StopReason
+from tables import together
 
 DOCS = Path(__file__).parents[3] / "docs" / "telemetry.md"
 CONVENTIONS = "opentelemetry.semconv._incubating"
@@ -53,7 +54,7 @@ def test_operations_and_token_types_are_the_conventions() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize(
+@together(
     ("name", "create"),
     [
         (names.TOKEN_USAGE, "create_gen_ai_client_token_usage"),
@@ -84,7 +85,7 @@ def test_metrics_have_the_units_and_words_of_the_conventions(name: str, create: 
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize(
+@together(
     ("provider", "base_url", "name"),
     [
         ("openai", None, "openai"),

@@ -22,6 +22,7 @@ from kgent.engine.core import CoreAgentEngine
 from kgent.engine.pydantic_ai import build_model
 from kgent_runs import a_run, profile
 from model_server import ModelServer
+from tables import together
 
 HELLO = ModelRequest(
     model="m", messages=[ModelMessage(role=Role.USER, content=[TextBlock(text="hello")])]
@@ -43,9 +44,7 @@ async def refusal(settings: dict[str, Any]) -> str:
     return caught.value.message
 
 
-@pytest.mark.parametrize(
-    "protocol", ["openai", "responses", "anthropic", "ollama", "gemini", "bedrock"]
-)
+@together("protocol", ["openai", "responses", "anthropic", "ollama", "gemini", "bedrock"])
 async def test_an_adapter_of_a_service_sends_nothing(protocol: str) -> None:
     async with ModelServer(lambda _: "hi") as server:
         with allow_real_models(False):
@@ -127,7 +126,7 @@ def test_a_plain_call_stays_and_a_context_manager_restores() -> None:
     assert os.environ[ALLOW_REAL_MODELS] == "1"  # the fixture's
 
 
-@pytest.mark.parametrize(
+@together(
     ("value", "is_refused"),
     [("0", True), ("false", True), ("no", True), ("never", True), ("", False), ("TRUE", False)],
 )

@@ -16,6 +16,7 @@ from agent_core.text.chinese import CHINESE
 from agent_core.text.languages import Language, language_of
 from agent_core.types import EventType, NodeType, Role, RunStatus
 from agent_core.types.answers import SegmentName
+from tables import together
 
 SOURCES = Path(__file__).parents[3] / "src" / "agent_core"
 MODULES = [
@@ -187,7 +188,7 @@ def test_no_page_says_a_text_that_is_not_in_the_table() -> None:
     assert not found
 
 
-@pytest.mark.parametrize(
+@together(
     ("accepted", "code"),
     [
         ("", "en"),

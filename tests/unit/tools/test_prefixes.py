@@ -34,6 +34,7 @@ from typing_extensions import TypedDict
 from agent_core.tools.base import OutputMisfitError
 from agent_core.tools.output import ExpectedOutput
 from agent_core.tools.prefixes import AnswerReader, PartialValues
+from tables import together
 
 SEEN: list[Any] = []
 """The arguments that the functions of the types below were called with."""
@@ -161,7 +162,7 @@ EARLY: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "text"), EARLY, ids=[f"{n}" for n in range(len(EARLY))])
+@together(("kind", "text"), EARLY, ids=[f"{n}" for n in range(len(EARLY))])
 def test_an_answer_is_shown_before_its_end(kind: Any, text: str) -> None:
     expected = ExpectedOutput(kind)
     values = shown(expected, text[:-1])
@@ -170,7 +171,7 @@ def test_an_answer_is_shown_before_its_end(kind: Any, text: str) -> None:
         assert repr(read(expected, text)) == repr(expected.read([text]))
 
 
-@pytest.mark.parametrize(("kind", "text"), EARLY, ids=[f"{n}" for n in range(len(EARLY))])
+@together(("kind", "text"), EARLY, ids=[f"{n}" for n in range(len(EARLY))])
 def test_lists_and_texts_only_grow(kind: Any, text: str) -> None:
     values = shown(ExpectedOutput(kind), text)
     growing: list[Any] = [value for value in values if isinstance(value, list | str)]
@@ -178,7 +179,7 @@ def test_lists_and_texts_only_grow(kind: Any, text: str) -> None:
         assert len(shorter) <= len(longer)
 
 
-@pytest.mark.parametrize(
+@together(
     ("kind", "text"),
     [
         (Trip, 'Here it is: {"city": "Rome"'),
@@ -400,9 +401,7 @@ FUNCTIONS: list[tuple[Any, str, bool]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("kind", "text", "is_early"), FUNCTIONS, ids=[f"{n}" for n in range(len(FUNCTIONS))]
-)
+@together(("kind", "text", "is_early"), FUNCTIONS, ids=[f"{n}" for n in range(len(FUNCTIONS))])
 def test_functions_only_see_what_the_model_has_written(
     kind: Any, text: str, is_early: bool
 ) -> None:
@@ -445,7 +444,7 @@ FAULTS: list[Callable[[], BaseException]] = [
 ]
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@together("fault", FAULTS)
 def test_no_exception_of_a_validator_leaves_the_reading(fault: Callable[[], BaseException]) -> None:
     def fail(_: Any) -> Any:
         raise fault()

@@ -340,7 +340,7 @@ def test_the_address_of_a_model_does_not_come_from_the_environment(
         assert build_model(config, build_http_client(config)).base_url == address
 
 
-@pytest.mark.parametrize(
+@together(
     ("model", "variable"),
     [
         ({"provider": "openai", "name": "m"}, "OPENAI_API_KEY"),

@@ -16,7 +16,7 @@ from playwright.async_api import Browser, Route
 
 from agent_core import AgentRuntime
 from agent_core.providers.scripted import Calls, Fails, Hangs, ScriptedCall, ScriptedProvider, calls
-from agent_core.types import ModelRequest, RunStatus
+from agent_core.types import ModelRequest, RunStatus, Usage
 from captures import open_session
 from consoles import console
 from isolation import Home
@@ -33,6 +33,8 @@ pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
 ]
 browser = shared_browser
+
+USED = Usage(input_tokens=1234, output_tokens=266, total_tokens=1500)
 
 AT_REST = "sandbox"
 """Is below the line of a chat that waits for a message."""
@@ -115,6 +117,60 @@ async def test_two_browsers_and_another_process_follow_one_session(
         assert "All <strong>done</strong>." in path.read_text("utf-8")
         one.check()
         two.check()
+
+
+async def test_what_a_run_uses_is_shown_before_its_end_and_only_moves_that_can_be_made(
+    home: Home, project: Path, browser: Browser
+) -> None:
+    reply = calls("code.list_dir", path=".").model_copy(update={"usage": USED})
+    made = runtime(home, project, [reply, Hangs(text="I think")])
+    async with made, console(made) as address, window(browser, address) as one:
+        await one.open("/")
+        await one.send("look")
+        await one.shows("I think")
+        head = one.page.locator("summary [id$=-head]")
+        await head.get_by_text("1,500 tokens").wait_for()
+        await head.get_by_text("running").wait_for()
+        await one.page.locator("#costs").get_by_text("1,234").wait_for(state="attached")
+        await one.page.reload()
+        await one.page.locator("#costs").get_by_text("1,234").wait_for(state="attached")
+        await one.press("Stop")
+        await one.page.locator("#status", has_text="cancelled").wait_for()
+        moves = one.page.locator("#moves button")
+        assert await moves.all_inner_texts() == ["Undo"]
+        await one.submit("Undo")
+        assert await moves.all_inner_texts() == ["Redo"]
+        await one.submit("Redo")
+        assert await moves.all_inner_texts() == ["Undo"]
+        one.check()
+
+
+HIDDEN = "Object.defineProperty(document, 'hidden', {get: () => window.isHidden ?? true})"
+"""A script for pages that are opened behind another one: this browser shows every page."""
+
+
+async def test_pages_that_nobody_sees_leave_the_connections_to_others(
+    home: Home, project: Path, browser: Browser
+) -> None:
+    made = runtime(home, project, ["One.", "Two."])
+    async with made, console(made) as address, window(browser, address) as shown:
+        await ask(made, "first", "s1")
+        context = shown.page.context
+        behind = [await context.new_page() for _ in range(8)]
+        for page in behind:
+            await page.add_init_script(HIDDEN)
+            await page.goto(f"{address}/sessions/s1", wait_until="commit")
+            await page.get_by_text("One.").first.wait_for(state="attached")
+        await shown.open("/sessions/s1")
+        await shown.shows("One.")
+        await ask(made, "second", "s1")
+        await shown.shows("Two.")
+        await behind[0].evaluate(
+            "window.isHidden = false, document.dispatchEvent(new Event('visibilitychange'))"
+        )
+        await behind[0].get_by_text("Two.").first.wait_for(state="attached")
+        assert await behind[1].get_by_text("Two.").count() == 0
+        shown.check()
 
 
 async def test_a_page_is_live_although_a_script_arrives_late(

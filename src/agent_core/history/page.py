@@ -216,8 +216,8 @@ class SessionParts(HistoryWriter):
         run = exchange.run
         if run is None:
             return
-        usage = run.usage
-        counts = (run.turn_count, usage.input_tokens, usage.cache_read_tokens, usage.output_tokens)
+        usage = exchange.usage
+        counts = (exchange.turns, usage.input_tokens, usage.cache_read_tokens, usage.output_tokens)
         yield (
             f'<a href="#{plain(run.run_id)}">{plain(number)}</a>',
             self.text(short_line(self._clean(exchange.prompt), 80)),
@@ -247,8 +247,9 @@ class SessionParts(HistoryWriter):
         if run is None:
             return label
         colour = COLOURS.get(run.status, "busy")
-        tokens = say("{count} tokens", count=format_tokens(run.usage.total_tokens))
-        spent = f"{say.count(run.turn_count, 'turn')} · {tokens} · {say(format_cost(run.usage))}"
+        tokens = say("{count} tokens", count=format_tokens(exchange.usage.total_tokens))
+        cost = say(format_cost(exchange.usage))
+        spent = f"{say.count(exchange.turns, 'turn')} · {tokens} · {cost}"
         beside = f" · {say(NOT_ACTIVE)}" if self.history.is_beside(exchange) else ""
         return (
             f'{label} <span class="{colour}">{say(run.status)}</span>'
@@ -444,7 +445,7 @@ class _Page(SessionParts):
         usage = Usage()
         for exchange in _all(self.history.exchanges):
             if exchange.run is not None:
-                usage = usage.plus(exchange.run.usage)
+                usage = usage.plus(exchange.usage)
         read, written = f"{usage.input_tokens:,}", f"{usage.output_tokens:,}"
         return facts_list(
             {

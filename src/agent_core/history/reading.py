@@ -99,6 +99,8 @@ class Exchange(Struct):
 
     Attributes:
         first_seq: the number in its run of the first event that was read; None: none was read.
+        metered: tokens of the model calls that were read.
+        replies: number of these calls.
     """
 
     run: RunRecord | None
@@ -106,6 +108,24 @@ class Exchange(Struct):
     entries: list[Entry] = field(default_factory=list[Entry])
     children: "list[Exchange]" = field(default_factory=list["Exchange"])
     first_seq: int | None = None
+    metered: Usage = field(default_factory=Usage)
+    replies: int = 0
+
+    @property
+    def usage(self) -> Usage:
+        """Return what its run has used; the record of one that has not ended does not say it."""
+        stored = self.run.usage if self.run is not None else Usage()
+        is_over = self.run is None or self.run.status.is_terminal
+        return (
+            stored if is_over or stored.total_tokens > self.metered.total_tokens else self.metered
+        )
+
+    @property
+    def turns(self) -> int:
+        """Return the number of turns of its run, likewise."""
+        stored = self.run.turn_count if self.run is not None else 0
+        is_over = self.run is None or self.run.status.is_terminal
+        return stored if is_over else max(stored, self.replies)
 
     @property
     def run_id(self) -> str | None:
@@ -410,6 +430,8 @@ class HistoryReader:
                 self._add_note(exchange, placed)
             case ModelReplied(usage=usage):
                 self._usage[event.run_id] = usage or Usage()
+                exchange.metered = exchange.metered.plus(usage or Usage())
+                exchange.replies += 1
             case ToolEvent() if placed.call is not None and placed.call.block is not None:
                 changed += self._entries_of(placed.call)  # its call has taken it
             case UserMessageEvent(message_id=str(message_id)) as details if message_id:

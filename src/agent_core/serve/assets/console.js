@@ -52,6 +52,14 @@
     document.addEventListener(`htmx:sse:${name}`, () => { if (lost !== null) lost.hidden = !isLost; });
   }
 
+  // A browser has six connections to a server: a page that nobody sees gives its stream back. The
+  // extension does that when a page is hidden, but not for one that was hidden when it connected.
+  document.addEventListener("htmx:sse:after:connection", () => {
+    setTimeout(() => {
+      if (document.hidden) document.dispatchEvent(new Event("visibilitychange"));
+    });
+  });
+
   // Nothing of a form is lost to a second press.
   document.addEventListener("submit", (event) => {
     if (event.target.dataset.isSent !== undefined) event.preventDefault();

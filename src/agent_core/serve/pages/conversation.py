@@ -129,6 +129,20 @@ class ConversationParts(SessionParts):
                 forms.append(frame.form(switch, say("Continue here"), hidden={"node_id": last}))
         return f'<div class="acts">{"".join(forms)}</div>' if forms else ""
 
+    def moves(self) -> str:
+        """Return the buttons of the session that have something to do, as HTML."""
+        frame, session = self._frame, self.history.session
+        if not frame.may("run"):
+            return ""
+        own, active = ("sessions", session.session_id), session.active_node_id
+        forms: list[str] = []
+        if active is not None:
+            forms.append(frame.form(frame.address(*own, "undo"), self.say("Undo")))
+        nodes = self.history.nodes.values()
+        if any(node.parent_id == active and _is_message(node) for node in nodes):
+            forms.append(frame.form(frame.address(*own, "redo"), self.say("Redo")))
+        return "".join(forms)
+
     @property
     def _undoable(self) -> str | None:
         """The id of the message that an undo would revert: the last one on the active path."""

@@ -18,6 +18,7 @@ from agent_core.text.pages import plain
 from agent_core.types import CLOSING_EVENTS, ReplayResult, RunRecord, RuntimeEvent
 from agent_core.types.event_details import (
     ChildEvent,
+    ModelReplied,
     PermissionDecided,
     PermissionRequested,
     TextDelta,
@@ -53,6 +54,7 @@ class _News:
         changed: calls that look different now.
         outputs: what open calls have printed last, by their keys.
         children: children that have begun or ended, each with the run above it.
+        metered: runs whose model has replied.
         ended: runs that have ended.
         has_asked: a question was asked or answered.
         has_moved: the session continues from another node.
@@ -64,6 +66,7 @@ class _News:
         self.changed: list[CallEntry] = []
         self.outputs: dict[str, str] = {}
         self.children: dict[str, Exchange] = {}
+        self.metered: list[Exchange] = []
         self.ended: list[Exchange] = []
         self.has_asked = False
         self.has_moved = False
@@ -152,8 +155,11 @@ class Live:
         ]
         for exchange in news.ended:
             parts += self._end(exchange, is_new=exchange in news.exchanges)
+        parts += self._metered(news)
         if is_other:
             parts += await self._state()
+        elif news.metered:
+            parts.append(_swap("innerHTML", "costs", self._parts.usage()))
         if news.has_moved:
             parts.append(_swap("innerHTML", "moved", self._moved()))
         return "".join(parts)
@@ -176,6 +182,9 @@ class Live:
                 entry = self._reader.open_call(event.agent_id, event.tool_call_id or "")
                 if entry is not None and entry.key:
                     news.outputs[entry.key] = text
+            case ModelReplied():
+                if exchange not in news.metered:
+                    news.metered.append(exchange)
             case PermissionRequested() | PermissionDecided():
                 news.has_asked = True
             case ChildEvent(child_run_id=str(child)):
@@ -222,6 +231,13 @@ class Live:
                 self._shown.add(run_id)
                 yield _swap("beforeend", f"{exchange.run_id or 'outside'}-entries", block)
 
+    def _metered(self, news: "_News") -> Iterator[str]:
+        """Yield the lines of runs that have used more, and go on."""
+        for exchange in news.metered:
+            if exchange not in [*news.exchanges, *news.ended]:
+                label = self._parts.run_label(exchange, self._number(exchange))
+                yield _swap("outerHTML", f"{exchange.run_id or 'outside'}-head", label)
+
     async def _load(self, event: RuntimeEvent) -> None:
         """Read the run and the node that an event names, if the page does not have them."""
         known = self._reader.exchanges.get(event.run_id)
@@ -246,6 +262,7 @@ class Live:
         return [
             _swap("innerHTML", "questions", self._parts.questions(records)),
             _swap("innerHTML", "status", self._parts.status(is_asked=bool(records))),
+            _swap("innerHTML", "moves", self._parts.moves()),
             _swap("innerHTML", "stop", self._parts.stop()),
             _swap("innerHTML", "tree", self._parts.tree()),
             _swap("innerHTML", "costs", self._parts.usage()),

@@ -20,7 +20,7 @@ from agent_core.serve.pages.tasks import task_graphs
 from agent_core.serve.problems import HttpProblem
 from agent_core.serve.streams import EventResponse, ServerEvent
 from agent_core.text.pages import facts_list, fold, plain, section, table
-from agent_core.types import ContextReport, SessionRecord, SwitchResult, UserMessage
+from agent_core.types import ContextReport, SwitchResult, UserMessage
 
 _MOST_PATHS = 200
 
@@ -83,18 +83,9 @@ def _head(frame: Frame, parts: ConversationParts, part: Part, *, is_asked: bool)
     return (
         f'<div id="status">{parts.status(is_asked=is_asked)}</div>'
         f"<h1>{plain(session.title or say('A session'))}</h1>{facts_list(facts)}{forked}{times}"
-        f'<div class="acts">{_moves(frame, session)}'
+        f'<div class="acts"><div id="moves" class="acts">{parts.moves()}</div>'
         f'<a href="{export}" download>{say("Export as one HTML file")}</a></div>'
     )
-
-
-def _moves(frame: Frame, session: SessionRecord) -> str:
-    if not frame.may("run"):
-        return ""
-    say, own = frame.say, ("sessions", session.session_id)
-    undo = frame.form(frame.address(*own, "undo"), say("Undo"))
-    redo = frame.form(frame.address(*own, "redo"), say("Redo"))
-    return undo + redo
 
 
 def _live(frame: Frame, part: Part) -> str:

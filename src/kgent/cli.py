@@ -62,8 +62,8 @@ _RESUME_EXAMPLES = """examples:
   kgent resume report-run
 
 The conversation continues where it ended: after Ctrl-C, a limit, a failure, or
-the death of the process. A call that had begun is not made again; the model is
-told so. A run that waits for an answer stays as it is. Exit codes: as for run.
+the death of the process. A call that had begun is not made again; the model
+learns that. A run that waits for an answer stays as it is. Exit codes: as for run.
 """
 _REVISE_EXAMPLES = """examples:
   kgent revise report-run --prompt "Add a chapter about snow."

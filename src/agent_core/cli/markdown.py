@@ -139,7 +139,7 @@ class MarkdownStream:
         return self._commit(rows, self._count_final(rows, count, most // 2, width))
 
     def _count_final(self, rows: Sequence[Row], count: int, kept: int, width: int) -> int:
-        """Return how many of the settled rows to take, so that about so many of all are left."""
+        """Return how many settled rows to take, so that about this many rows are left."""
         left = sum(_height(row, width) for row in rows[count:])
         while count and left < kept:
             count -= 1

@@ -411,7 +411,7 @@ def _answered(
 
 
 def _cut(parts: Sequence[Sequence[str]], most: int) -> list[list[str]]:
-    """Return the parts in about so many lines: of the longest, the beginning and the end."""
+    """Return the parts, shortened to about this many lines: long ones lose their middle."""
     shown = [[*part] for part in parts]
     for part in sorted(shown, key=len, reverse=True):
         over = sum(map(len, shown)) - most

@@ -225,7 +225,7 @@ async def read_history(
         runtime: of the database.
         session_id: the session.
         run_id: only this run, with its children.
-        last: only so many runs of the user, the last ones.
+        last: how many runs of the user, counted from the newest.
         tenant: of the session, for a runtime that is bound to none.
 
     Raises:

@@ -182,7 +182,7 @@ class Sandbox(Struct, frozen=True, kw_only=True):
         """Decide the limits of one program, and the parts that cannot be enforced; blocks on files.
 
         Args:
-            kind: whose it is.
+            kind: the owner of the program.
             wants_network: it needs the network.
             is_git: it is Git, and replaces only files that it tracks.
             runs_git: it may run Git, which may write settings.

@@ -61,7 +61,7 @@ def check_start(program: str, *, cwd: Path | str, env: Mapping[str, str]) -> Non
 
 
 def check_folder(cwd: Path | str) -> None:
-    """Refuse a working folder that is none.
+    """Refuse a working folder that does not exist or is not a folder.
 
     Raises:
         ToolError: `file_not_found`; it is named.

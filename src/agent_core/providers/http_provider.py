@@ -85,7 +85,7 @@ MAX_ERROR_BODY = 64 * 1024
 MAX_TRACED = 4 * 1024 * 1024
 HTTP_UNAUTHORIZED = 401
 MAX_BEGINNING = 16 * 1024
-"""Bytes kept of the beginning of an answer, for one that is no stream."""
+"""Bytes kept of the beginning of an answer, in case it is not a stream."""
 REUSE_S = 0.05
 """Seconds that the connection may take to become free after the last event."""
 _LEAST_PER_TOKEN = 2

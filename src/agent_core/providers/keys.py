@@ -52,7 +52,7 @@ class HeldKey:
     one at hand is used until it has expired.
 
     Args:
-        source: the callable; one that is not async runs in a thread, because it may block.
+        source: the callable; if it is not async, it runs in a thread, because it may block.
         longest_s: seconds that it may take.
     """
 

@@ -31,10 +31,10 @@ LEFT_OUT = "left_out"
 """Key of the details of a `model_retry`: the tools that are left out from now on."""
 
 MOST_REFUSALS = 16
-"""A run goes without the tools that so many refusals name; a later one fails the call."""
+"""The most refusals after which a run continues without the refused tools; a later one fails."""
 
 _MOST_SEARCHES = 10
-"""A refused tool that is not named is looked for in so many requests of a run, halving the rest."""
+"""The most requests in which a run looks for a refused tool that is not named, halving the rest."""
 
 _MOST_RUNS = 256
 _OWN = ("code.", "agent.", "internal.")

@@ -72,7 +72,7 @@ class Retention:
         return await self._delete(session_ids, unused_since=None)
 
     async def apply(self, keep_days: int, clock: StartClock, mark: Path) -> None:
-        """Delete the sessions that were not used for so many days, at most once a day.
+        """Delete sessions that were not used for `keep_days`, at most once a day.
 
         Args:
             keep_days: the days.

@@ -27,7 +27,7 @@ def local_hosts(port: int, scheme: str) -> frozenset[str]:
 
 
 def check_host(request: Request, known: Collection[str] | None) -> None:
-    """Refuse a request to a name that is none of this server's.
+    """Refuse a request to a name that is not this server's.
 
     Args:
         request: the request.

@@ -34,7 +34,7 @@ _GATHER_S = 0.01
 """Seconds within which events are sent together."""
 
 _PACE_S, _AT_FULL_PACE = 0.025, 40
-"""Seconds between two pieces of live text, with up to so many streams."""
+"""Seconds between two pieces of live text, and up to how many streams that holds."""
 
 _AHEAD = 2**17
 """Bytes that are written ahead of a reader."""

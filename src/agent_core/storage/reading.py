@@ -52,7 +52,7 @@ _Status = tuple[int, int, int] | None
 
 
 class _Files(Struct, frozen=True):
-    """The state of a database's files; `None` for one that is missing or empty."""
+    """The state of a database's files; None for a missing or empty file."""
 
     database: _Status
     log: _Status

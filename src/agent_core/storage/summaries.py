@@ -200,7 +200,7 @@ def words_condition(
 
 
 def numbered_nodes(connection: Connection, rows: Iterable[Any]) -> list[tuple[int, Node | None]]:
-    """Return the nodes with these numbers and ids; None for one that is gone or unreadable."""
+    """Return the nodes with these numbers and ids; None for a node that is gone or unreadable."""
     salvage = Salvage()
     sql = "SELECT * FROM nodes WHERE node_id = ?"
     found = [(number, connection.execute(sql, (node_id,)).fetchone()) for number, node_id in rows]

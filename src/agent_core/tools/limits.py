@@ -137,7 +137,7 @@ class ResultLimiter:
         *,
         tool: Tool | None = None,
     ) -> BoundedResult:
-        """Wrap a return value; one that is too large becomes an artifact, shown by head and tail.
+        """Wrap a return value; if it is too large, it becomes an artifact, shown by head and tail.
 
         The call has already been made: any fault of its value is reported in the result.
         """

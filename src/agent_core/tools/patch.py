@@ -313,7 +313,7 @@ def unified_diff(
 
 
 def _hunks_of(before: list[str], after: list[str], context: int) -> list[list[str]]:
-    """Return the hunks of a diff, each with its header, and with so many lines around a change."""
+    """Return the hunks of a diff, each with its header and the lines around its changes."""
     head = common_start(before, after)
     tail = common_start(before[head:][::-1], after[head:][::-1])
     is_long = max(len(before), len(after)) - head - tail > _MAX_COMPARED

@@ -465,7 +465,7 @@ def _is_of_a_program(function: Any) -> bool:
 
 
 def _makes_another_type(node: Json) -> bool:
-    """Tell whether a function makes the value what it is, as the schemas of own classes do."""
+    """Return whether a function builds the value, as in the schemas of a program's own classes."""
     function = node["function"]["function"]
     owner = getattr(function, "__self__", None)
     if isinstance(function, type):

@@ -465,7 +465,7 @@ class _Reader:
         return len(self._found.feeds)
 
     def _while(self, node: "Node") -> None:
-        """Read a loop; `while read` gives its variable each line of what it is fed."""
+        """Read a loop; `while read` assigns each line of its input to its variable."""
         before = len(self._found.commands)
         condition = node.child_by_field_name("condition")
         found = condition and _READ_LINE.fullmatch(text_of(condition))

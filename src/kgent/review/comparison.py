@@ -119,7 +119,7 @@ class RunTexts:
         return [line for value in values for line in (*_lines(walk(value, self.text), ""), "")]
 
     def file_lines(self, path: str) -> list[str] | None:
-        """Return the lines of a file, or what is known of one that is no short text."""
+        """Return the lines of a file, or facts about it if it is not a short text."""
         entry = self.entries.get(path)
         if entry is not None and entry.kind != "file":
             return [self.text(f"{entry.kind} {readable_name(entry.target or '')}")]

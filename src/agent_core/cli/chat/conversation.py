@@ -737,7 +737,7 @@ class Chat:
         What the run has not read by then returns to the line when it has ended.
 
         Args:
-            hint: follows the word that says so.
+            hint: follows the word for it.
 
         Returns:
             Whether there was one that was not being cancelled.

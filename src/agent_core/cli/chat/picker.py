@@ -118,7 +118,7 @@ class Picker:
         changed()
 
     async def have(self, count: int) -> None:
-        """Read pages until so many entries match, or there are no more."""
+        """Read pages until `count` entries match, or there are no more."""
         with suppress(StopAsyncIteration):
             while len(self._matches) < count and not self.is_complete:
                 self._add(await anext(self._pages))

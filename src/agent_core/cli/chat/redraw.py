@@ -37,7 +37,7 @@ class WindowRenderer(Renderer):
 
 
 def _rows_of(screen: Screen, row: int, drawn: int, columns: int) -> int:
-    """Return how many rows of so many columns a row takes that was drawn in a wider window."""
+    """Return how many rows a row needs that was drawn in a wider window."""
     cells = screen.data_buffer[row]
     used = max((x + cell.width for x, cell in cells.items() if cell.char.strip()), default=0)
     return max(-(-min(used, drawn) // columns), 1)

@@ -98,6 +98,13 @@ def test_an_argument_of_a_wrong_type_is_a_validation_error_that_names_it(name: s
     assert (str(again), again.code) == (str(caught.value), caught.value.code)
 
 
+def test_a_worker_takes_lists_and_none_for_its_lists() -> None:
+    address = "postgresql://nobody@127.0.0.1:9/none"
+    assert Worker(database_url=address, queues=None, places=["host:a"])
+    with pytest.raises(AgentCoreError, match="queues"):
+        Worker(database_url=address, queues=[3])  # type: ignore[list-item]
+
+
 def test_fields_are_given_by_name() -> None:
     with pytest.raises(TypeError, match=r"PermissionDecision.*decision, reason"):
         PermissionDecision("deny")  # type: ignore[call-arg]

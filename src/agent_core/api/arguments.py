@@ -83,7 +83,7 @@ class _Expected(Struct, frozen=True):
             return True
         if not isinstance(value, self.kinds):
             return False
-        if self.items is None or isinstance(value, Mapping):
+        if self.items is None or value is None or isinstance(value, Mapping):
             return True
         return all(isinstance(each, self.items) for each in cast("Collection[object]", value))
 

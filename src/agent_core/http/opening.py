@@ -225,7 +225,7 @@ async def _begin_inside(
             tunnel, connection, trust, server_hostname=_name_of(address)
         )
         if transport is None:
-            raise ConnectionAbortedError("the connection was closed")
+            raise ConnectionAbortedError("the connection was closed before TLS began")
     connection.connection_made(transport)
 
 
@@ -256,7 +256,7 @@ async def _tunnelled(tunnel: Connection, proxy: Address, address: Address) -> as
         return tunnel.hand_over()
     except ConnectionLostError as error:
         if is_open:
-            cause = ConnectionAbortedError("the connection was closed")
+            cause = ConnectionAbortedError("the connection was closed before TLS began")
             raise ConnectError(cause, stage="tunnel", in_handshake=True) from error
         cause = ConnectionAbortedError(f"it did not answer CONNECT: {error}")
         raise ConnectError(cause, stage="proxy") from error

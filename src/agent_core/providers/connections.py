@@ -97,7 +97,7 @@ def _reason_of(error: ConnectError) -> str:
         return (fault.reason or str(fault)).replace("_", " ").lower()
     if fault.errno is not None and fault.errno > 0:
         return os.strerror(fault.errno)
-    return fault.strerror or str(fault) or "the connection was closed"
+    return fault.strerror or str(fault) or "the connection was closed before TLS began"
 
 
 class _Fault(Struct, frozen=True):

@@ -83,7 +83,7 @@ def _head(frame: Frame, parts: ConversationParts, part: Part, *, is_asked: bool)
     return (
         f'<div id="status">{parts.status(is_asked=is_asked)}</div>'
         f"<h1>{plain(session.title or say('A session'))}</h1>{facts_list(facts)}{forked}{times}"
-        f'<div class="acts"><div id="moves" class="acts">{parts.moves()}</div>'
+        f'<div class="acts"><div id="moves">{parts.moves()}</div>'
         f'<a href="{export}" download>{say("Export as one HTML file")}</a></div>'
     )
 

@@ -14,8 +14,9 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from agent_core import AgentRuntime
-from agent_core.providers.scripted import Calls, ScriptedProvider, calls
+from agent_core.providers.scripted import Calls, Fails, ScriptedProvider, calls
 from agent_core.serve import Principal, app
+from agent_core.text.chinese import CHINESE
 from agent_core.types import RunStatus
 from consoles import EVERYTHING, console, served
 from isolation import Home
@@ -264,6 +265,23 @@ async def test_what_is_not_there_is_not_found(home: Home, project: Path, path: s
         status, text = await client.get(path)
         assert status == 404
         assert "<main" in text
+
+
+async def test_errors_of_the_engine_are_told_in_the_readers_language(
+    home: Home, project: Path
+) -> None:
+    made = runtime(home, project, [Fails(message="no key", code="provider_auth_failed")])
+    chinese = {"Accept": "text/html", "Accept-Language": "zh"}
+    async with made, reader(made) as client:
+        run = await (await made.start("Try.", "s1")).wait()
+        assert run is RunStatus.FAILED
+        page = await client.page("/sessions/s1", **chinese)
+        words = CHINESE["error provider_auth_failed"]
+        assert re.search(rf"{words}: [^<]*no key", page)
+        assert words not in await client.page("/sessions/s1", Accept="text/html")
+        status, refused = await client.get("/runs/run_none", **chinese)
+        assert status == 404
+        assert CHINESE["error run_not_found"] in refused
 
 
 async def test_an_unknown_address_answers_a_browser_with_a_page(home: Home, project: Path) -> None:

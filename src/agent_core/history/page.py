@@ -273,7 +273,8 @@ class SessionParts(HistoryWriter):
     def end(self, exchange: Exchange) -> None:
         """Write why a run failed, and close its block."""
         if failure := exchange.failure:
-            label = self.say("Failed: {why}", why=self._clean(failure))
+            why = self.say.error(self._clean(failure), exchange.error_code)
+            label = self.say("Failed: {why}", why=why)
             self.write(f'<p class="notice bad">{plain(label)}</p>')
         self.write("</details>")
 

@@ -168,6 +168,11 @@ class Exchange(Struct):
                 yield from entry.children
 
     @property
+    def error_code(self) -> str | None:
+        """Return the code of the error that ended its run; None if there is none."""
+        return self.run.error.code if self.run is not None and self.run.error else None
+
+    @property
     def failure(self) -> str:
         """Return the error that ended its run; empty if there is none."""
         error = self.run.error if self.run is not None else None

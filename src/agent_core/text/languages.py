@@ -28,6 +28,11 @@ class Language(Struct, frozen=True):
         found = self.words.get(text, text)
         return found.format(**values) if values else found
 
+    def error(self, message: str, code: str | None) -> str:
+        """Return an error for people: the engine's English message, after words for its code."""
+        words = self.words.get(f"error {code}")
+        return f"{words}: {message}" if words else message
+
     def count(self, number: int, noun: str) -> str:
         """Return a number with its noun, which is an English word in the singular."""
         if not self.words:

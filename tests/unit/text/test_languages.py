@@ -9,6 +9,7 @@ from typing import get_args
 
 import pytest
 
+from agent_core.errors import ErrorCode
 from agent_core.history.words import kind_in_words, meaning_of, speaker
 from agent_core.permissions.questions import DECISIONS, PLACES
 from agent_core.tasks.model import TaskStatus, TaskStepStatus
@@ -103,6 +104,7 @@ def named() -> Iterator[str]:
     yield from (each.replace("_", " ") for each in NodeType)
     yield from map(speaker, (Role.USER, Role.ASSISTANT))
     yield from (*DECISIONS.values(), *PLACES.values())
+    yield from (f"error {code}" for code in ErrorCode)
     yield from ("open", "completed", "failed", "denied", "interrupted", "not run")
     yield from (each for each in get_args(SegmentName) if each != "system")
     yield from ("kept free for the answer", "free", "cost unknown")

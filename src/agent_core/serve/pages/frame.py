@@ -241,7 +241,8 @@ def problem_page(frame: Frame, problem: HttpProblem) -> Response:
     """Return the page of a refused request."""
     say = frame.say
     title = refusal_title(problem, say)
-    parts = [f"<h1>{title}</h1>", f'<p class="notice bad">{plain(say(problem.detail))}</p>']
+    detail = say.error(say(problem.detail), problem.code)
+    parts = [f"<h1>{title}</h1>", f'<p class="notice bad">{plain(detail)}</p>']
     details = problem.details or {}
     for name in ("paths", "reasons"):
         if lines := _lines(details.get(name)):

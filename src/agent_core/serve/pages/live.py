@@ -275,6 +275,7 @@ class Live:
             label = self._parts.run_label(exchange, self._number(exchange))
             yield _swap("outerHTML", f"{key}-head", label)
             failure = exchange.failure
+            failure = failure and self.frame.say.error(failure, exchange.error_code)
             notice = f'<p class="notice bad">{plain(failure)}</p>' if failure else ""
             yield _swap("innerHTML", f"{key}-foot", notice + self._parts.foot(exchange))
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, structs
 
@@ -168,7 +168,7 @@ class McpTools:
         """Build `internal.read_resource` for these servers."""
         return resource_tool({name: self.server(name) for name in server_ids}, self.seconds)
 
-    async def resources(self, server_id: str) -> JsonObject:
+    async def resources(self, server_id: str) -> dict[str, Any]:
         """Return the first resources of a server, and the templates of more.
 
         Raises:
@@ -177,7 +177,7 @@ class McpTools:
         """
         return await list_resources(self.server(server_id), self.seconds)
 
-    async def prompts(self, server_id: str) -> list[JsonObject]:
+    async def prompts(self, server_id: str) -> list[dict[str, Any]]:
         """Return the prompts of a server: `name`, `description`, `arguments`.
 
         Raises:

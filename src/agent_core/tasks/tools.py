@@ -35,7 +35,6 @@ from agent_core.tasks.model import (
     Update,
 )
 from agent_core.tasks.rules import GIVE_UP
-from agent_core.text.json_text import JsonObject, JsonValue
 from agent_core.tools.base import Action, Concurrency, Tool, ToolContext, ToolOutput, ToolReturn
 from agent_core.tools.registry import model_definition, model_tool
 from agent_core.tools.schema import Arguments
@@ -293,7 +292,7 @@ class _Calls:
         shown, more = take_page(wanted, limit=given.limit, offset=given.offset)
         return {"tasks": [await self._listed(log) for log in shown], **more}
 
-    async def _listed(self, log: AnyLog) -> Mapping[str, JsonValue]:
+    async def _listed(self, log: AnyLog) -> Mapping[str, Any]:
         match log:
             case OpenTask(dag=dag):
                 return summarise_task(dag)
@@ -357,7 +356,7 @@ class _Calls:
         done = await self._board.report(given.task_id, report, by)
         return self._with_step(done, given.step_id)
 
-    def _with_step(self, done: Written, step_id: str) -> JsonObject:
+    def _with_step(self, done: Written, step_id: str) -> dict[str, Any]:
         step = view_step(done.dag, done.dag.step(step_id))
         return {"step": step, **build_answer(done, self._scope)}
 
@@ -392,7 +391,7 @@ def select_steps(
     )
 
 
-def summarise_task(dag: Dag, scope: TaskScope | None = None) -> JsonObject:
+def summarise_task(dag: Dag, scope: TaskScope | None = None) -> dict[str, Any]:
     """Return a Task without its steps; for a worker only the part that concerns it."""
     header = dag.task.model_dump(mode="json")
     if scope is not None and scope.allowed_step_ids is not None:
@@ -407,7 +406,7 @@ def summarise_task(dag: Dag, scope: TaskScope | None = None) -> JsonObject:
     return {**header, "step_counts": counts, "diagnostics": diagnostics}
 
 
-def view_step(dag: Dag, step: TaskStep) -> JsonObject:
+def view_step(dag: Dag, step: TaskStep) -> dict[str, Any]:
     """Return a step, with the reason for its state if one was given."""
     view = step.model_dump(mode="json", exclude_none=True)
     if reason := dag.reasons.get(step.step_id):
@@ -417,7 +416,7 @@ def view_step(dag: Dag, step: TaskStep) -> JsonObject:
     return view
 
 
-def view_task(dag: Dag, scope: TaskScope | None, *, includes_terminal: bool) -> JsonObject:
+def view_task(dag: Dag, scope: TaskScope | None, *, includes_terminal: bool) -> dict[str, Any]:
     """Return a Task with its steps, the first hundred of a large one."""
     steps = list(select_steps(dag, scope, includes_terminal=includes_terminal))
     answer = {
@@ -430,7 +429,7 @@ def view_task(dag: Dag, scope: TaskScope | None, *, includes_terminal: bool) -> 
     return answer
 
 
-def take_page(items: Iterable[Any], *, limit: int, offset: int) -> tuple[list[Any], JsonObject]:
+def take_page(items: Iterable[Any], *, limit: int, offset: int) -> tuple[list[Any], dict[str, Any]]:
     """Return one page, and the arguments for the next one."""
     found = list(islice(items, offset, offset + limit + 1))
     if len(found) <= limit:
@@ -438,9 +437,9 @@ def take_page(items: Iterable[Any], *, limit: int, offset: int) -> tuple[list[An
     return found[:limit], {"has_more": True, "next_offset": offset + limit}
 
 
-def build_answer(done: Written, scope: TaskScope | None = None) -> JsonObject:
+def build_answer(done: Written, scope: TaskScope | None = None) -> dict[str, Any]:
     """Return a writing tool's answer: the Task after it, and the ids of the log's lines."""
-    answer: JsonObject = {"task": summarise_task(done.dag, scope)}
+    answer: dict[str, Any] = {"task": summarise_task(done.dag, scope)}
     if stranded := [each for each in done.stranded if scope is None or scope.allows(each)]:
         answer |= list_stranded(stranded)
     answer["wal_event_ids"] = done.event_ids[:_MAX_IDS]
@@ -449,9 +448,9 @@ def build_answer(done: Written, scope: TaskScope | None = None) -> JsonObject:
     return answer
 
 
-def list_stranded(step_ids: Sequence[str]) -> JsonObject:
+def list_stranded(step_ids: Sequence[str]) -> dict[str, Any]:
     """Return the part of an answer that names stranded steps, with the ways to let them begin."""
-    answer: JsonObject = {"stranded_step_ids": list(step_ids[:_MAX_IDS])}
+    answer: dict[str, Any] = {"stranded_step_ids": list(step_ids[:_MAX_IDS])}
     if len(step_ids) > _MAX_IDS:
         answer["stranded_step_count"] = len(step_ids)
     hint = (
@@ -462,6 +461,6 @@ def list_stranded(step_ids: Sequence[str]) -> JsonObject:
     return {**answer, "stranded_hint": hint}
 
 
-def _view_error(error: TaskError) -> Mapping[str, JsonValue]:
+def _view_error(error: TaskError) -> Mapping[str, Any]:
     """Return an error in the form that answers contain."""
     return {"code": error.code.value, "message": error.message, "details": error.details}

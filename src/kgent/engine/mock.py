@@ -4,7 +4,7 @@ import asyncio
 from codecs import BOM_UTF8
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -39,7 +39,7 @@ class MockCall(Frozen):
     """Call a tool. Its answer is recorded, and otherwise ignored."""
 
     tool: str
-    args: JsonObject = {}
+    args: dict[str, Any] = {}
 
 
 class MockFailure(Frozen):

@@ -221,12 +221,16 @@ class ModelCalls(Extension):
 
     def model(self, name: str | None) -> ModelConfig:
         """Return the configuration of the model with this name, as far as the provider knows it."""
-        adapter = self.provider if isinstance(self.provider, AdapterProvider) else None
-        name = name or (adapter.model if adapter else "agcore")
-        known = adapter.config if adapter else None
+        known = self.provider.config if isinstance(self.provider, AdapterProvider) else None
+        name = self.name_of_model(name)
         return (known or ModelConfig(provider="agcore", name=name)).model_copy(
             update={"name": name}
         )
+
+    def name_of_model(self, name: str | None) -> str:
+        """Return the name that requests have for a model: the given one, or the provider's."""
+        adapter = self.provider if isinstance(self.provider, AdapterProvider) else None
+        return name or (adapter.model if adapter else "agcore")
 
     def secrets(self) -> Mapping[str, str]:
         """Return the provider's secrets, which may change."""
@@ -238,7 +242,7 @@ class ModelCalls(Extension):
         settings = turn.next_settings()
         whole = request.model_copy(
             update={
-                **request_settings(settings, self.model(None).name),
+                **request_settings(settings, self.name_of_model(None)),
                 "system": [*request.system, *instruction_blocks(self.history.instructions)],
             }
         )
@@ -265,7 +269,7 @@ class ModelCalls(Extension):
         chat = ChatRequest(
             **settings.by_name(), messages=self.clean.messages(messages), tools=tools
         )
-        name = self.model(settings.model).name
+        name = self.name_of_model(settings.model)
         sent = self.requests.clean(model_request(chat, self._sent, model=name))
         turn.chat = replace(chat, tools=sent.tools)
         try:

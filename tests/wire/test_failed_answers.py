@@ -178,7 +178,7 @@ PAGE = b"<html><head><title>Blocked</title></head></html>"
     ("status", "code"),
     [
         ("400 Bad Request", ErrorCode.PROVIDER_ERROR),
-        ("403 Forbidden", ErrorCode.PROVIDER_ERROR),
+        ("403 Forbidden", ErrorCode.PROVIDER_AUTH_FAILED),
         ("511 Network Authentication Required", ErrorCode.PROVIDER_ERROR),
         ("401 Unauthorized", ErrorCode.PROVIDER_AUTH_FAILED),
         ("407 Proxy Authentication Required", ErrorCode.PROVIDER_AUTH_FAILED),
@@ -246,11 +246,12 @@ async def test_a_413_for_a_small_prompt_is_about_bytes() -> None:
     small = response(page, "text/html", "413 Too Large")
     error = await answered(small)
 
-    assert error.code is ErrorCode.PROVIDER_ERROR
+    assert error.code is ErrorCode.PROMPT_TOO_LONG
     assert 0 < error.details["request_bytes"] < 1000
     assert "window" not in error.message
     large = await answered(small, prompt="word " * 20_000, context_window=32_768)
     assert large.code is ErrorCode.PROMPT_TOO_LONG
+    assert "window" in large.message
     named = b'{"error": {"message": "maximum context length is 512 tokens"}}'
     said = await answered(response(named, "application/json", "413 Too Large"))
     assert said.code is ErrorCode.PROMPT_TOO_LONG

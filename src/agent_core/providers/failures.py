@@ -246,7 +246,7 @@ class Called(Struct, frozen=True):
         details: dict[str, Any] = {**self.details, "status": status}
         if status == HTTP_TOO_LARGE:
             details["request_bytes"] = self.size
-        if is_of_another := isinstance(document, Page) and status in _OF_NO_API:
+        if isinstance(document, Page) and status in _OF_NO_API:
             details["web_page"] = True
         if retry_after_s is not None:
             details["retry_after_s"] = retry_after_s
@@ -256,12 +256,7 @@ class Called(Struct, frozen=True):
             or (status == HTTP_TOO_MANY and bool(re.search(_FOR_TODAY, explanation)))
         )
         is_of_request = status not in _ABOUT_THE_ACCOUNT
-        overflows = is_too_long(status, explanation) and (
-            status != HTTP_TOO_LARGE
-            or bool(what)
-            or self.is_large
-            or window_in(explanation) is not None
-        )
+        overflows = is_too_long(status, explanation)
         missing = (
             name
             for name, pattern in _MISSING_CAPABILITIES.items()
@@ -286,11 +281,15 @@ class Called(Struct, frozen=True):
             code = ErrorCode.PROMPT_TOO_LONG
             if (window := window_in(explanation)) is not None:
                 details["context_window"] = window
-        elif not is_of_another:
+        else:
             code = _CODES.get(status, code)
         if code is ErrorCode.PROVIDER_ERROR:
             details |= answerable | output_limits_in(explanation)
-        cure = _cure_of(code, details, has_key=has_key, is_reported=bool(what or not self.url))
+        is_of_window = self.is_large or bool(what) or "context_window" in details
+        if status == HTTP_TOO_LARGE and not is_of_window:
+            cure = _SIZE_CURE.format(size=f"{self.size:,}")
+        else:
+            cure = _cure_of(code, details, has_key=has_key, is_reported=bool(what or not self.url))
         return CallError(
             code,
             self._message(what or f"answered with status {status}", cure, explanation),
@@ -477,6 +476,8 @@ def _cure_of(
     if code is ErrorCode.UNSUPPORTED_CAPABILITY:
         is_of_tools = details["capability"] == "tools"
         return WITHOUT_TOOLS if is_of_tools else "choose another model, or do without"
+    if "web_page" in details:
+        return NO_API_CURE
     if code is ErrorCode.PROVIDER_AUTH_FAILED:
         if status == HTTP_PROXY_AUTH:
             return _PROXY_CURES[status]
@@ -488,10 +489,6 @@ def _cure_of(
         return cure
     if status in _RETRYABLE:
         return _LATER
-    if "web_page" in details:
-        return NO_API_CURE
-    if status == HTTP_TOO_LARGE:
-        return _SIZE_CURE.format(size=f"{details['request_bytes']:,}")
     # A client error that says nothing about the request: this may be the wrong address.
     is_of_address = not is_reported and 400 < status < 500 and status != 422
     return "check [model] base_url and [model] name" if is_of_address else _AS_IT_SAYS

@@ -24,7 +24,7 @@ from kgent.errors import (
     engine_error,
     error_info,
 )
-from kgent.records.conversation import message, open_calls, result_block
+from kgent.records.conversation import ArchivedMessage, message, open_calls, result_block
 from kgent.records.lines import now
 from kgent.runtime.blocking import finish_in_thread, run_blocking
 from kgent.runtime.cancellation import Cancellation
@@ -152,7 +152,7 @@ class AgentRunRequest:
     stream: bool = False
     cancellation_token: Cancellation = field(default_factory=Cancellation)
     event_callback: EventCallback | None = None
-    history: Sequence[dict[str, Any]] = ()
+    history: Sequence[ArchivedMessage] = ()
     continues: bool = False
     prompt_at: int = 0
     ask_further: Callable[[], Awaitable[str | None]] = _end

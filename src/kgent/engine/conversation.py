@@ -25,6 +25,9 @@ from agent_core.types import (
 )
 from kgent.records.conversation import (
     INTERRUPTED,
+    ArchivedBlock,
+    ArchivedCall,
+    ArchivedMessage,
     call_block,
     message,
     open_calls,
@@ -37,7 +40,7 @@ _RETURNED = (OPAQUE, "redacted_thinking", "raw_tool_call_id")
 """Metadata of blocks that the provider needs when the conversation is continued."""
 
 
-def messages_of(nodes: Iterable[Node]) -> list[JsonObject]:
+def messages_of(nodes: Iterable[Node]) -> list[ArchivedMessage]:
     """Convert a path of agent_core's loop to messages."""
     return [
         message(
@@ -50,7 +53,7 @@ def messages_of(nodes: Iterable[Node]) -> list[JsonObject]:
     ]
 
 
-def _block_of(block: Any) -> JsonObject:
+def _block_of(block: Any) -> ArchivedBlock:
     match block:
         case TextBlock(text=text):
             return text_block(text)
@@ -78,7 +81,7 @@ def _block_of(block: Any) -> JsonObject:
             return block.model_dump(mode="json")
 
 
-def nodes_of(messages: Sequence[dict[str, Any]], run: RunIdentity) -> list[Node]:
+def nodes_of(messages: Sequence[ArchivedMessage], run: RunIdentity) -> list[Node]:
     """Convert the messages of earlier attempts to a path, without replies that were cut off."""
     path: list[Node] = []
     for one in messages:
@@ -103,8 +106,8 @@ def nodes_of(messages: Sequence[dict[str, Any]], run: RunIdentity) -> list[Node]
     return path
 
 
-def _read_block(block: dict[str, Any]) -> ContentBlock | None:
-    data = cast("dict[str, Any]", block.get("provider_data") or {})
+def _read_block(block: ArchivedBlock) -> ContentBlock | None:
+    data = block.get("provider_data") or {}
     match block:
         case {"type": "text", "text": str() as text}:
             return TextBlock(text=text)
@@ -135,9 +138,9 @@ def _read_block(block: dict[str, Any]) -> ContentBlock | None:
             return None
 
 
-def read_call(block: dict[str, Any]) -> ToolCall:
+def read_call(block: ArchivedCall) -> ToolCall:
     """Convert a block of a call."""
-    data = cast("dict[str, Any]", block.get("provider_data") or {})
+    data = block.get("provider_data") or {}
     metadata, arguments = dict(data.get("metadata") or {}), block["arguments"]
     if not isinstance(arguments, dict):
         metadata, arguments = metadata | {"invalid_arguments": arguments}, {}
@@ -149,7 +152,7 @@ def read_call(block: dict[str, Any]) -> ToolCall:
     )
 
 
-def calls_to_make(messages: Sequence[JsonObject]) -> list[ToolCall]:
+def calls_to_make(messages: Sequence[ArchivedMessage]) -> list[ToolCall]:
     """Return the calls of the conversation that have no result."""
     return [read_call(block) for block in open_calls(messages)]
 

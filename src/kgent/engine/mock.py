@@ -11,7 +11,6 @@ from pydantic import Field, TypeAdapter, ValidationError
 from agent_core.config.models import RetryConfig
 from agent_core.errors import ErrorCode
 from agent_core.opening import read_text_file
-from agent_core.text.json_text import JsonObject, JsonValue
 from agent_core.types import Frozen, new_id
 from kgent.config.models import KgentConfig
 from kgent.engine.base import (
@@ -27,7 +26,15 @@ from kgent.engine.base import (
     run_limited,
 )
 from kgent.errors import config_error, engine_error
-from kgent.records.conversation import blocks_of, call_block, message, result_block, text_block
+from kgent.records.conversation import (
+    ArchivedBlock,
+    ArchivedMessage,
+    blocks_of,
+    call_block,
+    message,
+    result_block,
+    text_block,
+)
 from kgent.records.lines import now
 from kgent.tools.calls import record_rejected_call
 
@@ -119,9 +126,9 @@ class _Talk:
         self.text: str | None = None
         self.usage = {"model_calls": 0}
         self._conversation = request.context.records.conversation
-        self._held: list[JsonObject] | None = None if request.history else []
+        self._held: list[ArchivedMessage] | None = None if request.history else []
 
-    def say(self, role: str, block: JsonObject) -> None:
+    def say(self, role: str, block: ArchivedBlock) -> None:
         """Add a message."""
         one = message(role, now(), block)
         if self._held is None:
@@ -193,7 +200,7 @@ async def _begin(
     return steps
 
 
-def _leave_out_played(steps: list[MockStep], own: Sequence[Mapping[str, JsonValue]]) -> None:
+def _leave_out_played(steps: list[MockStep], own: Sequence[ArchivedMessage]) -> None:
     """Remove the steps that were played before, and the pause or failure that came next."""
     played = sum(one["role"] == "assistant" for one in own)
     while steps and (played or isinstance(steps[-1], MockPause | MockFailure)):

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
 import httpx2
 from pydantic_ai import (
@@ -53,6 +53,8 @@ from kgent.engine.base import (
 )
 from kgent.errors import ErrorInfo, config_error, engine_error
 from kgent.records.conversation import (
+    ArchivedBlock,
+    ArchivedMessage,
     blocks_of,
     call_block,
     in_call_order,
@@ -397,9 +399,9 @@ def _read_arguments(sent: object) -> object:
     return sent
 
 
-def _archive(exchange: Iterable[messages.ModelMessage]) -> list[JsonObject]:
+def _archive(exchange: Iterable[messages.ModelMessage]) -> list[ArchivedMessage]:
     """Return the conversation in the form of the archive."""
-    found: list[JsonObject] = []
+    found: list[ArchivedMessage] = []
     for one in exchange:
         if isinstance(one, messages.ModelResponse):
             if blocks := [block for part in one.parts if (block := _block_of(part))]:
@@ -420,13 +422,13 @@ def _archive(exchange: Iterable[messages.ModelMessage]) -> list[JsonObject]:
     return in_call_order(found)
 
 
-def _exchange_of(history: Iterable[JsonObject]) -> list[messages.ModelMessage]:
+def _exchange_of(history: Iterable[ArchivedMessage]) -> list[messages.ModelMessage]:
     """Return the conversation of earlier attempts, without replies that were cut off."""
     found: list[messages.ModelMessage] = []
     for one in history:
         if one.get("cut_off"):
             continue
-        blocks = cast("list[JsonObject]", one["content"])
+        blocks = one["content"]
         if one["role"] == "assistant":
             if parts := [part for block in blocks if (part := _read_reply_part(block))]:
                 found.append(messages.ModelResponse(parts=parts))
@@ -439,7 +441,7 @@ def _exchange_of(history: Iterable[JsonObject]) -> list[messages.ModelMessage]:
     return found
 
 
-def _read_request_part(block: dict[str, Any]) -> messages.ModelRequestPart | None:
+def _read_request_part(block: ArchivedBlock) -> messages.ModelRequestPart | None:
     match block:
         case {"type": "text", "text": str() as text}:
             return messages.UserPromptPart(text)
@@ -450,8 +452,8 @@ def _read_request_part(block: dict[str, Any]) -> messages.ModelRequestPart | Non
             return None
 
 
-def _read_reply_part(block: dict[str, Any]) -> messages.ModelResponsePart | None:
-    data = cast("dict[str, Any]", block.get("provider_data") or {})
+def _read_reply_part(block: ArchivedBlock) -> messages.ModelResponsePart | None:
+    data = block.get("provider_data") or {}
     match block:
         case {"type": "text", "text": str() as text}:
             return messages.TextPart(text)
@@ -470,7 +472,7 @@ def _data_of(part: messages.ThinkingPart | messages.ToolCallPart) -> JsonObject:
     return data if data.keys() & {"signature", "provider_details"} else {}
 
 
-def _block_of(part: messages.ModelResponsePart) -> JsonObject | None:
+def _block_of(part: messages.ModelResponsePart) -> ArchivedBlock | None:
     match part:
         case messages.TextPart(content=text):
             return text_block(text) if text else None
@@ -480,7 +482,7 @@ def _block_of(part: messages.ModelResponsePart) -> JsonObject | None:
             arguments = _read_arguments(args or {})
             return call_block(part.tool_call_id, name, arguments, provider_data=_data_of(part))
         case _:
-            return {"type": part.part_kind}
+            return cast("ArchivedBlock", {"type": part.part_kind})  # the archive only names it
 
 
 def _shown(when: datetime) -> str:

@@ -4,9 +4,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from agent_core.redaction import Redactor
-from agent_core.text.json_text import JsonObject
 from kgent.records.archive import Archive
-from kgent.records.conversation import ConversationLog
+from kgent.records.conversation import ArchivedMessage, ConversationLog
 from kgent.records.errors import ERRORS_FILE, ErrorLogger
 from kgent.records.events import EVENTS_FILE, Event, EventRecorder
 from kgent.records.lines import RecordLines
@@ -51,7 +50,7 @@ class RunRecords:
         *,
         calls: Iterable[ToolCallRecord | None],
         errors: int,
-        messages: Iterable[JsonObject],
+        messages: Iterable[ArchivedMessage],
         archived: Iterable[str],
     ) -> None:
         """Continue the records of earlier attempts: their numbers, names and conversation."""

@@ -31,6 +31,7 @@ from kgent.records.context import RunRecords
 from kgent.records.conversation import (
     CONVERSATION_FILE,
     INTERRUPTED,
+    ArchivedMessage,
     blocks_of,
     in_call_order,
     message,
@@ -245,7 +246,7 @@ class _Folder:
             return read_sandbox_manifest(self.root).model_copy(update={"files": [], "modes": {}})
         return SandboxManifest.of(self.root)
 
-    def messages(self) -> list[dict[str, Any]]:
+    def messages(self) -> list[ArchivedMessage]:
         """Return the conversation so far."""
         try:
             lines = read_text(self.root / CONVERSATION_FILE).split("\n")
@@ -520,15 +521,15 @@ def _load_original(folder: _Folder) -> KgentConfig:
     return profile
 
 
-def _has_prompt(messages: Sequence[dict[str, Any]], prompt: str) -> bool:
+def _has_prompt(messages: Sequence[ArchivedMessage], prompt: str) -> bool:
     asked = (one for one in messages if one["role"] == "user")
     texts = (block["text"] for block in blocks_of(asked, "text"))
     return any(text.encode("utf-8", "replace").decode() == prompt for text in texts)
 
 
 def _answer_open_calls(
-    root: Path, messages: Sequence[dict[str, Any]], *, has_new_prompt: bool
-) -> list[dict[str, Any]]:
+    root: Path, messages: Sequence[ArchivedMessage], *, has_new_prompt: bool
+) -> list[ArchivedMessage]:
     """Return answers to the calls that must not be made again, because they had begun.
 
     Before a new prompt every call gets an answer.
@@ -537,7 +538,7 @@ def _answer_open_calls(
     for event in each_record(root / EVENTS_FILE, Event):
         if event is not None and event.correlation_id and event.type.startswith("tool."):
             ends[event.correlation_id] = event
-    answers: list[dict[str, Any]] = []
+    answers: list[ArchivedMessage] = []
     for call in open_calls(messages):
         call_id = call["tool_call_id"]
         last = ends.get(call_id)

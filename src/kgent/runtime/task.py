@@ -15,14 +15,13 @@ from pydantic import ValidationError
 
 from agent_core.errors import ErrorCode
 from agent_core.opening import read_text
-from agent_core.text.json_text import JsonObject
 from kgent.config.loader import dump_yaml
 from kgent.config.models import KgentConfig
 from kgent.engine.base import AgentEngine
 from kgent.errors import KgentError, sandbox_error
 from kgent.governance.results import CheckResult
 from kgent.memory.contract import MemoryClient
-from kgent.records.conversation import CONVERSATION_FILE
+from kgent.records.conversation import CONVERSATION_FILE, ArchivedMessage
 from kgent.runtime.options import RunOptions
 from kgent.runtime.state import RunState, RunStatus
 from kgent.sandbox.inputs import INPUTS, RunInput
@@ -64,7 +63,7 @@ class Continuation:
     verdict: RunStatus | None = None
     text: str | None = None
     checks: Sequence[CheckResult] = ()
-    answers: Sequence[JsonObject] = ()
+    answers: Sequence[ArchivedMessage] = ()
     changes: Sequence[str] = ()
 
 

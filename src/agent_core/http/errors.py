@@ -43,7 +43,7 @@ class ProxyRefusedError(HttpError):
     """
 
     def __init__(self, status: int, reason: str, headers: Mapping[str, str]) -> None:
-        super().__init__(status, reason)
+        super().__init__(status, reason, headers)
         self.status = status
         self.reason = reason
         self.headers = headers

@@ -5,7 +5,7 @@ from http import HTTPStatus
 
 from starlette.responses import Response
 
-from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.errors import AgentCoreError, ErrorCode, PortableError
 from agent_core.providers import jsontext
 from agent_core.text.json_text import JsonObject, JsonValue
 
@@ -29,7 +29,7 @@ _STATUS: Mapping[ErrorCode, int] = {
 _UNAVAILABLE = 503
 
 
-class HttpProblem(Exception):  # noqa: N818 - the noun of RFC 9457
+class HttpProblem(PortableError):  # noqa: N818 - the noun of RFC 9457
     """The refusal of a request.
 
     Args:

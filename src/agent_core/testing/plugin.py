@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from agent_core.text.json_text import JsonObject
-
 if TYPE_CHECKING:
     from agent_core.testing import ScriptedRuntime
+    from agent_core.text.json_text import JsonObject
 
 FIXTURE = "agent_runtime"
 
 
 @pytest.fixture
-def agent_runtime_options() -> JsonObject:
+def agent_runtime_options() -> "JsonObject":
     """Arguments of `AgentRuntime` for `agent_runtime`; a test may override this fixture."""
     return {}
 

@@ -246,7 +246,6 @@ async def test_a_denial_still_needs_what_the_rest_of_the_run_does(
         assert await again.wait() is RunStatus.COMPLETED
 
 
-@pytest.mark.sweep
 async def test_one_of_two_calls_of_a_missing_tool_is_not_denied_alone(
     home: Home, project: Path, shop: Shop
 ) -> None:
@@ -535,7 +534,6 @@ async def test_a_question_of_a_run_that_has_ended_is_closed(
         assert caught.value.details["state"] == "withdrawn"
 
 
-@pytest.mark.sweep
 async def test_a_child_that_waits_needs_what_its_parent_was_started_with(
     home: Home, project: Path, shop: Shop
 ) -> None:
@@ -567,7 +565,6 @@ async def test_a_run_of_another_project_is_answered_there(
         assert await is_untouched(made, handle)
 
 
-@pytest.mark.sweep
 async def test_sessions_and_handles_answer_as_well(home: Home, project: Path, shop: Shop) -> None:
     asked = [call("deploy", "1", "call_1"), call("deploy", "2", "call_2")]
     handle = await park(home, project, *asked, tools=[shop.deploy])
@@ -748,7 +745,6 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.sweep
 async def test_a_run_whose_process_was_killed_over_the_question_is_answered_by_another(
     home: Home, project: Path, shop: Shop
 ) -> None:

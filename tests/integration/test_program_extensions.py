@@ -709,7 +709,7 @@ async def test_an_installed_extension_is_used_where_the_configuration_names_it()
             ("outer", "'outer' of notary is placed among the engine's own extensions"),
             ("missing", "'missing' of notary cannot be made"),
         ],
-        keep=2,
+        keep=5,
     ),
 )
 async def test_an_installed_extension_that_cannot_be_had_is_an_error(name: str, words: str) -> None:

@@ -627,7 +627,6 @@ async def test_what_sessions_change_at_the_same_time_is_refused(home: Home, proj
         assert set(files_in(project)) == {"a.txt", "b.txt"}
 
 
-@pytest.mark.sweep
 async def test_a_fork_goes_on_without_the_session_it_comes_from(home: Home, project: Path) -> None:
     a_repository(project)
     script = [writes("a.txt", "a"), "first", writes("b.txt", "b"), "second", "third"]

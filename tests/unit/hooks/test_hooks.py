@@ -25,6 +25,7 @@ from agent_core.types import (
     ToolCall,
     ToolDefinition,
     ToolResult,
+    user_text,
 )
 
 CALL = ToolCall(tool_call_id="call_1", name="code.write_file", arguments={"path": "a.txt"})
@@ -181,7 +182,7 @@ async def test_a_hook_gets_the_facts_as_json_and_runs_in_the_project(place: Plac
     )
     hooks = place.hooks()
     await hooks.run_started()
-    await hooks.on_message("do it, \ud800")
+    await hooks.on_message(user_text("do it, \ud800"))
     await hooks.before_tool_call(CALL, WRITE)
     await make_call(hooks)
     await hooks.after_tool_call(CALL, ToolResult(content=[TextBlock(text="written")]))
@@ -229,7 +230,7 @@ async def test_the_session_starts_once_in_a_process(place: Place) -> None:
     for run in (RUN, child, RUN, other):
         hooks = place.hooks(run)
         await hooks.run_started()
-        await hooks.on_message("hello")
+        await hooks.on_message(user_text("hello"))
     assert (place.project / "starts").read_text(encoding="utf-8") == "x\n" * 2
     assert (place.project / "prompts").read_text(encoding="utf-8") == "y\n" * 3
 
@@ -243,10 +244,10 @@ async def test_only_before_a_tool_and_at_the_stop_may_a_hook_deny(
     )
     hooks = place.hooks()
     await hooks.run_started()
-    await hooks.on_message("hello")
+    await hooks.on_message(user_text("hello"))
     await make_call(hooks)
     await hooks.after_tool_call(CALL, ToolResult())
-    await hooks.on_message("hello again")
+    await hooks.on_message(user_text("hello again"))
     assert place.notes.types.count(EventType.HOOK_COMPLETED) == 4
     for event in ("SessionStart", "UserPromptSubmit", "PostToolUse"):
         assert caplog.text.count(f"a deny of a {event} hook has no effect") == 1
@@ -476,7 +477,7 @@ async def test_a_guard_that_fails_closed_denies(place: Place, failure: str) -> N
     kind, payload = place.notes.events[1]
     assert (kind, payload["decision"]) == (EventType.HOOK_FAILED, "deny")
     assert 'its on_failure is "deny"' in (await hooks.before_stop("") or "")
-    await hooks.on_message("hello")  # only recorded, as a deny is
+    await hooks.on_message(user_text("hello"))  # only recorded, as a deny is
     await make_call(hooks)
     await hooks.after_tool_call(CALL, ToolResult())
 

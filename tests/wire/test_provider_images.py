@@ -25,6 +25,7 @@ from agent_core.types import (
     ToolResultBlock,
 )
 from model_server import ModelServer, Reply, Status
+from sweeps import turned
 from tables import together
 
 PNG = ImageBlock(mime_type="image/png", data="iVBORw0KGgo=")
@@ -40,10 +41,12 @@ REFUSALS = {
 BAD = Status(400, b'{"error":{"message":"Could not process it"},"message":"Could not process it"}')
 
 
-@pytest.fixture(params=REFUSALS)
-def protocol(request: pytest.FixtureRequest) -> str:
-    key: str = request.param
-    return key
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "protocol" in metafunc.fixturenames:
+        test = metafunc.function
+        knows_words = test is test_a_model_that_takes_no_pictures_is_asked_once
+        names = [*REFUSALS] if knows_words else turned(REFUSALS, test.__name__)
+        metafunc.parametrize("protocol", names)
 
 
 def said(*content: ContentBlock, role: Role = Role.USER) -> ModelMessage:

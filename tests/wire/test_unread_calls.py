@@ -26,6 +26,7 @@ from agent_core.types import (
 from isolation import Home
 from model_server import Answer, ModelServer, Reply, Sends, Status, sse
 from model_server_wire import frame
+from sweeps import sampled
 from tables import together
 
 SENT = '<function=look>{"at": "home"}</function>'
@@ -183,10 +184,9 @@ def _key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OWN_KEY", "a-secret-of-the-user-1234")
 
 
-@pytest.mark.parametrize(("protocol", "reply"), UNREAD.values(), ids=UNREAD)
-async def test_it_goes_back_to_the_model(
-    home: Home, project: Path, protocol: str, reply: Reply
-) -> None:
+@pytest.mark.parametrize("form", sampled(UNREAD, keep=6))
+async def test_it_goes_back_to_the_model(home: Home, project: Path, form: str) -> None:
+    protocol, reply = UNREAD[form]
     replies = iter([reply, "done"])
     handle, (server, events) = await ran(home, project, protocol, lambda _: next(replies))
 

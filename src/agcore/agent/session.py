@@ -55,7 +55,6 @@ from agent_core.keywords import lists_keywords
 from agent_core.loop.options import RunOptions, hint_at_option, with_instructions
 from agent_core.text import nearest, plural
 from agent_core.types import OutputT, RunStatus, new_id
-from agent_core.types.fields import suggests_keywords
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
@@ -97,7 +96,6 @@ class _Turn:
     reply: ChatResponse | None = None
 
 
-@suggests_keywords
 class AgentSession(Generic[DepsT, OutputT]):
     """One session of one agent. Turns that are submitted concurrently run one after the other.
 

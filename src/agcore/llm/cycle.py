@@ -72,12 +72,10 @@ from agent_core.types import (
     user_text,
 )
 from agent_core.types.budget import SharedBudget
-from agent_core.types.fields import suggests_keywords
 
 _OPTIONS = TurnSettings.__annotations__.keys() - CallSettings.__annotations__.keys()
 
 
-@suggests_keywords
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CycleConfig(ModelSettings):
     """Settings of a cycle; `ModelSettings` has the ones for its requests.

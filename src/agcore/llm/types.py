@@ -30,7 +30,6 @@ from agent_core.types import (
     Usage as Usage,
 )
 from agent_core.types.budget import SharedBudget
-from agent_core.types.fields import suggests_keywords
 
 if TYPE_CHECKING:
     from agent_core.extensions import Extension
@@ -141,7 +140,6 @@ class FinishReason(StrEnum):
                 return cls.STOP
 
 
-@suggests_keywords
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSettings:
     """The settings of a request, and of all requests of a cycle.

@@ -41,7 +41,6 @@ from agent_core.types import (
     UserMessage,
     new_id,
 )
-from agent_core.types.fields import suggests_keywords
 from agent_core.types.lanes import ANYWHERE, PLACED, Placement
 from agent_core.types.memory_scopes import checked_scope
 
@@ -101,7 +100,6 @@ if TYPE_CHECKING:
     from agent_core.types.workers import QueuedRun, WorkerRecord
 
 
-@suggests_keywords
 @checks_arguments(but=("start", "run", "run_sync"), constructor=True)
 class AgentRuntime:
     """A runtime for one project: sessions, tools, permissions, history.

@@ -24,7 +24,6 @@ from agent_core.loading import installed_version
 from agent_core.redaction import Redactor
 from agent_core.runtime.options import RuntimeOptions
 from agent_core.types import build_content
-from agent_core.types.fields import suggests_keywords
 from agent_core.types.lanes import PROTOCOL
 
 if TYPE_CHECKING:
@@ -50,7 +49,6 @@ _NO_QUEUE = (
 )
 
 
-@suggests_keywords
 @checks_arguments(constructor=True)
 class Worker:
     """Executes the runs that are queued in a Postgres database, for all their projects.

@@ -39,7 +39,6 @@ from agent_core.types import (
     ToolDefinition,
 )
 from agent_core.types.budget import SharedBudget
-from agent_core.types.fields import suggests_keywords
 from agent_core.types.lanes import Placement
 
 if TYPE_CHECKING:
@@ -99,7 +98,6 @@ class AnyAgent(Protocol[OutputT]):
         ...
 
 
-@suggests_keywords
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions(Generic[OutputT]):
     """Options of one run. They never permit what the configuration forbids.
@@ -368,7 +366,6 @@ _SETTINGS = ("temperature", "reasoning", "max_output_tokens")
 _NAMES = tuple(each.name for each in fields(RunOptions))
 
 
-@suggests_keywords
 @dataclass(frozen=True, slots=True)
 class Agent(Generic[OutputT]):
     """An agent: a name, instructions, a model, tools, an answer type and limits.

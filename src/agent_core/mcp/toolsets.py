@@ -10,7 +10,6 @@ from agent_core.config.problems import problems_of
 from agent_core.errors import ConfigError, ErrorCode
 from agent_core.mcp.config import SERVER_ID, HttpServer, Protocol, ServerConfig, StdioServer
 from agent_core.tools.toolsets import ToolFilter, Toolset
-from agent_core.types.fields import suggests_keywords
 
 
 class McpToolset(Toolset):
@@ -34,7 +33,6 @@ class McpToolset(Toolset):
             raise _unusable(name, str(error)) from None
 
 
-@suggests_keywords
 class McpStdio(McpToolset):
     """An MCP server that runs as a process, started without a shell.
 
@@ -76,7 +74,6 @@ class McpStdio(McpToolset):
         super().__init__(name, StdioServer, fields, filter)
 
 
-@suggests_keywords
 class McpHttp(McpToolset):
     """An MCP server over HTTP.
 

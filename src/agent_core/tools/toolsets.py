@@ -15,7 +15,6 @@ from agent_core.text import kind_of
 from agent_core.tools.base import Tool
 from agent_core.tools.registry import Handler, check_own_name
 from agent_core.types import ToolDefinition
-from agent_core.types.fields import suggests_keywords
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +27,6 @@ ToolFilter = Collection[str] | Callable[[ToolDefinition], bool]
 """The names of the tools to keep, or a function that decides for each one."""
 
 
-@suggests_keywords
 class Toolset:
     """A named group of tools.
 

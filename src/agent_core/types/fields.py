@@ -1,16 +1,12 @@
-"""Constructors that say which argument is wrong, and which name was probably meant."""
+"""Models whose constructors say which field is wrong, and which name was probably meant."""
 
-import inspect
 from collections.abc import Sequence
-from functools import wraps
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 
 from agent_core.errors import ArgumentError
 from agent_core.text import kind_of, nearest, shortened
-
-Owner = TypeVar("Owner", bound=type)
 
 _MOST_LISTED = 12
 
@@ -84,23 +80,3 @@ def _meant(name: str, known: Sequence[str]) -> str:
         return hint
     more = ", …" if len(known) > _MOST_LISTED else ""
     return f"; there are {', '.join(known[:_MOST_LISTED])}{more}"
-
-
-def suggests_keywords(owner: Owner) -> Owner:
-    """Let the constructor of a class name the keyword that an unknown one was meant to be."""
-    made: Any = owner.__init__
-
-    @wraps(made)
-    def init(self: Any, *args: Any, **given: Any) -> None:
-        try:
-            made(self, *args, **given)
-        except TypeError:
-            known = [*inspect.signature(made).parameters][1:]
-            unknown = [name for name in given if name not in known]
-            if not unknown:
-                raise
-            what = f"{type(self).__name__}() got an unexpected keyword argument {unknown[0]!r}"
-            raise TypeError(f"{what}{_meant(unknown[0], known)}") from None
-
-    setattr(owner, "__init__", init)  # noqa: B010 - of a class that is not known here
-    return owner

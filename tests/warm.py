@@ -370,12 +370,9 @@ def _import_tests(arguments: Sequence[str]) -> None:
     """Import the tests that pytest finds with these arguments, the way it does."""
     pytest: Any = importlib.import_module("pytest")
     unneeded = [f"-pno:{name}" for name in ("cacheprovider", "rerunfailures", "xdist")]
-    with (
-        Path(os.devnull).open("w", encoding="utf-8") as null,
-        contextlib.redirect_stdout(null),
-        contextlib.redirect_stderr(null),
-    ):
-        pytest.main([*arguments, "--collect-only", "-q", *unneeded], plugins=[_Unimported()])
+    # What is imported may keep the standard error that it finds, so this one has to stay open.
+    with Path(os.devnull).open("w", encoding="utf-8") as null, contextlib.redirect_stdout(null):
+        pytest.main([*arguments, "--collect-only", "-qs", *unneeded], plugins=[_Unimported()])
     gc.collect()
     gc.freeze()
     assert threading.active_count() == 1, "a copy would be without the threads of these tests"

@@ -9,6 +9,7 @@ from agent_core.errors import ArgumentError
 from agent_core.text import kind_of, nearest, shortened
 
 _MOST_LISTED = 12
+_ABOUT_A_TEXT = ("enum", "literal_error", "string_")
 
 
 class Fields(BaseModel):
@@ -69,8 +70,8 @@ def misfit(error: ValidationError, model: type[BaseModel], called: str = "") -> 
 
 
 def _shown(kind: str, value: object) -> str:
-    """Return a wrong value for a message: itself, where a word was to be chosen."""
-    if kind in {"enum", "literal_error"} and isinstance(value, str):
+    """Return a wrong value for a message: a text of the right type itself, else its type."""
+    if kind != "string_type" and isinstance(value, str) and kind.startswith(_ABOUT_A_TEXT):
         return repr(shortened(value, 40))
     return kind_of(value)
 
